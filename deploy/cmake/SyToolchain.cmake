@@ -1,0 +1,36 @@
+# Language, build type, warnings, hardening and sanitizers: every target takes them from `sy_flags`, nowhere else.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(SY_CCACHE ccache)
+if(SY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${SY_CCACHE}")
+endif()
+
+add_library(sy_flags INTERFACE)
+target_include_directories(sy_flags INTERFACE "${CMAKE_SOURCE_DIR}")
+# -ffp-contract=off: whether a*b+c is fused must not depend on how the compiler inlined a loop, or a row's bits
+# would depend on the code path that its batch size chose.  Kernels say fma where they mean it.
+target_compile_options(sy_flags INTERFACE -Wall -Wextra -Werror=return-type -Werror=unused-result -ffp-contract=off
+                                          -fstack-protector-strong)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+if(NOT SY_SANITIZE)
+  target_compile_definitions(sy_flags INTERFACE "$<$<CONFIG:Release>:_FORTIFY_SOURCE=2>")
+endif()
+target_link_options(sy_flags INTERFACE -Wl,-z,relro,-z,now)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(sy_flags INTERFACE -Wthread-safety -Werror=thread-safety)
+endif()
+if(SY_SANITIZE)
+  list(JOIN SY_SANITIZE "," sy_sanitizers)
+  target_compile_options(sy_flags INTERFACE -fsanitize=${sy_sanitizers} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(sy_flags INTERFACE -fsanitize=${sy_sanitizers})
+endif()
