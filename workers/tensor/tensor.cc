@@ -1,0 +1,95 @@
+#include "workers/tensor/tensor.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace switchyard {
+namespace {
+
+std::atomic<int64_t> cpu_bytes{0};
+
+}  // namespace
+
+const char* DTypeName(DType dtype) {
+  static constexpr const char* kNames[] = {"fp32", "fp64", "bf16", "fp16", "int32", "int64", "uint8"};
+  return kNames[static_cast<int>(dtype)];
+}
+
+std::string Shape::ToString() const {
+  return absl::StrCat("[", absl::StrJoin(dims.begin(), dims.begin() + rank, ", "), "]");
+}
+
+std::string TensorView::ToString() const {
+  return absl::StrCat(DTypeName(dtype_), " ", shape_.ToString(), " ", device_.ToString());
+}
+
+Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
+  SY_CHECK(device.kind == DeviceKind::kCpu);
+  SY_CHECK_GE(bytes, 0);
+  if (bytes >= kHugePageBytes) {
+    // Over-map so that the data can start on a huge page's boundary; the slack is never touched.
+    mapped_bytes_ = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    char* base = static_cast<char*>(mmap(nullptr, mapped_bytes_ + kHugePageBytes, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    SY_CHECK(base != MAP_FAILED);
+    const uintptr_t address = reinterpret_cast<uintptr_t>(base);
+    const int64_t lead = static_cast<int64_t>((kHugePageBytes - address % kHugePageBytes) % kHugePageBytes);
+    if (lead > 0) munmap(base, lead);
+    if (lead < kHugePageBytes) munmap(base + lead + mapped_bytes_, kHugePageBytes - lead);
+    data_ = base + lead;
+    madvise(data_, mapped_bytes_, MADV_HUGEPAGE);
+  } else {
+    data_ = std::aligned_alloc(64, static_cast<size_t>((std::max<int64_t>(bytes, 1) + 63) / 64 * 64));
+    SY_CHECK(data_ != nullptr);
+  }
+  cpu_bytes.fetch_add(bytes_);
+}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapped_bytes_, other.mapped_bytes_);
+  std::swap(device_, other.device_);
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (data_ == nullptr) return;
+  if (mapped_bytes_ > 0) {
+    munmap(data_, mapped_bytes_);
+  } else {
+    std::free(data_);
+  }
+  cpu_bytes.fetch_sub(bytes_);
+}
+
+int64_t MemoryInUse(DeviceKind kind) { return kind == DeviceKind::kCpu ? cpu_bytes.load() : 0; }
+
+Tensor Tensor::Zeros(DType dtype, Shape shape, Device device) {
+  Tensor tensor(dtype, shape, device);
+  std::memset(tensor.buffer_.data(), 0, static_cast<size_t>(tensor.buffer_.bytes()));
+  return tensor;
+}
+
+TensorView ScratchTensor::Rows(int64_t rows) {
+  if (rows > capacity_ || capacity_ == 0) {
+    capacity_ = std::max<int64_t>(rows, capacity_ + capacity_ / 2);
+    capacity_ = std::max<int64_t>(capacity_, 1);
+    Shape shape = row_shape_;
+    for (int i = shape.rank; i > 0; --i) shape.dims[i] = shape.dims[i - 1];
+    shape.dims[0] = capacity_;
+    ++shape.rank;
+    tensor_ = Tensor(dtype_, shape, device_);
+  }
+  return tensor_.view().Rows(0, rows);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,104 @@
+#include "workers/tensor/thread_pool.h"
+
+#include <algorithm>
+
+#include "scheduler/base/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace switchyard {
+namespace {
+
+inline void CpuRelax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// About 50 µs: longer than the gap between two ops of a step, shorter than what an idle server should burn.
+constexpr int kSpins = 2000;
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads, bool spin) : num_threads_(num_threads), spin_(spin) {
+  SY_CHECK_GE(num_threads, 1);
+  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  {
+    absl::MutexLock lock(&mu_);
+    generation_.fetch_add(1);
+    wake_.SignalAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::Work() {
+  for (;;) {
+    const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
+    if (task >= num_tasks_) return;
+    (*fn_)(task);
+  }
+}
+
+void ThreadPool::WorkerLoop() {
+  uint64_t seen = 0;
+  for (;;) {
+    for (int spins = 0; spin_ && spins < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spins) CpuRelax();
+    if (generation_.load(std::memory_order_acquire) == seen) {
+      absl::MutexLock lock(&mu_);
+      sleepers_.fetch_add(1);
+      while (generation_.load(std::memory_order_acquire) == seen) wake_.Wait(&mu_);
+      sleepers_.fetch_sub(1);
+    }
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    Work();
+    active_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
+void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
+  if (num_tasks <= 0) return;
+  if (num_threads_ == 1 || num_tasks == 1) {
+    for (int64_t task = 0; task < num_tasks; ++task) fn(task);
+    return;
+  }
+  fn_ = &fn;
+  num_tasks_ = num_tasks;
+  next_.store(0, std::memory_order_relaxed);
+  active_.store(num_threads_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) > 0) {
+    absl::MutexLock lock(&mu_);
+    wake_.SignalAll();
+  }
+  Work();
+  // Every team member must have left Work before the next loop may reuse the fields.
+  int spins = 0;
+  while (active_.load(std::memory_order_acquire) != 0) {
+    if (spin_ && ++spins < 100000) {
+      CpuRelax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void ThreadPool::ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64_t)> fn) {
+  if (n <= 0) return;
+  grain = std::max<int64_t>(grain, 1);
+  // A few parts per thread let a slow core take fewer of them.
+  const int64_t parts = std::clamp<int64_t>(n / grain, 1, 4 * num_threads_);
+  if (parts == 1) {
+    fn(0, n);
+    return;
+  }
+  Run(parts, [&](int64_t part) { fn(n * part / parts, n * (part + 1) / parts); });
+}
+
+}  // namespace switchyard

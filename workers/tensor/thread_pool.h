@@ -1,0 +1,56 @@
+// A fixed team of threads that runs one parallel loop at a time: the CPU's "device".
+//
+// The caller is thread 0 of the team.  Between loops the others spin for a short while (decode has hundreds of small loops
+// a step), then sleep.  With more teams on a machine than cores, spinning is turned off: `spin = false`.
+// Which thread runs which part never changes a result: ops give every row the same bits on any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+
+namespace switchyard {
+
+class ThreadPool {
+ public:
+  // num_threads >= 1, the caller included.
+  explicit ThreadPool(int num_threads, bool spin = true);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  // Calls fn(task) for every task in [0, num_tasks), each exactly once, and returns when all are done.  Tasks are handed
+  // out one by one in rising order, so unequal ones balance.  REQUIRES: not from inside a task; one caller at a time.
+  void Run(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
+
+  // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).
+  void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin, int64_t end)> fn);
+
+ private:
+  void WorkerLoop();
+  void Work();
+
+  const int num_threads_;
+  const bool spin_;
+  std::vector<std::thread> threads_;
+
+  // One loop: a generation number opens it; tasks are drawn from next_; the last to finish closes it.
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int64_t> next_{0};
+  std::atomic<int> active_{0};
+  int64_t num_tasks_ = 0;
+  const absl::FunctionRef<void(int64_t)>* fn_ = nullptr;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> sleepers_{0};
+  absl::Mutex mu_;
+  absl::CondVar wake_;
+};
+
+}  // namespace switchyard
