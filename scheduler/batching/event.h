@@ -1,0 +1,44 @@
+// What the scheduler tells the server: values only, in the order in which they have to reach the client.
+//
+// Of one choice: prompt-logprob events (if asked for, choice 0 only, positions in order, possibly several), token events
+// with index 0, 1, 2 …, and exactly one finished event, always the last.  A token that ends its choice by a stop id is
+// sent, too (the server decides whether its text shows).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "scheduler/batching/sequence.h"
+
+namespace switchyard {
+
+struct TokenEvent {
+  int32_t index = 0;  // of the output token, from 0
+  int32_t token = 0;
+  std::optional<PositionLogprobs> logprobs;  // if asked for
+};
+
+struct PromptLogprobsEvent {
+  int32_t first_position = 1;               // positions first_position, first_position + 1, … of the prompt
+  std::vector<PositionLogprobs> positions;  // not empty
+};
+
+struct FinishedEvent {
+  FinishReason reason = FinishReason::kNone;
+  SequenceUsage usage;
+  SequenceTimings timings;
+};
+
+struct Event {
+  RequestId request = 0;
+  int32_t choice = 0;
+  std::variant<TokenEvent, PromptLogprobsEvent, FinishedEvent> what;
+
+  // "7.0 token 3 = 42", "7.0 prompt_logprobs 1..8", "7.0 finished stop prompt 9 cached 0 output 4"
+  std::string DebugString() const;
+};
+
+}  // namespace switchyard

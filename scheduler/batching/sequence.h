@@ -1,0 +1,157 @@
+// A sequence: one choice of one request, from its arrival to its end.
+//
+// The scheduler owns every Sequence and is the only one who changes it; the server sees the value types of this header
+// (FinishReason, SequenceTimings, SequenceUsage) inside events.  Thread-compatible.  Knows nothing of blocks' contents,
+// ranks' loads or policy: it counts its own tokens and says what it still has to compute.
+//
+// Positions.  A sequence has `tokens()` (prompt, then the outputs that were committed) and `num_pending()` outputs that
+// are sampled by steps still in flight: their values are unknown here, the rank's slot feeds them.  `num_planned()` is
+// the number of positions, from 0, whose keys and values exist once all planned steps have run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "scheduler/batching/prefix_chain.h"
+#include "scheduler/batching/step.h"
+
+namespace switchyard {
+
+// Chosen by the server, unique among the requests that have not finished.
+using RequestId = uint64_t;
+
+enum class SequenceState : uint8_t { kWaiting, kRunning, kFinished };
+
+enum class FinishReason : uint8_t {
+  kNone,         // not finished
+  kStop,         // a stop id, or a stop string (the server's Cancel)
+  kLength,       // max_tokens or the context is used up
+  kAbort,        // cancelled by the client
+  kDeadline,     // the request's deadline passed, queued or running
+  kError,        // a logit was NaN or Inf
+  kUnavailable,  // the group of workers that ran it was lost
+};
+inline constexpr int kNumFinishReasons = 7;
+
+// "stop", "length", "abort", "deadline", "error", "unavailable"; "none".
+absl::string_view FinishReasonName(FinishReason reason);
+
+// Moments of a sequence's life; InfinitePast = has not happened.  The caller's clock, as given to the scheduler's calls.
+struct SequenceTimings {
+  absl::Time queued = absl::InfinitePast();
+  absl::Time first_scheduled = absl::InfinitePast();
+  // Last time it was taken from the queue before its first token: a later preemption does not move it, so that
+  // prefill below cannot be negative.
+  absl::Time last_scheduled = absl::InfinitePast();
+  absl::Time first_token = absl::InfinitePast();
+  absl::Time last_token = absl::InfinitePast();
+  absl::Time finished = absl::InfinitePast();
+
+  // Intervals; zero where an end has not happened.
+  absl::Duration Queue() const;    // queued → last_scheduled (→ finished if it was never scheduled)
+  absl::Duration Prefill() const;  // last_scheduled → first_token
+  absl::Duration Decode() const;   // first_token → last_token
+};
+
+struct SequenceUsage {
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt, taken from the prefix cache when it was first scheduled
+  int32_t completion_tokens = 0;
+  int32_t preemptions = 0;
+};
+
+// What a sequence is made of; constant afterwards.
+struct SequenceSpec {
+  RequestId request = 0;
+  int32_t choice = 0;
+  uint64_t arrival = 0;          // unique, grows with arrival: the order of scheduling, and (reversed) of preemption
+  std::vector<int32_t> prompt;   // not empty
+  SamplingParams sampling;
+  int32_t max_tokens = 1;        // outputs, >= 1
+  uint64_t adapter = 0;
+  PrefixRoot root;
+  int32_t block_size = 1;
+};
+
+class Sequence {
+ public:
+  Sequence(SequenceSpec spec, absl::Time queued);
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+
+  RequestId request() const { return spec_.request; }
+  int32_t choice() const { return spec_.choice; }
+  uint64_t arrival() const { return spec_.arrival; }
+  SequenceState state() const { return state_; }
+  FinishReason finish_reason() const { return finish_reason_; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
+  int32_t num_prompt_tokens() const { return static_cast<int32_t>(num_prompt_tokens_); }
+  int32_t num_outputs() const { return num_tokens() - num_prompt_tokens(); }
+  int32_t num_pending() const { return num_pending_; }
+  int32_t num_planned() const { return num_planned_; }
+  // Items of plans that were not committed yet.  Slot and blocks stay while it is not zero.
+  int32_t num_in_flight() const { return num_in_flight_; }
+  // Positions left to compute before the next sample: 1 for a decode, more for a prefill.
+  int32_t num_to_compute() const { return num_tokens() + num_pending_ - num_planned_; }
+  // Whether another sample may be planned without exceeding max_tokens and `max_context` tokens in all.
+  bool WantsMore(int32_t max_context) const;
+  // Whether it has to compute prompt positions whose logprobs were not delivered yet: no prefix reuse then.
+  bool NeedsPromptLogprobs() const;
+  // Prompt logprobs delivered so far are of positions below this one.
+  int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
+  const PrefixChain& chain() const { return chain_; }
+  const SequenceTimings& timings() const { return timings_; }
+  SequenceUsage Usage() const;
+  // What a rank needs to hold this sequence in a slot, from scratch.  REQUIRES: no pending outputs.
+  SlotInit MakeSlotInit() const;
+
+  // --- for the scheduler ---
+  // The weights of the group that will run it: part of its blocks' names.  REQUIRES: Waiting.
+  void SetWeightsVersion(uint64_t weights_version);
+  // Waiting → Running at `rank`, `slot`, with `num_cached` positions taken from the prefix cache.
+  void Start(int32_t rank, SlotId slot, int32_t num_cached, absl::Time now);
+  // An item [num_planned, num_planned + num_query) was planned.
+  void PlanItem(int32_t num_query, bool sample);
+  // An item came back (whatever became of the sequence meanwhile).
+  void CommitItem(bool sample);
+  // Running → Waiting; everything planned is forgotten.  REQUIRES: nothing in flight; blocks and slot released.
+  void Preempt();
+  // Appends an output; returns why the sequence is over with it, or kNone.
+  FinishReason Append(int32_t token, int32_t max_context, absl::Time now);
+  void DeliverPromptLogprobs(int32_t end_position) { next_prompt_logprob_ = end_position; }
+  void Finish(FinishReason reason, absl::Time now);
+
+  // Where it runs; meaningful while it holds a slot (Running, or Finished with items in flight).
+  int32_t rank = -1;
+  SlotId slot = -1;
+  std::vector<BlockId> block_table;
+  int32_t num_published = 0;       // leading blocks of the table whose hash the pool knows
+  uint64_t published_content = 0;  // BlockPool's content id of the last of them
+  bool chain_broken = false;       // a hash collision: nothing further can be published in this residency
+  bool draining = false;           // to be preempted as soon as nothing is in flight
+  int32_t outputs_at_start = 0;    // num_outputs() when it was last started
+  int32_t sent_blocks = 0;         // leading blocks of the table that the rank's slot already has
+
+ private:
+  void MoveTo(SequenceState next);
+
+  SequenceSpec spec_;
+  SequenceState state_ = SequenceState::kWaiting;
+  FinishReason finish_reason_ = FinishReason::kNone;
+  std::vector<int32_t> tokens_;
+  size_t num_prompt_tokens_ = 0;
+  int32_t num_pending_ = 0;
+  int32_t num_planned_ = 0;
+  int32_t num_in_flight_ = 0;
+  int32_t next_prompt_logprob_ = 1;  // position 0 has none
+  int32_t num_cached_ = 0;
+  int32_t num_preemptions_ = 0;
+  PrefixChain chain_;
+  SequenceTimings timings_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,47 @@
+#include "scheduler/batching/step.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace switchyard {
+
+int32_t RankPlan::NumRows() const {
+  int32_t rows = 0;
+  for (const StepItem& item : items) rows += item.num_query + static_cast<int32_t>(item.draft_tokens.size());
+  return rows;
+}
+
+std::string StepPlan::DebugString() const {
+  std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch, " schedule ",
+                                 schedule_version, " micro_batches ", micro_batches, " padded_rows ", padded_rows, "\n");
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const RankPlan& rank = ranks[r];
+    absl::StrAppend(&out, "  rank ", r, ": rows ", rank.NumRows());
+    if (!rank.freed_slots.empty()) absl::StrAppend(&out, " free [", absl::StrJoin(rank.freed_slots, " "), "]");
+    for (const BlockCopy& copy : rank.copies) absl::StrAppend(&out, " copy ", copy.from, "->", copy.to);
+    absl::StrAppend(&out, "\n");
+    for (const StepItem& item : rank.items) {
+      absl::StrAppend(&out, "    slot ", item.slot, " pos ", item.start_pos, "+", item.num_query);
+      if (item.init) absl::StrAppend(&out, " init(", item.init->tokens.size(), " tokens)");
+      if (!item.new_blocks.empty()) absl::StrAppend(&out, " blocks +[", absl::StrJoin(item.new_blocks, " "), "]");
+      absl::StrAppend(&out, item.sample ? " sample\n" : "\n");
+    }
+  }
+  return out;
+}
+
+std::string StepResult::DebugString() const {
+  std::string out = absl::StrCat("result of step ", step, " epoch ", group_epoch, "\n");
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const RankResult& rank = ranks[r];
+    absl::StrAppend(&out, "  rank ", r, ": rows ", rank.rows, " sent ", rank.rows_sent, " received ", rank.rows_received,
+                    " ledger ", absl::Hex(rank.ledger_hash), " ", rank.timings.total_seconds * 1e3, " ms\n");
+    for (const ItemResult& item : rank.items) {
+      absl::StrAppend(&out, "    ", item.status == ItemStatus::kOk ? "ok" : "non-finite", " tokens [",
+                      absl::StrJoin(item.tokens, " "), "]\n");
+    }
+  }
+  return out;
+}
+
+}  // namespace switchyard

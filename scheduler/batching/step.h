@@ -1,0 +1,142 @@
+// The seam between policy and tensors: what the server asks of the workers in one step, and what they answer.
+//
+// Whoever understands these two structs understands the engine:
+//   Scheduler::Plan → StepPlan → every rank executes → StepResult → Scheduler::Commit.
+// Plain data, no proto types; both print (DebugString).  A plan is a delta against the slots that a rank holds: a slot
+// keeps a sequence's tokens, block table and sampling state between steps, so a decode item is a few words.  After an
+// epoch change every slot is empty and everything is sent again.
+//
+// Some fields have no user yet (CUDA graphs, speculation, adapters, shared training): their place is part of the format.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace switchyard {
+
+// A rank's place for one running sequence: 0 <= slot < max_num_seqs of the rank.
+using SlotId = int32_t;
+// A block of the rank's paged KV cache: 0 <= block < the rank's num_blocks.
+using BlockId = int32_t;
+
+// How the next token of a sequence is chosen.  Filled in completely by the server (no "unset" here).
+struct SamplingParams {
+  double temperature = 1.0;  // 0 = greedy: the largest logit, ties to the smaller id
+  double top_p = 1.0;        // (0, 1]
+  int32_t top_k = 0;         // 0 = all
+  double min_p = 0.0;        // [0, 1]
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  double repetition_penalty = 1.0;                    // > 0; over prompt and output, as HF does
+  std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added to its logit)
+  uint64_t seed = 0;
+  uint32_t choice = 0;      // the generator is keyed by (seed, choice, index of the output token)
+  int32_t min_tokens = 0;   // before this many output tokens the tokens of `stop_ids` cannot be chosen
+  std::vector<int32_t> stop_ids;
+  int32_t num_logprobs = -1;         // of each output token: -1 none, 0 the chosen one, k also the k most likely
+  int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
+};
+
+// First item of a sequence on this rank (or after preemption: prompt then holds the emitted tokens, too).
+struct SlotInit {
+  std::vector<int32_t> tokens;     // prompt and, after a preemption, the tokens emitted so far
+  int32_t num_prompt_tokens = 0;   // of `tokens`, how many are the client's prompt (penalties, index of outputs)
+  SamplingParams sampling;
+  uint64_t adapter = 0;  // 0 = none
+};
+
+// What one sequence does in this step: queries at positions [start_pos, start_pos + num_query).  Their tokens come from
+// the slot (its prompt, or what was sampled last in it), never from the plan.
+struct StepItem {
+  SlotId slot = 0;
+  int32_t start_pos = 0;  // also the number of keys already in the cache
+  int32_t num_query = 0;
+  std::optional<SlotInit> init;         // (re)fills the slot first
+  std::vector<BlockId> new_blocks;      // appended to the slot's block table
+  bool sample = false;                  // the last query row is sampled; its token is appended to the slot
+  std::vector<int32_t> draft_tokens;    // speculation: verified after the last query
+  uint64_t token_mask = 0;              // constrained decoding: handle of a mask that the rank holds; 0 = none
+};
+
+struct BlockCopy {
+  BlockId from = 0;
+  BlockId to = 0;
+};
+
+// What one rank does in this step.
+struct RankPlan {
+  std::vector<SlotId> freed_slots;  // emptied first
+  std::vector<BlockCopy> copies;    // then done, in order
+  std::vector<StepItem> items;      // then run, in this order; rows of item i precede those of item i+1
+  int32_t train_slice = 0;          // shared workers: > 0 runs this many training micro-steps after the items
+
+  int32_t NumRows() const;
+};
+
+// One step of the whole group.  Every rank gets the head and its own RankPlan.
+struct StepPlan {
+  int64_t step = 0;             // 1, 2, 3 … within an epoch of the group
+  int64_t group_epoch = 0;      // a plan of another epoch is refused
+  int64_t placement_epoch = 0;  // which expert replicas hold
+  int32_t schedule_version = 0;  // which MoeSchedule builder and parameters
+  int32_t exchange_version = 0;  // 0 = kExact (counts on the host)
+  int32_t micro_batches = 1;     // chunks that each rank cuts its rows into; agreed by all
+  int32_t padded_rows = 0;       // the largest number of rows of any rank: what a fixed-size exchange must hold
+  std::vector<RankPlan> ranks;   // [R]
+
+  std::string DebugString() const;
+};
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;  // natural logarithm, of the distribution before temperature and filters
+  int32_t rank = 0;   // 1 = the most likely
+};
+
+// Logprobs of one position: the token that stands there, and the most likely ones in falling order.
+struct PositionLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;
+};
+
+enum class ItemStatus : uint8_t { kOk, kNonFinite };  // kNonFinite: a logit was NaN or Inf; the sequence must end
+
+struct ItemResult {
+  ItemStatus status = ItemStatus::kOk;
+  std::vector<int32_t> tokens;              // [0..n): what was sampled, in order
+  std::vector<PositionLogprobs> logprobs;   // one per token, if asked for
+  std::vector<PositionLogprobs> prompt_logprobs;  // of positions start_pos+1 … start_pos+num_query that are prompt
+  std::vector<int16_t> expert_paths;        // [rows, L, K] if asked for
+};
+
+struct StepTimings {
+  double total_seconds = 0;
+  double attention_seconds = 0;
+  double expert_seconds = 0;
+  double exchange_seconds = 0;  // waiting included
+  double head_seconds = 0;      // lm_head and sampling
+};
+
+struct RankResult {
+  std::vector<ItemResult> items;         // as RankPlan::items
+  std::vector<int64_t> expert_counts;    // [L * E] rows that this rank's tokens sent to each expert (empty if not asked for)
+  int64_t rows = 0;                      // rows that this rank ran
+  int64_t rows_sent = 0;                 // expert rows sent to other ranks, summed over layers
+  int64_t rows_received = 0;             // expert rows computed here for other ranks, summed over layers
+  int64_t expert_rows = 0;               // expert rows computed here in all, summed over layers
+  uint64_t ledger_hash = 0;              // rolling hash of the collectives launched: equal on all ranks
+  StepTimings timings;
+};
+
+struct StepResult {
+  int64_t step = 0;
+  int64_t group_epoch = 0;
+  std::vector<RankResult> ranks;  // [R]
+
+  std::string DebugString() const;
+};
+
+}  // namespace switchyard
