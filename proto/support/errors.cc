@@ -1,0 +1,104 @@
+#include "proto/support/errors.h"
+
+#include <algorithm>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "google/rpc/status.pb.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
+constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
+constexpr size_t kMaxMessageBytes = 2048;
+constexpr size_t kMaxQuotedBytes = 64;
+
+std::string CutUtf8(absl::string_view text, size_t limit) {
+  if (text.size() <= limit) return std::string(text);
+  size_t end = limit;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return absl::StrCat(text.substr(0, end), "...");
+}
+
+v1::ErrorReason DefaultReason(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kDeadlineExceeded:
+      return v1::DEADLINE;
+    case absl::StatusCode::kInvalidArgument:
+      return v1::BAD_FIELD;
+    default:
+      return v1::ENGINE_ERROR;
+  }
+}
+
+}  // namespace
+
+absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::string_view message, ErrorMetadata metadata) {
+  google::rpc::ErrorInfo info;
+  info.set_reason(v1::ErrorReason_Name(reason));
+  info.set_domain("switchyard");
+  for (const auto& [key, value] : metadata) (*info.mutable_metadata())[key] = CutUtf8(value, kMaxMessageBytes);
+  absl::Status status(code, message);
+  status.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
+  return status;
+}
+
+absl::Status WithRetry(absl::Status status, absl::Duration delay) {
+  google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(delay));
+  retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(delay - absl::Floor(delay, absl::Seconds(1)))));
+  status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
+  return status;
+}
+
+absl::Status BadField(absl::string_view field, absl::string_view problem, absl::string_view limit, absl::string_view actual) {
+  return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, absl::StrCat(field, ": ", problem),
+                   {{"field", std::string(field)}, {"limit", std::string(limit)}, {"actual", std::string(actual)}});
+}
+
+grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id) {
+  if (status.ok()) return grpc::Status::OK;
+  google::rpc::ErrorInfo info;
+  if (const auto payload = status.GetPayload(kErrorInfoUrl)) {
+    info.ParseFromString(std::string(*payload));
+  } else {
+    info.set_reason(v1::ErrorReason_Name(DefaultReason(status.code())));
+    info.set_domain("switchyard");
+  }
+  if (!request_id.empty()) (*info.mutable_metadata())["requestId"] = std::string(request_id);
+  google::rpc::Status details;
+  details.set_code(static_cast<int>(status.code()));
+  details.set_message(CutUtf8(status.message(), kMaxMessageBytes));
+  google::protobuf::Any* any = details.add_details();
+  any->set_type_url(kErrorInfoUrl);
+  any->set_value(info.SerializeAsString());
+  if (const auto payload = status.GetPayload(kRetryInfoUrl)) {
+    any = details.add_details();
+    any->set_type_url(kRetryInfoUrl);
+    any->set_value(std::string(*payload));
+  }
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), details.message(), details.SerializeAsString());
+}
+
+ErrorView ViewError(const grpc::Status& status) {
+  ErrorView view;
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return view;
+  for (const google::protobuf::Any& any : details.details()) {
+    if (any.type_url() == kErrorInfoUrl && view.details.ParseFromString(any.value())) view.reason = view.details.reason();
+    google::rpc::RetryInfo retry;
+    if (any.type_url() == kRetryInfoUrl && retry.ParseFromString(any.value())) {
+      view.retry_after = absl::Seconds(retry.retry_delay().seconds()) + absl::Nanoseconds(retry.retry_delay().nanos());
+    }
+  }
+  return view;
+}
+
+std::string Quote(absl::string_view input) {
+  const bool cut = input.size() > kMaxQuotedBytes;
+  return absl::StrCat("\"", absl::CHexEscape(input.substr(0, kMaxQuotedBytes)), cut ? "\"..." : "\"");
+}
+
+}  // namespace switchyard
