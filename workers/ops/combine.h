@@ -1,0 +1,30 @@
+// Adds the chosen experts' outputs to the residual stream:
+//   residual[t] += Σ_k weight[t, k] · y[slot_row[t, k]]  +  sigmoid(shared_gate[t]) · shared[t]
+//
+// The sum starts at zero, adds k = 0, 1, …, K-1 in that order (never in order of arrival), then the shared expert's term,
+// and is added to the residual once: all in AccDType with fused multiply-adds.  So a token's bits depend neither on where
+// its experts ran nor on the other tokens.  Borrows all memory.
+// Errors (InvalidArgument): shapes or dtypes that do not fit; a slot outside [-1, rows), with its place.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct CombineInputs {
+  TensorView y;                        // [rows, H] model dtype: expert outputs
+  absl::Span<const int32_t> slot_row;  // [T * K] row of y for (t, k); -1 = dropped
+  TensorView weight;                   // [T, K] AccDType
+  TensorView shared;                   // [T, H] model dtype; empty view (rank 0) = no shared expert
+  TensorView shared_gate;              // [T, 1] AccDType: the gate's logit; rank 0 = the shared term has weight 1
+};
+
+absl::Status Combine(const Stream& stream, const CombineInputs& inputs,
+                     const TensorView& residual);  // [T, H] AccDType, added to
+
+}  // namespace switchyard

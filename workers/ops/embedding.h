@@ -1,0 +1,20 @@
+// Token embedding: rows of a table, widened into the residual stream.
+//
+// Borrows all memory.  Errors (InvalidArgument): shapes or dtypes that do not fit; a token outside [0, V), with its row.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+absl::Status Embed(const Stream& stream,
+                   const TensorView& table,            // [V, H] model dtype
+                   absl::Span<const int32_t> tokens,   // [T]
+                   const TensorView& residual);        // [T, H] AccDType(table's)
+
+}  // namespace switchyard

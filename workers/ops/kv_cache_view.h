@@ -1,0 +1,49 @@
+// The paged KV cache of one layer as the attention ops see it, and where each key stands in it.
+//
+// K and V are tensors [P, Nkv, block_size, D] of the model's dtype: a block holds block_size consecutive positions of
+// one sequence, its heads one after the other, so that one head's keys of a block are contiguous.  Position p of a
+// sequence is in block block_table[p / block_size], row p % block_size.
+// Views only: memory belongs to the model's kv_cache; blocks are handed out by the scheduler.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+inline Shape KvCacheShape(int64_t num_blocks, int64_t num_kv_heads, int64_t block_size, int64_t head_dim) {
+  return {num_blocks, num_kv_heads, block_size, head_dim};
+}
+
+struct KvCacheView {
+  TensorView k;  // [P, Nkv, block_size, D] model dtype, contiguous
+  TensorView v;  // [P, Nkv, block_size, D] model dtype, contiguous
+
+  int64_t num_blocks() const { return k.dim(0); }
+  int64_t num_kv_heads() const { return k.dim(1); }
+  int64_t block_size() const { return k.dim(2); }
+  int64_t head_dim() const { return k.dim(3); }
+};
+
+// What one sequence brings to a step: rows [row_begin, row_begin + num_query) of the batch are its positions
+// [start_pos, start_pos + num_query).
+struct SequenceRows {
+  int64_t row_begin = 0;
+  int32_t num_query = 0;                   // 0 is allowed: the sequence is skipped
+  int32_t start_pos = 0;                   // also the number of its keys already in the cache
+  absl::Span<const int32_t> block_table;   // covers at least start_pos + num_query positions; borrowed
+};
+
+// Scatters the step's k and v rows into the cache.  Blocks of different sequences must not be written twice in one call.
+// Errors (InvalidArgument): shapes or dtypes that do not fit, rows outside the batch, a block table that is too short or
+// names a block outside the cache.
+absl::Status WriteKv(const Stream& stream, absl::Span<const SequenceRows> sequences,
+                     const TensorView& k,         // [T, Nkv*D] model dtype; rows may be strided
+                     const TensorView& v,         // [T, Nkv*D] model dtype; rows may be strided
+                     const KvCacheView& cache);
+
+}  // namespace switchyard

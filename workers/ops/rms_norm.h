@@ -1,0 +1,28 @@
+// RMSNorm, in the order of HuggingFace's Llama kind: y = gamma * round(x / sqrt(mean(x²) + eps)), where round() goes to
+// the model's dtype before the product, and the product is rounded again.
+//
+// A row's bits depend on that row alone.  Borrows all memory; x and y may be the same rows (not merely overlap).
+// Errors (InvalidArgument): shapes or dtypes that do not fit, or a device other than the CPU.
+// Does not do: gpt-oss's order (product in fp32, one rounding), LayerNorm.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct RmsNormDesc {
+  double eps = 1e-6;
+  int64_t head_dim = 0;  // 0: one norm over the whole row; > 0: one over each group of so many elements (q_norm, k_norm)
+};
+
+// width = head_dim, or H if that is 0; H is a multiple of it.
+absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc,
+                     const TensorView& x,      // [T, H] residual (AccDType of y's) or y's dtype; rows may be strided
+                     const TensorView& gamma,  // [width], y's dtype
+                     const TensorView& y);     // [T, H] model dtype; rows may be strided
+
+}  // namespace switchyard

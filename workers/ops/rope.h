@@ -1,0 +1,74 @@
+// Rotary position embedding, layout "half" (NeoX, HF's rotate_half): with d = rotary_dim, dims j and j + d/2 of a head
+// are a pair, rotated by position · inv_freq[j]; dims from d on stay as they are.
+//
+// RopeTable holds cos and sin for every position of the context, already multiplied by the attention factor.  For fp32
+// (and bf16, fp16) it rounds where HF rounds: inv_freq to fp32, the angle to fp32, then cos and sin; for fp64 all is
+// double.  Immutable after Build, so thread-safe.
+// Does not do: interleaved pairs (DeepSeek); scalings that change while a sequence grows ("dynamic").  longrope's choice
+// of factors depends in HF on the length of the sequence at hand; here it is made once, by RopeConfig::use_long_factors
+// (the model sets it when the served context exceeds original_max_positions), so that a cached key never changes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+enum class RopeKind : uint8_t { kDefault, kLinear, kYarn, kLongRope, kLlama3 };
+
+// Names and defaults of HF's rope_parameters; what a kind does not use is ignored.
+struct RopeConfig {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000.0;
+  int64_t rotary_dim = 0;               // d: head_dim · partial_rotary_factor; even, > 0
+  double factor = 1.0;                  // linear, yarn, longrope (max_positions / original), llama3
+  double original_max_positions = 0;    // yarn, longrope, llama3
+  std::optional<double> attention_factor;  // yarn, longrope: absent = by formula
+  double beta_fast = 32.0;              // yarn
+  double beta_slow = 1.0;               // yarn
+  bool truncate = true;                 // yarn
+  double mscale = 0;                    // yarn: 0 = absent
+  double mscale_all_dim = 0;            // yarn: 0 = absent
+  double low_freq_factor = 1.0;         // llama3
+  double high_freq_factor = 4.0;        // llama3
+  std::vector<double> short_factor;     // longrope: [d/2]
+  std::vector<double> long_factor;      // longrope: [d/2]
+  bool use_long_factors = false;        // longrope
+};
+
+// What the config comes to: angles are position · inv_freq[j], cos and sin are multiplied by attention_factor.
+struct RopeFrequencies {
+  std::vector<double> inv_freq;  // [d/2]
+  double attention_factor = 1.0;
+};
+// Errors (InvalidArgument): rotary_dim odd or not positive, theta or factors not positive, factor lists not [d/2].
+absl::StatusOr<RopeFrequencies> ComputeRopeFrequencies(const RopeConfig& config);
+
+class RopeTable {
+ public:
+  // acc: kF32 or kF64, AccDType of the model's dtype.  Errors: as ComputeRopeFrequencies; max_positions < 1.
+  static absl::StatusOr<RopeTable> Build(const RopeConfig& config, int64_t max_positions, DType acc);
+
+  const TensorView& cos() const { return cos_.view(); }  // [max_positions, d/2] acc
+  const TensorView& sin() const { return sin_.view(); }  // [max_positions, d/2] acc
+  int64_t max_positions() const { return cos_.dim(0); }
+  int64_t rotary_dim() const { return 2 * cos_.dim(1); }
+
+ private:
+  Tensor cos_, sin_;
+};
+
+// Rotates every head of every row in place.
+// Errors (InvalidArgument): shapes or dtypes that do not fit; a position outside the table, with its row.
+absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim,
+                       absl::Span<const int32_t> positions,  // [T]
+                       const TensorView& x);                 // [T, N*D] (or Nkv*D) model dtype; rows may be strided
+
+}  // namespace switchyard

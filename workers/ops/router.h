@@ -1,0 +1,34 @@
+// Chooses each token's experts from its router logits.
+//
+// A row's bits depend on that row alone.  Equal scores: the smaller expert id comes first.  NaN counts as smaller than
+// every number and its weight is NaN, so that a broken token stays visible downstream and still has K distinct experts.
+// Errors (InvalidArgument): shapes or dtypes that do not fit, K outside [1, min(E, kMaxTopK)].
+// Does not do yet: sigmoid scores, group-limited choice, correction bias (RouterScore and RouterDesc are their place).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+inline constexpr int64_t kMaxTopK = 64;
+
+enum class RouterScore : uint8_t {
+  kSoftmaxAll,  // softmax over all E experts, then top-k (Mixtral, Qwen-MoE, OLMoE)
+};
+
+struct RouterDesc {
+  int64_t top_k = 1;  // K
+  RouterScore score = RouterScore::kSoftmaxAll;
+  bool renormalize = false;  // divide the K weights by their sum
+};
+
+absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc,
+                       const TensorView& logits,        // [T, E] fp32 or fp64
+                       const TensorView& topk_idx,      // [T, K] int32, by falling score
+                       const TensorView& topk_weight);  // [T, K] dtype of logits
+
+}  // namespace switchyard

@@ -1,0 +1,80 @@
+// From logits to the next token, and logprobs.
+//
+// Order: penalties → logit_bias → min_tokens mask → temperature 0: the largest logit, ties to the smaller id; else
+// temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the output token).
+//   repetition penalty: logits of tokens in prompt or output: / r if positive, · r if negative (HF);
+//   presence, frequency: - presence - frequency · count, over output tokens alone (OpenAI, vLLM);
+//   top_k: the k largest, ties to the smaller id;   top_p: the shortest prefix by falling probability (renormalised after
+//   top_k) that reaches top_p, the token that reaches it included;   min_p: probability >= min_p · the largest.
+// Logprobs are those of the raw logits, before everything above; rank 1 is the most likely, equal logits rank equal.
+//
+// A row's outcome depends on its logits, params and history alone, never on the batch.  Cost O(V) for a row; filters sort
+// only what they keep.  Parallel over rows.  Borrows all memory.
+// A row with a NaN or +Inf logit, or with nothing finite, gets kNonFinite and no token (-Inf is a legal "never").
+// Does not do: token masks of constrained decoding, speculation.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "scheduler/batching/step.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// Which tokens a sequence has seen, for penalties.  Lives in the rank's slot.  Thread-compatible.
+class TokenHistory {
+ public:
+  struct Seen {
+    bool in_prompt = false;
+    int32_t output_count = 0;
+  };
+
+  // tokens[0, num_prompt_tokens) are the prompt, the rest was emitted before (a preemption).
+  void Reset(absl::Span<const int32_t> tokens, int64_t num_prompt_tokens);
+  void AppendOutput(int32_t token);
+
+  int64_t num_output() const { return num_output_; }  // the index of the next output token
+  const absl::flat_hash_map<int32_t, Seen>& seen() const { return seen_; }
+
+ private:
+  absl::flat_hash_map<int32_t, Seen> seen_;
+  int64_t num_output_ = 0;
+};
+
+struct SampleRequest {
+  const SamplingParams* params = nullptr;  // borrowed
+  const TokenHistory* history = nullptr;   // borrowed; the token to draw has index history->num_output()
+};
+
+struct SampleOutcome {
+  ItemStatus status = ItemStatus::kOk;
+  int32_t token = -1;
+  PositionLogprobs logprobs;  // filled when params->num_logprobs >= 0
+};
+
+// Token ids outside [0, V) in params (bias, stop ids) or history are ignored: the server has checked them.
+// Errors (InvalidArgument): logits not [n, V] fp32 or fp64, spans of another length.
+absl::Status SampleTokens(const Stream& stream,
+                          const TensorView& logits,                    // [n, V] fp32 or fp64; rows may be strided
+                          absl::Span<const SampleRequest> requests,    // [n]
+                          absl::Span<SampleOutcome> outcomes);         // [n]
+
+struct LogprobRequest {
+  int32_t token = 0;    // the token that stands there
+  int32_t num_top = 0;  // how many alternatives
+};
+
+// Logprobs of given tokens (prompt_logprobs).  statuses may be empty; else kNonFinite marks broken rows, whose logprobs
+// are left empty.  Errors (InvalidArgument): as SampleTokens; a token outside [0, V).
+absl::Status TokenLogprobs(const Stream& stream,
+                           const TensorView& logits,                      // [n, V] fp32 or fp64; rows may be strided
+                           absl::Span<const LogprobRequest> requests,     // [n]
+                           absl::Span<PositionLogprobs> logprobs,         // [n]
+                           absl::Span<ItemStatus> statuses);              // [n] or empty
+
+}  // namespace switchyard
