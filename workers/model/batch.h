@@ -1,0 +1,30 @@
+// The rows of one forward pass: which token at which position of which sequence each row is.
+//
+// Plain data, reused from step to step.  Rows of a sequence are neighbours; sequences may have any number of them, so a
+// batch mixes prefill chunks and single decodes.  A batch may be empty: a rank without tokens still takes part in the
+// expert exchange.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "workers/ops/kv_cache_view.h"
+
+namespace switchyard {
+
+struct Batch {
+  std::vector<int32_t> tokens;          // [T]
+  std::vector<int32_t> positions;       // [T]
+  std::vector<SequenceRows> sequences;  // cover [0, T) in order; block tables are borrowed from the slots
+  std::vector<int32_t> logit_rows;      // rows whose logits are wanted, rising
+
+  int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }
+  void Clear() {
+    tokens.clear();
+    positions.clear();
+    sequences.clear();
+    logit_rows.clear();
+  }
+};
+
+}  // namespace switchyard

@@ -1,0 +1,97 @@
+// What a checkpoint directory says about its model: config.json and generation_config.json of a Mixture-of-Experts
+// family, in the spellings of transformers v4 and v5, as one plain struct.
+//
+// ModelConfig is a value: filled once by ReadModelConfig, const afterwards, copied freely.  Everything that a family
+// decides (which layers are dense, which norm q and k get, defaults) is already decided in it; nothing behind it asks
+// for the family's name again, but for the names of its tensors (families/family.h).
+//
+// Errors are InvalidArgument (the file is wrong), NotFound (there is none) or Unimplemented (an architecture, activation
+// or RoPE that we do not run).  All problems of a file are reported together, one a line, each with the key, what was
+// expected and what stands there; a misspelled key is named with its nearest known one.
+// Does not do: weights (loader.h), the tokenizer (server), remote code (`auto_map` is refused).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "workers/ops/rope.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+// RMSNorm of q and k between projection and RoPE.
+enum class QkNorm : uint8_t {
+  kNone,
+  kPerHead,   // one gamma [D] for every head (Qwen3-MoE)
+  kWholeRow,  // gamma [N*D] and [Nkv*D] over the whole projection (OLMoE)
+};
+
+struct LayerConfig {
+  bool moe = true;      // false: a dense MLP of dense_intermediate
+  int32_t window = 0;   // sliding window in keys, its own included; 0 = full attention
+};
+
+struct ModelConfig {
+  std::string model_type;    // "qwen3_moe": the family
+  std::string architecture;  // "Qwen3MoeForCausalLM"
+  int64_t vocab_size = 0;    // V
+  int64_t hidden = 0;        // H
+  int64_t context = 0;       // max_position_embeddings
+  std::vector<LayerConfig> layers;  // [L]
+
+  int64_t num_heads = 0;     // N
+  int64_t num_kv_heads = 0;  // Nkv
+  int64_t head_dim = 0;      // D; not always H / N
+  bool qkv_bias = false;
+  bool o_bias = false;
+  QkNorm qk_norm = QkNorm::kNone;
+  double clip_qkv = 0;       // q, k and v are clamped to ±this; 0 = not
+  RopeConfig rope;
+
+  int64_t num_experts = 0;         // E; 0 only if every layer is dense
+  int64_t top_k = 0;               // K
+  int64_t expert_intermediate = 0; // F
+  int64_t shared_intermediate = 0; // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
+  int64_t dense_intermediate = 0;  // width of dense layers
+  bool renormalize = false;        // chosen experts' weights are divided by their sum
+
+  double norm_eps = 1e-6;
+  bool tie_embeddings = false;         // lm_head is the embedding table
+  DType file_dtype = DType::kBf16;     // what the file says its weights are; what --dtype=auto serves
+  std::vector<int32_t> eos_token_ids;  // of generation_config.json if it names any, else of config.json
+  std::optional<int32_t> bos_token_id;
+
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  int64_t num_moe_layers() const;
+  int64_t q_width() const { return num_heads * head_dim; }
+  int64_t kv_width() const { return num_kv_heads * head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+};
+
+// Largest config.json that is read, and how deep it may nest.
+inline constexpr int64_t kMaxConfigBytes = 1 << 20;
+inline constexpr int kMaxConfigDepth = 16;
+
+// Reads `dir`/config.json and, where it exists, `dir`/generation_config.json.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
+
+// The same from texts; generation_text may be empty.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl::string_view generation_text);
+
+// Bytes of one token's keys and values over all layers.
+int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);
+
+// Bytes of the weights that rank `rank` of `world` holds: its experts and the replicated rest.
+absl::StatusOr<int64_t> HeldWeightBytes(const ModelConfig& config, DType dtype, int rank, int world);
+
+// ResourceExhausted "config needs X GiB, worker has Y GiB" when the weights and kv_cache_bytes do not fit.  128-bit
+// arithmetic: a config of 10^9 layers is an answer, not an overflow.
+absl::Status CheckMemory(const ModelConfig& config, DType dtype, int rank, int world, int64_t kv_cache_bytes,
+                         int64_t worker_bytes);
+
+}  // namespace switchyard

@@ -1,0 +1,68 @@
+// Typed reads from one JSON object, collecting what is wrong instead of stopping at the first.
+//
+// Each getter returns its default when the key is absent or null, notes the problem when the value has the wrong type or
+// lies outside its range, and remembers the key as known.  Finish reports unknown keys only where they look like a
+// misspelling of a known one: configs carry many keys that do not concern inference.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+
+struct IntRange {
+  int64_t min = std::numeric_limits<int64_t>::min();
+  int64_t max = std::numeric_limits<int64_t>::max();
+};
+
+class ConfigReader {
+ public:
+  // object: borrowed; `file` names it in messages.  REQUIRES: object is an object.
+  ConfigReader(const nlohmann::json& object, std::string file) : object_(object), file_(std::move(file)) {}
+
+  // True if the key is there and not null; notes it as known.
+  bool Has(absl::string_view key);
+  // The first of `keys` that is present (older and newer spellings); all become known.
+  std::string FirstOf(std::initializer_list<const char*> keys);
+
+  int64_t Int(absl::string_view key, std::optional<int64_t> default_value, IntRange range);
+  // Finite numbers only; min <= value <= max, or min < value if `open`.
+  double Number(absl::string_view key, std::optional<double> default_value, double min, double max, bool open = false);
+  bool Bool(absl::string_view key, bool default_value);
+  std::string String(absl::string_view key, absl::string_view default_value);
+  std::vector<int64_t> Ints(absl::string_view key, IntRange range);      // an int or a list; absent = empty
+  std::vector<double> Numbers(absl::string_view key);                    // absent = empty
+  std::vector<std::string> Strings(absl::string_view key);               // absent = empty
+  const nlohmann::json* Object(absl::string_view key);                   // nullptr if absent
+
+  // Adds a problem: "<key>: <text>".
+  void Problem(absl::string_view key, absl::string_view text);
+  // Takes over the problems of a reader of a nested object.
+  void Adopt(const ConfigReader& nested);
+  bool ok() const { return problems_.empty(); }
+
+  // OK, or InvalidArgument with every problem on a line of its own.  A problem "missing" gets the nearest unknown key of
+  // the file as a hint.
+  absl::Status Finish() const;
+
+ private:
+  const nlohmann::json* Find(absl::string_view key);
+  std::string NearestUnknown(absl::string_view key) const;
+
+  const nlohmann::json& object_;
+  std::string file_;
+  std::vector<std::string> known_;
+  std::vector<std::pair<std::string, std::string>> problems_;  // key, text
+};
+
+// Edits (insert, delete, substitute) that turn a into b.
+int EditDistance(absl::string_view a, absl::string_view b);
+
+}  // namespace switchyard

@@ -1,0 +1,56 @@
+// One model family: how its config.json reads, and what its checkpoint calls its tensors.  One file each; to add one,
+// see workers/model/README.md.
+//
+// A family is a constant table of two functions and a naming; it has no state and knows nothing of running a model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "workers/model/config.h"
+#include "workers/model/config_reader.h"
+
+namespace switchyard {
+
+// Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  Each role has its spellings, the
+// published one first; a checkpoint uses either per-expert tensors or fused ones.
+struct MoeNaming {
+  std::vector<const char*> router;         // [E, H]
+  std::vector<const char*> expert_gate;    // [F, H]
+  std::vector<const char*> expert_up;      // [F, H]
+  std::vector<const char*> expert_down;    // [H, F]
+  std::vector<const char*> fused_gate_up;  // [E, 2F, H], gate rows first
+  std::vector<const char*> fused_down;     // [E, H, F]
+};
+
+struct ModelFamily {
+  const char* model_type;    // config.json's model_type
+  const char* architecture;  // its architectures[0]
+  // Fills everything but the fields that all families share (ReadCommonConfig has filled those).
+  void (*read_config)(ConfigReader& reader, ModelConfig* config);
+  MoeNaming moe;
+  double default_theta;
+  double default_norm_eps;
+};
+
+extern const ModelFamily kMixtralFamily;
+extern const ModelFamily kQwen2MoeFamily;
+extern const ModelFamily kQwen3MoeFamily;
+extern const ModelFamily kOlmoeFamily;
+
+absl::Span<const ModelFamily* const> ModelFamilies();
+// nullptr if there is none of that name.
+const ModelFamily* FindFamily(absl::string_view model_type);
+
+// Pieces that several families share.
+// Which layers are MoE by mlp_only_layers and decoder_sparse_step (Qwen).
+void ReadSparseLayers(ConfigReader& reader, ModelConfig* config);
+// num_experts in any spelling, num_experts_per_tok.
+void ReadExperts(ConfigReader& reader, ModelConfig* config);
+// layer_types, if the file has them: sets the window of "sliding_attention" layers; returns whether it did.
+bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config);
+
+}  // namespace switchyard
