@@ -1,0 +1,128 @@
+// Communicator: how the ranks of one group, in one epoch, talk.
+//
+// Rules that keep ranks in step:
+// - All ranks launch the collectives of one class in the same order.  Each has a sequence number in its class; every
+//   frame carries (op, class, sequence, bytes, epoch, ranks), and whoever receives one that does not fit its own call
+//   fails with both calls named.  Nothing ever hangs: every wait ends at its call's deadline.
+// - Classes are independent: an all-to-all is never held behind an all-reduce.
+// - The first error is the group's end on this rank: it is sticky, every later call returns it, and the peers notice within
+//   milliseconds (their connections close).  A new epoch is a new communicator.
+// - Launched collectives are folded into a ledger hash that is equal on all ranks (launch_ledger.h).
+//
+// A collective is started (never blocks on a peer) and finished by Work::Wait.  Works of a class may be waited for in any
+// order.  A group of one rank copies nothing and waits for nothing: what was sent is what is received.
+// Reductions add in rank order, so all ranks get the same bits, the same in every run.
+//
+// Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits.
+// Errors: Unavailable (a peer is gone; aborted), DeadlineExceeded (names who was waited for), Internal (mismatch: names
+// rank, op and sequence on both sides), InvalidArgument (the call itself).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/comm/launch_ledger.h"
+#include "workers/comm/message.h"
+#include "workers/comm/op_key.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+class Stream;
+
+inline constexpr int64_t kNextSequence = -1;
+
+struct CommCall {
+  const Stream* stream = nullptr;     // after what it starts; a CPU stream has nothing to wait for and may be null
+  CommClass comm_class = CommClass::kAllToAll;
+  int64_t sequence = kNextSequence;   // or the number that a plan gives it, which must be the class's next
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// A collective under way.  Thread-compatible.  Dropping one that was not waited for breaks the group (Abort).
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Blocks until the collective is done on this rank, at most until its deadline.  Again: the same answer at once.
+  virtual absl::Status Wait() = 0;
+  // After an OK Wait.  received()[r]: what rank r sent here (empty where the op has none).  Owned by the work; take with
+  // std::move.
+  std::vector<Message>& received() { return received_; }
+
+ protected:
+  std::vector<Message> received_;  // [R]
+};
+
+using WorkOr = absl::StatusOr<std::unique_ptr<Work>>;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const GroupId& group() const { return group_; }
+  int rank() const { return group_.rank; }
+  int world() const { return group_.world; }
+  const LaunchLedger& ledger() const { return ledger_; }
+  // A message to fill and send.
+  Message NewMessage(int64_t bytes) { return pool_->Take(bytes); }
+
+  // out[r] goes to rank r; sizes are free and need not be known to the receiver.  out[rank()] comes back as it is.
+  // REQUIRES: out.size() == world().
+  WorkOr AllToAllV(const CommCall& call, std::vector<Message> out);
+  // Every rank's `mine`, of the same size on all; received()[rank()] holds a copy of this rank's.
+  WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
+  // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
+  WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
+  // out = this rank's part of the sum of all `values`: part r is [r * n / R, (r + 1) * n / R).  `out` must stay until Wait.
+  WorkOr ReduceScatterSum(const CommCall& call, const TensorView& values, const TensorView& out);
+  // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
+  WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);
+  WorkOr Barrier(const CommCall& call);
+  // To and from one peer.  They are numbered per (class, peer, direction) and are not part of the ledger.
+  WorkOr Send(const CommCall& call, int peer, Message message);
+  WorkOr Recv(const CommCall& call, int peer);
+
+  // A communicator over the ranks that give the same color, ranked by (key, rank).  Collective.  Closed with its parent.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, absl::Time deadline) = 0;
+  // Ends the group on this rank: every waiter returns Unavailable with the reason, at once; the peers notice.
+  virtual void Abort(absl::string_view reason) = 0;
+  // OK, or the first error.
+  virtual absl::Status status() const = 0;
+
+ protected:
+  Communicator(GroupId group, std::shared_ptr<MessagePool> pool) : group_(std::move(group)), pool_(std::move(pool)) {}
+
+  // The one primitive: sends out[r] to every rank r of `targets`, expects one message from every rank of `sources`, all
+  // under `key`.  Sizes of what comes: key.bytes, where that is not kAnyBytes, else whatever the peer sends.
+  struct Exchange {
+    OpKey key;
+    absl::Time deadline;
+    std::vector<Message> out;     // [R], moved from
+    std::vector<char> send_to;    // [R] 0 or 1
+    std::vector<char> recv_from;  // [R] 0 or 1
+  };
+  virtual WorkOr StartExchange(Exchange exchange) = 0;
+  friend class FaultyCommunicator;
+
+ private:
+  absl::StatusOr<int64_t> TakeSequence(const CommCall& call);
+  WorkOr StartToAll(const CommCall& call, CommOp op, int64_t bytes, std::vector<Message> out);
+  WorkOr StartOneWay(const CommCall& call, CommOp op, int peer, Message message);
+
+  GroupId group_;
+  std::shared_ptr<MessagePool> pool_;
+  LaunchLedger ledger_;
+  int64_t next_sequence_[kNumCommClasses] = {};
+  std::vector<int64_t> next_one_way_;  // [class][direction][R]
+};
+
+}  // namespace switchyard

@@ -1,0 +1,45 @@
+// A group over Gloo's TCP transport: ranks are processes (or threads, in tests) on one or several machines.
+//
+// Every class has a Gloo context (its connections) and a device (its I/O thread) of its own.  A collective posts its
+// messages and returns; the I/O threads move the bytes while the caller computes.  Receives for the next collective are
+// posted before the present one is sent, so a small message arrives with one network latency.  Frames that fit the
+// receiver's posted buffer go in one piece; longer ones send their rest once the receiver has made room, and the posted
+// buffers grow to what was seen.
+//
+// A peer's death closes its connections, which fails every wait on it within milliseconds.  Abort closes ours.
+// Closing a group and forming the next in the same process leaks nothing.
+//
+// Safety: Gloo neither encrypts nor authenticates.  `address` must be one loopback or private address of this host; a
+// wildcard is refused.  Before a group is used every pair of ranks exchanges a handshake (token, epoch, rank, world), so a
+// stranger, a duplicate rank or another world size fails the start with the reason.  Keep the ports behind a firewall.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "workers/comm/communicator.h"
+#include "workers/comm/rendezvous_store.h"
+
+namespace switchyard {
+
+struct GlooGroupOptions {
+  int rank = 0;
+  int world = 1;
+  int64_t epoch = 1;
+  std::string token;      // the group's secret, the same on all ranks
+  std::string address;    // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
+  absl::Time deadline;    // by when the group must have formed
+};
+
+// Forms the group; blocks until every rank is there.  A world of one opens nothing.  `store` is used only during the call;
+// to give up earlier, store->CancelWaits from another thread.
+// Errors: InvalidArgument (options), AlreadyExists (duplicate rank), DeadlineExceeded (names who is missing),
+// FailedPrecondition (handshake: a stranger, another epoch or world size), Cancelled, Unavailable (network).
+absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptions& options, RendezvousStore* store);
+
+// OK if the text is one address that may carry a group: loopback or private, not a wildcard, not a name.
+absl::Status CheckGroupAddress(const std::string& address);
+
+}  // namespace switchyard

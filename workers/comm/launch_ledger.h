@@ -1,0 +1,34 @@
+// Rolling hash of the collectives that a rank launched: equal on all ranks that launched the same in the same order.
+//
+// One hash per class (classes are independent, so their interleaving is no agreement) folded into one on demand.  Also
+// keeps the last few keys, to say what was going on when a step failed.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "workers/comm/op_key.h"
+
+namespace switchyard {
+
+class LaunchLedger {
+ public:
+  void Record(const OpKey& key);
+
+  uint64_t hash() const;
+  int64_t num_launched() const;
+  // The last launches of every class, newest last, one line each.
+  std::string Tail() const;
+
+ private:
+  static constexpr int kKept = 8;
+
+  struct Lane {
+    uint64_t hash = 0;
+    int64_t count = 0;
+    OpKey last[kKept];
+  };
+  Lane lanes_[kNumCommClasses];
+};
+
+}  // namespace switchyard

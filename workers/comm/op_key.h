@@ -1,0 +1,49 @@
+// What a collective is, for whoever has to agree on it: the ledger, the frame header, error messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace switchyard {
+
+// Independent lanes: each has its own sequence numbers and its own connections.
+enum class CommClass : uint8_t { kAllToAll, kAllReduce, kControl };
+inline constexpr int kNumCommClasses = 3;
+
+enum class CommOp : uint8_t {
+  kAllToAllV,
+  kAllGather,
+  kAllReduceSum,
+  kReduceScatterSum,
+  kBroadcast,
+  kBarrier,
+  kSend,  // one way; the receiver's call has the same key
+  kHello,  // the handshake of a new group
+};
+inline constexpr int kNumCommOps = 8;
+
+const char* CommClassName(CommClass comm_class);  // "all_to_all"
+const char* CommOpName(CommOp op);                // "all_to_all_v"
+
+inline constexpr int64_t kAnyBytes = -1;
+
+struct OpKey {
+  CommOp op = CommOp::kBarrier;
+  CommClass comm_class = CommClass::kControl;
+  int64_t sequence = 0;       // in its class, from 0 (one-way ops: per peer and direction)
+  int64_t bytes = kAnyBytes;  // of each message; kAnyBytes: every rank its own
+
+  std::string ToString() const;  // "all_gather #17 of class all_to_all (64 bytes)"
+  bool operator==(const OpKey& other) const = default;
+};
+
+// A communicator's identity: frames of another are refused.
+struct GroupId {
+  int64_t epoch = 0;
+  uint64_t token = 0;   // hash of the group's secret: tells our peers from strangers
+  uint32_t split = 0;   // 0 = the whole group; else which Split this is
+  int rank = 0;
+  int world = 1;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,47 @@
+// Where the ranks of a new group find each other: write-once keys, visible to all ranks that hold the group's token.
+//
+// The worker's process implements it by RPC to the server; the in-memory one serves ranks in one process and tests.
+// Thread-safe.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace switchyard {
+
+class RendezvousStore {
+ public:
+  virtual ~RendezvousStore() = default;
+
+  // AlreadyExists when the key is there (a second process claims the same rank).
+  virtual absl::Status Set(absl::string_view key, absl::string_view value) = 0;
+  // Blocks until all keys are there and returns their values.  DeadlineExceeded names a missing key; Cancelled after
+  // CancelWaits.
+  virtual absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) = 0;
+  // Every Get under way or to come returns Cancelled with the reason: the group will not form.
+  virtual void CancelWaits(absl::string_view reason) = 0;
+};
+
+class InMemoryStore : public RendezvousStore {
+ public:
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override;
+  void CancelWaits(absl::string_view reason) override;
+
+ private:
+  absl::Mutex mu_;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
+  std::string cancelled_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace switchyard

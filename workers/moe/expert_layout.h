@@ -1,0 +1,50 @@
+// Which rank holds which expert: pure, the same on every rank, versioned by the placement epoch.
+//
+// An expert has one or more places (rank, slot); a place is a slot in the rank's list of resident experts.  With several,
+// a token's place is a function of (source rank, token index) alone, so that no message is needed and every rank can say
+// where any row went.  Contiguous(E, R) is the start: ⌈E/R⌉ experts a rank, the last ranks fewer or none.
+// Immutable after construction; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace switchyard {
+
+class ExpertLayout {
+ public:
+  struct Place {
+    int32_t rank = 0;
+    int32_t slot = 0;
+    bool operator==(const Place& other) const { return rank == other.rank && slot == other.slot; }
+  };
+
+  ExpertLayout() = default;
+  // REQUIRES: num_experts >= 1, num_ranks >= 1.
+  static ExpertLayout Contiguous(int num_experts, int num_ranks);
+  // residents[r]: the experts that rank r holds, by slot; an expert may be on several ranks, at most once on each.
+  // REQUIRES: every expert of [0, num_experts) is somewhere.
+  static ExpertLayout FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents, int64_t epoch);
+
+  int num_experts() const { return static_cast<int>(place_offsets_.size()) - 1; }
+  int num_ranks() const { return static_cast<int>(residents_.size()); }
+  int64_t epoch() const { return epoch_; }
+  // The experts of a rank, by slot.
+  absl::Span<const int32_t> Residents(int rank) const { return residents_[rank]; }
+  absl::Span<const Place> Places(int expert) const {
+    return absl::MakeSpan(places_).subspan(place_offsets_[expert], place_offsets_[expert + 1] - place_offsets_[expert]);
+  }
+  // Where the row of token `token_idx` of rank `source_rank` finds this expert: here, if the expert is here; else its
+  // places take turns.
+  Place PlaceOf(int expert, int source_rank, int64_t token_idx) const;
+
+ private:
+  int64_t epoch_ = 0;
+  std::vector<std::vector<int32_t>> residents_;  // [R][slots]
+  std::vector<int32_t> place_offsets_;           // [E + 1]
+  std::vector<Place> places_;                    // by expert, then rank
+};
+
+}  // namespace switchyard

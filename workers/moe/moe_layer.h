@@ -1,0 +1,77 @@
+// One MoE layer: router → MoeSchedule (dispatch, experts, combine) → residual, plus the shared expert where there is one.
+//
+// Weights are borrowed; scratch lives in the MoeExecutor that the layers of a model share (a step runs them one after the
+// other).  Every rank of the group must call Run for every layer of a step, also with zero rows, with the same schedule
+// and layout.  A token's bits depend neither on the ranks, nor the chunks, nor the other tokens.
+// Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "scheduler/pipeline/moe_schedule.h"
+#include "workers/comm/communicator.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/moe/moe_stats.h"
+#include "workers/ops/router.h"
+#include "workers/ops/weight.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct MoeLayerWeights {
+  const Weight* router = nullptr;        // [E, H]
+  std::vector<const Weight*> gate_up;    // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
+  std::vector<const Weight*> down;       // [El] [H, F]
+  const Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
+  const Weight* shared_down = nullptr;     // [H, Fs]
+  const Weight* shared_gate = nullptr;     // [1, H]: its logit goes through a sigmoid; null = weight 1
+};
+
+struct MoeLayerDesc {
+  int64_t hidden = 0;       // H
+  int64_t expert_ffn = 0;   // F
+  int64_t shared_ffn = 0;   // Fs, 0 = no shared expert
+  DType dtype = DType::kBf16;
+  RouterDesc router;
+};
+
+struct MoeLayer {
+  MoeLayerDesc desc;
+  MoeLayerWeights weights;
+};
+
+// What the layers of one step have in common.
+struct MoeStep {
+  const Stream* stream = nullptr;
+  Communicator* comm = nullptr;          // the "ep" group
+  const ExpertLayout* layout = nullptr;  // layout->num_ranks() == comm->world()
+  const MoeSchedule* schedule = nullptr;
+  absl::Time deadline = absl::InfiniteFuture();
+  MoeStats* stats = nullptr;             // added to; expert_counts gets E more numbers per layer
+};
+
+class MoeExecutor {
+ public:
+  MoeExecutor();
+  ~MoeExecutor();
+
+  // residual += experts(x) (+ shared).  T may be 0.
+  // Errors: InvalidArgument (shapes), or the communicator's (then the group is broken and residual undefined).
+  absl::Status Run(const MoeStep& step, const MoeLayer& layer,
+                   const TensorView& x,          // [T, H] model dtype, the normalized rows
+                   const TensorView& residual);  // [T, H] AccDType
+
+  // Of the last Run, valid until the next: the experts that the router chose.
+  const TensorView& topk_idx() const;  // [T, K] int32
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace switchyard
