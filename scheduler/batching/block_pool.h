@@ -44,8 +44,8 @@ class BlockPool {
   void Rollback(std::vector<BlockId>* table, int32_t keep);
 
   // Makes block `index` of the chain, held in `block`, findable.  `parent` is the content id of block index-1 (0 for the
-  // first).  Returns its content id: that of an equal block if there is one (then `block` itself stays unpublished), or
-  // 0 if another content of the same hash is in the way.
+  // first).  Returns its content id: that of an equal block if there is one (then `block` itself stays unpublished).
+  // An entry of the same hash and other content loses its name to the newcomer.
   uint64_t Publish(BlockId block, const PrefixChain& chain, absl::Span<const int32_t> tokens, int32_t index,
                    uint64_t parent);
 

@@ -18,12 +18,12 @@ namespace switchyard {
 struct TokenEvent {
   int32_t index = 0;  // of the output token, from 0
   int32_t token = 0;
-  std::optional<PositionLogprobs> logprobs;  // if asked for
+  std::optional<PositionLogprobs> logprobs = std::nullopt;  // if asked for
 };
 
 struct PromptLogprobsEvent {
-  int32_t first_position = 1;               // positions first_position, first_position + 1, … of the prompt
-  std::vector<PositionLogprobs> positions;  // not empty
+  int32_t first_position = 1;                    // then first_position + 1, … of the prompt
+  std::vector<PositionLogprobs> positions = {};  // not empty
 };
 
 struct FinishedEvent {

@@ -14,7 +14,7 @@
 // Order of work.  Each step, on each rank: decodes, then prefills already begun, then the queue in order of arrival;
 // nobody in the queue is overtaken, but by others while it waits for its own request's choice 0 to compute the prompt
 // that they share.  A new sequence goes to the rank (among those with a free slot, blocks and budget) that holds most of
-// its prompt in the prefix cache, else to the one with the fewest sequences, then the fewest tokens, then the lowest.
+// its prompt in the prefix cache; among equals to the one with the fewest sequences, then used blocks, then the lowest.
 //
 // Out of blocks.  The sequence that arrived last on the rank is preempted: its blocks go back (full ones stay findable
 // by hash until they are reused), it returns to the queue in its old order with all its tokens and is computed again.
@@ -144,19 +144,22 @@ class Scheduler {
   bool has_group() const { return !ranks_.empty(); }
   const BatchingPolicy& policy() const { return policy_; }
   SchedulerStats Stats() const;
+  // Aborts if queues, slots, block tables and reference counts disagree.  For tests: linear in everything.
+  void CheckInvariants() const;
 
  private:
   struct RequestState {
     std::vector<Sequence*> choices;  // [n]; nullptr = finished
     int32_t num_unfinished = 0;
     int32_t num_waiting = 0;
-    absl::Time deadline;
+    absl::Time deadline = absl::InfiniteFuture();
   };
   struct ItemRef {
     Sequence* sequence = nullptr;
     int32_t start_pos = 0;
     int32_t num_query = 0;
     bool sample = false;
+    int32_t num_prompt_logprobs = 0;  // that the result must bring
   };
   struct InFlight {
     int64_t step = 0;
@@ -167,7 +170,8 @@ class Scheduler {
     absl::Time now;
     StepPlan plan;
     InFlight refs;
-    std::vector<int32_t> budget;  // [R] rows left
+    std::vector<int32_t> budget;       // [R] rows left
+    std::vector<bool> short_of_blocks;  // [R] a running sequence waits for blocks: nobody new starts there
   };
   // Where a waiting sequence could start.
   struct Placement {
@@ -178,30 +182,36 @@ class Scheduler {
   // scheduler.cc: arrival, end, and the group
   absl::Status CheckRequest(const Request& request) const;
   absl::Status CheckQueue(const Request& request);
+  void AddSequence(const Request& request, int32_t choice, absl::Time now, RequestState* state);
   void ExpireDeadlines(absl::Time now, std::vector<Event>* events);
+  // May destroy the sequence.
   void FinishSequence(Sequence* sequence, FinishReason reason, absl::Time now, std::vector<Event>* events);
+  void ForgetChoice(const Sequence& sequence, absl::Time now);
   void Enqueue(Sequence* sequence);
   void Dequeue(Sequence* sequence);
-  void NoteRequestFinished(absl::Time now);
 
   // scheduler_plan.cc
   void PreemptForVerification();
   void PlanRunning(int32_t rank, bool decodes, Draft* draft);
   void PlanWaiting(Draft* draft);
   bool HeldForLeader(const Sequence& sequence) const;
+  bool MayReuse(const Sequence& sequence) const;
   Placement Place(const Sequence& sequence, const Draft& draft, absl::Span<const int32_t> outstanding) const;
   void StartSequence(Sequence* sequence, const Placement& placement, Draft* draft);
-  bool MakeRoom(int32_t rank, int32_t num_blocks);
+  bool MakeRoom(const Sequence& sequence, int32_t num_blocks);
   void RequestPreemption(Sequence* sequence);
   void PreemptNow(Sequence* sequence);
+  int32_t ChunkOf(const Sequence& sequence, int32_t budget) const;
+  int32_t BlocksFor(int32_t num_positions) const;
   void AddItem(Sequence* sequence, int32_t num_query, Draft* draft);
   StepPlan Seal(Draft draft);
+  void PublishComputed(Sequence* sequence);
 
   // scheduler_commit.cc
   absl::Status CheckResult(const StepResult& result) const;
   void CommitItem(const ItemRef& ref, const ItemResult& result, absl::Time now, std::vector<Event>* events);
   void EmitPromptLogprobs(const ItemRef& ref, const ItemResult& result, std::vector<Event>* events);
-  void EmitToken(Sequence* sequence, const ItemResult& result, absl::Time now, std::vector<Event>* events);
+  // Gives back what a sequence held for plans in flight, once there are none.  May destroy it.
   void ReleaseIfIdle(Sequence* sequence);
 
   const BatchingPolicy policy_;
@@ -217,6 +227,7 @@ class Scheduler {
   absl::btree_set<std::pair<absl::Time, RequestId>> deadlines_;
   std::deque<InFlight> in_flight_;
   int64_t waiting_tokens_ = 0;
+  int32_t waiting_requests_ = 0;
   absl::Time last_finish_ = absl::InfinitePast();
   absl::Duration mean_finish_interval_ = absl::Seconds(1);
   SchedulerStats totals_;  // only its totals are kept up

@@ -104,6 +104,7 @@ class Sequence {
   // Prompt logprobs delivered so far are of positions below this one.
   int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
   const PrefixChain& chain() const { return chain_; }
+  const SamplingParams& sampling() const { return spec_.sampling; }
   const SequenceTimings& timings() const { return timings_; }
   SequenceUsage Usage() const;
   // What a rank needs to hold this sequence in a slot, from scratch.  REQUIRES: no pending outputs.
@@ -123,15 +124,16 @@ class Sequence {
   // Appends an output; returns why the sequence is over with it, or kNone.
   FinishReason Append(int32_t token, int32_t max_context, absl::Time now);
   void DeliverPromptLogprobs(int32_t end_position) { next_prompt_logprob_ = end_position; }
+  // Its rank is gone: slot, blocks and everything in flight are forgotten.
+  void LoseRank();
   void Finish(FinishReason reason, absl::Time now);
 
   // Where it runs; meaningful while it holds a slot (Running, or Finished with items in flight).
   int32_t rank = -1;
   SlotId slot = -1;
   std::vector<BlockId> block_table;
-  int32_t num_published = 0;       // leading blocks of the table whose hash the pool knows
+  int32_t num_published = 0;       // leading blocks of the table that were published or found
   uint64_t published_content = 0;  // BlockPool's content id of the last of them
-  bool chain_broken = false;       // a hash collision: nothing further can be published in this residency
   bool draining = false;           // to be preempted as soon as nothing is in flight
   int32_t outputs_at_start = 0;    // num_outputs() when it was last started
   int32_t sent_blocks = 0;         // leading blocks of the table that the rank's slot already has

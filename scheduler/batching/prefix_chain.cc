@@ -1,0 +1,41 @@
+#include "scheduler/batching/prefix_chain.h"
+
+#include <utility>
+
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+namespace {
+
+// Mixes a value into a running hash (the finalizer of splitmix64): the same in every process, unlike absl::Hash.
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  uint64_t z = (hash ^ value) + 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+uint64_t HashRoot(const PrefixRoot& root) {
+  uint64_t hash = Mix(root.weights_version, root.adapter);
+  for (const char c : root.salt) hash = Mix(hash, static_cast<unsigned char>(c));
+  return Mix(hash, root.salt.size());
+}
+
+}  // namespace
+
+PrefixChain::PrefixChain(PrefixRoot root, int32_t block_size)
+    : root_(std::move(root)), block_size_(block_size), root_hash_(HashRoot(root_)) {
+  SY_CHECK_GE(block_size, 1);
+}
+
+void PrefixChain::Extend(absl::Span<const int32_t> tokens) {
+  while ((hashes_.size() + 1) * block_size_ <= tokens.size()) {
+    uint64_t hash = hashes_.empty() ? root_hash_ : hashes_.back();
+    for (const int32_t token : tokens.subspan(hashes_.size() * block_size_, block_size_)) {
+      hash = Mix(hash, static_cast<uint32_t>(token));
+    }
+    hashes_.push_back(hash);
+  }
+}
+
+}  // namespace switchyard

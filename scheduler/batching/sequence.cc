@@ -1,0 +1,158 @@
+#include "scheduler/batching/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+namespace {
+
+//                              Waiting Running Finished
+constexpr bool kMay[3][3] = {{  false,  true,   true },    // Waiting
+                             {  true,   false,  true },    // Running (→ Waiting = preempted)
+                             {  false,  false,  false}};   // Finished is terminal
+
+constexpr bool May(SequenceState from, SequenceState to) { return kMay[static_cast<int>(from)][static_cast<int>(to)]; }
+static_assert(May(SequenceState::kRunning, SequenceState::kWaiting), "preemption");
+static_assert(May(SequenceState::kWaiting, SequenceState::kFinished), "cancelled while queued");
+static_assert(!May(SequenceState::kFinished, SequenceState::kWaiting) &&
+                  !May(SequenceState::kFinished, SequenceState::kRunning), "Finished is terminal");
+
+absl::Duration Between(absl::Time from, absl::Time to) {
+  if (from == absl::InfinitePast() || to == absl::InfinitePast()) return absl::ZeroDuration();
+  return to - from;
+}
+
+}  // namespace
+
+absl::string_view FinishReasonName(FinishReason reason) {
+  static constexpr absl::string_view kNames[kNumFinishReasons] = {"none",     "stop",  "length",     "abort",
+                                                                  "deadline", "error", "unavailable"};
+  return kNames[static_cast<int>(reason)];
+}
+
+absl::Duration SequenceTimings::Queue() const {
+  return Between(queued, last_scheduled == absl::InfinitePast() ? finished : last_scheduled);
+}
+absl::Duration SequenceTimings::Prefill() const { return Between(last_scheduled, first_token); }
+absl::Duration SequenceTimings::Decode() const { return Between(first_token, last_token); }
+
+Sequence::Sequence(SequenceSpec spec, absl::Time queued)
+    : spec_(std::move(spec)), chain_(spec_.root, spec_.block_size) {
+  SY_CHECK(!spec_.prompt.empty());
+  SY_CHECK_GE(spec_.max_tokens, 1);
+  tokens_ = std::move(spec_.prompt);
+  num_prompt_tokens_ = tokens_.size();
+  timings_.queued = queued;
+  chain_.Extend(tokens_);
+}
+
+bool Sequence::WantsMore(int32_t max_context) const {
+  const int64_t total = int64_t{num_tokens()} + num_pending_;
+  return total - num_prompt_tokens() < spec_.max_tokens && total < max_context;
+}
+
+bool Sequence::NeedsPromptLogprobs() const {
+  return spec_.sampling.num_prompt_logprobs >= 0 && next_prompt_logprob_ < num_prompt_tokens();
+}
+
+SequenceUsage Sequence::Usage() const {
+  return {.prompt_tokens = num_prompt_tokens(),
+          .cached_tokens = num_cached_,
+          .completion_tokens = num_outputs(),
+          .preemptions = num_preemptions_};
+}
+
+SlotInit Sequence::MakeSlotInit() const {
+  SY_CHECK_EQ(num_pending_, 0);
+  SlotInit init{.tokens = tokens_,
+                .num_prompt_tokens = num_prompt_tokens(),
+                .sampling = spec_.sampling,
+                .adapter = spec_.adapter};
+  if (!NeedsPromptLogprobs()) init.sampling.num_prompt_logprobs = -1;  // delivered before a preemption
+  return init;
+}
+
+void Sequence::SetWeightsVersion(uint64_t weights_version) {
+  SY_CHECK(state_ == SequenceState::kWaiting);
+  spec_.root.weights_version = weights_version;
+  chain_ = PrefixChain(spec_.root, spec_.block_size);
+  chain_.Extend(tokens_);
+}
+
+void Sequence::Start(int32_t to_rank, SlotId to_slot, int32_t num_cached, absl::Time now) {
+  MoveTo(SequenceState::kRunning);
+  rank = to_rank;
+  slot = to_slot;
+  num_planned_ = num_cached;
+  outputs_at_start = num_outputs();
+  if (timings_.first_scheduled == absl::InfinitePast()) {
+    timings_.first_scheduled = now;
+    num_cached_ = std::min(num_cached, num_prompt_tokens());
+  }
+  if (timings_.first_token == absl::InfinitePast()) timings_.last_scheduled = now;
+}
+
+void Sequence::PlanItem(int32_t num_query, bool sample) {
+  SY_CHECK(state_ == SequenceState::kRunning);
+  SY_CHECK_GE(num_query, 1);
+  SY_CHECK_LE(num_query, num_to_compute());
+  num_planned_ += num_query;
+  ++num_in_flight_;
+  if (sample) ++num_pending_;
+}
+
+void Sequence::CommitItem(bool sample) {
+  SY_CHECK_GE(num_in_flight_, 1);
+  --num_in_flight_;
+  if (sample) --num_pending_;
+}
+
+void Sequence::Preempt() {
+  SY_CHECK_EQ(num_in_flight_, 0);
+  SY_CHECK_EQ(num_pending_, 0);
+  SY_CHECK(block_table.empty());
+  MoveTo(SequenceState::kWaiting);
+  num_planned_ = 0;
+  draining = false;
+  ++num_preemptions_;
+}
+
+FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now) {
+  const int32_t index = num_outputs();
+  tokens_.push_back(token);
+  chain_.Extend(tokens_);
+  if (index == 0) timings_.first_token = now;
+  timings_.last_token = now;
+  const std::vector<int32_t>& stop_ids = spec_.sampling.stop_ids;
+  if (index >= spec_.sampling.min_tokens && std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
+    return FinishReason::kStop;
+  }
+  if (num_outputs() >= spec_.max_tokens || num_tokens() >= max_context) return FinishReason::kLength;
+  return FinishReason::kNone;
+}
+
+void Sequence::LoseRank() {
+  rank = -1;
+  slot = -1;
+  block_table.clear();
+  draining = false;
+  num_in_flight_ = 0;
+  num_pending_ = 0;
+}
+
+void Sequence::Finish(FinishReason reason, absl::Time now) {
+  SY_CHECK(reason != FinishReason::kNone);
+  MoveTo(SequenceState::kFinished);
+  finish_reason_ = reason;
+  draining = false;
+  timings_.finished = now;
+}
+
+void Sequence::MoveTo(SequenceState next) {
+  SY_CHECK(May(state_, next));
+  state_ = next;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,61 @@
+// A group of workers for tests of the scheduler: it holds slots and paged caches as real ranks do and is strict about
+// every promise of step.h.  Each violation is a gtest failure that names step, rank and slot.
+//
+// The "model": the cache cell of position p is a hash of the cell of p-1 and the token at p; the next token is a hash of
+// the last cell, the seed, the choice and the index.  So an output is right only if every cell before it is.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "scheduler/batching/step.h"
+
+namespace switchyard::testing_batching {
+
+inline constexpr int32_t kVocab = 50;
+
+uint64_t NextCell(uint64_t cell, int32_t token);
+// What the model says after `cell`; respects min_tokens.
+int32_t NextToken(uint64_t cell, const SamplingParams& sampling, int32_t index);
+// The outputs of a run without faults, neighbours or limits of space: ends with a stop id, after max_tokens, or at
+// `max_context` tokens in all.
+std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const SamplingParams& sampling,
+                                      int32_t max_tokens, int32_t max_context);
+// The fake's logprob of a prompt token.
+float FakeLogprob(uint64_t cell_before, int32_t token);
+
+class FakeExecutor {
+ public:
+  FakeExecutor(int32_t num_ranks, int32_t num_blocks, int32_t block_size, int32_t num_slots);
+
+  // Runs a plan on all ranks.  Items of one rank see only what earlier plans have written.
+  StepResult Execute(const StepPlan& plan);
+
+ private:
+  struct Slot {
+    std::vector<int32_t> tokens;
+    int32_t num_prompt_tokens = 0;
+    SamplingParams sampling;
+    std::vector<BlockId> table;
+    int32_t num_computed = 0;
+  };
+  struct Rank {
+    std::map<SlotId, Slot> slots;
+    std::vector<uint64_t> cells;  // [P * block_size]
+  };
+
+  void Prepare(const StepItem& item, Rank* rank);
+  void CheckCache(const StepItem& item, const Rank& rank) const;
+  ItemResult Run(const StepItem& item, Rank* rank, std::set<size_t>* written);
+
+  const int32_t num_blocks_;
+  const int32_t block_size_;
+  const int32_t num_slots_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace switchyard::testing_batching
