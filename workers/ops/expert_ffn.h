@@ -1,0 +1,47 @@
+// The SwiGLU feed-forward: y = (silu(x · gateᵀ) * (x · upᵀ)) · downᵀ, for experts, shared experts and dense MLPs.
+//
+// gate and up are one Weight in kGatedPanels (weight.h: rows gate then up), and the activation happens where their product
+// is made: in AccDType from the unrounded sums, rounded once to the model's dtype.  Bits per row as in gemm.h.
+// Blocks until done.  Thread-compatible per stream.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "workers/ops/grouped_gemm.h"
+#include "workers/ops/isa.h"
+#include "workers/ops/weight.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// h = silu(x · gateᵀ) * (x · upᵀ), one weight.  Errors (InvalidArgument): shapes or dtypes that do not fit.
+absl::Status GatedGemm(const Stream& stream,
+                       const TensorView& x,       // [M, K] w's dtype; rows may be strided
+                       const Weight& gate_up,     // [2F, K] kGatedPanels
+                       const TensorView& hidden,  // [M, F] w's dtype
+                       Isa isa = CurrentIsa());
+
+// The same per expert; arguments as GroupedGemm's.
+absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
+                              absl::Span<const Weight* const> gate_up,  // [El] each [2F, K] kGatedPanels
+                              absl::Span<const int64_t> offsets,        // [El + 1]
+                              const TensorView& hidden);                // [rows, F] w's dtype
+
+struct ExpertFfnDesc {
+  absl::Span<const Weight* const> gate_up;  // [El] each [2F, H] kGatedPanels
+  absl::Span<const Weight* const> down;     // [El] each [H, F] kPanels
+  absl::Span<const int64_t> offsets;        // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
+  absl::Span<const int32_t> x_rows;         // as in GroupedGemmDesc; empty: x is in expert order already
+  Isa isa = CurrentIsa();                   // tests only
+};
+
+// Both products.  Errors (InvalidArgument): as GroupedGemm's.
+absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc,
+                       const TensorView& x,       // [rows, H] or, with x_rows, [T, H]
+                       const TensorView& hidden,  // [rows, F] scratch, model dtype
+                       const TensorView& y);      // [rows, H] model dtype: in expert order, for Combine
+
+}  // namespace switchyard

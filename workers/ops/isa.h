@@ -1,0 +1,39 @@
+// Which instruction set the CPU kernels use: found once by cpuid, capped by SY_ISA (scheduler/base/env.h).
+//
+// Levels are ordered: each machine that has one has those below.  A result's bits are the same for every batch, thread
+// count and rank of one level, but differ between levels, so ranks of different levels do not form a group.
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+enum class Isa : uint8_t {
+  kScalar,      // what every x86-64 (or other) processor has; no fma
+  kAvx2,        // AVX2, FMA, F16C
+  kAvx512,      // AVX-512 F, BW, VL, DQ
+  kAvx512Bf16,  // and vdpbf16ps
+  kAmx,         // and AMX tiles of bf16; the system grants tile state (arch_prctl) at the first question
+};
+
+// "scalar", "avx2", "avx512", "avx512_bf16", "amx".
+const char* IsaName(Isa isa);
+// Errors (InvalidArgument): a name that is none of them.
+absl::StatusOr<Isa> ParseIsa(absl::string_view name);
+
+// The best that this machine has and the system permits.
+Isa DetectedIsa();
+// DetectedIsa(), or SY_ISA if that is lower.  Fixed at the first call.
+Isa CurrentIsa();
+// Whether SY_ISA is a known name: for a program's start.  CurrentIsa() takes an unknown one for unset.
+absl::Status CheckIsaSetting();
+// kScalar … DetectedIsa(): what a test can run here.
+std::vector<Isa> AvailableIsas();
+
+}  // namespace switchyard

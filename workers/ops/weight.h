@@ -1,0 +1,89 @@
+// Weight: a matrix [n, k] in the form that the matrix products read: packed once, at load, from row-major checkpoint rows.
+//
+// The form, the same for every instruction set: panels of 32 output columns, each walked along k in one contiguous stream.
+//   bf16               [panel][k/2][32][2]   pairs of k side by side (vdpbf16ps, AMX tiles); k padded to 32 with zeros
+//   fp16, fp32, fp64   [panel][k][32]
+// Columns past n are zeros.  With kGatedPanels, rows [0, n/2) are a gate and rows [n/2, n) its up projection; their panels
+// alternate (gate 0, up 0, gate 1, …) so that one task has both at hand for SwiGLU (expert_ffn.h).
+//
+// Thread-safety: PackRows of disjoint rows may run at once; reading is safe once packing is over.
+// A Weight owns its memory (huge pages where the system gives them) unless made by Over().  Movable, not copyable.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+inline constexpr int64_t kPanelColumns = 32;
+
+enum class WeightLayout : uint8_t { kPanels, kGatedPanels };
+enum class WeightBacking : uint8_t { kNone, kOwned, kBorrowed };  // kBorrowed: a mapped file, a slot of an expert store
+
+struct WeightDesc {
+  int64_t n = 0;  // outputs (of gate and up together)
+  int64_t k = 0;  // inputs
+  DType dtype = DType::kBf16;
+  WeightLayout layout = WeightLayout::kPanels;
+  int64_t group_size = 0;  // of quantized weights' scales, along k; 0 = not quantized, and nothing else is supported yet
+
+  std::string ToString() const;  // "bf16 [2048, 1024] gated_panels"
+};
+
+// What the packed form takes: for memory plans.  REQUIRES: a valid desc.
+int64_t PackedBytes(const WeightDesc& desc);
+
+class Weight {
+ public:
+  Weight() = default;
+  // Allocates; contents are undefined (padding is zero) until PackRows has filled every row.
+  // REQUIRES: n, k >= 1; a floating dtype; kGatedPanels only with even n.
+  explicit Weight(const WeightDesc& desc, Device device = Device::Cpu());
+  // The packed form in memory of somebody else that outlives this: 64-byte aligned, PackedBytes(desc) long.
+  // With `packed` its contents are taken as they are, else as by the constructor.
+  static Weight Over(const WeightDesc& desc, void* memory, bool packed);
+  Weight(Weight&&) = default;
+  Weight& operator=(Weight&&) = default;
+
+  // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype, converted
+  // to the weight's (rounded to nearest even).  Single-threaded.
+  // Errors (InvalidArgument): shape, dtype or range that do not fit.
+  absl::Status PackRows(int64_t first_row, const TensorView& rows);
+  // The same rows back, in the weight's dtype.
+  absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
+
+  const WeightDesc& desc() const { return desc_; }
+  int64_t n() const { return desc_.n; }
+  int64_t k() const { return desc_.k; }
+  DType dtype() const { return desc_.dtype; }
+  bool gated() const { return desc_.layout == WeightLayout::kGatedPanels; }
+  bool empty() const { return data_ == nullptr; }
+  WeightBacking backing() const { return backing_; }
+  Device device() const { return buffer_.device(); }
+  int64_t bytes() const { return empty() ? 0 : PackedBytes(desc_); }
+
+  // For kernels and for copies to other places.
+  const void* data() const { return data_; }
+  int64_t padded_k() const;
+  int64_t panel_bytes() const;  // distance from one panel to the next
+  int64_t num_panels() const;
+
+ private:
+  void ZeroPadding();
+  char* ColumnAt(int64_t row) const;
+
+  WeightDesc desc_;
+  WeightBacking backing_ = WeightBacking::kNone;
+  Buffer buffer_;
+  void* data_ = nullptr;
+};
+
+// Allocates and packs a whole matrix on the stream's threads.  Errors (InvalidArgument): rows is not [n, k] floating.
+absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, const TensorView& rows);
+
+}  // namespace switchyard
