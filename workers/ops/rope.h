@@ -48,8 +48,9 @@ struct RopeFrequencies {
   std::vector<double> inv_freq;  // [d/2]
   double attention_factor = 1.0;
 };
+// acc: kF32 rounds theta^(2j/d) and its inverse to fp32 as HF does; kF64 rounds nothing.
 // Errors (InvalidArgument): rotary_dim odd or not positive, theta or factors not positive, factor lists not [d/2].
-absl::StatusOr<RopeFrequencies> ComputeRopeFrequencies(const RopeConfig& config);
+absl::StatusOr<RopeFrequencies> ComputeRopeFrequencies(const RopeConfig& config, DType acc);
 
 class RopeTable {
  public:

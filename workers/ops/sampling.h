@@ -1,6 +1,6 @@
 // From logits to the next token, and logprobs.
 //
-// Order: penalties → logit_bias → min_tokens mask → temperature 0: the largest logit, ties to the smaller id; else
+// Order: penalties → logit_bias → min_tokens mask → temperature < 1e-5: the largest logit, ties to the smaller id; else
 // temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the output token).
 //   repetition penalty: logits of tokens in prompt or output: / r if positive, · r if negative (HF);
 //   presence, frequency: - presence - frequency · count, over output tokens alone (OpenAI, vLLM);
@@ -29,20 +29,16 @@ namespace switchyard {
 // Which tokens a sequence has seen, for penalties.  Lives in the rank's slot.  Thread-compatible.
 class TokenHistory {
  public:
-  struct Seen {
-    bool in_prompt = false;
-    int32_t output_count = 0;
-  };
-
   // tokens[0, num_prompt_tokens) are the prompt, the rest was emitted before (a preemption).
   void Reset(absl::Span<const int32_t> tokens, int64_t num_prompt_tokens);
   void AppendOutput(int32_t token);
 
   int64_t num_output() const { return num_output_; }  // the index of the next output token
-  const absl::flat_hash_map<int32_t, Seen>& seen() const { return seen_; }
+  // Every token seen, with how often it is in the output: 0 = in the prompt alone.
+  const absl::flat_hash_map<int32_t, int32_t>& output_counts() const { return output_counts_; }
 
  private:
-  absl::flat_hash_map<int32_t, Seen> seen_;
+  absl::flat_hash_map<int32_t, int32_t> output_counts_;
   int64_t num_output_ = 0;
 };
 

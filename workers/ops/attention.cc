@@ -1,0 +1,118 @@
+#include "workers/ops/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/attention_layout.h"
+#include "workers/ops/kernels.h"
+#include "workers/ops/kv_checks.h"
+#include "workers/ops/op_checks.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim) {
+  return LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8;
+}
+
+namespace {
+
+// Queries [query, query + count) of a sequence; each becomes one task per kv head.
+struct QueryTile {
+  int32_t sequence;
+  int32_t query, count;
+};
+
+// Queries a tile takes: enough rows that a widened key tile pays, fewer if that would leave threads idle.
+int64_t QueriesPerTile(int64_t num_query, int64_t group, int64_t kv_heads, int64_t threads) {
+  const int64_t most = std::max<int64_t>(1, kAttentionTaskRows / group);
+  const int64_t tiles_wanted = (4 * threads + kv_heads - 1) / kv_heads;
+  return std::clamp<int64_t>((num_query + tiles_wanted - 1) / tiles_wanted, std::min<int64_t>(most, 16), most);
+}
+
+std::vector<QueryTile> CutIntoTiles(absl::Span<const SequenceRows> sequences, int64_t group, int64_t kv_heads,
+                                    int64_t threads) {
+  std::vector<QueryTile> tiles;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const int64_t step = QueriesPerTile(sequences[s].num_query, group, kv_heads, threads);
+    for (int64_t q = 0; q < sequences[s].num_query; q += step) {
+      tiles.push_back({static_cast<int32_t>(s), static_cast<int32_t>(q),
+                       static_cast<int32_t>(std::min<int64_t>(step, sequences[s].num_query - q))});
+    }
+  }
+  // Tiles late in a context have the most keys: started first, they do not leave one thread working at the end.
+  const auto keys = [&](const QueryTile& t) { return int64_t{sequences[t.sequence].start_pos} + t.query + t.count; };
+  std::stable_sort(tiles.begin(), tiles.end(), [&](const QueryTile& a, const QueryTile& b) {
+    return keys(a) * a.count > keys(b) * b.count;
+  });
+  return tiles;
+}
+
+absl::Status Check(const AttentionDesc& desc, const TensorView& q, const KvCacheView& cache, const TensorView& out) {
+  RETURN_IF_ERROR(ExpectFloatMatrix("attention", "q", q));
+  RETURN_IF_ERROR(CheckKvCache("attention", cache, q.dtype()));
+  if (desc.num_heads < 1 || desc.num_heads % cache.num_kv_heads() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("attention: num_heads ", desc.num_heads,
+                                                   " is not a positive multiple of the cache's ", cache.num_kv_heads(),
+                                                   " kv heads"));
+  }
+  if (cache.head_dim() > kMaxHeadDim || desc.window < 0 || !std::isfinite(desc.scale)) {
+    return absl::InvalidArgumentError(absl::StrCat("attention: head_dim ", cache.head_dim(), " (limit ", kMaxHeadDim,
+                                                   "), window ", desc.window, " or scale ", desc.scale,
+                                                   " is not allowed"));
+  }
+  const Shape shape = {q.dim(0), desc.num_heads * cache.head_dim()};
+  RETURN_IF_ERROR(ExpectView("attention", "q", q, q.dtype(), shape));
+  return ExpectView("attention", "out", out, q.dtype(), shape);
+}
+
+// One per thread, grown to the largest task it has seen.
+void* ThreadScratch(int64_t bytes) {
+  thread_local Buffer buffer;
+  if (buffer.bytes() < bytes) buffer = Buffer(bytes, Device::Cpu());
+  return buffer.data();
+}
+
+char* At(const TensorView& view, int64_t row, int64_t column) {
+  return static_cast<char*>(view.raw()) + (row * view.row_stride() + column) * DTypeBytes(view.dtype());
+}
+
+}  // namespace
+
+absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, absl::Span<const SequenceRows> sequences,
+                            const TensorView& q, const KvCacheView& cache, const TensorView& out) {
+  RETURN_IF_ERROR(ExpectCpu("attention", stream));
+  RETURN_IF_ERROR(Check(desc, q, cache, out));
+  RETURN_IF_ERROR(CheckSequences("attention", sequences, q.dim(0), cache));
+  const int64_t kv_heads = cache.num_kv_heads(), head_dim = cache.head_dim(), group = desc.num_heads / kv_heads;
+  const int64_t head_bytes = cache.block_size() * head_dim * DTypeBytes(q.dtype());
+  const std::vector<QueryTile> tiles = CutIntoTiles(sequences, group, kv_heads, stream.pool().num_threads());
+  const KernelTable& kernels = CpuKernels();
+  stream.pool().Run(static_cast<int64_t>(tiles.size()) * kv_heads, [&](int64_t i) {
+    const QueryTile& tile = tiles[i / kv_heads];
+    const SequenceRows& seq = sequences[tile.sequence];
+    const int64_t head = i % kv_heads, row = seq.row_begin + tile.query, column = head * group * head_dim;
+    kernels.attention({.dtype = DTypeCode(q.dtype()),
+                       .q = At(q, row, column),
+                       .out = At(out, row, column),
+                       .q_stride = q.row_stride(),
+                       .out_stride = out.row_stride(),
+                       .queries = tile.count,
+                       .group = group,
+                       .head_dim = head_dim,
+                       .first_pos = seq.start_pos + tile.query,
+                       .window = desc.window,
+                       .scale = desc.scale,
+                       .k = static_cast<const char*>(cache.k.raw()) + head * head_bytes,
+                       .v = static_cast<const char*>(cache.v.raw()) + head * head_bytes,
+                       .block_stride = kv_heads * cache.block_size() * head_dim,
+                       .block_size = cache.block_size(),
+                       .block_table = seq.block_table.data(),
+                       .scratch = ThreadScratch(AttentionScratchBytes(tile.count * group, head_dim))});
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

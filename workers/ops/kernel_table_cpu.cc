@@ -1,0 +1,19 @@
+#include "workers/ops/kernels_impl.h"
+
+namespace switchyard::SY_KERNEL_NS {
+
+const KernelTable kTable = {
+    .rms_norm = RmsNormRows,
+    .rope = RopeRows,
+    .embed = EmbedRows,
+    .swiglu = SwiGluRows,
+    .clamp = ClampRows,
+    .combine = CombineRows,
+    .router = RouterRows,
+    .attention = AttentionRows,
+    .logit_stats = ScanLogits,
+    .exp_sum = ExpSum,
+    .exp = ExpArray,
+};
+
+}  // namespace switchyard::SY_KERNEL_NS

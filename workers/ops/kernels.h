@@ -1,0 +1,119 @@
+// The table of this room's CPU kernels, one per instruction set, and what each kernel takes.
+//
+// Internal to workers/ops: op.cc files check and split the work over threads, then call through CpuKernels().  Kernel
+// files (*_cpu.cc) include nothing but this and simd.h (see there why), so arguments are plain: raw pointers, strides in
+// elements, dtypes as the value of DType.  A kernel handles rows [begin, end) and never looks at others.
+#pragma once
+
+#include <cstdint>
+
+namespace switchyard {
+
+struct RmsNormArgs {
+  uint8_t x_dtype, dtype;
+  const void* x;      // [T, H]
+  const void* gamma;  // [width]
+  void* y;            // [T, H]
+  int64_t x_stride, y_stride;
+  int64_t groups, width;  // H = groups * width
+  double eps;
+};
+
+struct RopeArgs {
+  uint8_t dtype;
+  const void* cos;  // [positions, half] AccDType
+  const void* sin;
+  const int32_t* positions;  // [T]
+  void* x;                   // [T, heads * head_dim]
+  int64_t x_stride, heads, head_dim, half;
+};
+
+struct EmbedArgs {
+  uint8_t dtype;
+  const void* table;      // [V, H]
+  const int32_t* tokens;  // [T]
+  void* residual;         // [T, H] AccDType
+  int64_t table_stride, residual_stride, width;
+};
+
+struct SwiGluArgs {
+  uint8_t dtype;
+  const void* gate;
+  const void* up;
+  void* y;
+  int64_t gate_stride, up_stride, y_stride, width;
+};
+
+struct ClampArgs {
+  uint8_t dtype;
+  void* x;
+  int64_t x_stride, width;
+  double limit;
+};
+
+struct CombineArgs {
+  uint8_t dtype;
+  const void* y;            // [rows, H]
+  const int32_t* slot_row;  // [T, K]
+  const void* weight;       // [T, K] AccDType
+  const void* shared;       // [T, H] or null
+  const void* shared_gate;  // [T, 1] AccDType or null
+  void* residual;           // [T, H] AccDType
+  int64_t y_stride, weight_stride, shared_stride, gate_stride, residual_stride;
+  int64_t top_k, width;
+};
+
+struct RouterArgs {
+  uint8_t dtype;
+  const void* logits;   // [T, E]
+  int32_t* topk_idx;    // [T, K]
+  void* topk_weight;    // [T, K]
+  int64_t logits_stride, idx_stride, weight_stride;
+  int64_t experts, top_k;
+  bool renormalize;
+};
+
+// One task of attention: query rows of one sequence and one kv head.  Row r of the task is query r / group, head
+// r % group of the kv head's group; its position is first_pos + r / group.
+struct AttentionTask {
+  uint8_t dtype;
+  const void* q;  // the first query's first head
+  void* out;      // likewise
+  int64_t q_stride, out_stride;
+  int64_t queries, group, head_dim;
+  int64_t first_pos, window;  // window 0 = none
+  double scale;
+  const void* k;  // of this kv head in block 0
+  const void* v;
+  int64_t block_stride, block_size;
+  const int32_t* block_table;
+  void* scratch;  // AttentionScratchBytes(queries * group, head_dim), 64-byte aligned
+};
+inline constexpr int64_t kAttentionTaskRows = 64;  // what a task aims at: queries * group
+int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim);
+
+struct LogitStats {
+  double max;     // -Inf if there is nothing else
+  bool broken;    // a NaN or +Inf, or nothing finite
+};
+
+struct KernelTable {
+  void (*rms_norm)(const RmsNormArgs& args, int64_t begin, int64_t end);
+  void (*rope)(const RopeArgs& args, int64_t begin, int64_t end);
+  void (*embed)(const EmbedArgs& args, int64_t begin, int64_t end);
+  void (*swiglu)(const SwiGluArgs& args, int64_t begin, int64_t end);
+  void (*clamp)(const ClampArgs& args, int64_t begin, int64_t end);
+  void (*combine)(const CombineArgs& args, int64_t begin, int64_t end);
+  void (*router)(const RouterArgs& args, int64_t begin, int64_t end);
+  void (*attention)(const AttentionTask& task);
+  // Sampling, of fp32 or fp64 logits x[0, n).
+  LogitStats (*logit_stats)(uint8_t dtype, const void* x, int64_t n);
+  // Sum of e^((x - max) * scale); weights, if not null, gets the terms in x's dtype.
+  double (*exp_sum)(uint8_t dtype, const void* x, int64_t n, double max, double scale, void* weights);
+  void (*exp)(const float* x, int64_t n, float* y);  // for its test
+};
+
+// The table for CurrentIsa() (isa.h).
+const KernelTable& CpuKernels();
+
+}  // namespace switchyard

@@ -1,0 +1,26 @@
+# sy_ops: every op but GEMM.  Kernel files (*_cpu.cc) are compiled once per instruction set, each into a namespace of its
+# own; kernels.cc chooses at run time.  (maybe-uninitialized: g++ 12 warns inside its own AVX-512 intrinsics.)
+set(kernel_sources attention_cpu.cc combine_cpu.cc elementwise_cpu.cc kernel_table_cpu.cc rms_norm_cpu.cc rope_cpu.cc
+                   router_cpu.cc sampling_cpu.cc)
+
+# sy_ops_kernels(ISA [flags ...])
+function(sy_ops_kernels isa)
+  add_library(sy_ops_kernels_${isa} OBJECT ${kernel_sources})
+  target_link_libraries(sy_ops_kernels_${isa} PRIVATE sy_flags)
+  target_compile_definitions(sy_ops_kernels_${isa} PRIVATE SY_KERNEL_NS=${isa})
+  target_compile_options(sy_ops_kernels_${isa} PRIVATE -O3 -Wno-psabi -Wno-maybe-uninitialized ${ARGN})
+  target_sources(sy_ops PRIVATE $<TARGET_OBJECTS:sy_ops_kernels_${isa}>)
+endfunction()
+
+if(NOT TARGET sy_isa)
+  sy_library(sy_isa SRCS isa.cc DEPS sy_base)
+endif()
+sy_library(sy_ops
+           SRCS attention.cc clamp.cc combine.cc embedding.cc kernels.cc kv_cache_view.cc op_checks.cc permute.cc random.cc
+                rms_norm.cc rope.cc rope_table.cc router.cc sampling.cc swiglu.cc
+           DEPS sy_tensor sy_batching sy_isa absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)
+sy_ops_kernels(baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  sy_ops_kernels(avx2 -mavx2 -mfma -mf16c)
+  sy_ops_kernels(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+endif()

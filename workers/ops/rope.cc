@@ -1,0 +1,44 @@
+#include "workers/ops/rope.h"
+
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/kernels.h"
+#include "workers/ops/op_checks.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim,
+                       absl::Span<const int32_t> positions, const TensorView& x) {
+  RETURN_IF_ERROR(ExpectCpu("rope", stream));
+  RETURN_IF_ERROR(ExpectFloatMatrix("rope", "x", x));
+  const int64_t num_tokens = static_cast<int64_t>(positions.size());
+  if (x.dim(0) != num_tokens || table.cos().dtype() != AccDType(x.dtype())) {
+    return absl::InvalidArgumentError(absl::StrCat("rope: x is ", x.ToString(), ", positions are ", num_tokens,
+                                                   ", the table is ", DTypeName(table.cos().dtype())));
+  }
+  if (head_dim < table.rotary_dim() || x.dim(1) % head_dim != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rope: rows of ", x.dim(1), " elements, head_dim ", head_dim,
+                                                   ", rotary_dim ", table.rotary_dim(), " do not fit"));
+  }
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    if (positions[t] < 0 || positions[t] >= table.max_positions()) {
+      return absl::InvalidArgumentError(absl::StrCat("rope: position ", positions[t], " of row ", t,
+                                                     " is outside [0, ", table.max_positions(), ")"));
+    }
+  }
+  const RopeArgs args = {.dtype = DTypeCode(x.dtype()),
+                         .cos = table.cos().raw(),
+                         .sin = table.sin().raw(),
+                         .positions = positions.data(),
+                         .x = x.raw(),
+                         .x_stride = x.row_stride(),
+                         .heads = x.dim(1) / head_dim,
+                         .head_dim = head_dim,
+                         .half = table.rotary_dim() / 2};
+  stream.pool().ParallelFor(num_tokens, RowGrain(x.dim(1) * DTypeBytes(x.dtype())), [&](int64_t begin, int64_t end) {
+    CpuKernels().rope(args, begin, end);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

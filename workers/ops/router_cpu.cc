@@ -1,0 +1,62 @@
+#include "workers/ops/kernels_impl.h"
+
+namespace switchyard::SY_KERNEL_NS {
+namespace {
+
+// NaN is below every number, -Inf included.
+template <class Acc>
+SY_INLINE bool Above(Acc a, Acc b) {
+  return a > b || (b != b && a == a);
+}
+
+// Insertion into a short sorted list: later ids go behind equal ones, so ties go to the smaller id.
+template <class Acc>
+SY_INLINE void ChooseTopK(const Acc* logits, int64_t experts, int64_t top_k, int32_t* idx) {
+  int64_t held = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    if (held == top_k && !Above(logits[e], logits[idx[held - 1]])) continue;
+    int64_t at = held < top_k ? held++ : held - 1;
+    for (; at > 0 && Above(logits[e], logits[idx[at - 1]]); --at) idx[at] = idx[at - 1];
+    idx[at] = static_cast<int32_t>(e);
+  }
+}
+
+template <class Acc>
+SY_INLINE void RouteRow(const RouterArgs& a, int64_t t) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  const Acc* logits = static_cast<const Acc*>(a.logits) + t * a.logits_stride;
+  int32_t* idx = a.topk_idx + t * a.idx_stride;
+  Acc* weight = static_cast<Acc*>(a.topk_weight) + t * a.weight_stride;
+  ChooseTopK(logits, a.experts, a.top_k, idx);
+
+  const Acc max = logits[idx[0]];
+  VecT<Acc> sums = {};
+  for (int64_t e = 0; e < a.experts; e += kN) {
+    const int64_t n = a.experts - e < kN ? a.experts - e : kN;
+    Acc padded[kN];
+    for (int64_t i = 0; i < kN; ++i) padded[i] = i < n ? logits[e + i] : -static_cast<Acc>(__builtin_inf());
+    sums += Exp(Load(padded) - max);
+  }
+  const Acc total = SumLanes(sums);
+  Acc kept = 0;
+  for (int64_t k = 0; k < a.top_k; ++k) {
+    weight[k] = Exp(Splat(logits[idx[k]] - max))[0] / total;
+    kept += weight[k];
+  }
+  if (!a.renormalize) return;
+  for (int64_t k = 0; k < a.top_k; ++k) weight[k] /= kept;
+}
+
+}  // namespace
+
+void RouterRows(const RouterArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    if (args.dtype == 1) {
+      RouteRow<double>(args, t);
+    } else {
+      RouteRow<float>(args, t);
+    }
+  }
+}
+
+}  // namespace switchyard::SY_KERNEL_NS
