@@ -1,0 +1,88 @@
+#include "server/config.h"
+
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+
+namespace switchyard {
+namespace {
+
+bool IsDirectory(const std::string& path) {
+  struct stat st;
+  return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool IsFile(const std::string& path) {
+  struct stat st;
+  return stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
+}
+
+class Problems {
+ public:
+  void Check(bool ok, absl::string_view text) {
+    if (!ok) list_.emplace_back(text);
+  }
+  template <class Int>
+  void Range(absl::string_view flag, Int value, Int low, Int high) {
+    Check(value >= low && value <= high, absl::StrCat("--", flag, "=", value, ": must be within [", low, ", ", high, "]"));
+  }
+  absl::Status status() const {
+    if (list_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrJoin(list_, "\n"));
+  }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+}  // namespace
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+absl::Status ServerConfig::Finish() {
+  Problems problems;
+  if (model.empty()) {
+    problems.Check(false, "--model: missing; give the directory of a HuggingFace checkpoint");
+  } else {
+    problems.Check(IsDirectory(model), absl::StrCat("--model=", model, ": no such directory"));
+    problems.Check(!IsDirectory(model) || IsFile(model + "/config.json"), absl::StrCat("--model=", model, ": has no config.json"));
+  }
+  if (!tokenizer.empty()) problems.Check(IsFile(tokenizer), absl::StrCat("--tokenizer=", tokenizer, ": no such file"));
+  if (!chat_template.empty()) problems.Check(IsFile(chat_template), absl::StrCat("--chat_template=", chat_template, ": no such file"));
+  if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
+  if (served_model_name.empty()) {
+    const std::string path(absl::StripSuffix(model, "/"));
+    served_model_name = path.substr(path.find_last_of('/') + 1);
+  }
+  problems.Range("port", port, 0, 65535);
+  problems.Range("metrics_port", metrics_port, -1, 65535);
+  problems.Check(port == 0 || port != metrics_port, absl::StrCat("--port and --metrics_port are both ", port));
+  problems.Check(IsLoopback(host) || insecure,
+                 absl::StrCat("--host=", host, ": plaintext on another address than loopback wants --insecure"));
+  problems.Range("local_workers", local_workers, 0, 64);
+  problems.Range("workers", workers, 0, 1024);
+  if (workers == 0) workers = local_workers;
+  problems.Check(workers >= 1, "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
+  problems.Check(workers >= local_workers, absl::StrCat("--workers=", workers, ": fewer than --local_workers=", local_workers));
+  problems.Range("threads", threads, 0, 1024);
+  if (threads == 0 && local_workers > 0) {
+    threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_workers);
+  }
+  problems.Check(dtype == "auto" || dtype == "fp32" || dtype == "bf16" || dtype == "fp16" || dtype == "fp64",
+                 absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
+  problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);
+  problems.Range("max_streams", max_streams, 1, 100000);
+  BatchingPolicy checked = batching;
+  if (checked.max_model_len == 0) checked.max_model_len = 1 << 20;
+  if (const absl::Status status = checked.Validate(); !status.ok()) problems.Check(false, status.message());
+  return problems.status();
+}
+
+}  // namespace switchyard

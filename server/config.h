@@ -1,0 +1,51 @@
+// The server's configuration: filled from flags, validated once, constant afterwards.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "scheduler/batching/batching_policy.h"
+
+namespace switchyard {
+
+struct ServerConfig {
+  std::string model;              // directory of a HuggingFace checkpoint
+  std::string served_model_name;  // default: the directory's last part
+  std::string tokenizer;          // file; default: <model>/tokenizer.json if it exists
+  std::string chat_template;      // file; default: the model's
+
+  std::string host = "127.0.0.1";
+  int port = 50051;         // 0 = any free one
+  int metrics_port = 9464;  // 0 = any free one, -1 = none
+  bool insecure = false;    // plaintext on another address than loopback
+
+  int local_workers = 1;    // started by this server on this machine
+  int workers = 0;          // that make a group; 0 = local_workers
+  std::string worker_binary;  // default: switchyard-worker beside this program
+  std::string join_token;     // workers must present it; default: drawn at the start (local workers get it)
+  std::string dtype = "auto";
+  int threads = 0;          // per local worker; 0 = cores / local workers
+
+  int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
+  BatchingPolicy batching;     // max_model_len 0 = the model's context
+
+  int max_streams = 512;              // open Generate calls
+  int64_t max_request_bytes = 4 << 20;
+  int64_t max_prompt_bytes = 4 << 20;
+  absl::Duration max_deadline = absl::Hours(1);       // longest that a request may live; also of those without a deadline
+  absl::Duration slow_client_timeout = absl::Seconds(30);
+  absl::Duration drain_timeout = absl::Seconds(25);   // after SIGTERM
+  absl::Duration start_timeout = absl::Minutes(10);   // until the workers are ready
+  absl::Duration step_timeout = absl::Seconds(120);   // a step that takes longer is a lost group
+
+  // Fills what is derived (names, workers).  Returns every problem at once, one a line: InvalidArgument.
+  absl::Status Finish();
+  int num_workers() const { return workers; }
+};
+
+bool IsLoopback(const std::string& host);
+
+}  // namespace switchyard

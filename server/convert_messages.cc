@@ -1,0 +1,155 @@
+#include "server/convert_messages.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kMaxMessages = 4096;
+constexpr int kMaxTools = 512;
+constexpr int kMaxJsonDepth = 64;
+
+// Nesting of a JSON text, before it is parsed (nlohmann's parser is iterative, but what walks the result is not).
+bool TooDeep(const std::string& text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if ((c == '{' || c == '[') && ++depth > kMaxJsonDepth) {
+      return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::string& text) {
+  if (TooDeep(text)) return BadField(field, absl::StrCat("nested deeper than ", kMaxJsonDepth), absl::StrCat(kMaxJsonDepth), "deeper");
+  ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) return BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
+  return value;
+}
+
+absl::StatusOr<ordered_json> ConvertMessage(const v1::ChatMessage& message, int index) {
+  if (message.role().empty()) return BadField(absl::StrCat("messages[", index, "].role"), "is empty", "a role", "");
+  ordered_json out = {{"role", message.role()}, {"content", message.content()}};
+  if (!message.extra_json().empty()) {
+    ASSIGN_OR_RETURN(const ordered_json extra, ParseObject(absl::StrCat("messages[", index, "].extra_json"), message.extra_json()));
+    for (const auto& [key, value] : extra.items()) out[key] = value;
+  }
+  return out;
+}
+
+v1::TokenLogprob ToProto(const TokenLogprob& in, const TextRoom& text) {
+  v1::TokenLogprob out;
+  out.set_token_id(in.token);
+  out.set_text(text.TokenText(in.token));
+  out.set_logprob(in.logprob);
+  out.set_rank(in.rank);
+  return out;
+}
+
+template <class Out>
+void FillLogprobs(const std::vector<PositionLogprobs>& in, const TextRoom& text, Out* out) {
+  for (const PositionLogprobs& position : in) {
+    v1::PositionLogprobs* to = out->Add();
+    *to->mutable_chosen() = ToProto(position.chosen, text);
+    for (const TokenLogprob& top : position.top) *to->add_top() = ToProto(top, text);
+  }
+}
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    default:
+      return v1::FINISH_REASON_ABORT;
+  }
+}
+
+}  // namespace
+
+absl::Status CheckPromptBytes(const char* field, size_t bytes, const RequestLimits& limits) {
+  if (bytes <= limits.max_prompt_bytes) return absl::OkStatus();
+  return BadField(field, absl::StrCat(bytes, " bytes, limit ", limits.max_prompt_bytes), absl::StrCat(limits.max_prompt_bytes), absl::StrCat(bytes));
+}
+
+absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args) {
+  if (!args.text->has_chat_template()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_CHAT_TEMPLATE,
+                     "messages: this model has no chat template; send text, or start the server with --chat_template=FILE", {{"field", "messages"}});
+  }
+  if (messages.messages_size() == 0) return BadField("messages", "is empty", "1", "0");
+  if (messages.messages_size() > kMaxMessages || messages.tools_size() > kMaxTools) {
+    return BadField("messages", absl::StrCat(messages.messages_size(), " messages and ", messages.tools_size(), " tools, limits ", kMaxMessages,
+                                             " and ", kMaxTools),
+                    absl::StrCat(kMaxMessages), absl::StrCat(messages.messages_size()));
+  }
+  ordered_json variables = ordered_json::object();
+  if (!messages.template_args_json().empty()) {
+    ASSIGN_OR_RETURN(variables, ParseObject("messages.template_args_json", messages.template_args_json()));
+  }
+  ordered_json list = ordered_json::array();
+  for (int i = 0; i < messages.messages_size(); ++i) {
+    ASSIGN_OR_RETURN(ordered_json message, ConvertMessage(messages.messages(i), i));
+    list.push_back(std::move(message));
+  }
+  variables["messages"] = std::move(list);
+  if (messages.tools_size() > 0) {
+    ordered_json tools = ordered_json::array();
+    for (int i = 0; i < messages.tools_size(); ++i) {
+      ASSIGN_OR_RETURN(ordered_json tool, ParseObject(absl::StrCat("messages.tools[", i, "]"), messages.tools(i)));
+      tools.push_back(std::move(tool));
+    }
+    variables["tools"] = std::move(tools);
+  } else {
+    variables["tools"] = nullptr;
+  }
+  variables["add_generation_prompt"] = !messages.has_add_generation_prompt() || messages.add_generation_prompt();
+  absl::StatusOr<std::string> rendered = args.text->Render(variables, args.wall_now);
+  if (!rendered.ok()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, absl::StrCat("messages: ", rendered.status().message()),
+                     {{"field", "messages"}});
+  }
+  RETURN_IF_ERROR(CheckPromptBytes("messages", rendered->size(), args.limits));
+  return rendered;
+}
+
+v1::GenerateResponse ToProto(OutputChunk chunk, const TextRoom& text) {
+  v1::GenerateResponse message;
+  message.set_choice(chunk.choice);
+  message.set_index(chunk.index);
+  message.mutable_token_ids()->Add(chunk.tokens.begin(), chunk.tokens.end());
+  message.set_text(std::move(chunk.text));
+  FillLogprobs(chunk.logprobs, text, message.mutable_logprobs());
+  FillLogprobs(chunk.prompt_logprobs, text, message.mutable_prompt_logprobs());
+  if (!chunk.finished) return message;
+  v1::Finish* finish = message.mutable_finish();
+  finish->set_reason(ToProto(chunk.reason));
+  if (chunk.stop_token >= 0) finish->set_stop_token_id(chunk.stop_token);
+  if (!chunk.stop_string.empty()) finish->set_stop_string(chunk.stop_string);
+  finish->mutable_usage()->set_prompt_tokens(chunk.usage.prompt_tokens);
+  finish->mutable_usage()->set_completion_tokens(chunk.usage.completion_tokens);
+  finish->mutable_usage()->set_cached_tokens(chunk.usage.cached_tokens);
+  finish->mutable_timings()->set_queue_seconds(absl::ToDoubleSeconds(chunk.timings.Queue()));
+  finish->mutable_timings()->set_prefill_seconds(absl::ToDoubleSeconds(chunk.timings.Prefill()));
+  finish->mutable_timings()->set_decode_seconds(absl::ToDoubleSeconds(chunk.timings.Decode()));
+  return message;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,162 @@
+// The engine: one thread that owns the scheduler, the workers' group and every live request.
+//
+//   inbox (requests, cancellations, what workers say) → Scheduler::Plan → WorkerGroup::Execute
+//   → Scheduler::Commit → publish into the requests' streams
+//
+// Public methods are thread-safe and never block: they post to the inbox, whose bound is the server's limit of open streams
+// (each has one submission and one cancellation) and the workers' plans in flight.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+#include "scheduler/batching/scheduler.h"
+#include "server/choice_output.h"
+#include "server/config.h"
+#include "server/metrics.h"
+#include "server/request.h"
+#include "server/text.h"
+#include "server/token_stream.h"
+#include "server/worker_group.h"
+#include "server/worker_service.h"
+
+namespace switchyard {
+
+// What GetLoad and the status line tell; a copy.
+struct LoadSnapshot {
+  struct Worker {
+    int rank = -1;
+    int64_t pid = 0;
+    std::string host;
+    std::string state;
+    RankStats stats;
+  };
+  bool ready = false;
+  std::string not_ready_reason;
+  SchedulerStats scheduler;
+  std::vector<Worker> workers;
+  int64_t group_epoch = 0;
+};
+
+class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
+ public:
+  struct Hooks {
+    std::function<void(bool ready)> on_ready;                      // readiness turned
+    std::function<void(int local_index, int64_t pid)> on_fenced;   // kill this local worker
+    std::function<void(const std::string& token)> on_epoch;        // open the rendezvous store
+  };
+
+  // All borrowed; they outlive the loop.
+  EngineLoop(const ServerConfig* config, const TextRoom* text, ServerMetrics* metrics, Hooks hooks);
+  ~EngineLoop() override;
+
+  void Start();
+  // No new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (those that
+  // remain then end with UNAVAILABLE, DRAINING).
+  void Drain(absl::Duration timeout, std::function<void()> done);
+  void Stop();
+
+  // Names a submission; never reused.
+  uint64_t NextHandle() { return next_handle_.fetch_add(1); }
+  // The stream ends with an error when the request cannot be taken.
+  void Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
+  // The client is gone (Cancelled) or something else ends the request with `status`.
+  void Cancel(uint64_t handle, absl::Status status);
+  // Ends the request of that id with finish reason ABORT; calls back with whether there was one.
+  void Abort(std::string request_id, std::function<void(bool found)> done);
+
+  // Null until the workers told of the model.
+  std::shared_ptr<const ServedModel> model() const;
+  LoadSnapshot load() const;
+
+  // --- LinkEvents: gRPC's threads ---
+  void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) override;
+  void OnHeartbeat(WorkerId id, int64_t rss_bytes) override;
+  void OnLoadProgress(WorkerId id, int64_t done, int64_t total) override;
+  void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) override;
+  void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) override;
+  void OnGroupFault(WorkerId id, int64_t epoch, std::string message) override;
+  void OnLinkLost(WorkerId id, std::string reason) override;
+
+ private:
+  using Command = absl::AnyInvocable<void()>;
+
+  struct LiveRequest {
+    uint64_t handle = 0;
+    std::unique_ptr<InferenceRequest> request;
+    std::shared_ptr<TokenStream> stream;  // shared with the reactor
+    std::vector<ChoiceOutput> choices;
+    std::vector<OutputChunk> chunks;  // [n] being filled by the current publish
+    std::vector<bool> ended;
+    int unfinished = 0;
+    bool saw_first_token = false;
+    absl::Status error;  // of a choice that ended badly: ends the call
+  };
+
+  // engine_loop.cc: the thread
+  void Post(Command command);
+  void Run();
+  void Tick(absl::Time now);
+  void PlanAll(absl::Time now, std::vector<Event>* events);
+  void UpdateSnapshot();
+  void OnEpoch(const std::string& store_token) override;
+  void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) override;
+  void OnGroupDown(const std::string& reason) override;
+  void OnStepDone(const StepResult& result) override;
+  void OnLocalWorkerFenced(int local_index, int64_t pid) override;
+  void ObserveStep(const StepResult& result, absl::Time now);
+  void PublishModel(int world, const WorkerInfo& info);
+
+  // engine_requests.cc: requests
+  void HandleSubmit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
+  void HandleCancel(uint64_t handle, const absl::Status& status);
+  absl::Status Admit(const InferenceRequest& request) const;
+  absl::Status Refusal(const absl::Status& status) const;
+  void EndSlowReaders(absl::Time now);
+  void Publish(std::vector<Event> events, absl::Time now);
+  void PublishOne(Event event, absl::Time now, std::vector<Event>* more);
+  void PublishToken(LiveRequest* live, int choice, TokenEvent token, absl::Time now, std::vector<Event>* more);
+  void PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished, absl::Time now);
+  void FlushChunks(LiveRequest* live, absl::Time now);
+  void EndCall(LiveRequest* live, absl::Status status, absl::Time now);
+  absl::Status ErrorOf(const LiveRequest& live, FinishReason reason) const;
+
+  const ServerConfig* const config_;
+  const TextRoom* const text_;
+  ServerMetrics* const metrics_;
+  const Hooks hooks_;
+
+  // --- the loop's thread only ---
+  std::unique_ptr<Scheduler> scheduler_;
+  WorkerGroup group_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
+  absl::flat_hash_map<std::string, uint64_t> by_request_id_;
+  std::map<int64_t, absl::Time> step_sent_;
+  std::string down_reason_;
+  absl::Time down_since_ = absl::InfinitePast();
+  absl::Time next_tick_ = absl::InfinitePast();
+  bool draining_ = false;
+  absl::Time drain_deadline_ = absl::InfiniteFuture();
+  std::function<void()> drained_;
+  SchedulerStats reported_;  // totals that the counters already have
+  std::vector<uint64_t> touched_;  // live requests with chunks to flush
+
+  std::atomic<uint64_t> next_handle_{1};
+  mutable absl::Mutex mu_;
+  std::vector<Command> inbox_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mu_);
+  LoadSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace switchyard

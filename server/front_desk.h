@@ -1,0 +1,33 @@
+// What every user RPC needs, in one place: the engine, the text room, the front pool, the limits.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "grpcpp/server_context.h"
+#include "server/config.h"
+#include "server/convert.h"
+#include "server/engine_loop.h"
+#include "server/front_pool.h"
+#include "server/metrics.h"
+
+namespace switchyard {
+
+struct FrontDesk {
+  const ServerConfig* config = nullptr;
+  const TextRoom* text = nullptr;
+  EngineLoop* engine = nullptr;
+  FrontPool* pool = nullptr;
+  ServerMetrics* metrics = nullptr;
+  std::atomic<int> open_streams{0};
+
+  // Arguments for convert.h, for a call that came with `context`.  UNAVAILABLE while the model is not known yet, and
+  // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  `model` keeps the facts alive.
+  absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context, std::shared_ptr<const ServedModel>* model) const;
+};
+
+// Ids and seeds that the server draws for requests without one.
+std::string DrawRequestId();
+uint64_t DrawSeed();
+
+}  // namespace switchyard

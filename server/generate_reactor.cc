@@ -1,0 +1,133 @@
+#include "server/generate_reactor.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "proto/support/raw_message.h"
+#include "server/clock.h"
+
+namespace switchyard {
+
+GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request)
+    : desk_(desk), context_(context), request_(*request), handle_(desk->engine->NextHandle()), stream_(std::make_shared<TokenStream>()) {
+  const int open = desk_->open_streams.fetch_add(1) + 1;
+  desk_->metrics->open_streams->Set(open);
+  const absl::Status full = WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
+                                                absl::StrCat("open Generate calls: limit ", desk_->config->max_streams),
+                                                {{"limit", absl::StrCat(desk_->config->max_streams)}}),
+                                      absl::Milliseconds(500));
+  if (open > desk_->config->max_streams || !desk_->pool->Post([this] { Prepare(); })) Refuse(full);
+}
+
+void GenerateReactor::Refuse(const absl::Status& status) {
+  desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+  FinishOnce(status);
+  absl::MutexLock lock(&mu_);
+  preparing_ = false;  // the last touch: OnDone may be waiting to delete this
+}
+
+void GenerateReactor::Prepare() {
+  if (cancelled_.load()) return Refuse(absl::CancelledError("the client cancelled"));
+  v1::GenerateRequest message;
+  std::shared_ptr<const ServedModel> model;
+  absl::StatusOr<std::unique_ptr<InferenceRequest>> request = [&]() -> absl::StatusOr<std::unique_ptr<InferenceRequest>> {
+    if (absl::Status status = ParseRaw(request_, &message); !status.ok()) return status;
+    absl::StatusOr<ConvertArgs> args = desk_->Args(*context_, &model);
+    if (!args.ok()) return args.status();
+    args->cancelled = [this] { return cancelled_.load(); };
+    const absl::Time start = args->now;
+    auto converted = ConvertGenerate(message, *args);
+    desk_->metrics->tokenize_seconds->Increment(absl::ToDoubleSeconds(MonotonicNow() - start));
+    return converted;
+  }();
+  request_.Clear();
+  if (!request.ok()) {
+    {
+      absl::MutexLock lock(&mu_);
+      request_id_ = message.request_id();
+    }
+    return Refuse(request.status());
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    request_id_ = (*request)->request_id;
+    seed_ = (*request)->sampling.seed;
+    model_ = model->name;
+  }
+  desk_->engine->Submit(handle_, *std::move(request), stream_);
+  if (cancelled_.load()) desk_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
+  stream_->Attach([this] { Pump(); });
+  absl::MutexLock lock(&mu_);
+  preparing_ = false;  // the last touch: OnDone may be waiting to delete this
+}
+
+void GenerateReactor::Pump() {
+  absl::Status end;
+  {
+    // gRPC's actions only start something, so they may be called under the lock; this keeps a write from following Finish.
+    absl::MutexLock lock(&mu_);
+    if (writing_ || finished_) return;
+    if (std::optional<OutputChunk> chunk = stream_->Pop(MonotonicNow())) {
+      v1::GenerateResponse message = ToProto(*std::move(chunk), *desk_->text);
+      if (std::exchange(first_, false)) {
+        message.set_request_id(request_id_);
+        message.set_seed(seed_);
+        message.set_model(model_);
+      }
+      writing_ = true;
+      writing_buffer_ = SerializeRaw(message);
+      StartWrite(&writing_buffer_);
+      return;
+    }
+    if (!stream_->Finished(&end)) return;
+  }
+  FinishOnce(end);
+}
+
+void GenerateReactor::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+  }
+  if (!ok) {
+    desk_->engine->Cancel(handle_, absl::CancelledError("the client is gone"));
+    return FinishOnce(absl::CancelledError("the client is gone"));
+  }
+  Pump();
+}
+
+void GenerateReactor::OnCancel() {
+  cancelled_.store(true);
+  desk_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
+  bool prepared;
+  {
+    absl::MutexLock lock(&mu_);
+    prepared = !preparing_;
+  }
+  // Prepare finishes the call itself if it still runs; the engine's Close may come later and finds it finished.
+  if (prepared) FinishOnce(absl::CancelledError("the client cancelled"));
+}
+
+void GenerateReactor::FinishOnce(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  if (std::exchange(finished_, true)) return;
+  const grpc::Status wire = ToGrpcStatus(status, request_id_);
+  if (const ErrorView view = ViewError(wire); view.retry_after > absl::ZeroDuration()) {
+    context_->AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(absl::ToInt64Milliseconds(view.retry_after)));
+  }
+  Finish(wire);
+}
+
+void GenerateReactor::OnDone() {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto prepared = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !preparing_; };
+    mu_.Await(absl::Condition(&prepared));
+  }
+  stream_->Detach();
+  desk_->metrics->open_streams->Set(desk_->open_streams.fetch_sub(1) - 1);
+  delete this;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,26 @@
+// The model's own defaults: generation_config.json, of which requests' unset fields take their values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace switchyard {
+
+struct GenerationDefaults {
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<int32_t> max_new_tokens;
+  std::vector<int32_t> eos_token_ids;
+};
+
+// A missing file gives no defaults; a bad one an InvalidArgument that names file, key, expected and found.
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
+
+}  // namespace switchyard

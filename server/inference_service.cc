@@ -1,0 +1,183 @@
+#include "server/inference_service.h"
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "proto/support/raw_message.h"
+#include "scheduler/base/status_macros.h"
+#include "server/generate_reactor.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+
+// A unary call that is answered from the front pool (or later, by whoever holds it).  Finish exactly once, then it deletes
+// itself when gRPC is done with it.
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  UnaryCall(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request, grpc::ByteBuffer* response)
+      : desk_(desk), context_(context), request_(*request), response_(response) {}
+
+  void OnCancel() override { cancelled_.store(true); }
+  void OnDone() override { delete this; }
+
+  // Runs `work(call)` on the pool; it must lead to Reply or Fail.
+  template <class WorkFn>
+  void Start(WorkFn work) {
+    if (!desk_->pool->Post([this, work = std::move(work)]() mutable { work(this); })) {
+      Fail(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "too many calls wait"), absl::Milliseconds(500)));
+    }
+  }
+  void Reply(const google::protobuf::Message& message) {
+    *response_ = SerializeRaw(message);
+    Finish(grpc::Status::OK);
+  }
+  void Fail(const absl::Status& status) {
+    desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+    Finish(ToGrpcStatus(status, ""));
+  }
+  void Answer(const absl::Status& status, const google::protobuf::Message& message) { status.ok() ? Reply(message) : Fail(status); }
+
+  FrontDesk* desk() { return desk_; }
+  grpc::CallbackServerContext* context() { return context_; }
+  const grpc::ByteBuffer& request() const { return request_; }
+  const std::atomic<bool>& cancelled() const { return cancelled_; }
+
+ private:
+  FrontDesk* const desk_;
+  grpc::CallbackServerContext* const context_;
+  const grpc::ByteBuffer request_;
+  grpc::ByteBuffer* const response_;
+  std::atomic<bool> cancelled_{false};
+};
+
+// A method that converts a request into a response on the pool.
+template <class Request, class Response>
+void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
+  call->Start([convert](UnaryCall* call) {
+    std::shared_ptr<const ServedModel> model;
+    auto result = [&]() -> absl::StatusOr<Response> {
+      Request message;
+      RETURN_IF_ERROR(ParseRaw(call->request(), &message));
+      ASSIGN_OR_RETURN(ConvertArgs args, call->desk()->Args(*call->context(), &model));
+      args.cancelled = [call] { return call->cancelled().load(); };
+      return convert(message, args);
+    }();
+    result.ok() ? call->Reply(*result) : call->Fail(result.status());
+  });
+}
+
+void FillInfo(const FrontDesk& desk, const ServedModel& model, v1::GetModelInfoResponse* out) {
+  out->set_model(model.name);
+  out->set_architecture(model.architecture);
+  out->set_dtype(model.dtype);
+  out->set_vocab_size(model.vocab_size);
+  out->set_max_model_len(model.max_model_len);
+  out->set_num_layers(model.num_layers);
+  out->set_num_experts(model.num_experts);
+  out->set_experts_per_token(model.experts_per_token);
+  out->mutable_eos_token_ids()->Add(model.eos_token_ids.begin(), model.eos_token_ids.end());
+  out->set_has_tokenizer(desk.text->has_tokenizer());
+  out->set_has_chat_template(desk.text->has_chat_template());
+  out->set_num_workers(model.num_workers);
+  out->set_weights_hash(model.weights_hash);
+  out->set_server_version(kVersion);
+}
+
+void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadResponse* out) {
+  out->set_ready(load.ready);
+  out->set_not_ready_reason(load.not_ready_reason);
+  out->set_running_requests(load.scheduler.running);
+  out->set_waiting_requests(load.scheduler.waiting_requests);
+  out->set_waiting_tokens(load.scheduler.waiting_tokens);
+  out->set_max_waiting_requests(config.batching.max_queue);
+  out->set_group_epoch(load.group_epoch);
+  out->set_preemptions(load.scheduler.preemptions);
+  for (const LoadSnapshot::Worker& worker : load.workers) {
+    v1::WorkerLoad* to = out->add_workers();
+    to->set_rank(worker.rank);
+    to->set_pid(worker.pid);
+    to->set_host(worker.host);
+    to->set_state(worker.state);
+    to->set_kv_blocks_used(worker.stats.blocks_used);
+    to->set_kv_blocks_cached(worker.stats.blocks_cached);
+    to->set_kv_blocks_total(worker.stats.blocks_total);
+    to->set_block_size(config.batching.block_size);
+    to->set_running_requests(worker.stats.running);
+  }
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return new GenerateReactor(desk_, context, request);
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                                         grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  Convert(call, &ConvertTokenize);
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  Convert(call, &ConvertDetokenize);
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::AbortRequest message;
+  if (absl::Status status = ParseRaw(*request, &message); !status.ok()) {
+    call->Fail(status);
+    return call;
+  }
+  if (message.request_id().empty()) {
+    call->Fail(BadField("request_id", "is empty", "1", "0"));
+    return call;
+  }
+  const std::string id = message.request_id();
+  desk_->engine->Abort(id, [call, id](bool found) {
+    if (found) return call->Reply(v1::AbortResponse());
+    call->Fail(MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND, absl::StrCat("no running request has the id ", Quote(id)),
+                         {{"field", "request_id"}}));
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                                             grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::GetModelInfoRequest message;
+  v1::GetModelInfoResponse info;
+  std::shared_ptr<const ServedModel> model;
+  const absl::Status status = [&] {
+    RETURN_IF_ERROR(ParseRaw(*request, &message));
+    RETURN_IF_ERROR(desk_->Args(*context, &model).status());
+    RETURN_IF_ERROR(CheckModelName(message.model(), *model));
+    FillInfo(*desk_, *model, &info);
+    return absl::OkStatus();
+  }();
+  call->Answer(status, info);
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetLoad(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                                        grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::GetLoadRequest message;
+  v1::GetLoadResponse load;
+  const absl::Status status = ParseRaw(*request, &message);
+  if (status.ok()) FillLoad(*desk_->config, desk_->engine->load(), &load);
+  call->Answer(status, load);
+  return call;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,162 @@
+#include "server/local_fleet.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kYoung = absl::Seconds(10);
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
+constexpr int kRefused = 2;
+
+std::string HowItEnded(int status) {
+  if (WIFEXITED(status)) return absl::StrCat("exit code ", WEXITSTATUS(status));
+  return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (std::string& s : strings) out.push_back(s.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+}  // namespace
+
+LocalFleet::LocalFleet(Options options) : options_(std::move(options)), children_(options_.count) {}
+
+LocalFleet::~LocalFleet() { Stop(absl::Seconds(2)); }
+
+absl::Status LocalFleet::Start() {
+  absl::MutexLock lock(&mu_);
+  for (int index = 0; index < options_.count; ++index) RETURN_IF_ERROR(Spawn(index));
+  // The watcher must be the thread that lives as long as the fleet; children are spawned by it from now on.
+  watcher_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+absl::Status LocalFleet::Spawn(int index) {
+  std::vector<std::string> args = options_.args(index);
+  args.insert(args.begin(), options_.binary);
+  const std::vector<char*> argv = Pointers(args);
+  const pid_t server = getpid();
+  // vfork-like spawn would be cheaper, but PDEATHSIG must be set in the child.  Between fork and exec only
+  // async-signal-safe calls.
+  const pid_t pid = fork();
+  if (pid < 0) return absl::UnavailableError(absl::StrCat("cannot fork a worker: ", std::strerror(errno)));
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != server) _exit(1);
+    setpgid(0, 0);  // Ctrl-C is the server's to handle: it stops its workers in order
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  children_[index].pid = pid;
+  children_[index].started = absl::Now();
+  LogInfo("started worker ", index, ", pid ", pid);
+  return absl::OkStatus();
+}
+
+void LocalFleet::Reap() {
+  std::vector<std::string> fatal;
+  {
+    absl::MutexLock lock(&mu_);
+    const absl::Time now = absl::Now();
+    for (int index = 0; index < static_cast<int>(children_.size()); ++index) {
+      Child& child = children_[index];
+      int status = 0;
+      if (child.pid > 0 && waitpid(child.pid, &status, WNOHANG) == child.pid) {
+        child.pid = -1;
+        child.refused = WIFEXITED(status) && WEXITSTATUS(status) == kRefused;
+        child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
+        child.start_at = now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
+        if (!stopping_) LogWarn("worker ", index, " ended: ", HowItEnded(status));
+        if (child.refused) fatal.push_back(absl::StrCat("worker ", index, " refused to start (exit code 2; its message is above)"));
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
+          child.refused = true;
+          fatal.push_back(absl::StrCat("cannot run ", options_.binary));
+        }
+      }
+      if (child.pid < 0 && !child.refused && !stopping_ && now >= child.start_at) {
+        ++restarts_;
+        if (const absl::Status spawned = Spawn(index); !spawned.ok()) {
+          LogError(spawned.message());
+          child.start_at = now + absl::Seconds(1);
+        }
+      }
+    }
+  }
+  for (std::string& text : fatal) options_.on_fatal(std::move(text));
+}
+
+void LocalFleet::Watch() {
+  for (;;) {
+    Reap();
+    absl::MutexLock lock(&mu_);
+    const bool gone = std::all_of(children_.begin(), children_.end(), [](const Child& c) { return c.pid < 0; });
+    if (stopping_ && gone) {
+      watcher_done_ = true;
+      return;
+    }
+    // Woken early by Stop; else a poll: cheap, and free of the races of SIGCHLD handlers with gRPC's threads.
+    mu_.AwaitWithTimeout(absl::Condition(&stopping_), stopping_ ? absl::ZeroDuration() : kPoll);
+    if (stopping_) {
+      mu_.Unlock();
+      absl::SleepFor(absl::Milliseconds(5));
+      mu_.Lock();
+    }
+  }
+}
+
+void LocalFleet::Kill(int index, int64_t pid) {
+  absl::MutexLock lock(&mu_);
+  if (index < 0 || index >= static_cast<int>(children_.size()) || children_[index].pid != pid) return;
+  kill(children_[index].pid, SIGKILL);
+}
+
+void LocalFleet::Stop(absl::Duration grace) {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    for (const Child& child : children_) {
+      if (child.pid > 0) kill(child.pid, SIGTERM);
+    }
+    if (!watcher_.joinable()) return;
+    if (!mu_.AwaitWithTimeout(absl::Condition(&watcher_done_), grace)) {
+      for (const Child& child : children_) {
+        if (child.pid > 0) kill(child.pid, SIGKILL);
+      }
+    }
+  }
+  watcher_.join();
+}
+
+std::vector<pid_t> LocalFleet::Pids() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<pid_t> pids;
+  for (const Child& child : children_) pids.push_back(child.pid);
+  return pids;
+}
+
+int64_t LocalFleet::restarts() const {
+  absl::MutexLock lock(&mu_);
+  return restarts_;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,68 @@
+// The workers that this server starts on this machine: one process each, restarted when it dies.
+//
+// A worker that exits with code 2 refuses its model or its flags: trying again would not help, so it is reported as fatal
+// once and not restarted.  Others restart after a pause that grows from 50 ms to 5 s while they die young.  The workers
+// die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace switchyard {
+
+class LocalFleet {
+ public:
+  struct Options {
+    std::string binary;
+    // Arguments of worker `index`, without the program's name.
+    std::function<std::vector<std::string>(int index)> args;
+    int count = 0;
+    // Called from the watching thread when a worker ended with code 2, with a sentence.
+    std::function<void(std::string)> on_fatal;
+  };
+
+  explicit LocalFleet(Options options);
+  ~LocalFleet();
+  LocalFleet(const LocalFleet&) = delete;
+  LocalFleet& operator=(const LocalFleet&) = delete;
+
+  absl::Status Start();
+  // SIGKILL to worker `index` if it still is process `pid`; it will be started again.
+  void Kill(int index, int64_t pid);
+  // SIGTERM to all, SIGKILL to those that remain after `grace`; no more restarts.  Blocks until all are gone.
+  void Stop(absl::Duration grace);
+  std::vector<pid_t> Pids() const;
+  int64_t restarts() const;
+
+ private:
+  struct Child {
+    pid_t pid = -1;  // -1: not running
+    absl::Time started;
+    absl::Time start_at = absl::InfinitePast();
+    int early_deaths = 0;
+    bool refused = false;
+  };
+
+  absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Watch();
+  void Reap() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  mutable absl::Mutex mu_;
+  std::vector<Child> children_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool watcher_done_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread watcher_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,161 @@
+// switchyard-server: serves one Mixture-of-Experts model over gRPC.
+#include <signal.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/env.h"
+#include "scheduler/base/log.h"
+#include "server/config.h"
+#include "server/server.h"
+
+ABSL_FLAG(std::string, model, "", "directory of a HuggingFace checkpoint: config.json, *.safetensors, tokenizer.json (required)");
+ABSL_FLAG(std::string, served_model_name, "", "the name that requests give as `model` (default: the directory's last part)");
+ABSL_FLAG(std::string, tokenizer, "", "tokenizer.json to use instead of the model's");
+ABSL_FLAG(std::string, chat_template, "", "chat template (Jinja) to use instead of the model's");
+ABSL_FLAG(std::string, host, "127.0.0.1", "address to listen on; another than loopback wants --insecure");
+ABSL_FLAG(int, port, 50051, "gRPC port; 0 = any free one");
+ABSL_FLAG(int, metrics_port, 9464, "port of http://HOST:PORT/metrics; 0 = any free one, -1 = none");
+ABSL_FLAG(bool, insecure, false, "allow plaintext gRPC on another address than loopback");
+ABSL_FLAG(int, local_workers, 1, "worker processes that this server starts on this machine");
+ABSL_FLAG(int, workers, 0, "workers that make the serving group, those from elsewhere included; 0 = local_workers");
+ABSL_FLAG(std::string, worker_binary, "", "program of the local workers (default: switchyard-worker beside this one)");
+ABSL_FLAG(std::string, join_token_file, "", "file with the token that workers must present (default: one is drawn, for local workers only)");
+ABSL_FLAG(std::string, dtype, "auto", "what local workers compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
+ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = cores / local_workers");
+ABSL_FLAG(int64_t, kv_cache_bytes, 0, "bytes of KV cache per worker; 0 = a share of what memory the weights leave");
+ABSL_FLAG(int, max_model_len, 0, "longest sequence in tokens, prompt and output together; 0 = the model's context");
+ABSL_FLAG(int, max_num_seqs, 64, "sequences that run at once on each worker");
+ABSL_FLAG(int, max_batched_tokens, 2048, "tokens that one step computes on each worker at most");
+ABSL_FLAG(int, prefill_chunk, 0, "tokens of one prompt in one step at most; 0 = what max_batched_tokens leaves");
+ABSL_FLAG(int, block_size, 16, "tokens per block of the KV cache");
+ABSL_FLAG(bool, prefix_reuse, true, "keep KV blocks of finished requests and reuse them for prompts that begin alike");
+ABSL_FLAG(int, max_queue, 1024, "requests that may wait; beyond it RESOURCE_EXHAUSTED at once");
+ABSL_FLAG(int, max_in_flight, 2, "steps that are under way at once (1 or 2)");
+ABSL_FLAG(bool, preempt_every_step, false, "verification: every step preempts a sequence; slow, must not change answers");
+ABSL_FLAG(int, max_streams, 512, "open Generate calls; beyond it RESOURCE_EXHAUSTED at once");
+ABSL_FLAG(absl::Duration, slow_client_timeout, absl::Seconds(30), "how long a client may leave its stream unread");
+ABSL_FLAG(absl::Duration, max_deadline, absl::Hours(1), "longest time that a request may take");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25), "how long running requests may go on after SIGTERM");
+ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(120), "a step that takes longer ends the workers' group");
+
+namespace switchyard {
+namespace {
+
+constexpr int kExitBadConfig = 2;
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::FILE* file = std::fopen(path.c_str(), "r");
+  if (file == nullptr) return absl::InvalidArgumentError(absl::StrCat("--join_token_file=", path, ": cannot be read"));
+  char buffer[1024];
+  const size_t length = std::fread(buffer, 1, sizeof(buffer), file);
+  std::fclose(file);
+  std::string token(buffer, length);
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.size() < 16) return absl::InvalidArgumentError(absl::StrCat("--join_token_file=", path, ": at least 16 bytes, has ", token.size()));
+  return token;
+}
+
+absl::StatusOr<ServerConfig> ConfigFromFlags() {
+  ServerConfig config;
+  config.model = absl::GetFlag(FLAGS_model);
+  config.served_model_name = absl::GetFlag(FLAGS_served_model_name);
+  config.tokenizer = absl::GetFlag(FLAGS_tokenizer);
+  config.chat_template = absl::GetFlag(FLAGS_chat_template);
+  config.host = absl::GetFlag(FLAGS_host);
+  config.port = absl::GetFlag(FLAGS_port);
+  config.metrics_port = absl::GetFlag(FLAGS_metrics_port);
+  config.insecure = absl::GetFlag(FLAGS_insecure);
+  config.local_workers = absl::GetFlag(FLAGS_local_workers);
+  config.workers = absl::GetFlag(FLAGS_workers);
+  config.worker_binary = absl::GetFlag(FLAGS_worker_binary);
+  config.dtype = absl::GetFlag(FLAGS_dtype);
+  config.threads = absl::GetFlag(FLAGS_threads);
+  config.kv_cache_bytes = absl::GetFlag(FLAGS_kv_cache_bytes);
+  config.batching.max_model_len = absl::GetFlag(FLAGS_max_model_len);
+  config.batching.max_num_seqs = absl::GetFlag(FLAGS_max_num_seqs);
+  config.batching.max_batched_tokens = absl::GetFlag(FLAGS_max_batched_tokens);
+  config.batching.prefill_chunk = absl::GetFlag(FLAGS_prefill_chunk);
+  config.batching.block_size = absl::GetFlag(FLAGS_block_size);
+  config.batching.prefix_reuse = absl::GetFlag(FLAGS_prefix_reuse);
+  config.batching.max_queue = absl::GetFlag(FLAGS_max_queue);
+  config.batching.max_in_flight = absl::GetFlag(FLAGS_max_in_flight);
+  config.batching.preempt_every_step = absl::GetFlag(FLAGS_preempt_every_step);
+  config.max_streams = absl::GetFlag(FLAGS_max_streams);
+  config.slow_client_timeout = absl::GetFlag(FLAGS_slow_client_timeout);
+  config.max_deadline = absl::GetFlag(FLAGS_max_deadline);
+  config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  config.step_timeout = absl::GetFlag(FLAGS_step_timeout);
+  absl::StatusOr<std::string> token = ReadToken(absl::GetFlag(FLAGS_join_token_file));
+  if (!token.ok()) return token.status();
+  config.join_token = *std::move(token);
+  if (const absl::Status status = config.Finish(); !status.ok()) return status;
+  return config;
+}
+
+int Complain(const absl::Status& status) {
+  const std::string text(status.message());
+  std::fprintf(stderr, "switchyard-server: %s\n", text.c_str());
+  return kExitBadConfig;
+}
+
+// Waits for SIGINT or SIGTERM (0), or for the server to fail (false).
+bool WaitForSignal(const sigset_t& signals, const Server& server) {
+  for (;;) {
+    const timespec poll = {0, 50 * 1000 * 1000};
+    if (sigtimedwait(&signals, nullptr, &poll) > 0) return true;
+    if (server.failed().HasBeenNotified()) return false;
+  }
+}
+
+int Main() {
+  SetLogName("server");
+  absl::StatusOr<ServerConfig> config = ConfigFromFlags();
+  if (!config.ok()) return Complain(config.status());
+  // Blocked in every thread; only WaitForSignal takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*std::move(config));
+  if (!server.ok()) return Complain(server.status());
+  if (!WaitForSignal(signals, **server)) {
+    (*server)->Stop();
+    return Complain(absl::InvalidArgumentError((*server)->failure()));
+  }
+  LogInfo("stopping: running requests may end, new ones are refused");
+  (*server)->Drain();
+  (*server)->Stop();
+  LogInfo("stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(absl::StrCat(
+      "serves a Mixture-of-Experts model over gRPC.\n\n  switchyard-server --model=DIR [--local_workers=2]\n\n", switchyard::EnvHelp()));
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "server/main.cc"); };
+  usage.version_string = [] { return std::string("switchyard-server 0.1.0\n"); };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    std::fprintf(stderr, "switchyard-server: unexpected argument %s; flags look like --model=DIR (see --help)\n", rest[1]);
+    return 2;
+  }
+  return switchyard::Main();
+}

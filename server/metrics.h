@@ -1,0 +1,77 @@
+// Every metric of the server, in one table (metrics.cc): name, type, help, labels, buckets.
+//
+// Names follow vLLM's suffixes with our prefix, so that dashboards carry over; labels come from closed sets only.  Thread-safe.
+// Durations are seconds of one monotonic clock.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prometheus/counter.h"
+#include "prometheus/exposer.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "scheduler/batching/event.h"
+
+namespace switchyard {
+
+class ServerMetrics {
+ public:
+  explicit ServerMetrics(const std::string& model_name);
+
+  // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
+  int Expose(const std::string& host, int port);
+  std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
+
+  // --- requests ---
+  prometheus::Counter& request_success(FinishReason reason);
+  prometheus::Counter& request_error(const std::string& code);  // gRPC code's name: a closed set
+  prometheus::Histogram* time_to_first_token = nullptr;
+  prometheus::Histogram* inter_token_latency = nullptr;
+  prometheus::Histogram* e2e_request_latency = nullptr;
+  prometheus::Histogram* request_queue_time = nullptr;
+  prometheus::Histogram* request_prefill_time = nullptr;
+  prometheus::Histogram* request_decode_time = nullptr;
+  prometheus::Histogram* request_inference_time = nullptr;
+  prometheus::Histogram* request_prompt_tokens = nullptr;
+  prometheus::Histogram* request_generation_tokens = nullptr;
+  prometheus::Histogram* request_params_n = nullptr;
+  prometheus::Histogram* request_params_max_tokens = nullptr;
+  prometheus::Counter* prompt_tokens = nullptr;
+  prometheus::Counter* generation_tokens = nullptr;
+  prometheus::Counter* tokenize_seconds = nullptr;
+  // --- scheduler ---
+  prometheus::Gauge* requests_running = nullptr;
+  prometheus::Gauge* requests_waiting = nullptr;
+  prometheus::Gauge* waiting_tokens = nullptr;
+  prometheus::Gauge* kv_cache_usage = nullptr;
+  prometheus::Counter* preemptions = nullptr;
+  prometheus::Counter* prefix_queries = nullptr;
+  prometheus::Counter* prefix_hits = nullptr;
+  prometheus::Counter* refused = nullptr;
+  // --- steps ---
+  prometheus::Histogram* iteration_tokens = nullptr;
+  prometheus::Histogram* step_seconds = nullptr;      // sent → all ranks answered
+  prometheus::Histogram* publish_seconds = nullptr;   // results → streams
+  prometheus::Histogram* expert_seconds = nullptr;    // of a step, the slowest rank
+  prometheus::Histogram* exchange_seconds = nullptr;  // of a step, the slowest rank, waiting included
+  prometheus::Histogram* moe_balancedness = nullptr;  // mean / max expert rows per rank
+  prometheus::Counter* moe_tokens_exchanged = nullptr;
+  // --- the group ---
+  prometheus::Gauge* ready = nullptr;
+  prometheus::Gauge* group_epoch = nullptr;
+  prometheus::Gauge* workers = nullptr;
+  prometheus::Counter* groups_lost = nullptr;
+  prometheus::Counter* workers_fenced = nullptr;
+  prometheus::Gauge* open_streams = nullptr;
+
+ private:
+  std::shared_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::vector<prometheus::Counter*> success_;  // [kNumFinishReasons]
+  prometheus::Family<prometheus::Counter>* errors_ = nullptr;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,60 @@
+// A request inside the server: plain values, validated and complete, no proto types.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "scheduler/batching/event.h"
+#include "scheduler/batching/step.h"
+
+namespace switchyard {
+
+// What the workers told of the model, with the server's own limits; constant while it serves.
+struct ServedModel {
+  std::string name;
+  std::string architecture;
+  std::string dtype;
+  std::string weights_hash;
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;  // tokens, prompt and output together
+  int32_t num_layers = 0;
+  int32_t num_moe_layers = 0;
+  int32_t num_experts = 0;
+  int32_t experts_per_token = 0;
+  int32_t num_workers = 0;
+  std::vector<int32_t> eos_token_ids;
+};
+
+struct InferenceRequest {
+  std::string request_id;
+  std::vector<int32_t> prompt;  // token ids within [0, vocab)
+  SamplingParams sampling;      // seed and stop_ids filled in
+  std::vector<std::string> stop;
+  int32_t num_choices = 1;
+  int32_t max_tokens = 1;
+  bool skip_special_tokens = true;
+  bool has_text = true;  // false: the model has no tokenizer; token ids only
+  absl::Time arrival;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// A piece of one choice's output on its way to the client.  Pieces of a slow reader are joined: see token_stream.h.
+struct OutputChunk {
+  int32_t choice = 0;
+  int32_t index = 0;  // of the first token
+  std::vector<int32_t> tokens;
+  std::string text;
+  std::vector<PositionLogprobs> logprobs;
+  std::vector<PositionLogprobs> prompt_logprobs;
+  bool finished = false;
+  // Of a finished choice:
+  FinishReason reason = FinishReason::kNone;
+  int32_t stop_token = -1;
+  std::string stop_string;
+  SequenceUsage usage;
+  SequenceTimings timings;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,181 @@
+#include "server/server.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kReadiness[] = "readiness";
+constexpr char kServiceName[] = "switchyard.v1.InferenceService";
+
+v1::EngineOptions WorkerOptions(const ServerConfig& config) {
+  v1::EngineOptions options;
+  options.set_block_size(config.batching.block_size);
+  options.set_kv_cache_bytes(config.kv_cache_bytes);
+  options.set_max_num_seqs(config.batching.max_num_seqs);
+  options.set_max_batched_tokens(config.batching.max_batched_tokens);
+  options.set_max_model_len(config.batching.max_model_len);
+  return options;
+}
+
+void SetKeepalive(grpc::ServerBuilder* builder) {
+  // A half-open client is seen in about 2 s; clients may ping every 5 s.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+// A file in memory that local workers inherit: a secret belongs neither in argv nor in the environment.
+absl::StatusOr<int> SecretFile(const std::string& secret) {
+  const int fd = memfd_create("join_token", 0);
+  if (fd < 0 || write(fd, secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
+    return absl::UnavailableError("cannot hold the join token in memory (memfd_create)");
+  }
+  return fd;
+}
+
+std::string BesideThisProgram(const std::string& name) {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return name;
+  const std::string self(path, static_cast<size_t>(length));
+  return absl::StrCat(self.substr(0, self.find_last_of('/') + 1), name);
+}
+
+}  // namespace
+
+Server::Server(ServerConfig config) : config_(std::move(config)) {}
+
+Server::~Server() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
+  if (config.join_token.empty()) config.join_token = absl::StrCat(DrawRequestId(), "-", DrawRequestId());
+  auto server = std::unique_ptr<Server>(new Server(std::move(config)));
+  ASSIGN_OR_RETURN(server->text_, TextRoom::Load(server->config_));
+  server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
+  if (server->config_.metrics_port >= 0) {
+    server->metrics_port_ = server->metrics_->Expose(server->config_.host, server->config_.metrics_port);
+    if (server->metrics_port_ < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", server->config_.metrics_port, ": cannot listen on ",
+                                                     server->config_.host, ":", server->config_.metrics_port, " (is it in use?)"));
+    }
+  }
+  RETURN_IF_ERROR(server->Listen());
+  RETURN_IF_ERROR(server->StartWorkers());
+  return server;
+}
+
+absl::Status Server::Listen() {
+  Server* self = this;
+  EngineLoop::Hooks hooks;
+  hooks.on_ready = [self](bool ready) { self->SetReady(ready); };
+  hooks.on_fenced = [self](int index, int64_t pid) {
+    if (self->fleet_) self->fleet_->Kill(index, pid);
+  };
+  hooks.on_epoch = [self](const std::string& token) { self->store_.Open(token); };
+  engine_ = std::make_unique<EngineLoop>(&config_, text_.get(), metrics_.get(), std::move(hooks));
+  pool_ = std::make_unique<FrontPool>(2, static_cast<size_t>(config_.max_streams) * 2);
+  desk_.config = &config_;
+  desk_.text = text_.get();
+  desk_.engine = engine_.get();
+  desk_.pool = pool_.get();
+  desk_.metrics = metrics_.get();
+  inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
+  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), &store_, WorkerOptions(config_));
+
+  grpc::EnableDefaultHealthCheckService(true);
+  const bool loopback = IsLoopback(config_.host);
+  if (loopback) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  if (!loopback) LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
+  grpc::ServerBuilder builder;
+  SetKeepalive(&builder);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_request_bytes));
+  builder.AddListeningPort(absl::StrCat(config_.host, ":", config_.port), grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(inference_.get());
+  builder.RegisterService(workers_.get());
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr || port_ == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ", config_.host, ":", config_.port, " (is it in use?)"));
+  }
+  grpc_->GetHealthCheckService()->SetServingStatus("", true);
+  SetReady(false);
+  engine_->Start();
+  LogInfo("gRPC on ", config_.host, ":", port_, metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", config_.host, ":", metrics_port_, "/metrics") : "");
+  return absl::OkStatus();
+}
+
+absl::Status Server::StartWorkers() {
+  if (config_.local_workers == 0) {
+    LogInfo("waiting for ", config_.num_workers(), " workers: switchyard-worker --server=", config_.host, ":", port_, " --model=", config_.model);
+    return absl::OkStatus();
+  }
+  LocalFleet::Options options;
+  options.binary = config_.worker_binary.empty() ? BesideThisProgram("switchyard-worker") : config_.worker_binary;
+  options.count = config_.local_workers;
+  ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
+  options.args = [this](int index) {
+    const std::string host = config_.host == "0.0.0.0" || config_.host == "::" ? "127.0.0.1" : config_.host;
+    return std::vector<std::string>{absl::StrCat("--server=", host, ":", port_), absl::StrCat("--model=", config_.model),
+                                    absl::StrCat("--dtype=", config_.dtype), absl::StrCat("--threads=", config_.threads),
+                                    absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
+                                    "--metrics_port=0"};
+  };
+  options.on_fatal = [this](std::string text) { Fail(std::move(text)); };
+  fleet_ = std::make_unique<LocalFleet>(std::move(options));
+  return fleet_->Start();
+}
+
+void Server::SetReady(bool ready) {
+  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
+  health->SetServingStatus(kReadiness, ready);
+  health->SetServingStatus(kServiceName, ready);
+  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", config_.host, ":", port_);
+}
+
+void Server::Fail(std::string text) {
+  absl::MutexLock lock(&mu_);
+  if (failed_.HasBeenNotified()) return;
+  failure_ = std::move(text);
+  failed_.Notify();
+}
+
+std::string Server::failure() const {
+  absl::MutexLock lock(&mu_);
+  return failure_;
+}
+
+void Server::Drain() {
+  SetReady(false);
+  absl::Notification done;
+  engine_->Drain(config_.drain_timeout, [&done] { done.Notify(); });
+  done.WaitForNotificationWithTimeout(config_.drain_timeout + absl::Seconds(5));
+}
+
+void Server::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  if (fleet_) fleet_->Stop(absl::Seconds(2));
+  // Streams that remain are cancelled: their reactors see OnCancel.
+  if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+  if (engine_) engine_->Stop();
+  pool_.reset();
+  if (grpc_) grpc_->Wait();
+  if (token_fd_ >= 0) close(token_fd_);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,68 @@
+// The whole server, in one visible order: Start, serve, Drain, Stop.
+//
+//   text room (tokenizer, template) → metrics → engine loop → gRPC (users' and workers' services, health, reflection)
+//   → local workers → ready
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "grpcpp/server.h"
+#include "server/config.h"
+#include "server/engine_loop.h"
+#include "server/front_desk.h"
+#include "server/group_store.h"
+#include "server/inference_service.h"
+#include "server/local_fleet.h"
+#include "server/worker_service.h"
+
+namespace switchyard {
+
+class Server {
+ public:
+  // Loads the text side, listens, starts the local workers.  InvalidArgument: the configuration or the model's files.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerConfig config);
+  ~Server();
+
+  int port() const { return port_; }
+  int metrics_port() const { return metrics_port_; }
+  // Set when the server cannot go on: a worker refused the model.
+  const absl::Notification& failed() const { return failed_; }
+  std::string failure() const;
+
+  // Readiness off, no new requests; waits for the running ones at most config.drain_timeout.
+  void Drain();
+  // Ends everything.  Blocks until all threads and local workers are gone.
+  void Stop();
+
+ private:
+  explicit Server(ServerConfig config);
+  absl::Status Listen();
+  absl::Status StartWorkers();
+  void SetReady(bool ready);
+  void Fail(std::string text);
+
+  ServerConfig config_;
+  std::unique_ptr<const TextRoom> text_;
+  std::unique_ptr<ServerMetrics> metrics_;
+  GroupStore store_;
+  std::unique_ptr<EngineLoop> engine_;
+  std::unique_ptr<FrontPool> pool_;
+  FrontDesk desk_;
+  std::unique_ptr<InferenceServiceImpl> inference_;
+  std::unique_ptr<WorkerServiceImpl> workers_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<LocalFleet> fleet_;
+  int port_ = 0;
+  int metrics_port_ = -1;
+  int token_fd_ = -1;
+  absl::Notification failed_;
+  mutable absl::Mutex mu_;
+  std::string failure_ ABSL_GUARDED_BY(mu_);
+  bool stopped_ = false;
+};
+
+}  // namespace switchyard

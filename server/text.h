@@ -1,0 +1,54 @@
+// The server's text side: tokenizer, chat template and the model's generation defaults, loaded once, then constant.
+//
+// Thread-safe.  A model without a tokenizer has none of the text calls: they give NO_TOKENIZER / NO_CHAT_TEMPLATE.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
+#include "server/chat_template/chat_template.h"
+#include "server/config.h"
+#include "server/generation_config.h"
+#include "server/tokenizer/stream_decoder.h"
+#include "server/tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+class TextRoom {
+ public:
+  // InvalidArgument names the file and what is wrong with it.
+  static absl::StatusOr<std::unique_ptr<const TextRoom>> Load(const ServerConfig& config);
+
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
+  bool has_chat_template() const { return template_ != nullptr; }
+  const GenerationDefaults& defaults() const { return defaults_; }
+  // Null when the model has none.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+
+  struct EncodeArgs {
+    bool add_special_tokens = true;
+    bool allow_special = false;
+    std::function<bool()> cancelled;  // polled now and then; true stops with Cancelled
+  };
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeArgs& args) const;
+  // `variables`: messages, tools, add_generation_prompt and further arguments of the template.
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables, absl::Time now) const;
+  absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
+  // One token as the vocabulary spells it; "" for an id without one.
+  std::string TokenText(int32_t id) const;
+
+ private:
+  TextRoom() = default;
+
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const ChatTemplate> template_;
+  GenerationDefaults defaults_;
+};
+
+}  // namespace switchyard

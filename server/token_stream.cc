@@ -1,0 +1,96 @@
+#include "server/token_stream.h"
+
+#include <iterator>
+#include <utility>
+
+namespace switchyard {
+namespace {
+
+template <class Value>
+void Append(std::vector<Value>* to, std::vector<Value> from) {
+  to->insert(to->end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+}  // namespace
+
+void JoinChunk(OutputChunk* chunk, OutputChunk next) {
+  if (chunk->tokens.empty()) chunk->index = next.index;
+  Append(&chunk->tokens, std::move(next.tokens));
+  chunk->text += next.text;
+  Append(&chunk->logprobs, std::move(next.logprobs));
+  Append(&chunk->prompt_logprobs, std::move(next.prompt_logprobs));
+  if (next.finished) {
+    chunk->finished = true;
+    chunk->reason = next.reason;
+    chunk->stop_token = next.stop_token;
+    chunk->stop_string = std::move(next.stop_string);
+    chunk->usage = next.usage;
+    chunk->timings = next.timings;
+  }
+}
+
+void TokenStream::Push(OutputChunk chunk, absl::Time now) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+    if (chunks_.empty()) waiting_since_ = now;
+    for (OutputChunk& waiting : chunks_) {
+      if (waiting.choice == chunk.choice) {
+        JoinChunk(&waiting, std::move(chunk));
+        return;  // the reactor was told of the first one and will come back for more
+      }
+    }
+    chunks_.push_back(std::move(chunk));
+  }
+  Notify();
+}
+
+void TokenStream::Close(absl::Status status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+    closed_ = true;
+    end_ = std::move(status);
+    if (!end_.ok()) chunks_.clear();
+  }
+  Notify();
+}
+
+absl::Time TokenStream::WaitingSince() const {
+  absl::MutexLock lock(&mu_);
+  return waiting_since_;
+}
+
+void TokenStream::Attach(std::function<void()> notify) {
+  absl::MutexLock lock(&notify_mu_);
+  notify_ = std::move(notify);
+  if (notify_) notify_();
+}
+
+void TokenStream::Detach() {
+  absl::MutexLock lock(&notify_mu_);
+  notify_ = nullptr;
+}
+
+std::optional<OutputChunk> TokenStream::Pop(absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  if (chunks_.empty()) return std::nullopt;
+  OutputChunk chunk = std::move(chunks_.front());
+  chunks_.pop_front();
+  waiting_since_ = chunks_.empty() ? absl::InfiniteFuture() : now;
+  return chunk;
+}
+
+bool TokenStream::Finished(absl::Status* status) const {
+  absl::MutexLock lock(&mu_);
+  if (!closed_ || !chunks_.empty()) return false;
+  *status = end_;
+  return true;
+}
+
+void TokenStream::Notify() {
+  absl::MutexLock lock(&notify_mu_);
+  if (notify_) notify_();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,62 @@
+// One worker, as the engine sees it: what it can be told, and what it tells.  Plain values; worker_link.h is the gRPC
+// form, tests use a fake.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "scheduler/batching/step.h"
+
+namespace switchyard {
+
+using WorkerId = int64_t;  // drawn by the server for each link, never reused
+
+struct WorkerInfo {
+  std::string incarnation;
+  std::string host;
+  int64_t pid = 0;
+  std::string device;
+  std::string isa;
+  int64_t memory_bytes = 0;
+  std::string weights_hash;
+  std::string join_token;
+  int local_index = -1;  // >= 0: the server's own n-th worker
+  std::string collective_address;
+  // Of its model:
+  std::string architecture;
+  std::string dtype;
+  int32_t vocab_size = 0;
+  int32_t context = 0;
+  int32_t num_layers = 0;
+  int32_t num_moe_layers = 0;
+  int32_t num_experts = 0;
+  int32_t experts_per_token = 0;
+  int32_t hidden = 0;
+  std::vector<int32_t> eos_token_ids;
+};
+
+// A worker's seat in a group that is about to form.
+struct GroupSeat {
+  int64_t epoch = 0;
+  int rank = 0;
+  int world = 1;
+  int num_layers = 0;
+  std::string store_token;
+  int64_t form_deadline_ms = 0;
+};
+
+// Commands to a worker.  Thread-safe, never blocks: messages queue for the link (bounded by the plans in flight); those of
+// a broken link are dropped, OnLost tells.
+class WorkerClient {
+ public:
+  virtual ~WorkerClient() = default;
+  virtual void Join(const GroupSeat& seat) = 0;
+  virtual void Execute(const StepPlan& plan, int rank) = 0;
+  virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
+  // Ends the link: the worker sees `status`.  OnLost follows.
+  virtual void Close(const absl::Status& status) = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,17 @@
+// The worker link's messages as plain values, and back.  The mirror of workers/convert.h.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "scheduler/batching/step.h"
+#include "server/worker_client.h"
+#include "switchyard/v1/worker.pb.h"
+
+namespace switchyard {
+
+WorkerInfo FromProto(const v1::Register& message);
+v1::JoinGroup ToProto(const GroupSeat& seat);
+// One rank's part of a plan.
+v1::StepPlan ToProto(const StepPlan& plan, int rank);
+RankResult FromProto(const v1::StepResult& message);
+
+}  // namespace switchyard

@@ -1,0 +1,115 @@
+// The group of workers that serves: who is in it, since which epoch, and whether it is whole.
+//
+//   kWaiting ── all seats taken ──► kJoining ── all ready ──► kReady
+//      ▲────────── a member is lost, faults, is too slow, or stops sending heartbeats ──────────┘
+//
+// A returning group always has a new epoch; what carries an old one is dropped.  Survivors keep their rank (and with it
+// their loaded experts); a newcomer gets the seat that is free.  A worker that stops answering is fenced: its link is
+// closed, the others are told to abort their collectives, and whatever it says later belongs to an old epoch.
+//
+// No thread, clock or socket of its own: the engine loop owns it and calls it with the time.  Everything that happens is
+// reported through Listener, synchronously.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/worker_client.h"
+
+namespace switchyard {
+
+class WorkerGroup {
+ public:
+  struct Options {
+    int world = 1;
+    std::string join_token;
+    absl::Duration suspect_after = absl::Seconds(1);
+    absl::Duration fence_after = absl::Milliseconds(1500);
+    absl::Duration form_timeout = absl::Seconds(30);  // for joining, while no loading makes progress
+    absl::Duration step_timeout = absl::Seconds(120);
+  };
+
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // A store for the epoch's rendezvous is needed under this token; the last one's can go.
+    virtual void OnEpoch(const std::string& store_token) = 0;
+    virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) = 0;
+    virtual void OnGroupDown(const std::string& reason) = 0;
+    virtual void OnStepDone(const StepResult& result) = 0;
+    // A worker that this server started does not answer: kill it.
+    virtual void OnLocalWorkerFenced(int local_index, int64_t pid) = 0;
+  };
+
+  enum class State { kWaiting, kJoining, kReady };
+
+  struct Member {
+    WorkerId id = 0;
+    std::shared_ptr<WorkerClient> client;  // shared with the gRPC stream that it is
+    WorkerInfo info;
+    int rank = -1;  // -1: no seat yet
+    absl::Time last_seen;
+    bool suspect = false;
+    bool ready = false;
+    int32_t num_kv_blocks = 0;
+    int64_t load_done = 0;
+    int64_t load_total = 0;
+  };
+
+  WorkerGroup(Options options, Listener* listener);
+
+  // What workers tell.  An error refuses the worker: the caller closes its link with it.
+  absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info, absl::Time now);
+  void Heartbeat(WorkerId id, absl::Time now);
+  void LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now);
+  void Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now);
+  void Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now);
+  void Lost(WorkerId id, const std::string& reason, absl::Time now);
+  void Result(WorkerId id, int64_t epoch, int64_t step, RankResult result, absl::Time now);
+
+  // Sends a plan to every rank.  REQUIRES: kReady.
+  void Execute(const StepPlan& plan, absl::Time now);
+  // The group cannot go on for a reason that the engine found (a result that does not fit).
+  void Break(const std::string& reason, absl::Time now);
+  // Heartbeats, time limits, another try at forming.  Call at least every 100 ms.
+  void Tick(absl::Time now);
+
+  State state() const { return state_; }
+  int64_t epoch() const { return epoch_; }
+  const std::map<WorkerId, Member>& members() const { return members_; }
+  // Why it is not ready: "1 of 2 workers registered", "loading: 40 %" …; empty when ready.
+  std::string NotReadyReason() const;
+
+ private:
+  struct Step {
+    int64_t step = 0;
+    absl::Time sent;
+    int missing = 0;
+    StepResult result;
+    std::vector<bool> have;  // [R]
+  };
+
+  Member* Find(WorkerId id);
+  absl::Status CheckCompatible(const WorkerInfo& info) const;
+  void TryForm(absl::Time now);
+  void AssignRanks();
+  void GoDown(const std::string& reason, absl::Time now, absl::Duration pause);
+  void Remove(WorkerId id);
+
+  const Options options_;
+  Listener* const listener_;
+  State state_ = State::kWaiting;
+  int64_t epoch_ = 0;
+  std::map<WorkerId, Member> members_;
+  std::vector<Step> steps_;  // in flight, oldest first
+  absl::Time joining_since_;
+  absl::Time next_try_ = absl::InfinitePast();
+  int failed_tries_ = 0;
+};
+
+}  // namespace switchyard

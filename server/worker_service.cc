@@ -1,0 +1,171 @@
+#include "server/worker_service.h"
+
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "server/clock.h"
+#include "proto/support/errors.h"
+#include "server/worker_convert.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kProtocolVersion = 1;
+constexpr int kHeartbeatMs = 250;
+
+using LinkReactor = grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>;
+
+// The sending half of a link.  Lives as long as someone may still send (the group, or the reactor).
+class LinkClient final : public WorkerClient {
+ public:
+  explicit LinkClient(LinkReactor* reactor) : reactor_(reactor) {}
+
+  void Join(const GroupSeat& seat) override {
+    v1::LinkResponse message;
+    *message.mutable_join_group() = ToProto(seat);
+    Send(std::move(message));
+  }
+  void Execute(const StepPlan& plan, int rank) override {
+    v1::LinkResponse message;
+    *message.mutable_step_plan() = ToProto(plan, rank);
+    Send(std::move(message));
+  }
+  void AbortGroup(int64_t epoch, const std::string& reason) override {
+    v1::LinkResponse message;
+    message.mutable_abort_group()->set_epoch(epoch);
+    message.mutable_abort_group()->set_reason(reason);
+    Send(std::move(message));
+  }
+  void Close(const absl::Status& status) override {
+    absl::MutexLock lock(&mu_);
+    if (reactor_ == nullptr || closed_) return;
+    closed_ = true;
+    reactor_->Finish(ToGrpcStatus(status, ""));
+  }
+
+  void Send(v1::LinkResponse message) {
+    absl::MutexLock lock(&mu_);
+    if (reactor_ == nullptr || closed_) return;
+    outbox_.push_back(std::move(message));
+    if (outbox_.size() == 1) reactor_->StartWrite(&outbox_.front());
+  }
+  void WriteDone(bool ok) {
+    absl::MutexLock lock(&mu_);
+    outbox_.pop_front();
+    if (ok && !closed_ && !outbox_.empty()) reactor_->StartWrite(&outbox_.front());
+  }
+  // The reactor is about to go.
+  void Detach() {
+    absl::MutexLock lock(&mu_);
+    reactor_ = nullptr;
+  }
+
+ private:
+  absl::Mutex mu_;
+  LinkReactor* reactor_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<v1::LinkResponse> outbox_ ABSL_GUARDED_BY(mu_);  // the front one is being written
+};
+
+class Link final : public LinkReactor {
+ public:
+  Link(WorkerId id, LinkEvents* events, const v1::EngineOptions& options)
+      : id_(id), events_(events), options_(options), client_(std::make_shared<LinkClient>(this)) {
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      client_->Close(absl::CancelledError("the worker closed its link"));
+      return;
+    }
+    if (!Handle()) return;
+    StartRead(&request_);
+  }
+  void OnWriteDone(bool ok) override { client_->WriteDone(ok); }
+  void OnCancel() override { client_->Close(absl::CancelledError("the worker's connection broke")); }
+  void OnDone() override {
+    client_->Detach();
+    events_->OnLinkLost(id_, "its link ended");
+    delete this;
+  }
+
+ private:
+  // False: the link is being closed; no further read.
+  bool Handle() {
+    switch (request_.message_case()) {
+      case v1::LinkRequest::kRegister:
+        return HandleRegister(request_.register_());
+      case v1::LinkRequest::kHeartbeat:
+        events_->OnHeartbeat(id_, request_.heartbeat().rss_bytes());
+        return true;
+      case v1::LinkRequest::kLoadProgress:
+        events_->OnLoadProgress(id_, request_.load_progress().bytes_done(), request_.load_progress().bytes_total());
+        return true;
+      case v1::LinkRequest::kGroupReady:
+        events_->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
+        return true;
+      case v1::LinkRequest::kStepResult:
+        events_->OnStepResult(id_, request_.step_result().group_epoch(), request_.step_result().step(),
+                              FromProto(request_.step_result()));
+        return true;
+      case v1::LinkRequest::kGroupFault:
+        events_->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
+        return true;
+      default:
+        return true;  // a newer worker's message
+    }
+  }
+
+  bool HandleRegister(const v1::Register& message) {
+    if (message.protocol_version() != kProtocolVersion) {
+      client_->Close(absl::FailedPreconditionError(absl::StrCat("worker speaks protocol ", message.protocol_version(),
+                                                                ", this server ", kProtocolVersion)));
+      return false;
+    }
+    v1::LinkResponse reply;
+    reply.mutable_registered()->set_worker_id(absl::StrCat(id_));
+    reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
+    *reply.mutable_registered()->mutable_options() = options_;
+    client_->Send(std::move(reply));
+    events_->OnRegister(id_, client_, FromProto(message));
+    return true;
+  }
+
+  const WorkerId id_;
+  LinkEvents* const events_;
+  const v1::EngineOptions options_;
+  const std::shared_ptr<LinkClient> client_;  // shared with the group's member
+  v1::LinkRequest request_;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* WorkerServiceImpl::Link(grpc::CallbackServerContext*) {
+  return new switchyard::Link(next_id_.fetch_add(1), events_, options_);
+}
+
+grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context, const v1::StoreSetRequest* request,
+                                                      v1::StoreSetResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(store_->Set(request->store_token(), request->key(), request->value()), ""));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContext* context, const v1::StoreGetRequest* request,
+                                                      v1::StoreGetResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Duration timeout = std::min(absl::Milliseconds(request->timeout_ms()), absl::Duration(absl::Minutes(1)));
+  store_->Get(request->store_token(), {request->keys().begin(), request->keys().end()}, MonotonicNow() + timeout,
+              [reactor, response](GroupStore::Values values) {
+                if (values.ok()) {
+                  for (std::string& value : *values) response->add_values(std::move(value));
+                }
+                reactor->Finish(ToGrpcStatus(values.status(), ""));
+              });
+  return reactor;
+}
+
+}  // namespace switchyard

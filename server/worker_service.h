@@ -1,0 +1,49 @@
+// The workers' side door: their links and the rendezvous store, as gRPC reactors.
+//
+// A link turns messages into calls of LinkEvents and WorkerClient calls into messages.  Events of one link come in order,
+// on gRPC's threads; a link that ends always says OnLinkLost, exactly once, last.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "scheduler/batching/step.h"
+#include "server/group_store.h"
+#include "server/worker_client.h"
+#include "switchyard/v1/worker.grpc.pb.h"
+
+namespace switchyard {
+
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+  virtual void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) = 0;
+  virtual void OnHeartbeat(WorkerId id, int64_t rss_bytes) = 0;
+  virtual void OnLoadProgress(WorkerId id, int64_t done, int64_t total) = 0;
+  virtual void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) = 0;
+  virtual void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) = 0;
+  virtual void OnGroupFault(WorkerId id, int64_t epoch, std::string message) = 0;
+  virtual void OnLinkLost(WorkerId id, std::string reason) = 0;
+};
+
+class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
+ public:
+  // All borrowed; they outlive the gRPC server.
+  WorkerServiceImpl(LinkEvents* events, GroupStore* store, v1::EngineOptions options)
+      : events_(events), store_(store), options_(std::move(options)) {}
+
+  grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* Link(grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* StoreSet(grpc::CallbackServerContext* context, const v1::StoreSetRequest* request,
+                                     v1::StoreSetResponse* response) override;
+  grpc::ServerUnaryReactor* StoreGet(grpc::CallbackServerContext* context, const v1::StoreGetRequest* request,
+                                     v1::StoreGetResponse* response) override;
+
+ private:
+  LinkEvents* const events_;
+  GroupStore* const store_;
+  const v1::EngineOptions options_;
+  std::atomic<WorkerId> next_id_{1};
+};
+
+}  // namespace switchyard
