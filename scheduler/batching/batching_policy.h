@@ -17,8 +17,11 @@ struct BatchingPolicy {
   int64_t max_queued_tokens = 1 << 20;   // tokens of all queued choices (an empty queue takes any request)
   int32_t max_choices = 64;              // of one request
   bool prefix_reuse = true;
+  // A rank attracts newcomers by the prefix it holds only while it runs at most this many sequences more than the least
+  // loaded: else one system prompt, shared by all, would fill one rank and leave the others idle.
+  int32_t max_prefix_imbalance = 8;
   int32_t max_in_flight = 2;             // plans that are out at once
-  bool preempt_every_step = false;       // verify mode: each Plan preempts someone who made progress; slow, same answers
+  bool preempt_every_step = false;       // verify mode: each Plan preempts someone that made progress; same answers
 
   // InvalidArgument that names field, value and limit.
   absl::Status Validate() const;

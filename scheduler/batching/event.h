@@ -1,8 +1,8 @@
 // What the scheduler tells the server: values only, in the order in which they have to reach the client.
 //
-// Of one choice: prompt-logprob events (if asked for, choice 0 only, positions in order, possibly several), token events
-// with index 0, 1, 2 …, and exactly one finished event, always the last.  A token that ends its choice by a stop id is
-// sent, too (the server decides whether its text shows).
+// Of one choice: prompt-logprob events (if asked for; choice 0 only, positions in order, possibly several), token
+// events with index 0, 1, 2 …, and exactly one finished event, always the last.  A token that ends its choice by a stop
+// id is sent, too (the server decides whether its text shows).
 #pragma once
 
 #include <cstdint>

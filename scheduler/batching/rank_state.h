@@ -1,5 +1,5 @@
-// What the scheduler keeps about one rank: its pool, its slots, and who runs there.  Thread-compatible; plain state, the
-// decisions are the scheduler's.
+// What the scheduler keeps about one rank: its pool, its slots, and who runs there.  Plain state: the decisions are the
+// scheduler's.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

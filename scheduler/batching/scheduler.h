@@ -13,8 +13,10 @@
 //
 // Order of work.  Each step, on each rank: decodes, then prefills already begun, then the queue in order of arrival;
 // nobody in the queue is overtaken, but by others while it waits for its own request's choice 0 to compute the prompt
-// that they share.  A new sequence goes to the rank (among those with a free slot, blocks and budget) that holds most of
-// its prompt in the prefix cache; among equals to the one with the fewest sequences, then used blocks, then the lowest.
+// that they share.  A new sequence goes, among the ranks with a free slot, blocks and budget, to the one that holds the
+// most of it in the prefix cache (a rank that runs more than policy.max_prefix_imbalance sequences above the least
+// loaded counts as holding nothing); among equals to the one with the fewest sequences, then used blocks, then the
+// lowest.
 //
 // Out of blocks.  The sequence that arrived last on the rank is preempted: its blocks go back (full ones stay findable
 // by hash until they are reused), it returns to the queue in its old order with all its tokens and is computed again.
@@ -110,8 +112,8 @@ class Scheduler {
   //   AlreadyExists: a request of that id has not finished.
   absl::Status Submit(Request request, absl::Time now);
 
-  // Ends a request (or one choice of it) for `reason`: kStop for a stop string, else kAbort, kDeadline, kError.  Adds the
-  // finished events.  Tokens still in flight are dropped.  Unknown or finished ids: nothing happens, returns false.
+  // Ends a request (or one choice of it) for `reason`: kStop for a stop string, else kAbort, kDeadline, kError.  Adds
+  // the finished events.  Tokens still in flight are dropped.  Unknown or finished ids: returns false, nothing happens.
   bool Cancel(RequestId id, int32_t choice, FinishReason reason, absl::Time now, std::vector<Event>* events);
 
   // First ends what is past its deadline (queued or running: finished events).  Then returns the next step, or nullopt:
@@ -170,8 +172,7 @@ class Scheduler {
     absl::Time now;
     StepPlan plan;
     InFlight refs;
-    std::vector<int32_t> budget;       // [R] rows left
-    std::vector<bool> short_of_blocks;  // [R] a running sequence waits for blocks: nobody new starts there
+    std::vector<int32_t> budget;  // [R] rows left
   };
   // Where a waiting sequence could start.
   struct Placement {
@@ -222,7 +223,7 @@ class Scheduler {
   uint64_t next_arrival_ = 1;
   std::vector<RankState> ranks_;  // [R]
   absl::flat_hash_map<RequestId, RequestState> requests_;
-  absl::flat_hash_map<const Sequence*, std::unique_ptr<Sequence>> sequences_;  // finished ones until nothing is in flight
+  absl::flat_hash_map<const Sequence*, std::unique_ptr<Sequence>> sequences_;  // finished ones while in flight
   absl::btree_map<uint64_t, Sequence*> waiting_;  // by arrival
   absl::btree_set<std::pair<absl::Time, RequestId>> deadlines_;
   std::deque<InFlight> in_flight_;

@@ -18,7 +18,6 @@ std::optional<StepPlan> Scheduler::Plan(absl::Time now, std::vector<Event>* even
   draft.plan.ranks.resize(ranks_.size());
   draft.refs.ranks.resize(ranks_.size());
   draft.budget.assign(ranks_.size(), policy_.max_batched_tokens);
-  draft.short_of_blocks.assign(ranks_.size(), false);
   for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank) {
     PlanRunning(rank, /*decodes=*/true, &draft);
     PlanRunning(rank, /*decodes=*/false, &draft);
@@ -55,10 +54,7 @@ void Scheduler::PlanRunning(int32_t rank_idx, bool decodes, Draft* draft) {
     const int32_t num_new = BlocksFor(sequence->num_planned() + num_query) -
                             static_cast<int32_t>(sequence->block_table.size());
     if (num_new > 0) {
-      if (!MakeRoom(*sequence, num_new)) {
-        draft->short_of_blocks[rank_idx] = true;
-        continue;
-      }
+      if (!MakeRoom(*sequence, num_new)) continue;
       SY_CHECK(rank.pool.Allocate(num_new, &sequence->block_table));
     }
     AddItem(sequence, num_query, draft);
@@ -106,22 +102,29 @@ Scheduler::Placement Scheduler::Place(const Sequence& sequence, const Draft& dra
   const int32_t num_tokens = sequence.num_tokens();
   // At least one token is left to compute: its logits are what the sequence came for.
   const int32_t max_shared = MayReuse(sequence) ? (num_tokens - 1) / policy_.block_size : 0;
-  Placement best;
+  std::vector<Placement> places;
+  size_t fewest = std::numeric_limits<size_t>::max();
   for (int32_t r = 0; r < static_cast<int32_t>(ranks_.size()); ++r) {
     const RankState& rank = ranks_[r];
-    if (rank.free_slots.empty() || draft.budget[r] == 0 || draft.short_of_blocks[r]) continue;
+    if (rank.free_slots.empty() || draft.budget[r] == 0) continue;
     PrefixMatch match = rank.pool.Lookup(sequence.chain(), sequence.tokens(), max_shared);
     const int32_t num_new = BlocksFor(num_tokens) - static_cast<int32_t>(match.blocks.size());
     // One block of growth for each that runs: else the newcomer would be preempted in the next steps.
     const int32_t headroom = static_cast<int32_t>(rank.running.size());
     if (num_new + headroom > rank.pool.num_free() - match.num_unreferenced - outstanding[r]) continue;
-    const auto order = [this](int32_t idx, const PrefixMatch& found) {
-      return std::tuple(-static_cast<int64_t>(found.blocks.size()), ranks_[idx].running.size(),
-                        ranks_[idx].pool.num_used());
-    };
-    if (best.rank < 0 || order(r, match) < order(best.rank, best.match)) best = {r, std::move(match)};
+    fewest = std::min(fewest, rank.running.size());
+    places.push_back({r, std::move(match)});
   }
-  return best;
+  const auto order = [this, fewest](const Placement& place) {
+    const RankState& rank = ranks_[place.rank];
+    const bool attracts = rank.running.size() - fewest <= static_cast<size_t>(policy_.max_prefix_imbalance);
+    return std::tuple(attracts ? -static_cast<int64_t>(place.match.blocks.size()) : 0, rank.running.size(),
+                      rank.pool.num_used(), place.rank);
+  };
+  const auto best = std::min_element(places.begin(), places.end(), [&order](const Placement& a, const Placement& b) {
+    return order(a) < order(b);
+  });
+  return best == places.end() ? Placement() : std::move(*best);
 }
 
 void Scheduler::StartSequence(Sequence* sequence, const Placement& placement, Draft* draft) {

@@ -39,7 +39,7 @@ inline constexpr int kNumFinishReasons = 7;
 // "stop", "length", "abort", "deadline", "error", "unavailable"; "none".
 absl::string_view FinishReasonName(FinishReason reason);
 
-// Moments of a sequence's life; InfinitePast = has not happened.  The caller's clock, as given to the scheduler's calls.
+// Moments of a sequence's life, by the clock that the scheduler's callers pass; InfinitePast = has not happened.
 struct SequenceTimings {
   absl::Time queued = absl::InfinitePast();
   absl::Time first_scheduled = absl::InfinitePast();

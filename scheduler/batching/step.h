@@ -6,7 +6,8 @@
 // keeps a sequence's tokens, block table and sampling state between steps, so a decode item is a few words.  After an
 // epoch change every slot is empty and everything is sent again.
 //
-// Some fields have no user yet (CUDA graphs, speculation, adapters, shared training): their place is part of the format.
+// Some fields have no user yet (CUDA graphs, speculation, adapters, shared training): their place is part of the
+// format.
 #pragma once
 
 #include <cstdint>
@@ -122,7 +123,7 @@ struct StepTimings {
 
 struct RankResult {
   std::vector<ItemResult> items;         // as RankPlan::items
-  std::vector<int64_t> expert_counts;    // [L * E] rows that this rank's tokens sent to each expert (empty if not asked for)
+  std::vector<int64_t> expert_counts;    // [L * E] rows of this rank sent to each expert (empty if not asked for)
   int64_t rows = 0;                      // rows that this rank ran
   int64_t rows_sent = 0;                 // expert rows sent to other ranks, summed over layers
   int64_t rows_received = 0;             // expert rows computed here for other ranks, summed over layers

@@ -100,7 +100,7 @@ void FakeExecutor::Prepare(const StepItem& item, Rank* rank) {
     slot.table.push_back(block);
   }
   const int32_t needed = (item.start_pos + item.num_query + block_size_ - 1) / block_size_;
-  EXPECT_EQ(static_cast<int32_t>(slot.table.size()), needed) << "slot " << item.slot << ": no block too few or too many";
+  EXPECT_EQ(static_cast<int32_t>(slot.table.size()), needed) << "slot " << item.slot << ": blocks too few or many";
 }
 
 // Every cell before the item's first query holds what this sequence would have written.

@@ -1,8 +1,8 @@
 // A group of workers for tests of the scheduler: it holds slots and paged caches as real ranks do and is strict about
 // every promise of step.h.  Each violation is a gtest failure that names step, rank and slot.
 //
-// The "model": the cache cell of position p is a hash of the cell of p-1 and the token at p; the next token is a hash of
-// the last cell, the seed, the choice and the index.  So an output is right only if every cell before it is.
+// The "model": the cache cell of position p is a hash of the cell of p-1 and the token at p; the next token is a hash
+// of the last cell, the seed, the choice and the index.  So an output is right only if every cell before it is.
 #pragma once
 
 #include <cstdint>

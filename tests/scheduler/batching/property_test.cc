@@ -184,7 +184,8 @@ class Drill {
     const FinishReason reason = Chance(0.5) ? FinishReason::kAbort : FinishReason::kStop;
     for (size_t c = 0; c < victim->second.choices.size(); ++c) {
       if (choice != Scheduler::kAllChoices && choice != static_cast<int32_t>(c)) continue;
-      victim->second.choices[c].cancelled_for_stop |= reason == FinishReason::kStop && !victim->second.choices[c].finished;
+      Choice& target = victim->second.choices[c];
+      target.cancelled_for_stop |= reason == FinishReason::kStop && !target.finished;
     }
     scheduler_.Cancel(victim->first, choice, reason, now_, &events_);
     TakeEvents();
@@ -319,6 +320,7 @@ Shape RandomShape(uint32_t seed) {
   p.max_model_len = pick(6, 64);
   p.max_queue = pick(4, 40);
   p.prefix_reuse = pick(0, 3) > 0;
+  p.max_prefix_imbalance = pick(0, 3);
   p.max_in_flight = pick(1, 3);
   p.preempt_every_step = pick(0, 3) == 0;
   shape.num_ranks = pick(1, 3);

@@ -104,6 +104,7 @@ void ScenarioInterpreter::SetPolicy(const Args& args) {
   policy.max_queue = number("max_queue", 16);
   policy.max_queued_tokens = Get(args, "max_queued_tokens", 1000);
   policy.prefix_reuse = number("prefix_reuse", 1) != 0;
+  policy.max_prefix_imbalance = number("max_prefix_imbalance", 8);
   policy.max_in_flight = number("max_in_flight", 1);
   policy.preempt_every_step = number("preempt_every_step", 0) != 0;
   scheduler_ = std::make_unique<Scheduler>(policy);
@@ -185,7 +186,8 @@ std::vector<std::string> ScenarioInterpreter::Commit(const std::vector<std::stri
 std::vector<std::string> ScenarioInterpreter::Stats(const std::vector<std::string>& words) const {
   const SchedulerStats stats = scheduler_->Stats();
   const auto per_rank = [&stats](int32_t RankStats::*field) {
-    return absl::StrJoin(stats.ranks, ",", [field](std::string* out, const RankStats& r) { absl::StrAppend(out, r.*field); });
+    const auto append = [field](std::string* out, const RankStats& rank) { absl::StrAppend(out, rank.*field); };
+    return absl::StrJoin(stats.ranks, ",", append);
   };
   const std::map<std::string, std::string> values = {
       {"running", absl::StrCat(stats.running)},

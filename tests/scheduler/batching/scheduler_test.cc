@@ -40,7 +40,8 @@ StepResult Answer(const StepPlan& plan) {
 class SchedulerTest : public testing::Test {
  protected:
   void Start(Scheduler* scheduler, int32_t num_ranks = 1) {
-    scheduler->StartGroup({.epoch = 1, .num_ranks = num_ranks, .num_blocks = 64, .weights_version = 0}, kStart, &events_);
+    const GroupShape group{.epoch = 1, .num_ranks = num_ranks, .num_blocks = 64, .weights_version = 0};
+    scheduler->StartGroup(group, kStart, &events_);
   }
   std::vector<Event> events_;
 };
@@ -149,7 +150,8 @@ TEST(BatchingPolicyTest, SaysWhichValueIsWrong) {
   EXPECT_THAT(std::string(policy.Validate().message()), HasSubstr("max_model_len=1 must be at least 2"));
   policy = BatchingPolicy();
   policy.max_batched_tokens = 8;
-  EXPECT_THAT(std::string(policy.Validate().message()), HasSubstr("max_batched_tokens=8 must be at least max_num_seqs=64"));
+  EXPECT_THAT(std::string(policy.Validate().message()),
+              HasSubstr("max_batched_tokens=8 must be at least max_num_seqs=64"));
 }
 
 }  // namespace
