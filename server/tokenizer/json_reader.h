@@ -1,0 +1,53 @@
+// Typed reading of a parsed JSON file with errors that say where: "tokenizer.json: model.vocab: expected object, found
+// null".  A Field is a value (maybe absent) and its path.  It borrows the document; the document must outlive it.
+// Thread-compatible.  Never throws; copies no values but strings.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+// Bytes of a file's text that an error may quote, escaped: "é\n" becomes "\xc3\xa9\n", a long text ends in "...".
+std::string Quoted(absl::string_view text);
+
+class Field {
+ public:
+  // The whole document; `file` begins every message.
+  Field(const nlohmann::json* value, absl::string_view file) : value_(value), file_(file) {}
+
+  // Absent and null are the same: HuggingFace writes either.
+  bool present() const { return value_ != nullptr && !value_->is_null(); }
+  const nlohmann::json& value() const { return *value_; }  // REQUIRES: present()
+  Field operator[](absl::string_view key) const;            // absent if this is not an object
+  Field at(size_t index) const;                             // REQUIRES: an array longer than index
+  size_t size() const { return present() ? value_->size() : 0; }
+
+  // `what` tells what was expected, in words; what was found is added.
+  absl::Status Expected(absl::string_view what) const;
+  absl::Status Error(absl::string_view message) const;
+
+  absl::Status CheckObject() const;
+  absl::Status CheckArray() const;
+  absl::StatusOr<std::string> String() const;
+  absl::StatusOr<std::string> StringOr(absl::string_view fallback) const;
+  absl::StatusOr<bool> BoolOr(bool fallback) const;
+  // An integer in [low, high]; also one that was written as a float is refused.
+  absl::StatusOr<int64_t> Int(int64_t low, int64_t high) const;
+  absl::StatusOr<int64_t> IntOr(int64_t fallback, int64_t low, int64_t high) const;
+
+ private:
+  Field(const nlohmann::json* value, absl::string_view file, std::string path)
+      : value_(value), file_(file), path_(std::move(path)) {}
+
+  const nlohmann::json* value_;
+  absl::string_view file_;
+  std::string path_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,19 @@
+#include "server/tokenizer/model.h"
+
+#include "scheduler/base/status_macros.h"
+#include "server/tokenizer/bpe_model.h"
+#include "server/tokenizer/word_models.h"
+
+namespace switchyard {
+
+absl::StatusOr<std::unique_ptr<Model>> ParseModel(const Field& field) {
+  RETURN_IF_ERROR(field.CheckObject());
+  // Only BPE has merges; a file that names no type and has none is a Unigram, a WordPiece or a WordLevel.
+  ASSIGN_OR_RETURN(const std::string type, field["type"].StringOr(field["merges"].present() ? "BPE" : ""));
+  if (type == "BPE") return BpeModel::Parse(field);
+  if (type == "WordLevel") return ParseWordLevel(field);
+  if (type == "WordPiece") return ParseWordPiece(field);
+  return field["type"].Expected("BPE, WordPiece or WordLevel (other model types are not supported)");
+}
+
+}  // namespace switchyard

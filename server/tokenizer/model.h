@@ -1,0 +1,27 @@
+// A tokenizer's model: ids for one piece of text.  Const after construction, thread-safe.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/tokenizer/json_reader.h"
+#include "server/tokenizer/vocabulary.h"
+#include "server/tokenizer/work_guard.h"
+
+namespace switchyard {
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  // Appends the ids of one piece.  Cancelled when the guard says so.  REQUIRES: piece is valid UTF-8 and not empty.
+  virtual absl::Status Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const = 0;
+  virtual const Vocabulary& vocabulary() const = 0;
+};
+
+// BPE, WordLevel or WordPiece, by `type` (files of old leave it out: guessed as HuggingFace guesses).  Unigram is refused.
+absl::StatusOr<std::unique_ptr<Model>> ParseModel(const Field& field);
+
+}  // namespace switchyard

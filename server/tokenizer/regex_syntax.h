@@ -1,0 +1,28 @@
+// Rewrites an Oniguruma (Ruby syntax) pattern, which is what tokenizer.json holds, to PCRE2's syntax.  Pure function.
+//
+// Where the two differ, as measured against the `tokenizers` library:
+//   X{n,m}+     greedy repeat of a repeat, not possessive  ->  (?:X{n,m})+
+//   X{n}?       optional, not lazy                          ->  (?:X{n})?
+//   X{,m}       from zero                                   ->  X{0,m}
+//   \h \H       hexadecimal digit                           ->  [0-9A-Fa-f]
+//   \s \S       White_Space, without U+180E                 ->  \p{White_Space}
+//   \w \W       Alphabetic, M, Nd, Pc                       ->  a class of these
+//   \uHHHH      code point                                  ->  \x{HHHH}
+//   (?m)        `.` matches a newline                       ->  (?s)
+// `^` and `$` are line anchors there: compile with PCRE2_MULTILINE.  Sets inside sets and `&&` have no counterpart and
+// are refused.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+absl::StatusOr<std::string> OnigurumaToPcre2(absl::string_view pattern);
+
+// A pattern that matches exactly `text`.
+std::string EscapeForPcre2(absl::string_view text);
+
+}  // namespace switchyard

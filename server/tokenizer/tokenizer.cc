@@ -1,0 +1,146 @@
+#include "server/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "server/tokenizer/stream_decoder.h"
+#include "server/tokenizer/utf8.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{256} << 20;  // the largest seen in the wild is 35 MB
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  const auto size = static_cast<int64_t>(file.tellg());
+  if (size < 0 || size > static_cast<int64_t>(kMaxFileBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, " bytes, the limit is ", kMaxFileBytes));
+  }
+  std::string json(static_cast<size_t>(size), '\0');
+  file.seekg(0);
+  if (!file.read(json.data(), size)) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  return FromJson(json, path);
+}
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromJson(absl::string_view json, absl::string_view name) {
+  nlohmann::json document;
+  try {
+    // With exceptions, since only they tell where the text is wrong.
+    document = nlohmann::json::parse(json.begin(), json.end());
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not JSON: ", error.what()));
+  }
+  return Build(Field(&document, name));
+}
+
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Build(const Field& file) {
+  RETURN_IF_ERROR(file.CheckObject());
+  if (file["version"].present()) {
+    ASSIGN_OR_RETURN(const std::string version, file["version"].String());
+    if (version != "1.0") return file["version"].Expected("\"1.0\"");
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, ParseModel(file["model"]));
+  ASSIGN_OR_RETURN(std::unique_ptr<Normalizer> normalizer, ParseNormalizer(file["normalizer"]));
+  ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::Parse(file["added_tokens"], model->vocabulary(), normalizer.get()));
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(model), std::move(normalizer), std::move(added)));
+  ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(file["pre_tokenizer"]));
+  ASSIGN_OR_RETURN(tokenizer->post_processor_, ParsePostProcessor(file["post_processor"], tokenizer->id_end_));
+  ASSIGN_OR_RETURN(tokenizer->decoder_, ParseDecoder(file["decoder"]));
+  return tokenizer;
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Model> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added)
+    : model_(std::move(model)), normalizer_(std::move(normalizer)), added_(std::move(added)) {
+  const Vocabulary& vocabulary = model_->vocabulary();
+  vocab_size_ = static_cast<int32_t>(vocabulary.size());
+  id_end_ = vocabulary.id_end();
+  for (const AddedToken& token : added_.tokens()) {
+    vocab_size_ += vocabulary.TokenOf(token.id).empty();
+    id_end_ = std::max(id_end_, token.id + 1);
+  }
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, const EncodeOptions& options) const {
+  if (text.size() > options.max_text_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("text: ", text.size(), " bytes, the limit is ", options.max_text_bytes));
+  }
+  if (const size_t bad = FindInvalidUtf8(text); bad != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("text: not valid UTF-8 at byte ", bad));
+  }
+  WorkGuard guard(options.cancelled);
+  RETURN_IF_ERROR(guard.Ask());
+  std::vector<int32_t> ids;
+  if (options.add_special_tokens) ids = post_processor_.before;
+  std::vector<AddedTokens::Part> parts;
+  RETURN_IF_ERROR(added_.Split(text, /*normalized=*/false, options.allow_special, &guard, &parts));
+  for (const AddedTokens::Part& part : parts) {
+    if (part.id >= 0) {
+      ids.push_back(part.id);
+      continue;
+    }
+    NormalizedText piece{std::string(text.substr(part.begin, part.end - part.begin)), part.begin == 0};
+    if (normalizer_ != nullptr) RETURN_IF_ERROR(normalizer_->Apply(&piece));
+    RETURN_IF_ERROR(EncodeNormalized(std::move(piece), options.allow_special, &guard, &ids));
+  }
+  if (options.add_special_tokens) ids.insert(ids.end(), post_processor_.after.begin(), post_processor_.after.end());
+  return ids;
+}
+
+absl::Status Tokenizer::EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard,
+                                         std::vector<int32_t>* ids) const {
+  std::vector<AddedTokens::Part> parts;
+  RETURN_IF_ERROR(added_.Split(text.text, /*normalized=*/true, allow_special, guard, &parts));
+  if (parts.size() == 1 && parts[0].id < 0) return EncodePlain(std::move(text), guard, ids);
+  for (const AddedTokens::Part& part : parts) {
+    if (part.id >= 0) {
+      ids->push_back(part.id);
+      continue;
+    }
+    const bool starts_at_origin = text.starts_at_origin && part.begin == 0;
+    RETURN_IF_ERROR(EncodePlain({text.text.substr(part.begin, part.end - part.begin), starts_at_origin}, guard, ids));
+  }
+  return absl::OkStatus();
+}
+
+// What holds no added token any more.
+absl::Status Tokenizer::EncodePlain(NormalizedText text, WorkGuard* guard, std::vector<int32_t>* ids) const {
+  Pieces pieces;
+  pieces.spans.push_back({0, text.text.size()});
+  pieces.text = std::move(text.text);
+  pieces.starts_at_origin = text.starts_at_origin;
+  if (pre_tokenizer_ != nullptr) RETURN_IF_ERROR(pre_tokenizer_->Apply(guard, &pieces));
+  for (const Match span : pieces.spans) RETURN_IF_ERROR(model_->Tokenize(pieces.View(span), guard, ids));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Tokenizer::Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const {
+  StreamDecoder stream(this, skip_special_tokens);
+  std::string text;
+  for (const int32_t id : ids) RETURN_IF_ERROR(stream.Append(id, &text));
+  RETURN_IF_ERROR(stream.Flush(&text));
+  return text;
+}
+
+int32_t Tokenizer::TokenToId(absl::string_view token) const {
+  const int32_t added = added_.IdOf(token);
+  return added >= 0 ? added : model_->vocabulary().IdOf(token);
+}
+
+absl::string_view Tokenizer::IdToToken(int32_t id) const {
+  const AddedToken* added = added_.Find(id);
+  return added != nullptr ? absl::string_view(added->content) : model_->vocabulary().TokenOf(id);
+}
+
+absl::string_view Tokenizer::SpellingOf(int32_t id) const {
+  const AddedToken* added = added_.Find(id);
+  return added != nullptr ? absl::string_view(added->spelling) : model_->vocabulary().TokenOf(id);
+}
+
+}  // namespace switchyard
