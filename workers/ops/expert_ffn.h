@@ -34,7 +34,7 @@ struct ExpertFfnDesc {
   absl::Span<const Weight* const> gate_up;  // [El] each [2F, H] kGatedPanels
   absl::Span<const Weight* const> down;     // [El] each [H, F] kPanels
   absl::Span<const int64_t> offsets;        // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
-  absl::Span<const int32_t> x_rows;         // as in GroupedGemmDesc; empty: x is in expert order already
+  absl::Span<const int32_t> x_rows = {};    // as in GroupedGemmDesc; empty: x is in expert order already
   Isa isa = CurrentIsa();                   // tests only
 };
 

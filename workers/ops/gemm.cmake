@@ -1,2 +1,24 @@
-# Weights and matrix products.
+# Weights and matrix products.  Kernel files (kernels/*_cpu.cc) are compiled with flags of their own, those of plain
+# multiply-adds once per instruction set; gemm_kernels.cc chooses at run time.
 sy_library(sy_isa SRCS isa.cc DEPS sy_base absl::statusor absl::strings)
+sy_library(sy_ops_gemm
+           SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc grouped_gemm.cc weight.cc kernels/gemm_kernels.cc
+           DEPS sy_tensor sy_isa absl::span absl::status absl::statusor absl::strings)
+
+# sy_gemm_kernel(NAME SOURCE [flags ...])
+function(sy_gemm_kernel name source)
+  add_library(sy_gemm_${name} OBJECT kernels/${source})
+  target_link_libraries(sy_gemm_${name} PRIVATE sy_flags)
+  target_compile_definitions(sy_gemm_${name} PRIVATE SY_KERNEL_NS=${name})
+  target_compile_options(sy_gemm_${name} PRIVATE -O3 -Wno-psabi -Wno-maybe-uninitialized -Wno-uninitialized ${ARGN})
+  target_sources(sy_ops_gemm PRIVATE $<TARGET_OBJECTS:sy_gemm_${name}>)
+endfunction()
+
+sy_gemm_kernel(baseline gemm_fma_cpu.cc)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(avx512_flags -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+  sy_gemm_kernel(avx2 gemm_fma_cpu.cc -mavx2 -mfma -mf16c)
+  sy_gemm_kernel(avx512 gemm_fma_cpu.cc ${avx512_flags})
+  sy_gemm_kernel(avx512_bf16 gemm_avx512_bf16_cpu.cc ${avx512_flags} -mavx512bf16)
+  sy_gemm_kernel(amx gemm_amx_cpu.cc ${avx512_flags} -mamx-tile -mamx-bf16)
+endif()

@@ -42,7 +42,7 @@ struct GemmConfig {
   const char* kernel = "";      // which inner kernel: "amx_bf16", "avx512_bf16", "avx512", "avx2", "scalar"
   int64_t rows_per_task = 0;    // their activations stay in the L2 cache while weight panels pass by
   int64_t panels_per_task = 0;
-  std::string why;              // what decided each number, and what was turned down
+  std::string why = {};         // what decided each number, and what was turned down
 };
 // Pure.  A configuration changes speed, never bits.
 GemmConfig ChooseGemm(const GemmShape& shape);

@@ -19,7 +19,7 @@ namespace switchyard {
 struct GroupedGemmDesc {
   // If not empty: row i of the product is row x_rows[i] of x, so that tokens need not be copied into expert order first
   // (ExpertOrder::token).  [rows], each in [0, x.dim(0)).
-  absl::Span<const int32_t> x_rows;
+  absl::Span<const int32_t> x_rows = {};
   Isa isa = CurrentIsa();  // tests only
 };
 

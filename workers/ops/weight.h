@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,7 +33,7 @@ struct WeightDesc {
   WeightLayout layout = WeightLayout::kPanels;
   int64_t group_size = 0;  // of quantized weights' scales, along k; 0 = not quantized, and nothing else is supported yet
 
-  std::string ToString() const;  // "bf16 [2048, 1024] gated_panels"
+  std::string ToString() const;  // "bf16 [2048, 1024] gated"
 };
 
 // What the packed form takes: for memory plans.  REQUIRES: a valid desc.
@@ -47,8 +48,8 @@ class Weight {
   // The packed form in memory of somebody else that outlives this: 64-byte aligned, PackedBytes(desc) long.
   // With `packed` its contents are taken as they are, else as by the constructor.
   static Weight Over(const WeightDesc& desc, void* memory, bool packed);
-  Weight(Weight&&) = default;
-  Weight& operator=(Weight&&) = default;
+  Weight(Weight&& other) noexcept { *this = std::move(other); }
+  Weight& operator=(Weight&& other) noexcept;
 
   // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype, converted
   // to the weight's (rounded to nearest even).  Single-threaded.
@@ -74,7 +75,13 @@ class Weight {
   int64_t num_panels() const;
 
  private:
+  friend absl::StatusOr<Weight> PackWeight(const Stream&, const WeightDesc&, const TensorView&);
+
   void ZeroPadding();
+  absl::Status CheckRows(const char* what, int64_t first_row, const TensorView& rows) const;
+  // Where a row of [n, k] lives: its panel, its column there, and the address of that column's first element.
+  int64_t PanelOf(int64_t row) const;
+  int64_t ColumnOf(int64_t row) const;
   char* ColumnAt(int64_t row) const;
 
   WeightDesc desc_;

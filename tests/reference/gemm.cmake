@@ -1,0 +1,1 @@
+sy_library(sy_reference_gemm SRCS gemm.cc)

@@ -1,0 +1,34 @@
+#include "workers/ops/expert_ffn.h"
+
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/gemm_job.h"
+
+namespace switchyard {
+
+absl::Status GatedGemm(const Stream& stream, const TensorView& x, const Weight& gate_up, const TensorView& hidden,
+                       Isa isa) {
+  const Weight* const weights[] = {&gate_up};
+  const int64_t offsets[] = {0, hidden.rank() > 0 ? hidden.dim(0) : 0};
+  return GroupedGatedGemm(stream, {.isa = isa}, x, weights, offsets, hidden);
+}
+
+absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
+                              absl::Span<const Weight* const> gate_up, absl::Span<const int64_t> offsets,
+                              const TensorView& hidden) {
+  return RunGemmJob(stream, {.op = "gated_gemm",
+                             .x = x,
+                             .x_rows = desc.x_rows,
+                             .weights = gate_up,
+                             .offsets = offsets,
+                             .y = hidden,
+                             .gated = true,
+                             .isa = desc.isa});
+}
+
+absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden,
+                       const TensorView& y) {
+  RETURN_IF_ERROR(GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .isa = desc.isa}, x, desc.gate_up, desc.offsets, hidden));
+  return GroupedGemm(stream, {.isa = desc.isa}, hidden, desc.down, desc.offsets, y);
+}
+
+}  // namespace switchyard

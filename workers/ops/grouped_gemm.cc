@@ -1,0 +1,19 @@
+#include "workers/ops/grouped_gemm.h"
+
+#include "workers/ops/gemm_job.h"
+
+namespace switchyard {
+
+absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
+                         absl::Span<const Weight* const> experts, absl::Span<const int64_t> offsets,
+                         const TensorView& y) {
+  return RunGemmJob(stream, {.op = "grouped_gemm",
+                             .x = x,
+                             .x_rows = desc.x_rows,
+                             .weights = experts,
+                             .offsets = offsets,
+                             .y = y,
+                             .isa = desc.isa});
+}
+
+}  // namespace switchyard

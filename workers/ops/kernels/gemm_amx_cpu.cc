@@ -1,0 +1,139 @@
+// bf16 with AMX tiles: up to 2 × 2 tiles of 16 × 16 sums, 32 k an instruction.
+//
+// tdpbf16ps rounds differently from vdpbf16ps, so on a machine with AMX every bf16 product goes through tiles, one row
+// included: a tile with few rows costs little beside the memory that its weights come from.
+#include "workers/ops/kernels/gemm_kernels.h"
+#include "workers/ops/simd.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kTileK = 32;
+constexpr int64_t kTileBytes = 1024;
+constexpr int64_t kStepBytes = 2 * kTileBytes;  // of a panel, per 32 k
+constexpr int64_t kPrefetchBytes = 4096;
+
+// Tiles 0 1 / 2 3: sums, 4 5: rows of x, 6 7: the panel's halves.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t colsb[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// The rows that this thread's tiles are configured for; 0 = tiles are released.
+thread_local int64_t configured_rows = 0;
+
+void Configure(int64_t rows) {
+  if (rows == configured_rows) return;
+  const int64_t first = rows < kTileRows ? rows : kTileRows;
+  const int64_t second = rows - first;
+  const int64_t tile_rows[8] = {first, first, second, second, first, second, kTileRows, kTileRows};
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    config.rows[i] = static_cast<uint8_t>(tile_rows[i]);
+    config.colsb[i] = tile_rows[i] > 0 ? 64 : 0;
+  }
+  // g++ 12 takes only the first eight bytes for read and drops the other stores.
+  __asm__ volatile("" : : "r"(&config) : "memory");
+  _tile_loadconfig(&config);
+  configured_rows = rows;
+}
+
+void End() {
+  _tile_release();
+  configured_rows = 0;
+}
+
+SY_INLINE void PrefetchStep(const char* from) {
+#pragma GCC unroll 32
+  for (int64_t line = 0; line < kStepBytes; line += 64) _mm_prefetch(from + line, _MM_HINT_T0);
+}
+
+// 1 … 16 rows.
+void FewRows(const GemmBlockArgs& args) {
+  const char* a = static_cast<const char*>(args.a);
+  const char* b = static_cast<const char*>(args.b);
+  _tile_zero(0);
+  _tile_zero(1);
+  for (int64_t k = 0; k < args.padded_k; k += kTileK) {
+    PrefetchStep(b + kPrefetchBytes);
+    _tile_loadd(4, a, 64);
+    _tile_loadd(6, b, 128);
+    _tile_loadd(7, b + 64, 128);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    a += args.rows * 64;
+    b += kStepBytes;
+  }
+  float* c = static_cast<float*>(args.c);
+  _tile_stored(0, c, 128);
+  _tile_stored(1, c + 16, 128);
+}
+
+// 17 … 32 rows.
+void ManyRows(const GemmBlockArgs& args) {
+  const char* a = static_cast<const char*>(args.a);
+  const char* a2 = a + kTileRows * args.padded_k * 2;
+  const int64_t a2_step = (args.rows - kTileRows) * 64;
+  const char* b = static_cast<const char*>(args.b);
+  const char* ahead = args.prefetch_begin;
+  const int64_t ahead_step = (args.prefetch_end - args.prefetch_begin) / (args.padded_k / kTileK) / 64 * 64;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t k = 0; k < args.padded_k; k += kTileK) {
+    for (int64_t line = 0; line < ahead_step; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
+    ahead += ahead_step;
+    _tile_loadd(6, b, 128);
+    _tile_loadd(4, a, 64);
+    _tile_loadd(7, b + 64, 128);
+    _tile_loadd(5, a2, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    a += kTileBytes;
+    a2 += a2_step;
+    b += kStepBytes;
+  }
+  float* c = static_cast<float*>(args.c);
+  _tile_stored(0, c, 128);
+  _tile_stored(1, c + 16, 128);
+  _tile_stored(2, c + 16 * kGemmPanel, 128);
+  _tile_stored(3, c + 16 * kGemmPanel + 16, 128);
+}
+
+void Block(const GemmBlockArgs& args) {
+  Configure(args.rows);
+  if (args.rows > kTileRows) return ManyRows(args);
+  FewRows(args);
+}
+
+// Per 16 rows: [padded_k / 32][rows][32].
+void Pack(const GemmPackArgs& args) {
+  char* a = static_cast<char*>(args.a);
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const int64_t first = r / kTileRows * kTileRows;
+    const int64_t rows = args.rows - first < kTileRows ? args.rows - first : kTileRows;
+    const int64_t row = args.row_idx != nullptr ? args.row_idx[r] : r;
+    const auto* x = static_cast<const uint16_t*>(args.x) + row * args.x_stride;
+    char* to = a + first * args.padded_k * 2 + (r - first) * 64;
+    int64_t k = 0;
+    for (; k + kTileK <= args.k; k += kTileK, to += rows * 64) _mm512_storeu_si512(to, _mm512_loadu_si512(x + k));
+    if (k < args.k) {
+      const __mmask32 valid = (__mmask32{1} << (args.k - k)) - 1;
+      _mm512_storeu_si512(to, _mm512_maskz_loadu_epi16(valid, x + k));
+    }
+  }
+}
+
+}  // namespace
+
+const GemmKernel kAmxBf16GemmKernel = {
+    "amx_bf16", 2 * kTileRows, 2, Pack, Block, avx512::GemmEpilogue, nullptr, End};
+
+}  // namespace switchyard

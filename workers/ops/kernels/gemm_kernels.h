@@ -1,0 +1,77 @@
+// The inner kernels of the matrix products: one table per (instruction set, dtype), chosen by FindGemmKernel.
+//
+// Internal to workers/ops.  Kernel files include nothing but this and simd.h (see there why), so arguments are plain.
+// Words: an A block is up to `max_rows` rows of x in the order in which the kernel reads them, as dense as that allows;
+// a panel is 32 columns of a Weight (weight.h).  A kernel multiplies one A block with one panel over all of k.
+#pragma once
+
+#include <cstdint>
+
+namespace switchyard {
+
+inline constexpr int kGemmPanel = 32;     // = kPanelColumns
+inline constexpr int kGemmMaxRows = 32;   // of any kernel's A block
+inline constexpr int kGemmMaxPanels = 2;  // gate and up
+
+// Copies rows into an A block, converting them to what the kernel computes in.
+struct GemmPackArgs {
+  const void* x;            // first row, or row 0 of what row_idx counts
+  int64_t x_stride;         // elements
+  const int32_t* row_idx;   // [rows] or null: x's rows in order
+  int64_t rows;             // 1 … max_rows
+  int64_t k, padded_k;
+  void* a;                  // 64-byte aligned, rows * padded_k * a_bytes
+};
+
+struct GemmBlockArgs {
+  const void* a;
+  int64_t rows;          // 1 … max_rows
+  const void* b;         // one panel
+  int64_t padded_k;
+  void* c;               // [rows, 32] Acc, written; 64-byte aligned
+  // Another panel that will be wanted soon: bytes [begin, end) are prefetched while this one is multiplied.
+  const char* prefetch_begin;
+  const char* prefetch_end;
+};
+
+// From sums to y.  Not gated: y[:, column + i] (+)= c[0][:, i] + bias[column + i].  Gated: c[0] is gate, c[1] up, and
+// y = silu(gate) * up.
+struct GemmEpilogueArgs {
+  uint8_t dtype, y_dtype;  // DType; y_dtype is dtype or its accumulator
+  bool accumulate, gated;
+  const void* c;           // [1 or 2][rows, 32] Acc
+  int64_t rows;
+  int64_t columns;         // 1 … 32 of the panel exist
+  const void* bias;        // of the panel's first column, or null
+  void* y;                 // likewise, first row
+  int64_t y_stride;        // elements
+};
+
+struct GemmKernel {
+  const char* name;
+  int max_rows;
+  int a_bytes;  // per element of an A block
+  void (*pack)(const GemmPackArgs& args);
+  void (*block)(const GemmBlockArgs& args);
+  void (*epilogue)(const GemmEpilogueArgs& args);
+  void (*begin)();  // around a thread's series of blocks; may be null
+  void (*end)();
+};
+
+// The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.
+using GemmKernelRow = GemmKernel[4];
+
+namespace baseline {
+extern const GemmKernelRow kGemmKernels;
+}
+namespace avx2 {
+extern const GemmKernelRow kGemmKernels;
+}
+namespace avx512 {
+extern const GemmKernelRow kGemmKernels;
+void GemmEpilogue(const GemmEpilogueArgs& args);
+}
+extern const GemmKernel kAvx512Bf16GemmKernel;
+extern const GemmKernel kAmxBf16GemmKernel;
+
+}  // namespace switchyard

@@ -1,0 +1,197 @@
+#include "workers/ops/weight.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kPairedKMultiple = 32;  // a tile's depth
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+bool Paired(DType dtype) { return dtype == DType::kBf16; }
+int64_t PaddedK(const WeightDesc& desc) { return Paired(desc.dtype) ? RoundUp(desc.k, kPairedKMultiple) : desc.k; }
+int64_t PanelBytes(const WeightDesc& desc) { return PaddedK(desc) * kPanelColumns * DTypeBytes(desc.dtype); }
+int64_t NumPanels(const WeightDesc& desc) {
+  const int64_t parts = desc.layout == WeightLayout::kGatedPanels ? 2 : 1;
+  return parts * (RoundUp(desc.n / parts, kPanelColumns) / kPanelColumns);
+}
+
+// Elements from one k to the next of a column: they are (k / group) * group * 32 + k % group away from the column's start.
+int64_t Group(DType dtype) { return Paired(dtype) ? 2 : 1; }
+
+template <class To, class From>
+To Convert(From from) {
+  if constexpr (std::is_same_v<To, From>) {
+    return from;
+  } else if constexpr (std::is_same_v<From, double>) {
+    return To(static_cast<float>(from));
+  } else {
+    return To(static_cast<float>(from));
+  }
+}
+
+// Columns [0, count) of one panel, k in [k_begin, k_end), from rows `stride` apart.  k_begin is even.
+template <class To, class From>
+void PackBlock(const From* rows, int64_t stride, int64_t count, int64_t k_begin, int64_t k_end, To* column) {
+  constexpr int64_t kGroup = std::is_same_v<To, Bf16> ? 2 : 1;
+  for (int64_t c = 0; c < count; ++c) {
+    const From* from = rows + c * stride;
+    To* to = column + c * kGroup;
+    for (int64_t k = k_begin; k < k_end; ++k) {
+      to[(k / kGroup) * kGroup * kPanelColumns + k % kGroup] = Convert<To>(from[k]);
+    }
+  }
+}
+
+template <class Elem>
+void UnpackColumn(const Elem* column, int64_t k, Elem* row) {
+  constexpr int64_t kGroup = std::is_same_v<Elem, Bf16> ? 2 : 1;
+  for (int64_t i = 0; i < k; ++i) row[i] = column[(i / kGroup) * kGroup * kPanelColumns + i % kGroup];
+}
+
+}  // namespace
+
+std::string WeightDesc::ToString() const {
+  return absl::StrCat(DTypeName(dtype), " [", n, ", ", k, "]", layout == WeightLayout::kGatedPanels ? " gated" : "");
+}
+
+int64_t PackedBytes(const WeightDesc& desc) { return NumPanels(desc) * PanelBytes(desc); }
+
+Weight::Weight(const WeightDesc& desc, Device device)
+    : desc_(desc), backing_(WeightBacking::kOwned), buffer_(PackedBytes(desc), device), data_(buffer_.data()) {
+  SY_CHECK(IsFloating(desc.dtype));
+  SY_CHECK_GE(desc.n, 1);
+  SY_CHECK_GE(desc.k, 1);
+  SY_CHECK_EQ(desc.group_size, 0);
+  SY_CHECK(desc.layout == WeightLayout::kPanels || desc.n % 2 == 0);
+  ZeroPadding();
+}
+
+Weight Weight::Over(const WeightDesc& desc, void* memory, bool packed) {
+  SY_CHECK(memory != nullptr);
+  SY_CHECK_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0u);
+  Weight weight;
+  weight.desc_ = desc;
+  weight.backing_ = WeightBacking::kBorrowed;
+  weight.data_ = memory;
+  if (!packed) weight.ZeroPadding();
+  return weight;
+}
+
+Weight& Weight::operator=(Weight&& other) noexcept {
+  desc_ = std::exchange(other.desc_, WeightDesc());
+  backing_ = std::exchange(other.backing_, WeightBacking::kNone);
+  buffer_ = std::move(other.buffer_);
+  data_ = std::exchange(other.data_, nullptr);
+  return *this;
+}
+
+int64_t Weight::padded_k() const { return PaddedK(desc_); }
+int64_t Weight::panel_bytes() const { return PanelBytes(desc_); }
+int64_t Weight::num_panels() const { return NumPanels(desc_); }
+
+int64_t Weight::PanelOf(int64_t row) const {
+  if (!gated()) return row / kPanelColumns;
+  const int64_t half = desc_.n / 2;
+  return 2 * (row % half / kPanelColumns) + row / half;
+}
+
+int64_t Weight::ColumnOf(int64_t row) const { return (gated() ? row % (desc_.n / 2) : row) % kPanelColumns; }
+
+char* Weight::ColumnAt(int64_t row) const {
+  return static_cast<char*>(data_) + PanelOf(row) * panel_bytes() +
+         ColumnOf(row) * Group(dtype()) * DTypeBytes(dtype());
+}
+
+// Rows that never come (past n) and products that never count (past k).  The pages of a whole panel are touched only if it
+// is the last of its part.
+void Weight::ZeroPadding() {
+  const int64_t parts = gated() ? 2 : 1;
+  const int64_t columns = desc_.n / parts;
+  if (columns % kPanelColumns != 0) {
+    for (int64_t p = num_panels() - parts; p < num_panels(); ++p) {
+      std::memset(static_cast<char*>(data_) + p * panel_bytes(), 0, panel_bytes());
+    }
+  }
+  const int64_t full_k = desc_.k / Group(dtype()) * Group(dtype());
+  if (full_k == padded_k()) return;
+  const int64_t row_bytes = kPanelColumns * DTypeBytes(dtype());
+  for (int64_t p = 0; p < num_panels(); ++p) {
+    std::memset(static_cast<char*>(data_) + p * panel_bytes() + full_k * row_bytes, 0, (padded_k() - full_k) * row_bytes);
+  }
+}
+
+absl::Status Weight::CheckRows(const char* what, int64_t first_row, const TensorView& rows) const {
+  if (rows.rank() != 2 || rows.dim(1) != desc_.k || !IsFloating(rows.dtype())) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": rows must be floating [*, ", desc_.k, "], are ", rows.ToString()));
+  }
+  if (first_row < 0 || first_row + rows.dim(0) > desc_.n) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": rows [", first_row, ", ", first_row + rows.dim(0),
+                                                   ") are not all in ", desc_.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows) {
+  RETURN_IF_ERROR(CheckRows("PackRows", first_row, rows));
+  const int64_t end = first_row + rows.dim(0);
+  // So many k at a time that the block of the panel (4 KB or so) stays in the first cache while its columns are filled.
+  constexpr int64_t kBlock = 32;
+  VisitDType(dtype(), [&]<class To>() {
+    VisitDType(rows.dtype(), [&]<class From>() {
+      int64_t row = first_row;
+      while (row < end) {
+        int64_t count = std::min(kPanelColumns - ColumnOf(row), end - row);
+        if (gated() && row < desc_.n / 2) count = std::min(count, desc_.n / 2 - row);
+        const From* from = rows.row<From>(row - first_row);
+        To* column = reinterpret_cast<To*>(ColumnAt(row));
+        for (int64_t k = 0; k < desc_.k; k += kBlock) {
+          PackBlock<To>(from, rows.row_stride(), count, k, std::min(k + kBlock, desc_.k), column);
+        }
+        row += count;
+      }
+    });
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Weight::UnpackRows(int64_t first_row, const TensorView& rows) const {
+  RETURN_IF_ERROR(CheckRows("UnpackRows", first_row, rows));
+  if (rows.dtype() != dtype()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("UnpackRows: rows must be ", DTypeName(dtype()), ", are ", rows.ToString()));
+  }
+  VisitDType(dtype(), [&]<class Elem>() {
+    for (int64_t i = 0; i < rows.dim(0); ++i) {
+      UnpackColumn(reinterpret_cast<const Elem*>(ColumnAt(first_row + i)), desc_.k, rows.row<Elem>(i));
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, const TensorView& rows) {
+  if (desc.n < 1 || desc.k < 1 || !IsFloating(desc.dtype) || desc.group_size != 0 ||
+      (desc.layout == WeightLayout::kGatedPanels && desc.n % 2 != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("PackWeight: cannot pack ", desc.ToString(), ", group size ", desc.group_size));
+  }
+  if (rows.rank() != 2 || rows.dim(0) != desc.n) {
+    return absl::InvalidArgumentError(absl::StrCat("PackWeight: ", rows.ToString(), " is not ", desc.ToString()));
+  }
+  Weight weight(desc, stream.device());
+  RETURN_IF_ERROR(weight.CheckRows("PackWeight", 0, rows));
+  const int64_t chunk = 4 * kPanelColumns;
+  stream.pool().Run((desc.n + chunk - 1) / chunk, [&](int64_t i) {
+    SY_CHECK_OK(weight.PackRows(i * chunk, rows.Rows(i * chunk, std::min(chunk, desc.n - i * chunk))));
+  });
+  return weight;
+}
+
+}  // namespace switchyard
