@@ -5,9 +5,9 @@
 // decides (which layers are dense, which norm q and k get, defaults) is already decided in it; nothing behind it asks
 // for the family's name again, but for the names of its tensors (families/family.h).
 //
-// Errors are InvalidArgument (the file is wrong), NotFound (there is none) or Unimplemented (an architecture, activation
-// or RoPE that we do not run).  All problems of a file are reported together, one a line, each with the key, what was
-// expected and what stands there; a misspelled key is named with its nearest known one.
+// Errors are InvalidArgument (the file is wrong, or asks for what we do not run), NotFound (there is none) or
+// Unimplemented (an unknown architecture; a quantized checkpoint).  All problems of a file are reported together, each
+// with the key, what was expected and what stands there; a misspelled key is named with its nearest known one.
 // Does not do: weights (loader.h), the tokenizer (server), remote code (`auto_map` is refused).
 #pragma once
 
@@ -62,7 +62,7 @@ struct ModelConfig {
 
   double norm_eps = 1e-6;
   bool tie_embeddings = false;         // lm_head is the embedding table
-  DType file_dtype = DType::kBf16;     // what the file says its weights are; what --dtype=auto serves
+  std::optional<DType> file_dtype;     // what the file says its weights are
   std::vector<int32_t> eos_token_ids;  // of generation_config.json if it names any, else of config.json
   std::optional<int32_t> bos_token_id;
 
@@ -82,16 +82,5 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
 
 // The same from texts; generation_text may be empty.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl::string_view generation_text);
-
-// Bytes of one token's keys and values over all layers.
-int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);
-
-// Bytes of the weights that rank `rank` of `world` holds: its experts and the replicated rest.
-absl::StatusOr<int64_t> HeldWeightBytes(const ModelConfig& config, DType dtype, int rank, int world);
-
-// ResourceExhausted "config needs X GiB, worker has Y GiB" when the weights and kv_cache_bytes do not fit.  128-bit
-// arithmetic: a config of 10^9 layers is an answer, not an overflow.
-absl::Status CheckMemory(const ModelConfig& config, DType dtype, int rank, int world, int64_t kv_cache_bytes,
-                         int64_t worker_bytes);
 
 }  // namespace switchyard

@@ -1,18 +1,22 @@
 // Typed reads from one JSON object, collecting what is wrong instead of stopping at the first.
 //
 // Each getter returns its default when the key is absent or null, notes the problem when the value has the wrong type or
-// lies outside its range, and remembers the key as known.  Finish reports unknown keys only where they look like a
-// misspelling of a known one: configs carry many keys that do not concern inference.  Thread-compatible.
+// lies outside its range, and remembers the key as known.  CheckSpelling reports unknown keys only where they look like
+// a misspelling of a known one that is absent: configs carry many keys that do not concern inference.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
@@ -29,6 +33,8 @@ class ConfigReader {
 
   // True if the key is there and not null; notes it as known.
   bool Has(absl::string_view key);
+  // Notes keys as known that nobody reads.
+  void Know(absl::Span<const char* const> keys);
   // The first of `keys` that is present (older and newer spellings); all become known.
   std::string FirstOf(std::initializer_list<const char*> keys);
 
@@ -44,16 +50,18 @@ class ConfigReader {
 
   // Adds a problem: "<key>: <text>".
   void Problem(absl::string_view key, absl::string_view text);
-  // Takes over the problems of a reader of a nested object.
-  void Adopt(const ConfigReader& nested);
+  // Takes over the problems of a reader of a nested object, whose key is `prefix`.
+  void Adopt(absl::string_view prefix, const ConfigReader& nested);
+  // Adds a problem for each unknown key that is nearly a known, absent one.  Call when every key was read.
+  void CheckSpelling();
   bool ok() const { return problems_.empty(); }
 
-  // OK, or InvalidArgument with every problem on a line of its own.  A problem "missing" gets the nearest unknown key of
-  // the file as a hint.
+  // OK, or InvalidArgument with every problem on a line of its own: "<file>: <key>: <text>".
   absl::Status Finish() const;
 
  private:
   const nlohmann::json* Find(absl::string_view key);
+  void Missing(absl::string_view key);
   std::string NearestUnknown(absl::string_view key) const;
 
   const nlohmann::json& object_;

@@ -1,17 +1,21 @@
-// Loads a rank's weights from a checkpoint directory: each needed byte is read once, converted to the model's dtype and
-// packed on the way through a bounded staging buffer.
+// Loads a rank's weights from a checkpoint: each needed byte is read once, checked, converted to the model's dtype and
+// packed, through small staging buffers.
 //
 // Resident memory stays below the held weights + kStagingBytes + a few MB.  Several threads read and pack; LoadWeights
-// blocks until all is there.  Not cancellable but through `progress`.
-// Errors name file, tensor, expected and found; nothing half-loaded is returned.
+// blocks until all is there.
+// Errors name file, tensor, expected and found; nothing half-loaded is returned.  NaN and Inf weights are errors, as are
+// those that fp16 cannot hold.
+// Does not do: memory limits (memory_plan.h).
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
 #include "workers/model/weights.h"
@@ -19,19 +23,21 @@
 
 namespace switchyard {
 
-inline constexpr int64_t kStagingBytes = 32 << 20;
+inline constexpr int64_t kStagingBytes = 32 << 20;  // of all threads together
 
 struct LoadOptions {
-  DType dtype = DType::kBf16;  // to serve in; the files' own dtype may differ
-  int rank = 0;
-  int world = 1;
+  DType dtype = DType::kBf16;      // to serve in; the files' own may differ
+  std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
   int num_threads = 1;
-  // Called from the loading threads, one at a time, about every 250 ms and at the end.  false stops the load (Cancelled).
+  // Called by the loading threads, one at a time, every 250 ms or so and at the end.  false stops the load (Cancelled).
   absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };
 
-// REQUIRES: the checkpoint belongs to the config.  Logs a line a second once it has taken two, and one for tensors of the
-// checkpoint that the model does not use.
+// Logs a line every two seconds, and one for tensors of the checkpoint that the model does not use.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options);
+
+// What --dtype=NAME serves in: auto (the config's dtype, else that of the checkpoint's embedding), fp32, bf16, fp16, fp64.
+// InvalidArgument for another name.
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace switchyard

@@ -18,6 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
+#include "workers/model/model_dir.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard {
@@ -40,9 +42,8 @@ absl::StatusOr<DType> ParseSafetensorsDType(absl::string_view name);
 
 class SafetensorsFile {
  public:
-  // Opens and checks the header.  `display_name` stands for the file in messages (its name, not its path).
-  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path,
-                                                               const std::string& display_name);
+  // Opens `name` and checks its header.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const ModelDir& dir, const std::string& name);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
@@ -54,8 +55,6 @@ class SafetensorsFile {
   const std::vector<std::pair<std::string, TensorEntry>>& tensors() const { return tensors_; }
   // Reads exactly `bytes` bytes at `begin` of the file.  Blocks on the disk.  Thread-safe.
   absl::Status Read(int64_t begin, int64_t bytes, void* to) const;
-  // Tells the kernel that the range will not be needed again, so that the page cache can drop it.
-  void DropFromPageCache(int64_t begin, int64_t bytes) const;
 
  private:
   SafetensorsFile(std::string name, int fd, int64_t size) : name_(std::move(name)), fd_(fd), size_(size) {}
@@ -89,8 +88,12 @@ class Checkpoint {
   std::string Hash() const;
 
  private:
-  absl::Status OpenShards(const std::string& dir, const std::string& index_text);
-  absl::Status AddFile(const std::string& dir, const std::string& file_name);
+  using WeightMap = absl::flat_hash_map<std::string, std::string>;  // tensor → file
+
+  absl::Status OpenShards(const ModelDir& dir);
+  // Adds a file's tensors, of which each must be the one that `weight_map` puts there (empty: no index).
+  absl::Status AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map);
+  absl::Status CheckTotalSize(const nlohmann::json& index) const;
 
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // sorted by name
   absl::flat_hash_map<std::string, TensorLocation> tensors_;
@@ -98,8 +101,5 @@ class Checkpoint {
 
 // Checkpoint::Open(dir)->Hash().
 absl::StatusOr<std::string> WeightsHash(const std::string& dir);
-
-// A file's whole contents, at most max_bytes.  NotFound, or InvalidArgument "<file>: S bytes, limit L".
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, const std::string& display_name, int64_t max_bytes);
 
 }  // namespace switchyard

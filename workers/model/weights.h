@@ -1,11 +1,10 @@
-// The weights that one rank holds: replicated parts and its own experts, packed for the GEMMs.
+// The weights that one rank holds: the replicated parts and its own experts, packed for the GEMMs.
 //
 // Owned by the Model; filled once by the loader; const afterwards, so that any thread may read.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "workers/model/config.h"
@@ -14,36 +13,26 @@
 
 namespace switchyard {
 
-// Experts [begin, end) of every layer.
-struct ExpertRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t count() const { return end - begin; }
-};
-
-// Rank `rank`'s experts: ⌈E/R⌉ each, in order; the last ranks may have fewer, or none.
-ExpertRange ExpertsOfRank(int64_t num_experts, int rank, int world);
-
 struct AttentionWeights {
-  Tensor norm;             // [H] gamma before attention
-  Weight qkv;              // [N*D + 2*Nkv*D, H]: rows of q, then k, then v
-  Tensor qkv_bias;         // [N*D + 2*Nkv*D] or empty
-  Tensor q_norm, k_norm;   // [D], or [N*D] and [Nkv*D], or empty
-  Weight o;                // [H, N*D]
-  Tensor o_bias;           // [H] or empty
+  Tensor norm;            // [H] gamma before attention
+  Weight qkv;             // [N*D + 2*Nkv*D, H]: rows of q, then k, then v
+  Tensor qkv_bias;        // [N*D + 2*Nkv*D]; empty: none
+  Tensor q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]; empty: none
+  Weight o;               // [H, N*D]
+  Tensor o_bias;          // [H]; empty: none
 };
 
 // A SwiGLU feed-forward: an expert, a shared expert or a dense MLP.
 struct FfnWeights {
-  Weight gate_up;  // gate and up fused in the order that GatedFfn wants (weight.h)
+  Weight gate_up;  // [2F, H] gated panels
   Weight down;     // [H, F]
 };
 
 struct MoeWeights {
-  Weight router;                    // [E, H]
-  std::vector<FfnWeights> experts;  // [El] of ExpertsOfRank
+  Weight router;                     // [E, H]
+  std::vector<FfnWeights> experts;   // [El] the residents, by slot
   std::optional<FfnWeights> shared;
-  Weight shared_gate;               // [1, H] if shared
+  Weight shared_gate;                // [1, H] if shared
 };
 
 struct LayerWeights {
@@ -54,13 +43,18 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  ExpertRange experts;
-  Tensor embedding;                 // [V, H]
-  std::vector<LayerWeights> layers; // [L]
-  Tensor final_norm;                // [H]
-  Weight lm_head;                   // [V, H]
+  std::vector<int32_t> residents;    // [El] experts that this rank holds, of every MoE layer
+  Tensor embedding;                  // [V, H]; empty if tied: rows come from lm_head then
+  std::vector<LayerWeights> layers;  // [L]
+  Tensor final_norm;                 // [H]
+  Weight lm_head;                    // [V, H]
 
+  // As held, packed.
   int64_t bytes() const;
 };
+
+// Memory for everything that a rank with these residents holds; contents are undefined until the loader has filled it.
+// REQUIRES: residents are experts of the config; CheckMemory has passed.
+ModelWeights AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents);
 
 }  // namespace switchyard

@@ -4,9 +4,8 @@
 // A family is a constant table of two functions and a naming; it has no state and knows nothing of running a model.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -15,15 +14,25 @@
 
 namespace switchyard {
 
-// Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  Each role has its spellings, the
-// published one first; a checkpoint uses either per-expert tensors or fused ones.
+// Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  A
+// checkpoint uses either per-expert tensors or fused ones.
 struct MoeNaming {
-  std::vector<const char*> router;         // [E, H]
-  std::vector<const char*> expert_gate;    // [F, H]
-  std::vector<const char*> expert_up;      // [F, H]
-  std::vector<const char*> expert_down;    // [H, F]
-  std::vector<const char*> fused_gate_up;  // [E, 2F, H], gate rows first
-  std::vector<const char*> fused_down;     // [E, H, F]
+  std::array<const char*, 2> router;  // [E, H]; the second spelling may be null
+  const char* expert_gate;            // [F, H]
+  const char* expert_up;              // [F, H]
+  const char* expert_down;            // [H, F]
+  const char* fused_gate_up;          // [E, 2F, H], gate rows first
+  const char* fused_down;             // [E, H, F]
+};
+
+// Of the Qwen families and OLMoE, and of everything that transformers v5 holds in memory.
+inline constexpr MoeNaming kMlpExpertsNaming = {
+    .router = {"model.layers.{i}.mlp.gate.weight", nullptr},
+    .expert_gate = "model.layers.{i}.mlp.experts.{e}.gate_proj.weight",
+    .expert_up = "model.layers.{i}.mlp.experts.{e}.up_proj.weight",
+    .expert_down = "model.layers.{i}.mlp.experts.{e}.down_proj.weight",
+    .fused_gate_up = "model.layers.{i}.mlp.experts.gate_up_proj",
+    .fused_down = "model.layers.{i}.mlp.experts.down_proj",
 };
 
 struct ModelFamily {
@@ -44,6 +53,10 @@ extern const ModelFamily kOlmoeFamily;
 absl::Span<const ModelFamily* const> ModelFamilies();
 // nullptr if there is none of that name.
 const ModelFamily* FindFamily(absl::string_view model_type);
+
+inline constexpr int64_t kMaxExperts = 65536;
+inline constexpr int64_t kMaxIntermediate = 1 << 20;
+inline constexpr int64_t kMaxWindow = 1 << 30;
 
 // Pieces that several families share.
 // Which layers are MoE by mlp_only_layers and decoder_sparse_step (Qwen).

@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""Makes the tiny checkpoints of fixtures.py and their goldens with HuggingFace transformers on CPU.
+
+    python3 make.py [NAME ...]        (needs torch, transformers, safetensors; about a minute a fixture)
+
+Each directory is a checkpoint as it is found in the wild plus goldens.safetensors:
+  logits.{i}.tokens [S] and logits.{i}.values [S, V]   full logits, fp32, of a few prompts
+  greedy.{i}.prompt [S] and greedy.{i}.tokens [64]     greedy continuations
+Weights are wide (logits spread by about ten) and lie on a coarse grid, so that they compress.  Prompts are chosen from
+random candidates so that a comparison can be exact: the best two logits of every greedy step differ by MIN_GAP, at least
+MIN_DISTINCT tokens are different, and no router decision is closer than MIN_MARGIN (MIN_MARGIN_LOGITS for the prompts
+that bf16 has to match, too).
+"""
+import json
+import os
+import re
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from fixtures import COMMON, FIXTURES
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GREEDY_LENGTHS = [1, 6, 7, 8, 15, 16, 17, 33, 48, 511, 513]
+GREEDY_TOKENS = 64
+LOGITS_LENGTHS = [5, 9, 12, 40]
+BF16_LENGTHS = 12          # prompts up to this length must have wide router margins
+MIN_GAP, MIN_DISTINCT, MIN_MARGIN, MIN_MARGIN_LOGITS = 2e-3, 16, 1e-4, 0.15
+GRID = 8
+TIED_STD = 0.25
+
+
+def grid_normal(shape, std, generator):
+    """Normal values, rounded to multiples of std / GRID."""
+    return (torch.randn(shape, generator=generator) * GRID).round() * (std / GRID)
+
+
+def fill(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for name, p in sorted(model.named_parameters()):
+        fan_in = p.shape[-1]
+        if "norm" in name:
+            value = 1.0 + grid_normal(p.shape, 0.25, generator)
+            if "q_norm" in name or "k_norm" in name:
+                value = value * 1.25
+            if name == "model.norm.weight" and model.config.tie_word_embeddings:
+                value = value * (8.0 / fan_in**0.5 / TIED_STD)
+        elif "bias" in name:
+            value = grid_normal(p.shape, 0.5, generator)
+        elif "lm_head" in name:
+            value = grid_normal(p.shape, 8.0 / fan_in**0.5, generator)
+        elif "embed" in name:
+            # Small where it is tied: a token's own embedding must not decide what follows it.
+            value = grid_normal(p.shape, TIED_STD if model.config.tie_word_embeddings else 1.0, generator)
+        elif "mlp.gate.weight" in name:
+            value = grid_normal(p.shape, 4.0 / fan_in**0.5, generator)
+        elif "q_proj" in name or "k_proj" in name:
+            value = grid_normal(p.shape, 1.5 / fan_in**0.5, generator)
+        else:
+            value = grid_normal(p.shape, 1.25 / fan_in**0.5, generator)
+        # Every dtype of the files must hold the value exactly, so that all of them have the same goldens.
+        value = value.to(torch.bfloat16).to(torch.float32)
+        p.data.copy_(value.to(torch.float16).to(torch.float32))
+
+
+def make_config(fixture):
+    settings = dict(COMMON, **fixture.config)
+    rope = settings.pop("rope", {"rope_type": "default"})
+    theta = settings.pop("rope_theta")
+    config = AutoConfig.for_model(fixture.model_type, **settings, rope_parameters=dict(rope, rope_theta=theta))
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    return config
+
+
+def write_config(fixture, config, path):
+    settings = dict(COMMON, **fixture.config)
+    rope = settings.pop("rope", None)
+    theta = settings.pop("rope_theta")
+    out = {"architectures": [config.architectures[0]], "model_type": fixture.model_type, **settings}
+    if fixture.config_style == "v5":
+        out["dtype"] = fixture.dtype
+        out["rope_parameters"] = dict(rope or {"rope_type": "default"}, rope_theta=theta)
+        if fixture.model_type in ("qwen2_moe",):
+            out["layer_types"] = config.layer_types
+        out["transformers_version"] = "5.0.0"
+    else:
+        out["torch_dtype"] = fixture.dtype
+        out["rope_theta"] = theta
+        out["rope_scaling"] = rope
+        out["transformers_version"] = "4.51.0"
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(out, f, indent=2)
+        f.write("\n")
+    with open(os.path.join(path, "generation_config.json"), "w") as f:
+        json.dump({"eos_token_id": [2, 3], "do_sample": True}, f)
+        f.write("\n")
+
+
+def per_expert(fixture, state):
+    """The published names: one tensor per expert, and Mixtral's own for its MoE block."""
+    out = {}
+    mixtral = fixture.model_type == "mixtral"
+    for name, value in state.items():
+        block = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        stem = block[:block.rfind(".")]
+        if name.endswith("experts.gate_up_proj"):
+            for e in range(value.shape[0]):
+                gate, up = value[e].chunk(2)
+                out[f"{stem}.{e}.{'w1' if mixtral else 'gate_proj'}.weight"] = gate.contiguous()
+                out[f"{stem}.{e}.{'w3' if mixtral else 'up_proj'}.weight"] = up.contiguous()
+        elif name.endswith("experts.down_proj"):
+            for e in range(value.shape[0]):
+                out[f"{stem}.{e}.{'w2' if mixtral else 'down_proj'}.weight"] = value[e].contiguous()
+        else:
+            out[block] = value
+    return out
+
+
+def write_weights(fixture, model, path):
+    dtype = getattr(torch, fixture.dtype)
+    state = {k: v.detach().to(dtype).contiguous() for k, v in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        state.pop("lm_head.weight", None)
+    if fixture.experts == "each":
+        state = per_expert(fixture, state)
+    if fixture.shards == 1:
+        save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+        return
+    names = sorted(state)
+    weight_map = {}
+    for s in range(fixture.shards):
+        file = f"model-{s + 1:05d}-of-{fixture.shards:05d}.safetensors"
+        part = {n: state[n] for i, n in enumerate(names) if i % fixture.shards == s}
+        save_file(part, os.path.join(path, file), metadata={"format": "pt"})
+        weight_map.update({n: file for n in part})
+    total = sum(v.numel() * v.element_size() for v in state.values())
+    with open(os.path.join(path, "model.safetensors.index.json"), "w") as f:
+        json.dump({"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}, f, indent=0)
+        f.write("\n")
+
+
+class RouterMargins:
+    """Smallest distance between the last chosen and the first rejected router logit, per sequence of the batch."""
+
+    def __init__(self, model):
+        self.top_k = model.config.num_experts_per_tok
+        self.handles = [m.register_forward_hook(self.hook) for n, m in model.named_modules()
+                        if re.fullmatch(r"model\.layers\.\d+\.mlp\.gate", n)]
+        self.reset(1)
+
+    def reset(self, batch):
+        self.batch = batch
+        self.smallest = torch.full((batch,), float("inf"))
+
+    def hook(self, module, args, output):
+        logits = args[0].reshape(-1, args[0].shape[-1]) @ module.weight.t()
+        best = logits.sort(dim=-1, descending=True).values
+        margin = (best[:, self.top_k - 1] - best[:, self.top_k]).reshape(self.batch, -1).min(dim=1).values
+        self.smallest = torch.minimum(self.smallest, margin)
+
+
+@torch.no_grad()
+def greedy(model, margins, prompts):
+    margins.reset(prompts.shape[0])
+    out = model(prompts, use_cache=True)
+    tokens, gap = [], torch.full((prompts.shape[0],), float("inf"))
+    for _ in range(GREEDY_TOKENS):
+        best = out.logits[:, -1].topk(2, dim=-1)
+        gap = torch.minimum(gap, best.values[:, 0] - best.values[:, 1])
+        tokens.append(best.indices[:, :1])
+        out = model(tokens[-1], past_key_values=out.past_key_values, use_cache=True)
+    tokens = torch.cat(tokens, dim=1)
+    distinct = torch.tensor([len(set(t.tolist())) for t in tokens])
+    good = (gap >= MIN_GAP) & (distinct >= MIN_DISTINCT) & (margins.smallest >= MIN_MARGIN)
+    return tokens, good
+
+
+@torch.no_grad()
+def make_goldens(model, seed):
+    generator = torch.Generator().manual_seed(seed + 1000)
+    vocab = model.config.vocab_size
+    margins = RouterMargins(model)
+    goldens = {}
+    found = 0
+    for length in GREEDY_LENGTHS:
+        tries = 6 if length > 100 else 24
+        for _ in range(40):
+            prompts = torch.randint(0, vocab, (tries, length), generator=generator)
+            tokens, good = greedy(model, margins, prompts)
+            if good.any():
+                i = int(good.nonzero()[0])
+                goldens[f"greedy.{found}.prompt"] = prompts[i].to(torch.int32).clone()
+                goldens[f"greedy.{found}.tokens"] = tokens[i].to(torch.int32).clone()
+                found += 1
+                break
+        else:
+            print(f"  no greedy prompt of length {length}", flush=True)
+    if found < 8:
+        return None
+    for i, length in enumerate(LOGITS_LENGTHS):
+        need = MIN_MARGIN_LOGITS if length <= BF16_LENGTHS else MIN_MARGIN
+        for _ in range(200):
+            prompts = torch.randint(0, vocab, (256, length), generator=generator)
+            margins.reset(len(prompts))
+            logits = model(prompts).logits
+            best = int(margins.smallest.argmax())
+            if margins.smallest[best] >= need:
+                break
+        else:
+            return None
+        goldens[f"logits.{i}.tokens"] = prompts[best].to(torch.int32).clone()
+        goldens[f"logits.{i}.values"] = logits[best].clone()
+    return goldens
+
+
+@torch.no_grad()
+def report(path, goldens):
+    """The directory as transformers itself loads it must give the goldens; also what bf16 costs there."""
+    for dtype in (torch.float32, torch.bfloat16):
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+        worst = {}
+        for i, length in enumerate(LOGITS_LENGTHS):
+            values = goldens[f"logits.{i}.values"]
+            again = model(goldens[f"logits.{i}.tokens"][None].long()).logits[0].float()
+            worst[length] = float((again - values).abs().max() / values.abs().max())
+        print("  reloaded as", dtype, {k: f"{v:.1e}" for k, v in worst.items()}, flush=True)
+        if dtype == torch.float32 and max(worst.values()) > 1e-5:
+            sys.exit(f"{path}: transformers reads the directory differently")
+
+
+def main():
+    torch.set_num_threads(1)
+    wanted = sys.argv[1:]
+    for fixture in FIXTURES:
+        if wanted and fixture.name not in wanted:
+            continue
+        print(fixture.name, flush=True)
+        for seed in range(fixture.seed, fixture.seed + 20):
+            model = AutoModelForCausalLM.from_config(make_config(fixture)).float().eval()
+            fill(model, seed)
+            goldens = make_goldens(model, seed)
+            if goldens is not None:
+                break
+            print(f"  seed {seed} has too few prompts", flush=True)
+        else:
+            sys.exit(f"{fixture.name}: no seed works")
+        path = os.path.join(HERE, fixture.name)
+        os.makedirs(path, exist_ok=True)
+        config = model.config
+        config.architectures = [type(model).__name__]
+        write_config(fixture, config, path)
+        write_weights(fixture, model, path)
+        save_file({k: v.contiguous() for k, v in goldens.items()}, os.path.join(path, "goldens.safetensors"))
+        print(f"  seed {seed}:", sum(k.endswith(".prompt") for k in goldens), "greedy prompts,",
+              sum(os.path.getsize(os.path.join(path, f)) for f in os.listdir(path)) // 1024, "KB", flush=True)
+        report(path, goldens)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+// Files and directories: what is refused, with what words, and that the bytes come back.
+#include "workers/model/safetensors.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/model/checkpoint_writer.h"
+#include "tests/workers/model/temp_dir.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string LittleEndian(uint64_t value) {
+  std::string out;
+  for (int i = 0; i < 8; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+  return out;
+}
+
+std::string OneTensor(const std::string& name, float value = 1) {
+  return SafetensorsBytes({{name, FloatTensor("F32", {2}, {value, 2})}});
+}
+
+std::string Index(const std::string& weight_map, const std::string& metadata = "{}") {
+  return absl::StrCat(R"({"metadata":)", metadata, R"(,"weight_map":)", weight_map, "}");
+}
+
+std::string OpenError(const TempDir& dir) {
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  return checkpoint.ok() ? "no error" : std::string(checkpoint.status().message());
+}
+
+TEST(SafetensorsTest, HeaderLengths) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "header length needs 8 bytes, which exceeds file size 0"},
+      {"1234567", "header length needs 8 bytes, which exceeds file size 7"},
+      {LittleEndian(0), "header length 0"},
+      {LittleEndian(1), "header length 1 exceeds file size 8"},
+      {LittleEndian(3) + "{}", "header length 3 exceeds file size 10"},
+      {LittleEndian(UINT64_MAX) + "{}", "header length 18446744073709551615 exceeds file size 10"},
+      {LittleEndian(UINT64_MAX - 7) + "{}", "header length 18446744073709551608 exceeds file size 10"},
+      {LittleEndian(int64_t{1} << 63) + "{}", "exceeds file size 10"},
+      {"GGUF\3\0\0\0 and more", "unsupported format; only safetensors"},
+      {std::string("PK\x03\x04 a zip of pickles", 22), "unsupported format; only safetensors"},
+      {std::string("\x80\x02}q\x01 pickle", 13), "unsupported format; only safetensors"},
+  };
+  for (const auto& [bytes, message] : cases) {
+    TempDir dir;
+    dir.Write("model.safetensors", bytes);
+    EXPECT_THAT(OpenError(dir), AllOf(HasSubstr("shard model.safetensors: "), HasSubstr(message)));
+  }
+}
+
+TEST(SafetensorsTest, OverlongHeaderIsRefusedBeforeItIsRead) {
+  TempDir dir;
+  dir.Write("model.safetensors", LittleEndian(25'000'001) + "{}");
+  std::filesystem::resize_file(dir.File("model.safetensors"), 30'000'000);
+  EXPECT_THAT(OpenError(dir), HasSubstr("header length 25000001 exceeds limit 25000000"));
+}
+
+TEST(SafetensorsTest, ReadsBackWhatWasWritten) {
+  TempDir dir;
+  dir.Write("model.safetensors", SafetensorsBytes({{"a", FloatTensor("F32", {2, 2}, {1, 2, 3, 4})},
+                                                   {"b", FloatTensor("BF16", {3}, {5, 6, 7})}}));
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(checkpoint->TensorNames(), ElementsAre("a", "b"));
+  const TensorLocation a = checkpoint->Find("a");
+  EXPECT_THAT(a.entry->shape, ElementsAre(2, 2));
+  float values[4];
+  ASSERT_TRUE(a.file->Read(a.entry->begin, a.entry->bytes, values).ok());
+  EXPECT_THAT(values, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(checkpoint->Find("c").file, nullptr);
+  EXPECT_EQ(*ParseSafetensorsDType(checkpoint->Find("b").entry->dtype), DType::kBf16);
+  EXPECT_EQ(ParseSafetensorsDType("F8_E4M3").status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(SafetensorsTest, FileThatShrinksGivesAnErrorAndNoSignal) {
+  TempDir dir;
+  dir.Write("model.safetensors", OneTensor("a"));
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok());
+  std::filesystem::resize_file(dir.File("model.safetensors"), 100);
+  const TensorLocation a = checkpoint->Find("a");
+  float values[2];
+  const absl::Status status = a.file->Read(a.entry->begin, 8, values);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("became shorter"));
+}
+
+TEST(SafetensorsTest, Shards) {
+  TempDir dir;
+  dir.Write("model-a.safetensors", OneTensor("a"));
+  dir.Write("model-b.safetensors", OneTensor("b"));
+  dir.Write("unrelated.safetensors", "rubbish that no index names");
+  dir.Write("model.safetensors.index.json",
+            Index(R"({"a":"model-a.safetensors","b":"model-b.safetensors"})", R"({"total_size":16})"));
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->files().size(), 2u);
+  EXPECT_EQ(checkpoint->Find("b").file->name(), "model-b.safetensors");
+}
+
+TEST(SafetensorsTest, BadIndexes) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"[]", "weight_map is missing or no object"},
+      {"{}", "weight_map is missing or no object"},
+      {"{\"weight_map\":", "model.safetensors.index.json: syntax error at byte 15"},
+      {Index("[]"), "weight_map is missing or no object"},
+      {Index("{}"), "weight_map is empty"},
+      {Index(R"({"a":1})"), "weight_map[\"a\"] is no string"},
+      {Index(R"({"a":"s.safetensors","a":"s.safetensors"})"), "duplicate key \"a\""},
+      {Index(R"({"a":"../x.safetensors"})"), "shard ../x.safetensors: \"../x.safetensors\" is not a plain file name"},
+      {Index(R"({"a":"/etc/passwd"})"), "shard /etc/passwd: \"/etc/passwd\" is not a plain file name"},
+      {Index(R"({"a":"sub/s.safetensors"})"), "is not a plain file name"},
+      {Index(R"({"a":".."})"), "is not a plain file name"},
+      {Index(R"({"a":""})"), "is not a plain file name"},
+      {Index(R"({"a":"s.safetensors\u0000"})"), "is not a plain file name"},
+      {Index(R"({"a":"pytorch_model.bin"})"), "shard pytorch_model.bin: unsupported format; only safetensors"},
+      {Index(R"({"a":"gone.safetensors"})"), "shard gone.safetensors: gone.safetensors: no such file"},
+      {Index(R"({"a":"s.safetensors","b":"s.safetensors"})"),
+       "shard s.safetensors: tensor \"b\": the index puts it here, it is missing"},
+      {Index(R"({"a":"s.safetensors","b":"t.safetensors"})"), "shard t.safetensors: tensor \"a\": the index puts it into s.safetensors"},
+      {Index(R"({"b":"u.safetensors"})"), "shard u.safetensors: tensor \"c\": the index does not name it"},
+      {Index(R"({"a":"s.safetensors"})", R"({"total_size":9})"), "total_size is 9, the shards hold 8 bytes"},
+      {Index(R"({"a":"s.safetensors"})", R"({"total_size":"8"})"), "total_size is \"8\", the shards hold 8 bytes"},
+  };
+  for (const auto& [index, message] : cases) {
+    TempDir dir;
+    dir.Write("s.safetensors", OneTensor("a"));
+    dir.Write("t.safetensors", SafetensorsBytes({{"a", FloatTensor("F32", {1}, {1})}, {"b", FloatTensor("F32", {1}, {1})}}));
+    dir.Write("u.safetensors", SafetensorsBytes({{"b", FloatTensor("F32", {1}, {1})}, {"c", FloatTensor("F32", {1}, {1})}}));
+    dir.Write("model.safetensors.index.json", index);
+    EXPECT_THAT(OpenError(dir), HasSubstr(message)) << index;
+  }
+}
+
+TEST(SafetensorsTest, OtherFormatsAndNoModel) {
+  for (const char* name : {"pytorch_model.bin", "consolidated.00.pth", "model.pt", "model.Q4_K_M.gguf"}) {
+    TempDir dir;
+    dir.Write(name, "anything");
+    EXPECT_THAT(OpenError(dir), AllOf(HasSubstr(name), HasSubstr("unsupported format; only safetensors")));
+    const auto file = Checkpoint::Open(dir.File(name));
+    EXPECT_THAT(std::string(file.status().message()), HasSubstr("unsupported format; only safetensors"));
+  }
+  TempDir dir;
+  EXPECT_THAT(OpenError(dir), HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
+  EXPECT_EQ(Checkpoint::Open(dir.File("gone")).status().code(), absl::StatusCode::kNotFound);
+  dir.Write("model.safetensors", OneTensor("a"));
+  EXPECT_THAT(std::string(Checkpoint::Open(dir.File("model.safetensors")).status().message()),
+              HasSubstr("is a file; give the directory"));
+}
+
+TEST(SafetensorsTest, NothingButRegularFilesInsideTheDirectory) {
+  TempDir outside;
+  outside.Write("secret.safetensors", OneTensor("a"));
+  {
+    TempDir dir;
+    std::filesystem::create_symlink(outside.File("secret.safetensors"), dir.File("model.safetensors"));
+    EXPECT_THAT(OpenError(dir), HasSubstr("its link leads out of the model directory"));
+  }
+  {
+    TempDir dir;
+    ASSERT_EQ(mkfifo(dir.File("model.safetensors").c_str(), 0600), 0);
+    EXPECT_THAT(OpenError(dir), HasSubstr("not a regular file"));  // and it did not wait for a writer
+  }
+  {
+    TempDir dir;
+    std::filesystem::create_directory(dir.File("model.safetensors"));
+    EXPECT_THAT(OpenError(dir), HasSubstr("not a regular file"));
+  }
+}
+
+// The Hugging Face cache: models--x/snapshots/<revision>/model.safetensors -> ../../blobs/<hash>.
+TEST(SafetensorsTest, LinksOfACacheSnapshotAreFollowed) {
+  TempDir dir;
+  std::filesystem::create_directories(dir.File("blobs"));
+  std::filesystem::create_directories(dir.File("snapshots/abc"));
+  dir.Write("blobs/0123", OneTensor("a"));
+  std::filesystem::create_symlink("../../blobs/0123", dir.File("snapshots/abc/model.safetensors"));
+  const auto checkpoint = Checkpoint::Open(dir.File("snapshots/abc"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->files().size(), 1u);
+}
+
+TEST(SafetensorsTest, HashFollowsNamesSizesAndHeaders) {
+  TempDir a, same, other_data, other_name, other_size;
+  a.Write("model.safetensors", OneTensor("a"));
+  same.Write("model.safetensors", OneTensor("a"));
+  other_data.Write("model.safetensors", OneTensor("a", 5));
+  other_name.Write("model.safetensors", OneTensor("b"));
+  other_size.Write("model.safetensors", SafetensorsBytes({{"a", FloatTensor("F32", {3}, {1, 2, 3})}}));
+  const std::string hash = *WeightsHash(a.path());
+  EXPECT_EQ(hash.size(), 32u);
+  EXPECT_EQ(hash, *WeightsHash(same.path()));
+  EXPECT_EQ(hash, *WeightsHash(other_data.path()));  // weights themselves are not read
+  EXPECT_NE(hash, *WeightsHash(other_name.path()));
+  EXPECT_NE(hash, *WeightsHash(other_size.path()));
+}
+
+}  // namespace
+}  // namespace switchyard

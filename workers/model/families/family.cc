@@ -1,0 +1,63 @@
+#include "workers/model/families/family.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "workers/model/strict_json.h"
+#include "workers/ops/router.h"
+
+namespace switchyard {
+namespace {
+
+constexpr const ModelFamily* kFamilies[] = {&kMixtralFamily, &kQwen2MoeFamily, &kQwen3MoeFamily, &kOlmoeFamily};
+
+}  // namespace
+
+absl::Span<const ModelFamily* const> ModelFamilies() { return kFamilies; }
+
+const ModelFamily* FindFamily(absl::string_view model_type) {
+  const auto it = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                               [&](const ModelFamily* family) { return family->model_type == model_type; });
+  return it == std::end(kFamilies) ? nullptr : *it;
+}
+
+void ReadExperts(ConfigReader& reader, ModelConfig* config) {
+  const std::string key = reader.FirstOf({"num_experts", "num_local_experts"});
+  config->num_experts = reader.Int(key, std::nullopt, {1, kMaxExperts});
+  config->top_k = reader.Int("num_experts_per_tok", std::nullopt, {1, kMaxTopK});
+  if (config->top_k > config->num_experts) {
+    reader.Problem("num_experts_per_tok", absl::StrCat(config->top_k, " exceeds ", key, " ", config->num_experts));
+  }
+}
+
+void ReadSparseLayers(ConfigReader& reader, ModelConfig* config) {
+  const int64_t num_layers = config->num_layers();
+  const int64_t step = reader.Int("decoder_sparse_step", 1, {1, num_layers});
+  for (int64_t i = 0; i < num_layers; ++i) config->layers[i].moe = (i + 1) % step == 0;
+  for (const int64_t i : reader.Ints("mlp_only_layers", {0, num_layers - 1})) config->layers[i].moe = false;
+  if (config->num_moe_layers() < num_layers) {
+    config->dense_intermediate = reader.Int("intermediate_size", std::nullopt, {1, kMaxIntermediate});
+  }
+}
+
+bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config) {
+  if (!reader.Has("layer_types")) return false;
+  const std::vector<std::string> types = reader.Strings("layer_types");
+  if (types.size() != config->layers.size()) {
+    reader.Problem("layer_types", absl::StrCat("has ", types.size(), " entries for ", config->layers.size(), " layers"));
+    return true;
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (types[i] == "sliding_attention") {
+      if (window <= 0) reader.Problem("layer_types", "has sliding_attention, but there is no sliding_window");
+      config->layers[i].window = window;
+    } else if (types[i] != "full_attention") {
+      reader.Problem("layer_types", absl::StrCat("unknown type \"", Excerpt(types[i]),
+                                                 "\"; known: full_attention, sliding_attention"));
+    }
+  }
+  return true;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,256 @@
+#include "workers/model/loader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/model/params.h"
+#include "workers/model/strict_json.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kChunkBytes = 4 << 20;  // a read: long enough for any disk, short enough that threads share a tensor
+constexpr absl::Duration kProgressEvery = absl::Milliseconds(250);
+constexpr absl::Duration kLogEvery = absl::Seconds(2);
+
+// Some rows of a param: one read and one PackRows.
+struct Piece {
+  const Param* param = nullptr;
+  TensorLocation at;
+  DType dtype = DType::kBf16;  // of the file
+  int64_t begin = 0;           // in the file
+  int64_t row = 0;             // first, of the param's
+  int64_t rows = 0;
+
+  int64_t bytes() const { return rows * param->columns * DTypeBytes(dtype); }
+};
+
+// Largest magnitude that the served dtype can hold.
+double LargestOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return 65504.0;
+    case DType::kF64:
+      return std::numeric_limits<double>::max();
+    case DType::kBf16:
+      return 3.3895313892515355e38;
+    default:
+      return std::numeric_limits<float>::max();
+  }
+}
+
+// Index of the first element that is NaN, Inf or larger than `largest`; -1 if there is none.
+template <class Elem>
+int64_t FindUnfit(const Elem* values, int64_t n, double largest) {
+  const auto limit = static_cast<Acc<Elem>>(std::min<double>(largest, std::numeric_limits<Acc<Elem>>::max()));
+  constexpr int64_t kBlock = 4096;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, n);
+    bool fit = true;
+    for (int64_t i = begin; i < end; ++i) fit &= std::abs(static_cast<Acc<Elem>>(values[i])) <= limit;
+    if (fit) continue;
+    for (int64_t i = begin; i < end; ++i) {
+      if (!(std::abs(static_cast<Acc<Elem>>(values[i])) <= limit)) return i;
+    }
+  }
+  return -1;
+}
+
+class Loader {
+ public:
+  Loader(DType dtype, LoadOptions* options) : dtype_(dtype), options_(options) {}
+
+  void AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& params);
+  absl::Status Run();
+  int64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  void Work();
+  absl::Status Load(const Piece& piece, char* staging);
+  absl::Status CheckValues(const Piece& piece, const TensorView& rows) const;
+  absl::Status Place(const Piece& piece, const TensorView& rows) const;
+  void Report(int64_t bytes);
+  void Fail(const absl::Status& status);
+
+  const DType dtype_;
+  LoadOptions* const options_;
+  std::vector<Piece> pieces_;
+  int64_t total_bytes_ = 0;
+  absl::Time start_;
+  std::atomic<size_t> next_{0};
+  std::atomic<bool> stop_{false};
+  absl::Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  int64_t done_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time next_report_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Time next_log_ ABSL_GUARDED_BY(mu_);
+};
+
+void Loader::AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& params) {
+  for (const Param& param : params) {
+    const TensorLocation at = checkpoint.Find(param.name);
+    const DType dtype = *ParseSafetensorsDType(at.entry->dtype);
+    const int64_t row_bytes = param.columns * DTypeBytes(dtype);
+    int64_t step = std::max<int64_t>(kChunkBytes / row_bytes, 1);
+    if (step > kPanelColumns) step -= step % kPanelColumns;  // whole panels pack best
+    for (int64_t row = 0; row < param.rows; row += step) {
+      pieces_.push_back({.param = &param, .at = at, .dtype = dtype,
+                         .begin = at.entry->begin + (param.source_row + row) * row_bytes, .row = row,
+                         .rows = std::min(step, param.rows - row)});
+      total_bytes_ += pieces_.back().bytes();
+    }
+  }
+  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return a.at.file != b.at.file ? a.at.file->name() < b.at.file->name() : a.begin < b.begin;
+  });
+}
+
+absl::Status Loader::Run() {
+  start_ = absl::Now();
+  {
+    absl::MutexLock lock(&mu_);
+    next_log_ = start_ + kLogEvery;
+  }
+  std::vector<std::thread> threads;
+  for (int i = 1; i < options_->num_threads; ++i) threads.emplace_back([this] { Work(); });
+  Work();
+  for (std::thread& thread : threads) thread.join();
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
+void Loader::Work() {
+  Tensor staging;
+  int64_t capacity = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const size_t i = next_.fetch_add(1);
+    if (i >= pieces_.size()) return;
+    if (pieces_[i].bytes() > capacity) {
+      capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
+      staging = Tensor(DType::kU8, {capacity});
+    }
+    if (absl::Status status = Load(pieces_[i], reinterpret_cast<char*>(staging.data<uint8_t>())); !status.ok()) {
+      return Fail(status);
+    }
+    Report(pieces_[i].bytes());
+  }
+}
+
+absl::Status Loader::Load(const Piece& piece, char* staging) {
+  RETURN_IF_ERROR(piece.at.file->Read(piece.begin, piece.bytes(), staging));
+  const TensorView rows(staging, piece.dtype, {piece.rows, piece.param->columns});
+  RETURN_IF_ERROR(CheckValues(piece, rows));
+  return Place(piece, rows);
+}
+
+absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) const {
+  return VisitDType(piece.dtype, [&]<class Elem>() -> absl::Status {
+    const int64_t unfit = FindUnfit(rows.data<Elem>(), rows.NumElements(), LargestOf(dtype_));
+    if (unfit < 0) return absl::OkStatus();
+    const int64_t row = piece.param->source_row + piece.row + unfit / piece.param->columns;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: tensor \"%s\": expected finite values that %s can hold, found %g at row %d, column %d",
+        piece.at.file->name(), piece.param->name, DTypeName(dtype_),
+        static_cast<double>(static_cast<Acc<Elem>>(rows.data<Elem>()[unfit])), row, unfit % piece.param->columns));
+  });
+}
+
+absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {
+  const int64_t first_row = piece.param->first_row + piece.row;
+  if (piece.param->weight != nullptr) return piece.param->weight->PackRows(first_row, rows);
+  VisitDType(piece.dtype, [&]<class From>() {
+    VisitDType(dtype_, [&]<class To>() {
+      const From* from = rows.data<From>();
+      To* to = piece.param->tensor->data<To>() + first_row * piece.param->columns;
+      for (int64_t i = 0; i < rows.NumElements(); ++i) to[i] = static_cast<To>(static_cast<Acc<From>>(from[i]));
+    });
+  });
+  return absl::OkStatus();
+}
+
+void Loader::Report(int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  done_bytes_ += bytes;
+  const absl::Time now = absl::Now();
+  if (now >= next_log_) {
+    next_log_ = now + kLogEvery;
+    LogInfo(absl::StrFormat("loading weights: %d of %d MB (%.0f MB/s)", done_bytes_ >> 20, total_bytes_ >> 20,
+                            static_cast<double>(done_bytes_) / 1e6 / absl::ToDoubleSeconds(now - start_)));
+  }
+  if (now < next_report_ && done_bytes_ < total_bytes_) return;
+  next_report_ = now + kProgressEvery;
+  if (options_->progress && !options_->progress(done_bytes_, total_bytes_)) {
+    status_.Update(absl::CancelledError(absl::StrCat("loading was stopped after ", done_bytes_ >> 20, " MB")));
+    stop_ = true;
+  }
+}
+
+void Loader::Fail(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  status_.Update(status);
+  stop_ = true;
+}
+
+// A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it may
+// also be a sign of a wrong config, so it is said.
+void LogUnused(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+  absl::flat_hash_set<absl::string_view> used;
+  for (const Param& param : params) used.insert(param.name);
+  std::vector<std::string> unused;
+  for (std::string& name : checkpoint.TensorNames()) {
+    // Other ranks' experts are used elsewhere.
+    const bool expert = absl::string_view(name).find(".experts.") != absl::string_view::npos;
+    if (!used.contains(name) && !expert) unused.push_back(Excerpt(name));
+  }
+  if (unused.empty()) return;
+  const size_t shown = std::min<size_t>(unused.size(), 3);
+  LogWarn(unused.size(), " tensors of the checkpoint are not part of ", config.architecture, ": ",
+          absl::StrJoin(unused.begin(), unused.begin() + static_cast<int64_t>(shown), ", "),
+          unused.size() > shown ? " ..." : "");
+}
+
+}  // namespace
+
+absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options) {
+  const ModelFamily* family = FindFamily(config.model_type);
+  SY_CHECK(family != nullptr);
+  options.num_threads = std::clamp<int>(options.num_threads, 1, static_cast<int>(kStagingBytes / kChunkBytes));
+  ModelWeights weights = AllocateWeights(config, options.dtype, options.residents);
+  std::vector<Param> params;
+  ASSIGN_OR_RETURN(params, BuildParams(config, *family, checkpoint, &weights));
+  LogUnused(checkpoint, config, params);
+  Loader loader(options.dtype, &options);
+  loader.AddPieces(checkpoint, params);
+  RETURN_IF_ERROR(loader.Run());
+  return weights;
+}
+
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (name == "fp32") return DType::kF32;
+  if (name == "bf16") return DType::kBf16;
+  if (name == "fp16") return DType::kF16;
+  if (name == "fp64") return DType::kF64;
+  if (name != "auto") {
+    return absl::InvalidArgumentError(absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
+  }
+  if (config.file_dtype.has_value()) return *config.file_dtype;
+  const TensorLocation embedding = checkpoint.Find("model.embed_tokens.weight");
+  if (embedding.file == nullptr) return absl::InvalidArgumentError("tensor \"model.embed_tokens.weight\" is missing");
+  return ParseSafetensorsDType(embedding.entry->dtype);
+}
+
+}  // namespace switchyard

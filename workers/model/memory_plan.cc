@@ -1,0 +1,48 @@
+#include "workers/model/memory_plan.h"
+
+#include "absl/strings/str_format.h"
+
+namespace switchyard {
+namespace {
+
+absl::int128 AttentionElements(const ModelConfig& c) {
+  absl::int128 n = absl::int128(c.qkv_width()) * c.hidden + absl::int128(c.q_width()) * c.hidden;
+  if (c.qkv_bias) n += c.qkv_width();
+  if (c.o_bias) n += c.hidden;
+  if (c.qk_norm == QkNorm::kPerHead) n += 2 * c.head_dim;
+  if (c.qk_norm == QkNorm::kWholeRow) n += c.q_width() + c.kv_width();
+  return n + 2 * c.hidden;  // the two norms
+}
+
+absl::int128 FfnElements(const ModelConfig& c, int64_t width) { return absl::int128(3) * width * c.hidden; }
+
+double Gib(absl::int128 bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+}  // namespace
+
+int64_t KvBytesPerToken(const ModelConfig& config, DType dtype) {
+  return 2 * config.kv_width() * config.num_layers() * DTypeBytes(dtype);
+}
+
+absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer) {
+  absl::int128 moe = absl::int128(config.num_experts) * config.hidden +
+                     experts_per_layer * FfnElements(config, config.expert_intermediate);
+  if (config.shared_intermediate > 0) moe += FfnElements(config, config.shared_intermediate) + config.hidden;
+  const absl::int128 dense = FfnElements(config, config.dense_intermediate);
+  const int64_t num_moe = config.num_moe_layers();
+  const int64_t num_tables = config.tie_embeddings ? 1 : 2;  // embedding and lm_head
+  absl::int128 elements = absl::int128(num_tables) * config.vocab_size * config.hidden + config.hidden;
+  elements += config.num_layers() * AttentionElements(config) + num_moe * moe + (config.num_layers() - num_moe) * dense;
+  return elements * DTypeBytes(dtype);
+}
+
+absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes) {
+  const absl::int128 total = WeightBytes(config, need.dtype, need.experts_per_layer) + need.kv_cache_bytes;
+  if (total <= worker_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("config needs %.2f GiB (weights in %s with %d experts a layer, KV cache %.2f GiB), worker has %.2f GiB",
+                      Gib(total), DTypeName(need.dtype), need.experts_per_layer, Gib(need.kv_cache_bytes),
+                      Gib(worker_bytes)));
+}
+
+}  // namespace switchyard

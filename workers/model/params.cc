@@ -1,0 +1,164 @@
+#include "workers/model/params.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+
+namespace switchyard {
+namespace {
+
+std::string Named(absl::string_view pattern, int64_t layer_idx, int64_t expert_idx = 0) {
+  return absl::StrReplaceAll(pattern, {{"{i}", absl::StrCat(layer_idx)}, {"{e}", absl::StrCat(expert_idx)}});
+}
+
+class Table {
+ public:
+  Table(const ModelConfig& config, const ModelFamily& family, const Checkpoint& checkpoint)
+      : config_(config), family_(family), checkpoint_(checkpoint) {}
+
+  void AddModel(ModelWeights* weights) {
+    const std::string embedding = "model.embed_tokens.weight";
+    const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden};
+    if (!config_.tie_embeddings) Add({.name = embedding, .shape = shape, .tensor = &weights->embedding});
+    Add({.name = config_.tie_embeddings ? embedding : "lm_head.weight", .shape = shape, .weight = &weights->lm_head});
+    Add({.name = "model.norm.weight", .shape = {config_.hidden}, .tensor = &weights->final_norm});
+    for (int64_t i = 0; i < config_.num_layers(); ++i) {
+      LayerWeights& layer = weights->layers[i];
+      AddAttention(i, &layer);
+      if (layer.dense.has_value()) {
+        AddFfn(absl::StrCat("model.layers.", i, ".mlp."), config_.dense_intermediate, &*layer.dense);
+      } else {
+        AddMoe(i, weights->residents, &*layer.moe);
+      }
+    }
+  }
+
+  absl::StatusOr<std::vector<Param>> Finish() {
+    if (problems_.empty()) return std::move(params_);
+    const size_t shown = std::min<size_t>(problems_.size(), kMaxReported);
+    std::string text = absl::StrJoin(problems_.begin(), problems_.begin() + static_cast<int64_t>(shown), "\n");
+    if (problems_.size() > shown) absl::StrAppend(&text, "\nand ", problems_.size() - shown, " more");
+    return absl::InvalidArgumentError(text);
+  }
+
+ private:
+  // Fills in what follows from the shape (unless rows are given) and checks the tensor against the file.
+  void Add(Param param) {
+    param.columns = param.shape.size() > 1 ? param.shape.back() : 1;
+    if (param.rows == 0) param.rows = param.shape.front();
+    const TensorLocation at = checkpoint_.Find(param.name);
+    const TensorEntry wanted{.dtype = "", .shape = param.shape};
+    if (at.file == nullptr) {
+      problems_.push_back(
+          absl::StrCat("tensor \"", param.name, "\": expected ", wanted.ShapeString(), ", it is missing"));
+      return;
+    }
+    const absl::StatusOr<DType> dtype = ParseSafetensorsDType(at.entry->dtype);
+    if (at.entry->shape != param.shape) {
+      problems_.push_back(absl::StrCat(at.file->name(), ": tensor \"", param.name, "\": expected ",
+                                       wanted.ShapeString(), ", found ", at.entry->ShapeString()));
+    } else if (!dtype.ok() || !IsFloating(*dtype)) {
+      problems_.push_back(absl::StrCat(at.file->name(), ": tensor \"", param.name,
+                                       "\": expected BF16, F16, F32 or F64, found ", at.entry->dtype));
+    }
+    params_.push_back(std::move(param));
+  }
+
+  void AddAttention(int64_t layer_idx, LayerWeights* layer) {
+    const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".");
+    AttentionWeights& a = layer->attention;
+    Add({.name = prefix + "input_layernorm.weight", .shape = {config_.hidden}, .tensor = &a.norm});
+    Add({.name = prefix + "post_attention_layernorm.weight", .shape = {config_.hidden}, .tensor = &layer->ffn_norm});
+    const std::string self = prefix + "self_attn.";
+    int64_t first_row = 0;
+    for (const auto& [proj, width] : {std::make_pair("q_proj", config_.q_width()),
+                                      std::make_pair("k_proj", config_.kv_width()),
+                                      std::make_pair("v_proj", config_.kv_width())}) {
+      Add({.name = absl::StrCat(self, proj, ".weight"), .shape = {width, config_.hidden}, .weight = &a.qkv,
+           .first_row = first_row});
+      if (config_.qkv_bias) {
+        Add({.name = absl::StrCat(self, proj, ".bias"), .shape = {width}, .tensor = &a.qkv_bias,
+             .first_row = first_row});
+      }
+      first_row += width;
+    }
+    Add({.name = self + "o_proj.weight", .shape = {config_.hidden, config_.q_width()}, .weight = &a.o});
+    if (config_.o_bias) Add({.name = self + "o_proj.bias", .shape = {config_.hidden}, .tensor = &a.o_bias});
+    if (config_.qk_norm == QkNorm::kNone) return;
+    Add({.name = self + "q_norm.weight", .shape = {a.q_norm.dim(0)}, .tensor = &a.q_norm});
+    Add({.name = self + "k_norm.weight", .shape = {a.k_norm.dim(0)}, .tensor = &a.k_norm});
+  }
+
+  void AddFfn(const std::string& prefix, int64_t width, FfnWeights* ffn) {
+    const int64_t hidden = config_.hidden;
+    Add({.name = prefix + "gate_proj.weight", .shape = {width, hidden}, .weight = &ffn->gate_up});
+    Add({.name = prefix + "up_proj.weight", .shape = {width, hidden}, .weight = &ffn->gate_up, .first_row = width});
+    Add({.name = prefix + "down_proj.weight", .shape = {hidden, width}, .weight = &ffn->down});
+  }
+
+  void AddMoe(int64_t layer_idx, const std::vector<int32_t>& residents, MoeWeights* moe) {
+    const MoeNaming& names = family_.moe;
+    std::string router = Named(names.router[0], layer_idx);
+    if (names.router[1] != nullptr && checkpoint_.Find(router).file == nullptr) {
+      const std::string other = Named(names.router[1], layer_idx);
+      if (checkpoint_.Find(other).file != nullptr) router = other;
+    }
+    Add({.name = router, .shape = {config_.num_experts, config_.hidden}, .weight = &moe->router});
+    const bool fused = checkpoint_.Find(Named(names.fused_gate_up, layer_idx)).file != nullptr;
+    for (size_t slot = 0; slot < residents.size(); ++slot) {
+      if (fused) {
+        AddFusedExpert(layer_idx, residents[slot], &moe->experts[slot]);
+      } else {
+        AddExpert(layer_idx, residents[slot], &moe->experts[slot]);
+      }
+    }
+    if (!moe->shared.has_value()) return;
+    const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".mlp.shared_expert");
+    AddFfn(prefix + ".", config_.shared_intermediate, &*moe->shared);
+    Add({.name = prefix + "_gate.weight", .shape = {1, config_.hidden}, .weight = &moe->shared_gate});
+  }
+
+  void AddExpert(int64_t layer_idx, int64_t expert_idx, FfnWeights* expert) {
+    const int64_t width = config_.expert_intermediate;
+    const int64_t hidden = config_.hidden;
+    const MoeNaming& names = family_.moe;
+    Add({.name = Named(names.expert_gate, layer_idx, expert_idx), .shape = {width, hidden}, .shard = Shard::kExpert,
+         .weight = &expert->gate_up});
+    Add({.name = Named(names.expert_up, layer_idx, expert_idx), .shape = {width, hidden}, .shard = Shard::kExpert,
+         .weight = &expert->gate_up, .first_row = width});
+    Add({.name = Named(names.expert_down, layer_idx, expert_idx), .shape = {hidden, width}, .shard = Shard::kExpert,
+         .weight = &expert->down});
+  }
+
+  void AddFusedExpert(int64_t layer_idx, int64_t expert_idx, FfnWeights* expert) {
+    const int64_t width = config_.expert_intermediate;
+    const int64_t hidden = config_.hidden;
+    const MoeNaming& names = family_.moe;
+    Add({.name = Named(names.fused_gate_up, layer_idx), .shape = {config_.num_experts, 2 * width, hidden},
+         .source_row = expert_idx * 2 * width, .rows = 2 * width, .shard = Shard::kExpert,
+         .weight = &expert->gate_up});
+    Add({.name = Named(names.fused_down, layer_idx), .shape = {config_.num_experts, hidden, width},
+         .source_row = expert_idx * hidden, .rows = hidden, .shard = Shard::kExpert, .weight = &expert->down});
+  }
+
+  const ModelConfig& config_;
+  const ModelFamily& family_;
+  const Checkpoint& checkpoint_;
+  std::vector<Param> params_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
+                                               const Checkpoint& checkpoint, ModelWeights* weights) {
+  Table table(config, family, checkpoint);
+  table.AddModel(weights);
+  return table.Finish();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,89 @@
+#include "workers/model/weights.h"
+
+#include <utility>
+
+namespace switchyard {
+namespace {
+
+struct Allocator {
+  const ModelConfig& config;
+  DType dtype;
+
+  Tensor Vector(int64_t n) const { return Tensor(dtype, {n}); }
+  Weight Matrix(int64_t n, int64_t k) const { return Weight({.n = n, .k = k, .dtype = dtype}); }
+  FfnWeights Ffn(int64_t width) const {
+    return {.gate_up = Weight({.n = 2 * width, .k = config.hidden, .dtype = dtype, .layout = WeightLayout::kGatedPanels}),
+            .down = Matrix(config.hidden, width)};
+  }
+
+  AttentionWeights Attention() const {
+    AttentionWeights a;
+    a.norm = Vector(config.hidden);
+    a.qkv = Matrix(config.qkv_width(), config.hidden);
+    a.o = Matrix(config.hidden, config.q_width());
+    if (config.qkv_bias) a.qkv_bias = Vector(config.qkv_width());
+    if (config.o_bias) a.o_bias = Vector(config.hidden);
+    if (config.qk_norm != QkNorm::kNone) {
+      const bool per_head = config.qk_norm == QkNorm::kPerHead;
+      a.q_norm = Vector(per_head ? config.head_dim : config.q_width());
+      a.k_norm = Vector(per_head ? config.head_dim : config.kv_width());
+    }
+    return a;
+  }
+
+  MoeWeights Moe(size_t num_residents) const {
+    MoeWeights moe;
+    moe.router = Matrix(config.num_experts, config.hidden);
+    for (size_t i = 0; i < num_residents; ++i) moe.experts.push_back(Ffn(config.expert_intermediate));
+    if (config.shared_intermediate > 0) {
+      moe.shared = Ffn(config.shared_intermediate);
+      moe.shared_gate = Matrix(1, config.hidden);
+    }
+    return moe;
+  }
+};
+
+int64_t FfnBytes(const FfnWeights& ffn) { return ffn.gate_up.bytes() + ffn.down.bytes(); }
+
+int64_t LayerBytes(const LayerWeights& layer) {
+  const AttentionWeights& a = layer.attention;
+  int64_t bytes = a.norm.bytes() + a.qkv.bytes() + a.qkv_bias.bytes() + a.q_norm.bytes() + a.k_norm.bytes() +
+                  a.o.bytes() + a.o_bias.bytes() + layer.ffn_norm.bytes();
+  if (layer.dense.has_value()) bytes += FfnBytes(*layer.dense);
+  if (!layer.moe.has_value()) return bytes;
+  bytes += layer.moe->router.bytes() + layer.moe->shared_gate.bytes();
+  if (layer.moe->shared.has_value()) bytes += FfnBytes(*layer.moe->shared);
+  for (const FfnWeights& expert : layer.moe->experts) bytes += FfnBytes(expert);
+  return bytes;
+}
+
+}  // namespace
+
+int64_t ModelWeights::bytes() const {
+  int64_t bytes = embedding.bytes() + final_norm.bytes() + lm_head.bytes();
+  for (const LayerWeights& layer : layers) bytes += LayerBytes(layer);
+  return bytes;
+}
+
+ModelWeights AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents) {
+  const Allocator allocate{config, dtype};
+  ModelWeights weights;
+  if (!config.tie_embeddings) weights.embedding = Tensor(dtype, {config.vocab_size, config.hidden});
+  weights.lm_head = allocate.Matrix(config.vocab_size, config.hidden);
+  weights.final_norm = allocate.Vector(config.hidden);
+  weights.layers.resize(config.layers.size());
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    LayerWeights& layer = weights.layers[i];
+    layer.attention = allocate.Attention();
+    layer.ffn_norm = allocate.Vector(config.hidden);
+    if (config.layers[i].moe) {
+      layer.moe = allocate.Moe(residents.size());
+    } else {
+      layer.dense = allocate.Ffn(config.dense_intermediate);
+    }
+  }
+  weights.residents = std::move(residents);
+  return weights;
+}
+
+}  // namespace switchyard
