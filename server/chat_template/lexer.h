@@ -1,0 +1,46 @@
+// A template's text as tokens, with Jinja2's whitespace control applied: trim_blocks and lstrip_blocks on, one trailing
+// newline dropped, `-` and `+` at tags, comments and raw blocks gone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard::jinja {
+
+enum class TokenKind {
+  kData,           // text between tags
+  kBlockBegin,     // {%
+  kBlockEnd,       // %}
+  kVariableBegin,  // {{
+  kVariableEnd,    // }}
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEof,
+};
+
+struct Token {
+  TokenKind kind = TokenKind::kEof;
+  std::string text;  // kString: unescaped
+  int line = 0;
+  int64_t integer = 0;
+  double number = 0;
+
+  bool IsName(absl::string_view name) const { return kind == TokenKind::kName && text == name; }
+  bool IsOperator(absl::string_view op) const { return kind == TokenKind::kOperator && text == op; }
+};
+
+// The last token is kEof.  Errors: INVALID_ARGUMENT "… (line N)".
+absl::StatusOr<std::vector<Token>> Tokenize(absl::string_view source);
+
+absl::Status SyntaxError(absl::string_view what, int line);
+// The token for an error message.
+std::string Describe(const Token& token);
+
+}  // namespace switchyard::jinja

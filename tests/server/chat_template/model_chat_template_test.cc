@@ -1,0 +1,120 @@
+// Where a model keeps its templates and special tokens, and which one serves a request.
+#include "server/chat_template/model_chat_template.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+class ModelChatTemplateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = std::filesystem::path(testing::TempDir()) /
+           (std::string("chat_template_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  void Write(const std::string& name, const std::string& text) { std::ofstream(dir_ / name, std::ios::binary) << text; }
+  void WriteConfig(const Json& json) { Write("tokenizer_config.json", json.dump()); }
+  absl::StatusOr<ModelChatTemplate> Load(const std::string& override_file = "") {
+    return ModelChatTemplate::Load(dir_.string(), override_file);
+  }
+  absl::StatusOr<std::string> Render(const ChatRequest& request) {
+    auto model = Load();
+    if (!model.ok()) return model.status();
+    return model->Render(request, {absl::UnixEpoch(), absl::UTCTimeZone()});
+  }
+  static ChatRequest Hello() {
+    ChatRequest request;
+    request.messages = Json::array({{{"role", "user"}, {"content", "hi"}}});
+    return request;
+  }
+
+  std::filesystem::path dir_;
+};
+
+TEST_F(ModelChatTemplateTest, TokensAsTextAndAsAddedTokens) {
+  WriteConfig({{"bos_token", "<s>"},
+               {"eos_token", {{"__type", "AddedToken"}, {"content", "</s>"}, {"lstrip", false}}},
+               {"pad_token", nullptr},
+               {"chat_template", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token }}{{ unk_token }}"}});
+  Write("special_tokens_map.json", R"({"unk_token": {"content": "<unk>"}, "bos_token": "not me"})");
+  EXPECT_EQ(*Render(Hello()), "<s>hi</s><unk>");
+}
+
+TEST_F(ModelChatTemplateTest, TheJinjaFileWinsOverTheConfigAndTheFlagOverBoth) {
+  WriteConfig({{"chat_template", "config"}});
+  EXPECT_EQ(*Render(Hello()), "config");
+  Write("chat_template.jinja", "file\n");
+  EXPECT_EQ(*Render(Hello()), "file");
+  Write("other.jinja", "flag");
+  const auto model = Load((dir_ / "other.jinja").string());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(*model->Render(Hello(), {}), "flag");
+}
+
+TEST_F(ModelChatTemplateTest, ToolsSelectToolUse) {
+  WriteConfig({{"chat_template", Json::array({{{"name", "default"}, {"template", "plain {{ tools }}"}},
+                                              {{"name", "tool_use"}, {"template", "tools {{ tools | length }}"}},
+                                              {{"name", "rag"}, {"template", "{% not parsed"}}})}});
+  EXPECT_EQ(*Render(Hello()), "plain None");
+  ChatRequest request = Hello();
+  request.tools = Json::array({Json::object()});
+  EXPECT_EQ(*Render(request), "tools 1");
+}
+
+TEST_F(ModelChatTemplateTest, VariablesAndTheirPrecedence) {
+  WriteConfig({{"bos_token", "<s>"},
+               {"chat_template", "{{ bos_token }} {{ add_generation_prompt }} {{ tools }} {{ documents }} {{ mode }} {{ messages | length }}"}});
+  ChatRequest request = Hello();
+  EXPECT_EQ(*Render(request), "<s> False None None  1");
+  request.add_generation_prompt = true;
+  request.template_args = {{"bos_token", "<B>"}, {"mode", "fast"}, {"messages", 5}};
+  EXPECT_EQ(*Render(request), "<B> True None None fast 1");
+}
+
+TEST_F(ModelChatTemplateTest, Faults) {
+  EXPECT_EQ(Load().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(Load().status().message()), HasSubstr("--chat_template=FILE"));
+  EXPECT_EQ(Load("no/such/file").status().code(), absl::StatusCode::kNotFound);
+  for (const char* config : {"{", "[]", R"({"chat_template": 5})", R"({"chat_template": [{"name": "default"}]})",
+                             R"({"chat_template": "{% if"})"}) {
+    Write("tokenizer_config.json", config);
+    EXPECT_EQ(Load().status().code(), absl::StatusCode::kInvalidArgument) << config;
+    EXPECT_THAT(std::string(Load().status().message()), HasSubstr("tokenizer_config.json")) << config;
+  }
+}
+
+TEST_F(ModelChatTemplateTest, BadRequests) {
+  WriteConfig({{"chat_template", "x"}});
+  ChatRequest request = Hello();
+  request.messages = "text";
+  EXPECT_EQ(Render(request).status().code(), absl::StatusCode::kInvalidArgument);
+  request.messages = Json::array({5});
+  EXPECT_EQ(Render(request).status().code(), absl::StatusCode::kInvalidArgument);
+  request = Hello();
+  request.tools = "text";
+  EXPECT_EQ(Render(request).status().code(), absl::StatusCode::kInvalidArgument);
+  request = Hello();
+  request.template_args = Json::array();
+  EXPECT_EQ(Render(request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ModelChatTemplateTest, TheClockIsTheCallers) {
+  WriteConfig({{"chat_template", "{{ strftime_now('%Y-%m-%d %H:%M') }}"}});
+  const auto model = Load();
+  EXPECT_EQ(*model->Render(Hello(), {absl::FromUnixSeconds(86400 * 366), absl::FixedTimeZone(3600)}), "1971-01-02 01:00");
+}
+
+}  // namespace
+}  // namespace switchyard
