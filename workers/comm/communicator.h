@@ -9,8 +9,8 @@
 //   milliseconds (their connections close).  A new epoch is a new communicator.
 // - Launched collectives are folded into a ledger hash that is equal on all ranks (launch_ledger.h).
 //
-// A collective is started (never blocks on a peer) and finished by Work::Wait.  Works of a class may be waited for in any
-// order.  A group of one rank copies nothing and waits for nothing: what was sent is what is received.
+// A collective is started (never blocks on a peer) and finished by Work::Wait.  Works of one class are waited for in the
+// same order on all ranks: a long message's end may need the receiver's Wait.  A group of one rank copies nothing and waits for nothing: what was sent is what is received.
 // Reductions add in rank order, so all ranks get the same bits, the same in every run.
 //
 // Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits.
@@ -43,7 +43,7 @@ struct CommCall {
   const Stream* stream = nullptr;     // after what it starts; a CPU stream has nothing to wait for and may be null
   CommClass comm_class = CommClass::kAllToAll;
   int64_t sequence = kNextSequence;   // or the number that a plan gives it, which must be the class's next
-  absl::Time deadline = absl::InfiniteFuture();
+  absl::Time deadline = absl::InfiniteFuture();  // must be finite where the group has peers
 };
 
 // A collective under way.  Thread-compatible.  Dropping one that was not waited for breaks the group (Abort).
@@ -91,38 +91,48 @@ class Communicator {
   WorkOr Send(const CommCall& call, int peer, Message message);
   WorkOr Recv(const CommCall& call, int peer);
 
-  // A communicator over the ranks that give the same color, ranked by (key, rank).  Collective.  Closed with its parent.
-  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, absl::Time deadline) = 0;
+  // A communicator over the ranks that give the same color, ranked by (key, rank).  Collective.  It shares this one's
+  // connections and fate and must not outlive it.
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, absl::Time deadline);
+
   // Ends the group on this rank: every waiter returns Unavailable with the reason, at once; the peers notice.
   virtual void Abort(absl::string_view reason) = 0;
   // OK, or the first error.
   virtual absl::Status status() const = 0;
 
- protected:
-  Communicator(GroupId group, std::shared_ptr<MessagePool> pool) : group_(std::move(group)), pool_(std::move(pool)) {}
-
-  // The one primitive: sends out[r] to every rank r of `targets`, expects one message from every rank of `sources`, all
-  // under `key`.  Sizes of what comes: key.bytes, where that is not kAnyBytes, else whatever the peer sends.
+  // The one primitive under all of the above, for communicators that wrap another (Split, faults); not for users, for it
+  // neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank with
+  // recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
   struct Exchange {
     OpKey key;
+    uint32_t split = 0;  // which Split it belongs to; 0 = the whole group
     absl::Time deadline;
-    std::vector<Message> out;     // [R], moved from
-    std::vector<char> send_to;    // [R] 0 or 1
-    std::vector<char> recv_from;  // [R] 0 or 1
+    std::vector<Message> out;        // [R]
+    std::vector<uint8_t> send_to;    // [R] 0 or 1; 0 for this rank
+    std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, whose out comes back
   };
   virtual WorkOr StartExchange(Exchange exchange) = 0;
-  friend class FaultyCommunicator;
+
+ protected:
+  Communicator(const GroupId& group, std::shared_ptr<MessagePool> pool);
+
+  const std::shared_ptr<MessagePool>& pool() const { return pool_; }
+  // 0 for a whole group.
+  virtual uint32_t split_id() const { return 0; }
 
  private:
   absl::StatusOr<int64_t> TakeSequence(const CommCall& call);
-  WorkOr StartToAll(const CommCall& call, CommOp op, int64_t bytes, std::vector<Message> out);
-  WorkOr StartOneWay(const CommCall& call, CommOp op, int peer, Message message);
+  WorkOr StartToAll(const CommCall& call, OpKey key, std::vector<Message> out);
+  WorkOr StartOneWay(const CommCall& call, int peer, bool send, Message message);
+  std::vector<Message> Copies(absl::Span<const char> bytes);
+  std::vector<Message> PartsOf(absl::Span<const char> bytes, int64_t element_bytes);
 
   GroupId group_;
   std::shared_ptr<MessagePool> pool_;
   LaunchLedger ledger_;
   int64_t next_sequence_[kNumCommClasses] = {};
   std::vector<int64_t> next_one_way_;  // [class][direction][R]
+  uint32_t next_split_ = 1;
 };
 
 }  // namespace switchyard

@@ -32,16 +32,16 @@ struct OpKey {
   CommClass comm_class = CommClass::kControl;
   int64_t sequence = 0;       // in its class, from 0 (one-way ops: per peer and direction)
   int64_t bytes = kAnyBytes;  // of each message; kAnyBytes: every rank its own
+  int16_t root = -1;          // of a broadcast: who alone sends bytes
 
   std::string ToString() const;  // "all_gather #17 of class all_to_all (64 bytes)"
   bool operator==(const OpKey& other) const = default;
 };
 
-// A communicator's identity: frames of another are refused.
+// One rank's place in a group; frames of another group are refused.
 struct GroupId {
   int64_t epoch = 0;
-  uint64_t token = 0;   // hash of the group's secret: tells our peers from strangers
-  uint32_t split = 0;   // 0 = the whole group; else which Split this is
+  uint64_t token = 0;  // hash of the group's secret: tells our peers from strangers
   int rank = 0;
   int world = 1;
 };

@@ -1,0 +1,120 @@
+#include "tests/workers/comm/comm_test_util.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/check.h"
+#include "workers/comm/gloo_communicator.h"
+#include "workers/comm/local_communicator.h"
+
+namespace switchyard::test {
+namespace {
+
+int CountEntries(const char* directory) {
+  DIR* dir = opendir(directory);
+  SY_CHECK(dir != nullptr);
+  int entries = 0;
+  while (readdir(dir) != nullptr) ++entries;
+  closedir(dir);
+  return entries - 2;
+}
+
+}  // namespace
+
+std::string BackendName(Backend backend) { return backend == Backend::kLocal ? "Local" : "Gloo"; }
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+
+std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world, int64_t epoch) {
+  if (backend == Backend::kLocal) return MakeLocalGroup(world, epoch);
+  InMemoryStore store;
+  std::vector<std::unique_ptr<Communicator>> ranks(world);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      auto comm = FormGlooGroup({.rank = r,
+                                 .world = world,
+                                 .epoch = epoch,
+                                 .token = "secret",
+                                 .address = "127.0.0.1",
+                                 .deadline = Soon()},
+                                &store);
+      SY_CHECK_OK(comm.status());
+      ranks[r] = *std::move(comm);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ranks;
+}
+
+std::vector<absl::Status> RunRanks(std::vector<std::unique_ptr<Communicator>>* ranks,
+                                   const std::function<absl::Status(Communicator*)>& fn) {
+  std::vector<absl::Status> statuses(ranks->size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks->size(); ++r) {
+    threads.emplace_back([&, r] { statuses[r] = fn((*ranks)[r].get()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+void ExpectRanksOk(Backend backend, int world, const std::function<absl::Status(Communicator*)>& fn) {
+  auto ranks = MakeGroup(backend, world);
+  const std::vector<absl::Status> statuses = RunRanks(&ranks, fn);
+  for (int r = 0; r < world; ++r) EXPECT_TRUE(statuses[r].ok()) << "rank " << r << ": " << statuses[r];
+}
+
+Message TextMessage(Communicator* comm, const std::string& text) {
+  Message message = comm->NewMessage(static_cast<int64_t>(text.size()));
+  if (!text.empty()) std::memcpy(message.payload(), text.data(), text.size());
+  return message;
+}
+
+std::string TextOf(const Message& message) { return std::string(message.span().data(), message.span().size()); }
+
+std::string DirectoryStore::PathOf(absl::string_view key) const {
+  return absl::StrCat(directory_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
+}
+
+absl::Status DirectoryStore::Set(absl::string_view key, absl::string_view value) {
+  // A link appears whole or not at all, and only once.
+  const std::string draft = absl::StrCat(PathOf(key), ".draft.", getpid());
+  std::ofstream(draft, std::ios::binary).write(value.data(), static_cast<std::streamsize>(value.size()));
+  const int rc = link(draft.c_str(), PathOf(key).c_str());
+  unlink(draft.c_str());
+  return rc == 0 ? absl::OkStatus() : absl::AlreadyExistsError(absl::StrCat(key, " is set"));
+}
+
+absl::StatusOr<std::vector<std::string>> DirectoryStore::Get(absl::Span<const std::string> keys, absl::Time deadline) {
+  std::vector<std::string> values;
+  for (const std::string& key : keys) {
+    for (;;) {
+      std::ifstream file(PathOf(key), std::ios::binary);
+      if (file) {
+        std::ostringstream text;
+        text << file.rdbuf();
+        values.push_back(text.str());
+        break;
+      }
+      if (absl::Now() > deadline) return absl::DeadlineExceededError(absl::StrCat("nobody set ", key));
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+  return values;
+}
+
+int OpenFds() { return CountEntries("/proc/self/fd"); }
+int NumThreads() { return CountEntries("/proc/self/task"); }
+
+}  // namespace switchyard::test

@@ -1,0 +1,52 @@
+// Groups of ranks for tests: threads over the local mailbox or over Gloo on loopback, and a store for several processes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "workers/comm/communicator.h"
+#include "workers/comm/rendezvous_store.h"
+
+namespace switchyard::test {
+
+enum class Backend { kLocal, kGloo };
+std::string BackendName(Backend backend);
+
+// Far enough never to be met by a healthy test, near enough to end a broken one.
+absl::Time Soon();
+
+// element r is rank r's communicator.  REQUIRES: forming works (checked).
+std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world, int64_t epoch = 1);
+
+// Runs fn on a thread per rank; element r is what rank r's returned.
+std::vector<absl::Status> RunRanks(std::vector<std::unique_ptr<Communicator>>* ranks,
+                                   const std::function<absl::Status(Communicator*)>& fn);
+// The same over a new group; expects every rank to be OK.
+void ExpectRanksOk(Backend backend, int world, const std::function<absl::Status(Communicator*)>& fn);
+
+// A message with this text, and back.
+Message TextMessage(Communicator* comm, const std::string& text);
+std::string TextOf(const Message& message);
+
+// Keys are files of a directory: for ranks that are processes.
+class DirectoryStore : public RendezvousStore {
+ public:
+  explicit DirectoryStore(std::string directory) : directory_(std::move(directory)) {}
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override;
+  void CancelWaits(absl::string_view) override {}
+
+ private:
+  std::string PathOf(absl::string_view key) const;
+  const std::string directory_;
+};
+
+// Of this process.
+int OpenFds();
+int NumThreads();
+
+}  // namespace switchyard::test

@@ -1,0 +1,54 @@
+#include "workers/comm/faulty_communicator.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+namespace {
+
+class FaultyCommunicator : public Communicator {
+ public:
+  FaultyCommunicator(std::unique_ptr<Communicator> inner, CommFault fault)
+      : Communicator(inner->group(), MessagePool::Create()), inner_(std::move(inner)), fault_(fault) {}
+
+  void Abort(absl::string_view reason) override { inner_->Abort(reason); }
+  absl::Status status() const override { return inner_->status(); }
+
+  WorkOr StartExchange(Exchange exchange) override {
+    if (launches_++ == fault_.at_launch) {
+      switch (fault_.kind) {
+        case CommFault::Kind::kNone:
+          break;
+        case CommFault::Kind::kFail: {
+          const std::string reason = absl::StrCat("injected fault in ", exchange.key.ToString());
+          inner_->Abort(reason);
+          return absl::UnavailableError(reason);
+        }
+        case CommFault::Kind::kDelay:
+          absl::SleepFor(fault_.delay);
+          break;
+        case CommFault::Kind::kWrongOp:
+          exchange.key.op = exchange.key.op == CommOp::kBarrier ? CommOp::kBroadcast : CommOp::kBarrier;
+          break;
+      }
+    }
+    return inner_->StartExchange(std::move(exchange));
+  }
+
+ private:
+  const std::unique_ptr<Communicator> inner_;
+  const CommFault fault_;
+  int64_t launches_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> MakeFaultyCommunicator(std::unique_ptr<Communicator> inner, CommFault fault) {
+  SY_CHECK(inner != nullptr);
+  return std::make_unique<FaultyCommunicator>(std::move(inner), fault);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,248 @@
+#include "workers/comm/gloo_communicator.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/gloo_lane.h"
+#include "workers/comm/local_communicator.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kMaxWorld = 1024;
+
+using Lanes = std::array<std::unique_ptr<GlooLane>, kNumCommClasses>;
+
+uint64_t HashOf(const std::string& text) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+// The connections of one rank in one epoch, and why they ended.
+class GlooGroup {
+ public:
+  GlooGroup(const GroupId& group, Lanes lanes) : group_(group), lanes_(std::move(lanes)) {}
+
+  const GroupId& id() const { return group_; }
+  GlooLane& lane(CommClass comm_class) { return *lanes_[static_cast<int>(comm_class)]; }
+
+  absl::Status status() {
+    absl::MutexLock lock(&mu_);
+    return status_;
+  }
+  // The first error stays and closes everything.  Any thread.  Returns what stayed.
+  absl::Status Fail(const absl::Status& status) {
+    absl::Status kept;
+    {
+      absl::MutexLock lock(&mu_);
+      if (status_.ok()) status_ = status;
+      kept = status_;
+    }
+    for (const std::unique_ptr<GlooLane>& lane : lanes_) lane->Abort();
+    return kept;
+  }
+
+  absl::Status Finish(GlooLane::Pending* pending, std::vector<Message>* received) {
+    const CommClass comm_class = pending->exchange.key.comm_class;
+    absl::Status status = lane(comm_class).Finish(pending, received);
+    if (status.ok()) return status;
+    if (absl::IsDeadlineExceeded(status) && pending->late_peer >= 0) {
+      status = absl::DeadlineExceededError(absl::StrCat(std::string(status.message()), Instead(*pending)));
+    }
+    return Fail(status);
+  }
+
+ private:
+  // What a late peer launched in another class, if anything: the likely reason.
+  std::string Instead(const GlooLane::Pending& pending) {
+    for (int c = 0; c < kNumCommClasses; ++c) {
+      if (c == static_cast<int>(pending.exchange.key.comm_class)) continue;
+      const std::optional<OpKey> other = lanes_[c]->Unclaimed(pending.late_peer);
+      if (other) return absl::StrCat("; it launched ", other->ToString(), ", which rank ", group_.rank, " did not");
+    }
+    return "";
+  }
+
+  const GroupId group_;
+  const Lanes lanes_;
+  absl::Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+class GlooWork : public Work {
+ public:
+  GlooWork(std::shared_ptr<GlooGroup> group, GlooLane::Pending pending)
+      : group_(std::move(group)), pending_(std::move(pending)) {
+    received_.resize(group_->id().world);
+    received_[group_->id().rank] = std::move(pending_.exchange.out[group_->id().rank]);
+  }
+  ~GlooWork() override {
+    if (!waited_) {
+      (void)group_->Fail(absl::UnavailableError(absl::StrCat(pending_.exchange.key.ToString(), " was dropped unfinished")));
+    }
+  }
+
+  absl::Status Wait() override {
+    if (waited_) return status_;
+    waited_ = true;
+    status_ = group_->Finish(&pending_, &received_);
+    return status_;
+  }
+
+ private:
+  const std::shared_ptr<GlooGroup> group_;  // shared with the communicator; outlives pending_
+  GlooLane::Pending pending_;
+  bool waited_ = false;
+  absl::Status status_;
+};
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(std::shared_ptr<MessagePool> pool, std::shared_ptr<GlooGroup> group)
+      : Communicator(group->id(), std::move(pool)), group_(std::move(group)) {}
+
+  void Abort(absl::string_view reason) override {
+    (void)group_->Fail(absl::UnavailableError(absl::StrCat("aborted: ", reason)));
+  }
+  absl::Status status() const override { return group_->status(); }
+
+  WorkOr StartExchange(Exchange exchange) override {
+    RETURN_IF_ERROR(group_->status());
+    GlooLane::Pending pending;
+    pending.exchange = std::move(exchange);
+    const absl::Status started = group_->lane(pending.exchange.key.comm_class).Start(&pending);
+    if (!started.ok()) return group_->Fail(started);
+    return std::make_unique<GlooWork>(group_, std::move(pending));
+  }
+
+ private:
+  const std::shared_ptr<GlooGroup> group_;  // shared with works under way
+};
+
+// Every rank says who it is, once; so a double, or a rank of another world, is known before anything is connected.
+absl::Status CallTheRoll(const GlooGroupOptions& options, const std::string& prefix, RendezvousStore* store) {
+  const auto key_of = [&](int rank) { return absl::StrCat(prefix, "member/", rank); };
+  const absl::Status set = store->Set(key_of(options.rank), absl::StrCat(options.world));
+  if (absl::IsAlreadyExists(set)) {
+    return absl::AlreadyExistsError(absl::StrCat("rank ", options.rank, " of epoch ", options.epoch,
+                                                 " is taken: another process joined as the same rank"));
+  }
+  RETURN_IF_ERROR(set);
+  for (int rank = 0; rank < options.world; ++rank) {
+    const absl::StatusOr<std::vector<std::string>> answer = store->Get({key_of(rank)}, options.deadline);
+    if (absl::IsDeadlineExceeded(answer.status())) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", rank, " of ", options.world, " did not join epoch ", options.epoch, " in time"));
+    }
+    RETURN_IF_ERROR(answer.status());
+    int world = 0;
+    if (!absl::SimpleAtoi(answer->front(), &world) || world != options.world) {
+      return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " joined a world of ", answer->front(), ", rank ",
+                                                        options.rank, " a world of ", options.world));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// All classes at once: Gloo spends most of a connection's making in waits for its I/O thread.
+absl::StatusOr<Lanes> ConnectLanes(const GlooGroupOptions& options, const GroupId& id, const std::string& prefix,
+                                   RendezvousStore* store, const std::shared_ptr<MessagePool>& pool) {
+  std::array<absl::StatusOr<std::unique_ptr<GlooLane>>, kNumCommClasses> connected;
+  std::vector<std::thread> threads;
+  for (int c = 0; c < kNumCommClasses; ++c) {
+    threads.emplace_back([&, c] {
+      const auto comm_class = static_cast<CommClass>(c);
+      connected[c] = GlooLane::Connect({.group = id,
+                                        .comm_class = comm_class,
+                                        .address = options.address,
+                                        .key_prefix = absl::StrCat(prefix, CommClassName(comm_class), "/"),
+                                        .deadline = options.deadline},
+                                       store, pool);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Lanes lanes;
+  for (int c = 0; c < kNumCommClasses; ++c) {
+    ASSIGN_OR_RETURN(lanes[c], std::move(connected[c]));
+  }
+  return lanes;
+}
+
+// The first frames on every connection: is the other end who it should be?
+absl::Status ShakeHands(const GlooGroupOptions& options, GlooGroup* group) {
+  for (int c = 0; c < kNumCommClasses; ++c) {
+    GlooLane::Pending pending;
+    Communicator::Exchange& hello = pending.exchange;
+    hello.key = {.op = CommOp::kHello, .comm_class = static_cast<CommClass>(c), .sequence = -1, .bytes = 0};
+    hello.deadline = options.deadline;
+    hello.out.resize(options.world);
+    hello.send_to.assign(options.world, 1);
+    hello.send_to[options.rank] = 0;
+    hello.recv_from = hello.send_to;
+    std::vector<Message> received(options.world);
+    absl::Status status = group->lane(hello.key.comm_class).Start(&pending);
+    if (status.ok()) status = group->Finish(&pending, &received);
+    RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const GlooGroupOptions& options) {
+  if (options.world < 1 || options.world > kMaxWorld || options.rank < 0 || options.rank >= options.world) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world,
+                                                   ": wants 0 <= rank < world <= ", kMaxWorld));
+  }
+  if (options.world == 1) return absl::OkStatus();
+  if (options.deadline == absl::InfiniteFuture()) return absl::InvalidArgumentError("forming a group needs a deadline");
+  return CheckGroupAddress(options.address);
+}
+
+}  // namespace
+
+absl::Status CheckGroupAddress(const std::string& address) {
+  in_addr v4;
+  in6_addr v6;
+  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) {
+    const uint32_t ip = ntohl(v4.s_addr);
+    const bool is_private = ip >> 24 == 127 || ip >> 24 == 10 || ip >> 20 == 0xac1 || ip >> 16 == 0xc0a8;
+    if (is_private) return absl::OkStatus();
+  } else if (inet_pton(AF_INET6, address.c_str(), &v6) == 1) {
+    if (IN6_IS_ADDR_LOOPBACK(&v6) || (v6.s6_addr[0] & 0xfe) == 0xfc) return absl::OkStatus();
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("group address \"", address, "\" is not an IP address"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group address ", address, " is neither loopback nor private: collectives are not encrypted; give an address of a",
+      " private interface (10/8, 172.16/12, 192.168/16, fc00::/7)"));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptions& options, RendezvousStore* store) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  if (options.world == 1) return MakeSoloCommunicator(options.epoch);
+  // Gloo writes to sockets without MSG_NOSIGNAL: a peer's death must be an error, not ours.
+  struct sigaction action;
+  if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+
+  const GroupId id{.epoch = options.epoch, .token = HashOf(options.token), .rank = options.rank, .world = options.world};
+  const std::string prefix = absl::StrCat("group/", options.epoch, "/", absl::Hex(id.token), "/");
+  RETURN_IF_ERROR(CallTheRoll(options, prefix, store));
+  std::shared_ptr<MessagePool> pool = MessagePool::Create();
+  ASSIGN_OR_RETURN(Lanes lanes, ConnectLanes(options, id, prefix, store, pool));
+  auto group = std::make_shared<GlooGroup>(id, std::move(lanes));
+  RETURN_IF_ERROR(ShakeHands(options, group.get()));
+  return std::make_unique<GlooCommunicator>(std::move(pool), std::move(group));
+}
+
+}  // namespace switchyard

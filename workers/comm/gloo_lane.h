@@ -1,0 +1,111 @@
+// One class's connections of a Gloo group: a full mesh with an I/O thread of its own, and the receives posted on it.
+//
+// Gloo hands a message over in one latency only if the receiver has already posted room for it.  So each rank keeps a
+// buffer posted per peer for the collective under way and for the next one, and every frame says how large the sender's
+// own posted buffers are from then on.  What fits goes at once; the rest of a longer frame follows when the receiver, who
+// knows the length from the header by then, has made room.  Posted buffers grow to what was seen, up to a bound.
+//
+// One thread starts and finishes exchanges; Abort may come from any.  Gloo's exceptions end here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "gloo/rendezvous/context.h"
+#include "workers/comm/communicator.h"
+#include "workers/comm/frame_header.h"
+#include "workers/comm/rendezvous_store.h"
+
+namespace switchyard {
+
+class GlooLane {
+ public:
+  struct Options {
+    GroupId group;
+    CommClass comm_class = CommClass::kControl;
+    std::string address;
+    std::string key_prefix;
+    absl::Time deadline;
+  };
+  // Blocks until every peer is connected.
+  // Errors: the store's, DeadlineExceeded, Unavailable.
+  static absl::StatusOr<std::unique_ptr<GlooLane>> Connect(const Options& options, RendezvousStore* store,
+                                                           std::shared_ptr<MessagePool> pool);
+
+  // Memory that Gloo's I/O thread reads or writes.  Taking it back waits until that thread has let go.
+  struct Unregister {
+    Unregister() : lane(nullptr) {}
+    explicit Unregister(GlooLane* registered_at) : lane(registered_at) {}
+    GlooLane* lane;
+    void operator()(gloo::transport::UnboundBuffer* buffer) const;
+  };
+  struct Transfer {
+    int peer = 0;
+    Message message;  // outlives the registration; empty: the memory is another transfer's
+    std::unique_ptr<gloo::transport::UnboundBuffer, Unregister> buffer;
+  };
+  // An exchange under way.  Must not outlive the lane.
+  struct Pending {
+    Communicator::Exchange exchange;
+    std::vector<Transfer> sends;  // one frame may be two
+    int late_peer = -1;           // after a failed Finish: who was waited for
+  };
+
+  // Posts receives and sends; blocks on nobody.
+  absl::Status Start(Pending* pending);
+  // Waits for what comes and for what goes.
+  absl::Status Finish(Pending* pending, std::vector<Message>* received);
+  // Frees whoever waits and closes the connections.  Any thread; again: nothing.
+  void Abort();
+  // What `peer` launched on this lane and this rank did not, if such a frame lies here.  The lane is unusable afterwards.
+  std::optional<OpKey> Unclaimed(int peer);
+
+ private:
+  struct Posted {
+    Transfer transfer;
+    int32_t frame_bytes = 0;  // room
+  };
+  struct Peer {
+    std::map<int64_t, Posted> posted;                // by sequence
+    int32_t frame_bytes;                             // of what is posted from now on
+    std::map<int64_t, int32_t> room_from;            // the peer's room for our frames, from a sequence on
+    Peer();
+  };
+  using Channel = std::vector<Peer>;  // [R]
+
+  GlooLane(const Options& options, std::shared_ptr<MessagePool> pool);
+  Channel& ChannelOf(uint32_t split);
+  absl::Status Post(const Communicator::Exchange& exchange, int peer, int64_t sequence);
+  absl::Status SendFrame(Pending* pending, int peer);
+  absl::StatusOr<Message> ReceiveFrame(const Communicator::Exchange& exchange, int peer);
+  absl::StatusOr<Message> ReceiveRest(const Communicator::Exchange& exchange, int peer, int64_t first, int64_t total,
+                                      Message message);
+  absl::StatusOr<Transfer> Register(int peer, Message message, char* begin, int64_t bytes);
+  absl::Status AwaitTransfer(const Transfer& transfer, bool receive, const Communicator::Exchange& exchange);
+
+  const GroupId group_;
+  const CommClass comm_class_;
+  const std::shared_ptr<MessagePool> pool_;  // shared with the communicator and all messages
+
+  absl::Mutex mu_;
+  std::set<gloo::transport::UnboundBuffer*> active_ ABSL_GUARDED_BY(mu_);  // what Abort must wake
+  bool aborted_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Destroyed from the last: buffers, then connections, then the device, which joins its thread.
+  std::shared_ptr<gloo::transport::Device> device_;  // shared with the context, as Gloo wants it
+  std::unique_ptr<gloo::rendezvous::Context> context_;
+  std::map<uint32_t, Channel> channels_;  // by split
+};
+
+}  // namespace switchyard

@@ -1,0 +1,52 @@
+#include "workers/comm/launch_ledger.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace switchyard {
+namespace {
+
+// splitmix64's finisher: fixed for ever, unlike std::hash, for ranks may be different builds of the standard library.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void LaunchLedger::Record(const OpKey& key) {
+  Lane& lane = lanes_[static_cast<int>(key.comm_class)];
+  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.op));
+  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.sequence));
+  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.bytes));
+  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.root));
+  lane.last[lane.count % kKept] = key;
+  ++lane.count;
+}
+
+uint64_t LaunchLedger::hash() const {
+  uint64_t hash = 0;
+  for (const Lane& lane : lanes_) hash = Mix(hash ^ lane.hash);
+  return hash;
+}
+
+int64_t LaunchLedger::num_launched() const {
+  int64_t launched = 0;
+  for (const Lane& lane : lanes_) launched += lane.count;
+  return launched;
+}
+
+std::string LaunchLedger::Tail() const {
+  std::string text;
+  for (const Lane& lane : lanes_) {
+    for (int64_t i = std::max<int64_t>(0, lane.count - kKept); i < lane.count; ++i) {
+      absl::StrAppend(&text, lane.last[i % kKept].ToString(), "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace switchyard
