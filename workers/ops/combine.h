@@ -20,8 +20,8 @@ struct CombineInputs {
   TensorView y;                        // [rows, H] model dtype: expert outputs
   absl::Span<const int32_t> slot_row;  // [T * K] row of y for (t, k); -1 = dropped
   TensorView weight;                   // [T, K] AccDType
-  TensorView shared;                   // [T, H] model dtype; empty view (rank 0) = no shared expert
-  TensorView shared_gate;              // [T, 1] AccDType: the gate's logit; rank 0 = the shared term has weight 1
+  TensorView shared = {};              // [T, H] model dtype; empty view (rank 0) = no shared expert
+  TensorView shared_gate = {};         // [T, 1] AccDType: the gate's logit; rank 0 = the shared term has weight 1
 };
 
 absl::Status Combine(const Stream& stream, const CombineInputs& inputs,

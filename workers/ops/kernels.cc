@@ -1,6 +1,7 @@
 #include "workers/ops/kernels.h"
 
-#include "scheduler/base/check.h"
+#include <atomic>
+
 #include "workers/ops/isa.h"
 #include "workers/tensor/dtype.h"
 
@@ -22,12 +23,26 @@ extern const KernelTable kTable;
 }
 #endif
 
-const KernelTable& CpuKernels() {
+namespace {
+
+const KernelTable& TableFor(Isa isa) {
 #if defined(__x86_64__)
-  if (CurrentIsa() >= Isa::kAvx512) return avx512::kTable;
-  if (CurrentIsa() >= Isa::kAvx2) return avx2::kTable;
+  if (isa >= Isa::kAvx512) return avx512::kTable;
+  if (isa >= Isa::kAvx2) return avx2::kTable;
 #endif
+  static_cast<void>(isa);
   return baseline::kTable;
 }
+
+std::atomic<const KernelTable*>& Current() {
+  static std::atomic<const KernelTable*> table{&TableFor(CurrentIsa())};
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& CpuKernels() { return *Current().load(std::memory_order_relaxed); }
+
+void UseKernelsForTest(Isa isa) { Current().store(&TableFor(isa)); }
 
 }  // namespace switchyard

@@ -113,7 +113,11 @@ struct KernelTable {
   void (*exp)(const float* x, int64_t n, float* y);  // for its test
 };
 
-// The table for CurrentIsa() (isa.h).
+// The table for CurrentIsa() (isa.h).  Thread-safe.
 const KernelTable& CpuKernels();
+
+// Tests: the table for this level from now on.  REQUIRES: isa <= DetectedIsa(); no op is running.
+enum class Isa : uint8_t;
+void UseKernelsForTest(Isa isa);
 
 }  // namespace switchyard

@@ -35,7 +35,7 @@ struct SequenceRows {
   int64_t row_begin = 0;
   int32_t num_query = 0;                   // 0 is allowed: the sequence is skipped
   int32_t start_pos = 0;                   // also the number of its keys already in the cache
-  absl::Span<const int32_t> block_table;   // covers at least start_pos + num_query positions; borrowed
+  absl::Span<const int32_t> block_table = {};  // covers at least start_pos + num_query positions; borrowed
 };
 
 // Scatters the step's k and v rows into the cache.  Blocks of different sequences must not be written twice in one call.

@@ -12,9 +12,6 @@ function(sy_ops_kernels isa)
   target_sources(sy_ops PRIVATE $<TARGET_OBJECTS:sy_ops_kernels_${isa}>)
 endfunction()
 
-if(NOT TARGET sy_isa)
-  sy_library(sy_isa SRCS isa.cc DEPS sy_base)
-endif()
 sy_library(sy_ops
            SRCS attention.cc clamp.cc combine.cc embedding.cc kernels.cc kv_cache_view.cc op_checks.cc permute.cc random.cc
                 rms_norm.cc rope.cc rope_table.cc router.cc sampling.cc swiglu.cc

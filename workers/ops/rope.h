@@ -30,7 +30,7 @@ struct RopeConfig {
   int64_t rotary_dim = 0;               // d: head_dim · partial_rotary_factor; even, > 0
   double factor = 1.0;                  // linear, yarn, longrope (max_positions / original), llama3
   double original_max_positions = 0;    // yarn, longrope, llama3
-  std::optional<double> attention_factor;  // yarn, longrope: absent = by formula
+  std::optional<double> attention_factor = {};  // yarn, longrope: absent = by formula
   double beta_fast = 32.0;              // yarn
   double beta_slow = 1.0;               // yarn
   bool truncate = true;                 // yarn
@@ -38,8 +38,8 @@ struct RopeConfig {
   double mscale_all_dim = 0;            // yarn: 0 = absent
   double low_freq_factor = 1.0;         // llama3
   double high_freq_factor = 4.0;        // llama3
-  std::vector<double> short_factor;     // longrope: [d/2]
-  std::vector<double> long_factor;      // longrope: [d/2]
+  std::vector<double> short_factor = {};  // longrope: [d/2]
+  std::vector<double> long_factor = {};   // longrope: [d/2]
   bool use_long_factors = false;        // longrope
 };
 

@@ -1,0 +1,198 @@
+#include "workers/ops/attention.h"
+
+#include <numeric>
+
+#include "tests/reference/attention.h"
+#include "tests/workers/ops/op_test_util.h"
+
+namespace switchyard {
+namespace {
+
+// A few sequences with their keys, values and queries for all positions, and a way to run any part of them through a
+// paged cache of any block size.
+struct Scene {
+  reference::AttentionCase shape;
+  DType dtype;
+  std::vector<int64_t> lengths;
+  std::vector<Tensor> q, k, v;  // per sequence [length, N*D], [length, Nkv*D]
+
+  Scene(DType type, reference::AttentionCase c, std::vector<int64_t> sizes)
+      : shape(c), dtype(type), lengths(std::move(sizes)) {
+    shape.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      const uint32_t seed = static_cast<uint32_t>(10 * s);
+      q.push_back(RandomMatrix(dtype, lengths[s], c.heads * c.head_dim, seed, 2.0));
+      k.push_back(RandomMatrix(dtype, lengths[s], c.kv_heads * c.head_dim, seed + 1));
+      v.push_back(RandomMatrix(dtype, lengths[s], c.kv_heads * c.head_dim, seed + 2));
+    }
+  }
+
+  AttentionDesc desc() const {
+    return {.num_heads = shape.heads, .scale = shape.scale, .window = static_cast<int32_t>(shape.window)};
+  }
+};
+
+// The cache is filled with NaN first: nothing that was not written may reach an output.
+struct PagedCache {
+  Tensor k, v;
+  std::vector<std::vector<int32_t>> tables;
+
+  PagedCache(const Scene& scene, int64_t block_size) {
+    int64_t blocks = 0;
+    for (int64_t length : scene.lengths) {
+      const int64_t count = (length + block_size - 1) / block_size;
+      tables.emplace_back(count);
+      for (int32_t& b : tables.back()) b = static_cast<int32_t>(blocks++);
+    }
+    // Neighbours in a sequence are not neighbours in memory.
+    std::vector<int32_t> shuffled(blocks);
+    std::iota(shuffled.begin(), shuffled.end(), 0);
+    std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(7));
+    for (auto& table : tables) {
+      for (int32_t& b : table) b = shuffled[b];
+    }
+    const Shape shape = KvCacheShape(blocks, scene.shape.kv_heads, block_size, scene.shape.head_dim);
+    k = Tensor(scene.dtype, shape), v = Tensor(scene.dtype, shape);
+    std::memset(k.view().raw(), 0xff, k.bytes());
+    std::memset(v.view().raw(), 0xff, v.bytes());
+  }
+  KvCacheView view() const { return {.k = k, .v = v}; }
+};
+
+// Rows [begin, begin + count) of a sequence, in one step: write, attend.
+TensorView Step(const Scene& scene, const Stream& stream, PagedCache* cache, size_t s, int64_t begin, int64_t count,
+                const Tensor& out) {
+  const SequenceRows rows = {.row_begin = 0,
+                             .num_query = static_cast<int32_t>(count),
+                             .start_pos = static_cast<int32_t>(begin),
+                             .block_table = cache->tables[s]};
+  EXPECT_TRUE(WriteKv(stream, {rows}, scene.k[s].view().Rows(begin, count), scene.v[s].view().Rows(begin, count),
+                      cache->view())
+                  .ok());
+  const TensorView to = out.view().Rows(begin, count);
+  EXPECT_TRUE(
+      PagedAttention(stream, scene.desc(), {rows}, scene.q[s].view().Rows(begin, count), cache->view(), to).ok());
+  return to;
+}
+
+// Sequence s in chunks.
+Tensor RunChunked(const Scene& scene, const Stream& stream, int64_t block_size, size_t s, int64_t chunk) {
+  PagedCache cache(scene, block_size);
+  Tensor out(scene.dtype, scene.q[s].shape());
+  for (int64_t at = 0; at < scene.lengths[s]; at += chunk) {
+    Step(scene, stream, &cache, s, at, std::min(chunk, scene.lengths[s] - at), out);
+  }
+  return out;
+}
+
+void ExpectMatchesReference(const Scene& scene, const Tensor& out, size_t s) {
+  std::vector<std::vector<double>> k, v;
+  for (int64_t i = 0; i < scene.lengths[s]; ++i) {
+    k.push_back(RowOf(scene.k[s], i));
+    v.push_back(RowOf(scene.v[s], i));
+    ExpectNear(RowOf(out, i), reference::AttendOne(scene.shape, RowOf(scene.q[s], i), k, v, i),
+               reference::ReductionTolerance(scene.dtype), "position " + std::to_string(i));
+  }
+}
+
+class AttentionTest : public OpTest {};
+
+TEST_P(AttentionTest, MatchesReference) {
+  const std::vector<reference::AttentionCase> shapes = {
+      {.heads = 1, .kv_heads = 1, .head_dim = 8},    {.heads = 2, .kv_heads = 2, .head_dim = 24},
+      {.heads = 6, .kv_heads = 2, .head_dim = 40},   {.heads = 4, .kv_heads = 1, .head_dim = 64},
+      {.heads = 2, .kv_heads = 2, .head_dim = 128},  {.heads = 1, .kv_heads = 1, .head_dim = 256},
+      {.heads = 3, .kv_heads = 1, .head_dim = 20},   {.heads = 8, .kv_heads = 1, .head_dim = 16},
+  };
+  for (const reference::AttentionCase& shape : shapes) {
+    const Scene scene(dtype(), shape, {70});
+    ExpectMatchesReference(scene, RunChunked(scene, stream(), 16, 0, 70), 0);
+  }
+}
+
+TEST_P(AttentionTest, WindowMatchesReference) {
+  for (int64_t window : {1, 5, 64, 100}) {
+    const Scene scene(dtype(), {.heads = 4, .kv_heads = 2, .head_dim = 16, .window = window}, {200});
+    ExpectMatchesReference(scene, RunChunked(scene, stream(), 16, 0, 200), 0);
+  }
+}
+
+TEST_P(AttentionTest, RowsIgnoreChunksBlocksAndThreads) {
+  ThreadPool three(3, /*spin=*/false);
+  for (int64_t window : {0, 70}) {
+    const Scene scene(dtype(), {.heads = 6, .kv_heads = 2, .head_dim = 40, .window = window}, {261});
+    const Tensor whole = RunChunked(scene, stream(), 16, 0, 512);
+    for (int64_t chunk : {1, 7, 64, 512}) {
+      for (int64_t block_size : {1, 16, 48}) {
+        EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, stream(), block_size, 0, chunk)))
+            << "window " << window << " chunk " << chunk << " block " << block_size;
+      }
+      EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, Stream::OnCpu(&three), 16, 0, chunk))) << "three threads";
+    }
+  }
+}
+
+TEST_P(AttentionTest, RowsIgnoreOtherSequences) {
+  const Scene scene(dtype(), {.heads = 4, .kv_heads = 2, .head_dim = 128}, {1, 65, 130, 64, 3});
+  std::vector<Tensor> alone;
+  for (size_t s = 0; s < 5; ++s) alone.push_back(RunChunked(scene, stream(), 16, s, 512));
+
+  // One step with everything: sequence 2 in its second chunk, a decode, whole prompts, one that sits this step out.
+  const std::vector<int64_t> start = {0, 64, 50, 0, 3};
+  PagedCache cache(scene, 16);
+  std::vector<SequenceRows> rows;
+  int64_t total = 0;
+  for (size_t s = 0; s < 5; ++s) {
+    const Tensor scratch(dtype(), scene.q[s].shape());
+    if (start[s] > 0) Step(scene, stream(), &cache, s, 0, start[s], scratch);
+    rows.push_back({.row_begin = total,
+                    .num_query = static_cast<int32_t>(scene.lengths[s] - start[s]),
+                    .start_pos = static_cast<int32_t>(start[s]),
+                    .block_table = cache.tables[s]});
+    total += rows.back().num_query;
+  }
+  // q, k and v are column ranges of one fused row, as the model has them.
+  const int64_t q_width = 4 * 128, kv_width = 2 * 128;
+  const Tensor fused(dtype(), {total, q_width + 2 * kv_width}), out(dtype(), {total, q_width});
+  for (size_t s = 0; s < 5; ++s) {
+    for (int64_t i = 0; i < rows[s].num_query; ++i) {
+      const int64_t from = start[s] + i, to = rows[s].row_begin + i;
+      for (int64_t c = 0; c < q_width; ++c) Set(fused, to, c, Get(scene.q[s], from, c));
+      for (int64_t c = 0; c < kv_width; ++c) {
+        Set(fused, to, q_width + c, Get(scene.k[s], from, c));
+        Set(fused, to, q_width + kv_width + c, Get(scene.v[s], from, c));
+      }
+    }
+  }
+  const TensorView f = fused;
+  ASSERT_TRUE(WriteKv(stream(), rows, f.Columns(q_width, kv_width), f.Columns(q_width + kv_width, kv_width), cache.view()).ok());
+  ASSERT_TRUE(PagedAttention(stream(), scene.desc(), rows, f.Columns(0, q_width), cache.view(), out).ok());
+  for (size_t s = 0; s < 5; ++s) {
+    EXPECT_TRUE(SameBits(alone[s], start[s], out.view().Rows(rows[s].row_begin, rows[s].num_query))) << "sequence " << s;
+  }
+}
+
+TEST_P(AttentionTest, NothingToDoIsFine) {
+  const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 8}, {4});
+  const PagedCache cache(scene, 16);
+  const Tensor none(dtype(), {0, 16});
+  EXPECT_TRUE(PagedAttention(stream(), scene.desc(), {}, none, cache.view(), none).ok());
+}
+
+TEST_P(AttentionTest, BadBlockTablesAreNamed) {
+  const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 8}, {20});
+  const PagedCache cache(scene, 16);
+  const Tensor out(dtype(), {20, 16});
+  const std::vector<int32_t> outside = {0, 2};
+  SequenceRows rows = {.num_query = 20, .block_table = absl::MakeSpan(outside).first(1)};
+  EXPECT_EQ(PagedAttention(stream(), scene.desc(), {rows}, scene.q[0], cache.view(), out).message(),
+            "attention: sequence 0 needs 2 blocks of 16 for 20 positions, has 1");
+  rows.block_table = outside;
+  EXPECT_EQ(PagedAttention(stream(), scene.desc(), {rows}, scene.q[0], cache.view(), out).message(),
+            "attention: block 2 of sequence 0 is outside [0, 2)");
+}
+
+SY_INSTANTIATE_OP_TEST(AttentionTest, kAllDTypes);
+
+}  // namespace
+}  // namespace switchyard

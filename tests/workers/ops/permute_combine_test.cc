@@ -1,0 +1,123 @@
+// Sorting rows by expert, gathering them, and combine: each by itself, and as each other's inverse.
+#include "tests/reference/row_ops.h"
+#include "tests/workers/ops/op_test_util.h"
+#include "workers/ops/combine.h"
+#include "workers/ops/permute.h"
+
+namespace switchyard {
+namespace {
+
+Tensor Choices(std::initializer_list<std::initializer_list<int32_t>> rows) {
+  Tensor t(DType::kI32, {static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows.begin()->size())});
+  int32_t* to = t.data<int32_t>();
+  for (const auto& row : rows) to = std::copy(row.begin(), row.end(), to);
+  return t;
+}
+
+TEST(ExpertOrderTest, SortsStablyAndLeavesEmptyRanges) {
+  ExpertOrder order;
+  ASSERT_TRUE(BuildExpertOrder(Choices({{3, 1}, {1, -1}, {3, 0}}), 5, &order).ok());
+  EXPECT_EQ(order.offsets, (std::vector<int64_t>{0, 1, 3, 3, 5, 5}));
+  EXPECT_EQ(order.token, (std::vector<int32_t>{2, 0, 1, 0, 2}));
+  EXPECT_EQ(order.slot_row, (std::vector<int32_t>{3, 1, 2, -1, 4, 0}));
+}
+
+TEST(ExpertOrderTest, OneExpertTakesAllAndReuseForgets) {
+  ExpertOrder order;
+  ASSERT_TRUE(BuildExpertOrder(Choices({{2}, {2}, {2}}), 4, &order).ok());
+  EXPECT_EQ(order.offsets, (std::vector<int64_t>{0, 0, 0, 3, 3}));
+  EXPECT_EQ(order.token, (std::vector<int32_t>{0, 1, 2}));
+  ASSERT_TRUE(BuildExpertOrder(Tensor(DType::kI32, {0, 2}), 4, &order).ok());
+  EXPECT_EQ(order.num_rows(), 0);
+  EXPECT_EQ(order.offsets, (std::vector<int64_t>(5, 0)));
+}
+
+TEST(ExpertOrderTest, AnIdOutsideIsNamed) {
+  ExpertOrder order;
+  EXPECT_EQ(BuildExpertOrder(Choices({{0, 1}, {4, 1}}), 4, &order).message(),
+            "permute: expert 4 of token 1, k 0 is outside [-1, 4)");
+}
+
+class CombineTest : public OpTest {};
+
+TEST_P(CombineTest, GathersRowsOfStridedInput) {
+  const Tensor x = RandomMatrix(dtype(), 4, 50, 1), y(dtype(), {3, 30});
+  ASSERT_TRUE(GatherRows(stream(), x.view().Columns(11, 30), {2, 0, 2}, y).ok());
+  const std::vector<int64_t> from = {2, 0, 2};
+  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(RowOf(y, i), RowOf(x.view().Columns(11, 30), from[i]));
+  EXPECT_EQ(GatherRows(stream(), x, {0, 4, 1}, Tensor(dtype(), {3, 50})).message(),
+            "gather_rows: rows[1] = 4 is outside [0, 4)");
+}
+
+TEST_P(CombineTest, MatchesReferenceWithSharedExpertAndDroppedSlots) {
+  const int64_t rows = 3, k = 2, width = 45;
+  const Tensor y = RandomMatrix(dtype(), 5, width, 1), weight = RandomMatrix(acc(), rows, k, 2),
+               shared = RandomMatrix(dtype(), rows, width, 3), gate = RandomMatrix(acc(), rows, 1, 4),
+               residual = RandomMatrix(acc(), rows, width, 5);
+  const Tensor before = Copy(residual);
+  const std::vector<int32_t> slots = {4, 0, -1, 1, -1, -1};
+  ASSERT_TRUE(Combine(stream(),
+                      {.y = y, .slot_row = slots, .weight = weight, .shared = shared, .shared_gate = gate}, residual)
+                  .ok());
+  for (int64_t t = 0; t < rows; ++t) {
+    std::vector<double> want = RowOf(before, t);
+    for (int64_t c = 0; c < width; ++c) {
+      for (int64_t i = 0; i < k; ++i) {
+        if (slots[t * k + i] >= 0) want[c] += Get(weight, t, i) * Get(y, slots[t * k + i], c);
+      }
+      want[c] += reference::Sigmoid(Get(gate, t, 0)) * Get(shared, t, c);
+    }
+    ExpectNear(RowOf(residual, t), want, reference::ElementwiseTolerance(acc()), "token " + std::to_string(t));
+  }
+}
+
+TEST_P(CombineTest, UndoesTheOrderForIdentityExperts) {
+  const Tensor x = RandomMatrix(dtype(), 6, 32, 1), residual = Tensor::Zeros(acc(), {6, 32});
+  const Tensor idx = Choices({{0, 3}, {3, 1}, {2, 0}, {3, 2}, {1, 0}, {3, 0}});
+  const Tensor weight(acc(), {6, 2});
+  for (int64_t t = 0; t < 6; ++t) Set(weight, t, 0, 0.25), Set(weight, t, 1, 0.75);
+  ExpertOrder order;
+  ASSERT_TRUE(BuildExpertOrder(idx, 4, &order).ok());
+  const Tensor sorted(dtype(), {order.num_rows(), 32});
+  ASSERT_TRUE(GatherRows(stream(), x, order.token, sorted).ok());
+  ASSERT_TRUE(Combine(stream(), {.y = sorted, .slot_row = order.slot_row, .weight = weight}, residual).ok());
+  for (int64_t t = 0; t < 6; ++t) {
+    ExpectNear(RowOf(residual, t), RowOf(x, t), reference::ElementwiseTolerance(acc()), "token " + std::to_string(t));
+  }
+}
+
+TEST_P(CombineTest, RowsIgnoreCompanyAndPlaceOfTheirSlots) {
+  const int64_t rows = 512, k = 3, width = 72;
+  const Tensor y = RandomMatrix(dtype(), rows * k, width, 1), weight = RandomMatrix(acc(), rows, k, 2),
+               shared = RandomMatrix(dtype(), rows, width, 3), residual = RandomMatrix(acc(), rows, width, 5);
+  ExpectRowsIgnoreCompany(rows, [&](const Stream& stream, int64_t begin, int64_t count) {
+    // The same expert outputs, but in reversed order in memory.
+    Tensor mine(dtype(), {count * k, width}), to = Copy(residual.view().Rows(begin, count));
+    std::vector<int32_t> slots(count * k);
+    for (int64_t i = 0; i < count * k; ++i) {
+      slots[i] = static_cast<int32_t>(count * k - 1 - i);
+      std::memcpy(static_cast<char*>(mine.view().raw()) + slots[i] * width * DTypeBytes(dtype()),
+                  static_cast<char*>(y.view().raw()) + (begin * k + i) * width * DTypeBytes(dtype()),
+                  width * DTypeBytes(dtype()));
+    }
+    const CombineInputs inputs = {.y = mine,
+                                  .slot_row = slots,
+                                  .weight = weight.view().Rows(begin, count),
+                                  .shared = shared.view().Rows(begin, count)};
+    EXPECT_TRUE(Combine(stream, inputs, to).ok());
+    return to;
+  });
+}
+
+TEST_P(CombineTest, NoTokensIsFineAndABadSlotIsNamed) {
+  const Tensor none(dtype(), {0, 8}), weights(acc(), {0, 2}), residual(acc(), {0, 8});
+  EXPECT_TRUE(Combine(stream(), {.y = none, .slot_row = {}, .weight = weights}, residual).ok());
+  const Tensor weight(acc(), {1, 1}), to(acc(), {1, 8});
+  EXPECT_EQ(Combine(stream(), {.y = none, .slot_row = {0}, .weight = weight}, to).message(),
+            "combine: slot_row[0] = 0 is outside [-1, 0)");
+}
+
+SY_INSTANTIATE_OP_TEST(CombineTest, kAllDTypes);
+
+}  // namespace
+}  // namespace switchyard
