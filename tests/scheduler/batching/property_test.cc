@@ -1,298 +1,16 @@
 // Random requests, policies and accidents against the fake model: whatever the policy, every request gets exactly the
 // outputs of a run without neighbours, nothing leaks, no limit is exceeded, and everything ends.
 #include <algorithm>
-#include <deque>
-#include <map>
-#include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "scheduler/batching/scheduler.h"
-#include "tests/scheduler/batching/fake_executor.h"
+#include "tests/scheduler/batching/property_drill.h"
 
 namespace switchyard::testing_batching {
 namespace {
-
-// How often accidents happen, per turn of the test's loop.
-struct Accidents {
-  double cancel = 0;
-  double lose_group = 0;
-  double non_finite = 0;
-  double deadline = 0;  // per request
-};
-
-struct Choice {
-  SamplingParams sampling;
-  std::vector<int32_t> outputs;
-  std::vector<PositionLogprobs> prompt_logprobs;
-  bool finished = false;
-  bool cancelled_for_stop = false;
-};
-
-struct Client {
-  Request request;
-  std::vector<Choice> choices;
-};
-
-class Drill {
- public:
-  Drill(uint32_t seed, BatchingPolicy policy, int32_t num_ranks, int32_t num_blocks, Accidents accidents)
-      : random_(seed), policy_(policy), num_ranks_(num_ranks), num_blocks_(num_blocks), accidents_(accidents),
-        scheduler_(policy) {
-    for (int i = 0; i < 3; ++i) prefixes_.push_back(Tokens(Pick(1, policy.max_model_len / 2)));
-    StartGroup();
-  }
-
-  void Go(int num_requests) {
-    int turns = 0;
-    while (num_requests > 0 || !scheduler_.Idle()) {
-      now_ += absl::Milliseconds(1);
-      if (num_requests > 0 && Chance(0.3)) {
-        SubmitOne();
-        --num_requests;
-      }
-      Turn();
-      scheduler_.CheckInvariants();
-      ASSERT_LT(++turns, 60000) << "does not end";
-      if (testing::Test::HasFailure()) return;
-    }
-    CheckQuiet();
-  }
-
-  int64_t steps() const { return steps_; }
-  SchedulerStats stats() const { return scheduler_.Stats(); }
-  const std::string& log() const { return log_; }
-
- private:
-  int32_t Pick(int32_t low, int32_t high) { return std::uniform_int_distribution<int32_t>(low, high)(random_); }
-  bool Chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
-  std::vector<int32_t> Tokens(int32_t n) {
-    std::vector<int32_t> tokens(n);
-    for (int32_t& token : tokens) token = Pick(0, kVocab - 1);
-    return tokens;
-  }
-
-  void StartGroup() {
-    results_.clear();
-    scheduler_.StartGroup({.epoch = ++epoch_, .num_ranks = num_ranks_, .num_blocks = num_blocks_, .weights_version = 0},
-                          now_, &events_);
-    executor_ = std::make_unique<FakeExecutor>(num_ranks_, num_blocks_, policy_.block_size, policy_.max_num_seqs);
-    next_step_ = 1;
-    TakeEvents();
-  }
-
-  void SubmitOne() {
-    Request request;
-    request.id = ++last_id_;
-    const int32_t longest = scheduler_.max_context() - 1;
-    if (Chance(0.6)) request.prompt = prefixes_[Pick(0, 2)];
-    const std::vector<int32_t> tail = Tokens(Pick(1, std::max(1, longest / 3)));
-    if (request.prompt.empty() || Chance(0.8)) request.prompt.insert(request.prompt.end(), tail.begin(), tail.end());
-    if (static_cast<int32_t>(request.prompt.size()) > longest) request.prompt.resize(longest);
-    request.num_choices = Chance(0.2) ? Pick(2, 4) : 1;
-    request.max_tokens = Pick(1, Chance(0.2) ? policy_.max_model_len : 12);
-    request.sampling.seed = Pick(0, 3);
-    if (Chance(0.5)) request.sampling.stop_ids = Tokens(3);
-    if (Chance(0.3)) request.sampling.min_tokens = Pick(0, 6);
-    if (Chance(0.2)) request.sampling.num_prompt_logprobs = 0;
-    if (Chance(0.2)) request.sampling.num_logprobs = 0;
-    if (Chance(accidents_.deadline)) request.deadline = now_ + absl::Milliseconds(Pick(0, 60));
-    request.cache_salt = Chance(0.2) ? "other" : "";
-    Client client{request, std::vector<Choice>(request.num_choices)};
-    for (int32_t c = 0; c < request.num_choices; ++c) {
-      client.choices[c].sampling = request.sampling;
-      client.choices[c].sampling.choice = c;
-    }
-    const absl::Status status = scheduler_.Submit(request, now_);
-    if (absl::IsResourceExhausted(status)) return;
-    ASSERT_TRUE(status.ok()) << status;
-    clients_.emplace(request.id, std::move(client));
-  }
-
-  // One thing happens: mostly a plan, if it may, or a commit.
-  void Turn() {
-    if (!clients_.empty() && Chance(accidents_.cancel)) CancelOne();
-    if (Chance(accidents_.lose_group)) LoseGroup();
-    const bool out = !results_.empty();
-    if (!out || Chance(0.6)) {
-      if (PlanOne()) return;
-    }
-    if (out) {
-      CommitOne();
-    } else {
-      EXPECT_TRUE(scheduler_.Idle()) << "nothing planned, nothing in flight, and requests wait";
-    }
-  }
-
-  bool PlanOne() {
-    std::optional<StepPlan> plan = scheduler_.Plan(now_, &events_);
-    TakeEvents();
-    if (!plan) return false;
-    ++steps_;
-    log_ += plan->DebugString();
-    CheckPlan(*plan);
-    results_.push_back(executor_->Execute(*plan));
-    if (Chance(accidents_.non_finite)) Spoil(&results_.back());
-    EXPECT_LE(static_cast<int32_t>(results_.size()), policy_.max_in_flight);
-    return true;
-  }
-
-  void Spoil(StepResult* result) {
-    for (RankResult& rank : result->ranks) {
-      if (rank.items.empty()) continue;
-      ItemResult& item = rank.items[Pick(0, static_cast<int32_t>(rank.items.size()) - 1)];
-      item = ItemResult();
-      item.status = ItemStatus::kNonFinite;
-    }
-  }
-
-  void CheckPlan(const StepPlan& plan) {
-    EXPECT_EQ(plan.step, next_step_++);
-    EXPECT_EQ(plan.group_epoch, epoch_);
-    ASSERT_EQ(static_cast<int32_t>(plan.ranks.size()), num_ranks_);
-    int32_t most = 0;
-    for (const RankPlan& rank : plan.ranks) {
-      EXPECT_LE(rank.NumRows(), policy_.max_batched_tokens);
-      EXPECT_LE(static_cast<int32_t>(rank.items.size()), policy_.max_num_seqs);
-      most = std::max(most, rank.NumRows());
-      for (const StepItem& item : rank.items) {
-        if (policy_.prefill_chunk > 0) {
-          EXPECT_LE(item.num_query, policy_.prefill_chunk);
-        }
-        EXPECT_TRUE(policy_.prefix_reuse || !item.init || item.start_pos == 0);
-      }
-    }
-    EXPECT_EQ(plan.padded_rows, most);
-  }
-
-  void CommitOne() {
-    const StepResult result = std::move(results_.front());
-    results_.pop_front();
-    const absl::Status status = scheduler_.Commit(result, now_, &events_);
-    ASSERT_TRUE(status.ok()) << status << result.DebugString();
-    TakeEvents();
-  }
-
-  void CancelOne() {
-    auto victim = clients_.begin();
-    std::advance(victim, Pick(0, static_cast<int32_t>(clients_.size()) - 1));
-    const int32_t choice = Chance(0.5) ? Scheduler::kAllChoices : Pick(0, victim->second.request.num_choices - 1);
-    const FinishReason reason = Chance(0.5) ? FinishReason::kAbort : FinishReason::kStop;
-    for (size_t c = 0; c < victim->second.choices.size(); ++c) {
-      if (choice != Scheduler::kAllChoices && choice != static_cast<int32_t>(c)) continue;
-      Choice& target = victim->second.choices[c];
-      target.cancelled_for_stop |= reason == FinishReason::kStop && !target.finished;
-    }
-    scheduler_.Cancel(victim->first, choice, reason, now_, &events_);
-    TakeEvents();
-  }
-
-  void LoseGroup() {
-    const bool fail_waiting = Chance(0.3);
-    scheduler_.LoseGroup(fail_waiting, now_, &events_);
-    TakeEvents();
-    EXPECT_EQ(scheduler_.Stats().running, 0);
-    EXPECT_FALSE(scheduler_.Plan(now_, &events_).has_value());
-    if (!results_.empty()) {
-      EXPECT_TRUE(absl::IsFailedPrecondition(scheduler_.Commit(results_.front(), now_, &events_)));
-    }
-    num_ranks_ = Pick(1, 3);
-    StartGroup();
-  }
-
-  void TakeEvents() {
-    for (const Event& event : events_) {
-      ASSERT_TRUE(clients_.contains(event.request)) << event.DebugString();
-      Client& client = clients_.at(event.request);
-      Choice& choice = client.choices[event.choice];
-      ASSERT_FALSE(choice.finished) << event.DebugString();
-      if (const auto* token = std::get_if<TokenEvent>(&event.what)) {
-        ASSERT_EQ(token->index, static_cast<int32_t>(choice.outputs.size())) << event.DebugString();
-        ASSERT_EQ(token->logprobs.has_value(), client.request.sampling.num_logprobs >= 0);
-        choice.outputs.push_back(token->token);
-      } else if (const auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
-        ASSERT_EQ(prompt->first_position, static_cast<int32_t>(choice.prompt_logprobs.size()) + 1);
-        choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), prompt->positions.begin(), prompt->positions.end());
-      } else {
-        choice.finished = true;
-        CheckFinished(client, event.choice, std::get<FinishedEvent>(event.what));
-      }
-    }
-    events_.clear();
-  }
-
-  void CheckFinished(const Client& client, int32_t c, const FinishedEvent& finished) {
-    const Choice& choice = client.choices[c];
-    const Request& request = client.request;
-    const std::vector<int32_t> expected =
-        ReferenceOutputs(request.prompt, choice.sampling, request.max_tokens, scheduler_.max_context());
-    ASSERT_LE(choice.outputs.size(), expected.size());
-    const bool whole = finished.reason == FinishReason::kLength ||
-                       (finished.reason == FinishReason::kStop && !choice.cancelled_for_stop);
-    if (whole) {
-      EXPECT_EQ(choice.outputs, expected) << "request " << request.id << "." << c;
-      const auto& stops = choice.sampling.stop_ids;
-      const bool by_stop = std::count(stops.begin(), stops.end(), expected.back()) > 0 &&
-                           static_cast<int32_t>(expected.size()) > choice.sampling.min_tokens;
-      EXPECT_EQ(finished.reason, by_stop ? FinishReason::kStop : FinishReason::kLength);
-    }
-    EXPECT_TRUE(std::equal(choice.outputs.begin(), choice.outputs.end(), expected.begin())) << "a wrong beginning";
-    EXPECT_EQ(finished.usage.completion_tokens, static_cast<int32_t>(choice.outputs.size()));
-    EXPECT_EQ(finished.usage.prompt_tokens, static_cast<int32_t>(request.prompt.size()));
-    EXPECT_LT(finished.usage.cached_tokens, finished.usage.prompt_tokens);
-    EXPECT_GE(finished.timings.Queue(), absl::ZeroDuration());
-    EXPECT_GE(finished.timings.Prefill(), absl::ZeroDuration());
-    EXPECT_GE(finished.timings.Decode(), absl::ZeroDuration());
-    const bool wants_prompt = request.sampling.num_prompt_logprobs >= 0 && c == 0;
-    EXPECT_TRUE(wants_prompt || choice.prompt_logprobs.empty());
-    if (wants_prompt && !choice.outputs.empty()) {
-      EXPECT_EQ(choice.prompt_logprobs.size(), request.prompt.size() - 1);
-      EXPECT_EQ(finished.usage.cached_tokens, 0);
-    }
-    for (size_t i = 0; i < choice.prompt_logprobs.size(); ++i) {
-      EXPECT_EQ(choice.prompt_logprobs[i].chosen.token, request.prompt[i + 1]);
-    }
-  }
-
-  void CheckQuiet() {
-    const SchedulerStats stats = scheduler_.Stats();
-    EXPECT_EQ(stats.running, 0);
-    EXPECT_EQ(stats.waiting, 0);
-    EXPECT_EQ(stats.waiting_requests, 0);
-    EXPECT_EQ(stats.waiting_tokens, 0);
-    EXPECT_EQ(stats.in_flight, 0);
-    for (const RankStats& rank : stats.ranks) {
-      EXPECT_EQ(rank.blocks_used, 0);
-      EXPECT_EQ(rank.running, 0);
-    }
-    EXPECT_EQ(scheduler_.NextDeadline(), absl::InfiniteFuture());
-    for (const auto& [id, client] : clients_) {
-      for (const Choice& choice : client.choices) EXPECT_TRUE(choice.finished) << "request " << id << " never ended";
-    }
-  }
-
-  std::mt19937 random_;
-  const BatchingPolicy policy_;
-  int32_t num_ranks_;
-  const int32_t num_blocks_;
-  const Accidents accidents_;
-  Scheduler scheduler_;
-  std::unique_ptr<FakeExecutor> executor_;
-  std::vector<std::vector<int32_t>> prefixes_;
-  std::map<RequestId, Client> clients_;
-  std::deque<StepResult> results_;
-  std::vector<Event> events_;
-  absl::Time now_ = absl::UnixEpoch();
-  RequestId last_id_ = 0;
-  int64_t epoch_ = 0;
-  int64_t next_step_ = 1;
-  int64_t steps_ = 0;
-  std::string log_;
-};
 
 // One policy on one group.
 struct Shape {
@@ -362,6 +80,20 @@ TEST_P(PropertyTest, OutputsAreThoseOfARunAlone) {
   RecordProperty("preemptions", static_cast<int>(preemptions));
 }
 INSTANTIATE_TEST_SUITE_P(Shards, PropertyTest, testing::Range(0, 4));
+
+// The size of a real server: hundreds run, and there is memory for half of them.
+TEST(SoakTest, ManySequencesOnFourRanks) {
+  BatchingPolicy policy;
+  policy.max_num_seqs = 64;
+  policy.max_batched_tokens = 256;
+  policy.block_size = 2;
+  policy.max_model_len = 160;
+  policy.max_queue = 10000;
+  Drill drill(1, policy, /*num_ranks=*/4, /*num_blocks=*/250, kAccidents[1]);
+  drill.Go(1500, /*burst=*/60);
+  EXPECT_GT(drill.stats().preemptions, 100);
+  EXPECT_GT(drill.stats().prefix_hit_tokens, 0);
+}
 
 TEST(DeterminismTest, TheSameCallsGiveTheSamePlans) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
