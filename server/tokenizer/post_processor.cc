@@ -63,13 +63,12 @@ absl::StatusOr<PostProcessor> Parse(const Field& field, int32_t id_end, int dept
   RETURN_IF_ERROR(list.CheckArray());
   if (list.size() > kMaxSequenceLength) return list.Expected(absl::StrCat("at most ", kMaxSequenceLength, " processors"));
   PostProcessor all;
-  for (size_t i = 0; i < list.size(); ++i) {  // each wraps what the ones before it made
+  for (size_t i = 0; i < list.size(); ++i) {
     ASSIGN_OR_RETURN(const PostProcessor one, Parse(list.at(i), id_end, depth + 1));
-    all.before.insert(all.before.begin(), one.before.begin(), one.before.end());
-    all.after.insert(all.after.end(), one.after.begin(), one.after.end());
-    if (all.before.size() + all.after.size() > kMaxTemplateIds) {
-      return list.Error(absl::StrCat("more than ", kMaxTemplateIds, " special tokens"));
-    }
+    if (one.before.empty() && one.after.empty()) continue;
+    // HuggingFace takes what the first one made for a pair, which is hardly what a file means.
+    if (!all.before.empty() || !all.after.empty()) return list.Expected("at most one processor that adds tokens");
+    all = one;
   }
   return all;
 }

@@ -1,5 +1,7 @@
 #include "server/tokenizer/regex_syntax.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -8,7 +10,19 @@
 namespace switchyard {
 namespace {
 
-constexpr char kWordClass[] = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Measured over every assigned code point: in a set, \w is UTS 18's word without Join_Control; outside of one it also has
+// the superscripts and fractions of Latin-1.
+constexpr char kWordInSet[] = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr char kWord[] = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
+constexpr char kNotWord[] = R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
+
+// POSIX names whose Unicode meaning differs from PCRE2's; the others are alike ([:graph:] and [:print:] nearly).
+constexpr std::pair<absl::string_view, absl::string_view> kPosixClasses[] = {
+    {"alpha", R"(\p{Alphabetic})"},        {"alnum", R"(\p{Alphabetic}\p{Nd})"},
+    {"upper", R"(\p{Uppercase})"},         {"lower", R"(\p{Lowercase})"},
+    {"space", R"(\p{White_Space})"},       {"punct", R"(\p{P}\p{S})"},
+    {"word", kWordInSet},
+};
 
 class Rewriter {
  public:
@@ -128,9 +142,7 @@ class Rewriter {
     }
     while (pos_ < in_.size() && in_[pos_] != ']') {
       if (At("[:")) {
-        const size_t close = in_.find(":]", pos_);
-        if (close == absl::string_view::npos) return Refuse("an open POSIX bracket");
-        Copy(close + 2 - pos_);
+        if (absl::Status status = PosixClass(); !status.ok()) return status;
       } else if (At("[")) {
         return Refuse("a set inside a set");
       } else if (At("&&")) {
@@ -142,6 +154,21 @@ class Rewriter {
       }
     }
     Copy(1);
+    return absl::OkStatus();
+  }
+
+  absl::Status PosixClass() {
+    const size_t close = in_.find(":]", pos_);
+    if (close == absl::string_view::npos) return Refuse("an open POSIX bracket");
+    const absl::string_view name = in_.substr(pos_ + 2, close - pos_ - 2);
+    for (const auto& [posix, unicode] : kPosixClasses) {
+      if (!name.empty() && name[0] == '^' && name.substr(1) == posix) return Refuse("a negated POSIX bracket");
+      if (name != posix) continue;
+      out_.append(unicode.data(), unicode.size());
+      pos_ = close + 2;
+      return absl::OkStatus();
+    }
+    Copy(close + 2 - pos_);
     return absl::OkStatus();
   }
 
@@ -163,10 +190,10 @@ class Rewriter {
         if (in_class) return Refuse("\\H in a set");
         return replace("[^0-9A-Fa-f]");
       case 'w':
-        return replace(in_class ? kWordClass : absl::StrCat("[", kWordClass, "]"));
+        return replace(in_class ? kWordInSet : kWord);
       case 'W':
         if (in_class) return Refuse("\\W in a set");
-        return replace(absl::StrCat("[^", kWordClass, "]"));
+        return replace(kNotWord);
       case 'u': {
         const absl::string_view digits = in_.substr(pos_ + 2, 4);
         for (const char c : digits) {

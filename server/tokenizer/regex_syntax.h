@@ -6,7 +6,8 @@
 //   X{,m}       from zero                                   ->  X{0,m}
 //   \h \H       hexadecimal digit                           ->  [0-9A-Fa-f]
 //   \s \S       White_Space, without U+180E                 ->  \p{White_Space}
-//   \w \W       Alphabetic, M, Nd, Pc                       ->  a class of these
+//   \w \W       Alphabetic, M, Nd, Pc (outside of sets also ² ³ ¹ ¼ ½ ¾)  ->  a set of these
+//   [:alpha:]   Alphabetic; likewise the other POSIX names  ->  \p{Alphabetic} ...
 //   \uHHHH      code point                                  ->  \x{HHHH}
 //   (?m)        `.` matches a newline                       ->  (?s)
 // `^` and `$` are line anchors there: compile with PCRE2_MULTILINE.  Sets inside sets and `&&` have no counterpart and
