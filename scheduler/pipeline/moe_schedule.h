@@ -46,11 +46,11 @@ struct MicroOp {
   MicroOpKind kind = MicroOpKind::kGate;
   int chunk = 0;       // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
   int num_chunks = 1;  // 1 = all rows
-  std::string group;   // of communicating ops: a named group of the mesh ("ep"); else empty
+  std::string group = {};  // of communicating ops: a named group of the mesh ("ep"); else empty
   StreamClass stream = StreamClass::kCompute;
   ExpertSet experts = ExpertSet::kRouted;  // of kExpert
   Layout layout = Layout::kSharded;        // of the result
-  std::vector<int> deps;                   // indices of earlier ops whose results this one needs
+  std::vector<int> deps = {};              // indices of earlier ops whose results this one needs
 };
 
 struct MoeSchedule {

@@ -1,0 +1,77 @@
+// How long an exchange takes between processes on loopback: one line per size.  Not a test: run by hand.
+//   exchange_latency [world] [rounds]
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "workers/comm/gloo_communicator.h"
+
+namespace switchyard {
+namespace {
+
+void RunRank(int rank, int world, int rounds, const std::string& directory) {
+  test::DirectoryStore store(directory);
+  const absl::Time begin = absl::Now();
+  auto group = FormGlooGroup({.rank = rank,
+                              .world = world,
+                              .epoch = 1,
+                              .token = "bench",
+                              .address = "127.0.0.1",
+                              .deadline = absl::Now() + absl::Seconds(10)},
+                             &store);
+  SY_CHECK_OK(group.status());
+  Communicator* comm = group->get();
+  if (rank == 0) std::printf("forming %.1f ms\n", absl::ToDoubleMilliseconds(absl::Now() - begin));
+  for (const int64_t bytes : {int64_t{64}, int64_t{4096}, int64_t{65536}, int64_t{1} << 20, int64_t{4} << 20}) {
+    const int count = bytes > 100'000 ? std::max(rounds / 20, 5) : rounds;
+    std::vector<double> micros;
+    for (int i = 0; i < count; ++i) {
+      std::vector<Message> out(world);
+      for (Message& message : out) message = comm->NewMessage(bytes);
+      const absl::Time start = absl::Now();
+      auto work = comm->AllToAllV({.deadline = start + absl::Seconds(10)}, std::move(out));
+      SY_CHECK_OK(work.status());
+      SY_CHECK_OK((*work)->Wait());
+      micros.push_back(absl::ToDoubleMicroseconds(absl::Now() - start));
+    }
+    std::sort(micros.begin(), micros.end());
+    if (rank == 0) {
+      std::printf("%8lld bytes a peer: median %7.1f us, p90 %7.1f us\n", static_cast<long long>(bytes),
+                  micros[micros.size() / 2], micros[micros.size() * 9 / 10]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) {
+  const int world = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 2000;
+  char directory[] = "/tmp/sy_exchange_XXXXXX";
+  SY_CHECK(mkdtemp(directory) != nullptr);
+  std::vector<pid_t> children;
+  for (int rank = 1; rank < world; ++rank) {
+    const pid_t pid = fork();
+    SY_CHECK_GE(pid, 0);
+    if (pid == 0) {
+      switchyard::RunRank(rank, world, rounds, directory);
+      return 0;
+    }
+    children.push_back(pid);
+  }
+  switchyard::RunRank(0, world, rounds, directory);
+  for (const pid_t pid : children) waitpid(pid, nullptr, 0);
+  (void)!std::system(absl::StrCat("rm -r ", directory).c_str());
+  return 0;
+}
