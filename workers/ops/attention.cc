@@ -14,7 +14,8 @@
 namespace switchyard {
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim) {
-  return LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8;
+  static_assert(kAttentionKeyTile == 64);  // as the kernels have it
+  return std::max(LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8, LayOutAmxAttention(rows, head_dim).total);
 }
 
 namespace {
@@ -25,11 +26,19 @@ struct QueryTile {
   int32_t query, count;
 };
 
-// Queries a tile takes: enough rows that a widened key tile pays, fewer if that would leave threads idle.
+// Tiles begin at multiples of this many positions, but a chunk's first: see attention_amx_cpu.cc.
+int64_t Alignment(int64_t queries_per_tile) {
+  int64_t alignment = 1;
+  while (alignment < 16 && 2 * alignment <= queries_per_tile) alignment *= 2;
+  return alignment;
+}
+
+// Queries a tile takes: enough rows that preparing a key tile pays, fewer if that would leave threads idle.
 int64_t QueriesPerTile(int64_t num_query, int64_t group, int64_t kv_heads, int64_t threads) {
   const int64_t most = std::max<int64_t>(1, kAttentionTaskRows / group);
   const int64_t tiles_wanted = (4 * threads + kv_heads - 1) / kv_heads;
-  return std::clamp<int64_t>((num_query + tiles_wanted - 1) / tiles_wanted, std::min<int64_t>(most, 16), most);
+  const int64_t queries = std::clamp((num_query + tiles_wanted - 1) / tiles_wanted, std::min<int64_t>(most, 16), most);
+  return queries / Alignment(queries) * Alignment(queries);
 }
 
 std::vector<QueryTile> CutIntoTiles(absl::Span<const SequenceRows> sequences, int64_t group, int64_t kv_heads,
@@ -37,9 +46,12 @@ std::vector<QueryTile> CutIntoTiles(absl::Span<const SequenceRows> sequences, in
   std::vector<QueryTile> tiles;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int64_t step = QueriesPerTile(sequences[s].num_query, group, kv_heads, threads);
-    for (int64_t q = 0; q < sequences[s].num_query; q += step) {
-      tiles.push_back({static_cast<int32_t>(s), static_cast<int32_t>(q),
-                       static_cast<int32_t>(std::min<int64_t>(step, sequences[s].num_query - q))});
+    for (int64_t q = 0; q < sequences[s].num_query;) {
+      const int64_t past_boundary = (sequences[s].start_pos + q) % Alignment(step);
+      const int64_t wanted = past_boundary == 0 ? step : Alignment(step) - past_boundary;
+      const int64_t count = std::min<int64_t>(wanted, sequences[s].num_query - q);
+      tiles.push_back({static_cast<int32_t>(s), static_cast<int32_t>(q), static_cast<int32_t>(count)});
+      q += count;
     }
   }
   // Tiles late in a context have the most keys: started first, they do not leave one thread working at the end.
@@ -89,12 +101,12 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, abs
   const int64_t kv_heads = cache.num_kv_heads(), head_dim = cache.head_dim(), group = desc.num_heads / kv_heads;
   const int64_t head_bytes = cache.block_size() * head_dim * DTypeBytes(q.dtype());
   const std::vector<QueryTile> tiles = CutIntoTiles(sequences, group, kv_heads, stream.pool().num_threads());
-  const KernelTable& kernels = CpuKernels();
+  const auto kernel = q.dtype() == DType::kBf16 ? CpuKernels().attention_bf16 : CpuKernels().attention;
   stream.pool().Run(static_cast<int64_t>(tiles.size()) * kv_heads, [&](int64_t i) {
     const QueryTile& tile = tiles[i / kv_heads];
     const SequenceRows& seq = sequences[tile.sequence];
     const int64_t head = i % kv_heads, row = seq.row_begin + tile.query, column = head * group * head_dim;
-    kernels.attention({.dtype = DTypeCode(q.dtype()),
+    kernel({.dtype = DTypeCode(q.dtype()),
                        .q = At(q, row, column),
                        .out = At(out, row, column),
                        .q_stride = q.row_stride(),

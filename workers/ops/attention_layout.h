@@ -1,38 +1,67 @@
 // How an attention task's scratch memory is laid out: the one list from which both its size and its pointers come.
 //
-// Internal to workers/ops; no inline functions with external linkage (see simd.h), hence the static ones.
+// Internal to workers/ops.  Functions are static: kernel files must not define inline ones with linkage (see simd.h).
 #pragma once
 
 #include <cstdint>
 
 namespace switchyard {
 
-struct AttentionLayout {
-  int64_t padded_dim;  // D rounded up to whole vectors, so that inner loops have no tails
-  int64_t q, out, scores, max, sum, decay, k, v;  // offsets, in elements of Acc
-  int64_t total;                           // elements of Acc
+// Hands out [begin, begin + count) one after the other, rounded up to whole cache lines.
+struct ScratchCursor {
+  int64_t at = 0;
 };
 
-static inline __attribute__((always_inline, unused)) AttentionLayout LayOutAttention(int64_t rows, int64_t head_dim,
-                                                                                     int64_t key_tile) {
+static inline __attribute__((always_inline)) int64_t TakeScratch(ScratchCursor* cursor, int64_t count, int64_t line) {
+  const int64_t begin = cursor->at;
+  cursor->at += (count + line - 1) / line * line;
+  return begin;
+}
+
+struct AttentionLayout {  // offsets in elements of Acc
+  int64_t padded_dim;     // D rounded up to whole vectors, so that inner loops have no tails
+  int64_t q, out, scores, max, sum, decay, k, v, total;
+};
+
+static inline __attribute__((always_inline)) AttentionLayout LayOutAttention(int64_t rows, int64_t head_dim,
+                                                                             int64_t key_tile) {
   AttentionLayout l{};
+  ScratchCursor cursor;
   l.padded_dim = (head_dim + 15) / 16 * 16;
-  const int64_t rows_up = (rows + 15) / 16 * 16;
-  int64_t at = 0;
-  const auto take = [&at](int64_t elements) {
-    const int64_t begin = at;
-    at += elements;
-    return begin;
-  };
-  l.q = take(rows_up * l.padded_dim);
-  l.out = take(rows_up * l.padded_dim);
-  l.scores = take(rows_up * key_tile);
-  l.max = take(rows_up);
-  l.sum = take(rows_up);
-  l.decay = take(rows_up);
-  l.k = take(key_tile * l.padded_dim);
-  l.v = take(key_tile * l.padded_dim);
-  l.total = at;
+  l.q = TakeScratch(&cursor, rows * l.padded_dim, 16);
+  l.out = TakeScratch(&cursor, rows * l.padded_dim, 16);
+  l.scores = TakeScratch(&cursor, rows * key_tile, 16);
+  l.max = TakeScratch(&cursor, rows, 16);
+  l.sum = TakeScratch(&cursor, rows, 16);
+  l.decay = TakeScratch(&cursor, rows, 16);
+  l.k = TakeScratch(&cursor, key_tile * l.padded_dim, 16);
+  l.v = TakeScratch(&cursor, key_tile * l.padded_dim, 16);
+  l.total = cursor.at;
+  return l;
+}
+
+struct AmxAttentionLayout {  // offsets in bytes
+  int64_t padded_dim;        // D rounded up to the depth of a tile product
+  int64_t row_tiles, chunks;
+  int64_t q, out, scores, max, sum, p, k, v, total;
+};
+
+static inline __attribute__((always_inline)) AmxAttentionLayout LayOutAmxAttention(int64_t rows, int64_t head_dim) {
+  constexpr int64_t kKeyTile = 64, kTileBytes = 1024;
+  AmxAttentionLayout l{};
+  ScratchCursor cursor;
+  l.padded_dim = (head_dim + 31) / 32 * 32;
+  l.row_tiles = (rows + 15) / 16;
+  l.chunks = l.padded_dim / 32;
+  l.q = TakeScratch(&cursor, l.row_tiles * l.chunks * kTileBytes, 64);
+  l.out = TakeScratch(&cursor, l.row_tiles * 16 * l.padded_dim * 4, 64);
+  l.scores = TakeScratch(&cursor, l.row_tiles * 16 * kKeyTile * 4, 64);
+  l.max = TakeScratch(&cursor, l.row_tiles * 16 * 4, 64);
+  l.sum = TakeScratch(&cursor, l.row_tiles * 16 * 4, 64);
+  l.p = TakeScratch(&cursor, 2 * kTileBytes, 64);
+  l.k = TakeScratch(&cursor, 16 * l.padded_dim * 2, 64);
+  l.v = TakeScratch(&cursor, kKeyTile * l.padded_dim * 2, 64);
+  l.total = cursor.at;
   return l;
 }
 

@@ -11,6 +11,7 @@ const KernelTable kTable = {
     .combine = CombineRows,
     .router = RouterRows,
     .attention = AttentionRows,
+    .attention_bf16 = AttentionRows,
     .logit_stats = ScanLogits,
     .exp_sum = ExpSum,
     .exp = ExpArray,

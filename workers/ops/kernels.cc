@@ -21,12 +21,24 @@ extern const KernelTable kTable;
 namespace avx512 {
 extern const KernelTable kTable;
 }
+namespace amx {
+void AttentionBf16(const AttentionTask& task);
+}
 #endif
 
 namespace {
 
+#if defined(__x86_64__)
+KernelTable WithTiles(KernelTable table) {
+  table.attention_bf16 = amx::AttentionBf16;
+  return table;
+}
+#endif
+
 const KernelTable& TableFor(Isa isa) {
 #if defined(__x86_64__)
+  static const KernelTable amx_table = WithTiles(avx512::kTable);
+  if (isa >= Isa::kAmx) return amx_table;
   if (isa >= Isa::kAvx512) return avx512::kTable;
   if (isa >= Isa::kAvx2) return avx2::kTable;
 #endif

@@ -106,6 +106,7 @@ struct KernelTable {
   void (*combine)(const CombineArgs& args, int64_t begin, int64_t end);
   void (*router)(const RouterArgs& args, int64_t begin, int64_t end);
   void (*attention)(const AttentionTask& task);
+  void (*attention_bf16)(const AttentionTask& task);  // for tasks of bf16: tile products where there are any
   // Sampling, of fp32 or fp64 logits x[0, n).
   LogitStats (*logit_stats)(uint8_t dtype, const void* x, int64_t n);
   // Sum of e^((x - max) * scale); weights, if not null, gets the terms in x's dtype.

@@ -3,12 +3,13 @@
 set(kernel_sources attention_cpu.cc combine_cpu.cc elementwise_cpu.cc kernel_table_cpu.cc rms_norm_cpu.cc rope_cpu.cc
                    router_cpu.cc sampling_cpu.cc)
 
-# sy_ops_kernels(ISA [flags ...])
+# sy_ops_kernels(ISA SRCS ... [FLAGS ...])
 function(sy_ops_kernels isa)
-  add_library(sy_ops_kernels_${isa} OBJECT ${kernel_sources})
+  cmake_parse_arguments(arg "" "" "SRCS;FLAGS" ${ARGN})
+  add_library(sy_ops_kernels_${isa} OBJECT ${arg_SRCS})
   target_link_libraries(sy_ops_kernels_${isa} PRIVATE sy_flags)
   target_compile_definitions(sy_ops_kernels_${isa} PRIVATE SY_KERNEL_NS=${isa})
-  target_compile_options(sy_ops_kernels_${isa} PRIVATE -O3 -Wno-psabi -Wno-maybe-uninitialized ${ARGN})
+  target_compile_options(sy_ops_kernels_${isa} PRIVATE -O3 -Wno-psabi -Wno-maybe-uninitialized ${arg_FLAGS})
   target_sources(sy_ops PRIVATE $<TARGET_OBJECTS:sy_ops_kernels_${isa}>)
 endfunction()
 
@@ -16,8 +17,10 @@ sy_library(sy_ops
            SRCS attention.cc clamp.cc combine.cc embedding.cc kernels.cc kv_cache_view.cc op_checks.cc permute.cc random.cc
                 rms_norm.cc rope.cc rope_table.cc router.cc sampling.cc swiglu.cc
            DEPS sy_tensor sy_batching sy_isa absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)
-sy_ops_kernels(baseline)
+sy_ops_kernels(baseline SRCS ${kernel_sources})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  sy_ops_kernels(avx2 -mavx2 -mfma -mf16c)
-  sy_ops_kernels(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+  set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+  sy_ops_kernels(avx2 SRCS ${kernel_sources} FLAGS -mavx2 -mfma -mf16c)
+  sy_ops_kernels(avx512 SRCS ${kernel_sources} FLAGS ${avx512})
+  sy_ops_kernels(amx SRCS attention_amx_cpu.cc FLAGS ${avx512} -mamx-tile -mamx-bf16)
 endif()
