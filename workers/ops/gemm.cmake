@@ -2,7 +2,7 @@
 # multiply-adds once per instruction set; gemm_kernels.cc chooses at run time.
 sy_library(sy_isa SRCS isa.cc DEPS sy_base absl::statusor absl::strings)
 sy_library(sy_ops_gemm
-           SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc grouped_gemm.cc weight.cc kernels/gemm_kernels.cc
+           SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc gemm_tasks.cc grouped_gemm.cc weight.cc kernels/gemm_kernels.cc
            DEPS sy_tensor sy_isa absl::span absl::status absl::statusor absl::strings)
 
 # sy_gemm_kernel(NAME SOURCE [flags ...])
@@ -21,4 +21,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   sy_gemm_kernel(avx512 gemm_fma_cpu.cc ${avx512_flags})
   sy_gemm_kernel(avx512_bf16 gemm_avx512_bf16_cpu.cc ${avx512_flags} -mavx512bf16)
   sy_gemm_kernel(amx gemm_amx_cpu.cc ${avx512_flags} -mamx-tile -mamx-bf16)
+endif()
+
+if(SY_ONEDNN)
+  sy_library(sy_onednn_gemm SRCS onednn_gemm.cc DEPS sy_tensor sy_dnnl gomp absl::status absl::statusor absl::strings)
+  target_compile_options(sy_onednn_gemm PRIVATE -fopenmp)
+else()
+  sy_library(sy_onednn_gemm SRCS onednn_gemm_none.cc DEPS sy_tensor absl::status absl::statusor)
 endif()

@@ -30,18 +30,17 @@ absl::Status Gemm(const Stream& stream, const GemmDesc& desc,
                   const TensorView& bias,  // [N] w's dtype, contiguous, or none: raw() == nullptr (TensorView())
                   const TensorView& y);    // [M, N] w's dtype or AccDType; rows may be strided; not overlapping x
 
-// How a product of this shape is cut into tasks.
+// How a product of this shape is computed and cut into tasks.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kBf16;
   Isa isa = Isa::kScalar;
-  int num_threads = 1;
   bool gated = false;
 };
 struct GemmConfig {
   const char* kernel = "";      // which inner kernel: "amx_bf16", "avx512_bf16", "avx512", "avx2", "scalar"
   int64_t rows_per_task = 0;    // their activations stay in the L2 cache while weight panels pass by
-  int64_t panels_per_task = 0;
+  int64_t min_panels = 0;       // a task has at least so many, unless fewer are left; the first ones have many more
   std::string why = {};         // what decided each number, and what was turned down
 };
 // Pure.  A configuration changes speed, never bits.

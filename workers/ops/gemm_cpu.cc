@@ -1,22 +1,16 @@
-// A job is cut into tasks (expert, rows, panels); threads draw them in order.  A task's rows are packed into the thread's
-// scratch once, also if the next task has the same rows; then panel after panel passes over all of them.
+// A job's tasks (gemm_tasks.h) on the pool's threads.  A task's rows are packed into the thread's scratch once, also if its
+// next task has the same rows; then panel after panel passes over all of them.
 #include <algorithm>
 #include <atomic>
 #include <vector>
 
-#include "workers/ops/gemm.h"
 #include "workers/ops/gemm_job.h"
+#include "workers/ops/gemm_tasks.h"
 #include "workers/ops/kernels/find_gemm_kernel.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
 namespace {
-
-struct Task {
-  const Weight* weight;
-  int64_t row_begin, row_end;      // of y
-  int64_t panel_begin, panel_end;  // gated: even
-};
 
 // A thread's packed rows: those of [row_begin, …) of one job.
 struct PackedRows {
@@ -33,32 +27,8 @@ struct JobContext {
   uint64_t id;
 };
 
-std::vector<Task> CutIntoTasks(const GemmJob& job, int num_threads) {
-  std::vector<Task> tasks;
-  for (size_t e = 0; e < job.weights.size(); ++e) {
-    const int64_t rows = job.offsets[e + 1] - job.offsets[e];
-    if (rows == 0) continue;
-    const Weight& w = *job.weights[e];
-    const GemmConfig config = ChooseGemm({.m = rows,
-                                          .n = w.n(),
-                                          .k = w.padded_k(),
-                                          .dtype = w.dtype(),
-                                          .isa = job.isa,
-                                          .num_threads = num_threads,
-                                          .gated = job.gated});
-    for (int64_t r = 0; r < rows; r += config.rows_per_task) {
-      const int64_t begin = job.offsets[e] + r;
-      const int64_t end = std::min(begin + config.rows_per_task, job.offsets[e + 1]);
-      for (int64_t p = 0; p < w.num_panels(); p += config.panels_per_task) {
-        tasks.push_back({&w, begin, end, p, std::min(p + config.panels_per_task, w.num_panels())});
-      }
-    }
-  }
-  return tasks;
-}
-
 // The task's rows as consecutive A blocks.
-const char* PackTaskRows(const JobContext& context, const Task& task) {
+const char* PackTaskRows(const JobContext& context, const GemmTask& task) {
   const GemmJob& job = *context.job;
   const GemmKernel& kernel = *context.kernel;
   PackedRows& packed = packed_rows;
@@ -100,7 +70,7 @@ void WriteBlock(const JobContext& context, const void* c, int64_t row, int64_t r
                             .y_stride = job.y.row_stride()});
 }
 
-void RunTask(const JobContext& context, const Task& task) {
+void RunTask(const JobContext& context, const GemmTask& task) {
   const GemmKernel& kernel = *context.kernel;
   const Weight& w = *task.weight;
   const char* a = PackTaskRows(context, task);
@@ -125,6 +95,7 @@ void RunTask(const JobContext& context, const Task& task) {
                       .b = panels + (p + part) * panel_bytes,
                       .padded_k = w.padded_k(),
                       .c = reinterpret_cast<char*>(c) + part * rows * kGemmPanel * DTypeBytes(AccDType(w.dtype())),
+                      .stream_end = block == 0 ? panels + task.panel_end * panel_bytes : nullptr,
                       .prefetch_begin = ahead,
                       .prefetch_end = ahead + slice});
       }
@@ -136,7 +107,7 @@ void RunTask(const JobContext& context, const Task& task) {
 }  // namespace
 
 void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job) {
-  const std::vector<Task> tasks = CutIntoTasks(job, stream.pool().num_threads());
+  const std::vector<GemmTask> tasks = CutIntoTasks(job, stream.pool().num_threads());
   const JobContext context = {&job, &FindGemmKernel(job.isa, job.x.dtype()), jobs_begun.fetch_add(1) + 1};
   stream.pool().Run(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     if (context.kernel->begin != nullptr) context.kernel->begin();

@@ -130,7 +130,7 @@ TEST_P(GemmSamenessTest, RowPartsDoNotMatter) {
   const auto [isa, dtype] = GetParam();
   const Tensor x = RandomMatrix(dtype, 150, 4100, 1);
   const Weight w = Packed(stream_, RandomMatrix(dtype, 40, 4100, 2));
-  const GemmConfig config = ChooseGemm({.m = 150, .n = 40, .k = 4100, .dtype = dtype, .isa = isa, .num_threads = 2});
+  const GemmConfig config = ChooseGemm({.m = 150, .n = 40, .k = 4100, .dtype = dtype, .isa = isa});
   ASSERT_LT(config.rows_per_task, 150);
   ThreadPool pool(2, /*spin=*/false);
   const Tensor all(dtype, {150, 40}), one(dtype, {1, 40});

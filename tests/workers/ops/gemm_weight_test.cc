@@ -1,6 +1,4 @@
-// Packing: round trips, row ranges, conversions, padding, memory, errors.  And the kernels' configurations.
-#include <sstream>
-
+// Packing: round trips, row ranges, conversions, padding, memory, errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -125,33 +123,6 @@ TEST_F(GemmErrorsTest, OfGroups) {
   EXPECT_THAT(message({0, 2, 3}, {}), HasSubstr("weight 1 has rows but is empty"));
   EXPECT_THAT(message({0, 3, 3}, {0, 3, 1}), HasSubstr("x_rows[1] = 3 is not a row of x bf16 [3, 4]"));
   EXPECT_THAT(message({0, 3, 3}, {0, 1}), HasSubstr("x_rows has 2 rows, y 3"));
-}
-
-TEST(GemmConfigTest, TableOfShapes) {
-  struct Row {
-    GemmShape shape;
-    int64_t rows_per_task, panels_per_task;
-  };
-  const Row table[] = {
-      // Without tiles: blocks of 4 rows.  One thread takes all panels.
-      {{.m = 1, .n = 2048, .k = 2048, .dtype = DType::kBf16, .isa = Isa::kScalar, .num_threads = 1}, 4, 64},
-      // Two threads: a 32nd of 64 panels each.
-      {{.m = 1, .n = 2048, .k = 2048, .dtype = DType::kBf16, .isa = Isa::kScalar, .num_threads = 2}, 4, 2},
-      // Small panels are taken several at a time; gate and up stay together.
-      {{.m = 1, .n = 2048, .k = 64, .dtype = DType::kBf16, .isa = Isa::kScalar, .num_threads = 2}, 4, 32},
-      {{.m = 1, .n = 2048, .k = 256, .dtype = DType::kBf16, .isa = Isa::kScalar, .num_threads = 8, .gated = true}, 4, 8},
-      // 768 KB are 96 rows of 8 KB: three equal parts.
-      {{.m = 200, .n = 2048, .k = 2048, .dtype = DType::kF32, .isa = Isa::kScalar, .num_threads = 2}, 68, 6},
-      {{.m = 0, .n = 1, .k = 1, .dtype = DType::kF64, .isa = Isa::kScalar, .num_threads = 4}, 4, 1},
-  };
-  for (const Row& row : table) {
-    const GemmConfig config = ChooseGemm(row.shape);
-    std::ostringstream text;
-    text << row.shape << ": " << config;
-    EXPECT_EQ(config.rows_per_task, row.rows_per_task) << text.str();
-    EXPECT_EQ(config.panels_per_task, row.panels_per_task) << text.str();
-    EXPECT_THAT(text.str(), HasSubstr("scalar"));
-  }
 }
 
 TEST(IsaTest, Names) {

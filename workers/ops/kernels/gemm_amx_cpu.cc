@@ -8,11 +8,14 @@
 namespace switchyard {
 namespace {
 
-constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileK = 32;
-constexpr int64_t kTileBytes = 1024;
-constexpr int64_t kStepBytes = 2 * kTileBytes;  // of a panel, per 32 k
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int kTileRows = 16;
+constexpr int kTileK = 32;
+constexpr int kTileBytes = 1024;
+constexpr int kStepBytes = 2 * kTileBytes;  // of a panel, per 32 k
+constexpr int kQuarters = 4;                // of a step, one per product
+// How far ahead of the loads a panel is fetched from memory, into the first and the second cache.
+constexpr int kNearBytes = 4096;
+constexpr int kFarBytes = 16384;
 
 // Tiles 0 1 / 2 3: sums, 4 5: rows of x, 6 7: the panel's halves.
 struct alignas(64) TileConfig {
@@ -47,19 +50,29 @@ void End() {
   configured_rows = 0;
 }
 
-SY_INLINE void PrefetchStep(const char* from) {
+// [from, from + kBytes), wholly or not at all.
+template <int kBytes>
+SY_INLINE void PrefetchNear(const char* from, const char* end) {
+  if (from + kBytes > end) return;
 #pragma GCC unroll 32
-  for (int64_t line = 0; line < kStepBytes; line += 64) _mm_prefetch(from + line, _MM_HINT_T0);
+  for (int line = 0; line < kBytes; line += 64) _mm_prefetch(from + line, _MM_HINT_T0);
+}
+template <int kBytes>
+SY_INLINE void PrefetchFar(const char* from, const char* end) {
+  if (from + kBytes > end) return;
+#pragma GCC unroll 32
+  for (int line = 0; line < kBytes; line += 64) _mm_prefetch(from + line, _MM_HINT_T1);
 }
 
-// 1 … 16 rows.
+// 1 … 16 rows: as fast as memory gives the panel.
 void FewRows(const GemmBlockArgs& args) {
   const char* a = static_cast<const char*>(args.a);
   const char* b = static_cast<const char*>(args.b);
   _tile_zero(0);
   _tile_zero(1);
   for (int64_t k = 0; k < args.padded_k; k += kTileK) {
-    PrefetchStep(b + kPrefetchBytes);
+    PrefetchNear<kStepBytes>(b + kNearBytes, args.stream_end);
+    PrefetchFar<kStepBytes>(b + kFarBytes, args.stream_end);
     _tile_loadd(4, a, 64);
     _tile_loadd(6, b, 128);
     _tile_loadd(7, b + 64, 128);
@@ -73,28 +86,37 @@ void FewRows(const GemmBlockArgs& args) {
   _tile_stored(1, c + 16, 128);
 }
 
-// 17 … 32 rows.
+// 17 … 32 rows.  Prefetches stand between the tile instructions: in one heap they would fill the line buffers that the
+// tile loads need.
 void ManyRows(const GemmBlockArgs& args) {
   const char* a = static_cast<const char*>(args.a);
   const char* a2 = a + kTileRows * args.padded_k * 2;
   const int64_t a2_step = (args.rows - kTileRows) * 64;
   const char* b = static_cast<const char*>(args.b);
   const char* ahead = args.prefetch_begin;
-  const int64_t ahead_step = (args.prefetch_end - args.prefetch_begin) / (args.padded_k / kTileK) / 64 * 64;
+  const int64_t share = (args.prefetch_end - args.prefetch_begin) / (args.padded_k / kTileK) / kQuarters / 64 * 64;
+  const auto fetch = [&](int quarter) __attribute__((always_inline)) {
+    constexpr int kBytes = kStepBytes / kQuarters;
+    PrefetchNear<kBytes>(b + kNearBytes + quarter * kBytes, args.stream_end);
+    for (int64_t line = 0; line < share; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
+    ahead += share;
+  };
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t k = 0; k < args.padded_k; k += kTileK) {
-    for (int64_t line = 0; line < ahead_step; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
-    ahead += ahead_step;
+    fetch(0);
     _tile_loadd(6, b, 128);
     _tile_loadd(4, a, 64);
-    _tile_loadd(7, b + 64, 128);
-    _tile_loadd(5, a2, 64);
     _tile_dpbf16ps(0, 4, 6);
+    fetch(1);
+    _tile_loadd(7, b + 64, 128);
     _tile_dpbf16ps(1, 4, 7);
+    fetch(2);
+    _tile_loadd(5, a2, 64);
     _tile_dpbf16ps(2, 5, 6);
+    fetch(3);
     _tile_dpbf16ps(3, 5, 7);
     a += kTileBytes;
     a2 += a2_step;

@@ -1,0 +1,291 @@
+// How fast the matrix products are, beside what the machine can do at the same moment.
+//
+//   gemm_bench [--quick] [--threads=N] [--rounds=N] [--isa=NAME]
+//
+// Every round reads memory (the probe), then runs each of our rows, then oneDNN, so that a machine whose bandwidth swings
+// gives fair ratios; medians over rounds are printed.  Answers are checked against a double-precision sum.  The last line
+// is JSON.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "workers/ops/expert_ffn.h"
+#include "workers/ops/gemm.h"
+#include "workers/ops/onednn_gemm.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+struct Options {
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  int rounds = 7;
+  bool quick = false;
+  DType dtype = DType::kBf16;
+  Isa isa = CurrentIsa();
+};
+
+double SecondsOf(absl::FunctionRef<void()> work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// A cheap generator: seconds matter more here than randomness.
+void Fill(const TensorView& t, uint32_t seed) {
+  uint32_t state = seed * 2654435761u + 1;
+  VisitDType(t.dtype(), [&]<class Elem>() {
+    for (int64_t i = 0; i < t.NumElements(); ++i) {
+      state = state * 1664525u + 1013904223u;
+      t.data<Elem>()[i] = Elem(static_cast<float>(state >> 8) / 8388608.0f - 1.0f);
+    }
+  });
+}
+
+// GB/s of all threads reading memory that no cache holds.
+class Probe {
+ public:
+  explicit Probe(ThreadPool* pool) : pool_(pool), memory_(kBytes, Device::Cpu()) {
+    std::fill_n(static_cast<uint64_t*>(memory_.data()), kBytes / 8, uint64_t{1});
+  }
+  double GigabytesPerSecond() {
+    constexpr int64_t kParts = 64;
+    std::vector<uint64_t> sums(kParts);
+    const double seconds = SecondsOf([&] {
+      pool_->Run(kParts, [&](int64_t part) {
+        typedef uint64_t Line __attribute__((vector_size(64)));
+        const Line* lines = static_cast<const Line*>(memory_.data()) + part * (kBytes / 64 / kParts);
+        Line sum[4] = {};
+        for (int64_t i = 0; i < kBytes / 64 / kParts; i += 4) {
+          for (int j = 0; j < 4; ++j) {
+            __builtin_prefetch(lines + i + 48 + j);
+            sum[j] ^= lines[i + j];
+          }
+        }
+        sums[part] = (sum[0] ^ sum[1] ^ sum[2] ^ sum[3])[0];
+      });
+    });
+    for (uint64_t sum : sums) {
+      if (sum != 0) std::abort();
+    }
+    return kBytes / seconds * 1e-9;
+  }
+
+ private:
+  static constexpr int64_t kBytes = 512 << 20;
+  ThreadPool* pool_;
+  Buffer memory_;
+};
+
+// One line of the table: something that is timed once a round.
+struct Contender {
+  std::string name;
+  double bytes, flops;  // of one pass
+  std::function<void()> pass;
+  std::vector<double> gigabytes = {}, of_probe = {}, gigaflops = {};
+};
+
+void RunRounds(const Options& options, Probe* probe, std::vector<Contender>* contenders) {
+  for (Contender& c : *contenders) c.pass();
+  for (int round = 0; round < options.rounds; ++round) {
+    for (Contender& c : *contenders) {
+      const double before = probe->GigabytesPerSecond();
+      const double seconds = SecondsOf(c.pass);
+      const double bandwidth = (before + probe->GigabytesPerSecond()) / 2;
+      c.gigabytes.push_back(c.bytes / seconds * 1e-9);
+      c.of_probe.push_back(c.gigabytes.back() / bandwidth);
+      c.gigaflops.push_back(c.flops / seconds * 1e-9);
+    }
+  }
+  for (const Contender& c : *contenders) {
+    std::printf("%-34s %8.1f GB/s of weights  %5.2f of the probe  %8.0f GFLOP/s\n", c.name.c_str(), Median(c.gigabytes),
+                Median(c.of_probe), Median(c.gigaflops));
+  }
+  std::fflush(stdout);
+}
+
+void CheckElement(const char* what, double got, double want, double magnitude) {
+  if (std::fabs(got - want) <= 0.01 * std::fabs(want) + 1e-3 * magnitude) return;
+  std::fprintf(stderr, "gemm_bench: wrong answer of %s: %g, not %g\n", what, got, want);
+  std::exit(1);
+}
+
+// Spot checks of y = x · wᵀ.
+void CheckProduct(const char* what, const TensorView& x, const TensorView& w, const TensorView& y) {
+  for (int64_t i : {int64_t{0}, x.dim(0) - 1}) {
+    for (int64_t j : {int64_t{0}, w.dim(0) / 2, w.dim(0) - 1}) {
+      VisitDType(x.dtype(), [&]<class Elem>() {
+        double want = 0, magnitude = 0;
+        for (int64_t k = 0; k < x.dim(1); ++k) {
+          const double term = static_cast<double>(Acc<Elem>(x.row<Elem>(i)[k])) * static_cast<double>(Acc<Elem>(w.row<Elem>(j)[k]));
+          want += term, magnitude += std::fabs(term);
+        }
+        CheckElement(what, y.row<float>(i)[j], want, magnitude);
+      });
+    }
+  }
+}
+
+// N = K = 2048, matrices in turn so that none is in a cache when its turn comes.
+void Dense(const Options& options, const Stream& stream, Probe* probe, std::string* json) {
+  constexpr int64_t kSide = 2048;
+  const int num_matrices = options.quick ? 24 : 96;
+  const Tensor raw(options.dtype, {kSide, kSide});
+  std::vector<Weight> weights;
+  for (int i = 0; i < num_matrices; ++i) {
+    Fill(raw, num_matrices - i);
+    weights.push_back(*PackWeight(stream, {.n = kSide, .k = kSide, .dtype = options.dtype}, raw));
+  }
+  const Tensor x(options.dtype, {2048, kSide}), y(DType::kF32, {2048, kSide});
+  Fill(x, 7);
+  std::vector<std::unique_ptr<OneDnnGemm>> theirs;
+  std::vector<Contender> table;
+  const double bytes = kSide * kSide * DTypeBytes(options.dtype);
+  for (int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {
+    const TensorView xs = x.view().Rows(0, m), ys = y.view().Rows(0, m);
+    const int matrices = m <= 64 ? num_matrices : m <= 512 ? num_matrices / 4 : 3;
+    table.push_back({absl::StrCat("ours M=", m), matrices * bytes, 2.0 * m * kSide * kSide * matrices, [=, &weights, &stream, &options] {
+                       for (int i = 0; i < matrices; ++i) {
+                         SY_CHECK_OK(Gemm(stream, {.isa = options.isa}, xs, weights[i], TensorView(), ys));
+                       }
+                     }});
+    SY_CHECK_OK(Gemm(stream, {.isa = options.isa}, xs, weights.back(), TensorView(), ys));
+    CheckProduct("Gemm", xs, raw, ys);
+    if (m != 1 && m < 16) continue;
+    absl::StatusOr<std::unique_ptr<OneDnnGemm>> gemm = OneDnnGemm::Create(m, raw, options.threads);
+    if (!gemm.ok()) continue;
+    OneDnnGemm* oned = theirs.emplace_back(*std::move(gemm)).get();
+    SY_CHECK_OK(oned->Run(xs, ys));
+    CheckProduct("oneDNN", xs, raw, ys);
+    // One matrix again and again: its best case, from the cache.
+    table.push_back({absl::StrCat("oneDNN M=", m, " (one matrix, cached)"), 3 * bytes, 6.0 * m * kSide * kSide, [=] {
+                       for (int i = 0; i < 3; ++i) SY_CHECK_OK(oned->Run(xs, ys));
+                     }});
+  }
+  RunRounds(options, probe, &table);
+  for (const Contender& c : table) {
+    const std::string key = c.name.substr(0, c.name.find(' ', 7));
+    absl::StrAppend(json, ", \"", key, "\": {\"of_probe\": ", Median(c.of_probe), ", \"gflops\": ", Median(c.gigaflops), "}");
+  }
+}
+
+// A layer's experts at OLMoE's shape: 64 experts, 8 a token, H 2048, F 1024, random routing.
+void Experts(const Options& options, const Stream& stream, Probe* probe, std::string* json) {
+  constexpr int64_t kExperts = 64, kTopK = 8, kH = 2048, kF = 1024;
+  std::vector<Weight> gate_up, down;
+  std::vector<const Weight*> gate_up_of, down_of;
+  const Tensor raw_up(options.dtype, {2 * kF, kH}), raw_down(options.dtype, {kH, kF});
+  Fill(raw_up, 1), Fill(raw_down, 2);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    gate_up.push_back(*PackWeight(stream, {2 * kF, kH, options.dtype, WeightLayout::kGatedPanels}, raw_up));
+    down.push_back(*PackWeight(stream, {.n = kH, .k = kF, .dtype = options.dtype}, raw_down));
+  }
+  for (int64_t e = 0; e < kExperts; ++e) gate_up_of.push_back(&gate_up[e]), down_of.push_back(&down[e]);
+  const Tensor x(options.dtype, {512, kH}), hidden(options.dtype, {512 * kTopK, kF}), y(options.dtype, {512 * kTopK, kH});
+  Fill(x, 3);
+
+  struct Routing {
+    std::vector<int64_t> offsets;
+    std::vector<int32_t> token;
+    int64_t touched = 0;
+  };
+  std::mt19937 rng(1);
+  std::vector<Contender> table;
+  for (int64_t tokens : {1, 16, 64, 512}) {
+    // Eight routings in turn, so that few tokens do not find their experts in a cache.
+    auto routings = std::make_shared<std::vector<Routing>>(tokens >= 512 ? 1 : 8);
+    double bytes = 0;
+    for (Routing& routing : *routings) {
+      std::vector<std::vector<int32_t>> of_expert(kExperts);
+      std::vector<int> ids(kExperts);
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int e = 0; e < kExperts; ++e) ids[e] = e;
+        std::shuffle(ids.begin(), ids.end(), rng);
+        for (int64_t k = 0; k < kTopK; ++k) of_expert[ids[k]].push_back(static_cast<int32_t>(t));
+      }
+      routing.offsets.push_back(0);
+      for (const std::vector<int32_t>& rows : of_expert) {
+        routing.token.insert(routing.token.end(), rows.begin(), rows.end());
+        routing.offsets.push_back(static_cast<int64_t>(routing.token.size()));
+        if (!rows.empty()) bytes += 3.0 * kF * kH * DTypeBytes(options.dtype);
+      }
+    }
+    const int64_t rows = tokens * kTopK;
+    table.push_back({absl::StrCat("experts T=", tokens), bytes, 6.0 * rows * kF * kH * routings->size(), [=, &options, &stream, &x, &hidden, &y] {
+                       for (const Routing& routing : *routings) {
+                         SY_CHECK_OK(ExpertFfn(stream,
+                                               {.gate_up = gate_up_of,
+                                                .down = down_of,
+                                                .offsets = routing.offsets,
+                                                .x_rows = routing.token,
+                                                .isa = options.isa},
+                                               x.view().Rows(0, tokens), hidden.view().Rows(0, rows), y.view().Rows(0, rows)));
+                       }
+                     }});
+  }
+  RunRounds(options, probe, &table);
+  for (const Contender& c : table) {
+    absl::StrAppend(json, ", \"", c.name, "\": {\"of_probe\": ", Median(c.of_probe), ", \"gflops\": ", Median(c.gigaflops), "}");
+  }
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view arg = argv[i];
+    bool ok = true;
+    if (arg == "--quick") {
+      options.quick = true, options.rounds = 3;
+    } else if (absl::ConsumePrefix(&arg, "--threads=")) {
+      ok = absl::SimpleAtoi(arg, &options.threads) && options.threads >= 1;
+    } else if (absl::ConsumePrefix(&arg, "--rounds=")) {
+      ok = absl::SimpleAtoi(arg, &options.rounds) && options.rounds >= 1;
+    } else if (absl::ConsumePrefix(&arg, "--isa=")) {
+      const absl::StatusOr<Isa> isa = ParseIsa(arg);
+      ok = isa.ok() && *isa <= DetectedIsa();
+      if (ok) options.isa = *isa;
+    } else if (arg == "--dtype=fp32") {
+      options.dtype = DType::kF32;
+    } else if (arg == "--dtype=fp16") {
+      options.dtype = DType::kF16;
+    } else {
+      ok = arg == "--dtype=bf16";
+    }
+    if (!ok) {
+      std::fprintf(stderr, "gemm_bench: cannot take %s; flags: --quick --threads=N --rounds=N --isa=NAME --dtype=bf16|fp16|fp32\n", argv[i]);
+      return 2;
+    }
+  }
+  ThreadPool pool(options.threads);
+  const Stream stream = Stream::OnCpu(&pool);
+  Probe probe(&pool);
+  std::printf("%s %s, %d threads, memory read at %.1f GB/s\n", IsaName(options.isa), DTypeName(options.dtype), options.threads,
+              probe.GigabytesPerSecond());
+  std::string json = absl::StrCat("{\"bench\": \"gemm\", \"isa\": \"", IsaName(options.isa), "\", \"dtype\": \"",
+                                  DTypeName(options.dtype), "\", \"threads\": ", options.threads);
+  Dense(options, stream, &probe, &json);
+  Experts(options, stream, &probe, &json);
+  std::printf("%s}\n", json.c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) { return switchyard::Main(argc, argv); }

@@ -1,0 +1,74 @@
+// How products are cut into tasks: a table of shapes, and that every output belongs to exactly one task.
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/workers/ops/gemm_testing.h"
+#include "workers/ops/gemm.h"
+#include "workers/ops/gemm_tasks.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(GemmConfigTest, TableOfShapes) {
+  struct Row {
+    GemmShape shape;
+    int64_t rows_per_task, min_panels;
+  };
+  const Row table[] = {
+      // The scalar kernel takes blocks of 4 rows; a panel of 2048 k is 128 KB.
+      {{.m = 1, .n = 2048, .k = 2048, .dtype = DType::kBf16}, 4, 1},
+      // Small panels are taken several at a time, never more than there are; gate and up stay together.
+      {{.m = 1, .n = 2048, .k = 64, .dtype = DType::kBf16}, 4, 32},
+      {{.m = 1, .n = 64, .k = 64, .dtype = DType::kBf16}, 4, 2},
+      {{.m = 1, .n = 2048, .k = 256, .dtype = DType::kBf16, .gated = true}, 4, 8},
+      // 768 KB are 96 rows of 8 KB: three equal parts of 200.
+      {{.m = 200, .n = 2048, .k = 2048, .dtype = DType::kF32}, 68, 1},
+      {{.m = 0, .n = 1, .k = 1, .dtype = DType::kF64}, 4, 1},
+  };
+  for (const Row& row : table) {
+    const GemmConfig config = ChooseGemm(row.shape);
+    std::ostringstream text;
+    text << row.shape << ": " << config;
+    EXPECT_EQ(config.rows_per_task, row.rows_per_task) << text.str();
+    EXPECT_EQ(config.min_panels, row.min_panels) << text.str();
+    EXPECT_THAT(text.str(), HasSubstr("scalar"));
+  }
+}
+
+TEST(GemmTasksTest, EveryOutputOnceAndTheLastTasksAreSmall) {
+  for (bool gated : {false, true}) {
+    const WeightDesc desc = {.n = 1100, .k = 256, .layout = gated ? WeightLayout::kGatedPanels : WeightLayout::kPanels};
+    const Weight first(desc), second(desc);
+    const Weight* const weights[] = {&first, nullptr, &second, &first};
+    const std::vector<int64_t> offsets = {0, 3, 3, 5000, 5040};
+    const Tensor x(DType::kBf16, {5040, 256}), y(DType::kBf16, {5040, gated ? 550 : 1100});
+    const GemmJob job = {.op = "test", .x = x, .weights = weights, .offsets = offsets, .y = y, .gated = gated};
+    for (int threads : {1, 2, 5, 64}) {
+      std::map<int64_t, std::vector<int>> covered;  // by row
+      const std::vector<GemmTask> tasks = CutIntoTasks(job, threads);
+      for (const GemmTask& task : tasks) {
+        EXPECT_EQ(task.weight, task.row_begin >= 3 && task.row_begin < 5000 ? &second : &first);
+        EXPECT_EQ(gated ? task.panel_begin % 2 + task.panel_end % 2 : 0, 0);
+        for (int64_t r = task.row_begin; r < task.row_end; ++r) {
+          std::vector<int>& panels = covered[r];
+          panels.resize(first.num_panels());
+          for (int64_t p = task.panel_begin; p < task.panel_end; ++p) ++panels[p];
+        }
+      }
+      EXPECT_EQ(covered.size(), 5040u);
+      for (const auto& [row, panels] : covered) {
+        ASSERT_EQ(std::count(panels.begin(), panels.end(), 1), first.num_panels()) << "row " << row;
+      }
+      EXPECT_LE(tasks.back().panel_end - tasks.back().panel_begin, threads > 1 ? 8 : first.num_panels());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
