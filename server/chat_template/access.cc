@@ -28,8 +28,7 @@ absl::StatusOr<std::optional<Value>> OwnAttribute(Runtime& runtime, const Value&
       return Value::Undefined(
           absl::StrCat("access to attribute '", name, "' of '", object.TypeName(), "' object is unsafe"));
     case MethodKind::kUnsupported:
-      return Value::Undefined(
-          absl::StrCat("method '", name, "' of '", object.TypeName(), "' object is not supported"));
+      return Value::Undefined(absl::StrCat("method '", name, "' of '", object.TypeName(), "' object is not supported"));
     case MethodKind::kCallable:
       break;
   }
@@ -135,13 +134,16 @@ absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Valu
     const auto characters = SplitCodePoints(object.AsString());
     ASSIGN_OR_RETURN(const SliceIndices at, ResolveSlice(start, stop, step, static_cast<int64_t>(characters.size())));
     std::string out;
-    for (int64_t i = 0; i < at.count; ++i) out.append(std::string(characters[static_cast<size_t>(at.begin + i * at.step)]));
+    for (int64_t i = 0; i < at.count; ++i)
+      out.append(std::string(characters[static_cast<size_t>(at.begin + i * at.step)]));
     return runtime.NewString(std::move(out));
   }
-  ASSIGN_OR_RETURN(const SliceIndices at, ResolveSlice(start, stop, step, static_cast<int64_t>(sequence->items.size())));
+  ASSIGN_OR_RETURN(const SliceIndices at,
+                   ResolveSlice(start, stop, step, static_cast<int64_t>(sequence->items.size())));
   // A slice of a range stays a list here: only its printing could tell.
   Sequence out{sequence->kind == SequenceKind::kTuple ? SequenceKind::kTuple : SequenceKind::kList, {}, {}};
-  for (int64_t i = 0; i < at.count; ++i) out.items.push_back(sequence->items[static_cast<size_t>(at.begin + i * at.step)]);
+  for (int64_t i = 0; i < at.count; ++i)
+    out.items.push_back(sequence->items[static_cast<size_t>(at.begin + i * at.step)]);
   return runtime.NewSequence(std::move(out));
 }
 

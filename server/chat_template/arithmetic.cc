@@ -123,7 +123,8 @@ bool IsListOrTuple(const Value& v) { return v.IsList() || v.IsTuple(); }
 
 // Operators on text and lists; nullopt when these are not for them.
 absl::StatusOr<std::optional<Value>> SequenceArithmetic(Runtime& runtime, BinaryOp op, const Value& a, const Value& b) {
-  if (op == BinaryOp::kAdd && a.IsString() && b.IsString()) return runtime.NewString(absl::StrCat(a.AsString(), b.AsString()));
+  if (op == BinaryOp::kAdd && a.IsString() && b.IsString())
+    return runtime.NewString(absl::StrCat(a.AsString(), b.AsString()));
   if (op == BinaryOp::kAdd && IsListOrTuple(a) && IsListOrTuple(b) && a.sequence()->kind == b.sequence()->kind) {
     Sequence out{a.sequence()->kind, a.sequence()->items, {}};
     out.items.insert(out.items.end(), b.sequence()->items.begin(), b.sequence()->items.end());

@@ -1,5 +1,6 @@
-// The tree of a parsed template: expressions and statements as plain structs, immutable after the parse and then safe to
-// share between threads.  Heights are bounded by ChatTemplateLimits::max_nesting, so that walking it recursively is safe.
+// The tree of a parsed template: expressions and statements as plain structs, immutable after the parse and then safe
+// to share between threads.  Heights are bounded by ChatTemplateLimits::max_nesting, so that walking it recursively is
+// safe.
 #pragma once
 
 #include <memory>
@@ -88,8 +89,8 @@ struct Test {
 struct Expr {
   int line = 0;
   int height = 1;
-  std::variant<Constant, Name, ListLiteral, DictLiteral, Unary, Binary, Concat, Compare, Conditional, Attribute, Subscript,
-               Slice, Call, Filter, Test>
+  std::variant<Constant, Name, ListLiteral, DictLiteral, Unary, Binary, Concat, Compare, Conditional, Attribute,
+               Subscript, Slice, Call, Filter, Test>
       node;
 };
 
@@ -162,7 +163,8 @@ struct Continue {};
 
 struct Stmt {
   int line = 0;
-  std::variant<Text, Output, If, For, Set, SetBlock, With, Macro, CallBlock, FilterBlock, Generation, Break, Continue> node;
+  std::variant<Text, Output, If, For, Set, SetBlock, With, Macro, CallBlock, FilterBlock, Generation, Break, Continue>
+      node;
 };
 
 }  // namespace switchyard::jinja::ast

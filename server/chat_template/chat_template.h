@@ -1,17 +1,16 @@
 // A Jinja2 chat template: messages in, prompt text out, byte for byte as HuggingFace's transformers renders it.
 //
-// Immutable and thread-safe after Parse; cheap to copy (copies share the parsed tree).  Sandboxed: a template reaches the
-// variables it is given, a fixed list of filters, tests, methods and functions, and nothing else; it cannot change its
-// input, and its time, memory, depth and output are bounded by ChatTemplateLimits.  Does not tokenize, and does not add
-// special tokens: the template writes them itself.
+// Immutable and thread-safe after Parse; cheap to copy (copies share the parsed tree).  Sandboxed: a template reaches
+// the variables it is given, a fixed list of filters, tests, methods and functions, and nothing else; it cannot change
+// its input, and its time, memory, depth and output are bounded by ChatTemplateLimits.  Does not tokenize, and does not
+// add special tokens: the template writes them itself.
 //
 // The language: see README.md.
 #pragma once
 
 #include <memory>
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"

@@ -58,7 +58,8 @@ class LoopObject : public Object {
  private:
   absl::StatusOr<std::optional<Value>> Method(Runtime& runtime, absl::string_view name,
                                               absl::StatusOr<Value> (LoopObject::*method)(Runtime&, const Args&)) {
-    return NewFunction(runtime, name, [this, method](Runtime& r, const Args& args) { return (this->*method)(r, args); });
+    return NewFunction(runtime, name,
+                       [this, method](Runtime& r, const Args& args) { return (this->*method)(r, args); });
   }
 
   absl::StatusOr<Value> Cycle(Runtime&, const Args& args) {

@@ -86,8 +86,9 @@ absl::StatusOr<Value> Interpreter::CallMacro(const ast::MacroBody& macro, Scope*
     if (!value.has_value() && i >= first_default) {
       ASSIGN_OR_RETURN(value, Eval(*macro.parameters.defaults[i - first_default]));
     }
-    scope->names[names[i]] =
-        value.has_value() ? *std::move(value) : Value::Undefined(absl::StrCat("parameter '", names[i], "' was not provided"));
+    scope->names[names[i]] = value.has_value()
+                                 ? *std::move(value)
+                                 : Value::Undefined(absl::StrCat("parameter '", names[i], "' was not provided"));
   }
   RETURN_IF_ERROR(BindRest(runtime_, macro, &args, scope.get()));
   return Capture(macro.body, scope);

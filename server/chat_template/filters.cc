@@ -43,16 +43,14 @@ absl::StatusOr<Value> DigAttribute(Runtime& runtime, const Value& item, const Va
   Value value = item;
   for (absl::string_view part : absl::StrSplit(attribute.AsString(), '.')) {
     int64_t index = 0;
-    const bool is_index = !part.empty() && std::all_of(part.begin(), part.end(), absl::ascii_isdigit) &&
-                          absl::SimpleAtoi(part, &index);
+    const bool is_index =
+        !part.empty() && std::all_of(part.begin(), part.end(), absl::ascii_isdigit) && absl::SimpleAtoi(part, &index);
     const Value key = is_index ? Value::Int(index) : Value::String(std::string(part));
     ASSIGN_OR_RETURN(value, GetItem(runtime, value, key));
   }
   return value;
 }
 
-Value WithoutCase(const Value& value) {
-  return value.IsString() ? Value::String(ToLower(value.AsString())) : value;
-}
+Value WithoutCase(const Value& value) { return value.IsString() ? Value::String(ToLower(value.AsString())) : value; }
 
 }  // namespace switchyard::jinja

@@ -1,7 +1,8 @@
 // Jinja's filters and tests, by name.
 //
-// The tables are fixed, built at first use and immutable; thread-safe.  Text is not marked as safe or escaped behind the
-// template's back: chat templates are rendered without autoescape, so that `safe` does nothing and `escape` escapes once.
+// The tables are fixed, built at first use and immutable; thread-safe.  Text is not marked as safe or escaped behind
+// the template's back: chat templates are rendered without autoescape, so that `safe` does nothing and `escape` escapes
+// once.
 #pragma once
 
 #include <string>

@@ -167,9 +167,11 @@ absl::StatusOr<Value> Batch(Runtime& runtime, const Value& input, const Args& ar
   Items batches;
   for (size_t begin = 0; begin < items->items.size();) {
     const size_t end = std::min(items->items.size(), begin + static_cast<size_t>(per_batch));
-    Items batch(items->items.begin() + static_cast<ptrdiff_t>(begin), items->items.begin() + static_cast<ptrdiff_t>(end));
+    Items batch(items->items.begin() + static_cast<ptrdiff_t>(begin),
+                items->items.begin() + static_cast<ptrdiff_t>(end));
     if (!bound.Get(1).IsNone()) {
-      RETURN_IF_ERROR(runtime.Allocate(std::min<size_t>(static_cast<size_t>(per_batch), size_t{1} << 48) * sizeof(Value)));
+      RETURN_IF_ERROR(
+          runtime.Allocate(std::min<size_t>(static_cast<size_t>(per_batch), size_t{1} << 48) * sizeof(Value)));
       batch.resize(static_cast<size_t>(per_batch), bound.Get(1));
     }
     ASSIGN_OR_RETURN(Value list, runtime.NewList(std::move(batch)));
@@ -230,10 +232,20 @@ absl::StatusOr<Value> GroupBy(Runtime& runtime, const Value& input, const Args& 
 }  // namespace
 
 void AddListFilters(FilterTable* table) {
-  table->insert({{"batch", Batch},     {"dictsort", DictSort}, {"first", First},     {"groupby", GroupBy},
-                 {"join", Join},       {"last", Last},         {"list", List},       {"max", Extreme<true>},
-                 {"min", Extreme<false>}, {"reverse", Reverse}, {"slice", Slice},    {"sort", Sort},
-                 {"sum", Sum},         {"unique", Unique}});
+  table->insert({{"batch", Batch},
+                 {"dictsort", DictSort},
+                 {"first", First},
+                 {"groupby", GroupBy},
+                 {"join", Join},
+                 {"last", Last},
+                 {"list", List},
+                 {"max", Extreme<true>},
+                 {"min", Extreme<false>},
+                 {"reverse", Reverse},
+                 {"slice", Slice},
+                 {"sort", Sort},
+                 {"sum", Sum},
+                 {"unique", Unique}});
 }
 
 }  // namespace switchyard::jinja

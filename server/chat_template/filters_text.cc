@@ -62,13 +62,15 @@ std::string StripTags(absl::string_view text) {
   for (absl::string_view word : SplitAtSpace(plain, absl::string_view::npos, false)) {
     absl::StrAppend(&out, out.empty() ? "" : " ", word);
   }
-  return absl::StrReplaceAll(out, {{"&lt;", "<"}, {"&gt;", ">"}, {"&#34;", "\""}, {"&quot;", "\""}, {"&#39;", "'"}, {"&amp;", "&"}});
+  return absl::StrReplaceAll(
+      out, {{"&lt;", "<"}, {"&gt;", ">"}, {"&#34;", "\""}, {"&quot;", "\""}, {"&#39;", "'"}, {"&amp;", "&"}});
 }
 
 std::string UrlEncode(absl::string_view text) {
   std::string out;
   for (const char c : text) {
-    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::string_view("_.-~/").find(c) != absl::string_view::npos;
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                       absl::string_view("_.-~/").find(c) != absl::string_view::npos;
     if (plain) {
       out.push_back(c);
     } else {
@@ -164,11 +166,13 @@ absl::StatusOr<Value> WordCount(Runtime& runtime, const Value& input, const Args
 }
 
 absl::StatusOr<Value> FormatFilter(Runtime& runtime, const Value& input, const Args& args) {
-  if (!args.positional.empty() && !args.named.empty()) return Error("format takes positional or named arguments, not both");
+  if (!args.positional.empty() && !args.named.empty())
+    return Error("format takes positional or named arguments, not both");
   ASSIGN_OR_RETURN(const std::string text, Str(runtime, input));
   Dict named;
   for (const auto& [name, value] : args.named) (void)named.Set(Value::String(name), value);  // strings always hash
-  ASSIGN_OR_RETURN(const Value values, named.size() > 0 ? runtime.NewDict(std::move(named)) : runtime.NewTuple(args.positional));
+  ASSIGN_OR_RETURN(const Value values,
+                   named.size() > 0 ? runtime.NewDict(std::move(named)) : runtime.NewTuple(args.positional));
   ASSIGN_OR_RETURN(std::string out, FormatPercent(runtime, text, values));
   return runtime.NewString(std::move(out));
 }
@@ -205,15 +209,24 @@ absl::StatusOr<Value> ToJson(Runtime& runtime, const Value& input, const Args& a
 }  // namespace
 
 void AddTextFilters(FilterTable* table) {
-  table->insert({{"capitalize", MapText<Capitalize>}, {"center", Center},
-                 {"e", MapText<EscapeHtml>},          {"escape", MapText<EscapeHtml>},
-                 {"forceescape", MapText<EscapeHtml>}, {"format", FormatFilter},
-                 {"indent", Indent},                  {"lower", MapText<ToLower>},
-                 {"replace", Replace},                {"safe", MapText<Identity>},
-                 {"string", MapText<Identity>},       {"striptags", MapText<StripTags>},
-                 {"title", MapText<FilterTitle>},     {"tojson", ToJson},
-                 {"trim", Trim},                      {"truncate", Truncate},
-                 {"upper", MapText<ToUpper>},         {"urlencode", MapText<UrlEncode>},
+  table->insert({{"capitalize", MapText<Capitalize>},
+                 {"center", Center},
+                 {"e", MapText<EscapeHtml>},
+                 {"escape", MapText<EscapeHtml>},
+                 {"forceescape", MapText<EscapeHtml>},
+                 {"format", FormatFilter},
+                 {"indent", Indent},
+                 {"lower", MapText<ToLower>},
+                 {"replace", Replace},
+                 {"safe", MapText<Identity>},
+                 {"string", MapText<Identity>},
+                 {"striptags", MapText<StripTags>},
+                 {"title", MapText<FilterTitle>},
+                 {"tojson", ToJson},
+                 {"trim", Trim},
+                 {"truncate", Truncate},
+                 {"upper", MapText<ToUpper>},
+                 {"urlencode", MapText<UrlEncode>},
                  {"wordcount", WordCount}});
 }
 

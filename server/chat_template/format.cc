@@ -156,7 +156,8 @@ absl::StatusOr<std::string> FormatOne(Runtime& runtime, const Value& value, absl
   if (spec.type != 0 && types.find(spec.type) == kNone) {
     return Error("unknown format code '", std::string(1, spec.type), "' for '", value.TypeName(), "'");
   }
-  if (!is_number && !value.IsString() && !value.IsBool()) return Error("unsupported format string passed to ", value.TypeName());
+  if (!is_number && !value.IsString() && !value.IsBool())
+    return Error("unsupported format string passed to ", value.TypeName());
   if (is_number) {
     if (spec.precision > kMaxPrecision) return Error("the precision of a number is at most ", kMaxPrecision);
     return FormatNumber(runtime, value, std::move(spec));
@@ -202,13 +203,15 @@ absl::StatusOr<std::string> PercentOne(Runtime& runtime, const Value& value, Spe
     ASSIGN_OR_RETURN(std::string text, spec.type == 's' ? Str(runtime, value) : Repr(runtime, value));
     return FormatText(runtime, std::move(text), spec, '>');
   }
-  if (absl::string_view("diuxXoeEfFgG").find(spec.type) == kNone) return Error("unsupported format character in a % format");
+  if (absl::string_view("diuxXoeEfFgG").find(spec.type) == kNone)
+    return Error("unsupported format character in a % format");
   if (!value.IsNumber()) return Error("% format: a number is required, not ", value.TypeName());
   if (spec.precision > kMaxPrecision) return Error("the precision of a number is at most ", kMaxPrecision);
   if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
   if (absl::string_view("dxXo").find(spec.type) != kNone) {
     if (!value.IsFloat()) return FormatNumber(runtime, value, std::move(spec));
-    if (spec.type != 'd' || !(std::abs(value.AsDouble()) < 9.2e18)) return Error("% format: an integer is required, not float");
+    if (spec.type != 'd' || !(std::abs(value.AsDouble()) < 9.2e18))
+      return Error("% format: an integer is required, not float");
     return FormatNumber(runtime, Value::Int(static_cast<int64_t>(value.AsDouble())), std::move(spec));
   }
   return FormatNumber(runtime, Value::Float(value.AsDouble()), std::move(spec));
@@ -274,7 +277,8 @@ absl::StatusOr<Value> FieldValue(Runtime& runtime, absl::string_view field, cons
 }
 
 // One field's text, given what stands between its braces.
-absl::StatusOr<std::string> FormatField(Runtime& runtime, absl::string_view field, const Args& args, size_t* next_auto) {
+absl::StatusOr<std::string> FormatField(Runtime& runtime, absl::string_view field, const Args& args,
+                                        size_t* next_auto) {
   const size_t colon = std::min(field.find(':'), field.size());
   absl::string_view name = field.substr(0, colon);
   const absl::string_view spec = colon < field.size() ? field.substr(colon + 1) : absl::string_view();

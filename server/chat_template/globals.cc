@@ -61,8 +61,7 @@ absl::StatusOr<Value> Range(Runtime& runtime, const Args& args) {
   if (step == 0) return Error("range() arg 3 must not be zero");
   const double span = (static_cast<double>(stop) - static_cast<double>(start)) / static_cast<double>(step);
   if (span > static_cast<double>(runtime.limits().max_range)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("range() of more than ", runtime.limits().max_range, " items"));
+    return absl::ResourceExhaustedError(absl::StrCat("range() of more than ", runtime.limits().max_range, " items"));
   }
   Sequence out{SequenceKind::kRange, {}, absl::StrCat("range(", start, ", ", stop)};
   absl::StrAppend(&out.label, step == 1 ? "" : absl::StrCat(", ", step), ")");
@@ -76,10 +75,9 @@ absl::StatusOr<Value> Range(Runtime& runtime, const Args& args) {
 // Prints nothing the first time, the separator ever after.
 absl::StatusOr<Value> Joiner(Runtime& runtime, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("joiner", args, {"sep"}));
-  return NewFunction(runtime, "joiner", [separator = bound.Get(0, Value::String(", ")), used = false](
-                                            Runtime&, const Args&) mutable -> absl::StatusOr<Value> {
-    return std::exchange(used, true) ? separator : Value::String("");
-  });
+  return NewFunction(runtime, "joiner",
+                     [separator = bound.Get(0, Value::String(", ")), used = false](Runtime&, const Args&) mutable
+                     -> absl::StatusOr<Value> { return std::exchange(used, true) ? separator : Value::String(""); });
 }
 
 class Cycler : public Object {
@@ -128,7 +126,8 @@ absl::StatusOr<Value> StrftimeNow(Runtime& runtime, const Args& args) {
   ASSIGN_OR_RETURN(std::string format, bound.Text(0, ""));
   if (format.size() > kMaxFormat) return Error("strftime_now: the format has more than ", kMaxFormat, " bytes");
   if (format.empty()) return Value::String("");
-  const int64_t micros = absl::ToInt64Microseconds(runtime.now() - absl::FromUnixSeconds(absl::ToUnixSeconds(runtime.now())));
+  const int64_t micros =
+      absl::ToInt64Microseconds(runtime.now() - absl::FromUnixSeconds(absl::ToUnixSeconds(runtime.now())));
   format = absl::StrReplaceAll(format, {{"%%", "%%"}, {"%f", absl::StrFormat("%06d", micros)}});
   const std::tm time = absl::ToTM(runtime.now(), runtime.zone());
   std::string out(kMaxFormat * 16, '\0');
@@ -141,8 +140,12 @@ absl::StatusOr<Value> StrftimeNow(Runtime& runtime, const Args& args) {
 absl::StatusOr<std::vector<std::pair<std::string, Value>>> MakeGlobals(Runtime& runtime) {
   using Body = absl::StatusOr<Value> (*)(Runtime&, const Args&);
   static constexpr std::pair<absl::string_view, Body> kGlobals[] = {
-      {"cycler", MakeCycler},     {"dict", MakeDict},   {"joiner", Joiner},
-      {"namespace", MakeNamespace}, {"raise_exception", RaiseException}, {"range", Range},
+      {"cycler", MakeCycler},
+      {"dict", MakeDict},
+      {"joiner", Joiner},
+      {"namespace", MakeNamespace},
+      {"raise_exception", RaiseException},
+      {"range", Range},
       {"strftime_now", StrftimeNow},
   };
   std::vector<std::pair<std::string, Value>> out;

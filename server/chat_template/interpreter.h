@@ -1,8 +1,8 @@
 // Walks a parsed template and writes its text.
 //
-// One Interpreter renders once.  Scopes are Jinja's: `for`, macros, `with`, block `set`, `filter`, `call` and `generation`
-// open one; `if` does not; what is set inside is gone outside, except on a namespace.  Expressions in eval_expr.cc,
-// statements in exec_stmt.cc, loops in exec_loop.cc, macros in exec_macro.cc.
+// One Interpreter renders once.  Scopes are Jinja's: `for`, macros, `with`, block `set`, `filter`, `call` and
+// `generation` open one; `if` does not; what is set inside is gone outside, except on a namespace.  Expressions in
+// eval_expr.cc, statements in exec_stmt.cc, loops in exec_loop.cc, macros in exec_macro.cc.
 #pragma once
 
 #include <memory>

@@ -138,7 +138,8 @@ class Dumper {
 
   absl::Status DumpKey(const Value& key) {
     if (key.IsString()) return DumpString(key.AsString());
-    if (!key.IsNone() && !key.IsNumber()) return Error("keys must be str, int, float, bool or None, not ", key.TypeName());
+    if (!key.IsNone() && !key.IsNumber())
+      return Error("keys must be str, int, float, bool or None, not ", key.TypeName());
     return DumpString(Scalar(key));
   }
 

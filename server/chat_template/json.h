@@ -1,9 +1,8 @@
 // Between JSON and Values, and Python's json.dumps, which the `tojson` filter is.
 #pragma once
 
-#include <string>
-
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "server/chat_template/runtime.h"

@@ -76,7 +76,8 @@ absl::StatusOr<size_t> AppendEscape(absl::string_view text, size_t pos, std::str
   if (c >= '0' && c <= '7') {
     size_t end = pos;
     int value = 0;
-    while (end < text.size() && end < pos + 3 && text[end] >= '0' && text[end] <= '7') value = value * 8 + text[end++] - '0';
+    while (end < text.size() && end < pos + 3 && text[end] >= '0' && text[end] <= '7')
+      value = value * 8 + text[end++] - '0';
     AppendUtf8(value, out);
     return end;
   }
@@ -119,7 +120,8 @@ NumberText ScanNumber(absl::string_view text, bool may_be_float) {
   if (base != 10) {
     const size_t start = text.size() > 2 && text[2] == '_' ? 3 : 2;
     const size_t end = DigitsEnd(text, start, base);
-    if (end > start) return {.length = end, .digits = WithoutUnderscores(text.substr(start, end - start)), .base = base};
+    if (end > start)
+      return {.length = end, .digits = WithoutUnderscores(text.substr(start, end - start)), .base = base};
   }
   // "007" is the integer 00 and then 7: a leading zero takes only zeros.
   size_t end = DigitsEnd(text, 0, text[0] == '0' ? 1 : 10);

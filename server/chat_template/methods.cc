@@ -63,8 +63,8 @@ absl::StatusOr<Value> SequenceCount(Runtime& runtime, const Value& self, const A
 absl::StatusOr<Value> SequenceIndex(Runtime& runtime, const Value& self, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("index", args, {"value", "start", "stop"}, 1));
   const auto& items = self.sequence()->items;
-  ASSIGN_OR_RETURN(const SliceIndices at, ResolveSlice(bound.Get(1), bound.Get(2), Value::None(),
-                                                       static_cast<int64_t>(items.size())));
+  ASSIGN_OR_RETURN(const SliceIndices at,
+                   ResolveSlice(bound.Get(1), bound.Get(2), Value::None(), static_cast<int64_t>(items.size())));
   for (int64_t i = at.begin; i < at.begin + at.count; ++i) {
     ASSIGN_OR_RETURN(const bool equal, Equal(runtime, items[static_cast<size_t>(i)], bound.Get(0)));
     if (equal) return Value::Int(i);
@@ -72,10 +72,12 @@ absl::StatusOr<Value> SequenceIndex(Runtime& runtime, const Value& self, const A
   return Error("index: the value is not in the ", self.TypeName());
 }
 
-constexpr absl::string_view kListMutating[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+constexpr absl::string_view kListMutating[] = {"append", "clear",  "extend",  "insert",
+                                               "pop",    "remove", "reverse", "sort"};
 constexpr absl::string_view kDictMutating[] = {"clear", "pop", "popitem", "setdefault", "update"};
-constexpr absl::string_view kStringUnsupported[] = {"encode",      "expandtabs", "format_map",   "isascii",   "isidentifier",
-                                                    "isprintable", "istitle",    "maketrans",    "swapcase",  "translate"};
+constexpr absl::string_view kStringUnsupported[] = {"encode",       "expandtabs",  "format_map", "isascii",
+                                                    "isidentifier", "isprintable", "istitle",    "maketrans",
+                                                    "swapcase",     "translate"};
 
 bool Has(absl::Span<const absl::string_view> names, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();

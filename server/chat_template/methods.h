@@ -20,8 +20,8 @@ absl::StatusOr<Value> CallMethod(Runtime& runtime, const Value& self, absl::stri
 
 // The parts of the table, for methods.cc alone.
 using Method = absl::StatusOr<Value> (*)(Runtime& runtime, const Value& self, const Args& args);
-Method FindStringMethod(absl::string_view name);     // nullptr: none
-Method FindSequenceMethod(absl::string_view name);   // list and tuple
+Method FindStringMethod(absl::string_view name);    // nullptr: none
+Method FindSequenceMethod(absl::string_view name);  // list and tuple
 Method FindDictMethod(absl::string_view name);
 
 }  // namespace switchyard::jinja

@@ -136,7 +136,8 @@ absl::StatusOr<ModelChatTemplate> ModelChatTemplate::Load(const std::string& mod
                                           " has one; pass --chat_template=FILE, or send text instead of messages"));
 }
 
-absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request, const ChatTemplateClock& clock) const {
+absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request,
+                                                      const ChatTemplateClock& clock) const {
   RETURN_IF_ERROR(CheckRequest(request));
   const bool for_tools = !request.tools.is_null() && tool_use_.has_value();
   if (!for_tools && !default_.has_value()) {

@@ -1,14 +1,13 @@
 // A model's chat template(s) and special tokens, found where HuggingFace keeps them.
 //
 // Immutable and thread-safe after loading.  Reads chat_template.jinja, else tokenizer_config.json's `chat_template` (a
-// string, or a list of {name, template}); special tokens (bos_token, eos_token, …) from tokenizer_config.json, else from
-// special_tokens_map.json.
+// string, or a list of {name, template}); special tokens (bos_token, eos_token, …) from tokenizer_config.json, else
+// from special_tokens_map.json.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-
-#include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -17,10 +16,10 @@
 namespace switchyard {
 
 struct ChatRequest {
-  nlohmann::ordered_json messages;          // array of objects
-  nlohmann::ordered_json tools;             // array, or null: none given
+  nlohmann::ordered_json messages;  // array of objects
+  nlohmann::ordered_json tools;     // array, or null: none given
   bool add_generation_prompt = false;
-  nlohmann::ordered_json template_args;     // object or null: further variables, e.g. {"enable_thinking": false}
+  nlohmann::ordered_json template_args;  // object or null: further variables, e.g. {"enable_thinking": false}
 };
 
 class ModelChatTemplate {
@@ -30,9 +29,9 @@ class ModelChatTemplate {
   static absl::StatusOr<ModelChatTemplate> Load(const std::string& model_dir, const std::string& override_file = "",
                                                 const ChatTemplateLimits& limits = {});
 
-  // The prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and template_args,
-  // which win over all but messages, tools and add_generation_prompt.  With tools, the template named "tool_use" serves
-  // if there is one.  Tokenize the text without adding special tokens.
+  // The prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
+  // template_args, which win over all but messages, tools and add_generation_prompt.  With tools, the template named
+  // "tool_use" serves if there is one.  Tokenize the text without adding special tokens.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
 
   const nlohmann::ordered_json& special_tokens() const { return special_tokens_; }

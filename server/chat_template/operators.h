@@ -24,7 +24,8 @@ absl::StatusOr<std::optional<int>> Order(Runtime& runtime, const Value& a, const
 absl::StatusOr<bool> Contains(Runtime& runtime, const Value& container, const Value& item);
 absl::StatusOr<bool> Compare(Runtime& runtime, ast::CompareOp op, const Value& a, const Value& b);
 
-// The places of `keys` in ascending order, or in descending order with equal ones left as they were (Python's sorted()).
+// The places of `keys` in ascending order, or in descending order with equal ones left as they were (Python's
+// sorted()).
 absl::StatusOr<std::vector<size_t>> SortedPlaces(Runtime& runtime, const std::vector<Value>& keys, bool reverse);
 
 // REQUIRES: op is not kAnd or kOr, which do not evaluate both sides.

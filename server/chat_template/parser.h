@@ -98,8 +98,8 @@ class Parser {
   const std::vector<Token> tokens_;
   const int max_nesting_;
   size_t next_ = 0;
-  int nesting_ = 0;     // parse functions within each other
-  int loop_depth_ = 0;  // for blocks around the current tag, within its macro
+  int nesting_ = 0;                      // parse functions within each other
+  int loop_depth_ = 0;                   // for blocks around the current tag, within its macro
   std::vector<ast::MacroBody*> macros_;  // being parsed, outermost first
 };
 

@@ -20,9 +20,15 @@ struct BinarySpelling {
 // Level 0 binds loosest.  Between them stand `not` and the comparisons (under kLogicalLevels) and `~` (after kSum).
 constexpr int kLogicalLevels = 2, kSum = 2, kProduct = 3, kPower = 4;
 constexpr BinarySpelling kBinary[] = {
-    {"or", 0, BinaryOp::kOr},           {"and", 1, BinaryOp::kAnd},   {"+", kSum, BinaryOp::kAdd},
-    {"-", kSum, BinaryOp::kSub},        {"*", kProduct, BinaryOp::kMul}, {"/", kProduct, BinaryOp::kDiv},
-    {"//", kProduct, BinaryOp::kFloorDiv}, {"%", kProduct, BinaryOp::kMod}, {"**", kPower, BinaryOp::kPow},
+    {"or", 0, BinaryOp::kOr},
+    {"and", 1, BinaryOp::kAnd},
+    {"+", kSum, BinaryOp::kAdd},
+    {"-", kSum, BinaryOp::kSub},
+    {"*", kProduct, BinaryOp::kMul},
+    {"/", kProduct, BinaryOp::kDiv},
+    {"//", kProduct, BinaryOp::kFloorDiv},
+    {"%", kProduct, BinaryOp::kMod},
+    {"**", kPower, BinaryOp::kPow},
 };
 constexpr std::pair<absl::string_view, CompareOp> kCompare[] = {
     {"==", CompareOp::kEq}, {"!=", CompareOp::kNe}, {"<", CompareOp::kLt},
@@ -396,8 +402,8 @@ Parser::ExprOr Parser::ParseTest(ExprPtr input) {
   ast::Test node{std::move(input), "", {}};
   ASSIGN_OR_RETURN(node.name, ExpectIdentifier());
   const Token& t = Current();
-  const bool is_literal = t.kind == TokenKind::kString || t.kind == TokenKind::kInteger || t.kind == TokenKind::kFloat ||
-                          t.IsOperator("[") || t.IsOperator("{");
+  const bool is_literal = t.kind == TokenKind::kString || t.kind == TokenKind::kInteger ||
+                          t.kind == TokenKind::kFloat || t.IsOperator("[") || t.IsOperator("{");
   const bool is_name = t.kind == TokenKind::kName && !t.IsName("else") && !t.IsName("or") && !t.IsName("and");
   if (t.IsOperator("(")) {
     RETURN_IF_ERROR(ParseArguments(&node.arguments, &height));

@@ -73,7 +73,8 @@ absl::StatusOr<SequencePtr> Iterate(Runtime& runtime, const Value& value) {
   if (value.IsString()) {
     const std::string& text = value.AsString();
     RETURN_IF_ERROR(runtime.Allocate(CountCodePoints(text) * (sizeof(Value) + 48)));
-    for (absl::string_view c : SplitCodePoints(text)) out.items.push_back(Value::String(std::string(c.data(), c.size())));
+    for (absl::string_view c : SplitCodePoints(text))
+      out.items.push_back(Value::String(std::string(c.data(), c.size())));
   } else if (const Dict* dict = value.dict()) {
     for (const auto& [key, unused] : dict->items()) out.items.push_back(key);
   } else if (auto* iterator = dynamic_cast<Iterator*>(value.object())) {

@@ -42,8 +42,12 @@ class Runtime {
   absl::StatusOr<Value> NewString(std::string text);
   absl::StatusOr<Value> NewString(absl::string_view text) { return NewString(std::string(text.data(), text.size())); }
   absl::StatusOr<Value> NewSequence(Sequence sequence);
-  absl::StatusOr<Value> NewList(std::vector<Value> items) { return NewSequence({SequenceKind::kList, std::move(items), {}}); }
-  absl::StatusOr<Value> NewTuple(std::vector<Value> items) { return NewSequence({SequenceKind::kTuple, std::move(items), {}}); }
+  absl::StatusOr<Value> NewList(std::vector<Value> items) {
+    return NewSequence({SequenceKind::kList, std::move(items), {}});
+  }
+  absl::StatusOr<Value> NewTuple(std::vector<Value> items) {
+    return NewSequence({SequenceKind::kTuple, std::move(items), {}});
+  }
   absl::StatusOr<Value> NewIterator(std::vector<Value> items);
   absl::StatusOr<Value> NewDict(Dict dict);
 

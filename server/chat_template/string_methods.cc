@@ -107,7 +107,8 @@ absl::StatusOr<Value> CountMethod(Runtime& runtime, const Value& self, const Arg
   ASSIGN_OR_RETURN(const auto window, Window(self, bound));
   if (needle.empty()) return Value::Int(static_cast<int64_t>(CountCodePoints(window.first)) + 1);
   int64_t count = 0;
-  for (size_t at = FindText(window.first, needle, 0); at != kNone; at = FindText(window.first, needle, at + needle.size())) {
+  for (size_t at = FindText(window.first, needle, 0); at != kNone;
+       at = FindText(window.first, needle, at + needle.size())) {
     ++count;
   }
   return Value::Int(count);

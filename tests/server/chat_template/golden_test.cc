@@ -1,13 +1,13 @@
 // Against transformers: every snippet and every family template over every conversation gives the text, or fails where
 // transformers fails.  The golden files and the script that makes them are in tests/golden/chat_template.
+#include <gtest/gtest.h>
+
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "server/chat_template/chat_template.h"
 #include "server/chat_template/model_chat_template.h"

@@ -1,9 +1,9 @@
 // Hostile templates and hostile inputs: each is an error, soon, with the place named; none crashes.
-#include <string>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "server/chat_template/chat_template.h"
 
@@ -46,7 +46,8 @@ TEST(ChatTemplateErrors, NameTheLine) {
   ExpectError("\n\n{{ 'never }}", kInvalid, "the string has no end (line 3)");
   ExpectError("{% include 'x' %}", kInvalid, "a chat template stands alone (line 1)");
   ExpectError("\n{{ x.y }}", kInvalid, "'x' is undefined (line 2)");
-  ExpectError("{% for x in [1] %}\n  {{ x.upper() }}\n{% endfor %}", kInvalid, "'int object' has no attribute 'upper' (line 2)");
+  ExpectError("{% for x in [1] %}\n  {{ x.upper() }}\n{% endfor %}", kInvalid,
+              "'int object' has no attribute 'upper' (line 2)");
   ExpectError("\n{{ raise_exception('only\nusers') }}", kInvalid, "chat template: only\nusers (line 2)");
   ExpectError("{{ [].append(1) }}", kInvalid, "access to attribute 'append' of 'list' object is unsafe (line 1)");
   ExpectError("{{ 9223372036854775807 + 1 }}", kInvalid, "does not fit 64 bits");
@@ -60,7 +61,8 @@ TEST(ChatTemplateErrors, VariablesMustBeAnObject) {
 
 TEST(ChatTemplateLimitsTest, NestingInTheSource) {
   constexpr int kDeep = 100000;
-  for (const char* open : {"(", "[", "{1:", "not ", "-", "f(", "x[", "a if b else ", "x|f(", "x is g(", "{'a':", "(1,"}) {
+  for (const char* open :
+       {"(", "[", "{1:", "not ", "-", "f(", "x[", "a if b else ", "x|f(", "x is g(", "{'a':", "(1,"}) {
     ExpectError("{{ " + Repeat(open, kDeep) + "1 }}", kInvalid, "");
   }
   ExpectError("{{ " + Repeat("(", kDeep) + "1" + Repeat(")", kDeep) + " }}", kInvalid, "nested more than 200 deep");
@@ -71,8 +73,10 @@ TEST(ChatTemplateLimitsTest, NestingInTheSource) {
   ExpectError(Repeat("{% if 1 %}", kDeep), kInvalid, "nested more than 200 deep");
   ExpectError(Repeat("{% for x in y %}", kDeep / 2), kInvalid, "nested more than 200 deep");
   ExpectError(Repeat("{% macro m() %}", kDeep / 2), kInvalid, "nested more than 200 deep");
-  ExpectError("{% set " + Repeat("(", kDeep) + "x" + Repeat(")", kDeep) + " = 1 %}", kInvalid, "nested more than 200 deep");
-  ExpectError("{% filter upper" + Repeat("|upper", kDeep) + " %}{% endfilter %}", kInvalid, "nested more than 200 deep");
+  ExpectError("{% set " + Repeat("(", kDeep) + "x" + Repeat(")", kDeep) + " = 1 %}", kInvalid,
+              "nested more than 200 deep");
+  ExpectError("{% filter upper" + Repeat("|upper", kDeep) + " %}{% endfilter %}", kInvalid,
+              "nested more than 200 deep");
   ExpectError(std::string(2 << 20, 'x'), kInvalid, "the limit is 1048576");
 }
 
@@ -85,13 +89,14 @@ TEST(ChatTemplateLimitsTest, LongButFlatIsFine) {
 
 TEST(ChatTemplateLimitsTest, Recursion) {
   ExpectError("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", kExhausted, "nested more than 400 deep");
-  ExpectError("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}", kExhausted, "deep");
+  ExpectError("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}", kExhausted,
+              "deep");
   ExpectError("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}", kExhausted, "deep");
   ExpectError("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", kExhausted, "deep");
   ExpectError("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}", kExhausted,
               "nested more than 100 deep");
-  ExpectError("{% set ns = namespace(x={}) %}{% for i in range(1000) %}{% set ns.x = {'a': ns.x} %}{% endfor %}", kExhausted,
-              "nested more than 100 deep");
+  ExpectError("{% set ns = namespace(x={}) %}{% for i in range(1000) %}{% set ns.x = {'a': ns.x} %}{% endfor %}",
+              kExhausted, "nested more than 100 deep");
   Json deep = Json::array();
   for (int i = 0; i < 1000; ++i) deep = Json::array({std::move(deep)});
   EXPECT_EQ(Render("{{ x }}", {{"x", deep}}).status().code(), kExhausted);
@@ -132,13 +137,16 @@ TEST(ChatTemplateLimitsTest, BigValues) {
       "{{ '{:1000000000000}'.format('a') }}",
       "{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
       "{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-      "{% set ns = namespace(s='aa') %}{% for i in range(100) %}{% set ns.s = ns.s | replace('a', 'aaaaaaaa') %}{% endfor %}",
+      "{% set ns = namespace(s='aa') %}{% for i in range(100) %}{% set ns.s = ns.s | replace('a', 'aaaaaaaa') %}{% "
+      "endfor %}",
       "{% set ns = namespace(s='aa') %}{% for i in range(100) %}{% set ns.s = ns.s.join(ns.s) %}{% endfor %}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
       // Small in memory, endless when spelled out, compared, hashed or dumped.
       "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-      "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}",
-      "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] "
+      "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | "
+      "tojson }}",
+      "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, "
+      "ns.m] "
       "%}{% endfor %}{{ ns.l == ns.m }}",
       "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{{ x }}{% endfor %}",
       "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{% if x.count('b') %}{% endif %}{% endfor %}",
@@ -146,23 +154,29 @@ TEST(ChatTemplateLimitsTest, BigValues) {
   };
   for (const char* bomb : kBombs) ExpectError(bomb, kExhausted, "");
   ExpectError("{{ '%.1000000000d' % 1 }}", kInvalid, "the precision of a number is at most 100");
-  ExpectError("{% set ns = namespace(t=(1,)) %}{% for i in range(90) %}{% set ns.t = (ns.t, ns.t) %}{% endfor %}{{ {ns.t: 1} }}",
-              kInvalid, "unhashable");
+  ExpectError(
+      "{% set ns = namespace(t=(1,)) %}{% for i in range(90) %}{% set ns.t = (ns.t, ns.t) %}{% endfor %}{{ {ns.t: 1} "
+      "}}",
+      kInvalid, "unhashable");
   ExpectError("{{ 10 ** 1000000000 }}", kInvalid, "does not fit 64 bits");
   ExpectError("{{ strftime_now('%c' * 10000) }}", kInvalid, "more than 1024 bytes");
 }
 
 TEST(ChatTemplateLimitsTest, SearchIsLinear) {
   // Quadratic search would take minutes here.
-  const std::string setup = "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 ~ 'b' %}{% set c = 'b' ~ 'a' * 2000000 %}";
-  EXPECT_EQ(*Render(setup + "{{ b in a }} {{ a.rfind(c) }} {{ a.find(b) }} {{ a.rsplit(c) | length }} {{ a.count(b) }}"),
-            "False -1 -1 1 0");
+  const std::string setup =
+      "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 ~ 'b' %}{% set c = 'b' ~ 'a' * 2000000 %}";
+  EXPECT_EQ(
+      *Render(setup + "{{ b in a }} {{ a.rfind(c) }} {{ a.find(b) }} {{ a.rsplit(c) | length }} {{ a.count(b) }}"),
+      "False -1 -1 1 0");
 }
 
 TEST(ChatTemplateLimitsTest, CyclesThroughNamespacesNeitherHangNorLeak) {
   const auto got = Render(
-      "{% set ns = namespace() %}{% set ns.me = ns %}{% macro m() %}{{ ns.me.me is defined }}{% endmacro %}{% set ns.m = m %}"
-      "{% for x in [1, 2] if true recursive %}{% set ns.loop = loop %}{% set ns.l = [ns, loop] %}{% endfor %}{{ ns.m() }}"
+      "{% set ns = namespace() %}{% set ns.me = ns %}{% macro m() %}{{ ns.me.me is defined }}{% endmacro %}{% set ns.m "
+      "= m %}"
+      "{% for x in [1, 2] if true recursive %}{% set ns.loop = loop %}{% set ns.l = [ns, loop] %}{% endfor %}{{ ns.m() "
+      "}}"
       "{{ ns.loop.last }}{{ ns == ns.me }}");
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(*got, "TrueTrueTrue");

@@ -1,12 +1,12 @@
 // Where a model keeps its templates and special tokens, and which one serves a request.
 #include "server/chat_template/model_chat_template.h"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <fstream>
 #include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 namespace switchyard {
 namespace {
@@ -44,10 +44,11 @@ class ModelChatTemplateTest : public testing::Test {
 };
 
 TEST_F(ModelChatTemplateTest, TokensAsTextAndAsAddedTokens) {
-  WriteConfig({{"bos_token", "<s>"},
-               {"eos_token", {{"__type", "AddedToken"}, {"content", "</s>"}, {"lstrip", false}}},
-               {"pad_token", nullptr},
-               {"chat_template", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token }}{{ unk_token }}"}});
+  WriteConfig(
+      {{"bos_token", "<s>"},
+       {"eos_token", {{"__type", "AddedToken"}, {"content", "</s>"}, {"lstrip", false}}},
+       {"pad_token", nullptr},
+       {"chat_template", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token }}{{ unk_token }}"}});
   Write("special_tokens_map.json", R"({"unk_token": {"content": "<unk>"}, "bos_token": "not me"})");
   EXPECT_EQ(*Render(Hello()), "<s>hi</s><unk>");
 }
@@ -74,8 +75,10 @@ TEST_F(ModelChatTemplateTest, ToolsSelectToolUse) {
 }
 
 TEST_F(ModelChatTemplateTest, VariablesAndTheirPrecedence) {
-  WriteConfig({{"bos_token", "<s>"},
-               {"chat_template", "{{ bos_token }} {{ add_generation_prompt }} {{ tools }} {{ documents }} {{ mode }} {{ messages | length }}"}});
+  WriteConfig(
+      {{"bos_token", "<s>"},
+       {"chat_template",
+        "{{ bos_token }} {{ add_generation_prompt }} {{ tools }} {{ documents }} {{ mode }} {{ messages | length }}"}});
   ChatRequest request = Hello();
   EXPECT_EQ(*Render(request), "<s> False None None  1");
   request.add_generation_prompt = true;
@@ -113,7 +116,8 @@ TEST_F(ModelChatTemplateTest, BadRequests) {
 TEST_F(ModelChatTemplateTest, TheClockIsTheCallers) {
   WriteConfig({{"chat_template", "{{ strftime_now('%Y-%m-%d %H:%M') }}"}});
   const auto model = Load();
-  EXPECT_EQ(*model->Render(Hello(), {absl::FromUnixSeconds(86400 * 366), absl::FixedTimeZone(3600)}), "1971-01-02 01:00");
+  EXPECT_EQ(*model->Render(Hello(), {absl::FromUnixSeconds(86400 * 366), absl::FixedTimeZone(3600)}),
+            "1971-01-02 01:00");
 }
 
 }  // namespace
