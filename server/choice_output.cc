@@ -34,7 +34,10 @@ std::string ChoiceOutput::Take(int32_t token, int32_t index) {
   }
   if (decoder_ == nullptr) return "";
   // As the stop ids, stop strings count from min_tokens on.
-  return Show(decoder_->Add(token), index + 1 >= request_->sampling.min_tokens);
+  std::string text;
+  // A decoder that fails (a regex of its file hit its limit) shows nothing more; the token ids still go out.
+  if (!decoder_->Append(token, &text).ok()) decoder_ = nullptr;
+  return Show(std::move(text), index + 1 >= request_->sampling.min_tokens);
 }
 
 std::string ChoiceOutput::Show(std::string text, bool look_for_stops) {
@@ -62,7 +65,7 @@ std::string ChoiceOutput::Show(std::string text, bool look_for_stops) {
 
 std::string ChoiceOutput::Flush() {
   std::string text = std::exchange(held_, "");
-  if (decoder_ != nullptr && !stop_string_) text += decoder_->Flush();
+  if (decoder_ != nullptr && !stop_string_) (void)decoder_->Flush(&text);
   return text;
 }
 

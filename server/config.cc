@@ -29,7 +29,8 @@ class Problems {
   }
   template <class Int>
   void Range(absl::string_view flag, Int value, Int low, Int high) {
-    Check(value >= low && value <= high, absl::StrCat("--", flag, "=", value, ": must be within [", low, ", ", high, "]"));
+    Check(value >= low && value <= high,
+          absl::StrCat("--", flag, "=", value, ": must be within [", low, ", ", high, "]"));
   }
   absl::Status status() const {
     if (list_.empty()) return absl::OkStatus();
@@ -52,10 +53,12 @@ absl::Status ServerConfig::Finish() {
     problems.Check(false, "--model: missing; give the directory of a HuggingFace checkpoint");
   } else {
     problems.Check(IsDirectory(model), absl::StrCat("--model=", model, ": no such directory"));
-    problems.Check(!IsDirectory(model) || IsFile(model + "/config.json"), absl::StrCat("--model=", model, ": has no config.json"));
+    problems.Check(!IsDirectory(model) || IsFile(model + "/config.json"),
+                   absl::StrCat("--model=", model, ": has no config.json"));
   }
   if (!tokenizer.empty()) problems.Check(IsFile(tokenizer), absl::StrCat("--tokenizer=", tokenizer, ": no such file"));
-  if (!chat_template.empty()) problems.Check(IsFile(chat_template), absl::StrCat("--chat_template=", chat_template, ": no such file"));
+  if (!chat_template.empty())
+    problems.Check(IsFile(chat_template), absl::StrCat("--chat_template=", chat_template, ": no such file"));
   if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
   if (served_model_name.empty()) {
     const std::string path(absl::StripSuffix(model, "/"));
@@ -69,8 +72,10 @@ absl::Status ServerConfig::Finish() {
   problems.Range("local_workers", local_workers, 0, 64);
   problems.Range("workers", workers, 0, 1024);
   if (workers == 0) workers = local_workers;
-  problems.Check(workers >= 1, "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
-  problems.Check(workers >= local_workers, absl::StrCat("--workers=", workers, ": fewer than --local_workers=", local_workers));
+  problems.Check(workers >= 1,
+                 "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
+  problems.Check(workers >= local_workers,
+                 absl::StrCat("--workers=", workers, ": fewer than --local_workers=", local_workers));
   problems.Range("threads", threads, 0, 1024);
   if (threads == 0 && local_workers > 0) {
     threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_workers);

@@ -22,24 +22,24 @@ struct ServerConfig {
   int metrics_port = 9464;  // 0 = any free one, -1 = none
   bool insecure = false;    // plaintext on another address than loopback
 
-  int local_workers = 1;    // started by this server on this machine
-  int workers = 0;          // that make a group; 0 = local_workers
+  int local_workers = 1;      // started by this server on this machine
+  int workers = 0;            // that make a group; 0 = local_workers
   std::string worker_binary;  // default: switchyard-worker beside this program
   std::string join_token;     // workers must present it; default: drawn at the start (local workers get it)
   std::string dtype = "auto";
-  int threads = 0;          // per local worker; 0 = cores / local workers
+  int threads = 0;  // per local worker; 0 = cores / local workers
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
   BatchingPolicy batching;     // max_model_len 0 = the model's context
 
-  int max_streams = 512;              // open Generate calls
+  int max_streams = 512;  // open Generate calls
   int64_t max_request_bytes = 4 << 20;
   int64_t max_prompt_bytes = 4 << 20;
-  absl::Duration max_deadline = absl::Hours(1);       // longest that a request may live; also of those without a deadline
+  absl::Duration max_deadline = absl::Hours(1);  // longest that a request may live; also of those without a deadline
   absl::Duration slow_client_timeout = absl::Seconds(30);
-  absl::Duration drain_timeout = absl::Seconds(25);   // after SIGTERM
-  absl::Duration start_timeout = absl::Minutes(10);   // until the workers are ready
-  absl::Duration step_timeout = absl::Seconds(120);   // a step that takes longer is a lost group
+  absl::Duration drain_timeout = absl::Seconds(25);  // after SIGTERM
+  absl::Duration start_timeout = absl::Minutes(10);  // until the workers are ready
+  absl::Duration step_timeout = absl::Seconds(120);  // a step that takes longer is a lost group
 
   // Fills what is derived (names, workers).  Returns every problem at once, one a line: InvalidArgument.
   absl::Status Finish();

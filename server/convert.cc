@@ -14,8 +14,8 @@ namespace {
 
 // A field's value, else the model's own default, else ours; checked to be within [low, high].
 template <class Value, class Fallback>
-absl::StatusOr<Value> Pick(const char* field, bool set, Value value, const std::optional<Fallback>& model_default, Value otherwise,
-                           std::pair<double, double> range) {
+absl::StatusOr<Value> Pick(const char* field, bool set, Value value, const std::optional<Fallback>& model_default,
+                           Value otherwise, std::pair<double, double> range) {
   if (!set) return model_default ? static_cast<Value>(*model_default) : otherwise;
   const double number = static_cast<double>(value);
   if (!(number >= range.first && number <= range.second)) {
@@ -29,12 +29,14 @@ constexpr std::optional<double> kNone;
 
 absl::Status ConvertLogitBias(const v1::SamplingParameters& in, const ConvertArgs& args, SamplingParams* out) {
   if (static_cast<int32_t>(in.logit_bias().size()) > args.limits.max_logit_bias) {
-    return BadField("sampling.logit_bias", absl::StrCat(in.logit_bias().size(), " entries, limit ", args.limits.max_logit_bias),
+    return BadField("sampling.logit_bias",
+                    absl::StrCat(in.logit_bias().size(), " entries, limit ", args.limits.max_logit_bias),
                     absl::StrCat(args.limits.max_logit_bias), absl::StrCat(in.logit_bias().size()));
   }
   for (const auto& [token, bias] : in.logit_bias()) {
     if (token < 0 || token >= args.model->vocab_size) {
-      return BadField("sampling.logit_bias", absl::StrCat("token ", token, " outside [0, ", args.model->vocab_size, ")"),
+      return BadField("sampling.logit_bias",
+                      absl::StrCat("token ", token, " outside [0, ", args.model->vocab_size, ")"),
                       absl::StrCat(args.model->vocab_size), absl::StrCat(token));
     }
     if (!std::isfinite(bias)) return BadField("sampling.logit_bias", "must be finite", "finite", absl::StrCat(bias));
@@ -46,17 +48,20 @@ absl::Status ConvertLogitBias(const v1::SamplingParameters& in, const ConvertArg
 
 absl::Status ConvertSampling(const v1::SamplingParameters& in, const ConvertArgs& args, SamplingParams* out) {
   const GenerationDefaults& defaults = args.text->defaults();
-  ASSIGN_OR_RETURN(out->temperature,
-                   Pick("sampling.temperature", in.has_temperature(), in.temperature(), defaults.temperature, 1.0, {0, 100}));
+  ASSIGN_OR_RETURN(out->temperature, Pick("sampling.temperature", in.has_temperature(), in.temperature(),
+                                          defaults.temperature, 1.0, {0, 100}));
   ASSIGN_OR_RETURN(out->top_p, Pick("sampling.top_p", in.has_top_p(), in.top_p(), defaults.top_p, 1.0, {0, 1}));
   if (out->top_p <= 0) return BadField("sampling.top_p", "must be within (0, 1], is 0", "(0, 1]", "0");
   ASSIGN_OR_RETURN(out->top_k, Pick("sampling.top_k", in.has_top_k(), in.top_k(), defaults.top_k, 0, {-1, 1e9}));
   out->top_k = std::max(out->top_k, 0);
   ASSIGN_OR_RETURN(out->min_p, Pick("sampling.min_p", in.has_min_p(), in.min_p(), defaults.min_p, 0.0, {0, 1}));
-  ASSIGN_OR_RETURN(out->presence_penalty, Pick("sampling.presence_penalty", in.has_presence_penalty(), in.presence_penalty(), kNone, 0.0, {-2, 2}));
-  ASSIGN_OR_RETURN(out->frequency_penalty, Pick("sampling.frequency_penalty", in.has_frequency_penalty(), in.frequency_penalty(), kNone, 0.0, {-2, 2}));
-  ASSIGN_OR_RETURN(out->repetition_penalty, Pick("sampling.repetition_penalty", in.has_repetition_penalty(), in.repetition_penalty(),
-                                                 defaults.repetition_penalty, 1.0, {0.01, 10}));
+  ASSIGN_OR_RETURN(out->presence_penalty, Pick("sampling.presence_penalty", in.has_presence_penalty(),
+                                               in.presence_penalty(), kNone, 0.0, {-2, 2}));
+  ASSIGN_OR_RETURN(out->frequency_penalty, Pick("sampling.frequency_penalty", in.has_frequency_penalty(),
+                                                in.frequency_penalty(), kNone, 0.0, {-2, 2}));
+  ASSIGN_OR_RETURN(out->repetition_penalty,
+                   Pick("sampling.repetition_penalty", in.has_repetition_penalty(), in.repetition_penalty(),
+                        defaults.repetition_penalty, 1.0, {0.01, 10}));
   out->seed = in.has_seed() ? in.seed() : args.drawn_seed;
   return ConvertLogitBias(in, args, out);
 }
@@ -65,32 +70,35 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   const int32_t context = args.model->max_model_len;
   const int32_t prompt = static_cast<int32_t>(out->prompt.size());
   if (prompt + 1 > context) {
-    return MakeError(absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
-                     absl::StrCat("prompt: ", prompt, " tokens and at least one to generate exceed the context of ", context),
-                     {{"field", "prompt"}, {"limit", absl::StrCat(context)}, {"actual", absl::StrCat(prompt)}});
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
+        absl::StrCat("prompt: ", prompt, " tokens and at least one to generate exceed the context of ", context),
+        {{"field", "prompt"}, {"limit", absl::StrCat(context)}, {"actual", absl::StrCat(prompt)}});
   }
   if (message.has_max_tokens()) {
     const int32_t wanted = message.max_tokens();
-    if (wanted < 1) return BadField("max_tokens", absl::StrCat("must be at least 1, is ", wanted), "1", absl::StrCat(wanted));
+    if (wanted < 1)
+      return BadField("max_tokens", absl::StrCat("must be at least 1, is ", wanted), "1", absl::StrCat(wanted));
     if (int64_t{prompt} + wanted > context) {
-      return MakeError(absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
-                       absl::StrCat("prompt ", prompt, " + max_tokens ", wanted, " > context ", context),
-                       {{"field", "max_tokens"}, {"limit", absl::StrCat(context - prompt)}, {"actual", absl::StrCat(wanted)}});
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
+          absl::StrCat("prompt ", prompt, " + max_tokens ", wanted, " > context ", context),
+          {{"field", "max_tokens"}, {"limit", absl::StrCat(context - prompt)}, {"actual", absl::StrCat(wanted)}});
     }
     out->max_tokens = wanted;
   } else {
     out->max_tokens = std::min(args.text->defaults().max_new_tokens.value_or(context), context - prompt);
   }
-  ASSIGN_OR_RETURN(out->sampling.min_tokens,
-                   Pick("min_tokens", message.has_min_tokens(), message.min_tokens(), kNone, 0, {0.0, double(out->max_tokens)}));
+  ASSIGN_OR_RETURN(out->sampling.min_tokens, Pick("min_tokens", message.has_min_tokens(), message.min_tokens(), kNone,
+                                                  0, {0.0, double(out->max_tokens)}));
   return absl::OkStatus();
 }
 
 absl::Status CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, const char* field, int32_t vocab) {
   for (int i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab) {
-      return BadField(absl::StrCat(field, "[", i, "]"), absl::StrCat(ids[i], " outside [0, ", vocab, ")"), absl::StrCat("[0, ", vocab, ")"),
-                      absl::StrCat(ids[i]));
+      return BadField(absl::StrCat(field, "[", i, "]"), absl::StrCat(ids[i], " outside [0, ", vocab, ")"),
+                      absl::StrCat("[0, ", vocab, ")"), absl::StrCat(ids[i]));
     }
   }
   return absl::OkStatus();
@@ -99,19 +107,21 @@ absl::Status CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, 
 absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
   const RequestLimits& limits = args.limits;
   if (message.stop_size() > limits.max_stop_strings) {
-    return BadField("stop", absl::StrCat(message.stop_size(), " strings, limit ", limits.max_stop_strings), absl::StrCat(limits.max_stop_strings),
-                    absl::StrCat(message.stop_size()));
+    return BadField("stop", absl::StrCat(message.stop_size(), " strings, limit ", limits.max_stop_strings),
+                    absl::StrCat(limits.max_stop_strings), absl::StrCat(message.stop_size()));
   }
   for (int i = 0; i < message.stop_size(); ++i) {
     const std::string& stop = message.stop(i);
     if (stop.empty() || stop.size() > limits.max_stop_bytes) {
-      return BadField(absl::StrCat("stop[", i, "]"), absl::StrCat("must have 1 to ", limits.max_stop_bytes, " bytes, has ", stop.size()),
+      return BadField(absl::StrCat("stop[", i, "]"),
+                      absl::StrCat("must have 1 to ", limits.max_stop_bytes, " bytes, has ", stop.size()),
                       absl::StrCat(limits.max_stop_bytes), absl::StrCat(stop.size()));
     }
     out->stop.push_back(stop);
   }
   if (!out->stop.empty() && !args.text->has_tokenizer()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER, "stop: this model has no tokenizer; use stop_token_ids", {{"field", "stop"}});
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
+                     "stop: this model has no tokenizer; use stop_token_ids", {{"field", "stop"}});
   }
   if (message.stop_token_ids_size() > 1024) {
     return BadField("stop_token_ids", absl::StrCat(message.stop_token_ids_size(), " ids, limit 1024"), "1024",
@@ -152,14 +162,17 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
 absl::Status CheckModelName(const std::string& name, const ServedModel& model) {
   if (name.empty() || name == model.name) return absl::OkStatus();
   return MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND,
-                   absl::StrCat("model ", Quote(name), " is not served here; this server has \"", model.name, "\""), {{"field", "model"}});
+                   absl::StrCat("model ", Quote(name), " is not served here; this server has \"", model.name, "\""),
+                   {{"field", "model"}});
 }
 
-absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message, const ConvertArgs& args) {
+absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message,
+                                                                  const ConvertArgs& args) {
   RETURN_IF_ERROR(CheckModelName(message.model(), *args.model));
   const RequestLimits& limits = args.limits;
   if (message.request_id().size() > limits.max_request_id_bytes) {
-    return BadField("request_id", absl::StrCat(message.request_id().size(), " bytes, limit ", limits.max_request_id_bytes),
+    return BadField("request_id",
+                    absl::StrCat(message.request_id().size(), " bytes, limit ", limits.max_request_id_bytes),
                     absl::StrCat(limits.max_request_id_bytes), absl::StrCat(message.request_id().size()));
   }
   auto out = std::make_unique<InferenceRequest>();
@@ -169,11 +182,13 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   out->has_text = args.text->has_tokenizer();
   out->skip_special_tokens = !message.has_skip_special_tokens() || message.skip_special_tokens();
   RETURN_IF_ERROR(ConvertSampling(message.sampling(), args, &out->sampling));
-  ASSIGN_OR_RETURN(out->num_choices, Pick("n", message.has_n(), message.n(), kNone, 1, {1.0, double(limits.max_choices)}));
-  ASSIGN_OR_RETURN(out->sampling.num_logprobs,
-                   Pick("logprobs", message.has_logprobs(), message.logprobs(), kNone, -1, {0.0, double(limits.max_logprobs)}));
+  ASSIGN_OR_RETURN(out->num_choices,
+                   Pick("n", message.has_n(), message.n(), kNone, 1, {1.0, double(limits.max_choices)}));
+  ASSIGN_OR_RETURN(out->sampling.num_logprobs, Pick("logprobs", message.has_logprobs(), message.logprobs(), kNone, -1,
+                                                    {0.0, double(limits.max_logprobs)}));
   ASSIGN_OR_RETURN(out->sampling.num_prompt_logprobs,
-                   Pick("prompt_logprobs", message.has_prompt_logprobs(), message.prompt_logprobs(), kNone, -1, {0.0, double(limits.max_logprobs)}));
+                   Pick("prompt_logprobs", message.has_prompt_logprobs(), message.prompt_logprobs(), kNone, -1,
+                        {0.0, double(limits.max_logprobs)}));
   RETURN_IF_ERROR(ConvertStops(message, args, out.get()));
   ASSIGN_OR_RETURN(out->prompt, ConvertPrompt(message, args));
   if (out->prompt.empty()) return BadField("prompt", "is empty: at least one token is needed", "1", "0");
@@ -199,7 +214,8 @@ absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& 
   }
   if (message.has_add_special_tokens()) add_special = message.add_special_tokens();
   if (message.has_allow_special()) allow_special = message.allow_special();
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, args.text->Encode(text, {add_special, allow_special, args.cancelled}));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                   args.text->Encode(text, {add_special, allow_special, args.cancelled}));
   for (int32_t id : ids) {
     response.add_token_ids(id);
     response.add_tokens(args.text->TokenText(id));
@@ -207,12 +223,14 @@ absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& 
   return response;
 }
 
-absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeRequest& message, const ConvertArgs& args) {
+absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeRequest& message,
+                                                         const ConvertArgs& args) {
   RETURN_IF_ERROR(CheckModelName(message.model(), *args.model));
   RETURN_IF_ERROR(CheckTokenIds(message.token_ids(), "token_ids", args.model->vocab_size));
   const bool skip = !message.has_skip_special_tokens() || message.skip_special_tokens();
   v1::DetokenizeResponse response;
-  ASSIGN_OR_RETURN(*response.mutable_text(), args.text->Decode({message.token_ids().begin(), message.token_ids().end()}, skip));
+  ASSIGN_OR_RETURN(*response.mutable_text(),
+                   args.text->Decode({message.token_ids().begin(), message.token_ids().end()}, skip));
   return response;
 }
 

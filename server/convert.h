@@ -1,6 +1,7 @@
 // Where proto stops: requests become validated plain values, results become messages.
 //
-// Every problem is an INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION with reason, field, limit and actual (errors.h).
+// Every problem is an INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION with reason, field, limit and actual
+// (errors.h).
 #pragma once
 
 #include <functional>
@@ -29,16 +30,17 @@ struct ConvertArgs {
   const ServedModel* model = nullptr;
   const TextRoom* text = nullptr;
   RequestLimits limits;
-  uint64_t drawn_seed = 0;   // for a request without one
-  std::string drawn_id;      // likewise
+  uint64_t drawn_seed = 0;  // for a request without one
+  std::string drawn_id;     // likewise
   absl::Time now;
-  absl::Time wall_now;       // for templates that print a date
+  absl::Time wall_now;  // for templates that print a date
   absl::Time deadline = absl::InfiniteFuture();
   std::function<bool()> cancelled;
 };
 
 // Renders, tokenizes, fills defaults and checks.
-absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message, const ConvertArgs& args);
+absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message,
+                                                                  const ConvertArgs& args);
 
 absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& message, const ConvertArgs& args);
 absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeRequest& message, const ConvertArgs& args);

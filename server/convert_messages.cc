@@ -37,9 +37,11 @@ bool TooDeep(const std::string& text) {
 }
 
 absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::string& text) {
-  if (TooDeep(text)) return BadField(field, absl::StrCat("nested deeper than ", kMaxJsonDepth), absl::StrCat(kMaxJsonDepth), "deeper");
+  if (TooDeep(text))
+    return BadField(field, absl::StrCat("nested deeper than ", kMaxJsonDepth), absl::StrCat(kMaxJsonDepth), "deeper");
   ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) return BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
+  if (!value.is_object())
+    return BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
   return value;
 }
 
@@ -47,7 +49,8 @@ absl::StatusOr<ordered_json> ConvertMessage(const v1::ChatMessage& message, int 
   if (message.role().empty()) return BadField(absl::StrCat("messages[", index, "].role"), "is empty", "a role", "");
   ordered_json out = {{"role", message.role()}, {"content", message.content()}};
   if (!message.extra_json().empty()) {
-    ASSIGN_OR_RETURN(const ordered_json extra, ParseObject(absl::StrCat("messages[", index, "].extra_json"), message.extra_json()));
+    ASSIGN_OR_RETURN(const ordered_json extra,
+                     ParseObject(absl::StrCat("messages[", index, "].extra_json"), message.extra_json()));
     for (const auto& [key, value] : extra.items()) out[key] = value;
   }
   return out;
@@ -86,45 +89,43 @@ v1::FinishReason ToProto(FinishReason reason) {
 
 absl::Status CheckPromptBytes(const char* field, size_t bytes, const RequestLimits& limits) {
   if (bytes <= limits.max_prompt_bytes) return absl::OkStatus();
-  return BadField(field, absl::StrCat(bytes, " bytes, limit ", limits.max_prompt_bytes), absl::StrCat(limits.max_prompt_bytes), absl::StrCat(bytes));
+  return BadField(field, absl::StrCat(bytes, " bytes, limit ", limits.max_prompt_bytes),
+                  absl::StrCat(limits.max_prompt_bytes), absl::StrCat(bytes));
 }
 
 absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args) {
   if (!args.text->has_chat_template()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_CHAT_TEMPLATE,
-                     "messages: this model has no chat template; send text, or start the server with --chat_template=FILE", {{"field", "messages"}});
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, v1::NO_CHAT_TEMPLATE,
+        "messages: this model has no chat template; send text, or start the server with --chat_template=FILE",
+        {{"field", "messages"}});
   }
   if (messages.messages_size() == 0) return BadField("messages", "is empty", "1", "0");
   if (messages.messages_size() > kMaxMessages || messages.tools_size() > kMaxTools) {
-    return BadField("messages", absl::StrCat(messages.messages_size(), " messages and ", messages.tools_size(), " tools, limits ", kMaxMessages,
-                                             " and ", kMaxTools),
+    return BadField("messages",
+                    absl::StrCat(messages.messages_size(), " messages and ", messages.tools_size(), " tools, limits ",
+                                 kMaxMessages, " and ", kMaxTools),
                     absl::StrCat(kMaxMessages), absl::StrCat(messages.messages_size()));
   }
-  ordered_json variables = ordered_json::object();
+  ChatRequest request;
   if (!messages.template_args_json().empty()) {
-    ASSIGN_OR_RETURN(variables, ParseObject("messages.template_args_json", messages.template_args_json()));
+    ASSIGN_OR_RETURN(request.template_args, ParseObject("messages.template_args_json", messages.template_args_json()));
   }
-  ordered_json list = ordered_json::array();
+  request.messages = ordered_json::array();
   for (int i = 0; i < messages.messages_size(); ++i) {
     ASSIGN_OR_RETURN(ordered_json message, ConvertMessage(messages.messages(i), i));
-    list.push_back(std::move(message));
+    request.messages.push_back(std::move(message));
   }
-  variables["messages"] = std::move(list);
-  if (messages.tools_size() > 0) {
-    ordered_json tools = ordered_json::array();
-    for (int i = 0; i < messages.tools_size(); ++i) {
-      ASSIGN_OR_RETURN(ordered_json tool, ParseObject(absl::StrCat("messages.tools[", i, "]"), messages.tools(i)));
-      tools.push_back(std::move(tool));
-    }
-    variables["tools"] = std::move(tools);
-  } else {
-    variables["tools"] = nullptr;
+  if (messages.tools_size() > 0) request.tools = ordered_json::array();
+  for (int i = 0; i < messages.tools_size(); ++i) {
+    ASSIGN_OR_RETURN(ordered_json tool, ParseObject(absl::StrCat("messages.tools[", i, "]"), messages.tools(i)));
+    request.tools.push_back(std::move(tool));
   }
-  variables["add_generation_prompt"] = !messages.has_add_generation_prompt() || messages.add_generation_prompt();
-  absl::StatusOr<std::string> rendered = args.text->Render(variables, args.wall_now);
+  request.add_generation_prompt = !messages.has_add_generation_prompt() || messages.add_generation_prompt();
+  absl::StatusOr<std::string> rendered = args.text->Render(request, args.wall_now);
   if (!rendered.ok()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, absl::StrCat("messages: ", rendered.status().message()),
-                     {{"field", "messages"}});
+    return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD,
+                     absl::StrCat("messages: ", rendered.status().message()), {{"field", "messages"}});
   }
   RETURN_IF_ERROR(CheckPromptBytes("messages", rendered->size(), args.limits));
   return rendered;

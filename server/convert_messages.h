@@ -10,8 +10,8 @@ namespace switchyard {
 
 absl::Status CheckPromptBytes(const char* field, size_t bytes, const RequestLimits& limits);
 
-// What the chat template makes of the messages.  FAILED_PRECONDITION without a template; INVALID_ARGUMENT for bad JSON in
-// extra_json, tools or template_args_json, for too much of anything, and for what the template itself refuses.
+// What the chat template makes of the messages.  FAILED_PRECONDITION without a template; INVALID_ARGUMENT for bad JSON
+// in extra_json, tools or template_args_json, for too much of anything, and for what the template itself refuses.
 absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args);
 
 }  // namespace switchyard

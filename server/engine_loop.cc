@@ -91,7 +91,8 @@ void EngineLoop::Tick(absl::Time now) {
   next_tick_ = now + kTick;
   group_.Tick(now);
   EndSlowReaders(now);
-  if (scheduler_ && group_.state() != WorkerGroup::State::kReady && now - down_since_ > kRestartBudget && !live_.empty()) {
+  if (scheduler_ && group_.state() != WorkerGroup::State::kReady && now - down_since_ > kRestartBudget &&
+      !live_.empty()) {
     std::vector<Event> events;
     scheduler_->LoseGroup(/*fail_waiting=*/true, now, &events);
     Publish(std::move(events), now);
@@ -100,7 +101,8 @@ void EngineLoop::Tick(absl::Time now) {
     std::vector<uint64_t> rest;
     for (const auto& [handle, live] : live_) rest.push_back(handle);
     for (uint64_t handle : rest) {
-      HandleCancel(handle, MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one"));
+      HandleCancel(handle,
+                   MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one"));
     }
     std::exchange(drained_, nullptr)();
   }

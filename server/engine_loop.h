@@ -3,8 +3,8 @@
 //   inbox (requests, cancellations, what workers say) → Scheduler::Plan → WorkerGroup::Execute
 //   → Scheduler::Commit → publish into the requests' streams
 //
-// Public methods are thread-safe and never block: they post to the inbox, whose bound is the server's limit of open streams
-// (each has one submission and one cancellation) and the workers' plans in flight.
+// Public methods are thread-safe and never block: they post to the inbox, whose bound is the server's limit of open
+// streams (each has one submission and one cancellation) and the workers' plans in flight.
 #pragma once
 
 #include <atomic>
@@ -50,9 +50,9 @@ struct LoadSnapshot {
 class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
  public:
   struct Hooks {
-    std::function<void(bool ready)> on_ready;                      // readiness turned
-    std::function<void(int local_index, int64_t pid)> on_fenced;   // kill this local worker
-    std::function<void(const std::string& token)> on_epoch;        // open the rendezvous store
+    std::function<void(bool ready)> on_ready;                     // readiness turned
+    std::function<void(int local_index, int64_t pid)> on_fenced;  // kill this local worker
+    std::function<void(const std::string& token)> on_epoch;       // open the rendezvous store
   };
 
   // All borrowed; they outlive the loop.
@@ -60,8 +60,8 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   ~EngineLoop() override;
 
   void Start();
-  // No new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (those that
-  // remain then end with UNAVAILABLE, DRAINING).
+  // No new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (those
+  // that remain then end with UNAVAILABLE, DRAINING).
   void Drain(absl::Duration timeout, std::function<void()> done);
   void Stop();
 
@@ -125,7 +125,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void Publish(std::vector<Event> events, absl::Time now);
   void PublishOne(Event event, absl::Time now, std::vector<Event>* more);
   void PublishToken(LiveRequest* live, int choice, TokenEvent token, absl::Time now, std::vector<Event>* more);
-  void PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished, absl::Time now);
+  void PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished);
   void FlushChunks(LiveRequest* live, absl::Time now);
   void EndCall(LiveRequest* live, absl::Status status, absl::Time now);
   absl::Status ErrorOf(const LiveRequest& live, FinishReason reason) const;
@@ -147,7 +147,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   std::function<void()> drained_;
-  SchedulerStats reported_;  // totals that the counters already have
+  SchedulerStats reported_;        // totals that the counters already have
   std::vector<uint64_t> touched_;  // live requests with chunks to flush
 
   std::atomic<uint64_t> next_handle_{1};

@@ -28,7 +28,8 @@ bool IsClean(FinishReason reason) {
 
 }  // namespace
 
-void EngineLoop::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream) {
+void EngineLoop::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request,
+                        std::shared_ptr<TokenStream> stream) {
   Post([this, handle, request = std::move(request), stream = std::move(stream)]() mutable {
     HandleSubmit(handle, std::move(request), std::move(stream));
   });
@@ -51,16 +52,19 @@ void EngineLoop::Abort(std::string request_id, std::function<void(bool)> done) {
 }
 
 absl::Status EngineLoop::Admit(const InferenceRequest& request) const {
-  if (draining_) return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
+  if (draining_)
+    return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
   if (group_.state() != WorkerGroup::State::kReady) {
     const bool loading = !scheduler_;
     return WithRetry(MakeError(absl::StatusCode::kUnavailable, loading ? v1::MODEL_LOADING : v1::WORKER_LOST,
-                               absl::StrCat("not ready: ", group_.NotReadyReason(), loading ? "" : absl::StrCat("; ", down_reason_))),
+                               absl::StrCat("not ready: ", group_.NotReadyReason(),
+                                            loading ? "" : absl::StrCat("; ", down_reason_))),
                      absl::Seconds(1));
   }
   if (by_request_id_.contains(request.request_id)) {
     return MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
-                     absl::StrCat("request_id ", Quote(request.request_id), " belongs to a running request"), {{"field", "request_id"}});
+                     absl::StrCat("request_id ", Quote(request.request_id), " belongs to a running request"),
+                     {{"field", "request_id"}});
   }
   return absl::OkStatus();
 }
@@ -72,11 +76,13 @@ absl::Status EngineLoop::Refusal(const absl::Status& status) const {
                                {{"limit", absl::StrCat(scheduler_->policy().max_queue)}}),
                      scheduler_->RetryAfter());
   }
-  if (absl::IsInvalidArgument(status)) return MakeError(status.code(), v1::PROMPT_TOO_LONG, status.message(), {{"field", "prompt"}});
+  if (absl::IsInvalidArgument(status))
+    return MakeError(status.code(), v1::PROMPT_TOO_LONG, status.message(), {{"field", "prompt"}});
   return status;
 }
 
-void EngineLoop::HandleSubmit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream) {
+void EngineLoop::HandleSubmit(uint64_t handle, std::unique_ptr<InferenceRequest> request,
+                              std::shared_ptr<TokenStream> stream) {
   const absl::Time now = MonotonicNow();
   absl::Status status = Admit(*request);
   if (status.ok()) {
@@ -124,7 +130,8 @@ void EngineLoop::EndSlowReaders(absl::Time now) {
   }
   for (uint64_t handle : slow) {
     HandleCancel(handle, MakeError(absl::StatusCode::kResourceExhausted, v1::SLOW_READER,
-                                   absl::StrCat("the client did not read its stream for ", absl::FormatDuration(config_->slow_client_timeout)),
+                                   absl::StrCat("the client did not read its stream for ",
+                                                absl::FormatDuration(config_->slow_client_timeout)),
                                    {{"limit", absl::FormatDuration(config_->slow_client_timeout)}}));
   }
 }
@@ -154,11 +161,12 @@ void EngineLoop::PublishOne(Event event, absl::Time now, std::vector<Event>* mor
     std::vector<PositionLogprobs>& to = live->chunks[event.choice].prompt_logprobs;
     std::move(prompt->positions.begin(), prompt->positions.end(), std::back_inserter(to));
   } else {
-    PublishFinished(live, event.choice, std::get<FinishedEvent>(event.what), now);
+    PublishFinished(live, event.choice, std::get<FinishedEvent>(event.what));
   }
 }
 
-void EngineLoop::PublishToken(LiveRequest* live, int choice, TokenEvent token, absl::Time now, std::vector<Event>* more) {
+void EngineLoop::PublishToken(LiveRequest* live, int choice, TokenEvent token, absl::Time now,
+                              std::vector<Event>* more) {
   ChoiceOutput& output = live->choices[choice];
   if (output.stop_string()) return;  // what was in flight behind the stop
   OutputChunk& chunk = live->chunks[choice];
@@ -177,7 +185,7 @@ void EngineLoop::PublishToken(LiveRequest* live, int choice, TokenEvent token, a
   if (output.stop_string()) scheduler_->Cancel(live->handle, choice, FinishReason::kStop, now, more);
 }
 
-void EngineLoop::PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished, absl::Time now) {
+void EngineLoop::PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished) {
   live->ended[choice] = true;
   --live->unfinished;
   metrics_->request_success(finished.reason).Increment();
@@ -185,7 +193,8 @@ void EngineLoop::PublishFinished(LiveRequest* live, int choice, const FinishedEv
   metrics_->request_queue_time->Observe(absl::ToDoubleSeconds(finished.timings.Queue()));
   metrics_->request_prefill_time->Observe(absl::ToDoubleSeconds(finished.timings.Prefill()));
   metrics_->request_decode_time->Observe(absl::ToDoubleSeconds(finished.timings.Decode()));
-  metrics_->request_inference_time->Observe(absl::ToDoubleSeconds(finished.timings.Prefill() + finished.timings.Decode()));
+  metrics_->request_inference_time->Observe(
+      absl::ToDoubleSeconds(finished.timings.Prefill() + finished.timings.Decode()));
   if (!IsClean(finished.reason)) {
     if (live->error.ok()) live->error = ErrorOf(*live, finished.reason);
     return;
@@ -233,12 +242,15 @@ absl::Status EngineLoop::ErrorOf(const LiveRequest& live, FinishReason reason) c
     case FinishReason::kDeadline:
       return MakeError(absl::StatusCode::kDeadlineExceeded, v1::DEADLINE, "the request's deadline passed");
     case FinishReason::kError:
-      return MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR, "the model computed NaN or Inf for this request");
+      return MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
+                       "the model computed NaN or Inf for this request");
     case FinishReason::kUnavailable:
-      return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, absl::StrCat("the workers' group was lost: ", down_reason_)),
+      return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST,
+                                 absl::StrCat("the workers' group was lost: ", down_reason_)),
                        absl::Seconds(1));
     default:
-      return MakeError(absl::StatusCode::kInternal, v1::ENGINE_ERROR, absl::StrCat("request ", live.request->request_id, " ended"));
+      return MakeError(absl::StatusCode::kInternal, v1::ENGINE_ERROR,
+                       absl::StrCat("request ", live.request->request_id, " ended"));
   }
 }
 

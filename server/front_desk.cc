@@ -21,12 +21,14 @@ uint64_t DrawSeed() {
   return absl::Uniform<uint64_t>(gen);
 }
 
-absl::StatusOr<ConvertArgs> FrontDesk::Args(const grpc::ServerContextBase& context, std::shared_ptr<const ServedModel>* model) const {
+absl::StatusOr<ConvertArgs> FrontDesk::Args(const grpc::ServerContextBase& context,
+                                            std::shared_ptr<const ServedModel>* model) const {
   *model = engine->model();
   if (*model == nullptr) {
-    return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::MODEL_LOADING,
-                               absl::StrCat("model ", config->served_model_name, " is loading: ", engine->load().not_ready_reason)),
-                     absl::Seconds(1));
+    return WithRetry(
+        MakeError(absl::StatusCode::kUnavailable, v1::MODEL_LOADING,
+                  absl::StrCat("model ", config->served_model_name, " is loading: ", engine->load().not_ready_reason)),
+        absl::Seconds(1));
   }
   ConvertArgs args;
   args.model = model->get();
@@ -42,8 +44,10 @@ absl::StatusOr<ConvertArgs> FrontDesk::Args(const grpc::ServerContextBase& conte
   if (context.deadline() != std::chrono::system_clock::time_point::max()) {
     const absl::Duration left = absl::FromChrono(context.deadline() - std::chrono::system_clock::now());
     if (left > config->max_deadline) {
-      return BadField("deadline", absl::StrCat(absl::FormatDuration(left), " away, limit ", absl::FormatDuration(config->max_deadline)),
-                      absl::FormatDuration(config->max_deadline), absl::FormatDuration(left));
+      return BadField(
+          "deadline",
+          absl::StrCat(absl::FormatDuration(left), " away, limit ", absl::FormatDuration(config->max_deadline)),
+          absl::FormatDuration(config->max_deadline), absl::FormatDuration(left));
     }
     args.deadline = args.now + left;
   }

@@ -23,7 +23,8 @@ struct FrontDesk {
 
   // Arguments for convert.h, for a call that came with `context`.  UNAVAILABLE while the model is not known yet, and
   // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  `model` keeps the facts alive.
-  absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context, std::shared_ptr<const ServedModel>* model) const;
+  absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context,
+                                   std::shared_ptr<const ServedModel>* model) const;
 };
 
 // Ids and seeds that the server draws for requests without one.

@@ -10,7 +10,11 @@
 namespace switchyard {
 
 GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request)
-    : desk_(desk), context_(context), request_(*request), handle_(desk->engine->NextHandle()), stream_(std::make_shared<TokenStream>()) {
+    : desk_(desk),
+      context_(context),
+      request_(*request),
+      handle_(desk->engine->NextHandle()),
+      stream_(std::make_shared<TokenStream>()) {
   const int open = desk_->open_streams.fetch_add(1) + 1;
   desk_->metrics->open_streams->Set(open);
   const absl::Status full = WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
@@ -31,7 +35,8 @@ void GenerateReactor::Prepare() {
   if (cancelled_.load()) return Refuse(absl::CancelledError("the client cancelled"));
   v1::GenerateRequest message;
   std::shared_ptr<const ServedModel> model;
-  absl::StatusOr<std::unique_ptr<InferenceRequest>> request = [&]() -> absl::StatusOr<std::unique_ptr<InferenceRequest>> {
+  absl::StatusOr<std::unique_ptr<InferenceRequest>> request =
+      [&]() -> absl::StatusOr<std::unique_ptr<InferenceRequest>> {
     if (absl::Status status = ParseRaw(request_, &message); !status.ok()) return status;
     absl::StatusOr<ConvertArgs> args = desk_->Args(*context_, &model);
     if (!args.ok()) return args.status();
@@ -65,7 +70,8 @@ void GenerateReactor::Prepare() {
 void GenerateReactor::Pump() {
   absl::Status end;
   {
-    // gRPC's actions only start something, so they may be called under the lock; this keeps a write from following Finish.
+    // gRPC's actions only start something, so they may be called under the lock; this keeps a write from following
+    // Finish.
     absl::MutexLock lock(&mu_);
     if (writing_ || finished_) return;
     if (std::optional<OutputChunk> chunk = stream_->Pop(MonotonicNow())) {

@@ -1,7 +1,8 @@
 // One Generate call: raw request → front pool (parse, render, tokenize) → engine → token stream → messages.
 //
-// gRPC calls OnWriteDone, OnCancel and OnDone; the front pool calls Prepare; the engine's thread calls Pump.  At most one
-// write is under way; Finish is called once.  The object deletes itself in OnDone, which waits for Prepare to be over.
+// gRPC calls OnWriteDone, OnCancel and OnDone; the front pool calls Prepare; the engine's thread calls Pump.  At most
+// one write is under way; Finish is called once.  The object deletes itself in OnDone, which waits for Prepare to be
+// over.
 #pragma once
 
 #include <atomic>

@@ -16,12 +16,14 @@ using nlohmann::json;
 constexpr size_t kMaxFileBytes = 1 << 20;
 
 absl::Status Wrong(const std::string& path, const char* key, const char* expected, const json& found) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, ": expected ", expected, ", found ", found.dump().substr(0, 64)));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ", key, ": expected ", expected, ", found ", found.dump().substr(0, 64)));
 }
 
 // Reads a number within [low, high] if the key is there and not null.
 template <class Value>
-absl::Status ReadNumber(const json& root, const std::string& path, const char* key, double low, double high, std::optional<Value>* out) {
+absl::Status ReadNumber(const json& root, const std::string& path, const char* key, double low, double high,
+                        std::optional<Value>* out) {
   const auto it = root.find(key);
   if (it == root.end() || it->is_null()) return absl::OkStatus();
   const std::string expected = absl::StrCat("a number within [", low, ", ", high, "]");

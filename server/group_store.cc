@@ -19,7 +19,8 @@ void GroupStore::Open(const std::string& token) {
 }
 
 absl::Status GroupStore::CheckToken(const std::string& token) const {
-  if (token_.empty() || token != token_) return absl::PermissionDeniedError("rendezvous: not the token of the group that forms");
+  if (token_.empty() || token != token_)
+    return absl::PermissionDeniedError("rendezvous: not the token of the group that forms");
   return absl::OkStatus();
 }
 
@@ -39,12 +40,15 @@ absl::Status GroupStore::Set(const std::string& token, const std::string& key, s
     absl::MutexLock lock(&mu_);
     RETURN_IF_ERROR(CheckToken(token));
     if (key.empty() || key.size() > kMaxKeyBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("rendezvous: key of ", key.size(), " bytes, limit ", kMaxKeyBytes));
+      return absl::InvalidArgumentError(
+          absl::StrCat("rendezvous: key of ", key.size(), " bytes, limit ", kMaxKeyBytes));
     }
     if (value.size() > kMaxValueBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("rendezvous: value of ", value.size(), " bytes, limit ", kMaxValueBytes));
+      return absl::InvalidArgumentError(
+          absl::StrCat("rendezvous: value of ", value.size(), " bytes, limit ", kMaxValueBytes));
     }
-    if (values_.size() >= kMaxKeys) return absl::ResourceExhaustedError(absl::StrCat("rendezvous: more than ", kMaxKeys, " keys"));
+    if (values_.size() >= kMaxKeys)
+      return absl::ResourceExhaustedError(absl::StrCat("rendezvous: more than ", kMaxKeys, " keys"));
     const auto [it, inserted] = values_.emplace(key, value);
     if (!inserted && it->second != value) {
       return absl::AlreadyExistsError(absl::StrCat("rendezvous: key ", key, " is set; two workers with one rank?"));
@@ -64,7 +68,7 @@ absl::Status GroupStore::Set(const std::string& token, const std::string& key, s
 }
 
 void GroupStore::Get(const std::string& token, std::vector<std::string> keys, absl::Time deadline,
-                          std::function<void(Values)> done) {
+                     std::function<void(Values)> done) {
   std::vector<std::string> values;
   absl::Status status;
   {
@@ -93,7 +97,8 @@ void GroupStore::Sweep(absl::Time now) {
     }
   }
   for (Waiter& waiter : expired) {
-    waiter.done(absl::DeadlineExceededError(absl::StrCat("rendezvous: nobody set ", waiter.keys.empty() ? "" : waiter.keys[0])));
+    waiter.done(absl::DeadlineExceededError(
+        absl::StrCat("rendezvous: nobody set ", waiter.keys.empty() ? "" : waiter.keys[0])));
   }
 }
 

@@ -30,7 +30,8 @@ class GroupStore {
   // AlreadyExists when the key was set to another value (a duplicate rank).
   absl::Status Set(const std::string& token, const std::string& key, std::string value);
   // `done` is called exactly once, on this or another thread.
-  void Get(const std::string& token, std::vector<std::string> keys, absl::Time deadline, std::function<void(Values)> done);
+  void Get(const std::string& token, std::vector<std::string> keys, absl::Time deadline,
+           std::function<void(Values)> done);
   void Sweep(absl::Time now);
 
  private:
@@ -41,7 +42,8 @@ class GroupStore {
   };
 
   absl::Status CheckToken(const std::string& token) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Lookup(const std::vector<std::string>& keys, std::vector<std::string>* values) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Lookup(const std::vector<std::string>& keys, std::vector<std::string>* values) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   absl::Mutex mu_;
   std::string token_ ABSL_GUARDED_BY(mu_);

@@ -15,11 +15,12 @@ namespace {
 
 constexpr char kVersion[] = "0.1.0";
 
-// A unary call that is answered from the front pool (or later, by whoever holds it).  Finish exactly once, then it deletes
-// itself when gRPC is done with it.
+// A unary call that is answered from the front pool (or later, by whoever holds it).  Finish exactly once, then it
+// deletes itself when gRPC is done with it.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request, grpc::ByteBuffer* response)
+  UnaryCall(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+            grpc::ByteBuffer* response)
       : desk_(desk), context_(context), request_(*request), response_(response) {}
 
   void OnCancel() override { cancelled_.store(true); }
@@ -29,7 +30,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   template <class WorkFn>
   void Start(WorkFn work) {
     if (!desk_->pool->Post([this, work = std::move(work)]() mutable { work(this); })) {
-      Fail(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "too many calls wait"), absl::Milliseconds(500)));
+      Fail(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "too many calls wait"),
+                     absl::Milliseconds(500)));
     }
   }
   void Reply(const google::protobuf::Message& message) {
@@ -40,7 +42,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
     desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
     Finish(ToGrpcStatus(status, ""));
   }
-  void Answer(const absl::Status& status, const google::protobuf::Message& message) { status.ok() ? Reply(message) : Fail(status); }
+  void Answer(const absl::Status& status, const google::protobuf::Message& message) {
+    status.ok() ? Reply(message) : Fail(status);
+  }
 
   FrontDesk* desk() { return desk_; }
   grpc::CallbackServerContext* context() { return context_; }
@@ -113,26 +117,28 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* context,
+                                                                           const grpc::ByteBuffer* request) {
   return new GenerateReactor(desk_, context, request);
 }
 
-grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                                         grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(desk_, context, request, response);
   Convert(call, &ConvertTokenize);
   return call;
 }
 
-grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(desk_, context, request, response);
   Convert(call, &ConvertDetokenize);
   return call;
 }
 
-grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                                      grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(desk_, context, request, response);
   v1::AbortRequest message;
   if (absl::Status status = ParseRaw(*request, &message); !status.ok()) {
@@ -146,13 +152,14 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContex
   const std::string id = message.request_id();
   desk_->engine->Abort(id, [call, id](bool found) {
     if (found) return call->Reply(v1::AbortResponse());
-    call->Fail(MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND, absl::StrCat("no running request has the id ", Quote(id)),
-                         {{"field", "request_id"}}));
+    call->Fail(MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,
+                         absl::StrCat("no running request has the id ", Quote(id)), {{"field", "request_id"}}));
   });
   return call;
 }
 
-grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer* request,
                                                              grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(desk_, context, request, response);
   v1::GetModelInfoRequest message;
@@ -169,8 +176,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServe
   return call;
 }
 
-grpc::ServerUnaryReactor* InferenceServiceImpl::GetLoad(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                                        grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetLoad(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(desk_, context, request, response);
   v1::GetLoadRequest message;
   v1::GetLoadResponse load;

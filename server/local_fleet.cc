@@ -85,9 +85,11 @@ void LocalFleet::Reap() {
         child.pid = -1;
         child.refused = WIFEXITED(status) && WEXITSTATUS(status) == kRefused;
         child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
-        child.start_at = now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
+        child.start_at = now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)),
+                                        absl::Duration(absl::Seconds(5)));
         if (!stopping_) LogWarn("worker ", index, " ended: ", HowItEnded(status));
-        if (child.refused) fatal.push_back(absl::StrCat("worker ", index, " refused to start (exit code 2; its message is above)"));
+        if (child.refused)
+          fatal.push_back(absl::StrCat("worker ", index, " refused to start (exit code 2; its message is above)"));
         if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
           child.refused = true;
           fatal.push_back(absl::StrCat("cannot run ", options_.binary));

@@ -1,8 +1,8 @@
 // The workers that this server starts on this machine: one process each, restarted when it dies.
 //
-// A worker that exits with code 2 refuses its model or its flags: trying again would not help, so it is reported as fatal
-// once and not restarted.  Others restart after a pause that grows from 50 ms to 5 s while they die young.  The workers
-// die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
+// A worker that exits with code 2 refuses its model or its flags: trying again would not help, so it is reported as
+// fatal once and not restarted.  Others restart after a pause that grows from 50 ms to 5 s while they die young.  The
+// workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
 #pragma once
 
 #include <sys/types.h>

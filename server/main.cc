@@ -18,8 +18,10 @@
 #include "server/config.h"
 #include "server/server.h"
 
-ABSL_FLAG(std::string, model, "", "directory of a HuggingFace checkpoint: config.json, *.safetensors, tokenizer.json (required)");
-ABSL_FLAG(std::string, served_model_name, "", "the name that requests give as `model` (default: the directory's last part)");
+ABSL_FLAG(std::string, model, "",
+          "directory of a HuggingFace checkpoint: config.json, *.safetensors, tokenizer.json (required)");
+ABSL_FLAG(std::string, served_model_name, "",
+          "the name that requests give as `model` (default: the directory's last part)");
 ABSL_FLAG(std::string, tokenizer, "", "tokenizer.json to use instead of the model's");
 ABSL_FLAG(std::string, chat_template, "", "chat template (Jinja) to use instead of the model's");
 ABSL_FLAG(std::string, host, "127.0.0.1", "address to listen on; another than loopback wants --insecure");
@@ -29,8 +31,10 @@ ABSL_FLAG(bool, insecure, false, "allow plaintext gRPC on another address than l
 ABSL_FLAG(int, local_workers, 1, "worker processes that this server starts on this machine");
 ABSL_FLAG(int, workers, 0, "workers that make the serving group, those from elsewhere included; 0 = local_workers");
 ABSL_FLAG(std::string, worker_binary, "", "program of the local workers (default: switchyard-worker beside this one)");
-ABSL_FLAG(std::string, join_token_file, "", "file with the token that workers must present (default: one is drawn, for local workers only)");
-ABSL_FLAG(std::string, dtype, "auto", "what local workers compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
+ABSL_FLAG(std::string, join_token_file, "",
+          "file with the token that workers must present (default: one is drawn, for local workers only)");
+ABSL_FLAG(std::string, dtype, "auto",
+          "what local workers compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = cores / local_workers");
 ABSL_FLAG(int64_t, kv_cache_bytes, 0, "bytes of KV cache per worker; 0 = a share of what memory the weights leave");
 ABSL_FLAG(int, max_model_len, 0, "longest sequence in tokens, prompt and output together; 0 = the model's context");
@@ -41,7 +45,8 @@ ABSL_FLAG(int, block_size, 16, "tokens per block of the KV cache");
 ABSL_FLAG(bool, prefix_reuse, true, "keep KV blocks of finished requests and reuse them for prompts that begin alike");
 ABSL_FLAG(int, max_queue, 1024, "requests that may wait; beyond it RESOURCE_EXHAUSTED at once");
 ABSL_FLAG(int, max_in_flight, 2, "steps that are under way at once (1 or 2)");
-ABSL_FLAG(bool, preempt_every_step, false, "verification: every step preempts a sequence; slow, must not change answers");
+ABSL_FLAG(bool, preempt_every_step, false,
+          "verification: every step preempts a sequence; slow, must not change answers");
 ABSL_FLAG(int, max_streams, 512, "open Generate calls; beyond it RESOURCE_EXHAUSTED at once");
 ABSL_FLAG(absl::Duration, slow_client_timeout, absl::Seconds(30), "how long a client may leave its stream unread");
 ABSL_FLAG(absl::Duration, max_deadline, absl::Hours(1), "longest time that a request may take");
@@ -62,7 +67,9 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   std::fclose(file);
   std::string token(buffer, length);
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.size() < 16) return absl::InvalidArgumentError(absl::StrCat("--join_token_file=", path, ": at least 16 bytes, has ", token.size()));
+  if (token.size() < 16)
+    return absl::InvalidArgumentError(
+        absl::StrCat("--join_token_file=", path, ": at least 16 bytes, has ", token.size()));
   return token;
 }
 
@@ -147,14 +154,16 @@ int Main() {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(absl::StrCat(
-      "serves a Mixture-of-Experts model over gRPC.\n\n  switchyard-server --model=DIR [--local_workers=2]\n\n", switchyard::EnvHelp()));
+      "serves a Mixture-of-Experts model over gRPC.\n\n  switchyard-server --model=DIR [--local_workers=2]\n\n",
+      switchyard::EnvHelp()));
   absl::FlagsUsageConfig usage;
   usage.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "server/main.cc"); };
   usage.version_string = [] { return std::string("switchyard-server 0.1.0\n"); };
   absl::SetFlagsUsageConfig(usage);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
-    std::fprintf(stderr, "switchyard-server: unexpected argument %s; flags look like --model=DIR (see --help)\n", rest[1]);
+    std::fprintf(stderr, "switchyard-server: unexpected argument %s; flags look like --model=DIR (see --help)\n",
+                 rest[1]);
     return 2;
   }
   return switchyard::Main();

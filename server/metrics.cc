@@ -10,7 +10,8 @@ namespace {
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // vLLM's buckets, seconds.
-const Buckets kTtft = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
+const Buckets kTtft = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                       1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 const Buckets kInterToken = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 const Buckets kLatency = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kTokens = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
@@ -34,40 +35,58 @@ constexpr Row Counter(const char* name, const char* help, prometheus::Counter* S
 constexpr Row Gauge(const char* name, const char* help, prometheus::Gauge* ServerMetrics::*member) {
   return {name, help, nullptr, member, nullptr, nullptr};
 }
-constexpr Row Histogram(const char* name, const char* help, prometheus::Histogram* ServerMetrics::*member, const Buckets* buckets) {
+constexpr Row Histogram(const char* name, const char* help, prometheus::Histogram* ServerMetrics::*member,
+                        const Buckets* buckets) {
   return {name, help, nullptr, nullptr, member, buckets};
 }
 
 using M = ServerMetrics;
 const Row kTable[] = {
-    Histogram("switchyard_time_to_first_token_seconds", "From a request's arrival to its first token.", &M::time_to_first_token, &kTtft),
-    Histogram("switchyard_inter_token_latency_seconds", "Between successive tokens of a sequence.", &M::inter_token_latency, &kInterToken),
-    Histogram("switchyard_e2e_request_latency_seconds", "From a request's arrival to the end of its last choice.", &M::e2e_request_latency, &kLatency),
-    Histogram("switchyard_request_queue_time_seconds", "From arrival to the last time a sequence was scheduled before its first token.", &M::request_queue_time, &kLatency),
-    Histogram("switchyard_request_prefill_time_seconds", "From scheduling to the first token.", &M::request_prefill_time, &kLatency),
-    Histogram("switchyard_request_decode_time_seconds", "From the first token to the last.", &M::request_decode_time, &kLatency),
-    Histogram("switchyard_request_inference_time_seconds", "From scheduling to the last token.", &M::request_inference_time, &kLatency),
+    Histogram("switchyard_time_to_first_token_seconds", "From a request's arrival to its first token.",
+              &M::time_to_first_token, &kTtft),
+    Histogram("switchyard_inter_token_latency_seconds", "Between successive tokens of a sequence.",
+              &M::inter_token_latency, &kInterToken),
+    Histogram("switchyard_e2e_request_latency_seconds", "From a request's arrival to the end of its last choice.",
+              &M::e2e_request_latency, &kLatency),
+    Histogram("switchyard_request_queue_time_seconds",
+              "From arrival to the last time a sequence was scheduled before its first token.", &M::request_queue_time,
+              &kLatency),
+    Histogram("switchyard_request_prefill_time_seconds", "From scheduling to the first token.",
+              &M::request_prefill_time, &kLatency),
+    Histogram("switchyard_request_decode_time_seconds", "From the first token to the last.", &M::request_decode_time,
+              &kLatency),
+    Histogram("switchyard_request_inference_time_seconds", "From scheduling to the last token.",
+              &M::request_inference_time, &kLatency),
     Histogram("switchyard_request_prompt_tokens", "Prompt tokens of a request.", &M::request_prompt_tokens, &kTokens),
-    Histogram("switchyard_request_generation_tokens", "Output tokens of a choice.", &M::request_generation_tokens, &kTokens),
+    Histogram("switchyard_request_generation_tokens", "Output tokens of a choice.", &M::request_generation_tokens,
+              &kTokens),
     Histogram("switchyard_request_params_n", "Choices asked for by a request.", &M::request_params_n, &kChoices),
-    Histogram("switchyard_request_params_max_tokens", "max_tokens of a request.", &M::request_params_max_tokens, &kTokens),
+    Histogram("switchyard_request_params_max_tokens", "max_tokens of a request.", &M::request_params_max_tokens,
+              &kTokens),
     Counter("switchyard_prompt_tokens_total", "Prompt tokens of accepted requests.", &M::prompt_tokens),
     Counter("switchyard_generation_tokens_total", "Output tokens made.", &M::generation_tokens),
-    Counter("switchyard_tokenize_seconds_total", "Time spent rendering chat templates and tokenizing.", &M::tokenize_seconds),
+    Counter("switchyard_tokenize_seconds_total", "Time spent rendering chat templates and tokenizing.",
+            &M::tokenize_seconds),
     Gauge("switchyard_num_requests_running", "Sequences that are running.", &M::requests_running),
     Gauge("switchyard_num_requests_waiting", "Sequences in the queue.", &M::requests_waiting),
     Gauge("switchyard_num_waiting_tokens", "Tokens of the sequences in the queue.", &M::waiting_tokens),
     Gauge("switchyard_kv_cache_usage_ratio", "Used blocks of the KV cache, 0 to 1.", &M::kv_cache_usage),
-    Counter("switchyard_num_preemptions_total", "Sequences sent back to the queue because blocks ran out.", &M::preemptions),
+    Counter("switchyard_num_preemptions_total", "Sequences sent back to the queue because blocks ran out.",
+            &M::preemptions),
     Counter("switchyard_prefix_cache_queries_total", "Tokens looked up in the prefix cache.", &M::prefix_queries),
     Counter("switchyard_prefix_cache_hits_total", "Tokens found in the prefix cache.", &M::prefix_hits),
     Counter("switchyard_requests_refused_total", "Requests refused because the queue was full.", &M::refused),
     Histogram("switchyard_iteration_tokens", "Rows of a step, over all ranks.", &M::iteration_tokens, &kIteration),
-    Histogram("switchyard_step_seconds", "From sending a step's plan to the last rank's result.", &M::step_seconds, &kStep),
-    Histogram("switchyard_publish_seconds", "Committing a step's result and filling the streams.", &M::publish_seconds, &kStep),
-    Histogram("switchyard_moe_expert_seconds", "Expert layers of a step, on the slowest rank.", &M::expert_seconds, &kStep),
-    Histogram("switchyard_moe_exchange_seconds", "Exchanges of a step on the slowest rank, waiting included.", &M::exchange_seconds, &kStep),
-    Histogram("switchyard_moe_balancedness_ratio", "Mean over max of the expert rows per rank in a step.", &M::moe_balancedness, &kRatio),
+    Histogram("switchyard_step_seconds", "From sending a step's plan to the last rank's result.", &M::step_seconds,
+              &kStep),
+    Histogram("switchyard_publish_seconds", "Committing a step's result and filling the streams.", &M::publish_seconds,
+              &kStep),
+    Histogram("switchyard_moe_expert_seconds", "Expert layers of a step, on the slowest rank.", &M::expert_seconds,
+              &kStep),
+    Histogram("switchyard_moe_exchange_seconds", "Exchanges of a step on the slowest rank, waiting included.",
+              &M::exchange_seconds, &kStep),
+    Histogram("switchyard_moe_balancedness_ratio", "Mean over max of the expert rows per rank in a step.",
+              &M::moe_balancedness, &kRatio),
     Counter("switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged),
     Gauge("switchyard_ready", "1 when requests are served.", &M::ready),
     Gauge("switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch),
@@ -82,8 +101,10 @@ const Row kTable[] = {
 ServerMetrics::ServerMetrics(const std::string& model_name) : registry_(std::make_shared<prometheus::Registry>()) {
   const prometheus::Labels labels = {{"model_name", model_name}};
   for (const Row& row : kTable) {
-    if (row.counter) this->*row.counter = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add(labels);
-    if (row.gauge) this->*row.gauge = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add(labels);
+    if (row.counter)
+      this->*row.counter = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add(labels);
+    if (row.gauge)
+      this->*row.gauge = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add(labels);
     if (row.histogram) {
       this->*row.histogram =
           &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add(labels, *row.buckets);

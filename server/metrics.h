@@ -1,7 +1,7 @@
 // Every metric of the server, in one table (metrics.cc): name, type, help, labels, buckets.
 //
-// Names follow vLLM's suffixes with our prefix, so that dashboards carry over; labels come from closed sets only.  Thread-safe.
-// Durations are seconds of one monotonic clock.
+// Names follow vLLM's suffixes with our prefix, so that dashboards carry over; labels come from closed sets only.
+// Thread-safe. Durations are seconds of one monotonic clock.
 #pragma once
 
 #include <memory>

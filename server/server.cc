@@ -72,8 +72,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   if (server->config_.metrics_port >= 0) {
     server->metrics_port_ = server->metrics_->Expose(server->config_.host, server->config_.metrics_port);
     if (server->metrics_port_ < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", server->config_.metrics_port, ": cannot listen on ",
-                                                     server->config_.host, ":", server->config_.metrics_port, " (is it in use?)"));
+      return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", server->config_.metrics_port,
+                                                     ": cannot listen on ", server->config_.host, ":",
+                                                     server->config_.metrics_port, " (is it in use?)"));
     }
   }
   RETURN_IF_ERROR(server->Listen());
@@ -111,18 +112,21 @@ absl::Status Server::Listen() {
   builder.RegisterService(workers_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port_ == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ", config_.host, ":", config_.port, " (is it in use?)"));
+    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ", config_.host, ":",
+                                                   config_.port, " (is it in use?)"));
   }
   grpc_->GetHealthCheckService()->SetServingStatus("", true);
   SetReady(false);
   engine_->Start();
-  LogInfo("gRPC on ", config_.host, ":", port_, metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", config_.host, ":", metrics_port_, "/metrics") : "");
+  LogInfo("gRPC on ", config_.host, ":", port_,
+          metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", config_.host, ":", metrics_port_, "/metrics") : "");
   return absl::OkStatus();
 }
 
 absl::Status Server::StartWorkers() {
   if (config_.local_workers == 0) {
-    LogInfo("waiting for ", config_.num_workers(), " workers: switchyard-worker --server=", config_.host, ":", port_, " --model=", config_.model);
+    LogInfo("waiting for ", config_.num_workers(), " workers: switchyard-worker --server=", config_.host, ":", port_,
+            " --model=", config_.model);
     return absl::OkStatus();
   }
   LocalFleet::Options options;
@@ -131,9 +135,12 @@ absl::Status Server::StartWorkers() {
   ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
   options.args = [this](int index) {
     const std::string host = config_.host == "0.0.0.0" || config_.host == "::" ? "127.0.0.1" : config_.host;
-    return std::vector<std::string>{absl::StrCat("--server=", host, ":", port_), absl::StrCat("--model=", config_.model),
-                                    absl::StrCat("--dtype=", config_.dtype), absl::StrCat("--threads=", config_.threads),
-                                    absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
+    return std::vector<std::string>{absl::StrCat("--server=", host, ":", port_),
+                                    absl::StrCat("--model=", config_.model),
+                                    absl::StrCat("--dtype=", config_.dtype),
+                                    absl::StrCat("--threads=", config_.threads),
+                                    absl::StrCat("--local_index=", index),
+                                    absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
                                     "--metrics_port=0"};
   };
   options.on_fatal = [this](std::string text) { Fail(std::move(text)); };

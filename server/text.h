@@ -11,8 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "nlohmann/json_fwd.hpp"
-#include "server/chat_template/chat_template.h"
+#include "server/chat_template/model_chat_template.h"
 #include "server/config.h"
 #include "server/generation_config.h"
 #include "server/tokenizer/stream_decoder.h"
@@ -26,7 +25,7 @@ class TextRoom {
   static absl::StatusOr<std::unique_ptr<const TextRoom>> Load(const ServerConfig& config);
 
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
-  bool has_chat_template() const { return template_ != nullptr; }
+  bool has_chat_template() const { return template_.has_value(); }
   const GenerationDefaults& defaults() const { return defaults_; }
   // Null when the model has none.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
@@ -37,8 +36,8 @@ class TextRoom {
     std::function<bool()> cancelled;  // polled now and then; true stops with Cancelled
   };
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeArgs& args) const;
-  // `variables`: messages, tools, add_generation_prompt and further arguments of the template.
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables, absl::Time now) const;
+  // `wall_now` is what a template that prints a date sees, in UTC.
+  absl::StatusOr<std::string> Render(const ChatRequest& request, absl::Time wall_now) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
   // One token as the vocabulary spells it; "" for an id without one.
   std::string TokenText(int32_t id) const;
@@ -47,7 +46,7 @@ class TextRoom {
   TextRoom() = default;
 
   std::unique_ptr<const Tokenizer> tokenizer_;
-  std::unique_ptr<const ChatTemplate> template_;
+  std::optional<ModelChatTemplate> template_;
   GenerationDefaults defaults_;
 };
 

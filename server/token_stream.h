@@ -1,8 +1,8 @@
 // The bounded path of one request's output from the engine loop to its reactor.
 //
-// A reader that does not keep up never blocks the engine: chunks of the same choice are joined while they wait, so at most
-// one chunk per choice and no more than the request's own output is held (bounded by the context length).  How long the
-// oldest has been waiting is known: the engine ends the request as SLOW_READER past its limit.
+// A reader that does not keep up never blocks the engine: chunks of the same choice are joined while they wait, so at
+// most one chunk per choice and no more than the request's own output is held (bounded by the context length).  How
+// long the oldest has been waiting is known: the engine ends the request as SLOW_READER past its limit.
 //
 // Thread-safe.  Owned by the engine loop's request and by the reactor (two owners: either may outlive the other).
 #pragma once

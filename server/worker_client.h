@@ -47,8 +47,8 @@ struct GroupSeat {
   int64_t form_deadline_ms = 0;
 };
 
-// Commands to a worker.  Thread-safe, never blocks: messages queue for the link (bounded by the plans in flight); those of
-// a broken link are dropped, OnLost tells.
+// Commands to a worker.  Thread-safe, never blocks: messages queue for the link (bounded by the plans in flight); those
+// of a broken link are dropped, OnLost tells.
 class WorkerClient {
  public:
   virtual ~WorkerClient() = default;

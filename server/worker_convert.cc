@@ -144,8 +144,8 @@ RankResult FromProto(const v1::StepResult& message) {
   result.rows_received = message.rows_received();
   result.expert_rows = message.expert_rows();
   result.ledger_hash = message.ledger_hash();
-  result.timings = {message.total_seconds(), message.attention_seconds(), message.expert_seconds(), message.exchange_seconds(),
-                    message.head_seconds()};
+  result.timings = {message.total_seconds(), message.attention_seconds(), message.expert_seconds(),
+                    message.exchange_seconds(), message.head_seconds()};
   return result;
 }
 

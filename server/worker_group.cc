@@ -41,14 +41,16 @@ WorkerGroup::Member* WorkerGroup::Find(WorkerId id) {
 
 absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
   if (!ConstantTimeEqual(info.join_token, options_.join_token)) {
-    return absl::UnauthenticatedError("the join token is not this server's; start the worker with its --join_token_file");
+    return absl::UnauthenticatedError(
+        "the join token is not this server's; start the worker with its --join_token_file");
   }
   for (const auto& [id, member] : members_) {
     const WorkerInfo& other = member.info;
-    if (other.incarnation == info.incarnation) return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
+    if (other.incarnation == info.incarnation)
+      return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
     if (other.weights_hash != info.weights_hash) {
-      return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ", other.weights_hash,
-                                                        "; give the worker the same --model"));
+      return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
+                                                        other.weights_hash, "; give the worker the same --model"));
     }
     if (other.isa != info.isa) {
       return absl::FailedPreconditionError(absl::StrCat("ISA ", info.isa, ": the group runs ", other.isa,
@@ -183,7 +185,8 @@ void WorkerGroup::Remove(WorkerId id) { members_.erase(id); }
 void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr) return;
-  const std::string text = absl::StrCat("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
+  const std::string text =
+      absl::StrCat("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
   if (state_ == State::kWaiting) LogWarn(text);
   Remove(id);
   GoDown(text, now, absl::ZeroDuration());
@@ -194,7 +197,8 @@ void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, RankResult re
   if (member == nullptr || state_ != State::kReady || epoch != epoch_) return;
   for (Step& waiting : steps_) {
     if (waiting.step != step) continue;
-    if (waiting.have[member->rank]) return Break(absl::StrCat("rank ", member->rank, " answered step ", step, " twice"), now);
+    if (waiting.have[member->rank])
+      return Break(absl::StrCat("rank ", member->rank, " answered step ", step, " twice"), now);
     waiting.have[member->rank] = true;
     waiting.result.ranks[member->rank] = std::move(result);
     --waiting.missing;
@@ -254,7 +258,8 @@ void WorkerGroup::Tick(absl::Time now) {
       if (!steps_.front().have[r]) absl::StrAppend(&missing, missing.empty() ? "" : ", ", r);
     }
     Break(absl::StrCat("step ", steps_.front().step, " not done within ", absl::FormatDuration(options_.step_timeout),
-                       ", missing rank ", missing), now);
+                       ", missing rank ", missing),
+          now);
   }
   TryForm(now);
 }

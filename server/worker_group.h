@@ -7,8 +7,8 @@
 // their loaded experts); a newcomer gets the seat that is free.  A worker that stops answering is fenced: its link is
 // closed, the others are told to abort their collectives, and whatever it says later belongs to an old epoch.
 //
-// No thread, clock or socket of its own: the engine loop owns it and calls it with the time.  Everything that happens is
-// reported through Listener, synchronously.
+// No thread, clock or socket of its own: the engine loop owns it and calls it with the time.  Everything that happens
+// is reported through Listener, synchronously.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "server/clock.h"
 #include "proto/support/errors.h"
+#include "server/clock.h"
 #include "server/worker_convert.h"
 
 namespace switchyard {
@@ -121,8 +121,8 @@ class Link final : public LinkReactor {
 
   bool HandleRegister(const v1::Register& message) {
     if (message.protocol_version() != kProtocolVersion) {
-      client_->Close(absl::FailedPreconditionError(absl::StrCat("worker speaks protocol ", message.protocol_version(),
-                                                                ", this server ", kProtocolVersion)));
+      client_->Close(absl::FailedPreconditionError(
+          absl::StrCat("worker speaks protocol ", message.protocol_version(), ", this server ", kProtocolVersion)));
       return false;
     }
     v1::LinkResponse reply;
@@ -147,14 +147,15 @@ grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* WorkerServiceImpl::L
   return new switchyard::Link(next_id_.fetch_add(1), events_, options_);
 }
 
-grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context, const v1::StoreSetRequest* request,
-                                                      v1::StoreSetResponse*) {
+grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,
+                                                      const v1::StoreSetRequest* request, v1::StoreSetResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(store_->Set(request->store_token(), request->key(), request->value()), ""));
   return reactor;
 }
 
-grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContext* context, const v1::StoreGetRequest* request,
+grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContext* context,
+                                                      const v1::StoreGetRequest* request,
                                                       v1::StoreGetResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::Duration timeout = std::min(absl::Milliseconds(request->timeout_ms()), absl::Duration(absl::Minutes(1)));

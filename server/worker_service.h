@@ -1,7 +1,7 @@
 // The workers' side door: their links and the rendezvous store, as gRPC reactors.
 //
-// A link turns messages into calls of LinkEvents and WorkerClient calls into messages.  Events of one link come in order,
-// on gRPC's threads; a link that ends always says OnLinkLost, exactly once, last.
+// A link turns messages into calls of LinkEvents and WorkerClient calls into messages.  Events of one link come in
+// order, on gRPC's threads; a link that ends always says OnLinkLost, exactly once, last.
 #pragma once
 
 #include <atomic>

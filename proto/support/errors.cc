@@ -35,7 +35,8 @@ v1::ErrorReason DefaultReason(absl::StatusCode code) {
 
 }  // namespace
 
-absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::string_view message, ErrorMetadata metadata) {
+absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::string_view message,
+                       ErrorMetadata metadata) {
   google::rpc::ErrorInfo info;
   info.set_reason(v1::ErrorReason_Name(reason));
   info.set_domain("switchyard");
@@ -48,12 +49,14 @@ absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::stri
 absl::Status WithRetry(absl::Status status, absl::Duration delay) {
   google::rpc::RetryInfo retry;
   retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(delay));
-  retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(delay - absl::Floor(delay, absl::Seconds(1)))));
+  retry.mutable_retry_delay()->set_nanos(
+      static_cast<int32_t>(absl::ToInt64Nanoseconds(delay - absl::Floor(delay, absl::Seconds(1)))));
   status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
   return status;
 }
 
-absl::Status BadField(absl::string_view field, absl::string_view problem, absl::string_view limit, absl::string_view actual) {
+absl::Status BadField(absl::string_view field, absl::string_view problem, absl::string_view limit,
+                      absl::string_view actual) {
   return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, absl::StrCat(field, ": ", problem),
                    {{"field", std::string(field)}, {"limit", std::string(limit)}, {"actual", std::string(actual)}});
 }
@@ -87,7 +90,8 @@ ErrorView ViewError(const grpc::Status& status) {
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) return view;
   for (const google::protobuf::Any& any : details.details()) {
-    if (any.type_url() == kErrorInfoUrl && view.details.ParseFromString(any.value())) view.reason = view.details.reason();
+    if (any.type_url() == kErrorInfoUrl && view.details.ParseFromString(any.value()))
+      view.reason = view.details.reason();
     google::rpc::RetryInfo retry;
     if (any.type_url() == kRetryInfoUrl && retry.ParseFromString(any.value())) {
       view.retry_after = absl::Seconds(retry.retry_delay().seconds()) + absl::Nanoseconds(retry.retry_delay().nanos());

@@ -1,4 +1,5 @@
-// Errors on their way to a client: an absl::Status that carries google.rpc details as payloads, and its form on the wire.
+// Errors on their way to a client: an absl::Status that carries google.rpc details as payloads, and its form on the
+// wire.
 //
 // Every error that a client sees has one ErrorInfo (domain "switchyard", a reason, and in its metadata every value that
 // the message names) and, where another try makes sense, a RetryInfo and the trailer `grpc-retry-pushback-ms`.
@@ -20,14 +21,16 @@ namespace switchyard {
 using ErrorMetadata = std::initializer_list<std::pair<const char*, std::string>>;
 
 // A status with an ErrorInfo.  Metadata keys are lowerCamel: field, limit, actual …
-absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::string_view message, ErrorMetadata metadata = {});
+absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::string_view message,
+                       ErrorMetadata metadata = {});
 // Adds the advice to try again after `delay`.
 absl::Status WithRetry(absl::Status status, absl::Duration delay);
 // INVALID_ARGUMENT, BAD_FIELD: "<field>: <what is wrong>", with field, limit and actual as metadata.
-absl::Status BadField(absl::string_view field, absl::string_view problem, absl::string_view limit, absl::string_view actual);
+absl::Status BadField(absl::string_view field, absl::string_view problem, absl::string_view limit,
+                      absl::string_view actual);
 
-// What the wire carries.  A status without ErrorInfo gets one: DEADLINE for kDeadlineExceeded, else ENGINE_ERROR (BAD_FIELD
-// for kInvalidArgument).  Messages are cut to 2 KB and stay valid UTF-8.
+// What the wire carries.  A status without ErrorInfo gets one: DEADLINE for kDeadlineExceeded, else ENGINE_ERROR
+// (BAD_FIELD for kInvalidArgument).  Messages are cut to 2 KB and stay valid UTF-8.
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id);
 
 // The other way, for clients: the payloads of a received status; an empty reason when there is none.

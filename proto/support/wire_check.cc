@@ -18,6 +18,23 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 
+// Byte offset of the first invalid sequence of UTF-8, or -1.
+int64_t FindInvalidUtf8(absl::string_view text) {
+  const auto* data = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  const auto size = static_cast<utf8proc_ssize_t>(text.size());
+  for (utf8proc_ssize_t pos = 0; pos < size;) {
+    if (data[pos] < 0x80) {
+      ++pos;
+      continue;
+    }
+    utf8proc_int32_t codepoint;
+    const utf8proc_ssize_t length = utf8proc_iterate(data + pos, size - pos, &codepoint);
+    if (length < 0) return pos;
+    pos += length;
+  }
+  return -1;
+}
+
 class Walker {
  public:
   explicit Walker(absl::string_view bytes) : bytes_(bytes) {}
@@ -45,7 +62,8 @@ class Walker {
     const auto* oneof = field->real_containing_oneof();
     const int key = oneof ? -1 - oneof->index() : field->number();
     if (std::find(seen->begin(), seen->end(), key) != seen->end()) {
-      return FaultAt(at, oneof ? absl::StrCat("more than one of ", oneof->name()) : absl::StrCat("second ", field->name()));
+      return FaultAt(at,
+                     oneof ? absl::StrCat("more than one of ", oneof->name()) : absl::StrCat("second ", field->name()));
     }
     seen->push_back(key);
     return absl::OkStatus();
@@ -78,7 +96,8 @@ class Walker {
     const size_t at = pos_;
     uint64_t length = 0;
     RETURN_IF_ERROR(Varint(end, &length));
-    if (length > end - pos_) return FaultAt(at, absl::StrCat("length ", length, " passes the end by ", length - (end - pos_)));
+    if (length > end - pos_)
+      return FaultAt(at, absl::StrCat("length ", length, " passes the end by ", length - (end - pos_)));
     const size_t inner_end = pos_ + static_cast<size_t>(length);
     if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
       return Message(*field->message_type(), inner_end, depth + 1);
@@ -126,22 +145,6 @@ absl::Status CheckWire(const Descriptor& type, absl::string_view bytes) {
   return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
                    absl::StrCat("request is not a valid ", type.name(), ": ", status.message()),
                    {{"field", type.name()}, {"actual", std::string(status.message())}});
-}
-
-int64_t FindInvalidUtf8(absl::string_view text) {
-  const auto* data = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  const auto size = static_cast<utf8proc_ssize_t>(text.size());
-  for (utf8proc_ssize_t pos = 0; pos < size;) {
-    if (data[pos] < 0x80) {
-      ++pos;
-      continue;
-    }
-    utf8proc_int32_t codepoint;
-    const utf8proc_ssize_t length = utf8proc_iterate(data + pos, size - pos, &codepoint);
-    if (length < 0) return pos;
-    pos += length;
-  }
-  return -1;
 }
 
 }  // namespace switchyard

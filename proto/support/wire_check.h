@@ -1,9 +1,9 @@
 // Says why bytes are not a message of a type, and where.
 //
-// Protobuf's own parser only says "no", and takes a field with a wrong wire type for an unknown one.  This walk over the
-// wire format finds the first fault: a truncated or overlong varint, a length that passes the end, a wire type that the
-// field does not have, text that is not UTF-8, nesting deeper than kMaxDepth, groups (proto3 has none), a second occurrence
-// of a singular field.  It allocates nothing that grows with the input and does not recurse past kMaxDepth.
+// Protobuf's own parser only says "no", and takes a field with a wrong wire type for an unknown one.  This walk over
+// the wire format finds the first fault: a truncated or overlong varint, a length that passes the end, a wire type that
+// the field does not have, text that is not UTF-8, nesting deeper than kMaxDepth, groups (proto3 has none), a second
+// occurrence of a singular field.  It allocates nothing that grows with the input and does not recurse past kMaxDepth.
 #pragma once
 
 #include "absl/status/status.h"
@@ -16,8 +16,5 @@ inline constexpr int kMaxMessageDepth = 32;
 
 // OK, or INVALID_ARGUMENT "request is not a valid GenerateRequest: <reason> at byte N".
 absl::Status CheckWire(const google::protobuf::Descriptor& type, absl::string_view bytes);
-
-// Byte offset of the first invalid sequence of UTF-8, or -1.
-int64_t FindInvalidUtf8(absl::string_view text);
 
 }  // namespace switchyard

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Configures and builds a preset's targets, with a line of progress.  usage: deploy/build.sh [-p preset] [target...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=release
+if [ "${1:-}" = "-p" ]; then
+  preset=$2
+  shift 2
+fi
+targets=("${@:-all}")
+build="build/$preset"
+
+mkdir -p "$build"
+if ! cmake --preset "$preset" >"$build/configure.log" 2>&1; then
+  tail -n 25 "$build/configure.log" >&2
+  exit 1
+fi
+# On a terminal ninja shows one moving line; in a log one line of every fiftieth step is enough.
+if [ -t 1 ]; then
+  cmake --build "$build" --target "${targets[@]}"
+else
+  export NINJA_STATUS='[%f/%t %es] '
+  set +e
+  cmake --build "$build" --target "${targets[@]}" 2>&1 | tee "$build/build.log" | awk '/^\[/ { if (n++ % 50 == 0) print; next } { print } { fflush() }'
+  status=${PIPESTATUS[0]}
+  exit "$status"
+fi

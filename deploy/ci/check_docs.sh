@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Documents name only what exists: relative links, and flags of our programs in README.md.  usage: check_docs.sh [root] [bindir]
+set -euo pipefail
+cd "${1:-$(dirname "$0")/../..}"
+bin=${2:-}
+bad=0
+while read -r file; do
+  dir=$(dirname "$file")
+  while read -r target; do
+    path=${target%%#*}
+    [ -z "$path" ] && continue
+    [ -e "$dir/$path" ] || { echo "$file: dead link $target"; bad=1; }
+  done < <(grep -oE '\]\([^)]+\)' "$file" | sed -E 's/^\]\(//; s/\)$//' | grep -vE '^(https?:|mailto:)' || true)
+done < <(git ls-files --cached --others --exclude-standard '*.md')
+
+if [ -n "$bin" ] && [ -x "$bin/switchyard-server" ]; then
+  known=$({ "$bin/switchyard-server" --help; "$bin/switchyard-worker" --help; for c in generate chat tokenize detokenize status bench; do "$bin/switchyard" "$c" --help; done; } 2>&1 | grep -oE '\-\-[a-z][a-z_0-9]+' | sort -u)
+  for flag in $(grep -oE '(^|[ `])--[a-z][a-z_0-9]+' README.md | grep -oE '\-\-[a-z_0-9]+' | sort -u); do
+    case "$flag" in --once|--full|--quick|--cuda|--target) continue ;; esac  # of scripts
+    grep -qxF -- "$flag" <<<"$known" || { echo "README.md: no program knows $flag"; bad=1; }
+  done
+fi
+exit $bad

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Who may include whom.  usage: check_includes.sh [root]   Exit 1 with a line per breach.
+set -euo pipefail
+cd "${1:-$(dirname "$0")/../..}"
+
+# Every `#include "..."` and `#include <...>` of our sources: "file header".
+includes() {
+  git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cu' '*.cuh' | grep -v '^tests/' |
+    xargs grep -HoE '^ *#include *["<][^">]+[">]' | sed -E 's/:[[:space:]]*#include *["<]([^">]+)[">]/ \1/'
+}
+
+includes | awk '
+  function room(path) { split(path, p, "/"); return p[1] }
+  function sub2(path) { split(path, p, "/"); return p[1] "/" p[2] }
+  function breach(why) { printf "%s includes %s: %s\n", $1, $2, why; bad = 1 }
+  function outer(path) { return path ~ /^(main|service|convert|remote_store|metrics)\.(h|cc)$/ }
+  BEGIN {
+    # Order inside workers: a room may include itself and those to its right.
+    n = split("train model checkpoint moe comm ops tensor", order, " ")
+    for (i = 1; i <= n; ++i) level[order[i]] = i
+    # comm and ops are side by side.
+  }
+  {
+    from = room($1); to = room($2)
+    ours = to ~ /^(proto|scheduler|server|workers|clients|deploy|tests)$/
+    generated = $2 ~ /^(switchyard\/v1|google\/rpc)\//
+    grpc = $2 ~ /^(grpcpp|grpc)\// || generated
+    file = $1; sub(/^.*\//, "", file)
+
+    if (to == "tests") breach("nothing includes tests")
+    if (from == "scheduler" && ours && to != "scheduler") breach("scheduler includes Abseil only")
+    if (from == "scheduler" && (grpc || $2 ~ /^(google|prometheus|nlohmann|gloo|cuda)/)) breach("scheduler includes Abseil only")
+    if (from == "clients" && ours && to != "clients" && to != "proto") breach("clients speak proto only")
+    if (from == "server" && ours && to != "server" && to != "scheduler" && to != "proto") breach("server includes proto and scheduler")
+    if (from == "proto" && ours && to != "proto" && $2 !~ /^scheduler\/base\//) breach("proto/support includes scheduler/base only")
+    if (from == "workers" && ours && to != "workers" && to != "scheduler" && to != "proto") breach("workers include scheduler")
+    if (from == "workers" && (grpc || to == "proto") && !(sub2($1) == "workers/" file && outer(file)))
+      breach("only main, service, convert and remote_store of workers know gRPC")
+    if (from == "workers" && to == "workers") {
+      split($1, a, "/"); split($2, b, "/")
+      if (a[2] in level && b[2] in level && level[b[2]] < level[a[2]]) breach("a lower room includes a higher one")
+      if (a[2] in level && a[2] != "comm" && a[2] == "ops" && b[2] == "comm") breach("ops does not know comm")
+      if (a[2] == "comm" && b[2] == "ops") breach("comm does not know ops")
+      if (a[2] in level && !(b[2] in level)) breach("a room includes the process around it")
+    }
+    if ($2 ~ /^prometheus\// && $1 !~ /^(server|workers)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
+    if ($2 ~ /^gloo\// && $1 !~ /^workers\/comm\/gloo_/) breach("only comm/gloo_* know Gloo")
+    if ($2 ~ /^nccl/ && $1 !~ /^workers\/comm\/nccl_/) breach("only comm/nccl_* know NCCL")
+    if ($2 ~ /^(oneapi\/)?dnnl/ && $1 !~ /^workers\/ops\/onednn_/) breach("one file knows oneDNN")
+    if ($2 ~ /^(cuda|cublas)/ && $1 !~ /_cuda\.|^workers\/tensor\/|^workers\/comm\/nccl_/) breach("only *_cuda.*, tensor and comm/nccl_* know CUDA")
+  }
+  END { exit bad }
+'

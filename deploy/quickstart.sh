@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# From nothing to streaming text: installs packages, builds, starts the server with two CPU workers on the demo model, sends
+# three prompts, and keeps serving until Ctrl-C.
+#   --once           stop after the prompts
+#   --model=DIR      serve this checkpoint instead of the demo model
+#   --port=N --metrics_port=N  (default 50051 and 9464)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+once=0 model=deploy/demo-model port=50051 metrics_port=9464
+for arg in "$@"; do
+  case "$arg" in
+    --once) once=1 ;;
+    --model=*) model=${arg#*=} ;;
+    --port=*) port=${arg#*=} ;;
+    --metrics_port=*) metrics_port=${arg#*=} ;;
+    -h|--help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    *) echo "quickstart.sh: unknown argument $arg (see --help)" >&2; exit 2 ;;
+  esac
+done
+
+deploy/install-deps.sh
+deploy/build.sh switchyard-server switchyard-worker switchyard
+bin=build/release/bin
+
+log=build/quickstart.log
+"$bin/switchyard-server" --model="$model" --local_workers=2 --port="$port" --metrics_port="$metrics_port" 2>"$log" &
+server=$!
+stop() {
+  trap - EXIT INT TERM
+  kill -TERM "$server" 2>/dev/null || true
+  wait "$server" 2>/dev/null || true
+}
+trap stop EXIT
+trap 'stop; exit 130' INT TERM
+
+ready=0
+for _ in $(seq 600); do
+  if ! kill -0 "$server" 2>/dev/null; then break; fi
+  if "$bin/switchyard" status --server="127.0.0.1:$port" --wait=0 >/dev/null 2>&1; then ready=1; break; fi
+  sleep 0.1
+done
+if [ "$ready" -ne 1 ]; then
+  cat "$log" >&2
+  echo "quickstart.sh: the server did not become ready" >&2
+  exit 1
+fi
+
+ask() {
+  printf '\n\033[1m> %s\033[0m\n' "$1"
+  "$bin/switchyard" generate --server="127.0.0.1:$port" --text="$1" --max_tokens=80
+}
+ask "In the beginning"
+ask "def read_file(path):"
+ask "NAME
+       ls - list"
+
+printf '\ngRPC     127.0.0.1:%s   (%s chat --server=127.0.0.1:%s)\n' "$port" "$bin/switchyard" "$port"
+printf 'metrics  http://127.0.0.1:%s/metrics\nlog      %s\n' "$metrics_port" "$log"
+[ "$once" -eq 1 ] && exit 0
+printf 'serving until Ctrl-C\n'
+wait "$server"

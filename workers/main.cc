@@ -1,0 +1,149 @@
+// switchyard-worker: holds a part of a model and runs the steps that a server plans.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/env.h"
+#include "scheduler/base/log.h"
+#include "workers/comm/gloo_communicator.h"
+#include "workers/metrics.h"
+#include "workers/ops/isa.h"
+#include "workers/service.h"
+#include "workers/worker.h"
+
+ABSL_FLAG(std::string, server, "127.0.0.1:50051", "HOST:PORT of the server to join");
+ABSL_FLAG(std::string, model, "", "directory of the checkpoint that the server serves (required)");
+ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu");
+ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
+ABSL_FLAG(int, threads, 0, "threads; 0 = one per core");
+ABSL_FLAG(std::string, address, "127.0.0.1",
+          "address of this machine at which the other workers reach this one; loopback or private");
+ABSL_FLAG(std::string, join_token_file, "", "file with the server's join token");
+ABSL_FLAG(int, local_index, -1, "set by a server for the workers that it starts");
+ABSL_FLAG(int, metrics_port, -1, "port of http://127.0.0.1:PORT/metrics; 0 = any free one, -1 = none");
+ABSL_FLAG(bool, insecure, false, "allow a plaintext link to a server on another address than loopback");
+
+namespace switchyard {
+namespace {
+
+constexpr int kExitBadConfig = 2;
+
+int Complain(absl::string_view text) {
+  std::fprintf(stderr, "switchyard-worker: %s\n", std::string(text).c_str());
+  return kExitBadConfig;
+}
+
+std::string ReadToken(const std::string& path) {
+  std::string token;
+  if (path.empty()) return token;
+  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
+    char buffer[1024];
+    token.assign(buffer, std::fread(buffer, 1, sizeof(buffer), file));
+    std::fclose(file);
+    while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  }
+  return token;
+}
+
+bool IsLoopbackTarget(absl::string_view server) {
+  return absl::StartsWith(server, "127.") || absl::StartsWith(server, "localhost:") ||
+         absl::StartsWith(server, "[::1]");
+}
+
+// All problems of the flags, one a line; empty if there are none.
+std::string CheckFlags() {
+  std::string problems;
+  if (absl::GetFlag(FLAGS_model).empty())
+    absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
+  if (absl::GetFlag(FLAGS_device) != "cpu")
+    absl::StrAppend(&problems, "--device=", absl::GetFlag(FLAGS_device), ": this build computes on cpu\n");
+  if (absl::GetFlag(FLAGS_threads) < 0)
+    absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
+  if (!IsLoopbackTarget(absl::GetFlag(FLAGS_server)) && !absl::GetFlag(FLAGS_insecure)) {
+    absl::StrAppend(&problems, "--server=", absl::GetFlag(FLAGS_server),
+                    ": plaintext to another address than loopback wants --insecure\n");
+  }
+  if (const absl::Status status = CheckGroupAddress(absl::GetFlag(FLAGS_address)); !status.ok()) {
+    absl::StrAppend(&problems, "--address: ", status.message(), "\n");
+  }
+  if (const absl::Status status = CheckIsaSetting(); !status.ok()) absl::StrAppend(&problems, status.message(), "\n");
+  return problems;
+}
+
+int Main() {
+  const int local_index = absl::GetFlag(FLAGS_local_index);
+  SetLogName(local_index >= 0 ? absl::StrCat("worker ", local_index) : "worker");
+  if (const std::string problems = CheckFlags(); !problems.empty()) return Complain(problems);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  WorkerOptions options;
+  options.model_dir = absl::GetFlag(FLAGS_model);
+  options.dtype = absl::GetFlag(FLAGS_dtype);
+  options.threads = absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads)
+                                                     : std::max(1u, std::thread::hardware_concurrency());
+  options.address = absl::GetFlag(FLAGS_address);
+  absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(options);
+  if (!worker.ok()) return Complain(worker.status().message());
+
+  WorkerMetrics metrics;
+  if (absl::GetFlag(FLAGS_metrics_port) >= 0) {
+    const int port = metrics.Expose("127.0.0.1", absl::GetFlag(FLAGS_metrics_port));
+    if (port < 0)
+      return Complain(
+          absl::StrCat("--metrics_port=", absl::GetFlag(FLAGS_metrics_port), ": cannot listen (is it in use?)"));
+    LogInfo("metrics on http://127.0.0.1:", port, "/metrics");
+  }
+  LinkOptions link_options;
+  link_options.server = absl::GetFlag(FLAGS_server);
+  link_options.join_token = ReadToken(absl::GetFlag(FLAGS_join_token_file));
+  link_options.local_index = local_index;
+  link_options.address = options.address;
+  WorkerLink link(link_options, worker->get(), &metrics);
+  // The signals' own thread; it ends with the process.
+  std::thread([&link, signals] {
+    int received = 0;
+    sigwait(&signals, &received);
+    link.Stop();
+  }).detach();
+  const absl::Status status = link.Run();
+  if (!status.ok()) return Complain(status.message());
+  return 0;
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      absl::StrCat("runs a part of a model for a Switchyard server.\n\n"
+                   "  switchyard-worker --server=HOST:PORT --model=DIR\n\n",
+                   switchyard::EnvHelp()));
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "workers/main.cc"); };
+  usage.version_string = [] { return std::string("switchyard-worker 0.1.0\n"); };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    std::fprintf(stderr, "switchyard-worker: unexpected argument %s; flags look like --model=DIR (see --help)\n",
+                 rest[1]);
+    return 2;
+  }
+  return switchyard::Main();
+}

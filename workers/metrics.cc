@@ -1,0 +1,90 @@
+#include "workers/metrics.h"
+
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+
+namespace switchyard {
+namespace {
+
+const prometheus::Histogram::BucketBoundaries kSeconds = {.0002, .0005, .001, .002, .005, .01, .02, .05,
+                                                          .1,    .2,    .5,   1,    2,    5,   10};
+
+struct HistogramRow {
+  const char* name;
+  const char* help;
+  prometheus::Histogram* WorkerMetrics::*member;
+};
+struct CounterRow {
+  const char* name;
+  const char* help;
+  prometheus::Counter* WorkerMetrics::*member;
+};
+struct GaugeRow {
+  const char* name;
+  const char* help;
+  prometheus::Gauge* WorkerMetrics::*member;
+};
+
+using M = WorkerMetrics;
+constexpr HistogramRow kHistograms[] = {
+    {"switchyard_worker_step_seconds", "One step on this worker.", &M::step_seconds},
+    {"switchyard_worker_attention_seconds", "Attention of a step, all layers.", &M::attention_seconds},
+    {"switchyard_worker_expert_seconds", "Expert FFNs of a step, all layers.", &M::expert_seconds},
+    {"switchyard_worker_exchange_seconds", "Exchanges of a step, waiting included.", &M::exchange_seconds},
+    {"switchyard_worker_head_seconds", "lm_head and sampling of a step.", &M::head_seconds},
+};
+constexpr CounterRow kCounters[] = {
+    {"switchyard_worker_rows_total", "Token rows computed.", &M::rows},
+    {"switchyard_worker_expert_rows_total", "Expert rows computed, all layers.", &M::expert_rows},
+    {"switchyard_worker_rows_sent_total", "Expert rows sent to other ranks.", &M::rows_sent},
+    {"switchyard_worker_rows_received_total", "Expert rows computed for other ranks.", &M::rows_received},
+    {"switchyard_worker_group_faults_total", "Epochs that ended by an error on this worker.", &M::group_faults},
+};
+constexpr GaugeRow kGauges[] = {
+    {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
+    {"switchyard_worker_kv_blocks", "Blocks of the KV cache.", &M::kv_blocks},
+    {"switchyard_worker_rank", "Rank in the group, -1 without one.", &M::rank},
+    {"switchyard_worker_group_epoch", "Epoch of the group.", &M::group_epoch},
+};
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry>()) {
+  for (const HistogramRow& row : kHistograms) {
+    this->*row.member =
+        &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add({}, kSeconds);
+  }
+  for (const CounterRow& row : kCounters) {
+    this->*row.member = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add({});
+  }
+  for (const GaugeRow& row : kGauges) {
+    this->*row.member = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add({});
+  }
+  rank->Set(-1);
+}
+
+int WorkerMetrics::Expose(const std::string& host, int port) {
+  try {  // civetweb throws when the address is taken
+    exposer_ = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", port), 1);
+    exposer_->RegisterCollectable(registry_);
+    const std::vector<int> ports = exposer_->GetListeningPorts();
+    return ports.empty() ? -1 : ports[0];
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+void WorkerMetrics::ObserveStep(const RankResult& result) {
+  step_seconds->Observe(result.timings.total_seconds);
+  attention_seconds->Observe(result.timings.attention_seconds);
+  expert_seconds->Observe(result.timings.expert_seconds);
+  exchange_seconds->Observe(result.timings.exchange_seconds);
+  head_seconds->Observe(result.timings.head_seconds);
+  rows->Increment(static_cast<double>(result.rows));
+  expert_rows->Increment(static_cast<double>(result.expert_rows));
+  rows_sent->Increment(static_cast<double>(result.rows_sent));
+  rows_received->Increment(static_cast<double>(result.rows_received));
+}
+
+}  // namespace switchyard

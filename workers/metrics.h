@@ -1,0 +1,44 @@
+// Every metric of a worker, in one table (metrics.cc).  Thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "prometheus/counter.h"
+#include "prometheus/exposer.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "scheduler/batching/step.h"
+
+namespace switchyard {
+
+class WorkerMetrics {
+ public:
+  WorkerMetrics();
+
+  // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
+  int Expose(const std::string& host, int port);
+  void ObserveStep(const RankResult& result);
+
+  prometheus::Histogram* step_seconds = nullptr;
+  prometheus::Histogram* attention_seconds = nullptr;
+  prometheus::Histogram* expert_seconds = nullptr;
+  prometheus::Histogram* exchange_seconds = nullptr;
+  prometheus::Histogram* head_seconds = nullptr;
+  prometheus::Counter* rows = nullptr;
+  prometheus::Counter* expert_rows = nullptr;
+  prometheus::Counter* rows_sent = nullptr;
+  prometheus::Counter* rows_received = nullptr;
+  prometheus::Gauge* weight_bytes = nullptr;
+  prometheus::Gauge* kv_blocks = nullptr;
+  prometheus::Gauge* rank = nullptr;
+  prometheus::Gauge* group_epoch = nullptr;
+  prometheus::Counter* group_faults = nullptr;
+
+ private:
+  std::shared_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+};
+
+}  // namespace switchyard

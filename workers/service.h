@@ -1,0 +1,47 @@
+// The worker's side of the link: registers with the server, takes its commands, answers; and the rendezvous store by
+// RPC.
+//
+// Three kinds of threads: gRPC's (messages in and out), one for heartbeats (so that a long step is not taken for a
+// death), and the caller of Run, on which everything of the Worker happens.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "workers/metrics.h"
+#include "workers/worker.h"
+
+namespace switchyard {
+
+struct LinkOptions {
+  std::string server;  // HOST:PORT
+  std::string join_token;
+  int local_index = -1;
+  std::string address;    // where the other ranks reach this worker
+  bool reconnect = true;  // when the link breaks: wait and register again (false: return)
+};
+
+// Serves until the server refuses this worker (its status), the link breaks for good, or Stop is called from a signal
+// (OK).  Blocks.
+class WorkerLink {
+ public:
+  WorkerLink(LinkOptions options, Worker* worker, WorkerMetrics* metrics);
+  ~WorkerLink();
+  absl::Status Run();
+  // Any thread.
+  void Stop();
+
+ private:
+  class Session;
+  absl::Status RunSession();
+
+  const LinkOptions options_;
+  Worker* const worker_;          // borrowed
+  WorkerMetrics* const metrics_;  // borrowed
+  absl::Mutex mu_;
+  std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mu_);  // shared with the thread that runs it
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace switchyard

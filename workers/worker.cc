@@ -1,0 +1,165 @@
+#include "workers/worker.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/gloo_communicator.h"
+#include "workers/model/families/family.h"
+#include "workers/model/memory_plan.h"
+#include "workers/model/params.h"
+#include "workers/process_stats.h"
+
+namespace switchyard {
+namespace {
+
+// Longest that a rank waits for the others in one step.  The server's limit for a step is longer.
+constexpr absl::Duration kStepDeadline = absl::Seconds(60);
+constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
+
+// Whether the checkpoint has every tensor that the model wants, in its shape: before anything is started.
+absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config, DType dtype) {
+  // A config of absurd sizes must not get as far as address space; what one rank needs is checked when its seat is
+  // known.
+  RETURN_IF_ERROR(CheckMemory(config, {dtype, 0, 0}, MachineMemoryBytes()));
+  RETURN_IF_ERROR(CheckMemory(config, {dtype, config.num_experts, 0}, kMostAddressSpace));
+  // The destinations are never touched, so they cost address space only.
+  std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
+  std::iota(all_experts.begin(), all_experts.end(), 0);
+  ModelWeights untouched = AllocateWeights(config, dtype, std::move(all_experts));
+  return BuildParams(config, *FindFamily(config.model_type), checkpoint, &untouched).status();
+}
+
+std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+
+}  // namespace
+
+Worker::Worker(WorkerOptions options, ModelConfig config, Checkpoint checkpoint)
+    // With one thread there is nobody to spin for.
+    : options_(std::move(options)),
+      config_(std::move(config)),
+      checkpoint_(std::move(checkpoint)),
+      pool_(options_.threads) {}
+
+Worker::~Worker() { Leave(); }
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
+  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(options.model_dir));
+  ASSIGN_OR_RETURN(const DType dtype, ServingDType(options.dtype, config, checkpoint));
+  RETURN_IF_ERROR(CheckTensors(checkpoint, config, dtype));
+  auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
+  worker->dtype_ = dtype;
+  worker->weights_hash_ = worker->checkpoint_.Hash();
+  return worker;
+}
+
+absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
+  if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world) return absl::OkStatus();
+  runner_.reset();
+  model_.reset();
+  LoadOptions load;
+  load.dtype = dtype_;
+  layout_ = ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config_.num_experts, 1)), seat.world);
+  const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
+  if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
+  const MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
+  RETURN_IF_ERROR(CheckMemory(config_, need, AvailableMemoryBytes()));
+  load.num_threads = options_.threads;
+  load.progress = std::move(progress);
+  const absl::Time start = absl::Now();
+  ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(checkpoint_, config_, std::move(load)));
+  weight_bytes_ = weights.bytes();
+  const int64_t context =
+      settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
+  ASSIGN_OR_RETURN(model_, Model::Create(config_, dtype_, std::move(weights), context));
+  loaded_rank_ = seat.rank;
+  loaded_world_ = seat.world;
+  LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights in ",
+          absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t context) const {
+  const int64_t one_sequence = KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
+  const int64_t available = AvailableMemoryBytes();
+  int64_t bytes = settings.kv_cache_bytes;
+  if (bytes == 0) {
+    // Enough for every slot at full length, or the share of the memory that is left.
+    const int64_t share = static_cast<int64_t>(options_.kv_memory_fraction * static_cast<double>(available));
+    bytes = std::min(one_sequence * settings.max_num_seqs, share);
+  } else if (bytes > available) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--kv_cache_bytes=", bytes, ": the machine has ", available, " bytes available"));
+  }
+  return bytes;
+}
+
+absl::Status Worker::MakeRunner(const EngineSettings& settings) {
+  if (runner_ != nullptr) return absl::OkStatus();
+  RunnerOptions options;
+  options.num_slots = settings.max_num_seqs;
+  options.block_size = settings.block_size;
+  options.max_rows = settings.max_batched_tokens;
+  options.context = model_->max_positions();
+  ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
+  ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), Stream::OnCpu(&pool_), options));
+  LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
+          Mib(runner_->cache_bytes()));
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
+  RETURN_IF_ERROR(Load(seat, settings, std::move(progress)));
+  RETURN_IF_ERROR(MakeRunner(settings));
+  {
+    absl::MutexLock lock(&mu_);
+    if (seat.epoch <= aborted_epoch_)
+      return absl::AbortedError(absl::StrCat("epoch ", seat.epoch, " was over before it began"));
+    forming_ = store;
+    forming_epoch_ = seat.epoch;
+  }
+  GlooGroupOptions group;
+  group.rank = seat.rank;
+  group.world = seat.world;
+  group.epoch = seat.epoch;
+  group.token = seat.token;
+  group.address = options_.address;
+  group.deadline = absl::Now() + seat.form_timeout;
+  absl::StatusOr<std::unique_ptr<Communicator>> comm = FormGlooGroup(group, store);
+  absl::MutexLock lock(&mu_);
+  forming_ = nullptr;
+  RETURN_IF_ERROR(comm.status());
+  if (seat.epoch <= aborted_epoch_)
+    return absl::AbortedError(absl::StrCat("epoch ", seat.epoch, " was aborted while it formed"));
+  comm_ = *std::move(comm);
+  return runner_->SetGroup(comm_.get(), &layout_);
+}
+
+absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (comm_ == nullptr) return absl::FailedPreconditionError("no group");
+  }
+  return runner_->Execute(head, part, absl::Now() + kStepDeadline);
+}
+
+void Worker::Leave() {
+  std::unique_ptr<Communicator> gone;
+  absl::MutexLock lock(&mu_);
+  gone = std::move(comm_);
+  if (gone != nullptr) gone->Abort("this rank leaves the group");
+}
+
+void Worker::Abort(int64_t epoch, const std::string& reason) {
+  absl::MutexLock lock(&mu_);
+  aborted_epoch_ = std::max(aborted_epoch_, epoch);
+  if (forming_ != nullptr && forming_epoch_ <= epoch) forming_->CancelWaits(reason);
+  if (comm_ != nullptr && forming_epoch_ <= epoch) comm_->Abort(reason);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,110 @@
+// A worker without its network: the model, its place in a group, and the steps that it runs.
+//
+//   Open (checks the checkpoint, loads nothing) → Join (loads what its seat holds, forms the group) → Execute … → Leave
+//
+// Join, Execute and Leave belong to one thread, the worker's; Abort may come from any thread and frees whoever waits
+// for a peer.  Weights stay loaded between epochs: a survivor that keeps its seat joins in milliseconds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "scheduler/batching/step.h"
+#include "workers/comm/communicator.h"
+#include "workers/comm/rendezvous_store.h"
+#include "workers/model/config.h"
+#include "workers/model/loader.h"
+#include "workers/model/model.h"
+#include "workers/model/model_runner.h"
+#include "workers/model/safetensors.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+struct WorkerOptions {
+  std::string model_dir;
+  std::string dtype = "auto";  // or fp32, bf16, fp16, fp64
+  int threads = 1;
+  std::string address = "127.0.0.1";  // where the other ranks reach it
+  double kv_memory_fraction = 0.25;  // of the memory that is available when the weights are loaded, if no size is given
+};
+
+// What the server's flags say; they come with the registration.
+struct EngineSettings {
+  int32_t block_size = 16;
+  int64_t kv_cache_bytes = 0;  // 0 = the worker decides
+  int32_t max_num_seqs = 1;
+  int32_t max_batched_tokens = 1;
+  int32_t max_model_len = 0;  // 0 = the model's context
+};
+
+struct Seat {
+  int64_t epoch = 0;
+  int rank = 0;
+  int world = 1;
+  std::string token;  // the group's secret
+  absl::Duration form_timeout = absl::Seconds(30);
+};
+
+class Worker {
+ public:
+  // Called while weights load, about four times a second; false stops.
+  using Progress = absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)>;
+
+  // Reads config and headers.  Errors are the model's (InvalidArgument, NotFound, Unimplemented …) or the options'.
+  static absl::StatusOr<std::unique_ptr<Worker>> Open(WorkerOptions options);
+  ~Worker();
+
+  const ModelConfig& config() const { return config_; }
+  DType dtype() const { return dtype_; }
+  const std::string& weights_hash() const { return weights_hash_; }
+
+  // Takes the seat: loads weights if this seat's are not there, makes the KV cache, meets the others.  Blocks.
+  //   Unavailable/Aborted: the group did not form (others' fault; wait for the next seat).  Others: this worker cannot
+  //   serve.
+  absl::Status Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress);
+  int32_t num_kv_blocks() const { return runner_->num_blocks(); }
+  int64_t weight_bytes() const { return weight_bytes_; }
+
+  // One step; blocks.  An error ends the epoch for this rank: Leave follows.
+  absl::StatusOr<RankResult> Execute(const StepPlan& head, const RankPlan& part);
+  // Drops the group; the weights stay.
+  void Leave();
+  // Ends the communication of that epoch, now or when it forms.  Any thread.
+  void Abort(int64_t epoch, const std::string& reason);
+
+ private:
+  explicit Worker(WorkerOptions options, ModelConfig config, Checkpoint checkpoint);
+  absl::Status Load(const Seat& seat, const EngineSettings& settings, Progress progress);
+  absl::Status MakeRunner(const EngineSettings& settings);
+  absl::StatusOr<int64_t> KvBytes(const EngineSettings& settings, int64_t context) const;
+
+  const WorkerOptions options_;
+  const ModelConfig config_;
+  Checkpoint checkpoint_;
+  DType dtype_ = DType::kF32;
+  std::string weights_hash_;
+  ThreadPool pool_;
+  int64_t weight_bytes_ = 0;
+  int loaded_rank_ = -1;
+  int loaded_world_ = 0;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ModelRunner> runner_;
+  ExpertLayout layout_;  // the runner borrows it
+
+  absl::Mutex mu_;
+  std::unique_ptr<Communicator> comm_ ABSL_GUARDED_BY(mu_);  // replaced by the worker's thread only
+  RendezvousStore* forming_ ABSL_GUARDED_BY(mu_) = nullptr;  // while Join meets the others
+  int64_t forming_epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t aborted_epoch_ ABSL_GUARDED_BY(mu_) = 0;  // epochs up to here are over
+};
+
+}  // namespace switchyard
