@@ -7,6 +7,7 @@ namespace switchyard {
 namespace {
 
 constexpr size_t kMaxQuotedBytes = 64;
+constexpr size_t kMaxReasonBytes = 200;
 
 std::string Describe(const nlohmann::json* value) {
   if (value == nullptr) return "nothing";
@@ -24,6 +25,17 @@ std::string Describe(const nlohmann::json* value) {
 std::string Quoted(absl::string_view text) {
   const bool cut = text.size() > kMaxQuotedBytes;
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)), cut ? "\"..." : "\"");
+}
+
+absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view name) {
+  try {
+    // With exceptions, since only they tell where the text is wrong.
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    // The library quotes what it read last, which may be long and no UTF-8.
+    const absl::string_view reason = absl::string_view(error.what()).substr(0, kMaxReasonBytes);
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not JSON: ", absl::Utf8SafeCHexEscape(reason)));
+  }
 }
 
 Field Field::operator[](absl::string_view key) const {

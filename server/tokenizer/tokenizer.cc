@@ -30,13 +30,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::
 }
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromJson(absl::string_view json, absl::string_view name) {
-  nlohmann::json document;
-  try {
-    // With exceptions, since only they tell where the text is wrong.
-    document = nlohmann::json::parse(json.begin(), json.end());
-  } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": not JSON: ", error.what()));
-  }
+  ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(json, name));
   return Build(Field(&document, name));
 }
 

@@ -40,7 +40,7 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromJson(absl::string_view json,
                                                                    absl::string_view name = "tokenizer.json");
 
-  // InvalidArgument: not UTF-8 (with the byte's offset), or too long (with limit and length).  Cancelled: the hook said so.
+  // InvalidArgument: text is not UTF-8 (with the byte's offset), or too long (with limit and length).  Cancelled: the hook said so.
   // ResourceExhausted: a regex of the file backtracked beyond its limit on this text.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options = {}) const;
 
