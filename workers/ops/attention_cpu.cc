@@ -15,9 +15,10 @@ constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
 // From so many rows on a tile is widened once into scratch; below, each row reads the cache itself.
 constexpr int64_t kWidenRows = 5;
 
-// out[r][c] = q[r] · k[c].  `whole` vectors, then `rest` elements.
+// scores[r][c] = q[r] · k[c], 16 of them at a time.
 template <int kRows, int kKeys, class Acc, class Key>
 SY_INLINE void Dots(const Acc* q, int64_t q_stride, const Key* const* k, int64_t dim, Acc* scores) {
+  static_assert(kRows * kKeys == 16);
   constexpr int kN = Lanes<Acc>::kCount;
   VecT<Acc> sum[kRows][kKeys] = {};
   int64_t d = 0;
@@ -35,47 +36,9 @@ SY_INLINE void Dots(const Acc* q, int64_t q_stride, const Key* const* k, int64_t
       for (int r = 0; r < kRows; ++r) sum[r][c] = Fma(Load(q + r * q_stride + d), key, sum[r][c]);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kKeys; ++c) scores[r * kTile + c] = SumLanes(sum[r][c]);
-  }
-}
-
-// out[r][0, kVecs vectors) = out[r] · decay[r] + Σ_{c in [lo, hi)} p[r][c] · v[c], c rising.  n: elements of the last
-// vector that exist in v.
-template <int kRows, int kVecs, class Acc, class Value>
-SY_INLINE void AddValues(const Acc* p, const Value* const* v, int64_t d, int64_t n, int64_t lo, int64_t hi,
-                         const Acc* decay, Acc* out, int64_t out_stride) {
-  constexpr int kN = Lanes<Acc>::kCount;
-  VecT<Acc> sum[kRows][kVecs];
-  for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kVecs; ++i) sum[r][i] = Load(out + r * out_stride + d + i * kN) * decay[r];
-  }
-  for (int64_t c = lo; c < hi; ++c) {
-    VecT<Acc> value[kVecs];
-    for (int i = 0; i + 1 < kVecs; ++i) value[i] = Load(v[c] + d + i * kN);
-    value[kVecs - 1] = LoadPart(v[c] + d + (kVecs - 1) * kN, n);
-    for (int r = 0; r < kRows; ++r) {
-      const VecT<Acc> weight = Splat(p[r * kTile + c]);
-      for (int i = 0; i < kVecs; ++i) sum[r][i] = Fma(weight, value[i], sum[r][i]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int i = 0; i < kVecs; ++i) Store(sum[r][i], out + r * out_stride + d + i * kN);
-  }
-}
-
-// All of D, kVecs vectors at a time.
-template <int kRows, int kVecs, class Acc, class Value>
-SY_INLINE void AddTile(const Acc* p, const Value* const* v, int64_t dim, int64_t lo, int64_t hi, const Acc* decay,
-                       Acc* out, int64_t out_stride) {
-  constexpr int kN = Lanes<Acc>::kCount;
-  int64_t d = 0;
-  for (; d + kVecs * kN <= dim; d += kVecs * kN) {
-    AddValues<kRows, kVecs>(p, v, d, kN, lo, hi, decay, out, out_stride);
-  }
-  for (; d < dim; d += kN) {
-    AddValues<kRows, 1>(p, v, d, dim - d < kN ? dim - d : kN, lo, hi, decay, out, out_stride);
-  }
+  Acc sums[16];
+  SumLanesOfEach(&sum[0][0], sums);
+  for (int r = 0; r < kRows; ++r) __builtin_memcpy(scores + r * kTile, sums + r * kKeys, kKeys * sizeof(Acc));
 }
 
 // A row's view of a tile: keys [lo, hi) of its kTile.
@@ -84,6 +47,47 @@ struct Visible {
   bool none() const { return lo >= hi; }
   bool all() const { return lo == 0 && hi == kTile; }
 };
+
+// What AddTile changes: some rows' outputs, by their probabilities and their decay.
+template <class Acc>
+struct RowBlock {
+  const Acc* p;  // [rows, kTile]
+  const Acc* decay;
+  Acc* out;  // [rows, stride]
+  int64_t stride;
+};
+
+// out[r][d, d + kVecs vectors) = out[r] · decay[r] + Σ p[r][c] · v[c] over the keys seen, c rising.  n: elements of the
+// last vector that exist in v.
+template <int kRows, int kVecs, class Acc, class Value>
+SY_INLINE void AddValues(const RowBlock<Acc>& rows, const Value* const* v, Visible seen, int64_t d, int64_t n) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  VecT<Acc> sum[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kVecs; ++i) sum[r][i] = Load(rows.out + r * rows.stride + d + i * kN) * rows.decay[r];
+  }
+  for (int64_t c = seen.lo; c < seen.hi; ++c) {
+    VecT<Acc> value[kVecs];
+    for (int i = 0; i + 1 < kVecs; ++i) value[i] = Load(v[c] + d + i * kN);
+    value[kVecs - 1] = LoadPart(v[c] + d + (kVecs - 1) * kN, n);
+    for (int r = 0; r < kRows; ++r) {
+      const VecT<Acc> weight = Splat(rows.p[r * kTile + c]);
+      for (int i = 0; i < kVecs; ++i) sum[r][i] = Fma(weight, value[i], sum[r][i]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kVecs; ++i) Store(sum[r][i], rows.out + r * rows.stride + d + i * kN);
+  }
+}
+
+// All of D, kVecs vectors at a time.
+template <int kRows, int kVecs, class Acc, class Value>
+SY_INLINE void AddTile(const RowBlock<Acc>& rows, const Value* const* v, Visible seen, int64_t dim) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  int64_t d = 0;
+  for (; d + kVecs * kN <= dim; d += kVecs * kN) AddValues<kRows, kVecs>(rows, v, seen, d, kN);
+  for (; d < dim; d += kN) AddValues<kRows, 1>(rows, v, seen, d, dim - d < kN ? dim - d : kN);
+}
 
 template <class Elem>
 class Task {
@@ -112,6 +116,7 @@ class Task {
       const int64_t begin = first_key > tile ? first_key - tile : 0;
       const int64_t end = last_pos + 1 - tile < kTile ? last_pos + 1 - tile : kTile;
       FindKeys(tile, begin, end);
+      for (int64_t pos = tile + kTile; pos < tile + 2 * kTile && pos <= last_pos; ++pos) Prefetch(pos);
       if (rows_ >= kWidenRows && sizeof(Elem) < sizeof(AccType)) {
         Widen(begin, end);
         RunTile<AccType>(tile, wide_keys_, wide_values_, layout_.padded_dim);
@@ -150,6 +155,16 @@ class Task {
     for (int64_t c = end; c < kTile; ++c) keys_[c] = keys_[begin], values_[c] = values_[begin];
   }
 
+  // Asks for the key and value at `pos`.  The cache's blocks are scattered, so the processor cannot guess what is next;
+  // at long contexts a decode would wait for memory at each block.
+  SY_INLINE void Prefetch(int64_t pos) const {
+    const int64_t at = t_.block_table[pos / t_.block_size] * t_.block_stride + pos % t_.block_size * t_.head_dim;
+    for (int64_t d = 0; d < t_.head_dim; d += 64 / static_cast<int64_t>(sizeof(Elem))) {
+      __builtin_prefetch(static_cast<const Elem*>(t_.k) + at + d, 0, 2);
+      __builtin_prefetch(static_cast<const Elem*>(t_.v) + at + d, 0, 2);
+    }
+  }
+
   void Widen(int64_t begin, int64_t end) {
     for (int64_t c = 0; c < kTile; ++c) {
       const int64_t from = c < begin || c >= end ? begin : c;
@@ -178,7 +193,7 @@ class Task {
     for (; r + 4 <= rows_; r += 4) {
       // Positions rise with r, so the first and the last row speak for those between.
       if (SeenBy(r, tile).all() && SeenBy(r + 3, tile).all()) {
-        AddTile<4, 4>(scores_ + r * kTile, values, dim, 0, kTile, decay_ + r, RowOut(r), layout_.padded_dim);
+        AddTile<4, 4>(Block(r), values, {.lo = 0, .hi = kTile}, dim);
       } else {
         for (int i = 0; i < 4; ++i) AddRow(r + i, SeenBy(r + i, tile), values, dim);
       }
@@ -194,7 +209,7 @@ class Task {
       for (int64_t c = 0; c < kTile; c += 4) Dots<4, 4>(q_ + r * stride, stride, keys + c, dim, scores_ + r * kTile + c);
     }
     for (; r < rows_; ++r) {
-      for (int64_t c = 0; c < kTile; c += 8) Dots<1, 8>(q_ + r * stride, stride, keys + c, dim, scores_ + r * kTile + c);
+      for (int64_t c = 0; c < kTile; c += 16) Dots<1, 16>(q_ + r * stride, stride, keys + c, dim, scores_ + r * kTile + c);
     }
   }
 
@@ -224,12 +239,13 @@ class Task {
 
   template <class Value>
   void AddRow(int64_t r, Visible seen, const Value* const* values, int64_t dim) {
-    if (seen.none()) return;
-    AddTile<1, 8>(scores_ + r * kTile, values, dim, seen.lo, seen.hi, decay_ + r, RowOut(r),
-                  layout_.padded_dim);
+    if (!seen.none()) AddTile<1, 8>(Block(r), values, seen, dim);
   }
 
-  AccType* RowOut(int64_t r) { return out_ + r * layout_.padded_dim; }
+  AccType* RowOut(int64_t r) const { return out_ + r * layout_.padded_dim; }
+  RowBlock<AccType> Block(int64_t r) const {
+    return {.p = scores_ + r * kTile, .decay = decay_ + r, .out = RowOut(r), .stride = layout_.padded_dim};
+  }
 
   void StoreOutputs() {
     for (int64_t r = 0; r < rows_; ++r) {

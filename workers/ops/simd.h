@@ -182,6 +182,33 @@ SY_INLINE float SumLanes(F32x16 x) {
 SY_INLINE double SumLanes(F64x8 x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
+
+// sums[i] = SumLanes(x[i]) of 16 vectors, the same bits: with AVX-512 all 16 are halved side by side.
+SY_INLINE void SumLanesOfEach(const F32x16* x, float* sums) {
+#if defined(__AVX512F__)
+  __m512 a[8], b[4], c[2];
+  for (int i = 0; i < 8; ++i) {
+    a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[i], x[i + 8], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 8], 0xee));
+  }
+  for (int i = 0; i < 4; ++i) {
+    b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd));
+  }
+  for (int i = 0; i < 2; ++i) {
+    const __m512d low = _mm512_castps_pd(b[i]), high = _mm512_castps_pd(b[i + 2]);
+    c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+  }
+  const __m512 d = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
+  // Quarters now stand for vectors 0, 8, 4, 12 and on, in each 0, 2, 1, 3.
+  const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+  _mm512_storeu_ps(sums, _mm512_permutexvar_ps(order, d));
+#else
+  for (int i = 0; i < 16; ++i) sums[i] = SumLanes(x[i]);
+#endif
+}
+SY_INLINE void SumLanesOfEach(const F64x8* x, double* sums) {
+  for (int i = 0; i < 16; ++i) sums[i] = SumLanes(x[i]);
+}
+
 template <class Vec>
 SY_INLINE auto MaxLanes(Vec x) {
   auto best = x[0];
