@@ -1,0 +1,222 @@
+// The MoE layer against its definition, and the same bits on any number of ranks, chunks and replicas.
+#include "workers/moe/moe_layer.h"
+
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/moe/moe_test_model.h"
+
+namespace switchyard {
+namespace {
+
+using test::Backend;
+using test::MoeResult;
+using test::MoeRun;
+using test::MoeShape;
+using test::MoeTestModel;
+
+MoeRun Alone(const MoeShape& shape, int64_t rows) {
+  return {.layout = ExpertLayout::Contiguous(shape.num_experts, 1), .rank_rows = {rows}};
+}
+
+std::string Name(const MoeShape& shape) {
+  return absl::StrCat(DTypeName(shape.dtype), "_E", shape.num_experts, "_K", shape.top_k, shape.shared_ffn > 0 ? "_shared" : "",
+                      shape.shared_gate ? "" : "_ungated", shape.renormalize ? "" : "_raw");
+}
+
+class MoeReferenceTest : public testing::TestWithParam<MoeShape> {};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, MoeReferenceTest,
+                         testing::Values(MoeShape{.dtype = DType::kF32}, MoeShape{.dtype = DType::kF64},
+                                         MoeShape{.dtype = DType::kBf16}, MoeShape{.dtype = DType::kF16},
+                                         MoeShape{.num_experts = 5, .top_k = 1},
+                                         MoeShape{.num_experts = 16, .top_k = 8, .renormalize = false},
+                                         MoeShape{.shared_ffn = 80, .renormalize = false},
+                                         MoeShape{.shared_ffn = 80, .shared_gate = false, .dtype = DType::kF64}),
+                         [](const auto& i) { return Name(i.param); });
+
+TEST_P(MoeReferenceTest, IsTheDefinition) {
+  const MoeShape& shape = GetParam();
+  const MoeTestModel model(shape);
+  const Tensor x = model.RandomRows(17, 3);
+  const Tensor residual = model.RandomResidual(17, 4);
+  const auto result = RunMoe(model, Alone(shape, 17), x, residual);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::vector<double> expected = model.Naive(x, residual);
+  const double tolerance = shape.dtype == DType::kF64    ? 1e-12
+                           : shape.dtype == DType::kF32  ? 1e-5
+                           : shape.dtype == DType::kBf16 ? 4e-2
+                                                         : 5e-3;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    double actual;
+    if (shape.dtype == DType::kF64) {
+      std::memcpy(&actual, result->residual.data() + i * 8, 8);
+    } else {
+      float value;
+      std::memcpy(&value, result->residual.data() + i * 4, 4);
+      actual = value;
+    }
+    ASSERT_NEAR(actual, expected[i], tolerance * (1 + std::abs(expected[i]))) << "element " << i;
+  }
+}
+
+struct Spread {
+  Backend backend = Backend::kLocal;
+  MoeShape shape;
+  std::vector<int64_t> rank_rows;
+  int micro_batches = 1;
+};
+
+std::string SpreadName(const Spread& s) {
+  std::string name = absl::StrCat(test::BackendName(s.backend), "_", Name(s.shape), "_rows");
+  for (const int64_t rows : s.rank_rows) absl::StrAppend(&name, "_", rows);
+  return absl::StrCat(name, "_micro", s.micro_batches);
+}
+
+class MoeSamenessTest : public testing::TestWithParam<Spread> {};
+
+std::vector<Spread> Spreads() {
+  std::vector<Spread> spreads;
+  const std::vector<std::vector<int64_t>> rows = {{9, 8}, {0, 17}, {5, 7, 5}, {17, 0, 0}, {4, 6, 0, 7}, {3, 3, 3, 3, 3, 2}};
+  const std::vector<MoeShape> shapes = {
+      {.num_experts = 8, .top_k = 2, .dtype = DType::kBf16}, {.num_experts = 5, .top_k = 3, .dtype = DType::kF32},
+      {.num_experts = 2, .top_k = 1, .dtype = DType::kF64},  {.num_experts = 16, .top_k = 8, .dtype = DType::kBf16},
+      {.num_experts = 7, .top_k = 4, .shared_ffn = 32, .renormalize = false, .dtype = DType::kF32},
+      {.num_experts = 4, .top_k = 2, .shared_ffn = 32, .dtype = DType::kF16}};
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      for (const int micro_batches : {1, 2, 5}) {
+        spreads.push_back({Backend::kLocal, shapes[s], rows[r], micro_batches});
+        if ((r + s + micro_batches) % 6 == 0) spreads.push_back({Backend::kGloo, shapes[s], rows[r], micro_batches});
+      }
+    }
+  }
+  return spreads;
+}
+
+INSTANTIATE_TEST_SUITE_P(Spreads, MoeSamenessTest, testing::ValuesIn(Spreads()),
+                         [](const auto& i) { return SpreadName(i.param); });
+
+TEST_P(MoeSamenessTest, TheBitsOfOneRank) {
+  const Spread& spread = GetParam();
+  const MoeTestModel model(spread.shape);
+  const Tensor x = model.RandomRows(17, 5);
+  const Tensor residual = model.RandomResidual(17, 6);
+  const auto alone = RunMoe(model, Alone(spread.shape, 17), x, residual, 3);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  const int world = static_cast<int>(spread.rank_rows.size());
+  const MoeRun run{.backend = spread.backend,
+                   .layout = ExpertLayout::Contiguous(spread.shape.num_experts, world),
+                   .rank_rows = spread.rank_rows,
+                   .micro_batches = spread.micro_batches};
+  const auto result = RunMoe(model, run, x, residual, 3);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->residual == alone->residual);
+  for (const uint64_t ledger : result->ledgers) EXPECT_EQ(ledger, result->ledgers[0]);
+
+  // What was exchanged is what routing says.
+  int64_t sent = 0, received = 0, computed = 0;
+  std::vector<int64_t> counts(alone->stats[0].expert_counts.size(), 0);
+  for (const MoeStats& stats : result->stats) {
+    sent += stats.rows_sent;
+    received += stats.rows_received;
+    computed += stats.expert_rows;
+    EXPECT_LE(stats.hidden_rows_sent, stats.rows_sent);
+    ASSERT_EQ(stats.expert_counts.size(), counts.size());
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += stats.expert_counts[i];
+  }
+  EXPECT_EQ(sent, received);
+  EXPECT_EQ(computed, 3 * 17 * spread.shape.top_k);
+  EXPECT_EQ(counts, alone->stats[0].expert_counts);
+  EXPECT_EQ(alone->stats[0].rows_sent, 0);
+  EXPECT_EQ(alone->stats[0].bytes_sent, 0);
+}
+
+TEST(MoeLayerTest, OneExpertTakesAll) {
+  const MoeShape shape{.num_experts = 6, .top_k = 1};
+  MoeTestModel model(shape);
+  model.FavourExpert(4);  // on the last of three ranks
+  const Tensor x = model.RandomRows(30, 7);
+  const Tensor residual = model.RandomResidual(30, 8);
+  const auto alone = RunMoe(model, Alone(shape, 30), x, residual);
+  const auto spread = RunMoe(model, {.layout = ExpertLayout::Contiguous(6, 3), .rank_rows = {10, 10, 10}}, x, residual);
+  ASSERT_TRUE(alone.ok() && spread.ok());
+  EXPECT_TRUE(alone->residual == spread->residual);
+  EXPECT_EQ(spread->stats[0].rows_sent, 10);
+  EXPECT_EQ(spread->stats[2].rows_sent, 0);
+  EXPECT_EQ(spread->stats[2].rows_received, 20);
+  EXPECT_EQ(spread->stats[2].expert_rows, 30);
+  EXPECT_EQ(spread->stats[1].expert_rows, 0);
+  EXPECT_THAT(alone->stats[0].expert_counts, testing::ElementsAre(0, 0, 0, 0, 30, 0));
+}
+
+TEST(MoeLayerTest, ATokenTravelsOncePerRank) {
+  const MoeShape shape{.num_experts = 8, .top_k = 8};  // every token wants every expert
+  const MoeTestModel model(shape);
+  const Tensor x = model.RandomRows(12, 9);
+  const Tensor residual = model.RandomResidual(12, 10);
+  const auto result = RunMoe(model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {8, 4}}, x, residual);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->stats[0].rows_sent, 8 * 4);
+  EXPECT_EQ(result->stats[0].hidden_rows_sent, 8);
+  EXPECT_EQ(result->stats[1].rows_sent, 4 * 4);
+  EXPECT_EQ(result->stats[1].hidden_rows_sent, 4);
+}
+
+TEST(MoeLayerTest, ReplicasDoNotChangeBits) {
+  const MoeShape shape{.num_experts = 6, .top_k = 3, .dtype = DType::kBf16};
+  const MoeTestModel model(shape);
+  const Tensor x = model.RandomRows(20, 11);
+  const Tensor residual = model.RandomResidual(20, 12);
+  const auto alone = RunMoe(model, Alone(shape, 20), x, residual);
+  ASSERT_TRUE(alone.ok());
+  // Out of order, experts 1 and 4 twice, expert 2 everywhere.
+  const std::vector<std::vector<int32_t>> residents = {{2, 0, 1}, {4, 2, 3}, {1, 5, 2, 4}};
+  for (const int micro_batches : {1, 3}) {
+    const auto result = RunMoe(model,
+                               {.layout = ExpertLayout::FromResidents(6, residents, 1),
+                                .rank_rows = {9, 4, 7},
+                                .micro_batches = micro_batches},
+                               x, residual);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->residual == alone->residual);
+  }
+}
+
+TEST(MoeLayerTest, NoRowsAnywhere) {
+  const MoeShape shape{.shared_ffn = 16};
+  const MoeTestModel model(shape);
+  const Tensor x = model.RandomRows(0, 1);
+  const Tensor residual = model.RandomResidual(0, 1);
+  const auto result = RunMoe(model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {0, 0}, .micro_batches = 2}, x, residual);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->stats[0].expert_rows, 0);
+}
+
+// Rows of several hundred KB cross the boundary of posted buffers.
+TEST(MoeLayerTest, ManyRowsOverGloo) {
+  const MoeShape shape{.hidden = 512, .ffn = 32, .num_experts = 9, .top_k = 4, .dtype = DType::kBf16};
+  const MoeTestModel model(shape);
+  const Tensor x = model.RandomRows(700, 13);
+  const Tensor residual = model.RandomResidual(700, 14);
+  const auto alone = RunMoe(model, Alone(shape, 700), x, residual, 2);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  for (const int micro_batches : {1, 4}) {
+    const auto result = RunMoe(model,
+                               {.backend = Backend::kGloo,
+                                .layout = ExpertLayout::Contiguous(9, 2),
+                                .rank_rows = {500, 200},
+                                .micro_batches = micro_batches},
+                               x, residual, 2);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->residual == alone->residual);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,200 @@
+#include "tests/workers/moe/moe_test_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard::test {
+namespace {
+
+double NextValue(uint32_t* state) {  // in [-1, 1)
+  *state = *state * 1664525u + 1013904223u;
+  return static_cast<double>(*state >> 8) / (1 << 23) - 1.0;
+}
+
+double GetElement(const TensorView& view, int64_t i) {
+  return VisitDType(view.dtype(), [&]<class Elem>() { return static_cast<double>(static_cast<Acc<Elem>>(view.data<Elem>()[i])); });
+}
+
+void SetElement(const TensorView& view, int64_t i, double value) {
+  VisitDType(view.dtype(), [&]<class Elem>() { view.data<Elem>()[i] = static_cast<Elem>(static_cast<Acc<Elem>>(value)); });
+}
+
+Tensor RandomTensor(DType dtype, int64_t rows, int64_t width, double scale, uint32_t seed) {
+  Tensor tensor(dtype, {rows, width});
+  uint32_t state = seed * 2654435761u + 12345u;
+  for (int64_t i = 0; i < rows * width; ++i) SetElement(tensor, i, scale * NextValue(&state));
+  return tensor;
+}
+
+}  // namespace
+
+MoeTestModel::MoeTestModel(const MoeShape& shape, uint32_t seed) : shape_(shape), state_(seed) {
+  const double in = 1.5 / std::sqrt(static_cast<double>(shape.hidden));
+  router_ = RandomMatrix(shape.num_experts, shape.hidden, false, 3 * in);
+  for (int e = 0; e < shape.num_experts; ++e) {
+    gate_up_.push_back(RandomMatrix(2 * shape.ffn, shape.hidden, true, in));
+    down_.push_back(RandomMatrix(shape.hidden, shape.ffn, false, 1.5 / std::sqrt(static_cast<double>(shape.ffn))));
+  }
+  if (shape.shared_ffn > 0) {
+    shared_gate_up_ = RandomMatrix(2 * shape.shared_ffn, shape.hidden, true, in);
+    shared_down_ = RandomMatrix(shape.hidden, shape.shared_ffn, false, in);
+    shared_gate_ = RandomMatrix(1, shape.hidden, false, in);
+  }
+}
+
+MoeTestModel::Matrix MoeTestModel::RandomMatrix(int64_t n, int64_t k, bool gated, double scale) {
+  Matrix matrix;
+  matrix.n = n;
+  matrix.k = k;
+  matrix.values.resize(n * k);
+  for (double& value : matrix.values) value = scale * NextValue(&state_);
+  Pack(&matrix, gated);
+  return matrix;
+}
+
+void MoeTestModel::Pack(Matrix* matrix, bool gated) const {
+  Tensor rows(shape_.dtype, {matrix->n, matrix->k});
+  for (int64_t i = 0; i < matrix->n * matrix->k; ++i) {
+    SetElement(rows, i, matrix->values[i]);
+    matrix->values[i] = GetElement(rows, i);
+  }
+  matrix->weight = Weight({.n = matrix->n,
+                           .k = matrix->k,
+                           .dtype = shape_.dtype,
+                           .layout = gated ? WeightLayout::kGatedPanels : WeightLayout::kPanels});
+  SY_CHECK_OK(matrix->weight.PackRows(0, rows));
+}
+
+void MoeTestModel::FavourExpert(int expert) {
+  // The rows of RandomRows end in a large constant: see there.
+  for (int e = 0; e < shape_.num_experts; ++e) router_.values[(e + 1) * shape_.hidden - 1] = e == expert ? 20.0 : 0.0;
+  Pack(&router_, false);
+}
+
+MoeLayer MoeTestModel::LayerOf(const ExpertLayout& layout, int rank) const {
+  MoeLayer layer;
+  layer.desc = {.hidden = shape_.hidden,
+                .expert_ffn = shape_.ffn,
+                .shared_ffn = shape_.shared_ffn,
+                .dtype = shape_.dtype,
+                .router = {.top_k = shape_.top_k, .renormalize = shape_.renormalize}};
+  layer.weights.router = &router_.weight;
+  for (const int32_t expert : layout.Residents(rank)) {
+    layer.weights.gate_up.push_back(&gate_up_[expert].weight);
+    layer.weights.down.push_back(&down_[expert].weight);
+  }
+  if (shape_.shared_ffn > 0) {
+    layer.weights.shared_gate_up = &shared_gate_up_.weight;
+    layer.weights.shared_down = &shared_down_.weight;
+    if (shape_.shared_gate) layer.weights.shared_gate = &shared_gate_.weight;
+  }
+  return layer;
+}
+
+Tensor MoeTestModel::RandomRows(int64_t rows, uint32_t seed) const {
+  Tensor x = RandomTensor(shape_.dtype, rows, shape_.hidden, 1.0, seed);
+  for (int64_t t = 0; t < rows; ++t) SetElement(x, (t + 1) * shape_.hidden - 1, 1.0);
+  return x;
+}
+
+Tensor MoeTestModel::RandomResidual(int64_t rows, uint32_t seed) const {
+  return RandomTensor(AccDType(shape_.dtype), rows, shape_.hidden, 1.0, seed);
+}
+
+std::vector<double> MoeTestModel::NaiveFfn(const Matrix& gate_up, const Matrix& down, const std::vector<double>& x) const {
+  const int64_t ffn = down.k;
+  std::vector<double> hidden(ffn), y(down.n, 0.0);
+  for (int64_t f = 0; f < ffn; ++f) {
+    double gate = 0, up = 0;
+    for (int64_t i = 0; i < gate_up.k; ++i) {
+      gate += gate_up.values[f * gate_up.k + i] * x[i];
+      up += gate_up.values[(ffn + f) * gate_up.k + i] * x[i];
+    }
+    hidden[f] = gate / (1 + std::exp(-gate)) * up;
+  }
+  for (int64_t h = 0; h < down.n; ++h) {
+    for (int64_t f = 0; f < ffn; ++f) y[h] += down.values[h * ffn + f] * hidden[f];
+  }
+  return y;
+}
+
+std::vector<double> MoeTestModel::Naive(const TensorView& x, const TensorView& residual) const {
+  const int64_t hidden = shape_.hidden;
+  std::vector<double> out(x.dim(0) * hidden);
+  for (int64_t i = 0; i < x.dim(0) * hidden; ++i) out[i] = GetElement(residual, i);
+  for (int64_t t = 0; t < x.dim(0); ++t) {
+    std::vector<double> row(hidden), score(shape_.num_experts, 0.0);
+    for (int64_t h = 0; h < hidden; ++h) row[h] = GetElement(x, t * hidden + h);
+    double total = 0;
+    for (int e = 0; e < shape_.num_experts; ++e) {
+      for (int64_t h = 0; h < hidden; ++h) score[e] += router_.values[e * hidden + h] * row[h];
+    }
+    const double largest = *std::max_element(score.begin(), score.end());
+    for (double& s : score) total += s = std::exp(s - largest);
+    std::vector<int> order(shape_.num_experts);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return score[a] > score[b]; });
+    order.resize(shape_.top_k);
+    double chosen = 0;
+    for (const int e : order) chosen += score[e];
+    for (const int e : order) {
+      const std::vector<double> y = NaiveFfn(gate_up_[e], down_[e], row);
+      const double weight = score[e] / (shape_.renormalize ? chosen : total);
+      for (int64_t h = 0; h < hidden; ++h) out[t * hidden + h] += weight * y[h];
+    }
+    if (shape_.shared_ffn > 0) {
+      const std::vector<double> y = NaiveFfn(shared_gate_up_, shared_down_, row);
+      double logit = 0;
+      for (int64_t h = 0; h < hidden; ++h) logit += shared_gate_.values[h] * row[h];
+      const double weight = shape_.shared_gate ? 1 / (1 + std::exp(-logit)) : 1.0;
+      for (int64_t h = 0; h < hidden; ++h) out[t * hidden + h] += weight * y[h];
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, const TensorView& x,
+                                 const TensorView& residual, int repeats) {
+  const int world = run.layout.num_ranks();
+  SY_CHECK_EQ(world, static_cast<int>(run.rank_rows.size()));
+  SY_CHECK_EQ(std::accumulate(run.rank_rows.begin(), run.rank_rows.end(), int64_t{0}), x.dim(0));
+  const MoeSchedule schedule =
+      BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
+  const int64_t row_bytes = model.shape().hidden * DTypeBytes(residual.dtype());
+  MoeResult result;
+  result.residual.assign(static_cast<const char*>(residual.raw()), static_cast<size_t>(x.dim(0) * row_bytes));
+  result.stats.resize(world);
+  auto ranks = MakeGroup(run.backend, world);
+  const auto statuses = RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
+    const int rank = comm->rank();
+    const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
+    ThreadPool pool(1 + rank % 2, false);
+    const Stream stream = Stream::OnCpu(&pool);
+    const MoeLayer layer = model.LayerOf(run.layout, rank);
+    MoeExecutor executor;
+    const TensorView mine(result.residual.data() + begin * row_bytes, residual.dtype(), {run.rank_rows[rank], model.shape().hidden});
+    for (int i = 0; i < repeats; ++i) {
+      RETURN_IF_ERROR(executor.Run({.stream = &stream,
+                                    .comm = comm,
+                                    .layout = &run.layout,
+                                    .schedule = &schedule,
+                                    .deadline = Soon(),
+                                    .stats = &result.stats[rank]},
+                                   layer, x.Rows(begin, run.rank_rows[rank]), mine));
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  for (const auto& comm : ranks) result.ledgers.push_back(comm->ledger().hash());
+  return result;
+}
+
+}  // namespace switchyard::test

@@ -1,0 +1,79 @@
+// A small MoE layer with random weights, the same on every rank, and ways to run it: on any number of ranks, and naively in
+// double precision.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/moe/moe_layer.h"
+#include "workers/ops/weight.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard::test {
+
+struct MoeShape {
+  int64_t hidden = 64;
+  int64_t ffn = 48;
+  int num_experts = 8;
+  int top_k = 2;
+  int64_t shared_ffn = 0;
+  bool shared_gate = true;
+  bool renormalize = true;
+  DType dtype = DType::kF32;
+};
+
+class MoeTestModel {
+ public:
+  explicit MoeTestModel(const MoeShape& shape, uint32_t seed = 1);
+
+  // The layer as rank `rank` of the layout holds it.
+  MoeLayer LayerOf(const ExpertLayout& layout, int rank) const;
+  const MoeShape& shape() const { return shape_; }
+  // [rows, H] in the model's dtype, and a residual stream to add to.
+  Tensor RandomRows(int64_t rows, uint32_t seed) const;
+  Tensor RandomResidual(int64_t rows, uint32_t seed) const;
+  // Makes every row choose `expert` first, by far.
+  void FavourExpert(int expert);
+
+  // The layer in double precision, one token after the other, straight from the definition.
+  std::vector<double> Naive(const TensorView& x, const TensorView& residual) const;
+
+ private:
+  struct Matrix {
+    int64_t n = 0, k = 0;
+    std::vector<double> values;  // as rounded to the dtype
+    Weight weight;
+  };
+  Matrix RandomMatrix(int64_t n, int64_t k, bool gated, double scale);
+  void Pack(Matrix* matrix, bool gated) const;
+  std::vector<double> NaiveFfn(const Matrix& gate_up, const Matrix& down, const std::vector<double>& x) const;
+
+  const MoeShape shape_;
+  uint32_t state_;
+  Matrix router_;
+  std::vector<Matrix> gate_up_, down_;  // [E]
+  Matrix shared_gate_up_, shared_down_, shared_gate_;
+};
+
+struct MoeRun {
+  Backend backend = Backend::kLocal;
+  ExpertLayout layout;             // its ranks are the run's
+  std::vector<int64_t> rank_rows;  // [R] how the rows are shared out, in order
+  int micro_batches = 1;
+};
+
+struct MoeResult {
+  std::string residual;          // bytes of [T, H] in the order of the rows
+  std::vector<MoeStats> stats;   // [R]
+  std::vector<uint64_t> ledgers; // [R]
+};
+
+// Runs the layer `repeats` times over the same rows (the residual goes on) on as many threads as ranks.
+absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, const TensorView& x,
+                                 const TensorView& residual, int repeats = 1);
+
+}  // namespace switchyard::test

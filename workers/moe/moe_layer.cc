@@ -1,0 +1,216 @@
+#include "workers/moe/moe_layer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/moe/exchange.h"
+#include "workers/moe/row_scratch.h"
+#include "workers/moe/schedule_executor.h"
+#include "workers/ops/expert_ffn.h"
+#include "workers/ops/gemm.h"
+
+namespace switchyard {
+namespace {
+
+absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, int64_t rows, int64_t columns) {
+  if (view.rank() == 2 && view.dtype() == dtype && view.dim(0) == rows && view.dim(1) == columns) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", name, " is ", view.ToString(), ", wants ", DTypeName(dtype),
+                                                 " [", rows, ", ", columns, "]"));
+}
+
+absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
+  const MoeLayerWeights& weights = layer.weights;
+  const size_t residents = step.layout->Residents(step.comm->rank()).size();
+  if (weights.gate_up.size() != residents || weights.down.size() != residents) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", weights.gate_up.size(), " gate_up and ",
+                                                   weights.down.size(), " down weights for ", residents,
+                                                   " resident experts"));
+  }
+  if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
+                                                   weights.router ? weights.router->desc().ToString() : "is missing",
+                                                   " for ", step.layout->num_experts(), " experts"));
+  }
+  if ((layer.desc.shared_ffn > 0) != (weights.shared_gate_up != nullptr && weights.shared_down != nullptr)) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: shared_ffn is ", layer.desc.shared_ffn,
+                                                   " and its weights are ",
+                                                   weights.shared_gate_up ? "given" : "missing"));
+  }
+  return absl::OkStatus();
+}
+
+// A schedule for this layer: with its shared expert, and of ops that run here.
+absl::Status CheckSchedule(const MoeSchedule& schedule, const MoeLayer& layer) {
+  bool shared = false;
+  for (const MicroOp& op : schedule.ops) {
+    shared |= op.kind == MicroOpKind::kExpert && op.experts == ExpertSet::kShared;
+    if (!op.group.empty() && op.group != "ep") {
+      return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, " names group ", op.group,
+                                                     "; this layer has ep alone"));
+    }
+  }
+  if (shared != (layer.desc.shared_ffn > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, shared ? " has" : " lacks",
+                                                   " a shared expert, the layer ", shared ? "lacks" : "has", " one"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class MoeExecutor::Impl : public MicroOpRunner {
+ public:
+  absl::Status Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x, const TensorView& residual) {
+    step_ = &step;
+    layer_ = &layer;
+    x_ = x;
+    residual_ = residual;
+    stats_ = step.stats != nullptr ? step.stats : &unread_stats_;
+    const absl::Status status = CheckAndRun();
+    if (!status.ok()) {
+      // The others wait for this rank's rows: end it for them, too.
+      if (step.comm->world() > 1) step.comm->Abort(status.message());
+      for (RowExchange& exchange : exchanges_) exchange.Drop();
+    }
+    unread_stats_.Clear();
+    return status;
+  }
+
+  absl::Status Start(const MicroOp& op) override {
+    switch (op.kind) {
+      case MicroOpKind::kSplit:
+        return absl::OkStatus();  // ranges are a function of (rows, chunk): RowsOfChunk
+      case MicroOpKind::kGate:
+        return Gate(RangeOf(op));
+      case MicroOpKind::kDispatch: {
+        const ChunkRange range = RangeOf(op);
+        return exchanges_[op.chunk].StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
+                                                  x_.Rows(range.begin, range.count), range.begin);
+      }
+      case MicroOpKind::kExpert:
+        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(&exchanges_[op.chunk]);
+      case MicroOpKind::kCombine:
+        return exchanges_[op.chunk].StartCombine(context_);
+      default:
+        return absl::UnimplementedError(absl::StrCat("moe_layer: op ", MicroOpKindName(op.kind), " of schedule ",
+                                                     step_->schedule->name, " has no executor yet"));
+    }
+  }
+
+  absl::Status Finish(const MicroOp& op) override {
+    RowExchange& exchange = exchanges_[op.chunk];
+    if (op.kind == MicroOpKind::kDispatch) return exchange.FinishDispatch(context_);
+    SY_CHECK(op.kind == MicroOpKind::kCombine);
+    const ChunkRange range = RangeOf(op);
+    CombineTerms terms;
+    terms.topk_weight = topk_weight_.Rows(range.begin, range.count);
+    if (shared_.rank() != 0) terms.shared = shared_.Rows(range.begin, range.count);
+    if (shared_gate_.rank() != 0) terms.shared_gate = shared_gate_.Rows(range.begin, range.count);
+    return exchange.FinishCombine(context_, terms, residual_.Rows(range.begin, range.count));
+  }
+
+  const TensorView& topk_idx() const { return topk_idx_; }
+
+ private:
+  ChunkRange RangeOf(const MicroOp& op) const { return RowsOfChunk(x_.dim(0), op.chunk, op.num_chunks); }
+
+  absl::Status CheckAndRun() {
+    SY_CHECK_EQ(step_->layout->num_ranks(), step_->comm->world());
+    const MoeLayerDesc& desc = layer_->desc;
+    const int64_t rows = x_.rank() == 2 ? x_.dim(0) : 0;
+    RETURN_IF_ERROR(CheckMatrix("x", x_, desc.dtype, rows, desc.hidden));
+    RETURN_IF_ERROR(CheckMatrix("residual", residual_, AccDType(desc.dtype), rows, desc.hidden));
+    RETURN_IF_ERROR(CheckLayer(*step_, *layer_));
+    RETURN_IF_ERROR(CheckSchedule(*step_->schedule, *layer_));
+    context_ = {.stream = step_->stream,
+                .comm = step_->comm,
+                .layout = step_->layout,
+                .deadline = step_->deadline,
+                .stats = stats_};
+    if (exchanges_.size() < static_cast<size_t>(step_->schedule->num_chunks)) exchanges_.resize(step_->schedule->num_chunks);
+    const DType acc = AccDType(desc.dtype);
+    topk_idx_ = topk_idx_memory_.Rows(rows, desc.router.top_k, DType::kI32);
+    topk_weight_ = topk_weight_memory_.Rows(rows, desc.router.top_k, acc);
+    logits_ = logits_memory_.Rows(rows, step_->layout->num_experts(), acc);
+    shared_ = TensorView();
+    shared_gate_ = TensorView();
+    RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
+    CountExperts();
+    return absl::OkStatus();
+  }
+
+  absl::Status Gate(const ChunkRange& range) {
+    const TensorView logits = logits_.Rows(range.begin, range.count);
+    RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_.Rows(range.begin, range.count), *layer_->weights.router, {}, logits));
+    return RouteTopK(*step_->stream, layer_->desc.router, logits, topk_idx_.Rows(range.begin, range.count),
+                     topk_weight_.Rows(range.begin, range.count));
+  }
+
+  absl::Status RoutedExperts(RowExchange* exchange) {
+    const absl::Time begin = absl::Now();
+    const TensorView& y = exchange->y();
+    RETURN_IF_ERROR(ExpertFfn(*step_->stream,
+                              {.gate_up = layer_->weights.gate_up,
+                               .down = layer_->weights.down,
+                               .offsets = exchange->offsets(),
+                               .x_rows = exchange->x_rows()},
+                              exchange->x(), hidden_memory_.Rows(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype), y));
+    stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+    return absl::OkStatus();
+  }
+
+  absl::Status SharedExpert() {
+    const absl::Time begin = absl::Now();
+    const MoeLayerDesc& desc = layer_->desc;
+    const MoeLayerWeights& weights = layer_->weights;
+    const int64_t rows = x_.dim(0);
+    const TensorView hidden = hidden_memory_.Rows(rows, desc.shared_ffn, desc.dtype);
+    shared_ = shared_memory_.Rows(rows, desc.hidden, desc.dtype);
+    RETURN_IF_ERROR(GatedGemm(*step_->stream, x_, *weights.shared_gate_up, hidden));
+    RETURN_IF_ERROR(Gemm(*step_->stream, {}, hidden, *weights.shared_down, {}, shared_));
+    if (weights.shared_gate != nullptr) {
+      shared_gate_ = shared_gate_memory_.Rows(rows, 1, AccDType(desc.dtype));
+      RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_, *weights.shared_gate, {}, shared_gate_));
+    }
+    stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+    return absl::OkStatus();
+  }
+
+  void CountExperts() {
+    const size_t first = stats_->expert_counts.size();
+    stats_->expert_counts.resize(first + step_->layout->num_experts(), 0);
+    if (topk_idx_.empty()) return;
+    const int32_t* idx = topk_idx_.data<int32_t>();
+    for (int64_t i = 0; i < topk_idx_.NumElements(); ++i) {
+      if (idx[i] >= 0) ++stats_->expert_counts[first + idx[i]];
+    }
+  }
+
+  // Of the present Run; borrowed.
+  const MoeStep* step_ = nullptr;
+  const MoeLayer* layer_ = nullptr;
+  MoeStats* stats_ = nullptr;
+  MoeStats unread_stats_;  // where statistics go that nobody asked for
+  ExchangeContext context_;
+  TensorView x_, residual_;                          // [T, H]
+  TensorView topk_idx_, topk_weight_, logits_;       // [T, K], [T, K], [T, E]
+  TensorView shared_, shared_gate_;                  // [T, H], [T, 1]; rank 0 = none
+
+  std::vector<RowExchange> exchanges_;  // [chunks]
+  RowScratch topk_idx_memory_, topk_weight_memory_, logits_memory_, hidden_memory_, shared_memory_, shared_gate_memory_;
+};
+
+MoeExecutor::MoeExecutor() : impl_(std::make_unique<Impl>()) {}
+MoeExecutor::~MoeExecutor() = default;
+
+absl::Status MoeExecutor::Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x, const TensorView& residual) {
+  SY_CHECK(step.stream != nullptr && step.comm != nullptr && step.layout != nullptr && step.schedule != nullptr);
+  return impl_->Run(step, layer, x, residual);
+}
+
+const TensorView& MoeExecutor::topk_idx() const { return impl_->topk_idx(); }
+
+}  // namespace switchyard
