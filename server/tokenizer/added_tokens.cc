@@ -76,21 +76,26 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
   ASSIGN_OR_RETURN(token.special, field["special"].BoolOr(false));
   ASSIGN_OR_RETURN(token.normalized, field["normalized"].BoolOr(!token.special));
   if (token.content.empty() || token.content.size() > kMaxContentBytes) {
-    return field["content"].Error(absl::StrCat("expected 1 to ", kMaxContentBytes, " bytes, found ", token.content.size()));
+    return field["content"].Error(
+        absl::StrCat("expected 1 to ", kMaxContentBytes, " bytes, found ", token.content.size()));
   }
-  if (by_content_.contains(token.content)) return field["content"].Error(absl::StrCat(Quoted(token.content), " is added twice"));
+  if (by_content_.contains(token.content))
+    return field["content"].Error(absl::StrCat(Quoted(token.content), " is added twice"));
   token.id = model_vocabulary.IdOf(token.content);
   if (token.id < 0) {
     token.id = next_id_++;
     if (!model_vocabulary.TokenOf(token.id).empty()) {
-      return field["id"].Error(absl::StrCat("the next free id is ", token.id, " (HuggingFace counts the vocabulary's entries), which is ",
+      return field["id"].Error(absl::StrCat("the next free id is ", token.id,
+                                            " (HuggingFace counts the vocabulary's entries), which is ",
                                             Quoted(model_vocabulary.TokenOf(token.id))));
     }
   } else {
     next_id_ = std::max(next_id_, token.id + 1);
   }
   if (token.id != declared_id && !std::exchange(warned_, true)) {  // the first one: the others mostly follow from it
-    LogWarn(field["id"].Error(absl::StrCat("declared ", declared_id, " for ", Quoted(token.content), ", used ", token.id)).message());
+    LogWarn(field["id"]
+                .Error(absl::StrCat("declared ", declared_id, " for ", Quoted(token.content), ", used ", token.id))
+                .message());
   }
   by_id_[token.id] = tokens_.size();
   by_content_[token.content] = tokens_.size();

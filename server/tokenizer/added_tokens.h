@@ -1,8 +1,8 @@
 // Added tokens: whole strings that are cut out of the text before the model sees it (special tokens, and ordinary words
 // that someone added).
 //
-// Const after Parse, thread-safe.  Matching is leftmost-longest; its time is linear in the text (times the longest added
-// token at worst, where tokens begin alike).
+// Const after Parse, thread-safe.  Matching is leftmost-longest; its time is linear in the text (times the longest
+// added token at worst, where tokens begin alike).
 #pragma once
 
 #include <array>
@@ -48,14 +48,14 @@ class LongestMatcher {
     std::string text;
     int32_t value;
   };
-  std::vector<Entry> entries_;               // sorted
-  std::array<uint32_t, 257> first_byte_{};   // entries that begin with byte b: [first_byte_[b], first_byte_[b + 1])
+  std::vector<Entry> entries_;              // sorted
+  std::array<uint32_t, 257> first_byte_{};  // entries that begin with byte b: [first_byte_[b], first_byte_[b + 1])
 };
 
 class AddedTokens {
  public:
-  // Ids are given as HuggingFace gives them: the vocabulary's for a token that it has, else the next free one; a file that
-  // declares another is warned about in the log.  `normalizer` may be null.  `model_vocabulary` is for this call.
+  // Ids are given as HuggingFace gives them: the vocabulary's for a token that it has, else the next free one; a file
+  // that declares another is warned about in the log.  `normalizer` may be null.  `model_vocabulary` is for this call.
   static absl::StatusOr<AddedTokens> Parse(const Field& list, const Vocabulary& model_vocabulary,
                                            const Normalizer* normalizer);
 
@@ -65,8 +65,8 @@ class AddedTokens {
     size_t begin;
     size_t end;
   };
-  // Cuts `text` at the tokens whose `normalized` is as given.  The parts cover the text; a token that strips on its right
-  // may overlap the next.  Special tokens are text when allow_special is false.
+  // Cuts `text` at the tokens whose `normalized` is as given.  The parts cover the text; a token that strips on its
+  // right may overlap the next.  Special tokens are text when allow_special is false.
   absl::Status Split(absl::string_view text, bool normalized, bool allow_special, WorkGuard* guard,
                      std::vector<Part>* parts) const;
 
@@ -82,11 +82,11 @@ class AddedTokens {
   absl::Status BuildMatchers(const Field& list, const Normalizer* normalizer);
 
   std::vector<AddedToken> tokens_;
-  absl::flat_hash_map<int32_t, size_t> by_id_;             // index in tokens_
+  absl::flat_hash_map<int32_t, size_t> by_id_;  // index in tokens_
   absl::flat_hash_map<std::string, size_t> by_content_;
   int32_t next_id_ = 0;
   bool warned_ = false;
-  LongestMatcher raw_;         // values are indexes in tokens_
+  LongestMatcher raw_;  // values are indexes in tokens_
   LongestMatcher normalized_;
 };
 

@@ -24,7 +24,8 @@ class BpeModel::Merger {
     for (int32_t i = 0; i < count; ++i) symbols_[i] = {ids[i], i - 1, i + 1 < count ? i + 1 : -1, false};
     std::vector<Candidate> candidates;
     for (int32_t i = 0; i + 1 < count; ++i) {
-      if (const Merge* merge = model_.FindMerge(ids[i], ids[i + 1])) candidates.push_back({merge->rank, i, merge->new_id});
+      if (const Merge* merge = model_.FindMerge(ids[i], ids[i + 1]))
+        candidates.push_back({merge->rank, i, merge->new_id});
     }
     queue_ = Queue(std::greater<Candidate>(), std::move(candidates));
   }

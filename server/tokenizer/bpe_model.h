@@ -1,8 +1,8 @@
 // Byte-pair encoding as HuggingFace `tokenizers` does it.  Const after Parse, thread-safe.
 //
 // A piece's characters become symbols; the pair with the lowest rank merges first (leftmost among equals) until no pair
-// of the table is left.  Time O(n log n) in the piece, without recursion.  Dropout (training only) is ignored when 0 and
-// refused otherwise.
+// of the table is left.  Time O(n log n) in the piece, without recursion.  Dropout (training only) is ignored when 0
+// and refused otherwise.
 #pragma once
 
 #include <memory>
@@ -49,8 +49,8 @@ class BpeModel : public Model {
 
   Vocabulary vocabulary_;
   absl::flat_hash_map<uint64_t, Merge> merges_;  // (left id, right id) -> rank and what they become
-  std::vector<int32_t> character_ids_;         // [code point below kIndexedCharacters] id of that one character, -1 = none
-  std::vector<int32_t> byte_ids_;                // [byte] id of <0xHH>, -1 = none; empty without byte_fallback
+  std::vector<int32_t> character_ids_;  // [code point below kIndexedCharacters] id of that one character, -1 = none
+  std::vector<int32_t> byte_ids_;       // [byte] id of <0xHH>, -1 = none; empty without byte_fallback
   std::string subword_prefix_;
   std::string word_suffix_;
   int32_t unk_id_ = -1;

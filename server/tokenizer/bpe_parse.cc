@@ -66,7 +66,8 @@ absl::Status BpeModel::ParseMerges(const Field& list) {
       }
       RETURN_IF_ERROR(AddMerge(here, line.substr(0, space), line.substr(space + 1), rank));
     } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
-      RETURN_IF_ERROR(AddMerge(here, entry[0].get_ref<const std::string&>(), entry[1].get_ref<const std::string&>(), rank));
+      RETURN_IF_ERROR(
+          AddMerge(here, entry[0].get_ref<const std::string&>(), entry[1].get_ref<const std::string&>(), rank));
     } else {
       return here().Expected("\"left right\" or [\"left\", \"right\"]");
     }

@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-inline constexpr int kMaxComponentDepth = 16;   // Sequences inside Sequences; the wild has two
+inline constexpr int kMaxComponentDepth = 16;      // Sequences inside Sequences; the wild has two
 inline constexpr size_t kMaxSequenceLength = 256;  // components of one Sequence
 
 inline absl::Status CheckComponent(const Field& field, int depth) {
@@ -16,6 +16,13 @@ inline absl::Status CheckComponent(const Field& field, int depth) {
     return field.Error(absl::StrCat("components are nested deeper than ", kMaxComponentDepth));
   }
   return field.CheckObject();
+}
+
+// For the list of a Sequence.
+inline absl::Status CheckSequence(const Field& list) {
+  RETURN_IF_ERROR(list.CheckArray());
+  if (list.size() <= kMaxSequenceLength) return absl::OkStatus();
+  return list.Expected(absl::StrCat("at most ", kMaxSequenceLength, " components"));
 }
 
 }  // namespace switchyard

@@ -20,7 +20,9 @@ class JoinStage : public WholeTokenStage {
   using WholeTokenStage::WholeTokenStage;
 
  private:
-  absl::Status Token(std::string token, size_t index) override { return Emit(index > 0 ? absl::StrCat(" ", token) : token); }
+  absl::Status Token(std::string token, size_t index) override {
+    return Emit(index > 0 ? absl::StrCat(" ", token) : token);
+  }
 };
 
 class ReplaceRegexStage : public WholeTokenStage {
@@ -68,7 +70,7 @@ class MetaspaceStage : public ChainedStage {
 // English clean-up, in the order and to the letter of the original.
 std::string CleanUp(std::string text) {
   constexpr std::pair<const char*, const char*> kRules[] = {
-      {" .", "."},    {" ?", "?"},        {" !", "!"},    {" ,", ","},      {" ' ", "'"},    {" n't", "n't"},
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) text = absl::StrReplaceAll(text, {{from, to}});
   return text;
@@ -192,9 +194,8 @@ absl::StatusOr<DecoderPtr> ParseWordPiece(const Field& field) {
   ASSIGN_OR_RETURN(const std::string prefix, field["prefix"].StringOr("##"));
   ASSIGN_OR_RETURN(const bool cleanup, field["cleanup"].BoolOr(true));
   // The lambda's copy of the prefix lives as long as the decoder, which outlives its stages.
-  return MakeDecoder([prefix, cleanup](StagePtr next) {
-    return std::make_unique<WordPieceStage>(prefix, cleanup, std::move(next));
-  });
+  return MakeDecoder(
+      [prefix, cleanup](StagePtr next) { return std::make_unique<WordPieceStage>(prefix, cleanup, std::move(next)); });
 }
 
 absl::StatusOr<DecoderPtr> ParseBpe(const Field& field) {
@@ -224,8 +225,7 @@ absl::StatusOr<DecoderPtr> Parse(const Field& field, int depth) {
         "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece, BPEDecoder or Sequence");
   }
   const Field list = field["decoders"];
-  RETURN_IF_ERROR(list.CheckArray());
-  if (list.size() > kMaxSequenceLength) return list.Expected(absl::StrCat("at most ", kMaxSequenceLength, " decoders"));
+  RETURN_IF_ERROR(CheckSequence(list));
   std::vector<DecoderPtr> parts;
   for (size_t i = 0; i < list.size(); ++i) {
     ASSIGN_OR_RETURN(DecoderPtr part, Parse(list.at(i), depth + 1));

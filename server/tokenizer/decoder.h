@@ -1,5 +1,5 @@
-// Decoders: how tokenizer.json's `decoder` turns token strings back into text, as a chain of stages that takes one token
-// at a time.  Decoding a whole text and decoding a stream are the same chain, so they cannot differ.
+// Decoders: how tokenizer.json's `decoder` turns token strings back into text, as a chain of stages that takes one
+// token at a time.  Decoding a whole text and decoding a stream are the same chain, so they cannot differ.
 //
 // A Decoder is const and thread-safe; the stages it makes have state and one owner.  From the file: ByteLevel, Replace,
 // ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder, Sequence.  Refused at load: CTC.
@@ -15,8 +15,9 @@
 
 namespace switchyard {
 
-// One stage.  A token arrives as any number of Text calls, each with whole characters, and one EndToken; stages that join
-// tokens (Fuse, ByteLevel) pass on one token that only ends at Finish.  That lets text flow before the end is known.
+// One stage.  A token arrives as any number of Text calls, each with whole characters, and one EndToken; stages that
+// join tokens (Fuse, ByteLevel) pass on one token that only ends at Finish.  That lets text flow before the end is
+// known.
 class DecoderStage {
  public:
   virtual ~DecoderStage() = default;

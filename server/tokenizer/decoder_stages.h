@@ -72,8 +72,8 @@ class ByteLevelStage : public WholeTokenStage {
   LossyUtf8 utf8_;
 };
 
-// A run of <0xHH> tokens becomes the text that its bytes spell, or one U+FFFD per byte: for the whole run, so it is held
-// until the run ends.
+// A run of <0xHH> tokens becomes the text that its bytes spell, or one U+FFFD per byte: for the whole run, so it is
+// held until the run ends.
 class ByteFallbackStage : public WholeTokenStage {
  public:
   using WholeTokenStage::WholeTokenStage;
@@ -114,9 +114,9 @@ class StripStage : public ChainedStage {
 
  private:
   const Options options_;
-  int64_t cut_ = 0;        // taken from this token's beginning so far
-  bool started_ = false;   // past the beginning
-  int64_t num_held_ = 0;   // characters `content` at the end so far
+  int64_t cut_ = 0;       // taken from this token's beginning so far
+  bool started_ = false;  // past the beginning
+  int64_t num_held_ = 0;  // characters `content` at the end so far
 };
 
 }  // namespace switchyard

@@ -27,8 +27,8 @@ class Field {
   // Absent and null are the same: HuggingFace writes either.
   bool present() const { return value_ != nullptr && !value_->is_null(); }
   const nlohmann::json& value() const { return *value_; }  // REQUIRES: present()
-  Field operator[](absl::string_view key) const;            // absent if this is not an object
-  Field at(size_t index) const;                             // REQUIRES: an array longer than index
+  Field operator[](absl::string_view key) const;           // absent if this is not an object
+  Field at(size_t index) const;                            // REQUIRES: an array longer than index
   size_t size() const { return present() ? value_->size() : 0; }
 
   // `what` tells what was expected, in words; what was found is added.

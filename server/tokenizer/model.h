@@ -21,7 +21,8 @@ class Model {
   virtual const Vocabulary& vocabulary() const = 0;
 };
 
-// BPE, WordLevel or WordPiece, by `type` (files of old leave it out: guessed as HuggingFace guesses).  Unigram is refused.
+// BPE, WordLevel or WordPiece, by `type` (files of old leave it out: guessed as HuggingFace guesses).  Unigram is
+// refused.
 absl::StatusOr<std::unique_ptr<Model>> ParseModel(const Field& field);
 
 }  // namespace switchyard

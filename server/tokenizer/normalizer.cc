@@ -86,8 +86,9 @@ void Nmt(NormalizedText* text) {
   std::string out;
   for (size_t pos = 0; pos < text->text.size();) {
     const char32_t c = DecodeUtf8(text->text, &pos);
-    const bool space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
-                       c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+    const bool space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                       (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                       c == 0xFFFD;
     AppendUtf8(space ? U' ' : c, &out);
   }
   text->text = std::move(out);
@@ -107,7 +108,8 @@ class PrependNormalizer : public Normalizer {
 
 class ReplaceNormalizer : public Normalizer {
  public:
-  ReplaceNormalizer(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  ReplaceNormalizer(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
   absl::Status Apply(NormalizedText* text) const override {
     if (content_.empty() && text->starts_at_origin) {
       RETURN_IF_ERROR(pattern_.ForEachMatch(text->text, [&](Match match) {
@@ -239,8 +241,7 @@ absl::StatusOr<NormalizerPtr> Parse(const Field& field, int depth);
 
 absl::StatusOr<NormalizerPtr> ParseSequence(const Field& field, int depth) {
   const Field list = field["normalizers"];
-  RETURN_IF_ERROR(list.CheckArray());
-  if (list.size() > kMaxSequenceLength) return list.Expected(absl::StrCat("at most ", kMaxSequenceLength, " normalizers"));
+  RETURN_IF_ERROR(CheckSequence(list));
   std::vector<NormalizerPtr> parts;
   for (size_t i = 0; i < list.size(); ++i) {
     ASSIGN_OR_RETURN(NormalizerPtr part, Parse(list.at(i), depth + 1));
@@ -269,7 +270,8 @@ absl::StatusOr<NormalizerPtr> Parse(const Field& field, int depth) {
     return std::make_unique<PrependNormalizer>(std::move(prefix));
   }
   return field["type"].Expected(
-      "NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, ByteLevel, Nmt, Replace, Strip, BertNormalizer, Prepend or Sequence");
+      "NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, ByteLevel, Nmt, Replace, Strip, BertNormalizer, Prepend or "
+      "Sequence");
 }
 
 }  // namespace

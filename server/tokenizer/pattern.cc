@@ -35,7 +35,8 @@ absl::Status Pattern::ForEachMatch(absl::string_view text, absl::FunctionRef<abs
   if (regex_ != nullptr) return regex_->ForEachMatch(text, visit);
   // std::string_view's find is memchr-based; absl::string_view's is a plain loop.
   const std::string_view haystack(text.data(), text.size());
-  for (size_t at = haystack.find(literal_); at != std::string_view::npos; at = haystack.find(literal_, at + literal_.size())) {
+  for (size_t at = haystack.find(literal_); at != std::string_view::npos;
+       at = haystack.find(literal_, at + literal_.size())) {
     RETURN_IF_ERROR(visit({at, at + literal_.size()}));
   }
   return absl::OkStatus();

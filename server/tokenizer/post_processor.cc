@@ -30,7 +30,8 @@ absl::StatusOr<PostProcessor> ParseTemplate(const Field& field, int32_t id_end) 
     for (size_t k = 0; k < ids.size(); ++k) {
       ASSIGN_OR_RETURN(const int64_t id, ids.at(k).Int(0, id_end - 1));
       side.push_back(static_cast<int32_t>(id));
-      if (side.size() > kMaxTemplateIds) return single.Error(absl::StrCat("more than ", kMaxTemplateIds, " special tokens"));
+      if (side.size() > kMaxTemplateIds)
+        return single.Error(absl::StrCat("more than ", kMaxTemplateIds, " special tokens"));
     }
   }
   if (!seen_sequence) return single.Error("expected the sequence A among the pieces, found none");
@@ -60,8 +61,7 @@ absl::StatusOr<PostProcessor> Parse(const Field& field, int32_t id_end, int dept
     return field["type"].Expected("ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
   }
   const Field list = field["processors"];
-  RETURN_IF_ERROR(list.CheckArray());
-  if (list.size() > kMaxSequenceLength) return list.Expected(absl::StrCat("at most ", kMaxSequenceLength, " processors"));
+  RETURN_IF_ERROR(CheckSequence(list));
   PostProcessor all;
   for (size_t i = 0; i < list.size(); ++i) {
     ASSIGN_OR_RETURN(const PostProcessor one, Parse(list.at(i), id_end, depth + 1));

@@ -1,7 +1,7 @@
 // Post-processors: the tokens that tokenizer.json's `post_processor` puts around the text's own (BOS, EOS).
 //
-// Only single sequences, no pairs.  Const after construction, thread-safe.  From the file: TemplateProcessing, ByteLevel
-// (it moves offsets only: nothing here), RobertaProcessing, BertProcessing, Sequence.
+// Only single sequences, no pairs.  Const after construction, thread-safe.  From the file: TemplateProcessing,
+// ByteLevel (it moves offsets only: nothing here), RobertaProcessing, BertProcessing, Sequence.
 #pragma once
 
 #include <cstdint>

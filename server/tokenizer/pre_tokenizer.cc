@@ -141,7 +141,8 @@ class DelimiterPreTokenizer : public PreTokenizer {
  public:
   explicit DelimiterPreTokenizer(char32_t delimiter) : delimiter_(delimiter) {}
   absl::Status Apply(WorkGuard* guard, Pieces* pieces) const override {
-    return SplitOnCharacters(SplitBehavior::kRemoved, [this](char32_t c) { return c == delimiter_; }, guard, pieces);
+    return SplitOnCharacters(
+        SplitBehavior::kRemoved, [this](char32_t c) { return c == delimiter_; }, guard, pieces);
   }
 
  private:
@@ -241,8 +242,7 @@ absl::StatusOr<PreTokenizerPtr> Parse(const Field& field, int depth);
 
 absl::StatusOr<PreTokenizerPtr> ParseSequence(const Field& field, int depth) {
   const Field list = field["pretokenizers"];
-  RETURN_IF_ERROR(list.CheckArray());
-  if (list.size() > kMaxSequenceLength) return list.Expected(absl::StrCat("at most ", kMaxSequenceLength, " pretokenizers"));
+  RETURN_IF_ERROR(CheckSequence(list));
   std::vector<PreTokenizerPtr> parts;
   for (size_t i = 0; i < list.size(); ++i) {
     ASSIGN_OR_RETURN(PreTokenizerPtr part, Parse(list.at(i), depth + 1));
@@ -270,7 +270,8 @@ absl::StatusOr<PreTokenizerPtr> Parse(const Field& field, int depth) {
   if (type == "BertPreTokenizer") return MakeBert();
   if (type == "Digits") {
     ASSIGN_OR_RETURN(const bool individual, field["individual_digits"].BoolOr(false));
-    return std::make_unique<ClassPreTokenizer>(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, IsNumeric);
+    return std::make_unique<ClassPreTokenizer>(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
+                                               IsNumeric);
   }
   if (type == "Punctuation") {
     ASSIGN_OR_RETURN(const SplitBehavior behavior, ParseBehavior(field["behavior"], "Isolated"));

@@ -1,7 +1,7 @@
 // Pre-tokenizers: what tokenizer.json's `pre_tokenizer` does: cuts normalized text into the pieces that the model sees.
 //
-// Const after construction, thread-safe.  From the file: ByteLevel, Split, Metaspace, Whitespace, WhitespaceSplit, Digits,
-// Punctuation, CharDelimiterSplit, BertPreTokenizer, FixedLength, Sequence.  Refused at load: UnicodeScripts.
+// Const after construction, thread-safe.  From the file: ByteLevel, Split, Metaspace, Whitespace, WhitespaceSplit,
+// Digits, Punctuation, CharDelimiterSplit, BertPreTokenizer, FixedLength, Sequence.  Refused at load: UnicodeScripts.
 #pragma once
 
 #include <memory>

@@ -20,8 +20,8 @@ constexpr size_t kMaxPatternBytes = 64 << 10;
 constexpr uint32_t kBaseMatchLimit = 1'000'000;
 constexpr uint32_t kMatchLimitPerByte = 16;
 constexpr uint32_t kMaxMatchLimit = 1u << 31;
-constexpr uint32_t kHeapLimitKib = 64 << 10;   // the interpreter's backtracking memory
-constexpr size_t kJitStackBytes = 8 << 20;     // grows on demand up to this
+constexpr uint32_t kHeapLimitKib = 64 << 10;  // the interpreter's backtracking memory
+constexpr size_t kJitStackBytes = 8 << 20;    // grows on demand up to this
 constexpr size_t kJitStackStartBytes = 32 << 10;
 
 template <auto Free>
@@ -109,7 +109,8 @@ absl::Status Regex::ForEachMatch(absl::string_view text, absl::FunctionRef<absl:
   size_t start = 0;
   std::optional<size_t> last_end;
   while (start <= text.size()) {
-    const int code = pcre2_match(code_->code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK, match.get(), context.get());
+    const int code =
+        pcre2_match(code_->code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK, match.get(), context.get());
     if (code == PCRE2_ERROR_NOMATCH) break;
     if (code < 0) return SearchError(code, start);
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());

@@ -1,7 +1,7 @@
 // A compiled regular expression (PCRE2 with JIT, UTF and Unicode properties) as tokenizer.json files hold them.
 //
-// Thread-safe: const after Compile; each search has its own match data.  Bounded: a search that backtracks more than its
-// limit ends with an error instead of hanging, memory has a limit too.  Does not capture.
+// Thread-safe: const after Compile; each search has its own match data.  Bounded: a search that backtracks more than
+// its limit ends with an error instead of hanging, memory has a limit too.  Does not capture.
 #pragma once
 
 #include <cstddef>

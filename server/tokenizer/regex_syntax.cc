@@ -10,17 +10,16 @@
 namespace switchyard {
 namespace {
 
-// Measured over every assigned code point: in a set, \w is UTS 18's word without Join_Control; outside of one it also has
-// the superscripts and fractions of Latin-1.
+// Measured over every assigned code point: in a set, \w is UTS 18's word without Join_Control; outside of one it also
+// has the superscripts and fractions of Latin-1.
 constexpr char kWordInSet[] = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr char kWord[] = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
 constexpr char kNotWord[] = R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
 
 // POSIX names whose Unicode meaning differs from PCRE2's; the others are alike ([:graph:] and [:print:] nearly).
 constexpr std::pair<absl::string_view, absl::string_view> kPosixClasses[] = {
-    {"alpha", R"(\p{Alphabetic})"},        {"alnum", R"(\p{Alphabetic}\p{Nd})"},
-    {"upper", R"(\p{Uppercase})"},         {"lower", R"(\p{Lowercase})"},
-    {"space", R"(\p{White_Space})"},       {"punct", R"(\p{P}\p{S})"},
+    {"alpha", R"(\p{Alphabetic})"}, {"alnum", R"(\p{Alphabetic}\p{Nd})"}, {"upper", R"(\p{Uppercase})"},
+    {"lower", R"(\p{Lowercase})"},  {"space", R"(\p{White_Space})"},      {"punct", R"(\p{P}\p{S})"},
     {"word", kWordInSet},
 };
 
@@ -207,7 +206,8 @@ class Rewriter {
       case 'p':
       case 'P':
       case 'x': {  // with a braced argument, which is no repeat
-        const size_t close = pos_ + 2 < in_.size() && in_[pos_ + 2] == '{' ? in_.find('}', pos_) : absl::string_view::npos;
+        const size_t close =
+            pos_ + 2 < in_.size() && in_[pos_ + 2] == '{' ? in_.find('}', pos_) : absl::string_view::npos;
         Copy(close == absl::string_view::npos ? 2 : close + 1 - pos_);
         return absl::OkStatus();
       }

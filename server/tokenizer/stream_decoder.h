@@ -2,9 +2,9 @@
 //
 // What Append gives, joined, and Flush's rest is exactly Tokenizer::Decode of all the ids; each part is valid UTF-8 and
 // never half a character.  Time and memory per id do not grow with the number of ids, but for what has to be held back:
-// bytes that do not make a character yet, and with byte fallback a run of <0xHH> tokens (one bad byte changes the text of
-// the whole run, so it waits for the run's end).  A decoder whose Replace is a regex behind Fuse or ByteLevel holds all
-// text until Flush.
+// bytes that do not make a character yet, and with byte fallback a run of <0xHH> tokens (one bad byte changes the text
+// of the whole run, so it waits for the run's end).  A decoder whose Replace is a regex behind Fuse or ByteLevel holds
+// all text until Flush.
 //
 // Thread-compatible: one owner.  Borrows the tokenizer, which must outlive it.
 #pragma once

@@ -63,7 +63,8 @@ Tokenizer::Tokenizer(std::unique_ptr<Model> model, std::unique_ptr<Normalizer> n
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, const EncodeOptions& options) const {
   if (text.size() > options.max_text_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("text: ", text.size(), " bytes, the limit is ", options.max_text_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("text: ", text.size(), " bytes, the limit is ", options.max_text_bytes));
   }
   if (const size_t bad = FindInvalidUtf8(text); bad != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat("text: not valid UTF-8 at byte ", bad));

@@ -1,9 +1,9 @@
 // A HuggingFace tokenizer.json, every component built from what the file says: text to token ids and back, with the ids
 // and the text that the `tokenizers` library gives.
 //
-// Thread-safe: const after it is made; share one.  Owns everything it needs of the file.  Blocks for as long as the text
-// takes (linear in it, n log n within a piece): call it on a pool, with a cap and a cancel hook, never on an I/O thread.
-// Does not do pairs, offsets, truncation, padding or training.  See README.md for what is refused.
+// Thread-safe: const after it is made; share one.  Owns everything it needs of the file.  Blocks for as long as the
+// text takes (linear in it, n log n within a piece): call it on a pool, with a cap and a cancel hook, never on an I/O
+// thread. Does not do pairs, offsets, truncation, padding or training.  See README.md for what is refused.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,11 @@
 namespace switchyard {
 
 struct EncodeOptions {
-  bool add_special_tokens = true;      // the post-processor's (BOS, EOS)
-  bool allow_special = true;           // false: special tokens' strings in the text are plain text
-  size_t max_text_bytes = 16u << 20;   // longer texts are refused
-  std::function<bool()> cancelled = {};  // asked now and then from the calling thread; true ends the work.  May be empty
+  bool add_special_tokens = true;     // the post-processor's (BOS, EOS)
+  bool allow_special = true;          // false: special tokens' strings in the text are plain text
+  size_t max_text_bytes = 16u << 20;  // longer texts are refused
+  std::function<bool()> cancelled =
+      {};  // asked now and then from the calling thread; true ends the work.  May be empty
 };
 
 class Tokenizer {
@@ -40,8 +41,8 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromJson(absl::string_view json,
                                                                    absl::string_view name = "tokenizer.json");
 
-  // InvalidArgument: text is not UTF-8 (with the byte's offset), or too long (with limit and length).  Cancelled: the hook said so.
-  // ResourceExhausted: a regex of the file backtracked beyond its limit on this text.
+  // InvalidArgument: text is not UTF-8 (with the byte's offset), or too long (with limit and length).  Cancelled: the
+  // hook said so. ResourceExhausted: a regex of the file backtracked beyond its limit on this text.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options = {}) const;
 
   // Ids that no token has are passed over, as the original does; validate them before if they come from outside.
@@ -66,15 +67,16 @@ class Tokenizer {
 
   Tokenizer(std::unique_ptr<Model> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added);
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Build(const Field& file);
-  absl::Status EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard, std::vector<int32_t>* ids) const;
+  absl::Status EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard,
+                                std::vector<int32_t>* ids) const;
   absl::Status EncodePlain(NormalizedText text, WorkGuard* guard, std::vector<int32_t>* ids) const;
   // What the decoder gets for an id; empty if no token has it.
   absl::string_view SpellingOf(int32_t id) const;
 
   const std::unique_ptr<Model> model_;
-  const std::unique_ptr<Normalizer> normalizer_;       // may be null
+  const std::unique_ptr<Normalizer> normalizer_;  // may be null
   const AddedTokens added_;
-  std::unique_ptr<PreTokenizer> pre_tokenizer_;        // may be null
+  std::unique_ptr<PreTokenizer> pre_tokenizer_;  // may be null
   PostProcessor post_processor_;
   std::unique_ptr<Decoder> decoder_;
   int32_t vocab_size_ = 0;

@@ -1,8 +1,8 @@
 // What serving needs of tokenizer_config.json, beside tokenizer.json: the special tokens by role, as strings (chat
 // templates use them).
 //
-// add_bos_token and add_eos_token are not read: where there is a tokenizer.json, transformers 5 drops them and leaves BOS
-// and EOS to its post_processor.
+// add_bos_token and add_eos_token are not read: where there is a tokenizer.json, transformers 5 drops them and leaves
+// BOS and EOS to its post_processor.
 //
 // A value; reading is a pure function of the text.  The chat template in the same file is read by chat_template/.
 #pragma once

@@ -51,7 +51,8 @@ bool IsNumeric(char32_t c) {
 }
 
 bool IsPunctuation(char32_t c) {
-  if (c < 0x80) return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  if (c < 0x80)
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
   const auto category = Category(c);
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
@@ -81,8 +82,7 @@ bool IsWord(char32_t c) {
 
 bool IsControlOrUnassigned(char32_t c) {
   const auto category = Category(c);
-  return category == UTF8PROC_CATEGORY_CN ||
-         (category >= UTF8PROC_CATEGORY_CC && category <= UTF8PROC_CATEGORY_CO);
+  return category == UTF8PROC_CATEGORY_CN || (category >= UTF8PROC_CATEGORY_CC && category <= UTF8PROC_CATEGORY_CO);
 }
 
 void AppendLowercase(char32_t c, std::string* out) {
@@ -94,7 +94,8 @@ void AppendLowercase(char32_t c, std::string* out) {
 }
 
 std::string Normalize(NormalForm form, absl::string_view text) {
-  const bool ascii = std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+  const bool ascii =
+      std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
   if (ascii) return std::string(text.data(), text.size());
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;

@@ -8,12 +8,12 @@
 
 namespace switchyard {
 
-bool IsWhitespace(char32_t c);        // property White_Space
-bool IsMark(char32_t c);              // general category M
-bool IsNonspacingMark(char32_t c);    // Mn
-bool IsNumeric(char32_t c);           // N
-bool IsPunctuation(char32_t c);       // P, or an ASCII punctuation sign (which includes some of S)
-bool IsWord(char32_t c);              // `\w` of UTS 18: Alphabetic, M, Nd, Pc, Join_Control
+bool IsWhitespace(char32_t c);           // property White_Space
+bool IsMark(char32_t c);                 // general category M
+bool IsNonspacingMark(char32_t c);       // Mn
+bool IsNumeric(char32_t c);              // N
+bool IsPunctuation(char32_t c);          // P, or an ASCII punctuation sign (which includes some of S)
+bool IsWord(char32_t c);                 // `\w` of UTS 18: Alphabetic, M, Nd, Pc, Join_Control
 bool IsControlOrUnassigned(char32_t c);  // C (Cc, Cf, Cn, Co, Cs)
 
 // Full lower case of one character, independent of its neighbours (final sigma is not special).

@@ -77,7 +77,8 @@ size_t FindInvalidUtf8(absl::string_view text) {
   size_t pos = 0;
   while (pos < text.size()) {
     size_t length = 1;
-    if (static_cast<unsigned char>(text[pos]) >= 0x80 && Classify(text.substr(pos), &length) != Form::kWhole) return pos;
+    if (static_cast<unsigned char>(text[pos]) >= 0x80 && Classify(text.substr(pos), &length) != Form::kWhole)
+      return pos;
     pos += length;
   }
   return absl::string_view::npos;

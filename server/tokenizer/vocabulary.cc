@@ -13,8 +13,10 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(const Field& field) {
   int64_t largest = 0;
   size_t total_bytes = 0;
   for (auto it = field.value().begin(); it != field.value().end(); ++it) {
-    if (!it.value().is_number_integer()) return field[it.key()].Expected("an integer id");
-    ASSIGN_OR_RETURN(const int64_t id, field[it.key()].Int(0, kMaxTokenId));
+    // A path is costly to make: only for entries that are wrong.
+    const bool plain = it.value().is_number_unsigned() && it.value().get<uint64_t>() <= uint64_t{kMaxTokenId};
+    if (!plain) return field[it.key()].Expected(absl::StrCat("an integer id in [0, ", kMaxTokenId, "]"));
+    const auto id = it.value().get<int64_t>();
     largest = std::max(largest, id);
     total_bytes += it.key().size();
   }
@@ -29,7 +31,8 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(const Field& field) {
     vocabulary.arena_.insert(vocabulary.arena_.end(), token.begin(), token.end());
     const absl::string_view view(begin, token.size());
     if (vocabulary.tokens_[id].data() != nullptr) {
-      return field.Error(absl::StrCat("id ", id, " is given twice, to ", Quoted(vocabulary.tokens_[id]), " and ", Quoted(token)));
+      return field.Error(
+          absl::StrCat("id ", id, " is given twice, to ", Quoted(vocabulary.tokens_[id]), " and ", Quoted(token)));
     }
     vocabulary.tokens_[id] = view;
     vocabulary.ids_.emplace(view, id);

@@ -30,7 +30,8 @@ class WordPieceModel : public Model {
     int64_t max_chars;
     int32_t unk_id;
   };
-  WordPieceModel(Vocabulary vocabulary, Options options) : vocabulary_(std::move(vocabulary)), options_(std::move(options)) {}
+  WordPieceModel(Vocabulary vocabulary, Options options)
+      : vocabulary_(std::move(vocabulary)), options_(std::move(options)) {}
 
   absl::Status Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const override {
     const size_t before = ids->size();

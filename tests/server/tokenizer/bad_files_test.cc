@@ -47,30 +47,37 @@ const BadFile kBadFiles[] = {
     {"Unigram", With("/model/type", R"("Unigram")"), R"(model.type: expected BPE, WordPiece or WordLevel)"},
     {"NoVocab", With("/model/vocab", "null"), "model.vocab: expected an object, found null"},
     {"EmptyVocab", With("/model/vocab", "{}"), "model.vocab: expected at least one token"},
-    {"NegativeId", With("/model/vocab/b", "-1"), "model.vocab.b: expected an integer in [0, 4194303], found number -1"},
-    {"HugeId", With("/model/vocab/b", "2147483648"), "model.vocab.b: expected an integer in [0, 4194303]"},
-    {"FloatId", With("/model/vocab/b", "1.5"), "model.vocab.b: expected an integer id, found number 1.5"},
+    {"NegativeId", With("/model/vocab/b", "-1"),
+     "model.vocab.b: expected an integer id in [0, 4194303], found number -1"},
+    {"HugeId", With("/model/vocab/b", "2147483648"), "model.vocab.b: expected an integer id in [0, 4194303]"},
+    {"FloatId", With("/model/vocab/b", "1.5"),
+     "model.vocab.b: expected an integer id in [0, 4194303], found number 1.5"},
     {"StringId", With("/model/vocab/b", R"("1")"), "model.vocab.b: expected an integer id"},
-    {"Above64Bits", With("/model/vocab/b", "18446744073709551615"), "model.vocab.b: expected an integer in"},
+    {"Above64Bits", With("/model/vocab/b", "18446744073709551615"), "model.vocab.b: expected an integer id in"},
     {"DuplicateId", With("/model/vocab/b", "0"), "model.vocab: id 0 is given twice"},
     {"NoMerges", With("/model/merges", "null"), "model.merges: expected an array, found null"},
-    {"MergeOfUnknown", With("/model/merges", R"(["a b", "a c"])"), R"(model.merges[1]: expected tokens of model.vocab, found "c")"},
-    {"MergeToUnknown", With("/model/merges", R"([["b", "a"]])"), R"(model.merges[0]: expected tokens of model.vocab, found "ba")"},
+    {"MergeOfUnknown", With("/model/merges", R"(["a b", "a c"])"),
+     R"(model.merges[1]: expected tokens of model.vocab, found "c")"},
+    {"MergeToUnknown", With("/model/merges", R"([["b", "a"]])"),
+     R"(model.merges[0]: expected tokens of model.vocab, found "ba")"},
     {"MergeOfThree", With("/model/merges", R"(["a b c"])"), "model.merges[0]: expected two tokens and one space"},
     {"MergeWithoutSpace", With("/model/merges", R"(["ab"])"), "model.merges[0]: expected two tokens and one space"},
     {"MergeNumber", With("/model/merges", "[7]"), R"(model.merges[0]: expected "left right")"},
     {"Dropout", With("/model/dropout", "0.1"), "model.dropout: expected null or 0"},
     {"UnknownUnk", With("/model/unk_token", R"("<unk>")"), "model.unk_token: expected a token of model.vocab"},
-    {"ByteFallbackWithoutBytes", With("/model/byte_fallback", "true"), "model.byte_fallback: the vocabulary has no <0x00>"},
+    {"ByteFallbackWithoutBytes", With("/model/byte_fallback", "true"),
+     "model.byte_fallback: the vocabulary has no <0x00>"},
     {"FlagIsNumber", With("/model/fuse_unk", "1"), "model.fuse_unk: expected true or false, found number 1"},
     {"AddedNotArray", With("/added_tokens", "{}"), "added_tokens: expected an array, found object"},
     {"AddedEmpty", With("/added_tokens", Token(3, "")), "added_tokens[0].content: expected 1 to 4096 bytes, found 0"},
-    {"AddedLong", With("/added_tokens", Token(3, std::string(5000, 'x'))), "added_tokens[0].content: expected 1 to 4096"},
+    {"AddedLong", With("/added_tokens", Token(3, std::string(5000, 'x'))),
+     "added_tokens[0].content: expected 1 to 4096"},
     {"AddedNegative", With("/added_tokens", Token(-3, "x")), "added_tokens[0].id: expected an integer in"},
     {"AddedHuge", With("/added_tokens", Token(4294967296, "x")), "added_tokens[0].id: expected an integer in"},
     {"AddedTwice", With("/added_tokens", R"([{"id": 3, "content": "x"}, {"id": 4, "content": "x"}])"),
      R"(added_tokens[1].content: "x" is added twice)"},
-    {"AddedOntoAnother", With("/model/vocab", R"({"a": 0, "b": 3, "ab": 2})").insert(1, R"("added_tokens": [{"id": 9, "content": "x"}],)"),
+    {"AddedOntoAnother",
+     With("/model/vocab", R"({"a": 0, "b": 3, "ab": 2})").insert(1, R"("added_tokens": [{"id": 9, "content": "x"}],)"),
      "added_tokens[0].id: the next free id is 3"},
     {"Normalizer", With("/normalizer", R"({"type": "Precompiled", "precompiled_charsmap": ""})"),
      R"(normalizer.type: expected NFC, NFD)"},
@@ -79,7 +86,8 @@ const BadFile kBadFiles[] = {
     {"NormalizerPattern", With("/normalizer", R"({"type": "Replace", "pattern": {}, "content": ""})"),
      "normalizer.pattern: expected an object with either String or Regex"},
     {"PreTokenizer", With("/pre_tokenizer", R"({"type": "UnicodeScripts"})"), R"(found string "UnicodeScripts")"},
-    {"PreTokenizerInSequence", With("/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "X"}]})"),
+    {"PreTokenizerInSequence",
+     With("/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "X"}]})"),
      "pre_tokenizer.pretokenizers[1].type: expected ByteLevel"},
     {"SplitBehavior", With("/pre_tokenizer", R"({"type": "Split", "pattern": {"String": " "}, "behavior": "Chop"})"),
      R"(pre_tokenizer.behavior: expected Removed, Isolated)"},
@@ -89,18 +97,29 @@ const BadFile kBadFiles[] = {
      "pre_tokenizer.replacement: expected one character"},
     {"MetaspaceScheme", With("/pre_tokenizer", R"({"type": "Metaspace", "prepend_scheme": "last"})"),
      "pre_tokenizer.prepend_scheme: expected first, never or always"},
-    {"FixedLengthZero", With("/pre_tokenizer", R"({"type": "FixedLength", "length": 0})"), "pre_tokenizer.length: expected an integer in"},
+    {"FixedLengthZero", With("/pre_tokenizer", R"({"type": "FixedLength", "length": 0})"),
+     "pre_tokenizer.length: expected an integer in"},
     {"Decoder", With("/decoder", R"({"type": "CTC"})"), "decoder.type: expected ByteLevel"},
-    {"DecoderStrip", With("/decoder", R"({"type": "Strip", "content": "", "start": 1, "stop": 0})"), "decoder.content: expected one character"},
+    {"DecoderStrip", With("/decoder", R"({"type": "Strip", "content": "", "start": 1, "stop": 0})"),
+     "decoder.content: expected one character"},
     {"PostProcessor", With("/post_processor", R"({"type": "Other"})"), "post_processor.type: expected ByteLevel"},
-    {"TemplateId", With("/post_processor", R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}, {"Sequence": {"id": "A"}}],
-      "special_tokens": {"x": {"ids": [99]}}})"), "post_processor.special_tokens.x.ids[0]: expected an integer in [0, 2], found number 99"},
-    {"TemplateMissing", With("/post_processor", R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}]})"),
+    {"TemplateId",
+     With("/post_processor",
+          R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}, {"Sequence": {"id": "A"}}],
+      "special_tokens": {"x": {"ids": [99]}}})"),
+     "post_processor.special_tokens.x.ids[0]: expected an integer in [0, 2], found number 99"},
+    {"TemplateMissing",
+     With("/post_processor", R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}]})"),
      "post_processor.special_tokens.x.ids: expected an array, found nothing"},
-    {"TemplateNoSequence", With("/post_processor", R"({"type": "TemplateProcessing", "single": []})"), "expected the sequence A"},
-    {"RobertaPair", With("/post_processor", R"({"type": "RobertaProcessing", "cls": ["a"], "sep": ["b", 1]})"), "post_processor.cls: expected [token, id]"},
-    {"TwoTemplates", With("/post_processor", R"({"type": "Sequence", "processors": [{"type": "BertProcessing", "cls": ["a", 0], "sep": ["b", 1]},
-      {"type": "BertProcessing", "cls": ["a", 0], "sep": ["b", 1]}]})"), "at most one processor that adds tokens"},
+    {"TemplateNoSequence", With("/post_processor", R"({"type": "TemplateProcessing", "single": []})"),
+     "expected the sequence A"},
+    {"RobertaPair", With("/post_processor", R"({"type": "RobertaProcessing", "cls": ["a"], "sep": ["b", 1]})"),
+     "post_processor.cls: expected [token, id]"},
+    {"TwoTemplates",
+     With("/post_processor",
+          R"({"type": "Sequence", "processors": [{"type": "BertProcessing", "cls": ["a", 0], "sep": ["b", 1]},
+      {"type": "BertProcessing", "cls": ["a", 0], "sep": ["b", 1]}]})"),
+     "at most one processor that adds tokens"},
 };
 
 class BadFilesTest : public testing::TestWithParam<BadFile> {};
@@ -113,11 +132,10 @@ TEST_P(BadFilesTest, IsRefusedWithThePlaceAndTheReason) {
   EXPECT_LT(tokenizer.status().message().size(), 400u);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BadFilesTest, testing::ValuesIn(kBadFiles), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, BadFilesTest, testing::ValuesIn(kBadFiles),
+                         [](const auto& info) { return info.param.name; });
 
-TEST(FilesTest, TheGoodFileIsGood) {
-  EXPECT_TRUE(Tokenizer::FromJson(With("/truncation", "null")).ok());
-}
+TEST(FilesTest, TheGoodFileIsGood) { EXPECT_TRUE(Tokenizer::FromJson(With("/truncation", "null")).ok()); }
 
 TEST(FilesTest, SparseIdsAreFine) {
   const auto tokenizer = Tokenizer::FromJson(With("/model/vocab", R"({"a": 7, "b": 100000, "ab": 2})"));
@@ -140,7 +158,8 @@ TEST(TokenizerConfigTest, TokensAreStringsOrObjects) {
 }
 
 TEST(TokenizerConfigTest, BadFilesSayWhere) {
-  EXPECT_EQ(TokenizerConfig::FromJson("[]", "c.json").status().message(), "c.json: top level: expected an object, found array of 0");
+  EXPECT_EQ(TokenizerConfig::FromJson("[]", "c.json").status().message(),
+            "c.json: top level: expected an object, found array of 0");
   EXPECT_EQ(TokenizerConfig::FromJson(R"({"bos_token": 7})", "c.json").status().message(),
             "c.json: bos_token: expected a string, found number 7");
   EXPECT_FALSE(TokenizerConfig::FromJson("{", "c.json").ok());

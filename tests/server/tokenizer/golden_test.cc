@@ -74,7 +74,8 @@ TEST_P(GoldenTest, TextEqualsTheOracles) {
     const std::string skipped = want.value("k", kept);
     Compare(i, "text", Decode(plain, false), kept);
     Compare(i, "text without special tokens", Decode(plain, true), skipped);
-    Compare(i, "text of all ids without special tokens", Decode(want.value("s", plain), true), want.value("c", skipped));
+    Compare(i, "text of all ids without special tokens", Decode(want.value("s", plain), true),
+            want.value("c", skipped));
   }
 }
 

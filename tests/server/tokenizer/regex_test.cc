@@ -77,12 +77,15 @@ TEST(RegexTest, LiteralsMatchThemselves) {
   auto regex = Regex::Literal(text);
   ASSERT_TRUE(regex.ok()) << regex.status();
   int count = 0;
-  ASSERT_TRUE(regex->ForEachMatch("x" + text + "y", [&](Match match) {
-    EXPECT_EQ(match.begin, 1u);
-    EXPECT_EQ(match.end, text.size() + 1);
-    ++count;
-    return absl::OkStatus();
-  }).ok());
+  ASSERT_TRUE(regex
+                  ->ForEachMatch("x" + text + "y",
+                                 [&](Match match) {
+                                   EXPECT_EQ(match.begin, 1u);
+                                   EXPECT_EQ(match.end, text.size() + 1);
+                                   ++count;
+                                   return absl::OkStatus();
+                                 })
+                  .ok());
   EXPECT_EQ(count, 1);
 }
 
@@ -116,9 +119,8 @@ TEST(RegexTest, TheVisitorsErrorEndsTheSearch) {
   auto regex = Regex::Compile("a");
   ASSERT_TRUE(regex.ok());
   int count = 0;
-  const absl::Status status = regex->ForEachMatch("aaaa", [&](Match) -> absl::Status {
-    return ++count == 2 ? absl::CancelledError("enough") : absl::OkStatus();
-  });
+  const absl::Status status = regex->ForEachMatch(
+      "aaaa", [&](Match) -> absl::Status { return ++count == 2 ? absl::CancelledError("enough") : absl::OkStatus(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(count, 2);
 }

@@ -68,8 +68,8 @@ TEST_P(TokenizerTest, TheHookEndsTheWork) {
 TEST_P(TokenizerTest, LongMonotonousTextsComeBack) {
   std::string ladder;
   for (int i = 0; i < 100'000; ++i) ladder += "ab \n"[i * 7 % 11 % 4];
-  const std::string texts[] = {std::string(100'000, 'a'), std::string(1'000'000, '^'), std::string(50'000, '_'),
-                               std::string(300'000, ' ') + "x", std::string(200'000, '\n'), ladder};
+  const std::string texts[] = {std::string(100'000, 'a'),       std::string(1'000'000, '^'), std::string(50'000, '_'),
+                               std::string(300'000, ' ') + "x", std::string(200'000, '\n'),  ladder};
   for (const std::string& text : texts) {
     const auto ids = tokenizer_->Encode(text, {.add_special_tokens = false});
     ASSERT_TRUE(ids.ok()) << ids.status();

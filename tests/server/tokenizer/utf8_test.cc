@@ -25,9 +25,9 @@ TEST(Utf8Test, EveryCodePointComesBack) {
 
 TEST(Utf8Test, InvalidBytesAreFoundWhereTheyAre) {
   const std::pair<const char*, size_t> kCases[] = {
-      {"ab\x80", 2},         {"\xC0\xAF", 0},     {"\xE0\x80\x80", 0}, {"x\xED\xA0\x80", 1}, {"\xF4\x90\x80\x80", 0},
-      {"\xF5\x80\x80\x80", 0}, {"é\xC3", 2},      {"\xE2\x82", 0},     {"\xF0\x9F\x98", 0},  {"\xFE", 0},
-      {"\xC3\x28", 0},       {"中\xE4\xB8\x28", 3}};
+      {"ab\x80", 2},           {"\xC0\xAF", 0},      {"\xE0\x80\x80", 0}, {"x\xED\xA0\x80", 1}, {"\xF4\x90\x80\x80", 0},
+      {"\xF5\x80\x80\x80", 0}, {"é\xC3", 2},         {"\xE2\x82", 0},     {"\xF0\x9F\x98", 0},  {"\xFE", 0},
+      {"\xC3\x28", 0},         {"中\xE4\xB8\x28", 3}};
   for (const auto& [text, offset] : kCases) EXPECT_EQ(FindInvalidUtf8(text), offset) << testing::PrintToString(text);
   EXPECT_EQ(FindInvalidUtf8(absl::string_view("a\0é👩", 8)), absl::string_view::npos);
 }
@@ -42,16 +42,15 @@ std::string Lossy(absl::string_view bytes, size_t chunk) {
 
 // What Python's bytes.decode("utf-8", "replace") gives.
 TEST(Utf8Test, IllFormedPartsBecomeReplacementCharacters) {
-  const std::pair<const char*, const char*> kCases[] = {
-      {"abc", "abc"},
-      {"\xE2\x82\xAC", "€"},
-      {"\xE2\x82", "\uFFFD"},
-      {"\xE2\x82x", "\uFFFDx"},
-      {"\xF0\x9F\x98\xF0\x9F\x98\x80", "\uFFFD😀"},
-      {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
-      {"\xC0\xAF", "\uFFFD\uFFFD"},
-      {"\xF4\x90\x80\x80z", "\uFFFD\uFFFD\uFFFD\uFFFDz"},
-      {"\xC3\xC3\xA9\xFF", "\uFFFDé\uFFFD"}};
+  const std::pair<const char*, const char*> kCases[] = {{"abc", "abc"},
+                                                        {"\xE2\x82\xAC", "€"},
+                                                        {"\xE2\x82", "\uFFFD"},
+                                                        {"\xE2\x82x", "\uFFFDx"},
+                                                        {"\xF0\x9F\x98\xF0\x9F\x98\x80", "\uFFFD😀"},
+                                                        {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
+                                                        {"\xC0\xAF", "\uFFFD\uFFFD"},
+                                                        {"\xF4\x90\x80\x80z", "\uFFFD\uFFFD\uFFFD\uFFFDz"},
+                                                        {"\xC3\xC3\xA9\xFF", "\uFFFDé\uFFFD"}};
   for (const auto& [bytes, text] : kCases) {
     for (size_t chunk = 1; chunk <= 8; ++chunk) EXPECT_EQ(Lossy(bytes, chunk), text) << chunk;
   }
