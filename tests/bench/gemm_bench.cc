@@ -2,8 +2,8 @@
 //
 //   gemm_bench [--quick] [--threads=N] [--rounds=N] [--isa=NAME]
 //
-// Every round reads memory (the probe), then runs each of our rows, then oneDNN, so that a machine whose bandwidth swings
-// gives fair ratios; medians over rounds are printed.  Answers are checked against a double-precision sum.  The last line
+// Every round runs each contender between two probes that just read the same weights, so that a machine whose bandwidth
+// swings gives fair ratios; medians over rounds are printed.  Answers are checked against a double-precision sum.  The last line
 // is JSON.
 #include <algorithm>
 #include <chrono>
@@ -58,64 +58,66 @@ void Fill(const TensorView& t, uint32_t seed) {
   });
 }
 
-// GB/s of all threads reading memory that no cache holds.
-class Probe {
- public:
-  explicit Probe(ThreadPool* pool) : pool_(pool), memory_(kBytes, Device::Cpu()) {
-    std::fill_n(static_cast<uint64_t*>(memory_.data()), kBytes / 8, uint64_t{1});
-  }
-  double GigabytesPerSecond() {
-    constexpr int64_t kParts = 64;
-    std::vector<uint64_t> sums(kParts);
-    const double seconds = SecondsOf([&] {
-      pool_->Run(kParts, [&](int64_t part) {
-        typedef uint64_t Line __attribute__((vector_size(64)));
-        const Line* lines = static_cast<const Line*>(memory_.data()) + part * (kBytes / 64 / kParts);
-        Line sum[4] = {};
-        for (int64_t i = 0; i < kBytes / 64 / kParts; i += 4) {
-          for (int j = 0; j < 4; ++j) {
-            __builtin_prefetch(lines + i + 48 + j);
-            sum[j] ^= lines[i + j];
-          }
-        }
-        sums[part] = (sum[0] ^ sum[1] ^ sum[2] ^ sum[3])[0];
-      });
-    });
-    for (uint64_t sum : sums) {
-      if (sum != 0) std::abort();
+// Seconds that all threads take to read these weights and do nothing with them: the probe.  It reads what the contender
+// reads, so that both find the same part of it in a shared cache.
+double SecondsToRead(ThreadPool* pool, const std::vector<const Weight*>& weights) {
+  typedef uint64_t Line __attribute__((vector_size(64)));
+  constexpr int64_t kPartBytes = 512 << 10;
+  struct Part {
+    const Line* begin;
+    int64_t lines;
+  };
+  std::vector<Part> parts;
+  for (const Weight* w : weights) {
+    for (int64_t at = 0; at < w->bytes(); at += kPartBytes) {
+      parts.push_back({reinterpret_cast<const Line*>(static_cast<const char*>(w->data()) + at),
+                       std::min(kPartBytes, w->bytes() - at) / 64});
     }
-    return kBytes / seconds * 1e-9;
   }
-
- private:
-  static constexpr int64_t kBytes = 512 << 20;
-  ThreadPool* pool_;
-  Buffer memory_;
-};
+  return SecondsOf([&] {
+    pool->Run(static_cast<int64_t>(parts.size()), [&](int64_t i) {
+      Line sum[4] = {};
+      for (int64_t line = 0; line < parts[i].lines; line += 4) {
+        for (int j = 0; j < 4; ++j) {
+          __builtin_prefetch(parts[i].begin + line + 48 + j);
+          sum[j] ^= parts[i].begin[line + j];
+        }
+      }
+      const Line all = sum[0] ^ sum[1] ^ sum[2] ^ sum[3];
+      __asm__ volatile("" : : "m"(all));
+    });
+  });
+}
 
 // One line of the table: something that is timed once a round.
 struct Contender {
   std::string name;
-  double bytes, flops;  // of one pass
+  std::vector<const Weight*> reads;  // by one pass
+  double bytes, flops;               // of one pass
   std::function<void()> pass;
   std::vector<double> gigabytes = {}, of_probe = {}, gigaflops = {};
 };
 
-void RunRounds(const Options& options, Probe* probe, std::vector<Contender>* contenders) {
-  for (Contender& c : *contenders) c.pass();
+void RunRounds(const Options& options, ThreadPool* pool, std::vector<Contender>* contenders) {
   for (int round = 0; round < options.rounds; ++round) {
     for (Contender& c : *contenders) {
-      const double before = probe->GigabytesPerSecond();
+      SecondsToRead(pool, c.reads);  // after another contender: for the caches' state
+      const double before = SecondsToRead(pool, c.reads);
       const double seconds = SecondsOf(c.pass);
-      const double bandwidth = (before + probe->GigabytesPerSecond()) / 2;
+      const double after = SecondsToRead(pool, c.reads);
       c.gigabytes.push_back(c.bytes / seconds * 1e-9);
-      c.of_probe.push_back(c.gigabytes.back() / bandwidth);
+      c.of_probe.push_back((before + after) / 2 / seconds);
       c.gigaflops.push_back(c.flops / seconds * 1e-9);
     }
   }
   for (const Contender& c : *contenders) {
-    std::printf("%-34s %8.1f GB/s of weights  %5.2f of the probe  %8.0f GFLOP/s\n", c.name.c_str(), Median(c.gigabytes),
-                Median(c.of_probe), Median(c.gigaflops));
+    std::printf("%-32s %8.1f GB/s of weights", c.name.c_str(), Median(c.gigabytes));
+    if (c.reads.empty()) {
+      std::printf("%24s", "");
+    } else {
+      std::printf("   %5.2f of the probe   ", Median(c.of_probe));
+    }
+    std::printf("%8.0f GFLOP/s\n", Median(c.gigaflops));
   }
   std::fflush(stdout);
 }
@@ -143,7 +145,7 @@ void CheckProduct(const char* what, const TensorView& x, const TensorView& w, co
 }
 
 // N = K = 2048, matrices in turn so that none is in a cache when its turn comes.
-void Dense(const Options& options, const Stream& stream, Probe* probe, std::string* json) {
+void Dense(const Options& options, const Stream& stream, std::string* json) {
   constexpr int64_t kSide = 2048;
   const int num_matrices = options.quick ? 24 : 96;
   const Tensor raw(options.dtype, {kSide, kSide});
@@ -160,7 +162,9 @@ void Dense(const Options& options, const Stream& stream, Probe* probe, std::stri
   for (int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {
     const TensorView xs = x.view().Rows(0, m), ys = y.view().Rows(0, m);
     const int matrices = m <= 64 ? num_matrices : m <= 512 ? num_matrices / 4 : 3;
-    table.push_back({absl::StrCat("ours M=", m), matrices * bytes, 2.0 * m * kSide * kSide * matrices, [=, &weights, &stream, &options] {
+    std::vector<const Weight*> reads;
+    for (int i = 0; i < matrices; ++i) reads.push_back(&weights[i]);
+    table.push_back({absl::StrCat("ours M=", m), reads, matrices * bytes, 2.0 * m * kSide * kSide * matrices, [=, &weights, &stream, &options] {
                        for (int i = 0; i < matrices; ++i) {
                          SY_CHECK_OK(Gemm(stream, {.isa = options.isa}, xs, weights[i], TensorView(), ys));
                        }
@@ -174,11 +178,11 @@ void Dense(const Options& options, const Stream& stream, Probe* probe, std::stri
     SY_CHECK_OK(oned->Run(xs, ys));
     CheckProduct("oneDNN", xs, raw, ys);
     // One matrix again and again: its best case, from the cache.
-    table.push_back({absl::StrCat("oneDNN M=", m, " (one matrix, cached)"), 3 * bytes, 6.0 * m * kSide * kSide, [=] {
+    table.push_back({absl::StrCat("oneDNN M=", m, " (one matrix, cached)"), {}, 3 * bytes, 6.0 * m * kSide * kSide, [=] {
                        for (int i = 0; i < 3; ++i) SY_CHECK_OK(oned->Run(xs, ys));
                      }});
   }
-  RunRounds(options, probe, &table);
+  RunRounds(options, &stream.pool(), &table);
   for (const Contender& c : table) {
     const std::string key = c.name.substr(0, c.name.find(' ', 7));
     absl::StrAppend(json, ", \"", key, "\": {\"of_probe\": ", Median(c.of_probe), ", \"gflops\": ", Median(c.gigaflops), "}");
@@ -186,7 +190,7 @@ void Dense(const Options& options, const Stream& stream, Probe* probe, std::stri
 }
 
 // A layer's experts at OLMoE's shape: 64 experts, 8 a token, H 2048, F 1024, random routing.
-void Experts(const Options& options, const Stream& stream, Probe* probe, std::string* json) {
+void Experts(const Options& options, const Stream& stream, std::string* json) {
   constexpr int64_t kExperts = 64, kTopK = 8, kH = 2048, kF = 1024;
   std::vector<Weight> gate_up, down;
   std::vector<const Weight*> gate_up_of, down_of;
@@ -203,14 +207,14 @@ void Experts(const Options& options, const Stream& stream, Probe* probe, std::st
   struct Routing {
     std::vector<int64_t> offsets;
     std::vector<int32_t> token;
-    int64_t touched = 0;
-  };
+      };
   std::mt19937 rng(1);
   std::vector<Contender> table;
   for (int64_t tokens : {1, 16, 64, 512}) {
     // Eight routings in turn, so that few tokens do not find their experts in a cache.
     auto routings = std::make_shared<std::vector<Routing>>(tokens >= 512 ? 1 : 8);
     double bytes = 0;
+    std::vector<const Weight*> reads;
     for (Routing& routing : *routings) {
       std::vector<std::vector<int32_t>> of_expert(kExperts);
       std::vector<int> ids(kExperts);
@@ -223,11 +227,14 @@ void Experts(const Options& options, const Stream& stream, Probe* probe, std::st
       for (const std::vector<int32_t>& rows : of_expert) {
         routing.token.insert(routing.token.end(), rows.begin(), rows.end());
         routing.offsets.push_back(static_cast<int64_t>(routing.token.size()));
-        if (!rows.empty()) bytes += 3.0 * kF * kH * DTypeBytes(options.dtype);
+        if (rows.empty()) continue;
+        const size_t e = routing.offsets.size() - 2;
+        reads.push_back(gate_up_of[e]), reads.push_back(down_of[e]);
+        bytes += 3.0 * kF * kH * DTypeBytes(options.dtype);
       }
     }
     const int64_t rows = tokens * kTopK;
-    table.push_back({absl::StrCat("experts T=", tokens), bytes, 6.0 * rows * kF * kH * routings->size(), [=, &options, &stream, &x, &hidden, &y] {
+    table.push_back({absl::StrCat("experts T=", tokens), reads, bytes, 6.0 * rows * kF * kH * routings->size(), [=, &options, &stream, &x, &hidden, &y] {
                        for (const Routing& routing : *routings) {
                          SY_CHECK_OK(ExpertFfn(stream,
                                                {.gate_up = gate_up_of,
@@ -239,7 +246,7 @@ void Experts(const Options& options, const Stream& stream, Probe* probe, std::st
                        }
                      }});
   }
-  RunRounds(options, probe, &table);
+  RunRounds(options, &stream.pool(), &table);
   for (const Contender& c : table) {
     absl::StrAppend(json, ", \"", c.name, "\": {\"of_probe\": ", Median(c.of_probe), ", \"gflops\": ", Median(c.gigaflops), "}");
   }
@@ -274,13 +281,11 @@ int Main(int argc, char** argv) {
   }
   ThreadPool pool(options.threads);
   const Stream stream = Stream::OnCpu(&pool);
-  Probe probe(&pool);
-  std::printf("%s %s, %d threads, memory read at %.1f GB/s\n", IsaName(options.isa), DTypeName(options.dtype), options.threads,
-              probe.GigabytesPerSecond());
+  std::printf("%s %s, %d threads\n", IsaName(options.isa), DTypeName(options.dtype), options.threads);
   std::string json = absl::StrCat("{\"bench\": \"gemm\", \"isa\": \"", IsaName(options.isa), "\", \"dtype\": \"",
                                   DTypeName(options.dtype), "\", \"threads\": ", options.threads);
-  Dense(options, stream, &probe, &json);
-  Experts(options, stream, &probe, &json);
+  Dense(options, stream, &json);
+  Experts(options, stream, &json);
   std::printf("%s}\n", json.c_str());
   return 0;
 }

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <iosfwd>
-#include <string>
 
 #include "absl/status/status.h"
 #include "workers/ops/isa.h"
@@ -41,7 +40,12 @@ struct GemmConfig {
   const char* kernel = "";      // which inner kernel: "amx_bf16", "avx512_bf16", "avx512", "avx2", "scalar"
   int64_t rows_per_task = 0;    // their activations stay in the L2 cache while weight panels pass by
   int64_t min_panels = 0;       // a task has at least so many, unless fewer are left; the first ones have many more
-  std::string why = {};         // what decided each number, and what was turned down
+  // What decided these, for printing: bytes of a packed row; how many rows the cache would hold, and into how many equal
+  // parts m was cut for it; bytes of one panel (gated: of a pair).
+  int64_t row_bytes = 0;
+  int64_t rows_that_fit = 0;
+  int64_t row_parts = 0;
+  int64_t panel_bytes = 0;
 };
 // Pure.  A configuration changes speed, never bits.
 GemmConfig ChooseGemm(const GemmShape& shape);

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <ostream>
 
-#include "absl/strings/str_cat.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/kernels/find_gemm_kernel.h"
 
@@ -22,20 +21,17 @@ GemmConfig ChooseGemm(const GemmShape& shape) {
   GemmConfig config{.kernel = kernel.name};
   const int64_t k = std::max<int64_t>(shape.k, 1);
 
-  const int64_t row_bytes = k * kernel.a_bytes;
+  config.row_bytes = k * kernel.a_bytes;
   const int64_t blocks = CeilDiv(std::max<int64_t>(shape.m, 1), kernel.max_rows);
-  const int64_t fit = std::max<int64_t>(kActivationBytes / (row_bytes * kernel.max_rows), 1);
-  const int64_t parts = CeilDiv(blocks, fit);
-  config.rows_per_task = CeilDiv(blocks, parts) * kernel.max_rows;
-  config.why = absl::StrCat(fit * kernel.max_rows, " rows of ", row_bytes, " B fit ", kActivationBytes >> 10, " KB");
-  if (parts > 1) absl::StrAppend(&config.why, ", so ", parts, " equal parts instead of one of ", shape.m);
+  const int64_t blocks_that_fit = std::max<int64_t>(kActivationBytes / (config.row_bytes * kernel.max_rows), 1);
+  config.rows_that_fit = blocks_that_fit * kernel.max_rows;
+  config.row_parts = CeilDiv(blocks, blocks_that_fit);
+  config.rows_per_task = CeilDiv(blocks, config.row_parts) * kernel.max_rows;
 
   const int64_t unit = shape.gated ? 2 : 1;
   const int64_t units = CeilDiv(std::max<int64_t>(shape.n / unit, 1), kPanelColumns);
-  const int64_t unit_bytes = unit * kPanelColumns * k * DTypeBytes(shape.dtype);
-  config.min_panels = unit * std::min(CeilDiv(kTaskBytes, unit_bytes), units);
-  absl::StrAppend(&config.why, "; ", config.min_panels, " panels have ", config.min_panels / unit * unit_bytes >> 10,
-                  " KB, ", kTaskBytes >> 10, " wanted");
+  config.panel_bytes = unit * kPanelColumns * k * DTypeBytes(shape.dtype);
+  config.min_panels = unit * std::min(CeilDiv(kTaskBytes, config.panel_bytes), units);
   return config;
 }
 
@@ -45,8 +41,11 @@ std::ostream& operator<<(std::ostream& out, const GemmShape& shape) {
 }
 
 std::ostream& operator<<(std::ostream& out, const GemmConfig& config) {
-  return out << config.kernel << ", tasks of " << config.rows_per_task << " rows and " << config.min_panels
-             << " panels or more (" << config.why << ")";
+  out << config.kernel << ", tasks of " << config.rows_per_task << " rows (" << config.rows_that_fit << " rows of "
+      << config.row_bytes << " B fit " << (kActivationBytes >> 10) << " KB";
+  if (config.row_parts > 1) out << ": one part would not, " << config.row_parts << " equal ones do";
+  return out << ") and " << config.min_panels << " panels or more (of " << config.panel_bytes << " B; fewer than "
+             << (kTaskBytes >> 10) << " KB a task would cost more than they balance)";
 }
 
 }  // namespace switchyard

@@ -95,7 +95,7 @@ void RunTask(const JobContext& context, const GemmTask& task) {
                       .b = panels + (p + part) * panel_bytes,
                       .padded_k = w.padded_k(),
                       .c = reinterpret_cast<char*>(c) + part * rows * kGemmPanel * DTypeBytes(AccDType(w.dtype())),
-                      .stream_end = block == 0 ? panels + task.panel_end * panel_bytes : nullptr,
+                      .from_memory = block == 0,
                       .prefetch_begin = ahead,
                       .prefetch_end = ahead + slice});
       }

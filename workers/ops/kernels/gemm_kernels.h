@@ -29,8 +29,7 @@ struct GemmBlockArgs {
   const void* b;         // one panel
   int64_t padded_k;
   void* c;               // [rows, 32] Acc, written; 64-byte aligned
-  // Not null: this panel comes from memory, and what follows it up to here will be wanted next.  Null: it is in the cache.
-  const char* stream_end;
+  bool from_memory;      // this panel was not used just before, so it is probably in no cache
   // What to fetch into the L2 cache meanwhile, evenly: this block's share of the next panel.
   const char* prefetch_begin;
   const char* prefetch_end;
