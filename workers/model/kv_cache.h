@@ -33,9 +33,11 @@ struct CacheSpec {
 // One for each layer.
 std::vector<CacheSpec> CacheSpecs(const ModelConfig& config, DType dtype);
 
+inline constexpr int32_t kMaxBlockSize = 1024;
+
 class KvCache {
  public:
-  // As many blocks as fit into `bytes`.  InvalidArgument when not even one does, or when block_size is not in [1, 1024].
+  // As many blocks as fit into `bytes`.  InvalidArgument when not even one does, or when block_size is not in [1, kMaxBlockSize].
   static absl::StatusOr<KvCache> Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes);
 
   int32_t num_blocks() const { return num_blocks_; }

@@ -30,7 +30,7 @@ constexpr absl::Duration kLogEvery = absl::Seconds(2);
 // Some rows of a param: one read and one PackRows.
 struct Piece {
   const Param* param = nullptr;
-  TensorLocation at;
+  TensorLocation at = {};
   DType dtype = DType::kBf16;  // of the file
   int64_t begin = 0;           // in the file
   int64_t row = 0;             // first, of the param's

@@ -2,21 +2,22 @@
 //
 // Thread-compatible: one caller at a time (the worker's step thread); work inside is parallel over the stream's pool.
 // Every rank of the group must call Forward for the same layers in the same step, also with an empty batch, because MoE
-// layers exchange rows.  Scratch is kept from call to call: a steady step allocates nothing.
+// layers exchange rows.  Scratch is kept from call to call: a steady step allocates nothing here.
 // A row's results do not depend on the other rows, on chunking, threads or the number of ranks.
-// Errors: the communicator's (Unavailable, DeadlineExceeded …) pass through and leave the step undone; Internal for a
-// batch that does not fit the cache; Internal "layer L: NaN" under SY_CHECK_NAN.
+// Errors: the communicator's (Unavailable, DeadlineExceeded …) pass through and leave the step undone; InvalidArgument
+// for a batch that does not fit the cache; Internal "layer L: …" under SY_CHECK_NAN.
 // Does not do: sampling and slots (model_runner.h), backward.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "scheduler/batching/step.h"
+#include "absl/time/time.h"
 #include "workers/model/attention_layer.h"
 #include "workers/model/batch.h"
 #include "workers/model/config.h"
@@ -29,26 +30,39 @@
 
 namespace switchyard {
 
-// What training will keep of a forward pass for its backward; nullptr means inference, the only case yet.
+// What training will keep of a forward pass for its backward.
 struct SavedForward;
 
 // Receives logits of batch.logit_rows[first, first + logits.dim(0)): [n, V] fp32 (fp64 for an fp64 model), valid until
-// it returns.  Called with rising `first`, a few rows at a time, so that the logits of a long prompt need no memory of
-// their own.
+// it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that the logits of a long prompt need no
+// memory of their own.
 using LogitsSink = absl::FunctionRef<absl::Status(int64_t first, const TensorView& logits)>;
+inline constexpr int64_t kHeadRows = 64;
+
+// Sees the residual stream as it passes: ("embed", -1), then for each layer ("attention", i) and ("layer", i).
+using ResidualTap = absl::FunctionRef<void(const char* name, int64_t layer_idx, const TensorView& residual)>;
+
+// How this step's MoE layers run: the same on every rank.
+struct MoeGroup {
+  Communicator* comm = nullptr;            // borrowed
+  const ExpertLayout* layout = nullptr;    // borrowed; its residents of this rank are the weights'
+  const MoeSchedule* schedule = nullptr;   // borrowed
+  absl::Time deadline = absl::InfiniteFuture();
+};
 
 struct StageIn {
-  const Batch* batch = nullptr;      // borrowed
-  TensorView hidden;                 // [T, H] residual of the stage before; empty: this stage embeds batch->tokens
-  const LogitsSink* logits = nullptr;  // borrowed; needed if the batch wants logits and the stage ends the model
+  const Batch* batch = nullptr;            // borrowed
+  TensorView hidden = {};                  // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
+  MoeGroup moe = {};
+  std::optional<LogitsSink> logits = {};   // where the last stage's logits go; none: no head
+  std::optional<ResidualTap> tap = {};     // for tests and debugging
 };
 
 struct StageOut {
-  TensorView hidden;                 // [T, H] AccDType residual after layer end-1; the model's scratch, until next call
-  StepTimings timings;               // total_seconds is the caller's
-  int64_t rows_sent = 0;             // expert rows, summed over layers
-  int64_t rows_received = 0;
-  int64_t expert_rows = 0;
+  TensorView hidden;  // [T, H] AccDType residual after the last layer; the model's scratch, valid until the next call
+  MoeStats moe;
+  double attention_seconds = 0;
+  double head_seconds = 0;  // the sink included
 };
 
 struct LayerRange {
@@ -56,24 +70,48 @@ struct LayerRange {
   int64_t end = 0;
 };
 
-// Sees intermediate tensors by name ("embed", "attention", "layer") while a forward pass runs: for tests and debugging.
-using LayerTap = absl::FunctionRef<void(const char* name, int64_t layer, const TensorView& value)>;
-
 class Model {
  public:
   // Takes the weights.  max_positions: of the RoPE table, usually the served context.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config, DType dtype, ModelWeights weights,
                                                        int64_t max_positions);
 
-  // The MoE layers' place in a group: communicator, exchange, schedule.  Called again for every epoch, between steps.
-  void SetMoe(MoeRuntime* moe);  // borrowed
-
+  // saved: nullptr = inference; anything else is Unimplemented.
   absl::StatusOr<StageOut> Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
                                    SavedForward* saved);
 
   const ModelConfig& config() const { return config_; }
+  const ModelWeights& weights() const { return weights_; }
   DType dtype() const { return dtype_; }
-  void set_tap(const LayerTap* tap) { tap_ = tap; }  // borrowed; nullptr = none
+  int64_t max_positions() const { return rope_.max_positions(); }
+  LayerRange all_layers() const { return {0, config_.num_layers()}; }
+
+ private:
+  Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope);
+
+  absl::Status Embed(const Stream& stream, const Batch& batch, const TensorView& residual);
+  absl::Status EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual);
+  absl::Status RunLayer(const Stream& stream, const StageIn& in, int64_t layer_idx, KvCache* cache,
+                        const TensorView& residual, StageOut* out);
+  absl::Status RunFfn(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& residual,
+                      StageOut* out);
+  absl::Status RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink);
+
+  const ModelConfig config_;
+  const DType dtype_;
+  const ModelWeights weights_;
+  const RopeTable rope_;
+  const bool check_nan_;
+  AttentionLayer attention_;
+  std::vector<std::optional<MoeLayer>> moe_layers_;  // [L]
+  MoeExecutor moe_executor_;
+
+  ScratchTensor residual_;      // [T, H] AccDType
+  ScratchTensor normed_;        // [T, H]
+  ScratchTensor dense_hidden_;  // [T, dense_intermediate]
+  ScratchTensor head_rows_;     // [kHeadRows, H] AccDType
+  ScratchTensor logits_;        // [kHeadRows, V] AccDType
+  std::vector<int32_t> row_ids_;
 };
 
 }  // namespace switchyard

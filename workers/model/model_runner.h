@@ -1,9 +1,11 @@
 // Executes one rank's part of a StepPlan: slots, batch, forward pass, sampling → RankResult.
 //
-// Owns the rank's slots and KV cache; borrows the model.  Thread-compatible: the worker's step thread is its one user.
-// What a step samples stays in the slot, so the next plan may be executed before the server has seen the result.
+// Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible: the
+// worker's step thread is its one user.  What a step samples stays in the slot, so the next plan may be executed before
+// the server has seen the result.
 // Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented for what is not built
-// (speculation, token masks, adapters); the communicator's pass through: the epoch is over then, and Reset must follow.
+// (speculation, token masks, adapters, training slices); the communicator's pass through.  After any error the epoch is
+// over on this rank: SetGroup must follow, which empties the slots.
 #pragma once
 
 #include <cstdint>
@@ -12,36 +14,83 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/pipeline/moe_schedule.h"
 #include "workers/model/batch.h"
 #include "workers/model/kv_cache.h"
 #include "workers/model/model.h"
 #include "workers/model/slot_table.h"
+#include "workers/ops/sampling.h"
 #include "workers/tensor/device.h"
 
 namespace switchyard {
 
 struct RunnerOptions {
-  int32_t num_slots = 0;        // EngineOptions.max_num_seqs
+  int32_t num_slots = 0;       // EngineOptions.max_num_seqs
   int32_t block_size = 16;
-  int64_t kv_cache_bytes = 0;   // > 0
-  int32_t max_rows = 0;         // EngineOptions.max_batched_tokens
-  int64_t context = 0;          // positions a sequence may have; <= the model's RoPE table
+  int64_t kv_cache_bytes = 0;  // > 0
+  int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
+  int64_t context = 0;         // positions that a sequence may have, at most model->max_positions()
 };
 
 class ModelRunner {
  public:
+  // Allocates the cache.  model: borrowed, outlives the runner.
   static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Model* model, const Stream& stream,
                                                              const RunnerOptions& options);
 
-  // Runs the plan's part of this rank.  Every rank of the group must call it for every step, also with an empty plan.
-  absl::StatusOr<RankResult> Execute(const StepPlan& plan, const RankPlan& rank_plan);
+  // A new epoch: the group's communicator and expert layout (borrowed until the next call); empties all slots.
+  // InvalidArgument if the layout's residents of this rank are not those that the model holds.
+  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
 
-  // Empties all slots: a new epoch.  The cache's contents are forgotten.
-  void Reset();
+  // Runs this rank's part of the plan.  Every rank of the group must call it for every step, also when its part is empty.
+  // REQUIRES: SetGroup was called.
+  absl::StatusOr<RankResult> Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
 
   int32_t num_blocks() const { return cache_.num_blocks(); }
+  int64_t cache_bytes() const { return cache_.bytes(); }
   const SlotTable& slots() const { return slots_; }
+
+ private:
+  // What the logits of one row are for.
+  struct LogitUse {
+    int32_t item = 0;         // of the plan
+    bool sample = false;      // else: the logprobs of next_token, which stands behind the row
+    int32_t next_token = 0;
+  };
+
+  ModelRunner(Model* model, const Stream& stream, KvCache cache, const SlotLimits& limits)
+      : model_(model), stream_(stream), cache_(std::move(cache)), slots_(limits) {}
+
+  absl::Status UseSchedule(int32_t micro_batches);
+  void BuildBatch(const RankPlan& plan);
+  void AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin);
+  absl::Status TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, RankResult* result);
+  absl::Status Sample(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                      RankResult* result);
+  absl::Status ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                           RankResult* result);
+  void Finish(const RankPlan& plan, RankResult* result);
+
+  Model* const model_;
+  const Stream stream_;
+  KvCache cache_;
+  SlotTable slots_;
+  Communicator* comm_ = nullptr;
+  const ExpertLayout* layout_ = nullptr;
+  MoeSchedule schedule_;
+  int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
+
+  // Of the step under way; kept for their capacity.
+  Batch batch_;
+  std::vector<LogitUse> uses_;  // of each of batch_.logit_rows
+  std::vector<SampleRequest> sample_requests_;
+  std::vector<SampleOutcome> outcomes_;
+  std::vector<LogprobRequest> logprob_requests_;
+  std::vector<PositionLogprobs> logprobs_;
+  std::vector<ItemStatus> statuses_;
 };
 
 }  // namespace switchyard

@@ -22,8 +22,8 @@ enum class Shard : uint8_t { kReplicated, kExpert };
 // Rows [source_row, source_row + rows) of a checkpoint tensor, seen as a matrix of its last dimension, become rows
 // [first_row, first_row + rows) of a weight or of a tensor.
 struct Param {
-  std::string name;            // in the checkpoint
-  std::vector<int64_t> shape;  // that it must have there
+  std::string name = {};           // in the checkpoint
+  std::vector<int64_t> shape = {};  // that it must have there
   int64_t source_row = 0;
   int64_t rows = 0;
   int64_t columns = 0;

@@ -29,8 +29,8 @@ inline constexpr int kMaxSafetensorsRank = 8;
 
 // One tensor as a header describes it.
 struct TensorEntry {
-  std::string dtype;           // as written: "BF16", "F8_E4M3" …
-  std::vector<int64_t> shape;  // may be empty (a scalar) or hold zeros
+  std::string dtype = {};           // as written: "BF16", "F8_E4M3" …
+  std::vector<int64_t> shape = {};  // may be empty (a scalar) or hold zeros
   int64_t begin = 0;           // of its bytes, from the start of the file
   int64_t bytes = 0;
 

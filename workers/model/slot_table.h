@@ -16,6 +16,7 @@ namespace switchyard {
 
 struct Slot {
   bool in_use = false;
+  bool broken = false;                // its logits were NaN or Inf: later items are not run, only answered so
   std::vector<int32_t> tokens;        // prompt, then what was emitted or sampled
   int32_t num_prompt_tokens = 0;
   int32_t num_computed = 0;           // positions whose keys are in the cache: where the next item must start
@@ -45,6 +46,8 @@ class SlotTable {
   void Advance(const StepItem& item);
   // Appends a sampled token.
   void Append(SlotId slot, int32_t token);
+  // Its sequence gave something that is no number.
+  void Break(SlotId slot);
   // Empties every slot (a new epoch of the group).
   void Clear();
 

@@ -126,6 +126,10 @@ absl::StatusOr<Json> ParseStrictJson(absl::string_view what, absl::string_view t
   if (text.substr(0, 3) == "\xef\xbb\xbf") {
     return absl::InvalidArgumentError(absl::StrCat(what, ": byte order mark at byte 0"));
   }
+  // A raw NUL is no JSON anywhere, but the library takes it for the end of the text.
+  if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": syntax error at byte ", nul + 1, " near \"\\x00\""));
+  }
   StrictSax sax(limits);
   if (!Json::sax_parse(text.begin(), text.end(), &sax)) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", sax.error()));

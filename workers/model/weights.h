@@ -24,8 +24,8 @@ struct AttentionWeights {
 
 // A SwiGLU feed-forward: an expert, a shared expert or a dense MLP.
 struct FfnWeights {
-  Weight gate_up;  // [2F, H] gated panels
-  Weight down;     // [H, F]
+  Weight gate_up = {};  // [2F, H] gated panels
+  Weight down = {};     // [H, F]
 };
 
 struct MoeWeights {

@@ -41,7 +41,7 @@ std::vector<Case> BadHeaders() {
       {"half", R"({"x)", 0, "header: syntax error at byte 4"},
       {"junk_behind", R"({}x)", 0, "header: syntax error at byte 3"},
       {"second_value", R"({}{})", 0, "header: syntax error at byte 3"},
-      {"nul_behind", std::string("{}\0", 3), 0, "header: syntax error at byte 3"},
+      {"nul_behind", std::string("{}\0", 3), 0, "header: syntax error at byte 3 near \"\\x00\""},
       {"comment", R"({}//)", 0, "header: syntax error"},
       {"trailing_comma", R"({"x":1,})", 0, "header: syntax error at byte 8"},
       {"single_quotes", R"({'x':1})", 0, "header: syntax error at byte 2"},

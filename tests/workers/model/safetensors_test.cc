@@ -47,9 +47,9 @@ TEST(SafetensorsTest, HeaderLengths) {
       {LittleEndian(UINT64_MAX) + "{}", "header length 18446744073709551615 exceeds file size 10"},
       {LittleEndian(UINT64_MAX - 7) + "{}", "header length 18446744073709551608 exceeds file size 10"},
       {LittleEndian(int64_t{1} << 63) + "{}", "exceeds file size 10"},
-      {"GGUF\3\0\0\0 and more", "unsupported format; only safetensors"},
-      {std::string("PK\x03\x04 a zip of pickles", 22), "unsupported format; only safetensors"},
-      {std::string("\x80\x02}q\x01 pickle", 13), "unsupported format; only safetensors"},
+      {std::string("GGUF\3\0\0\0 and more", 17), "unsupported format; only safetensors"},
+      {std::string("PK\x03\x04 a zip of pickles"), "unsupported format; only safetensors"},
+      {std::string("\x80\x02}q\x01 pickle"), "unsupported format; only safetensors"},
   };
   for (const auto& [bytes, message] : cases) {
     TempDir dir;

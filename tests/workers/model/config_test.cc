@@ -1,0 +1,262 @@
+// config.json: what each family reads from it, in both spellings, and what is refused with which words.
+#include "workers/model/config.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/temp_dir.h"
+#include "workers/model/config_reader.h"
+#include "workers/model/memory_plan.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+nlohmann::json Qwen3() {
+  return {{"model_type", "qwen3_moe"},  {"architectures", {"Qwen3MoeForCausalLM"}},
+          {"vocab_size", 100},          {"hidden_size", 64},
+          {"num_hidden_layers", 4},     {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},   {"head_dim", 32},
+          {"intermediate_size", 96},    {"moe_intermediate_size", 48},
+          {"num_experts", 8},           {"num_experts_per_tok", 2},
+          {"norm_topk_prob", true},     {"max_position_embeddings", 512},
+          {"rope_theta", 1000000.0},    {"torch_dtype", "bfloat16"},
+          {"eos_token_id", 7},          {"decoder_sparse_step", 2},
+          {"mlp_only_layers", {3}},     {"rms_norm_eps", 1e-6}};
+}
+
+std::string Error(const nlohmann::json& config) {
+  const auto parsed = ParseModelConfig(config.dump(), "");
+  return parsed.ok() ? "no error" : std::string(parsed.status().message());
+}
+
+TEST(ConfigTest, Qwen3) {
+  const auto c = ParseModelConfig(Qwen3().dump(), R"({"eos_token_id":[3,4]})");
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->architecture, "Qwen3MoeForCausalLM");
+  EXPECT_EQ(c->head_dim, 32);
+  EXPECT_EQ(c->qkv_width(), 4 * 32 + 2 * 2 * 32);
+  EXPECT_EQ(c->qk_norm, QkNorm::kPerHead);
+  EXPECT_TRUE(c->renormalize);
+  EXPECT_FALSE(c->qkv_bias);
+  EXPECT_EQ(c->rope.theta, 1e6);
+  EXPECT_EQ(c->rope.rotary_dim, 32);
+  EXPECT_EQ(c->file_dtype, DType::kBf16);
+  EXPECT_THAT(c->eos_token_ids, ElementsAre(3, 4));  // generation_config.json speaks last
+  EXPECT_EQ(c->num_moe_layers(), 1);                 // 1; 3 is excluded, 0 and 2 are not due
+  EXPECT_TRUE(c->layers[1].moe);
+  EXPECT_EQ(c->dense_intermediate, 96);
+}
+
+TEST(ConfigTest, FixturesOfBothSpellings) {
+  for (const std::string& name : FixtureNames()) {
+    const auto c = ReadModelConfig(LoadFixture(name).dir);
+    ASSERT_TRUE(c.ok()) << name << ": " << c.status();
+    EXPECT_EQ(c->context, 640);
+    EXPECT_THAT(c->eos_token_ids, ElementsAre(2, 3));
+    EXPECT_TRUE(c->file_dtype.has_value());
+  }
+  const auto yarn = ReadModelConfig(LoadFixture("qwen3-yarn").dir);
+  EXPECT_EQ(yarn->rope.kind, RopeKind::kYarn);
+  EXPECT_EQ(yarn->rope.factor, 4.0);
+  EXPECT_EQ(yarn->rope.original_max_positions, 160);
+  const auto llama3 = ReadModelConfig(LoadFixture("qwen3-llama3").dir);
+  EXPECT_EQ(llama3->rope.kind, RopeKind::kLlama3);
+  EXPECT_EQ(llama3->rope.theta, 5e5);
+  EXPECT_EQ(llama3->layers[1].window, 20);
+  EXPECT_TRUE(llama3->o_bias);
+  const auto sliding = ReadModelConfig(LoadFixture("qwen2-sliding").dir);
+  EXPECT_EQ(sliding->layers[0].window, 7);
+  EXPECT_EQ(sliding->layers[1].window, 0);
+  EXPECT_EQ(sliding->layers[2].window, 7);
+  EXPECT_EQ(sliding->layers[3].window, 0);
+  EXPECT_EQ(sliding->num_moe_layers(), 2);
+  EXPECT_EQ(ReadModelConfig(LoadFixture("olmoe-clip").dir)->clip_qkv, 1.5);
+}
+
+TEST(ConfigTest, Spellings) {
+  nlohmann::json config = Qwen3();
+  config.erase("num_experts");
+  config["num_local_experts"] = 8;  // as transformers v5 saves it
+  config.erase("rope_theta");
+  config["rope_parameters"] = {{"rope_theta", 5000.0}, {"rope_type", "linear"}, {"factor", 2}};
+  config["dtype"] = "float16";
+  config.erase("torch_dtype");
+  config["eos_token_id"] = nullptr;
+  auto c = ParseModelConfig(config.dump(), "");
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->num_experts, 8);
+  EXPECT_EQ(c->rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(c->rope.theta, 5000.0);
+  EXPECT_EQ(c->file_dtype, DType::kF16);
+  EXPECT_TRUE(c->eos_token_ids.empty());
+
+  config["rope_parameters"] = {{"full_attention", {{"rope_theta", 10.0}, {"rope_type", "default"}}},
+                               {"sliding_attention", {{"rope_theta", 10.0}, {"rope_type", "default"}}}};
+  c = ParseModelConfig(config.dump(), "");
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->rope.theta, 10.0);
+  config["rope_parameters"]["sliding_attention"]["rope_theta"] = 11.0;
+  EXPECT_THAT(Error(config), HasSubstr("layer types with different RoPE parameters are not supported"));
+
+  config = Qwen3();
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 128}};
+  c = ParseModelConfig(config.dump(), "");
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->rope.factor, 4.0);  // 512 / 128
+  config.erase("model_type");      // the architecture is enough
+  EXPECT_TRUE(ParseModelConfig(config.dump(), "").ok());
+}
+
+struct Case {
+  const char* name;
+  const char* key;
+  nlohmann::json value;  // discarded: the key is removed
+  const char* message;
+};
+
+TEST(ConfigTest, BadFields) {
+  const nlohmann::json removed = nlohmann::json::value_t::discarded;
+  const Case cases[] = {
+      {"no_layers", "num_hidden_layers", removed, "config.json: num_hidden_layers: missing"},
+      {"zero_layers", "num_hidden_layers", 0, "num_hidden_layers: expected an integer in [1, 4096], found 0"},
+      {"billion_layers", "num_hidden_layers", 1000000000, "expected an integer in [1, 4096], found 1000000000"},
+      {"layers_2_64", "num_hidden_layers", 18446744073709551615u, "expected an integer in [1, 4096]"},
+      {"layers_float", "num_hidden_layers", 4.0, "expected an integer in [1, 4096], found 4.0"},
+      {"layers_string", "num_hidden_layers", "4", "expected an integer in [1, 4096], found \"4\""},
+      {"layers_true", "num_hidden_layers", true, "expected an integer in [1, 4096], found true"},
+      {"layers_list", "num_hidden_layers", {4}, "expected an integer in [1, 4096], found [4]"},
+      {"layers_negative", "num_hidden_layers", -4, "expected an integer in [1, 4096], found -4"},
+      {"no_experts", "num_experts", 0, "num_experts: expected an integer in [1, 65536], found 0"},
+      {"top_k_too_large", "num_experts_per_tok", 9, "num_experts_per_tok: 9 exceeds num_experts 8"},
+      {"top_k_zero", "num_experts_per_tok", 0, "num_experts_per_tok: expected an integer in [1, 64], found 0"},
+      {"kv_heads", "num_key_value_heads", 3, "num_key_value_heads: num_attention_heads 4 is no multiple of it: 3"},
+      {"head_dim_zero", "head_dim", 0, "head_dim: expected an integer in [1, 256], found 0"},
+      {"head_dim_odd", "head_dim", 33, "rotates 33 of 33 dims; it must be an even number"},
+      {"head_dim_large", "head_dim", 512, "head_dim: expected an integer in [1, 256], found 512"},
+      {"vocab_zero", "vocab_size", 0, "vocab_size: expected an integer in [1, 16777216], found 0"},
+      {"hidden_huge", "hidden_size", int64_t{1} << 40, "hidden_size: expected an integer in [1, 1048576]"},
+      {"theta_zero", "rope_theta", 0, "rope_theta: expected a number in (0, 1e+12], found 0"},
+      {"theta_negative", "rope_theta", -1, "rope_theta: expected a number in (0, 1e+12], found -1"},
+      {"theta_string", "rope_theta", "NaN", "rope_theta: expected a number in (0, 1e+12], found \"NaN\""},
+      {"eps_negative", "rms_norm_eps", -1e-6, "rms_norm_eps: expected a number in [0, 1]"},
+      {"activation", "hidden_act", "gelu", "hidden_act: unknown activation \"gelu\"; known: silu"},
+      {"dtype", "torch_dtype", "int8", "torch_dtype: unknown dtype \"int8\""},
+      {"rope_kind", "rope_scaling", {{"type", "dynamic"}, {"factor", 2}}, "rope_scaling.type: unknown RoPE \"dynamic\""},
+      {"rope_list", "rope_scaling", {2}, "rope_scaling: expected an object, found [2]"},
+      {"rope_no_factor", "rope_scaling", {{"type", "linear"}}, "rope_scaling.factor: missing"},
+      {"rope_factor_zero", "rope_scaling", {{"type", "linear"}, {"factor", 0}}, "rope_scaling.factor: expected a number in (0"},
+      {"longrope_lengths", "rope_scaling",
+       {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0}}},
+       "rope_scaling.short_factor: expected 16 numbers, found 1"},
+      {"llama3_factors", "rope_scaling",
+       {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}},
+       "high_freq_factor: must exceed low_freq_factor 4"},
+      {"mlp_only", "mlp_only_layers", {4}, "mlp_only_layers: expected an integer in [0, 3] or a list of such"},
+      {"sparse_step", "decoder_sparse_step", 0, "decoder_sparse_step: expected an integer in [1, 4], found 0"},
+      {"eos_negative", "eos_token_id", -1, "eos_token_id: expected an integer in [0, 2147483647]"},
+      {"tie_string", "tie_word_embeddings", "true", "tie_word_embeddings: expected true or false, found \"true\""},
+      {"remote_code", "auto_map", {{"AutoModel", "modeling_x.X"}}, "auto_map: remote code is refused"},
+      {"quantized", "quantization_config", {{"quant_method", "fp8"}}, "quantized weights are not supported"},
+      {"architecture", "model_type", "llama", "unknown architecture \"llama\"; known: mixtral (MixtralForCausalLM), qwen2_moe"},
+      {"architecture_type", "model_type", 5, "unknown architecture"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    nlohmann::json config = Qwen3();
+    config.erase(c.key);
+    if (!c.value.is_discarded()) config[c.key] = c.value;
+    if (absl::string_view(c.name) == "architecture_type") config.erase("architectures");
+    EXPECT_THAT(Error(config), HasSubstr(c.message));
+  }
+}
+
+TEST(ConfigTest, HeadsWithoutHeadDim) {
+  nlohmann::json config = Qwen3();
+  config.erase("head_dim");
+  config["num_attention_heads"] = 6;
+  EXPECT_THAT(Error(config), HasSubstr("hidden_size 64 is no multiple of it: 6, and there is no head_dim"));
+}
+
+TEST(ConfigTest, NearestKeyIsNamed) {
+  nlohmann::json config = Qwen3();
+  config.erase("num_experts_per_tok");
+  config["num_expert_per_tok"] = 2;
+  EXPECT_THAT(Error(config), HasSubstr("num_experts_per_tok: missing; did you mean it by \"num_expert_per_tok\"?"));
+  config = Qwen3();
+  config.erase("norm_topk_prob");
+  config["norm_top_prob"] = true;
+  EXPECT_THAT(Error(config), HasSubstr("norm_top_prob: unknown key; did you mean \"norm_topk_prob\"?"));
+  config = Qwen3();
+  config["something_of_somebody"] = 1;  // not near to anything: not our business
+  EXPECT_EQ(Error(config), "no error");
+}
+
+TEST(ConfigTest, AllProblemsAtOnce) {
+  nlohmann::json config = Qwen3();
+  config["vocab_size"] = -1;
+  config["hidden_act"] = "relu";
+  config.erase("hidden_size");
+  EXPECT_THAT(Error(config), AllOf(HasSubstr("vocab_size"), HasSubstr("hidden_act"), HasSubstr("hidden_size: missing")));
+}
+
+TEST(ConfigTest, BadTexts) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "config.json: syntax error at byte 1"},
+      {"[]", "config.json: not an object"},
+      {"null", "config.json: not an object"},
+      {"\xef\xbb\xbf{}", "config.json: byte order mark at byte 0"},
+      {R"({"rope_theta":NaN})", "config.json: syntax error at byte 15"},
+      {R"({"a":1,"a":2})", "config.json: duplicate key \"a\""},
+      {std::string(100, '[') + std::string(100, ']'), "config.json: nested deeper than 16"},
+      {R"({"a":1} x)", "config.json: syntax error"},
+      {"{\"a\":\"\xff\"}", "config.json: invalid UTF-8"},
+      {"{}", "config.json: unknown architecture \"none\"; known:"},
+  };
+  for (const auto& [text, message] : cases) {
+    const auto config = ParseModelConfig(text, "");
+    ASSERT_FALSE(config.ok()) << text;
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(message));
+  }
+  EXPECT_THAT(std::string(ParseModelConfig(Qwen3().dump(), R"({"eos_token_id":"x"})").status().message()),
+              HasSubstr("generation_config.json: eos_token_id: expected an integer"));
+}
+
+TEST(ConfigTest, Files) {
+  TempDir dir;
+  EXPECT_EQ(ReadModelConfig(dir.path()).status().code(), absl::StatusCode::kNotFound);
+  dir.Write("config.json", Qwen3().dump() + std::string(kMaxConfigBytes, ' '));
+  EXPECT_THAT(std::string(ReadModelConfig(dir.path()).status().message()), HasSubstr("bytes, limit 1048576"));
+  dir.Write("config.json", Qwen3().dump());
+  EXPECT_TRUE(ReadModelConfig(dir.path()).ok());
+}
+
+TEST(MemoryPlanTest, SaysWhatItNeeds) {
+  auto c = ParseModelConfig(Qwen3().dump(), "");
+  ASSERT_TRUE(c.ok());
+  EXPECT_EQ(KvBytesPerToken(*c, DType::kBf16), 2 * 2 * 32 * 4 * 2);
+  EXPECT_TRUE(CheckMemory(*c, {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 1 << 20}, 8 << 20).ok());
+  c->hidden = 1 << 20;
+  c->layers.resize(4096);
+  c->num_experts = 65536;
+  c->expert_intermediate = 1 << 20;
+  c->vocab_size = 1 << 24;
+  const absl::Status status = CheckMemory(*c, {.dtype = DType::kF64, .experts_per_layer = 65536}, int64_t{1} << 34);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("config needs "), HasSubstr("worker has 16.00 GiB")));
+  EXPECT_GT(WeightBytes(*c, DType::kF64, 65536), absl::int128(1) << 64);
+}
+
+TEST(EditDistanceTest, Edits) {
+  EXPECT_EQ(EditDistance("", "abc"), 3);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
+  EXPECT_EQ(EditDistance("same", "same"), 0);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,73 @@
+#include "tests/workers/model/fixture.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "workers/model/safetensors.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kRoot[] = "tests/golden/models";
+
+class GoldenFile {
+ public:
+  explicit GoldenFile(const std::string& dir) {
+    absl::StatusOr<ModelDir> model_dir = ModelDir::Open(dir);
+    SY_CHECK_OK(model_dir.status());
+    auto file = SafetensorsFile::Open(*model_dir, "goldens.safetensors");
+    SY_CHECK_OK(file.status());
+    file_ = *std::move(file);
+    for (const auto& [name, entry] : file_->tensors()) entries_[name] = &entry;
+  }
+
+  template <class Value>
+  bool Read(const std::string& name, std::vector<Value>* out) const {
+    const auto it = entries_.find(name);
+    if (it == entries_.end()) return false;
+    out->resize(it->second->bytes / sizeof(Value));
+    SY_CHECK_OK(file_->Read(it->second->begin, it->second->bytes, out->data()));
+    return true;
+  }
+
+ private:
+  std::unique_ptr<SafetensorsFile> file_;
+  absl::flat_hash_map<std::string, const TensorEntry*> entries_;
+};
+
+}  // namespace
+
+std::vector<std::string> FixtureNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot)) {
+    if (std::filesystem::exists(entry.path() / "goldens.safetensors")) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  SY_CHECK(!names.empty());
+  return names;
+}
+
+Fixture LoadFixture(const std::string& name) {
+  Fixture fixture{name, absl::StrCat(kRoot, "/", name), {}, {}};
+  const GoldenFile file(fixture.dir);
+  for (LogitsGolden golden; file.Read(absl::StrCat("logits.", fixture.logits.size(), ".tokens"), &golden.tokens);) {
+    SY_CHECK(file.Read(absl::StrCat("logits.", fixture.logits.size(), ".values"), &golden.values));
+    fixture.logits.push_back(golden);
+  }
+  for (GreedyGolden golden; file.Read(absl::StrCat("greedy.", fixture.greedy.size(), ".prompt"), &golden.prompt);) {
+    SY_CHECK(file.Read(absl::StrCat("greedy.", fixture.greedy.size(), ".tokens"), &golden.tokens));
+    fixture.greedy.push_back(golden);
+  }
+  return fixture;
+}
+
+std::string TestName(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,35 @@
+// The tiny checkpoints of tests/golden/models and what HuggingFace transformers makes of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace switchyard {
+
+struct LogitsGolden {
+  std::vector<int32_t> tokens;  // [S]
+  std::vector<float> values;    // [S, V], fp32
+};
+
+struct GreedyGolden {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> tokens;  // the 64 that follow
+};
+
+struct Fixture {
+  std::string name;
+  std::string dir;
+  std::vector<LogitsGolden> logits;
+  std::vector<GreedyGolden> greedy;
+};
+
+// Names of all of them, sorted.
+std::vector<std::string> FixtureNames();
+// Aborts if it cannot be read: tests run in the root of the source tree.
+Fixture LoadFixture(const std::string& name);
+
+// "mixtral-gqa" → "mixtral_gqa", for names of parameterised tests.
+std::string TestName(std::string name);
+
+}  // namespace switchyard

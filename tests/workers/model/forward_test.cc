@@ -1,0 +1,136 @@
+// Against HuggingFace transformers: logits in fp32, fp64 and bf16, and greedy tokens, of every fixture.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/rank_group.h"
+
+namespace switchyard {
+namespace {
+
+constexpr double kExactTolerance = 1e-4;  // of the largest logit
+constexpr double kBf16Tolerance = 2e-2;
+constexpr size_t kBf16Length = 12;  // longer prompts may route differently in bf16: their margins are narrow (make.py)
+
+// Largest difference relative to the largest golden logit.
+double Distance(const std::vector<double>& found, const std::vector<float>& expected) {
+  EXPECT_EQ(found.size(), expected.size());
+  double largest = 0, worst = 0;
+  for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+    largest = std::max<double>(largest, std::abs(expected[i]));
+    const double difference = std::abs(found[i] - expected[i]);
+    if (!(difference <= worst)) worst = difference;  // NaN stays
+  }
+  return worst / largest;
+}
+
+double WorstDistance(const Fixture& fixture, const GroupOptions& options, size_t max_length = 1000) {
+  RankGroup group(fixture.dir, options);
+  double worst = 0;
+  for (const LogitsGolden& golden : fixture.logits) {
+    if (golden.tokens.size() > max_length) continue;
+    const double distance = Distance(group.Logits(golden.tokens), golden.values);
+    if (!(distance <= worst)) worst = distance;
+  }
+  return worst;
+}
+
+class ForwardTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ForwardTest, LogitsInFp32) {
+  const double distance = WorstDistance(LoadFixture(GetParam()), {.dtype = DType::kF32});
+  RecordProperty("distance", std::to_string(distance));
+  EXPECT_LT(distance, kExactTolerance);
+}
+
+TEST_P(ForwardTest, LogitsInFp64) {
+  EXPECT_LT(WorstDistance(LoadFixture(GetParam()), {.dtype = DType::kF64}), kExactTolerance);
+}
+
+TEST_P(ForwardTest, LogitsInBf16) {
+  EXPECT_LT(WorstDistance(LoadFixture(GetParam()), {.dtype = DType::kBf16}, kBf16Length), kBf16Tolerance);
+}
+
+TEST_P(ForwardTest, LogitsInFp16) {
+  EXPECT_LT(WorstDistance(LoadFixture(GetParam()), {.dtype = DType::kF16}, kBf16Length), kBf16Tolerance);
+}
+
+TEST_P(ForwardTest, GreedyTokens) {
+  const Fixture fixture = LoadFixture(GetParam());
+  ASSERT_GE(fixture.greedy.size(), 8u);
+  RankGroup group(fixture.dir, {.dtype = DType::kF32});
+  std::vector<std::vector<int32_t>> prompts;
+  for (const GreedyGolden& golden : fixture.greedy) prompts.push_back(golden.prompt);
+  const std::vector<std::vector<int32_t>> tokens = group.Greedy(prompts, 64);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    ASSERT_GE(fixture.greedy[i].tokens.size(), 64u);
+    EXPECT_GE(std::set<int32_t>(tokens[i].begin(), tokens[i].end()).size(), 16u);
+    EXPECT_EQ(tokens[i], fixture.greedy[i].tokens) << "prompt of " << prompts[i].size();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, ForwardTest, ::testing::ValuesIn(FixtureNames()),
+                         [](const auto& info) { return TestName(info.param); });
+
+// A comparison proves something only if it fails when a part of the model is wrong.
+struct Ablation {
+  const char* name;
+  const char* fixture;
+  void (*edit)(ModelConfig*);
+};
+
+void NoRope(ModelConfig* c) {
+  c->rope = {.kind = RopeKind::kLinear, .theta = 1e4, .rotary_dim = c->head_dim, .factor = 1e9};
+}
+void DefaultRope(ModelConfig* c) { c->rope.kind = RopeKind::kDefault; }
+void FlipRenormalize(ModelConfig* c) { c->renormalize = !c->renormalize; }
+void NoQkNorm(ModelConfig* c) { c->qk_norm = QkNorm::kNone; }
+void NoWindow(ModelConfig* c) {
+  for (LayerConfig& layer : c->layers) layer.window = 0;
+}
+void WindowOneMore(ModelConfig* c) {
+  for (LayerConfig& layer : c->layers) layer.window += layer.window > 0 ? 1 : 0;
+}
+
+constexpr Ablation kAblations[] = {
+    {"renormalisation_mixtral", "mixtral-gqa", FlipRenormalize},
+    {"renormalisation_qwen2", "qwen2-shared", FlipRenormalize},
+    {"renormalisation_qwen3", "qwen3-qknorm", FlipRenormalize},
+    {"renormalisation_olmoe", "olmoe-clip", FlipRenormalize},
+    {"rope_mixtral", "mixtral-gqa", NoRope},
+    {"rope_qwen2", "qwen2-shared", NoRope},
+    {"rope_qwen3", "qwen3-qknorm", NoRope},
+    {"rope_olmoe", "olmoe-clip", NoRope},
+    {"linear_scaling", "mixtral-fused", DefaultRope},
+    {"yarn", "qwen3-yarn", DefaultRope},
+    {"llama3", "qwen3-llama3", DefaultRope},
+    {"longrope", "olmoe-longrope", DefaultRope},
+    {"q_norm_qwen3", "qwen3-qknorm", NoQkNorm},
+    {"q_norm_olmoe", "olmoe-clip", NoQkNorm},
+    {"window_mixtral", "mixtral-window", NoWindow},
+    {"window_qwen2", "qwen2-sliding", NoWindow},
+    {"window_qwen3", "qwen3-llama3", NoWindow},
+    {"window_off_by_one", "mixtral-window", WindowOneMore},
+    {"shared_expert", "qwen2-shared", [](ModelConfig* c) { c->shared_intermediate = 0; }},
+    {"clip_qkv", "olmoe-clip", [](ModelConfig* c) { c->clip_qkv = 0; }},
+    {"qkv_bias", "qwen2-shared", [](ModelConfig* c) { c->qkv_bias = false; }},
+    {"o_bias", "qwen3-llama3", [](ModelConfig* c) { c->o_bias = false; }},
+    {"norm_eps", "mixtral-gqa", [](ModelConfig* c) { c->norm_eps = 0.1; }},
+};
+
+class AblationTest : public ::testing::TestWithParam<Ablation> {};
+
+TEST_P(AblationTest, IsSeen) {
+  const Fixture fixture = LoadFixture(GetParam().fixture);
+  const double distance = WorstDistance(fixture, {.dtype = DType::kF32, .edit = GetParam().edit});
+  EXPECT_GT(distance, 10 * kExactTolerance);
+  EXPECT_TRUE(std::isfinite(distance));
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, AblationTest, ::testing::ValuesIn(kAblations),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace switchyard

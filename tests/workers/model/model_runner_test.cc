@@ -1,0 +1,183 @@
+// The runner's manners: slots between steps, plans that do not fit, copies of blocks, logprobs, broken sequences.
+#include "workers/model/model_runner.h"
+
+#include <cmath>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/rank_group.h"
+
+namespace switchyard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ModelRunnerTest : public ::testing::Test {
+ protected:
+  ModelRunnerTest()
+      : fixture_(LoadFixture("qwen3-qknorm")),
+        group_(fixture_.dir, {.dtype = DType::kF32, .block_size = 4, .batch = 4}) {}
+
+  absl::StatusOr<RankResult> Execute(RankPlan plan) {
+    StepPlan step;
+    step.step = ++step_;
+    return group_.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
+  }
+  // An item that prefills all of `tokens` and samples greedily.
+  static StepItem Prefill(SlotId slot, const std::vector<int32_t>& tokens, std::vector<BlockId> blocks) {
+    StepItem item;
+    item.slot = slot;
+    item.num_query = static_cast<int32_t>(tokens.size());
+    item.init = SlotInit{.tokens = tokens, .num_prompt_tokens = item.num_query, .sampling = {}};
+    item.init->sampling.temperature = 0;
+    item.new_blocks = std::move(blocks);
+    item.sample = true;
+    return item;
+  }
+  static StepItem Decode(SlotId slot, int32_t start_pos, std::vector<BlockId> blocks = {}) {
+    StepItem item;
+    item.slot = slot;
+    item.start_pos = start_pos;
+    item.num_query = 1;
+    item.new_blocks = std::move(blocks);
+    item.sample = true;
+    return item;
+  }
+  void ExpectRefused(const RankPlan& plan, const std::string& message,
+                     absl::StatusCode code = absl::StatusCode::kInternal) {
+    const auto result = Execute(plan);
+    EXPECT_EQ(result.status().code(), code) << message;
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr(message));
+  }
+
+  Fixture fixture_;
+  RankGroup group_;
+  int64_t step_ = 0;
+};
+
+TEST_F(ModelRunnerTest, WhatAStepSampledStaysInTheSlot) {
+  const GreedyGolden& golden = fixture_.greedy[2];  // 7 tokens
+  auto result = Execute({.items = {Prefill(1, golden.prompt, {5, 2})}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->items[0].tokens[0], golden.tokens[0]);
+  EXPECT_EQ(result->rows, 7);
+  EXPECT_EQ(result->expert_counts.size(), 2u * 7u);
+  for (int i = 0; i < 6; ++i) {
+    std::vector<BlockId> blocks;
+    if ((7 + i) % 4 == 0) blocks.push_back(10 + i);
+    result = Execute({.items = {Decode(1, 7 + i, blocks)}});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->items[0].tokens[0], golden.tokens[i + 1]);
+  }
+}
+
+TEST_F(ModelRunnerTest, CopiedBlocksAndACachedPrefixGiveTheSameTokens) {
+  const GreedyGolden& golden = fixture_.greedy[4];  // 15 tokens
+  ASSERT_TRUE(Execute({.items = {Prefill(0, golden.prompt, {0, 1, 2, 3})}}).ok());
+  // Another sequence of the same prompt reuses blocks 0 and 1 and a copy of block 2: 12 positions are there already.
+  StepItem item = Prefill(1, golden.prompt, {0, 1, 9, 4});
+  item.start_pos = 12;
+  item.num_query = 3;
+  const auto result = Execute({.copies = {{2, 9}}, .items = {item}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->items[0].tokens[0], golden.tokens[0]);
+}
+
+TEST_F(ModelRunnerTest, PreemptedSequencesGoOnFromWhatTheyEmitted) {
+  const GreedyGolden& golden = fixture_.greedy[3];
+  std::vector<int32_t> tokens = golden.prompt;
+  tokens.insert(tokens.end(), golden.tokens.begin(), golden.tokens.begin() + 20);
+  StepItem item = Prefill(2, tokens, {7, 6, 5, 4, 3, 2, 1});
+  item.init->num_prompt_tokens = static_cast<int32_t>(golden.prompt.size());
+  const auto result = Execute({.items = {item}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->items[0].tokens[0], golden.tokens[20]);
+}
+
+TEST_F(ModelRunnerTest, Logprobs) {
+  const LogitsGolden& golden = fixture_.logits[1];
+  const auto num_tokens = static_cast<int32_t>(golden.tokens.size());
+  const int64_t vocab = group_.config().vocab_size;
+  // Of prompt positions over two chunks, and of the sampled token.
+  StepItem first = Prefill(0, golden.tokens, {0, 1, 2});
+  first.init->sampling.num_prompt_logprobs = 2;
+  first.init->sampling.num_logprobs = 1;
+  first.num_query = 4;
+  first.sample = false;
+  StepItem second = Decode(0, 4);
+  second.num_query = num_tokens - 4;
+  std::vector<PositionLogprobs> found;
+  for (const StepItem& item : {first, second}) {
+    const auto result = Execute({.items = {item}});
+    ASSERT_TRUE(result.ok()) << result.status();
+    for (const PositionLogprobs& logprobs : result->items[0].prompt_logprobs) found.push_back(logprobs);
+    if (item.sample) {
+      ASSERT_EQ(result->items[0].logprobs.size(), 1u);
+      EXPECT_EQ(result->items[0].logprobs[0].chosen.rank, 1);
+      EXPECT_EQ(result->items[0].logprobs[0].chosen.token, result->items[0].tokens[0]);
+    }
+  }
+  ASSERT_EQ(found.size(), golden.tokens.size() - 1);
+  for (int32_t p = 0; p + 1 < num_tokens; ++p) {
+    const float* logits = golden.values.data() + p * vocab;
+    double sum = 0;
+    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(static_cast<double>(logits[v]));
+    const int32_t next = golden.tokens[p + 1];
+    EXPECT_EQ(found[p].chosen.token, next);
+    EXPECT_NEAR(found[p].chosen.logprob, logits[next] - std::log(sum), 2e-3);
+    EXPECT_EQ(found[p].top.size(), 2u);
+  }
+}
+
+TEST_F(ModelRunnerTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  ExpectRefused({.items = {Decode(0, 0, {0})}}, "slot 0: is empty and the item has no init");
+  ExpectRefused({.items = {Prefill(4, tokens, {0})}}, "slot 4: outside [0, 4)");
+  ExpectRefused({.items = {Prefill(-1, tokens, {0})}}, "slot -1: outside [0, 4)");
+  ExpectRefused({.freed_slots = {9}}, "slot 9: freed, but outside [0, 4)");
+  ExpectRefused({.items = {Prefill(0, tokens, {0}), Prefill(0, tokens, {1})}}, "slot 0: two items in one step");
+  ExpectRefused({.items = {Prefill(0, {1, 999}, {0})}}, "slot 0: token 999 is outside [0, 256)");
+  ExpectRefused({.items = {Prefill(0, {}, {0})}}, "slot 0: 0 tokens, expected [1, 640]");
+  ExpectRefused({.items = {Prefill(0, tokens, {})}}, "slot 0: 0 blocks of 4 for 3 positions");
+  ExpectRefused({.items = {Prefill(0, tokens, {1 << 20})}}, "slot 0: block 1048576 is outside [0, ");
+  StepItem bad = Prefill(0, tokens, {0});
+  bad.num_query = 4;
+  ExpectRefused({.items = {bad}}, "slot 0: queries [0,4) of 3 tokens");
+  bad.num_query = 2;
+  ExpectRefused({.items = {bad}}, "slot 0: samples behind position 2 of 3 tokens");
+  bad.num_query = 0;
+  ExpectRefused({.items = {bad}}, "slot 0: queries [0,0) of 3 tokens");
+  bad = Prefill(0, tokens, {0});
+  bad.init->num_prompt_tokens = 4;
+  ExpectRefused({.items = {bad}}, "slot 0: num_prompt_tokens 4 of 3 tokens");
+  bad = Prefill(0, tokens, {0});
+  bad.draft_tokens = {1};
+  ExpectRefused({.items = {bad}}, "draft tokens", absl::StatusCode::kUnimplemented);
+  ASSERT_TRUE(Execute({.items = {Prefill(0, tokens, {0})}}).ok());
+  ExpectRefused({.items = {Decode(0, 5)}}, "slot 0: start_pos 5, computed 3");
+  ASSERT_TRUE(Execute({.items = {Decode(0, 3)}}).ok());
+  ExpectRefused({.items = {Decode(0, 4)}}, "slot 0: 1 blocks of 4 for 5 positions");
+  ExpectRefused({.freed_slots = {0}, .items = {Decode(0, 4, {1})}}, "slot 0: is empty and the item has no init");
+  EXPECT_TRUE(Execute({.items = {Decode(0, 4, {1})}}).ok());  // all those refusals left the slot alone
+  EXPECT_TRUE(Execute({.freed_slots = {0}}).ok());
+  EXPECT_FALSE(group_.runner(0).slots().slot(0).in_use);
+  EXPECT_EQ(Execute({.copies = {{0, 1 << 20}}}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
+  const auto result = Execute({});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->rows, 0);
+  EXPECT_TRUE(result->items.empty());
+}
+
+TEST_F(ModelRunnerTest, RunnersThatMakeNoSense) {
+  const auto cache = KvCache::Create(CacheSpecs(group_.config(), DType::kF32), 4, 100);
+  EXPECT_THAT(std::string(cache.status().message()), HasSubstr("kv_cache_bytes 100 holds no block: one of 4 tokens takes"));
+  EXPECT_FALSE(KvCache::Create(CacheSpecs(group_.config(), DType::kF32), 0, 1 << 20).ok());
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,229 @@
+#include "tests/workers/model/rank_group.h"
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/comm/local_communicator.h"
+#include "workers/model/loader.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int32_t kMaxTokens = 640;
+constexpr absl::Duration kStepDeadline = absl::Seconds(60);
+
+struct Planned {
+  int32_t id = 0;          // index of the prompt
+  int32_t rank = 0;
+  int32_t slot = 0;
+  int32_t length = 0;      // of the prompt
+  int32_t done = 0;        // positions computed
+  std::vector<BlockId> blocks;
+};
+
+// Plans of greedy runs need no results: how many tokens come is known, and which ones is the slots' business.
+class Planner {
+ public:
+  Planner(const GroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens)
+      : options_(options), prompts_(prompts), num_tokens_(num_tokens), free_(options.world), free_slots_(options.world) {
+    for (int r = 0; r < options.world; ++r) {
+      // Falling order, so that block tables are no ranges.
+      for (BlockId b = kMaxTokens / options.block_size * options.batch - 1; b >= 0; --b) free_[r].push_back(b);
+      for (SlotId s = options.batch - 1; s >= 0; --s) free_slots_[r].push_back(s);
+    }
+  }
+
+  // owners[rank][i]: which prompt the i-th item belongs to.
+  bool Next(StepPlan* plan, std::vector<std::vector<int32_t>>* owners) {
+    plan->ranks.assign(options_.world, RankPlan());
+    owners->assign(options_.world, {});
+    plan->micro_batches = options_.micro_batches;
+    for (Planned& sequence : finished_) plan->ranks[sequence.rank].freed_slots.push_back(sequence.slot);
+    finished_.clear();
+    while (static_cast<int32_t>(running_.size()) < options_.batch && next_ < prompts_.size()) Admit();
+    if (running_.empty()) return false;
+    for (Planned& sequence : running_) {
+      plan->ranks[sequence.rank].items.push_back(Item(&sequence));
+      (*owners)[sequence.rank].push_back(sequence.id);
+    }
+    for (size_t i = 0; i < running_.size();) {
+      if (running_[i].done < running_[i].length + num_tokens_ - 1) {
+        ++i;
+        continue;
+      }
+      std::vector<BlockId>& free = free_[running_[i].rank];
+      free.insert(free.end(), running_[i].blocks.begin(), running_[i].blocks.end());
+      free_slots_[running_[i].rank].push_back(running_[i].slot);
+      finished_.push_back(running_[i]);
+      running_.erase(running_.begin() + static_cast<int64_t>(i));
+    }
+    ++plan->step;
+    return true;
+  }
+
+ private:
+  void Admit() {
+    const auto rank = static_cast<int32_t>(next_ % options_.world);
+    Planned sequence{.id = static_cast<int32_t>(next_), .rank = rank, .slot = free_slots_[rank].back(),
+                     .length = static_cast<int32_t>(prompts_[next_].size()), .done = 0, .blocks = {}};
+    free_slots_[rank].pop_back();
+    running_.push_back(sequence);
+    ++next_;
+  }
+
+  StepItem Item(Planned* sequence) {
+    StepItem item;
+    item.slot = sequence->slot;
+    item.start_pos = sequence->done;
+    item.num_query = sequence->done < sequence->length ? std::min(options_.chunk, sequence->length - sequence->done) : 1;
+    sequence->done += item.num_query;
+    item.sample = sequence->done >= sequence->length;
+    if (item.start_pos == 0) {
+      item.init = SlotInit{.tokens = prompts_[sequence->id], .num_prompt_tokens = sequence->length, .sampling = {}};
+      item.init->sampling.temperature = 0;
+    }
+    std::vector<BlockId>& free = free_[sequence->rank];
+    while (static_cast<int32_t>(sequence->blocks.size()) * options_.block_size < sequence->done) {
+      sequence->blocks.push_back(free.back());
+      item.new_blocks.push_back(free.back());
+      free.pop_back();
+    }
+    return item;
+  }
+
+  const GroupOptions& options_;
+  const std::vector<std::vector<int32_t>>& prompts_;
+  const int32_t num_tokens_;
+  size_t next_ = 0;
+  std::vector<Planned> running_, finished_;
+  std::vector<std::vector<BlockId>> free_;        // [R]
+  std::vector<std::vector<SlotId>> free_slots_;   // [R]
+};
+
+}  // namespace
+
+struct RankGroup::Rank {
+  explicit Rank(int threads) : pool(threads, /*spin=*/false), stream(Stream::OnCpu(&pool)) {}
+
+  ThreadPool pool;
+  Stream stream;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<ModelRunner> runner;
+};
+
+RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : options_(options) {
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(dir);
+  SY_CHECK_OK(config.status());
+  if (options.edit) options.edit(&*config);
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  SY_CHECK_OK(checkpoint.status());
+  layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
+  comms_ = MakeLocalGroup(options.world);
+  for (int r = 0; r < options.world; ++r) {
+    auto rank = std::make_unique<Rank>(options.threads);
+    const auto residents = layout_.Residents(r);
+    LoadOptions load;
+    load.dtype = options.dtype;
+    load.residents.assign(residents.begin(), residents.end());
+    absl::StatusOr<ModelWeights> weights = LoadWeights(*checkpoint, *config, std::move(load));
+    SY_CHECK_OK(weights.status());
+    auto model = Model::Create(*config, options.dtype, *std::move(weights), kMaxTokens);
+    SY_CHECK_OK(model.status());
+    rank->model = *std::move(model);
+    int64_t token_bytes = 0;
+    for (const CacheSpec& spec : CacheSpecs(*config, options.dtype)) token_bytes += spec.bytes_per_token();
+    auto runner = ModelRunner::Create(rank->model.get(), rank->stream,
+                                      {.num_slots = options.batch,
+                                       .block_size = options.block_size,
+                                       .kv_cache_bytes = token_bytes * kMaxTokens * options.batch,
+                                       .max_rows = kMaxTokens * options.batch,
+                                       .context = kMaxTokens});
+    SY_CHECK_OK(runner.status());
+    rank->runner = *std::move(runner);
+    SY_CHECK_OK(rank->runner->SetGroup(comms_[r].get(), &layout_));
+    ranks_.push_back(std::move(rank));
+  }
+}
+
+RankGroup::~RankGroup() = default;
+
+const ModelConfig& RankGroup::config() const { return ranks_[0]->model->config(); }
+ModelRunner& RankGroup::runner(int rank) { return *ranks_[rank]->runner; }
+
+void RankGroup::OnAllRanks(const std::function<void(int)>& fn) {
+  std::vector<std::thread> threads;
+  for (int r = 1; r < options_.world; ++r) threads.emplace_back([&fn, r] { fn(r); });
+  fn(0);
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vector<int32_t>>& prompts,
+                                                    int32_t num_tokens) {
+  Planner planner(options_, prompts, num_tokens);
+  std::vector<StepPlan> plans;
+  std::vector<std::vector<std::vector<int32_t>>> owners;  // [step][rank][item]
+  StepPlan plan;
+  for (std::vector<std::vector<int32_t>> step_owners; planner.Next(&plan, &step_owners);) {
+    plans.push_back(plan);
+    owners.push_back(step_owners);
+  }
+  std::vector<std::vector<int32_t>> tokens(prompts.size());
+  OnAllRanks([&](int r) {
+    for (size_t i = 0; i < plans.size(); ++i) {
+      auto result = ranks_[r]->runner->Execute(plans[i], plans[i].ranks[r], absl::Now() + kStepDeadline);
+      SY_CHECK_OK(result.status());
+      for (size_t k = 0; k < result->items.size(); ++k) {
+        const std::vector<int32_t>& sampled = result->items[k].tokens;
+        std::vector<int32_t>& out = tokens[owners[i][r][k]];
+        out.insert(out.end(), sampled.begin(), sampled.end());
+      }
+      if (r == 0) last_timings_ = result->timings;
+    }
+  });
+  return tokens;
+}
+
+std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
+  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = options_.micro_batches,
+                                                    .shared_expert = config().shared_intermediate > 0});
+  std::vector<double> out;
+  OnAllRanks([&](int r) {
+    const auto num_rows = static_cast<int32_t>(r == 0 ? tokens.size() : 0);
+    std::vector<int32_t> blocks((num_rows + options_.block_size - 1) / options_.block_size);
+    std::iota(blocks.rbegin(), blocks.rend(), 0);
+    Batch batch;
+    batch.positions.resize(num_rows);
+    std::iota(batch.positions.begin(), batch.positions.end(), 0);
+    if (r == 0) {
+      batch.tokens = tokens;
+      batch.logit_rows = batch.positions;
+      batch.sequences.push_back({.row_begin = 0, .num_query = num_rows, .start_pos = 0, .block_table = blocks});
+    }
+    absl::StatusOr<KvCache> cache =
+        KvCache::Create(CacheSpecs(config(), options_.dtype), options_.block_size, 64 << 20);
+    SY_CHECK_OK(cache.status());
+    const auto sink = [&](int64_t, const TensorView& logits) {
+      VisitDType(logits.dtype(), [&]<class Elem>() {
+        for (int64_t i = 0; i < logits.dim(0); ++i) {
+          for (int64_t j = 0; j < logits.dim(1); ++j) {
+            out.push_back(static_cast<double>(static_cast<Acc<Elem>>(logits.row<Elem>(i)[j])));
+          }
+        }
+      });
+      return absl::OkStatus();
+    };
+    const StageIn in = {.batch = &batch,
+                        .moe = {.comm = comms_[r].get(), .layout = &layout_, .schedule = &schedule,
+                                .deadline = absl::Now() + kStepDeadline},
+                        .logits = LogitsSink(sink)};
+    Model& model = *ranks_[r]->model;
+    SY_CHECK_OK(model.Forward(ranks_[r]->stream, in, model.all_layers(), &*cache, nullptr).status());
+  });
+  return out;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,58 @@
+// A whole group of ranks in one process, each a thread with a model, a runner and a communicator of its own, driven by
+// plans that this makes itself: for comparing runs that must not differ.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/batching/step.h"
+#include "workers/comm/communicator.h"
+#include "workers/model/model.h"
+#include "workers/model/model_runner.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+struct GroupOptions {
+  DType dtype = DType::kF32;
+  int world = 1;
+  int threads = 1;             // of each rank
+  int32_t block_size = 16;
+  int32_t chunk = 512;         // most queries of one sequence in a step
+  int32_t batch = 32;          // most sequences at a time, on all ranks together
+  int32_t micro_batches = 1;
+  std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
+};
+
+class RankGroup {
+ public:
+  // Aborts on errors: the checkpoint is a fixture.
+  RankGroup(const std::string& dir, const GroupOptions& options);
+  ~RankGroup();
+
+  // What greedy decoding appends to each prompt.
+  std::vector<std::vector<int32_t>> Greedy(const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
+  // Logits of every position of one prompt, run on rank 0: [S * V].
+  std::vector<double> Logits(const std::vector<int32_t>& tokens);
+
+  const ModelConfig& config() const;
+  ModelRunner& runner(int rank);
+  const StepTimings& last_timings() const { return last_timings_; }
+
+ private:
+  struct Rank;
+  // Runs fn(rank) on every rank's thread.
+  void OnAllRanks(const std::function<void(int)>& fn);
+
+  GroupOptions options_;
+  ExpertLayout layout_;
+  std::vector<std::unique_ptr<Communicator>> comms_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  StepTimings last_timings_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,77 @@
+// What must not change an answer does not: chunks, cache blocks, batch, threads, ranks, micro-batches.
+#include <algorithm>
+
+#include "gtest/gtest.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/rank_group.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int32_t kNumTokens = 24;
+
+struct Variant {
+  const char* name;
+  GroupOptions options;
+};
+
+std::vector<Variant> Variants() {
+  return {
+      {"chunk 1", {.chunk = 1}},
+      {"chunk 7", {.chunk = 7}},
+      {"block size 1", {.block_size = 1}},
+      {"batch 1", {.batch = 1}},
+      {"three threads", {.threads = 3}},
+      {"two ranks", {.world = 2}},
+      {"four ranks", {.world = 4}},
+      {"two ranks, three micro-batches", {.world = 2, .micro_batches = 3}},
+      {"all at once", {.world = 4, .threads = 2, .block_size = 1, .chunk = 7, .batch = 3, .micro_batches = 2}},
+  };
+}
+
+using Param = std::tuple<std::string, DType>;
+class SamenessTest : public ::testing::TestWithParam<Param> {};
+
+TEST_P(SamenessTest, GreedyTokens) {
+  const auto& [name, dtype] = GetParam();
+  const Fixture fixture = LoadFixture(name);
+  std::vector<std::vector<int32_t>> prompts;
+  for (const GreedyGolden& golden : fixture.greedy) {
+    if (golden.prompt.size() < 600) prompts.push_back(golden.prompt);
+  }
+  GroupOptions base;
+  base.dtype = dtype;
+  const auto expected = RankGroup(fixture.dir, base).Greedy(prompts, kNumTokens);
+  for (Variant& run : Variants()) {
+    run.options.dtype = dtype;
+    EXPECT_EQ(RankGroup(fixture.dir, run.options).Greedy(prompts, kNumTokens), expected) << run.name;
+  }
+}
+
+// Tokens may hide small differences: logits may not.
+TEST_P(SamenessTest, LogitsBitForBit) {
+  const auto& [name, dtype] = GetParam();
+  const Fixture fixture = LoadFixture(name);
+  GroupOptions base, ranks;
+  base.dtype = ranks.dtype = dtype;
+  ranks.world = 3;
+  ranks.micro_batches = 2;
+  ranks.block_size = 1;
+  ranks.threads = 2;
+  RankGroup one(fixture.dir, base), three(fixture.dir, ranks);
+  const std::vector<int32_t>& tokens = fixture.logits.back().tokens;
+  const std::vector<double> expected = one.Logits(tokens);
+  EXPECT_EQ(three.Logits(tokens), expected);
+  const std::vector<int32_t> half(tokens.begin(), tokens.begin() + 17);
+  const size_t count = half.size() * static_cast<size_t>(one.config().vocab_size);
+  EXPECT_EQ(one.Logits(half), std::vector<double>(expected.begin(), expected.begin() + static_cast<int64_t>(count)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fixtures, SamenessTest,
+    ::testing::Combine(::testing::Values("qwen2-sliding", "olmoe-clip", "qwen3-yarn", "mixtral-window"),
+                       ::testing::Values(DType::kF32, DType::kBf16)),
+    [](const auto& info) { return TestName(std::get<0>(info.param)) + "_" + DTypeName(std::get<1>(info.param)); });
+
+}  // namespace
+}  // namespace switchyard

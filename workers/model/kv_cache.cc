@@ -1,0 +1,70 @@
+#include "workers/model/kv_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace switchyard {
+
+std::vector<CacheSpec> CacheSpecs(const ModelConfig& config, DType dtype) {
+  std::vector<CacheSpec> specs;
+  for (const LayerConfig& layer : config.layers) {
+    specs.push_back({.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .dtype = dtype,
+                     .window = layer.window});
+  }
+  return specs;
+}
+
+absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes) {
+  if (block_size < 1 || block_size > kMaxBlockSize) {
+    return absl::InvalidArgumentError(absl::StrCat("block_size ", block_size, " is outside [1, ", kMaxBlockSize, "]"));
+  }
+  int64_t block_bytes = 0;
+  for (const CacheSpec& spec : specs) block_bytes += spec.bytes_per_token() * block_size;
+  const int64_t num_blocks = bytes / block_bytes;
+  if (num_blocks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("kv_cache_bytes ", bytes, " holds no block: one of ", block_size,
+                                                   " tokens takes ", block_bytes, " bytes"));
+  }
+  KvCache cache;
+  cache.specs_ = std::move(specs);
+  cache.block_size_ = block_size;
+  cache.num_blocks_ = static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<BlockId>::max()));
+  for (const CacheSpec& spec : cache.specs_) {
+    const Shape shape = KvCacheShape(cache.num_blocks_, spec.num_kv_heads, block_size, spec.head_dim);
+    cache.tensors_.emplace_back(spec.dtype, shape);
+    const TensorView k = cache.tensors_.back();
+    cache.tensors_.emplace_back(spec.dtype, shape);
+    cache.views_.push_back({.k = k, .v = cache.tensors_.back()});
+  }
+  return cache;
+}
+
+int64_t KvCache::bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& tensor : tensors_) bytes += tensor.bytes();
+  return bytes;
+}
+
+absl::Status KvCache::Copy(absl::Span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    if (copy.from < 0 || copy.from >= num_blocks_ || copy.to < 0 || copy.to >= num_blocks_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block copy ", copy.from, " -> ", copy.to, " is outside [0, ", num_blocks_, ")"));
+    }
+  }
+  for (const Tensor& tensor : tensors_) {
+    const int64_t block_bytes = tensor.view().row_stride() * DTypeBytes(tensor.dtype());
+    char* base = static_cast<char*>(tensor.view().raw());
+    for (const BlockCopy& copy : copies) {
+      if (copy.from == copy.to) continue;
+      std::memcpy(base + copy.to * block_bytes, base + copy.from * block_bytes, static_cast<size_t>(block_bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

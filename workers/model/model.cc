@@ -1,0 +1,193 @@
+#include "workers/model/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/env.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/embedding.h"
+#include "workers/ops/expert_ffn.h"
+#include "workers/ops/gemm.h"
+#include "workers/ops/permute.h"
+#include "workers/ops/rms_norm.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+MoeLayer MakeMoeLayer(const ModelConfig& config, DType dtype, const MoeWeights& weights) {
+  MoeLayer layer;
+  layer.desc = {.hidden = config.hidden,
+                .expert_ffn = config.expert_intermediate,
+                .shared_ffn = config.shared_intermediate,
+                .dtype = dtype,
+                .router = {.top_k = config.top_k, .renormalize = config.renormalize}};
+  layer.weights.router = &weights.router;
+  for (const FfnWeights& expert : weights.experts) {
+    layer.weights.gate_up.push_back(&expert.gate_up);
+    layer.weights.down.push_back(&expert.down);
+  }
+  if (weights.shared.has_value()) {
+    layer.weights.shared_gate_up = &weights.shared->gate_up;
+    layer.weights.shared_down = &weights.shared->down;
+    layer.weights.shared_gate = &weights.shared_gate;
+  }
+  return layer;
+}
+
+// Under SY_CHECK_NAN: Internal with the first element of the residual stream that is no finite number.
+absl::Status CheckFinite(const TensorView& residual, int64_t layer_idx) {
+  return VisitDType(residual.dtype(), [&]<class Elem>() -> absl::Status {
+    for (int64_t row = 0; row < residual.dim(0); ++row) {
+      for (int64_t column = 0; column < residual.dim(1); ++column) {
+        const double value = static_cast<double>(static_cast<Acc<Elem>>(residual.row<Elem>(row)[column]));
+        if (std::isfinite(value)) continue;
+        return absl::InternalError(absl::StrCat("layer ", layer_idx, ": ", value, " at row ", row, ", column ", column));
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorView& residual) {
+  if (in.tap.has_value()) (*in.tap)(name, layer_idx, residual);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, DType dtype, ModelWeights weights,
+                                                     int64_t max_positions) {
+  absl::StatusOr<RopeTable> rope = RopeTable::Build(config.rope, max_positions, AccDType(dtype));
+  RETURN_IF_ERROR(rope.status());
+  return std::unique_ptr<Model>(new Model(config, dtype, std::move(weights), *std::move(rope)));
+}
+
+Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope)
+    : config_(config),
+      dtype_(dtype),
+      weights_(std::move(weights)),
+      rope_(std::move(rope)),
+      check_nan_(EnvBool("SY_CHECK_NAN")),
+      attention_(config_, dtype, rope_),
+      residual_(AccDType(dtype), {config.hidden}),
+      normed_(dtype, {config.hidden}),
+      dense_hidden_(dtype, {config.dense_intermediate}),
+      head_rows_(AccDType(dtype), {config.hidden}),
+      logits_(AccDType(dtype), {config.vocab_size}) {
+  for (const LayerWeights& layer : weights_.layers) {
+    moe_layers_.emplace_back();
+    if (layer.moe.has_value()) moe_layers_.back() = MakeMoeLayer(config_, dtype_, *layer.moe);
+  }
+}
+
+absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
+                                        SavedForward* saved) {
+  if (saved != nullptr) return absl::UnimplementedError("forward: keeping activations for a backward pass");
+  SY_CHECK(0 <= layers.begin && layers.begin <= layers.end && layers.end <= config_.num_layers());
+  const Batch& batch = *in.batch;
+  const TensorView residual = residual_.Rows(batch.num_rows());
+  StageOut out;
+  if (in.hidden.rank() == 0) {
+    SY_CHECK_EQ(layers.begin, 0);
+    RETURN_IF_ERROR(Embed(stream, batch, residual));
+  } else if (in.hidden.raw() != residual.raw()) {
+    SY_CHECK(in.hidden.contiguous() && in.hidden.dtype() == residual.dtype() && in.hidden.shape() == residual.shape());
+    std::copy_n(static_cast<const char*>(in.hidden.raw()), residual.NumElements() * DTypeBytes(residual.dtype()),
+                static_cast<char*>(residual.raw()));
+  }
+  Tap(in, "embed", -1, residual);
+  for (int64_t i = layers.begin; i < layers.end; ++i) {
+    RETURN_IF_ERROR(RunLayer(stream, in, i, cache, residual, &out));
+    if (check_nan_) RETURN_IF_ERROR(CheckFinite(residual, i));
+  }
+  if (layers.end == config_.num_layers() && in.logits.has_value()) {
+    const absl::Time start = absl::Now();
+    RETURN_IF_ERROR(RunHead(stream, batch, residual, *in.logits));
+    out.head_seconds = SecondsSince(start);
+  }
+  out.hidden = residual;
+  return out;
+}
+
+absl::Status Model::RunLayer(const Stream& stream, const StageIn& in, int64_t layer_idx, KvCache* cache,
+                             const TensorView& residual, StageOut* out) {
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(attention_.Run(stream, *in.batch, weights_.layers[layer_idx].attention,
+                                 config_.layers[layer_idx].window, cache->layer(layer_idx), residual));
+  out->attention_seconds += SecondsSince(start);
+  Tap(in, "attention", layer_idx, residual);
+  RETURN_IF_ERROR(RunFfn(stream, in, layer_idx, residual, out));
+  Tap(in, "layer", layer_idx, residual);
+  return absl::OkStatus();
+}
+
+absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& residual,
+                           StageOut* out) {
+  const LayerWeights& layer = weights_.layers[layer_idx];
+  const int64_t num_rows = residual.dim(0);
+  const TensorView x = normed_.Rows(num_rows);
+  if (num_rows > 0) RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, residual, layer.ffn_norm, x));
+  if (layer.moe.has_value()) {
+    const MoeStep step = {.stream = &stream,
+                          .comm = in.moe.comm,
+                          .layout = in.moe.layout,
+                          .schedule = in.moe.schedule,
+                          .deadline = in.moe.deadline,
+                          .stats = &out->moe};
+    return moe_executor_.Run(step, *moe_layers_[layer_idx], x, residual);
+  }
+  // Counts are [L * E]: a dense layer has its zeros there.
+  out->moe.expert_counts.resize(out->moe.expert_counts.size() + config_.num_experts);
+  if (num_rows == 0) return absl::OkStatus();
+  const TensorView hidden = dense_hidden_.Rows(num_rows);
+  RETURN_IF_ERROR(GatedGemm(stream, x, layer.dense->gate_up, hidden));
+  return Gemm(stream, {.accumulate = true}, hidden, layer.dense->down, TensorView(), residual);
+}
+
+absl::Status Model::Embed(const Stream& stream, const Batch& batch, const TensorView& residual) {
+  if (batch.num_rows() == 0) return absl::OkStatus();
+  if (config_.tie_embeddings) return EmbedTied(stream, batch, residual);
+  return switchyard::Embed(stream, weights_.embedding, batch.tokens, residual);
+}
+
+// A tied table is held once, packed as lm_head: its rows are unpacked one by one, then widened.
+absl::Status Model::EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual) {
+  const int64_t num_rows = batch.num_rows();
+  const TensorView rows = normed_.Rows(num_rows);
+  for (const int32_t token : batch.tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", token, " is outside [0, ", config_.vocab_size, ")"));
+    }
+  }
+  stream.pool().ParallelFor(num_rows, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) SY_CHECK_OK(weights_.lm_head.UnpackRows(batch.tokens[i], rows.Rows(i, 1)));
+  });
+  row_ids_.resize(num_rows);
+  std::iota(row_ids_.begin(), row_ids_.end(), 0);
+  return switchyard::Embed(stream, rows, row_ids_, residual);
+}
+
+absl::Status Model::RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink) {
+  const auto num_logits = static_cast<int64_t>(batch.logit_rows.size());
+  for (int64_t first = 0; first < num_logits; first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, num_logits - first);
+    const TensorView rows = head_rows_.Rows(count);
+    const TensorView x = normed_.Rows(count);
+    const TensorView logits = logits_.Rows(count);
+    const auto chosen = absl::MakeConstSpan(batch.logit_rows).subspan(first, count);
+    RETURN_IF_ERROR(GatherRows(stream, residual, chosen, rows));
+    RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, rows, weights_.final_norm, x));
+    RETURN_IF_ERROR(Gemm(stream, {}, x, weights_.lm_head, TensorView(), logits));
+    RETURN_IF_ERROR(sink(first, logits));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

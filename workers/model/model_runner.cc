@@ -1,0 +1,196 @@
+#include "workers/model/model_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/comm/communicator.h"
+
+namespace switchyard {
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, const Stream& stream,
+                                                                 const RunnerOptions& options) {
+  if (options.context < 1 || options.context > model->max_positions()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context ", options.context, " is outside [1, ", model->max_positions(), "]"));
+  }
+  if (options.num_slots < 1 || options.max_rows < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_num_seqs ", options.num_slots, " and max_batched_tokens ",
+                                                   options.max_rows, " must be positive"));
+  }
+  absl::StatusOr<KvCache> cache = KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size,
+                                                  options.kv_cache_bytes);
+  RETURN_IF_ERROR(cache.status());
+  const SlotLimits limits = {.num_slots = options.num_slots,
+                             .num_blocks = cache->num_blocks(),
+                             .block_size = options.block_size,
+                             .vocab_size = static_cast<int32_t>(model->config().vocab_size),
+                             .context = options.context,
+                             .max_rows = options.max_rows};
+  return std::unique_ptr<ModelRunner>(new ModelRunner(model, stream, *std::move(cache), limits));
+}
+
+absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layout) {
+  const absl::Span<const int32_t> residents = layout->Residents(comm->rank());
+  const std::vector<int32_t>& held = model_->weights().residents;
+  if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
+    return absl::InvalidArgumentError(absl::StrCat("the layout gives rank ", comm->rank(), " ", residents.size(),
+                                                   " experts; other ones than the ", held.size(), " that it holds"));
+  }
+  comm_ = comm;
+  layout_ = layout;
+  slots_.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::UseSchedule(int32_t micro_batches) {
+  if (micro_batches < 1 || micro_batches > kMaxMicroBatches) {
+    return absl::InternalError(
+        absl::StrCat("plan: micro_batches ", micro_batches, " is outside [1, ", kMaxMicroBatches, "]"));
+  }
+  if (micro_batches == schedule_micro_batches_) return absl::OkStatus();
+  schedule_ = BuildExpertParallel({.micro_batches = micro_batches,
+                                   .shared_expert = model_->config().shared_intermediate > 0});
+  schedule_micro_batches_ = micro_batches;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline) {
+  SY_CHECK(comm_ != nullptr);
+  const absl::Time start = absl::Now();
+  if (rank_plan.train_slice != 0) return absl::UnimplementedError("plan: training slices");
+  RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
+  RETURN_IF_ERROR(slots_.Validate(rank_plan));
+  RETURN_IF_ERROR(cache_.Copy(rank_plan.copies));
+  slots_.Apply(rank_plan);
+  BuildBatch(rank_plan);
+  RankResult result;
+  result.items.resize(rank_plan.items.size());
+  const auto take_logits = [&](int64_t first, const TensorView& logits) {
+    return TakeLogits(rank_plan, first, logits, &result);
+  };
+  StageIn in = {.batch = &batch_,
+                .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline},
+                .logits = LogitsSink(take_logits)};
+  StageOut out;
+  ASSIGN_OR_RETURN(out, model_->Forward(stream_, in, model_->all_layers(), &cache_, /*saved=*/nullptr));
+  Finish(rank_plan, &result);
+  result.rows = batch_.num_rows();
+  result.rows_sent = out.moe.rows_sent;
+  result.rows_received = out.moe.rows_received;
+  result.expert_rows = out.moe.expert_rows;
+  result.expert_counts = std::move(out.moe.expert_counts);
+  result.ledger_hash = comm_->ledger().hash();
+  result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - start),
+                    .attention_seconds = out.attention_seconds,
+                    .expert_seconds = out.moe.expert_seconds,
+                    .exchange_seconds = out.moe.exchange_seconds,
+                    .head_seconds = out.head_seconds};
+  return result;
+}
+
+void ModelRunner::BuildBatch(const RankPlan& plan) {
+  batch_.Clear();
+  uses_.clear();
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const StepItem& item = plan.items[i];
+    const Slot& slot = slots_.slot(item.slot);
+    if (slot.broken) continue;
+    const int64_t row_begin = batch_.num_rows();
+    for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p) {
+      batch_.tokens.push_back(slot.tokens[p]);
+      batch_.positions.push_back(p);
+    }
+    batch_.sequences.push_back({.row_begin = row_begin, .num_query = item.num_query, .start_pos = item.start_pos,
+                                .block_table = slot.block_table});
+    AddLogitRows(item, static_cast<int32_t>(i), row_begin);
+  }
+}
+
+void ModelRunner::AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin) {
+  const Slot& slot = slots_.slot(item.slot);
+  for (int32_t q = 0; q < item.num_query; ++q) {
+    const int32_t next = item.start_pos + q + 1;
+    const bool sample = item.sample && q == item.num_query - 1;
+    const bool score = slot.sampling.num_prompt_logprobs >= 0 && next < slot.num_prompt_tokens;
+    if (!sample && !score) continue;
+    batch_.logit_rows.push_back(static_cast<int32_t>(row_begin + q));
+    uses_.push_back({.item = item_idx, .sample = sample, .next_token = sample ? 0 : slot.tokens[next]});
+  }
+}
+
+// Hands runs of rows with the same use to the sampler or to the prompt's logprobs.
+absl::Status ModelRunner::TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits,
+                                     RankResult* result) {
+  const auto uses = absl::MakeConstSpan(uses_).subspan(first, logits.dim(0));
+  for (size_t begin = 0; begin < uses.size();) {
+    size_t end = begin + 1;
+    while (end < uses.size() && uses[end].sample == uses[begin].sample) ++end;
+    const auto run = uses.subspan(begin, end - begin);
+    const TensorView rows = logits.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(run.size()));
+    RETURN_IF_ERROR(run[0].sample ? Sample(plan, run, rows, result) : ScorePrompt(plan, run, rows, result));
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::Sample(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                                 RankResult* result) {
+  sample_requests_.clear();
+  for (const LogitUse& use : uses) {
+    const Slot& slot = slots_.slot(plan.items[use.item].slot);
+    sample_requests_.push_back({.params = &slot.sampling, .history = &slot.history});
+  }
+  outcomes_.assign(uses.size(), SampleOutcome());
+  RETURN_IF_ERROR(SampleTokens(stream_, logits, sample_requests_, absl::MakeSpan(outcomes_)));
+  for (size_t i = 0; i < uses.size(); ++i) {
+    ItemResult& item = result->items[uses[i].item];
+    SampleOutcome& outcome = outcomes_[i];
+    if (outcome.status != ItemStatus::kOk) {
+      item.status = outcome.status;
+      continue;
+    }
+    item.tokens.push_back(outcome.token);
+    if (sample_requests_[i].params->num_logprobs >= 0) item.logprobs.push_back(std::move(outcome.logprobs));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                                      RankResult* result) {
+  logprob_requests_.clear();
+  for (const LogitUse& use : uses) {
+    const Slot& slot = slots_.slot(plan.items[use.item].slot);
+    logprob_requests_.push_back({.token = use.next_token, .num_top = slot.sampling.num_prompt_logprobs});
+  }
+  logprobs_.assign(uses.size(), PositionLogprobs());
+  statuses_.assign(uses.size(), ItemStatus::kOk);
+  RETURN_IF_ERROR(TokenLogprobs(stream_, logits, logprob_requests_, absl::MakeSpan(logprobs_), absl::MakeSpan(statuses_)));
+  for (size_t i = 0; i < uses.size(); ++i) {
+    ItemResult& item = result->items[uses[i].item];
+    if (statuses_[i] != ItemStatus::kOk) item.status = statuses_[i];
+    item.prompt_logprobs.push_back(std::move(logprobs_[i]));
+  }
+  return absl::OkStatus();
+}
+
+void ModelRunner::Finish(const RankPlan& plan, RankResult* result) {
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const StepItem& item = plan.items[i];
+    ItemResult& outcome = result->items[i];
+    if (slots_.slot(item.slot).broken) outcome.status = ItemStatus::kNonFinite;
+    if (outcome.status != ItemStatus::kOk) {
+      outcome.tokens.clear();
+      outcome.logprobs.clear();
+      slots_.Break(item.slot);
+    }
+    slots_.Advance(item);
+    if (outcome.status == ItemStatus::kOk && item.sample) slots_.Append(item.slot, outcome.tokens.front());
+  }
+}
+
+}  // namespace switchyard
