@@ -1,0 +1,214 @@
+// The parts of the MoE layer by themselves: layout of experts, dispatch messages, the order in which a schedule runs; and
+// what happens to the group when one rank's layer fails.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "tests/workers/moe/moe_test_model.h"
+#include "workers/comm/faulty_communicator.h"
+#include "workers/moe/dispatch_message.h"
+#include "workers/moe/exchange.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/moe/moe_layer.h"
+#include "workers/moe/schedule_executor.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+using test::Backend;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(ExpertLayoutTest, ContiguousOfAnyCounts) {
+  for (int experts = 1; experts <= 20; ++experts) {
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      const ExpertLayout layout = ExpertLayout::Contiguous(experts, ranks);
+      const int per_rank = (experts + ranks - 1) / ranks;
+      int next = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        EXPECT_LE(static_cast<int>(layout.Residents(rank).size()), per_rank);
+        for (int slot = 0; slot < static_cast<int>(layout.Residents(rank).size()); ++slot, ++next) {
+          EXPECT_EQ(layout.Residents(rank)[slot], next);
+          EXPECT_EQ(layout.PlaceOf(next, 0, 0), (ExpertLayout::Place{rank, slot}));
+        }
+      }
+      EXPECT_EQ(next, experts);
+    }
+  }
+  // Five experts on four ranks: the last has none.
+  EXPECT_TRUE(ExpertLayout::Contiguous(5, 4).Residents(3).empty());
+}
+
+TEST(ExpertLayoutTest, ReplicasAreNearFirstThenTakeTurns) {
+  const std::vector<std::vector<int32_t>> residents = {{0, 1}, {1, 2}, {2, 0}, {}};
+  const ExpertLayout layout = ExpertLayout::FromResidents(3, residents, 7);
+  EXPECT_EQ(layout.epoch(), 7);
+  EXPECT_EQ(layout.Places(1).size(), 2u);
+  EXPECT_EQ(layout.PlaceOf(1, 0, 5), (ExpertLayout::Place{0, 1}));
+  EXPECT_EQ(layout.PlaceOf(1, 1, 5), (ExpertLayout::Place{1, 0}));
+  EXPECT_NE(layout.PlaceOf(1, 3, 0), layout.PlaceOf(1, 3, 1));
+  EXPECT_EQ(layout.PlaceOf(1, 3, 0), layout.PlaceOf(1, 3, 2));
+}
+
+TEST(DispatchMessageTest, WhatIsWrittenIsRead) {
+  auto pool = MessagePool::Create();
+  const DispatchMessageLayout layout(2, 3, 32);
+  EXPECT_EQ(layout.rows_offset % 64, 0);
+  const Message message = pool->Take(layout.bytes);
+  const DispatchMessageView writing = BeginDispatchMessage(message, 2, 3, 32);
+  for (int i = 0; i < 3; ++i) {
+    writing.pair_row[i] = i / 2;
+    writing.pair_slot[i] = i;
+  }
+  std::memset(writing.rows, 7, 64);
+  const auto view = ReadDispatchMessage(message, 3, 32);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->num_rows, 2);
+  EXPECT_THAT(view->pair_row, ElementsAre(0, 0, 1));
+  EXPECT_EQ(view->rows[63], 7);
+
+  // Whatever a peer sends, nothing outside is reachable.
+  EXPECT_EQ(ReadDispatchMessage(message, 2, 32).status().code(), absl::StatusCode::kInternal);  // slot 2 of 2
+  EXPECT_EQ(ReadDispatchMessage(message, 3, 64).status().code(), absl::StatusCode::kInternal);  // another width
+  writing.pair_row[1] = -1;
+  EXPECT_EQ(ReadDispatchMessage(message, 3, 32).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReadDispatchMessage(pool->Take(4), 3, 32).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReadDispatchMessage(Message(), 3, 32)->num_rows, 0);
+}
+
+// Writes down what it is told to do.
+class Recorder : public MicroOpRunner {
+ public:
+  absl::Status Start(const MicroOp& op) override { return Note("", op); }
+  absl::Status Finish(const MicroOp& op) override { return Note("/", op); }
+  int fail_at = -1;
+  std::vector<std::string> log;
+
+ private:
+  absl::Status Note(const char* mark, const MicroOp& op) {
+    if (static_cast<int>(log.size()) == fail_at) return absl::UnavailableError("here");
+    log.push_back(absl::StrCat(mark, op.experts == ExpertSet::kShared ? "shared" : MicroOpKindName(op.kind), op.chunk));
+    return absl::OkStatus();
+  }
+};
+
+TEST(RunSchedule, FinishesAnExchangeWhenItsRowsAreNeeded) {
+  Recorder one;
+  ASSERT_TRUE(RunSchedule(BuildExpertParallel({.micro_batches = 1, .shared_expert = true}), &one).ok());
+  EXPECT_THAT(one.log, ElementsAre("gate0", "dispatch0", "shared0", "/dispatch0", "expert0", "combine0", "/combine0"));
+  Recorder two;
+  ASSERT_TRUE(RunSchedule(BuildExpertParallel({.micro_batches = 2}), &two).ok());
+  EXPECT_THAT(two.log, ElementsAre("gate0", "split0", "dispatch0", "dispatch1", "/dispatch0", "expert0", "combine0",
+                                   "/dispatch1", "expert1", "combine1", "/combine0", "/combine1"));
+}
+
+TEST(RunSchedule, StopsAtTheFirstError) {
+  Recorder recorder;
+  recorder.fail_at = 3;
+  EXPECT_EQ(RunSchedule(BuildExpertParallel({.micro_batches = 2}), &recorder), absl::UnavailableError("here"));
+  EXPECT_EQ(recorder.log.size(), 3u);
+}
+
+// One rank's part of a layer over `comm`.
+absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const MoeSchedule& schedule, const TensorView& x,
+                    int layers = 4) {
+  ThreadPool pool(1, false);
+  const Stream stream = Stream::OnCpu(&pool);
+  const ExpertLayout layout = ExpertLayout::Contiguous(model.shape().num_experts, comm->world());
+  const MoeLayer layer = model.LayerOf(layout, comm->rank());
+  MoeExecutor executor;
+  const Tensor residual = model.RandomResidual(x.dim(0), 2);
+  const MoeStep step{.stream = &stream, .comm = comm, .layout = &layout, .schedule = &schedule, .deadline = test::Soon()};
+  for (int i = 0; i < layers; ++i) RETURN_IF_ERROR(executor.Run(step, layer, x, residual));
+  return absl::OkStatus();
+}
+
+class MoeFaultTest : public testing::TestWithParam<Backend> {};
+
+INSTANTIATE_TEST_SUITE_P(Backends, MoeFaultTest, testing::Values(Backend::kLocal, Backend::kGloo),
+                         [](const auto& i) { return test::BackendName(i.param); });
+
+TEST_P(MoeFaultTest, ARankThatFailsInAnyExchangeEndsTheOthersStep) {
+  const test::MoeTestModel model({});
+  const Tensor x = model.RandomRows(6, 1);
+  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
+  for (const int at : {0, 1, 2, 3, 7}) {
+    auto ranks = test::MakeGroup(GetParam(), 3);
+    ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kFail, at, {}});
+    const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, x); });
+    for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  }
+}
+
+TEST_P(MoeFaultTest, AWrongShapeOnOneRankFreesTheOthers) {
+  const test::MoeTestModel model({});
+  const Tensor x = model.RandomRows(6, 1);
+  const Tensor narrow(DType::kF32, {6, 32});
+  const MoeSchedule schedule = BuildExpertParallel({});
+  auto ranks = test::MakeGroup(GetParam(), 2);
+  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+    return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow);
+  });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable) << statuses[0];
+  EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("x is fp32 [6, 32] cpu, wants fp32 [6, 64]"));
+}
+
+// A rank that cuts its rows differently launches other exchanges: that ends in an error on both, not in a hang.
+TEST_P(MoeFaultTest, DifferentMicroBatchesAreNoHang) {
+  const test::MoeTestModel model({});
+  const Tensor x = model.RandomRows(6, 1);
+  const MoeSchedule one = BuildExpertParallel({.micro_batches = 1});
+  const MoeSchedule two = BuildExpertParallel({.micro_batches = 2});
+  auto ranks = test::MakeGroup(GetParam(), 2);
+  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
+    const absl::Status status = RunOne(comm, model, comm->rank() == 0 ? one : two, x, 1);
+    comm->Abort("done");  // as a worker does whose step failed
+    return status;
+  });
+  EXPECT_FALSE(statuses[0].ok() && statuses[1].ok());
+}
+
+TEST(MoeLayerErrorsTest, SaysWhatDoesNotFit) {
+  const test::MoeTestModel plain({}), shared({.shared_ffn = 16});
+  const Tensor x = plain.RandomRows(3, 1);
+  auto ranks = test::MakeGroup(Backend::kLocal, 1);
+  const MoeSchedule with_shared = BuildExpertParallel({.shared_expert = true});
+  EXPECT_THAT(std::string(RunOne(ranks[0].get(), plain, with_shared, x).message()),
+              HasSubstr("has a shared expert, the layer lacks one"));
+  EXPECT_THAT(std::string(RunOne(ranks[0].get(), shared, BuildExpertParallel({}), x).message()),
+              HasSubstr("lacks a shared expert, the layer has one"));
+  MoeSchedule tensor_parallel = BuildExpertParallel({.group = "tp"});
+  EXPECT_THAT(std::string(RunOne(ranks[0].get(), plain, tensor_parallel, x).message()), HasSubstr("names group tp"));
+  MoeSchedule saves = BuildExpertParallel({});
+  saves.ops.push_back({.kind = MicroOpKind::kSave});
+  EXPECT_EQ(RunOne(ranks[0].get(), plain, saves, x).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE(RunOne(ranks[0].get(), plain, BuildExpertParallel({}), x).ok());  // and the next step is a good one
+}
+
+TEST(RowExchangeTest, RefusesBadIdsAndTheBoundedMode) {
+  ThreadPool pool(1, false);
+  const Stream stream = Stream::OnCpu(&pool);
+  auto ranks = test::MakeGroup(Backend::kLocal, 1);
+  const ExpertLayout layout = ExpertLayout::Contiguous(4, 1);
+  MoeStats stats;
+  ExchangeContext context{.stream = &stream, .comm = ranks[0].get(), .layout = &layout, .stats = &stats};
+  int32_t ids[] = {0, 4};
+  float rows[8] = {};
+  const TensorView idx(ids, DType::kI32, {1, 2}), x(rows, DType::kF32, {1, 8});
+  RowExchange exchange;
+  EXPECT_THAT(std::string(exchange.StartDispatch(context, idx, x, 0).message()), HasSubstr("topk_idx[0, 1] = 4"));
+  ids[1] = -1;  // dropped: fine
+  EXPECT_TRUE(exchange.StartDispatch(context, idx, x, 0).ok());
+  context.mode = ExchangeMode::kBounded;
+  EXPECT_EQ(exchange.StartDispatch(context, idx, x, 0).code(), absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace switchyard
