@@ -15,7 +15,8 @@ namespace switchyard {
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim) {
   static_assert(kAttentionKeyTile == 64);  // as the kernels have it
-  return std::max(LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8, LayOutAmxAttention(rows, head_dim).total);
+  const int64_t plain_bytes = LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8;
+  return std::max(plain_bytes, LayOutAmxAttention(rows, head_dim).total);
 }
 
 namespace {

@@ -1,14 +1,14 @@
 // Causal attention over a paged KV cache, for a batch that mixes prefill chunks and decodes.
 //
-// out[i] = Σ_j softmax_j(scale · q[i]·k[j]) v[j] over the keys j that query i sees: j <= i, and with a window w > 0 also
-// i - w < j (w keys, its own included).  Query head h reads kv head h / (N / Nkv).  The keys of the step's own rows must
-// be in the cache already (WriteKv).
+// out[i] = Σ_j softmax_j(scale · q[i]·k[j]) v[j] over the keys j that query i sees: j <= i, and with a window w > 0
+// also i - w < j (w keys, its own included).  Query head h reads kv head h / (N / Nkv).  The keys of the step's own
+// rows must be in the cache already (WriteKv).
 //
-// Sameness: a query row walks its keys in tiles of kAttentionKeyTile that begin at multiples of it in absolute position,
-// in rising order, with one online softmax.  So its bits do not depend on how the prompt was chunked, on the cache's
-// block size, on the other sequences of the batch or on threads.  Tiles that a row does not see are not touched for it.
-// Softmax and sums are in AccDType.  With a bf16 cache and an instruction set that multiplies bf16, the probabilities are
-// rounded to bf16 before they meet v.
+// Sameness: a query row walks its keys in tiles of kAttentionKeyTile that begin at multiples of it in absolute
+// position, in rising order, with one online softmax.  So its bits do not depend on how the prompt was chunked, on the
+// cache's block size, on the other sequences of the batch or on threads.  Tiles that a row does not see are not touched
+// for it.  (Keys and values must be finite: a NaN or Inf may also reach rows of the same chunk that stand before it.)
+// Softmax and sums are in AccDType.  With a bf16 cache and AMX, the probabilities are rounded to bf16 before they meet v.
 //
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
 // Does not do: attention sinks, ALiBi, cross attention.
@@ -33,8 +33,8 @@ struct AttentionDesc {
   int32_t window = 0;     // 0 = none
 };
 
-// Errors (InvalidArgument): shapes or dtypes that do not fit, D > kMaxHeadDim, rows outside the batch, a block table that
-// is too short or names a block outside the cache.  Rows of `out` that no sequence names are left as they are.
+// Errors (InvalidArgument): shapes or dtypes that do not fit, D > kMaxHeadDim, rows outside the batch, a block table
+// that is too short or names a block outside the cache.  Rows of `out` that no sequence names are left as they are.
 absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, absl::Span<const SequenceRows> sequences,
                             const TensorView& q,       // [T, N*D] model dtype; rows may be strided
                             const KvCacheView& cache,  // of the model dtype

@@ -1,12 +1,12 @@
-// One task of bf16 attention on AMX tiles.  Same contract and same walk as attention_cpu.cc, other arithmetic: rows stand
-// in the lanes, 16 at a time.
+// One task of bf16 attention on AMX tiles.  Same contract and same walk as attention_cpu.cc, other arithmetic: rows
+// stand in the lanes, 16 at a time.
 //   Sᵀ[16 keys, 16 rows] += K[16 keys, 32 d] · Qᵀ[32 d, 16 rows]     K straight from the cache, Q packed once
 //   softmax down the keys, all 16 rows in one vector
 //   O[16 rows, 16 d] += P[16 rows, 32 keys] · V[32 keys, 16 d]        P rounded to bf16, V packed per tile
 //
 // Sameness: a tile product adds its k in one order for every output, whatever the other rows hold.  What a row does not
-// see enters with P = 0, which changes no finite sum; and since tasks begin at multiples of 16 positions (attention.cc) the
-// 16 rows of a tile reach the same last key tile, so that none is run through a tile beyond its own position.
+// see enters with P = 0, which changes no finite sum; and since tasks begin at multiples of 16 positions (attention.cc)
+// the 16 rows of a tile reach the same last key tile, so that none is run through a tile beyond its own position.
 #include "workers/ops/attention_layout.h"
 #include "workers/ops/kernels_impl.h"
 
@@ -48,7 +48,8 @@ SY_INLINE void Transpose(const __m512i* in, uint32_t* out) {
   }
   // b[4i + c] holds column c + 4q of rows 4i … 4i+3 in its quarter q.
   for (int c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), high01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
+    const __m512i low01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88);
+    const __m512i high01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
     const __m512i low23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
     const __m512i high23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
     _mm512_storeu_si512(out + c * 16, _mm512_shuffle_i32x4(low01, low23, 0x88));
@@ -102,7 +103,8 @@ class AmxTask {
   void PackQueries() {
     for (int64_t i = 0; i < layout_.row_tiles * layout_.chunks * 256; ++i) q_[i] = 0;
     for (int64_t r = 0; r < rows_; ++r) {
-      const uint16_t* from = static_cast<const uint16_t*>(t_.q) + r / t_.group * t_.q_stride + r % t_.group * t_.head_dim;
+      const int64_t at = r / t_.group * t_.q_stride + r % t_.group * t_.head_dim;
+      const uint16_t* from = static_cast<const uint16_t*>(t_.q) + at;
       uint16_t* to = reinterpret_cast<uint16_t*>(q_ + r / kSide * layout_.chunks * 256) + r % kSide * 2;
       for (int64_t d = 0; d < t_.head_dim; ++d) to[d / 2 * 32 + d % 2] = from[d];
     }

@@ -1,10 +1,11 @@
 // One task of attention, tile by tile of 64 keys:
 //   S = Q Kᵀ · scale;   m' = max(m, S);   P = e^(S - m');   l = l · e^(m - m') + Σ P;   O = O · e^(m - m') + P V
 //
-// Every number of a row is a fixed expression of that row and its keys: a score sums 16 (8) lanes over D in rising order
-// and then the lanes by halving; an output adds its keys in rising order.  How many rows or keys a block takes at a time
-// (templates below) changes only which of them are in registers together.  A row skips tiles that it does not see, and
-// in tiles that it sees in part it does not touch the hidden keys' values, which may not have been written yet.
+// Every number of a row is a fixed expression of that row and its keys: a score sums 16 (8) lanes over D in rising
+// order and then the lanes by halving; an output adds its keys in rising order.  How many rows or keys a block takes at
+// a time (templates below) changes only which of them are in registers together.  A row skips tiles that it does not
+// see, and in tiles that it sees in part it does not touch the hidden keys' values, which may not have been written
+// yet.
 #include "workers/ops/attention_layout.h"
 #include "workers/ops/kernels_impl.h"
 
@@ -206,10 +207,12 @@ class Task {
     const int64_t stride = layout_.padded_dim;
     int64_t r = 0;
     for (; r + 4 <= rows_; r += 4) {
-      for (int64_t c = 0; c < kTile; c += 4) Dots<4, 4>(q_ + r * stride, stride, keys + c, dim, scores_ + r * kTile + c);
+      AccType* to = scores_ + r * kTile;
+      for (int64_t c = 0; c < kTile; c += 4) Dots<4, 4>(q_ + r * stride, stride, keys + c, dim, to + c);
     }
     for (; r < rows_; ++r) {
-      for (int64_t c = 0; c < kTile; c += 16) Dots<1, 16>(q_ + r * stride, stride, keys + c, dim, scores_ + r * kTile + c);
+      AccType* to = scores_ + r * kTile;
+      for (int64_t c = 0; c < kTile; c += 16) Dots<1, 16>(q_ + r * stride, stride, keys + c, dim, to + c);
     }
   }
 

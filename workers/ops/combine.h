@@ -1,9 +1,9 @@
 // Adds the chosen experts' outputs to the residual stream:
 //   residual[t] += Σ_k weight[t, k] · y[slot_row[t, k]]  +  sigmoid(shared_gate[t]) · shared[t]
 //
-// The sum starts at zero, adds k = 0, 1, …, K-1 in that order (never in order of arrival), then the shared expert's term,
-// and is added to the residual once: all in AccDType with fused multiply-adds.  So a token's bits depend neither on where
-// its experts ran nor on the other tokens.  Borrows all memory.
+// The sum starts at zero, adds k = 0, 1, …, K-1 in that order (never in order of arrival), then the shared expert's
+// term, and is added to the residual once: all in AccDType with fused multiply-adds.  So a token's bits depend neither
+// on where its experts ran nor on the other tokens.  Borrows all memory.
 // Errors (InvalidArgument): shapes or dtypes that do not fit; a slot outside [-1, rows), with its place.
 #pragma once
 

@@ -1,6 +1,7 @@
 // Token embedding: rows of a table, widened into the residual stream.
 //
-// Borrows all memory.  Errors (InvalidArgument): shapes or dtypes that do not fit; a token outside [0, V), with its row.
+// Borrows all memory.  Errors (InvalidArgument): shapes or dtypes that do not fit; a token outside [0, V), with its
+// row.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The table of this room's CPU kernels, one per instruction set, and what each kernel takes.
 //
 // Internal to workers/ops: op.cc files check and split the work over threads, then call through CpuKernels().  Kernel
-// files (*_cpu.cc) include nothing but this and simd.h (see there why), so arguments are plain: raw pointers, strides in
-// elements, dtypes as the value of DType.  A kernel handles rows [begin, end) and never looks at others.
+// files (*_cpu.cc) include nothing but this and simd.h (see there why), so arguments are plain: raw pointers, strides
+// in elements, dtypes as the value of DType.  A kernel handles rows [begin, end) and never looks at others.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What each kernel file defines, in the namespace of the instruction set that it is being compiled for (SY_KERNEL_NS, set
-// by ops.cmake).  Only for *_cpu.cc files.
+// What each kernel file defines, in the namespace of the instruction set that it is being compiled for (SY_KERNEL_NS,
+// set by ops.cmake).  Only for *_cpu.cc files.
 #pragma once
 
 #include "workers/ops/kernels.h"

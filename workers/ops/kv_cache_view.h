@@ -38,9 +38,9 @@ struct SequenceRows {
   absl::Span<const int32_t> block_table = {};  // covers at least start_pos + num_query positions; borrowed
 };
 
-// Scatters the step's k and v rows into the cache.  Blocks of different sequences must not be written twice in one call.
-// Errors (InvalidArgument): shapes or dtypes that do not fit, rows outside the batch, a block table that is too short or
-// names a block outside the cache.
+// Scatters the step's k and v rows into the cache.  No block may be written by two sequences of one call.
+// Errors (InvalidArgument): shapes or dtypes that do not fit, rows outside the batch, a block table that is too short
+// or names a block outside the cache.
 absl::Status WriteKv(const Stream& stream, absl::Span<const SequenceRows> sequences,
                      const TensorView& k,         // [T, Nkv*D] model dtype; rows may be strided
                      const TensorView& v,         // [T, Nkv*D] model dtype; rows may be strided

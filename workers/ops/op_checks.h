@@ -11,8 +11,8 @@
 
 namespace switchyard {
 
-// InvalidArgument("rms_norm: gamma must be bf16 [64], is fp32 [64]") unless dtype and shape are these and the view is on
-// the CPU.
+// InvalidArgument("rms_norm: gamma must be bf16 [64], is fp32 [64]") unless dtype and shape are these and the view is
+// on the CPU.
 absl::Status ExpectView(absl::string_view op, absl::string_view name, const TensorView& view, DType dtype,
                         const Shape& shape);
 // InvalidArgument unless the view is a matrix of a floating dtype on the CPU.

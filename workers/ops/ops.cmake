@@ -1,5 +1,5 @@
-# sy_ops: every op but GEMM.  Kernel files (*_cpu.cc) are compiled once per instruction set, each into a namespace of its
-# own; kernels.cc chooses at run time.  (maybe-uninitialized: g++ 12 warns inside its own AVX-512 intrinsics.)
+# sy_ops: every op but GEMM.  Kernel files (*_cpu.cc) are compiled once per instruction set, each into a namespace of
+# its own; kernels.cc chooses at run time.  (maybe-uninitialized: g++ 12 warns inside its own AVX-512 intrinsics.)
 set(kernel_sources attention_cpu.cc combine_cpu.cc elementwise_cpu.cc kernel_table_cpu.cc rms_norm_cpu.cc rope_cpu.cc
                    router_cpu.cc sampling_cpu.cc)
 
@@ -14,8 +14,8 @@ function(sy_ops_kernels isa)
 endfunction()
 
 sy_library(sy_ops
-           SRCS attention.cc clamp.cc combine.cc embedding.cc kernels.cc kv_cache_view.cc op_checks.cc permute.cc random.cc
-                rms_norm.cc rope.cc rope_table.cc router.cc sampling.cc swiglu.cc
+           SRCS attention.cc clamp.cc combine.cc embedding.cc kernels.cc kv_cache_view.cc op_checks.cc permute.cc
+                random.cc rms_norm.cc rope.cc rope_table.cc router.cc sampling.cc swiglu.cc
            DEPS sy_tensor sy_batching sy_isa absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)
 sy_ops_kernels(baseline SRCS ${kernel_sources})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -10,8 +10,9 @@ namespace switchyard {
 
 absl::Status BuildExpertOrder(const TensorView& topk_idx, int64_t num_experts, ExpertOrder* order) {
   if (topk_idx.dtype() != DType::kI32 || topk_idx.rank() != 2 || num_experts < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("permute: topk_idx must be int32 [T, K] and num_experts positive, are ",
-                                                   topk_idx.ToString(), " and ", num_experts));
+    return absl::InvalidArgumentError(
+        absl::StrCat("permute: topk_idx must be int32 [T, K] and num_experts positive, are ", topk_idx.ToString(),
+                     " and ", num_experts));
   }
   const int64_t num_tokens = topk_idx.dim(0), top_k = topk_idx.dim(1);
   order->offsets.assign(num_experts + 1, 0);
@@ -48,7 +49,9 @@ absl::Status BuildExpertOrder(const TensorView& topk_idx, int64_t num_experts, E
 absl::Status GatherRows(const Stream& stream, const TensorView& x, absl::Span<const int32_t> rows,
                         const TensorView& y) {
   RETURN_IF_ERROR(ExpectCpu("gather_rows", stream));
-  if (x.rank() != 2) return absl::InvalidArgumentError(absl::StrCat("gather_rows: x must be a matrix, is ", x.ToString()));
+  if (x.rank() != 2) {
+    return absl::InvalidArgumentError(absl::StrCat("gather_rows: x must be a matrix, is ", x.ToString()));
+  }
   RETURN_IF_ERROR(ExpectView("gather_rows", "y", y, x.dtype(), {static_cast<int64_t>(rows.size()), x.dim(1)}));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] < 0 || rows[i] >= x.dim(0)) {

@@ -16,7 +16,7 @@ namespace switchyard {
 
 struct RmsNormDesc {
   double eps = 1e-6;
-  int64_t head_dim = 0;  // 0: one norm over the whole row; > 0: one over each group of so many elements (q_norm, k_norm)
+  int64_t head_dim = 0;  // 0: one norm over the whole row; > 0: one over each so many elements (q_norm, k_norm)
 };
 
 // width = head_dim, or H if that is 0; H is a multiple of it.

@@ -4,9 +4,10 @@
 // RopeTable holds cos and sin for every position of the context, already multiplied by the attention factor.  For fp32
 // (and bf16, fp16) it rounds where HF rounds: inv_freq to fp32, the angle to fp32, then cos and sin; for fp64 all is
 // double.  Immutable after Build, so thread-safe.
-// Does not do: interleaved pairs (DeepSeek); scalings that change while a sequence grows ("dynamic").  longrope's choice
-// of factors depends in HF on the length of the sequence at hand; here it is made once, by RopeConfig::use_long_factors
-// (the model sets it when the served context exceeds original_max_positions), so that a cached key never changes.
+// Does not do: interleaved pairs (DeepSeek); scalings that change while a sequence grows ("dynamic").  longrope's
+// choice of factors depends in HF on the length of the sequence at hand; here it is made once, by
+// RopeConfig::use_long_factors (the model sets it when the served context exceeds original_max_positions), so that a
+// cached key never changes.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,9 @@ constexpr double kPi = 3.14159265358979323846;
 
 absl::Status Check(const RopeConfig& c) {
   const auto fail = [](const auto&... words) { return absl::InvalidArgumentError(absl::StrCat("rope: ", words...)); };
-  if (c.rotary_dim <= 0 || c.rotary_dim % 2 != 0) return fail("rotary_dim must be even and positive, is ", c.rotary_dim);
+  if (c.rotary_dim <= 0 || c.rotary_dim % 2 != 0) {
+    return fail("rotary_dim must be even and positive, is ", c.rotary_dim);
+  }
   if (!(c.theta > 0) || !std::isfinite(c.theta)) return fail("theta must be positive and finite, is ", c.theta);
   if (!(c.factor > 0) || !std::isfinite(c.factor)) return fail("factor must be positive and finite, is ", c.factor);
   const bool needs_original =
@@ -46,7 +48,9 @@ double AttentionFactor(const RopeConfig& c) {
   if (c.kind == RopeKind::kLongRope) {
     return c.factor <= 1 ? 1.0 : std::sqrt(1 + std::log(c.factor) / std::log(c.original_max_positions));
   }
-  if (c.mscale != 0 && c.mscale_all_dim != 0) return YarnScale(c.factor, c.mscale) / YarnScale(c.factor, c.mscale_all_dim);
+  if (c.mscale != 0 && c.mscale_all_dim != 0) {
+    return YarnScale(c.factor, c.mscale) / YarnScale(c.factor, c.mscale_all_dim);
+  }
   return YarnScale(c.factor, 1);
 }
 
@@ -130,8 +134,9 @@ absl::StatusOr<RopeFrequencies> ComputeRopeFrequencies(const RopeConfig& c, DTyp
 
 absl::StatusOr<RopeTable> RopeTable::Build(const RopeConfig& config, int64_t max_positions, DType acc) {
   if (max_positions < 1 || (acc != DType::kF32 && acc != DType::kF64)) {
-    return absl::InvalidArgumentError(absl::StrCat("rope: max_positions must be positive and the table fp32 or fp64, are ",
-                                                   max_positions, " and ", DTypeName(acc)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rope: max_positions must be positive and the table fp32 or fp64, are ", max_positions, " and ",
+                     DTypeName(acc)));
   }
   ASSIGN_OR_RETURN(const RopeFrequencies frequencies, ComputeRopeFrequencies(config, acc));
   RopeTable table;

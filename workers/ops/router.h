@@ -1,7 +1,8 @@
 // Chooses each token's experts from its router logits.
 //
 // A row's bits depend on that row alone.  Equal scores: the smaller expert id comes first.  NaN counts as smaller than
-// every number, and the weights of a row that has one are NaN: it still has K distinct experts and stays visibly broken.
+// every number, and the weights of a row that has one are NaN: it still has K distinct experts and stays visibly
+// broken.
 // Errors (InvalidArgument): shapes or dtypes that do not fit, K outside [1, min(E, kMaxTopK)].
 // Does not do yet: sigmoid scores, group-limited choice, correction bias (RouterScore and RouterDesc are their place).
 #pragma once

@@ -34,7 +34,8 @@ class Row {
     const auto entry = [&](int32_t id) {
       const Acc logit = raw_[id];
       const int64_t above = std::count_if(raw_, raw_ + size_, [logit](Acc other) { return other > logit; });
-      return TokenLogprob{.token = id, .logprob = static_cast<float>(logit - log_sum), .rank = static_cast<int32_t>(above + 1)};
+      return TokenLogprob{
+          .token = id, .logprob = static_cast<float>(logit - log_sum), .rank = static_cast<int32_t>(above + 1)};
     };
     PositionLogprobs out{.chosen = entry(token), .top = {}};
     if (num_top <= 0) return out;
@@ -231,7 +232,9 @@ absl::Status SampleTokens(const Stream& stream, const TensorView& logits, absl::
                           absl::Span<SampleOutcome> outcomes) {
   RETURN_IF_ERROR(ExpectCpu("sampling", stream));
   RETURN_IF_ERROR(CheckLogits("sampling", logits, requests.size(), outcomes.size()));
-  ForRows(stream, logits, [&](int64_t i, const auto* row) { SampleRow(row, logits.dim(1), requests[i], &outcomes[i]); });
+  ForRows(stream, logits, [&](int64_t i, const auto* row) {
+    SampleRow(row, logits.dim(1), requests[i], &outcomes[i]);
+  });
   return absl::OkStatus();
 }
 

@@ -4,12 +4,12 @@
 // temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the output token).
 //   repetition penalty: logits of tokens in prompt or output: / r if positive, · r if negative (HF);
 //   presence, frequency: - presence - frequency · count, over output tokens alone (OpenAI, vLLM);
-//   top_k: the k largest, ties to the smaller id;   top_p: the shortest prefix by falling probability (renormalised after
-//   top_k) that reaches top_p, the token that reaches it included;   min_p: probability >= min_p · the largest.
+//   top_k: the k largest, ties to the smaller id;   top_p: the shortest prefix by falling probability (renormalised
+//   after top_k) that reaches top_p, the token that reaches it included;   min_p: probability >= min_p · the largest.
 // Logprobs are those of the raw logits, before everything above; rank 1 is the most likely, equal logits rank equal.
 //
-// A row's outcome depends on its logits, params and history alone, never on the batch.  Cost O(V) for a row; filters sort
-// only what they keep.  Parallel over rows.  Borrows all memory.
+// A row's outcome depends on its logits, params and history alone, never on the batch.  Cost O(V) for a row; filters
+// sort only what they keep.  Parallel over rows.  Borrows all memory.
 // A row with a NaN or +Inf logit, or with nothing finite, gets kNonFinite and no token (-Inf is a legal "never").
 // Does not do: token masks of constrained decoding, speculation.
 #pragma once

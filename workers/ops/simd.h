@@ -195,7 +195,8 @@ SY_INLINE void SumLanesOfEach(const F32x16* x, float* sums) {
   }
   for (int i = 0; i < 2; ++i) {
     const __m512d low = _mm512_castps_pd(b[i]), high = _mm512_castps_pd(b[i + 2]);
-    c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
   }
   const __m512 d = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
   // Quarters now stand for vectors 0, 8, 4, 12 and on, in each 0, 2, 1, 3.

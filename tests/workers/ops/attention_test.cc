@@ -165,10 +165,12 @@ TEST_P(AttentionTest, RowsIgnoreOtherSequences) {
     }
   }
   const TensorView f = fused;
-  ASSERT_TRUE(WriteKv(stream(), rows, f.Columns(q_width, kv_width), f.Columns(q_width + kv_width, kv_width), cache.view()).ok());
+  const TensorView k = f.Columns(q_width, kv_width), v = f.Columns(q_width + kv_width, kv_width);
+  ASSERT_TRUE(WriteKv(stream(), rows, k, v, cache.view()).ok());
   ASSERT_TRUE(PagedAttention(stream(), scene.desc(), rows, f.Columns(0, q_width), cache.view(), out).ok());
   for (size_t s = 0; s < 5; ++s) {
-    EXPECT_TRUE(SameBits(alone[s], start[s], out.view().Rows(rows[s].row_begin, rows[s].num_query))) << "sequence " << s;
+    EXPECT_TRUE(SameBits(alone[s], start[s], out.view().Rows(rows[s].row_begin, rows[s].num_query)))
+        << "sequence " << s;
   }
 }
 

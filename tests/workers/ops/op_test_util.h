@@ -1,5 +1,5 @@
-// What the op tests share: seeded tensors, their values as doubles, comparison with a reference, bitwise comparison, and
-// the parameters every op is tested over (dtype × instruction set).
+// What the op tests share: seeded tensors, their values as doubles, comparison with a reference, bitwise comparison,
+// and the parameters every op is tested over (dtype × instruction set).
 #pragma once
 
 #include <cmath>

@@ -170,7 +170,9 @@ TEST_P(SamplingTest, RowsIgnoreCompany) {
   }
   ExpectRowsIgnoreCompany(kRows, [&](const Stream& stream, int64_t begin, int64_t count) {
     std::vector<SampleRequest> requests;
-    for (int64_t i = 0; i < count; ++i) requests.push_back({.params = &params[begin + i], .history = &histories[begin + i]});
+    for (int64_t i = begin; i < begin + count; ++i) {
+      requests.push_back({.params = &params[i], .history = &histories[i]});
+    }
     std::vector<SampleOutcome> outcomes(count);
     EXPECT_TRUE(SampleTokens(stream, logits.view().Rows(begin, count), requests, absl::MakeSpan(outcomes)).ok());
     Tensor out(DType::kF32, {count, 3});
