@@ -21,7 +21,8 @@ void AppendLowercase(char32_t c, std::string* out);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Time O(n log n) also for long runs of combining marks.  REQUIRES: text is valid UTF-8.
+// As HuggingFace's library has them: characters that Unicode gave a combining class or a decomposition lately stay as
+// they are.  Time O(n log n) also for long runs of combining marks.  REQUIRES: text is valid UTF-8.
 std::string Normalize(NormalForm form, absl::string_view text);
 
 }  // namespace switchyard

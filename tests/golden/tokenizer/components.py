@@ -20,14 +20,17 @@ TEXTS = ["", " ", "a", "Hello, World!", "  two  spaces  ", "\tтест\n", "the-
          "<s>", " <s> a", "a<s>", "<MASK> Mask <mask>", "x <mask>  y", "caféCAFÉ cafe\u0301", "NAÏVE naïve", "word words a word.", "0xFF deadBEEF", "a,b;c", ",,a,,b,"]
 
 
-def texts(seed):
+def texts(seed, recent=False):
   rng = random.Random(seed)
   words = corpus.script_words(rng, 20)
   out = list(TEXTS)
   for _ in range(60):
     out += [corpus.mixed_line(rng, words), corpus.random_line(rng), corpus.bytes_line(rng)]
-  # The oracle's tables of marks, punctuation and controls are of Unicode 8, the server's of 15: only characters that
+  # But for the normal forms, the oracle's tables of marks, punctuation and controls are of Unicode 8, the server's of 15: only characters that
   # both know.  (Python has the table of 3.2.)  TEXTS stay as they are.
+  if recent:
+    marks = [chr(c) for c in range(0x300, 0x1F000) if unicodedata.combining(chr(c))]
+    return out + ["".join(rng.choice(["a", "x", "\u1100", "\U00011935", *marks]) for _ in range(8)) for _ in range(150)]
   old = unicodedata.ucd_3_2_0
   return TEXTS + ["".join(c for c in line if old.category(c) != "Cn" or c in corpus.CONTROLS) for line in out[len(TEXTS):]]
 
@@ -176,7 +179,7 @@ def model_specs():
 def record(name, value, rng):
   tok = Tokenizer.from_str(json.dumps(value))
   encode, decode = [], []
-  for text in texts(7) if not name.startswith("decoder") else []:
+  for text in texts(7, recent=name.startswith("normalizer_NF")) if not name.startswith("decoder") else []:
     plain, full = (tok.encode(text, add_special_tokens=special).ids for special in (False, True))
     encode.append([text, plain] + ([full] if full != plain else []))
   highest = max(tok.get_vocab().values())
