@@ -82,22 +82,16 @@ void RunTask(const JobContext& context, const GemmTask& task) {
   alignas(64) double c[kGemmMaxPanels * kGemmMaxRows * kGemmPanel];
 
   for (int64_t p = task.panel_begin; p < task.panel_end; p += parts) {
-    // What comes next is fetched slice by slice while this is multiplied with block after block.
-    const char* next = panels + (p + parts) * panel_bytes;
-    const int64_t slice = p + parts < task.panel_end ? panel_bytes / num_blocks : 0;
     for (int64_t block = 0; block < num_blocks; ++block) {
       const int64_t row = task.row_begin + block * kernel.max_rows;
       const int64_t rows = std::min<int64_t>(kernel.max_rows, task.row_end - row);
       for (int64_t part = 0; part < parts; ++part) {
-        const char* ahead = next + part * panel_bytes + block * slice;
         kernel.block({.a = a + block * kernel.max_rows * row_bytes,
                       .rows = rows,
                       .b = panels + (p + part) * panel_bytes,
                       .padded_k = w.padded_k(),
                       .c = reinterpret_cast<char*>(c) + part * rows * kGemmPanel * DTypeBytes(AccDType(w.dtype())),
-                      .from_memory = block == 0,
-                      .prefetch_begin = ahead,
-                      .prefetch_end = ahead + slice});
+                      .from_memory = block == 0});
       }
       WriteBlock(context, c, row, rows, p / parts * kPanelColumns);
     }

@@ -17,14 +17,21 @@ struct Slab {
 // What streaming a panel costs beside multiplying it with one row.
 constexpr double kStreamCostInRows = 48;
 
-std::vector<Slab> Slabs(const GemmJob& job) {
+std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
   std::vector<Slab> slabs;
+  int busy = 0;
+  for (size_t e = 0; e < job.weights.size(); ++e) busy += job.offsets[e + 1] > job.offsets[e] ? 1 : 0;
   for (size_t e = 0; e < job.weights.size(); ++e) {
     const int64_t rows = job.offsets[e + 1] - job.offsets[e];
     if (rows == 0) continue;
     const Weight& w = *job.weights[e];
-    const GemmConfig config = ChooseGemm(
-        {.m = rows, .n = w.n(), .k = w.padded_k(), .dtype = w.dtype(), .isa = job.isa, .gated = job.gated});
+    const GemmConfig config = ChooseGemm({.m = rows,
+                                          .n = w.n(),
+                                          .k = w.padded_k(),
+                                          .dtype = w.dtype(),
+                                          .isa = job.isa,
+                                          .gated = job.gated,
+                                          .num_threads = (num_threads + busy - 1) / busy});
     for (int64_t r = 0; r < rows; r += config.rows_per_task) {
       const int64_t part = std::min(config.rows_per_task, rows - r);
       const int64_t begin = job.offsets[e] + r;
@@ -38,7 +45,7 @@ std::vector<Slab> Slabs(const GemmJob& job) {
 }  // namespace
 
 std::vector<GemmTask> CutIntoTasks(const GemmJob& job, int num_threads) {
-  const std::vector<Slab> slabs = Slabs(job);
+  const std::vector<Slab> slabs = Slabs(job, num_threads);
   const int64_t unit = job.gated ? 2 : 1;
   double remaining = 0;
   for (const Slab& slab : slabs) remaining += slab.cost_per_panel * static_cast<double>(slab.task.panel_end);

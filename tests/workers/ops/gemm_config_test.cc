@@ -29,6 +29,9 @@ TEST(GemmConfigTest, TableOfShapes) {
       {{.m = 1, .n = 2048, .k = 256, .dtype = DType::kBf16, .gated = true}, 4, 8},
       // 768 KB are 96 rows of 8 KB: three equal parts of 200.
       {{.m = 200, .n = 2048, .k = 2048, .dtype = DType::kF32}, 68, 1},
+      // A router on 8 threads: two panels, so the rows make the tasks; one row cannot be cut.
+      {{.m = 512, .n = 64, .k = 2048, .dtype = DType::kBf16, .num_threads = 8}, 64, 1},
+      {{.m = 1, .n = 64, .k = 2048, .dtype = DType::kBf16, .num_threads = 8}, 4, 1},
       {{.m = 0, .n = 1, .k = 1, .dtype = DType::kF64}, 4, 1},
   };
   for (const Row& row : table) {

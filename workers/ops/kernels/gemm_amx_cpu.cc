@@ -12,7 +12,6 @@ constexpr int kTileRows = 16;
 constexpr int kTileK = 32;
 constexpr int kTileBytes = 1024;
 constexpr int kStepBytes = 2 * kTileBytes;  // of a panel, per 32 k
-constexpr int kQuarters = 4;                // of a step, one per product
 constexpr int kAheadBytes = 3072;  // 4096 is worse by a quarter: the lines fall into the same sets of the first cache
 
 // Tiles 0 1 / 2 3: sums, 4 5: rows of x, 6 7: the panel's halves.
@@ -51,7 +50,7 @@ void End() {
 // A panel that comes from memory.  Tile loads, which jump over every other line, leave a tenth of the bandwidth unused
 // (32 instead of 35 GB/s on two cores): plain loads go ahead of them, line by line, and prefetches ahead of those.
 template <int kBytes>
-SY_INLINE void Stream(const char* from) {
+SY_INLINE void ReadAhead(const char* from) {
 #pragma GCC unroll 32
   for (int line = 0; line < kBytes; line += 64) {
     _mm_prefetch(from + kAheadBytes + line, _MM_HINT_T0);
@@ -68,7 +67,7 @@ void FewRows(const GemmBlockArgs& args) {
   _tile_zero(0);
   _tile_zero(1);
   for (int64_t k = 0; k < args.padded_k; k += kTileK) {
-    if constexpr (kFromMemory) Stream<kStepBytes>(b);
+    if constexpr (kFromMemory) ReadAhead<kStepBytes>(b);
     _tile_loadd(4, a, 64);
     _tile_loadd(6, b, 128);
     _tile_loadd(7, b + 64, 128);
@@ -82,37 +81,27 @@ void FewRows(const GemmBlockArgs& args) {
   _tile_stored(1, c + 16, 128);
 }
 
-// 17 … 32 rows.  Prefetches of the next panel stand between the tile instructions: in one heap they would fill the line
-// buffers that the tile loads need.
+// 17 … 32 rows.  (Fetching the next panel into the second cache meanwhile was tried, in several ways, and gains nothing:
+// prefetches hold the line buffers that the tile loads need.)
 template <bool kFromMemory>
 void ManyRows(const GemmBlockArgs& args) {
   const char* a = static_cast<const char*>(args.a);
   const char* a2 = a + kTileRows * args.padded_k * 2;
   const int64_t a2_step = (args.rows - kTileRows) * 64;
   const char* b = static_cast<const char*>(args.b);
-  const char* ahead = args.prefetch_begin;
-  const int64_t share = (args.prefetch_end - args.prefetch_begin) / (args.padded_k / kTileK) / kQuarters / 64 * 64;
-  const auto fetch = [&] {
-    for (int64_t line = 0; line < share; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
-    ahead += share;
-  };
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t k = 0; k < args.padded_k; k += kTileK) {
-    if constexpr (kFromMemory) Stream<kStepBytes>(b);
-    fetch();
+    if constexpr (kFromMemory) ReadAhead<kStepBytes>(b);
     _tile_loadd(6, b, 128);
     _tile_loadd(4, a, 64);
     _tile_dpbf16ps(0, 4, 6);
-    fetch();
     _tile_loadd(7, b + 64, 128);
     _tile_dpbf16ps(1, 4, 7);
-    fetch();
     _tile_loadd(5, a2, 64);
     _tile_dpbf16ps(2, 5, 6);
-    fetch();
     _tile_dpbf16ps(3, 5, 7);
     a += kTileBytes;
     a2 += a2_step;

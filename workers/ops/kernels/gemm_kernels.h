@@ -30,9 +30,6 @@ struct GemmBlockArgs {
   int64_t padded_k;
   void* c;               // [rows, 32] Acc, written; 64-byte aligned
   bool from_memory;      // this panel was not used just before, so it is probably in no cache
-  // What to fetch into the L2 cache meanwhile, evenly: this block's share of the next panel.
-  const char* prefetch_begin;
-  const char* prefetch_end;
 };
 
 // From sums to y.  Not gated: y[:, column + i] (+)= c[0][:, i] + bias[column + i].  Gated: c[0] is gate, c[1] up, and
