@@ -1,8 +1,8 @@
 // Builder of plain expert parallelism: every rank holds some experts, rows travel by all-to-all.
 //
-// With one micro-batch: gate, dispatch, [shared expert], experts, combine.  With n > 1 the dispatch of chunk i+1 is started
-// before the experts of chunk i run, and dispatches and combines alternate on their queue, S0 S1 R0 S2 R1 … R(n-1): so at
-// most two chunks are in flight.  Pure: the same options give the same program on every rank.
+// With one micro-batch: gate, dispatch, [shared expert], experts, combine.  With n > 1 the dispatch of chunk i+1 is
+// started before the experts of chunk i run, and dispatches and combines alternate on their queue, S0 S1 R0 S2 R1 …
+// R(n-1): so at most two chunks are in flight.  Pure: the same options give the same program on every rank.
 #pragma once
 
 #include "scheduler/pipeline/moe_schedule.h"

@@ -34,10 +34,12 @@ absl::Status CheckOp(const MoeSchedule& schedule, int index) {
     return Wrong(schedule, index, absl::StrCat("chunk ", op.chunk, " of ", op.num_chunks));
   }
   if (op.num_chunks != 1 && op.num_chunks != schedule.num_chunks) {
-    return Wrong(schedule, index, absl::StrCat("cuts rows into ", op.num_chunks, ", the schedule into ", schedule.num_chunks));
+    return Wrong(schedule, index,
+                 absl::StrCat("cuts rows into ", op.num_chunks, ", the schedule into ", schedule.num_chunks));
   }
   for (const int dep : op.deps) {
-    if (dep < 0 || dep >= index) return Wrong(schedule, index, absl::StrCat("depends on op ", dep, ", which is not earlier"));
+    if (dep < 0 || dep >= index)
+      return Wrong(schedule, index, absl::StrCat("depends on op ", dep, ", which is not earlier"));
   }
   const bool comm_stream = op.stream == StreamClass::kAllToAll || op.stream == StreamClass::kAllReduce;
   if (IsCommunicating(op.kind) != comm_stream) {
@@ -95,7 +97,8 @@ absl::Status CheckChain(const MoeSchedule& schedule, int index) {
 
 // Every chunk exactly once for each of the three.
 absl::Status CheckCounts(const MoeSchedule& schedule) {
-  std::vector<int> dispatched(schedule.num_chunks, 0), computed(schedule.num_chunks, 0), combined(schedule.num_chunks, 0);
+  std::vector<int> dispatched(schedule.num_chunks, 0), computed(schedule.num_chunks, 0),
+      combined(schedule.num_chunks, 0);
   int shared = 0;
   for (const MicroOp& op : schedule.ops) {
     if (op.kind == MicroOpKind::kExpert && op.experts == ExpertSet::kShared) ++shared;
@@ -120,8 +123,9 @@ absl::Status CheckCounts(const MoeSchedule& schedule) {
 }  // namespace
 
 const char* MicroOpKindName(MicroOpKind kind) {
-  static constexpr const char* kNames[kNumMicroOpKinds] = {"split",      "gate",           "dispatch",   "expert", "combine",
-                                                           "all_gather", "reduce_scatter", "all_reduce", "save",   "restore"};
+  static constexpr const char* kNames[kNumMicroOpKinds] = {"split",   "gate",       "dispatch",       "expert",
+                                                           "combine", "all_gather", "reduce_scatter", "all_reduce",
+                                                           "save",    "restore"};
   return kNames[static_cast<int>(kind)];
 }
 

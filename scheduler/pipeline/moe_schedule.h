@@ -1,11 +1,11 @@
 // A MoE layer as a program: micro-ops over row ranges and named groups, in the order in which every rank launches them.
 //
-// The same program is run by the workers' executor and priced by the simulator; a builder (build_expert_parallel.h) is a
-// pure function of globally agreed inputs, so that all ranks hold the same program and launch the same collectives in the
-// same order.  What a rank's rows are may differ from rank to rank (a rank may have none): the program may not.
+// The same program is run by the workers' executor and priced by the simulator; a builder (build_expert_parallel.h) is
+// a pure function of globally agreed inputs, so that all ranks hold the same program and launch the same collectives in
+// the same order.  What a rank's rows are may differ from rank to rank (a rank may have none): the program may not.
 //
-// How it runs: ops are launched in list order.  A communicating op is started at its place in the list and finished when
-// the first op that depends on it is reached (or at the end), so whatever stands between runs under the exchange.
+// How it runs: ops are launched in list order.  A communicating op is started at its place in the list and finished
+// when the first op that depends on it is reached (or at the end), so whatever stands between runs under the exchange.
 //
 // Plain data, thread-compatible, Abseil only.
 #pragma once
@@ -44,8 +44,8 @@ enum class Layout : uint8_t { kReplicated, kSharded };
 
 struct MicroOp {
   MicroOpKind kind = MicroOpKind::kGate;
-  int chunk = 0;       // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
-  int num_chunks = 1;  // 1 = all rows
+  int chunk = 0;           // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
+  int num_chunks = 1;      // 1 = all rows
   std::string group = {};  // of communicating ops: a named group of the mesh ("ep"); else empty
   StreamClass stream = StreamClass::kCompute;
   ExpertSet experts = ExpertSet::kRouted;  // of kExpert
@@ -62,8 +62,8 @@ struct MoeSchedule {
   std::string DebugString() const;
 };
 
-const char* MicroOpKindName(MicroOpKind kind);       // "dispatch"
-const char* StreamClassName(StreamClass stream);     // "all_to_all"
+const char* MicroOpKindName(MicroOpKind kind);    // "dispatch"
+const char* StreamClassName(StreamClass stream);  // "all_to_all"
 bool IsCommunicating(MicroOpKind kind);
 
 // OK, or InvalidArgument naming the op and what is wrong with it.  Checked: deps point backwards; chunks are in range;
@@ -71,8 +71,8 @@ bool IsCommunicating(MicroOpKind kind);
 // combined exactly once, in this order by dependencies, behind a gate; at most one shared-expert op.
 absl::Status Validate(const MoeSchedule& schedule);
 
-// Rows [begin, begin + count) of a rank that has `rows`: parts differ by one row at most, the longer ones first; some are
-// empty when there are fewer rows than chunks.  REQUIRES: rows >= 0, 0 <= chunk < num_chunks.
+// Rows [begin, begin + count) of a rank that has `rows`: parts differ by one row at most, the longer ones first; some
+// are empty when there are fewer rows than chunks.  REQUIRES: rows >= 0, 0 <= chunk < num_chunks.
 struct ChunkRange {
   int64_t begin = 0;
   int64_t count = 0;

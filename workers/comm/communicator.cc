@@ -30,7 +30,8 @@ absl::Status CheckReducible(const TensorView& values) {
 }
 
 absl::Span<const char> BytesOf(const TensorView& values) {
-  return {static_cast<const char*>(values.raw()), static_cast<size_t>(values.NumElements() * DTypeBytes(values.dtype()))};
+  return {static_cast<const char*>(values.raw()),
+          static_cast<size_t>(values.NumElements() * DTypeBytes(values.dtype()))};
 }
 
 }  // namespace
@@ -83,7 +84,9 @@ WorkOr Communicator::AllGather(const CommCall& call, absl::Span<const char> mine
   return StartToAll(call, {.op = CommOp::kAllGather, .bytes = static_cast<int64_t>(mine.size())}, Copies(mine));
 }
 
-WorkOr Communicator::Barrier(const CommCall& call) { return StartToAll(call, {.op = CommOp::kBarrier, .bytes = 0}, std::vector<Message>(world())); }
+WorkOr Communicator::Barrier(const CommCall& call) {
+  return StartToAll(call, {.op = CommOp::kBarrier, .bytes = 0}, std::vector<Message>(world()));
+}
 
 WorkOr Communicator::Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine) {
   if (root < 0 || root >= world()) {
@@ -93,7 +96,8 @@ WorkOr Communicator::Broadcast(const CommCall& call, int root, int64_t bytes, ab
     return absl::InvalidArgumentError(absl::StrCat("broadcast of ", bytes, " bytes: the root gives ", mine.size()));
   }
   std::vector<Message> out = rank() == root ? Copies(mine) : std::vector<Message>(world());
-  return StartToAll(call, {.op = CommOp::kBroadcast, .bytes = bytes, .root = static_cast<int16_t>(root)}, std::move(out));
+  return StartToAll(call, {.op = CommOp::kBroadcast, .bytes = bytes, .root = static_cast<int16_t>(root)},
+                    std::move(out));
 }
 
 WorkOr Communicator::ReduceScatterSum(const CommCall& call, const TensorView& values, const TensorView& out) {
@@ -101,8 +105,9 @@ WorkOr Communicator::ReduceScatterSum(const CommCall& call, const TensorView& va
   RETURN_IF_ERROR(CheckReducible(out));
   const PartOfRank mine = PartOf(values.NumElements(), rank(), world());
   if (out.dtype() != values.dtype() || out.NumElements() != mine.count) {
-    return absl::InvalidArgumentError(absl::StrCat("reduce_scatter_sum: out is ", out.ToString(), ", this rank's part of ",
-                                                   values.ToString(), " has ", mine.count, " elements"));
+    return absl::InvalidArgumentError(absl::StrCat("reduce_scatter_sum: out is ", out.ToString(),
+                                                   ", this rank's part of ", values.ToString(), " has ", mine.count,
+                                                   " elements"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Work> work, StartToAll(call, {.op = CommOp::kReduceScatterSum},
                                                           PartsOf(BytesOf(values), DTypeBytes(values.dtype()))));
@@ -123,14 +128,15 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
   const absl::Span<const char> bytes = BytesOf(values);
   if (static_cast<int64_t>(bytes.size()) <= kSmallReduceBytes || world() <= 2) {
     // Everybody gets everybody's values: one latency.  With two ranks these are also the fewest bytes.
-    ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
-                     StartToAll(call, {.op = CommOp::kAllReduceSum, .bytes = static_cast<int64_t>(bytes.size())}, Copies(bytes)));
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<Work> work,
+        StartToAll(call, {.op = CommOp::kAllReduceSum, .bytes = static_cast<int64_t>(bytes.size())}, Copies(bytes)));
     return MakeReduceScatterWork(this, std::move(work), values);
   }
   // Parts are summed on one rank each, then gathered.  The second exchange's number is taken now, for its start is in
   // Wait, whose order among works is nobody's agreement.
-  ASSIGN_OR_RETURN(std::unique_ptr<Work> parts, StartToAll(call, {.op = CommOp::kAllReduceSum},
-                                                           PartsOf(bytes, DTypeBytes(values.dtype()))));
+  ASSIGN_OR_RETURN(std::unique_ptr<Work> parts,
+                   StartToAll(call, {.op = CommOp::kAllReduceSum}, PartsOf(bytes, DTypeBytes(values.dtype()))));
   CommCall second = call;
   second.sequence = kNextSequence;
   ASSIGN_OR_RETURN(const int64_t sequence, TakeSequence(second));
@@ -142,14 +148,14 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
 WorkOr Communicator::StartOneWay(const CommCall& call, int peer, bool send, Message message) {
   RETURN_IF_ERROR(status());
   if (peer < 0 || peer >= world() || peer == rank()) {
-    return absl::InvalidArgumentError(absl::StrCat("send/recv: no peer ", peer, " of rank ", rank(), " in a group of ", world()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("send/recv: no peer ", peer, " of rank ", rank(), " in a group of ", world()));
   }
   if (call.deadline == absl::InfiniteFuture()) return absl::InvalidArgumentError("send and recv need a deadline");
   const size_t lane = static_cast<size_t>(call.comm_class) * 2 + (send ? 0 : 1);
   Exchange exchange;
-  exchange.key = {.op = CommOp::kSend,
-                  .comm_class = call.comm_class,
-                  .sequence = next_one_way_[lane * world() + peer]++};
+  exchange.key = {
+      .op = CommOp::kSend, .comm_class = call.comm_class, .sequence = next_one_way_[lane * world() + peer]++};
   exchange.deadline = call.deadline;
   exchange.out.resize(world());
   exchange.send_to.assign(world(), 0);
@@ -176,7 +182,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   };
   const uint32_t child = split_id() * (kMaxSplitsPerGroup + 1) + next_split_;
   if (next_split_ > kMaxSplitsPerGroup || child > kMaxSplitId) {
-    return absl::ResourceExhaustedError(absl::StrCat("a group splits at most ", kMaxSplitsPerGroup, " times, four deep"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a group splits at most ", kMaxSplitsPerGroup, " times, four deep"));
   }
   const Wish mine{color, key};
   const char* bytes = reinterpret_cast<const char*>(&mine);

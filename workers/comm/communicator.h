@@ -5,13 +5,14 @@
 //   frame carries (op, class, sequence, bytes, epoch, ranks), and whoever receives one that does not fit its own call
 //   fails with both calls named.  Nothing ever hangs: every wait ends at its call's deadline.
 // - Classes are independent: an all-to-all is never held behind an all-reduce.
-// - The first error is the group's end on this rank: it is sticky, every later call returns it, and the peers notice within
-//   milliseconds (their connections close).  A new epoch is a new communicator.
+// - The first error is the group's end on this rank: it is sticky, every later call returns it, and the peers notice
+//   within milliseconds (their connections close).  A new epoch is a new communicator.
 // - Launched collectives are folded into a ledger hash that is equal on all ranks (launch_ledger.h).
 //
-// A collective is started (never blocks on a peer) and finished by Work::Wait.  Works of one class are waited for in the
-// same order on all ranks: a long message's end may need the receiver's Wait.  A group of one rank copies nothing and waits for nothing: what was sent is what is received.
-// Reductions add in rank order, so all ranks get the same bits, the same in every run.
+// A collective is started (never blocks on a peer) and finished by Work::Wait.  Works of one class are waited for in
+// the same order on all ranks: a long message's end may need the receiver's Wait.  A group of one rank copies nothing
+// and waits for nothing: what was sent is what is received. Reductions add in rank order, so all ranks get the same
+// bits, the same in every run.
 //
 // Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits.
 // Errors: Unavailable (a peer is gone; aborted), DeadlineExceeded (names who was waited for), Internal (mismatch: names
@@ -40,9 +41,9 @@ class Stream;
 inline constexpr int64_t kNextSequence = -1;
 
 struct CommCall {
-  const Stream* stream = nullptr;     // after what it starts; a CPU stream has nothing to wait for and may be null
+  const Stream* stream = nullptr;  // after what it starts; a CPU stream has nothing to wait for and may be null
   CommClass comm_class = CommClass::kAllToAll;
-  int64_t sequence = kNextSequence;   // or the number that a plan gives it, which must be the class's next
+  int64_t sequence = kNextSequence;              // or the number that a plan gives it, which must be the class's next
   absl::Time deadline = absl::InfiniteFuture();  // must be finite where the group has peers
 };
 
@@ -52,8 +53,8 @@ class Work {
   virtual ~Work() = default;
   // Blocks until the collective is done on this rank, at most until its deadline.  Again: the same answer at once.
   virtual absl::Status Wait() = 0;
-  // After an OK Wait.  received()[r]: what rank r sent here (empty where the op has none).  Owned by the work; take with
-  // std::move.
+  // After an OK Wait.  received()[r]: what rank r sent here (empty where the op has none).  Owned by the work; take
+  // with std::move.
   std::vector<Message>& received() { return received_; }
 
  protected:
@@ -82,7 +83,7 @@ class Communicator {
   WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
   // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
   WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
-  // out = this rank's part of the sum of all `values`: part r is [r * n / R, (r + 1) * n / R).  `out` must stay until Wait.
+  // out = this rank's part of the sum of all `values`: part r is [r * n / R, (r + 1) * n / R).  `out` must stay.
   WorkOr ReduceScatterSum(const CommCall& call, const TensorView& values, const TensorView& out);
   // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
   WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);
@@ -100,9 +101,9 @@ class Communicator {
   // OK, or the first error.
   virtual absl::Status status() const = 0;
 
-  // The one primitive under all of the above, for communicators that wrap another (Split, faults); not for users, for it
-  // neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank with
-  // recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
+  // The one primitive under all of the above, for communicators that wrap another (Split, faults); not for users, for
+  // it neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank
+  // with recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
   struct Exchange {
     OpKey key;
     uint32_t split = 0;  // which Split it belongs to; 0 = the whole group

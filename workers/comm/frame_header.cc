@@ -31,20 +31,21 @@ absl::Status CheckFrameHeader(const FrameHeader& header, const GroupId& group, i
         absl::StrCat("what came on rank ", source, "'s connection has another group's token: a stranger"));
   }
   if (header.epoch != group.epoch || header.world != static_cast<uint16_t>(group.world) || header.source != source) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "frame of rank ", header.source, " of ", header.world, " in epoch ", header.epoch, ", expected rank ", source,
-        " of ", group.world, " in epoch ", group.epoch));
+    return absl::FailedPreconditionError(absl::StrCat("frame of rank ", header.source, " of ", header.world,
+                                                      " in epoch ", header.epoch, ", expected rank ", source, " of ",
+                                                      group.world, " in epoch ", group.epoch));
   }
   const OpKey theirs = header.key();
   if (!(theirs == key) || header.split != split) {
-    return absl::InternalError(absl::StrCat(
-        "collectives differ: rank ", source, " launched ", theirs.ToString(), header.split == split ? "" : " (of another split)",
-        " where rank ", group.rank, " launched ", key.ToString()));
+    return absl::InternalError(absl::StrCat("collectives differ: rank ", source, " launched ", theirs.ToString(),
+                                            header.split == split ? "" : " (of another split)", " where rank ",
+                                            group.rank, " launched ", key.ToString()));
   }
   const int64_t wanted = key.root >= 0 && key.root != source ? 0 : key.bytes;
   if (header.payload_bytes < 0 || header.payload_bytes > kMaxPayloadBytes ||
       (wanted != kAnyBytes && header.payload_bytes != wanted)) {
-    return absl::InternalError(absl::StrCat("rank ", source, " sent ", header.payload_bytes, " bytes in ", key.ToString()));
+    return absl::InternalError(
+        absl::StrCat("rank ", source, " sent ", header.payload_bytes, " bytes in ", key.ToString()));
   }
   return absl::OkStatus();
 }

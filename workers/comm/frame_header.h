@@ -1,4 +1,5 @@
-// The 64 bytes in front of every payload on a wire or in a mailbox: who sends what.  Checked before the payload is used.
+// The 64 bytes in front of every payload on a wire or in a mailbox: who sends what.  Checked before the payload is
+// used.
 //
 // Plain data of fixed layout, native byte order (all supported hosts are little-endian).
 #pragma once
@@ -29,9 +30,7 @@ struct FrameHeader {
   int32_t posted_bytes = 0;  // frame bytes that the sender's receive buffers hold from the next sequence on
   int32_t room_bytes = 0;    // what it took the receiver's buffer for: the frame's first piece is no longer
 
-  OpKey key() const {
-    return {static_cast<CommOp>(op), static_cast<CommClass>(comm_class), sequence, key_bytes, root};
-  }
+  OpKey key() const { return {static_cast<CommOp>(op), static_cast<CommClass>(comm_class), sequence, key_bytes, root}; }
 };
 static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
 

@@ -90,7 +90,8 @@ class GlooWork : public Work {
   }
   ~GlooWork() override {
     if (!waited_) {
-      (void)group_->Fail(absl::UnavailableError(absl::StrCat(pending_.exchange.key.ToString(), " was dropped unfinished")));
+      (void)group_->Fail(
+          absl::UnavailableError(absl::StrCat(pending_.exchange.key.ToString(), " was dropped unfinished")));
     }
   }
 
@@ -149,8 +150,8 @@ absl::Status CallTheRoll(const GlooGroupOptions& options, const std::string& pre
     RETURN_IF_ERROR(answer.status());
     int world = 0;
     if (!absl::SimpleAtoi(answer->front(), &world) || world != options.world) {
-      return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " joined a world of ", answer->front(), ", rank ",
-                                                        options.rank, " a world of ", options.world));
+      return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " joined a world of ", answer->front(),
+                                                        ", rank ", options.rank, " a world of ", options.world));
     }
   }
   return absl::OkStatus();
@@ -201,8 +202,8 @@ absl::Status ShakeHands(const GlooGroupOptions& options, GlooGroup* group) {
 
 absl::Status CheckOptions(const GlooGroupOptions& options) {
   if (options.world < 1 || options.world > kMaxWorld || options.rank < 0 || options.rank >= options.world) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.world,
-                                                   ": wants 0 <= rank < world <= ", kMaxWorld));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " of ", options.world, ": wants 0 <= rank < world <= ", kMaxWorld));
   }
   if (options.world == 1) return absl::OkStatus();
   if (options.deadline == absl::InfiniteFuture()) return absl::InvalidArgumentError("forming a group needs a deadline");
@@ -223,9 +224,10 @@ absl::Status CheckGroupAddress(const std::string& address) {
   } else {
     return absl::InvalidArgumentError(absl::StrCat("group address \"", address, "\" is not an IP address"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "group address ", address, " is neither loopback nor private: collectives are not encrypted; give an address of a",
-      " private interface (10/8, 172.16/12, 192.168/16, fc00::/7)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("group address ", address,
+                   " is neither loopback nor private: collectives are not encrypted; give an address of a",
+                   " private interface (10/8, 172.16/12, 192.168/16, fc00::/7)"));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptions& options, RendezvousStore* store) {
@@ -235,7 +237,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptio
   struct sigaction action;
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
 
-  const GroupId id{.epoch = options.epoch, .token = HashOf(options.token), .rank = options.rank, .world = options.world};
+  const GroupId id{
+      .epoch = options.epoch, .token = HashOf(options.token), .rank = options.rank, .world = options.world};
   const std::string prefix = absl::StrCat("group/", options.epoch, "/", absl::Hex(id.token), "/");
   RETURN_IF_ERROR(CallTheRoll(options, prefix, store));
   std::shared_ptr<MessagePool> pool = MessagePool::Create();

@@ -10,8 +10,9 @@
 // Closing a group and forming the next in the same process leaks nothing.
 //
 // Safety: Gloo neither encrypts nor authenticates.  `address` must be one loopback or private address of this host; a
-// wildcard is refused.  Before a group is used every pair of ranks exchanges a handshake (token, epoch, rank, world), so a
-// stranger, a duplicate rank or another world size fails the start with the reason.  Keep the ports behind a firewall.
+// wildcard is refused.  Before a group is used every pair of ranks exchanges a handshake (token, epoch, rank, world),
+// so a stranger, a duplicate rank or another world size fails the start with the reason.  Keep the ports behind a
+// firewall.
 #pragma once
 
 #include <memory>
@@ -28,15 +29,15 @@ struct GlooGroupOptions {
   int rank = 0;
   int world = 1;
   int64_t epoch = 1;
-  std::string token;      // the group's secret, the same on all ranks
-  std::string address;    // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
-  absl::Time deadline;    // by when the group must have formed
+  std::string token;    // the group's secret, the same on all ranks
+  std::string address;  // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
+  absl::Time deadline;  // by when the group must have formed
 };
 
-// Forms the group; blocks until every rank is there.  A world of one opens nothing.  `store` is used only during the call;
-// to give up earlier, store->CancelWaits from another thread.
-// Errors: InvalidArgument (options), AlreadyExists (duplicate rank), DeadlineExceeded (names who is missing),
-// FailedPrecondition (handshake: a stranger, another epoch or world size), Cancelled, Unavailable (network).
+// Forms the group; blocks until every rank is there.  A world of one opens nothing.  `store` is used only during the
+// call; to give up earlier, store->CancelWaits from another thread. Errors: InvalidArgument (options), AlreadyExists
+// (duplicate rank), DeadlineExceeded (names who is missing), FailedPrecondition (handshake: a stranger, another epoch
+// or world size), Cancelled, Unavailable (network).
 absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptions& options, RendezvousStore* store);
 
 // OK if the text is one address that may carry a group: loopback or private, not a wildcard, not a name.

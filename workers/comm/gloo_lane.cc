@@ -31,7 +31,8 @@ std::chrono::milliseconds Remaining(absl::Time deadline) {
 
 // Gloo's messages carry file names and addresses, which are nobody's business: the status says what it means.
 absl::Status Gone(int peer, const OpKey& key) {
-  return absl::UnavailableError(absl::StrCat("rank ", peer, " is gone during ", key.ToString(), ": its connection closed"));
+  return absl::UnavailableError(
+      absl::StrCat("rank ", peer, " is gone during ", key.ToString(), ": its connection closed"));
 }
 
 absl::Status Aborted() { return absl::UnavailableError("the group was aborted"); }
@@ -56,8 +57,8 @@ absl::StatusOr<std::unique_ptr<GlooLane>> GlooLane::Connect(const Options& optio
   } catch (const std::exception&) {
     if (!adapter.status().ok()) return adapter.status();
     if (absl::Now() >= options.deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("the connections of class ", CommClassName(options.comm_class),
-                                                      " were not made in time"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("the connections of class ", CommClassName(options.comm_class), " were not made in time"));
     }
     return absl::UnavailableError(absl::StrCat("connecting class ", CommClassName(options.comm_class),
                                                " failed: the address is not this host's, or a peer refused or left"));
@@ -227,8 +228,8 @@ absl::StatusOr<Message> GlooLane::ReceiveFrame(const Communicator::Exchange& exc
   Message message = std::move(posted.transfer.message);
   const int64_t first = std::min<int64_t>(total, header.room_bytes);
   if (first < kFrameHeaderBytes || first > posted.frame_bytes) {
-    return absl::InternalError(absl::StrCat("rank ", peer, " took this rank's buffer of ", posted.frame_bytes, " bytes for ",
-                                            header.room_bytes));
+    return absl::InternalError(absl::StrCat("rank ", peer, " took this rank's buffer of ", posted.frame_bytes,
+                                            " bytes for ", header.room_bytes));
   }
   if (first < total) {
     ASSIGN_OR_RETURN(message, ReceiveRest(exchange, peer, first, total, std::move(message)));

@@ -2,8 +2,8 @@
 //
 // Gloo hands a message over in one latency only if the receiver has already posted room for it.  So each rank keeps a
 // buffer posted per peer for the collective under way and for the next one, and every frame says how large the sender's
-// own posted buffers are from then on.  What fits goes at once; the rest of a longer frame follows when the receiver, who
-// knows the length from the header by then, has made room.  Posted buffers grow to what was seen, up to a bound.
+// own posted buffers are from then on.  What fits goes at once; the rest of a longer frame follows when the receiver,
+// who knows the length from the header by then, has made room.  Posted buffers grow to what was seen, up to a bound.
 //
 // One thread starts and finishes exchanges; Abort may come from any.  Gloo's exceptions end here.
 #pragma once
@@ -68,7 +68,8 @@ class GlooLane {
   absl::Status Finish(Pending* pending, std::vector<Message>* received);
   // Frees whoever waits and closes the connections.  Any thread; again: nothing.
   void Abort();
-  // What `peer` launched on this lane and this rank did not, if such a frame lies here.  The lane is unusable afterwards.
+  // What `peer` launched on this lane and this rank did not, if such a frame lies here.  The lane is unusable
+  // afterwards.
   std::optional<OpKey> Unclaimed(int peer);
 
  private:
@@ -77,9 +78,9 @@ class GlooLane {
     int32_t frame_bytes = 0;  // room
   };
   struct Peer {
-    std::map<int64_t, Posted> posted;                // by sequence
-    int32_t frame_bytes;                             // of what is posted from now on
-    std::map<int64_t, int32_t> room_from;            // the peer's room for our frames, from a sequence on
+    std::map<int64_t, Posted> posted;      // by sequence
+    int32_t frame_bytes;                   // of what is posted from now on
+    std::map<int64_t, int32_t> room_from;  // the peer's room for our frames, from a sequence on
     Peer();
   };
   using Channel = std::vector<Peer>;  // [R]

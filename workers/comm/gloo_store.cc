@@ -32,7 +32,9 @@ std::vector<char> GlooStore::get(const std::string& key) {
   return {values->front().begin(), values->front().end()};
 }
 
-void GlooStore::wait(const std::vector<std::string>& keys) { ThrowUnlessOk(store_->Get(Prefixed(keys), deadline_).status()); }
+void GlooStore::wait(const std::vector<std::string>& keys) {
+  ThrowUnlessOk(store_->Get(Prefixed(keys), deadline_).status());
+}
 
 void GlooStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) { wait(keys); }
 

@@ -120,7 +120,8 @@ class LocalWork : public Work {
   }
   ~LocalWork() override {
     if (!waited_) {
-      hub_->Fail(group_.rank, absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
+      hub_->Fail(group_.rank,
+                 absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
     }
   }
 

@@ -1,8 +1,8 @@
 // A message: payload bytes with room for the frame header in front, so that sending copies nothing.
 //
 // Owned by one holder at a time and passed by move: given to a collective, received from one.  Memory comes from a pool
-// and goes back there when the message dies, so a steady step allocates nothing.  Thread-compatible; a message may die on
-// another thread than the one that made it, and after its communicator.
+// and goes back there when the message dies, so a steady step allocates nothing.  Thread-compatible; a message may die
+// on another thread than the one that made it, and after its communicator.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,9 @@ class Message {
 
   char* payload() const { return static_cast<char*>(buffer_.data()) + kFrameHeaderBytes; }  // aligned to 64 bytes
   int64_t bytes() const { return bytes_; }
-  absl::Span<const char> span() const { return bytes_ == 0 ? absl::Span<const char>() : absl::MakeSpan(payload(), bytes_); }
+  absl::Span<const char> span() const {
+    return bytes_ == 0 ? absl::Span<const char>() : absl::MakeSpan(payload(), bytes_);
+  }
 
   // For communicators: header and payload, and how many payload bytes there is room for.
   char* frame() const { return static_cast<char*>(buffer_.data()); }

@@ -17,7 +17,7 @@ enum class CommOp : uint8_t {
   kReduceScatterSum,
   kBroadcast,
   kBarrier,
-  kSend,  // one way; the receiver's call has the same key
+  kSend,   // one way; the receiver's call has the same key
   kHello,  // the handshake of a new group
 };
 inline constexpr int kNumCommOps = 8;

@@ -13,9 +13,9 @@ namespace {
 absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted, const char* what) {
   for (int r = 0; r < comm->world(); ++r) {
     if (received[r].bytes() == wanted) continue;
-    const absl::Status status = absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(),
-                                                                 " bytes to a ", what, " where rank ", comm->rank(), " has ",
-                                                                 wanted));
+    const absl::Status status =
+        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(), " bytes to a ",
+                                         what, " where rank ", comm->rank(), " has ", wanted));
     comm->Abort(status.message());
     return status;
   }
@@ -120,9 +120,9 @@ class AllReduceWork : public Work {
       const int64_t bytes = part.NumElements() * DTypeBytes(part.dtype());
       const Message& message = gather->received()[r];
       if (message.bytes() != bytes) {
-        const absl::Status status = absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gathers ",
-                                                                     message.bytes(), " bytes where rank ", comm_->rank(),
-                                                                     " expects ", bytes));
+        const absl::Status status =
+            absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gathers ", message.bytes(),
+                                             " bytes where rank ", comm_->rank(), " expects ", bytes));
         comm_->Abort(status.message());
         return status;
       }

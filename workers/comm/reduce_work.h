@@ -25,7 +25,8 @@ inline PartOfRank PartOf(int64_t n, int rank, int world) {
 // `exchange` brings every rank's contribution to `out`; Wait leaves their sum in it.  `comm` must outlive the work.
 std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out);
 
-// `parts` brings every rank's contribution to this rank's part of `values`; Wait sums it and gathers the parts under `key`.
+// `parts` brings every rank's contribution to this rank's part of `values`; Wait sums it and gathers the parts under
+// `key`.
 std::unique_ptr<Work> MakeAllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key,
                                         absl::Time deadline, const TensorView& values);
 

@@ -12,7 +12,8 @@ namespace {
 // Gives back what the parent received under the subgroup's own ranks.
 class SubgroupWork : public Work {
  public:
-  SubgroupWork(std::unique_ptr<Work> inner, std::vector<int> members) : inner_(std::move(inner)), members_(std::move(members)) {}
+  SubgroupWork(std::unique_ptr<Work> inner, std::vector<int> members)
+      : inner_(std::move(inner)), members_(std::move(members)) {}
 
   absl::Status Wait() override {
     const absl::Status status = inner_->Wait();
@@ -66,8 +67,8 @@ class Subgroup : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeSubgroup(Communicator* parent, std::shared_ptr<MessagePool> pool, std::vector<int> members,
-                                           uint32_t split_id) {
+std::unique_ptr<Communicator> MakeSubgroup(Communicator* parent, std::shared_ptr<MessagePool> pool,
+                                           std::vector<int> members, uint32_t split_id) {
   const auto me = std::find(members.begin(), members.end(), parent->rank());
   SY_CHECK(me != members.end());
   GroupId group = parent->group();

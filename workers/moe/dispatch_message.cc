@@ -31,7 +31,8 @@ DispatchMessageLayout::DispatchMessageLayout(int64_t num_rows, int64_t num_pairs
   bytes = num_pairs == 0 ? 0 : rows_offset + num_rows * row_bytes;
 }
 
-DispatchMessageView BeginDispatchMessage(const Message& message, int64_t num_rows, int64_t num_pairs, int64_t row_bytes) {
+DispatchMessageView BeginDispatchMessage(const Message& message, int64_t num_rows, int64_t num_pairs,
+                                         int64_t row_bytes) {
   SY_CHECK_EQ(message.bytes(), DispatchMessageLayout(num_rows, num_pairs, row_bytes).bytes);
   SY_CHECK_GT(num_pairs, 0);
   int32_t* head = reinterpret_cast<int32_t*>(message.payload());
@@ -55,9 +56,10 @@ absl::StatusOr<DispatchMessageView> ReadDispatchMessage(const Message& message, 
   }
   const DispatchMessageView view = ViewOf(message, num_rows, num_pairs, row_bytes);
   for (int64_t i = 0; i < num_pairs; ++i) {
-    if (view.pair_row[i] < 0 || view.pair_row[i] >= num_rows || view.pair_slot[i] < 0 || view.pair_slot[i] >= num_slots) {
-      return absl::InternalError(absl::StrCat("dispatch message: pair ", i, " is row ", view.pair_row[i], " of ", num_rows,
-                                              ", expert slot ", view.pair_slot[i], " of ", num_slots));
+    if (view.pair_row[i] < 0 || view.pair_row[i] >= num_rows || view.pair_slot[i] < 0 ||
+        view.pair_slot[i] >= num_slots) {
+      return absl::InternalError(absl::StrCat("dispatch message: pair ", i, " is row ", view.pair_row[i], " of ",
+                                              num_rows, ", expert slot ", view.pair_slot[i], " of ", num_slots));
     }
   }
   return view;

@@ -33,7 +33,8 @@ struct DispatchMessageView {
 };
 
 // For the sender: the sizes are written, the rest is to be filled in.  REQUIRES: message has the layout's bytes.
-DispatchMessageView BeginDispatchMessage(const Message& message, int64_t num_rows, int64_t num_pairs, int64_t row_bytes);
+DispatchMessageView BeginDispatchMessage(const Message& message, int64_t num_rows, int64_t num_pairs,
+                                         int64_t row_bytes);
 
 // For the receiver: nothing outside the message, the rows and the slots is reachable through the view.
 // Internal: the message does not hold together.

@@ -26,7 +26,8 @@ void GatherTo(const Stream& stream, const TensorView& from, absl::Span<const int
   const int64_t bytes = RowBytes(from);
   stream.pool().ParallelFor(static_cast<int64_t>(index.size()), std::max<int64_t>(1, kCopyGrainBytes / bytes),
                             [&](int64_t begin, int64_t end) {
-                              for (int64_t i = begin; i < end; ++i) std::memcpy(to + i * bytes, RowAt(from, index[i]), bytes);
+                              for (int64_t i = begin; i < end; ++i)
+                                std::memcpy(to + i * bytes, RowAt(from, index[i]), bytes);
                             });
 }
 
@@ -44,7 +45,8 @@ class Timed {
 absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x) {
   SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
   if (context.mode != ExchangeMode::kExact) {
-    return absl::UnimplementedError("exchange: the bounded mode is for devices whose graphs need it; the CPU has kExact");
+    return absl::UnimplementedError(
+        "exchange: the bounded mode is for devices whose graphs need it; the CPU has kExact");
   }
   if (topk_idx.rank() != 2 || topk_idx.dtype() != DType::kI32 || x.rank() != 2 || topk_idx.dim(0) != x.dim(0) ||
       !topk_idx.contiguous() || !IsFloating(x.dtype())) {
@@ -125,7 +127,8 @@ absl::Status RowExchange::StartDispatch(const ExchangeContext& context, const Te
   if (context.comm->world() == 1) return absl::OkStatus();
   std::vector<Message> out;
   for (const Outgoing& to : outgoing_) out.push_back(Pack(context, to));
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
+  ASSIGN_OR_RETURN(work_,
+                   context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
   return absl::OkStatus();
 }
 
@@ -227,7 +230,8 @@ absl::Status RowExchange::StartCombine(const ExchangeContext& context) {
     GatherTo(*context.stream, y_, from.y_row, out[rank].payload());
     context.stats->bytes_sent += out[rank].bytes();
   }
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
+  ASSIGN_OR_RETURN(work_,
+                   context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
   return absl::OkStatus();
 }
 

@@ -1,16 +1,16 @@
 // RowExchange: brings rows to the ranks of their experts (dispatch) and expert outputs back to their rows (combine).
 //
 // Dispatch sends each row once to every rank that holds one of its experts; it makes, on the receiving rank, one batch
-// sorted by expert.  Combine sends one output per (row, expert) back and adds them to the residual in top-k order, whatever
-// their order of arrival.  What experts see of a row, and what it gets back, are the same bits on any number of ranks.
-// Counts travel with the rows: one message per peer and direction.  Each half is started and finished apart, so that other
-// work fits between.  A group of one rank moves no rows: experts read them in place through indices.
+// sorted by expert.  Combine sends one output per (row, expert) back and adds them to the residual in top-k order,
+// whatever their order of arrival.  What experts see of a row, and what it gets back, are the same bits on any number
+// of ranks. Counts travel with the rows: one message per peer and direction.  Each half is started and finished apart,
+// so that other work fits between.  A group of one rank moves no rows: experts read them in place through indices.
 //
 // An object is the handle of one exchange at a time, owns its buffers and keeps them for the next:
 //   StartDispatch → FinishDispatch → [caller fills y()] → StartCombine → FinishCombine
 // All ranks start and finish the same exchanges in the same order, with or without rows.  Thread-compatible.
-// Errors: InvalidArgument (shapes, ids), the communicator's, Internal (a peer's message does not hold together; the group is
-// aborted).
+// Errors: InvalidArgument (shapes, ids), the communicator's, Internal (a peer's message does not hold together; the
+// group is aborted).
 #pragma once
 
 #include <cstdint>
@@ -54,16 +54,16 @@ struct CombineTerms {
 
 class RowExchange {
  public:
-  // x[t] goes to the experts topk_idx[t].  first_token: index of row 0 in the rank's batch (where an expert has replicas,
-  // which one a row goes to depends on it).  x must stay until the experts have run.
+  // x[t] goes to the experts topk_idx[t].  first_token: index of row 0 in the rank's batch (where an expert has
+  // replicas, which one a row goes to depends on it).  x must stay until the experts have run.
   absl::Status StartDispatch(const ExchangeContext& context,
                              const TensorView& topk_idx,  // [T, K] int32, -1 = dropped
                              const TensorView& x,         // [T, H] model dtype
                              int64_t first_token);
   absl::Status FinishDispatch(const ExchangeContext& context);
 
-  // After FinishDispatch: what the experts of this rank compute.  Row i of the batch is row x_rows()[i] of x(); the expert
-  // in slot s has the rows [offsets()[s], offsets()[s + 1]).
+  // After FinishDispatch: what the experts of this rank compute.  Row i of the batch is row x_rows()[i] of x(); the
+  // expert in slot s has the rows [offsets()[s], offsets()[s + 1]).
   const TensorView& x() const { return x_; }                      // [n, H]
   absl::Span<const int32_t> x_rows() const { return x_rows_; }    // [rows]
   absl::Span<const int64_t> offsets() const { return offsets_; }  // [El + 1]

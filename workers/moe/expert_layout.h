@@ -1,8 +1,8 @@
 // Which rank holds which expert: pure, the same on every rank, versioned by the placement epoch.
 //
-// An expert has one or more places (rank, slot); a place is a slot in the rank's list of resident experts.  With several,
-// a token's place is a function of (source rank, token index) alone, so that no message is needed and every rank can say
-// where any row went.  Contiguous(E, R) is the start: ⌈E/R⌉ experts a rank, the last ranks fewer or none.
+// An expert has one or more places (rank, slot); a place is a slot in the rank's list of resident experts.  With
+// several, a token's place is a function of (source rank, token index) alone, so that no message is needed and every
+// rank can say where any row went.  Contiguous(E, R) is the start: ⌈E/R⌉ experts a rank, the last ranks fewer or none.
 // Immutable after construction; thread-safe.
 #pragma once
 

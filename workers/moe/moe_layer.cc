@@ -16,9 +16,10 @@ namespace switchyard {
 namespace {
 
 absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, int64_t rows, int64_t columns) {
-  if (view.rank() == 2 && view.dtype() == dtype && view.dim(0) == rows && view.dim(1) == columns) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", name, " is ", view.ToString(), ", wants ", DTypeName(dtype),
-                                                 " [", rows, ", ", columns, "]"));
+  if (view.rank() == 2 && view.dtype() == dtype && view.dim(0) == rows && view.dim(1) == columns)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", name, " is ", view.ToString(), ", wants ",
+                                                 DTypeName(dtype), " [", rows, ", ", columns, "]"));
 }
 
 absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
@@ -48,8 +49,8 @@ absl::Status CheckSchedule(const MoeSchedule& schedule, const MoeLayer& layer) {
   for (const MicroOp& op : schedule.ops) {
     shared |= op.kind == MicroOpKind::kExpert && op.experts == ExpertSet::kShared;
     if (!op.group.empty() && op.group != "ep") {
-      return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, " names group ", op.group,
-                                                     "; this layer has ep alone"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("moe_layer: schedule ", schedule.name, " names group ", op.group, "; this layer has ep alone"));
     }
   }
   if (shared != (layer.desc.shared_ffn > 0)) {
@@ -130,7 +131,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
                 .layout = step_->layout,
                 .deadline = step_->deadline,
                 .stats = stats_};
-    if (exchanges_.size() < static_cast<size_t>(step_->schedule->num_chunks)) exchanges_.resize(step_->schedule->num_chunks);
+    if (exchanges_.size() < static_cast<size_t>(step_->schedule->num_chunks))
+      exchanges_.resize(step_->schedule->num_chunks);
     const DType acc = AccDType(desc.dtype);
     topk_idx_ = topk_idx_memory_.Rows(rows, desc.router.top_k, DType::kI32);
     topk_weight_ = topk_weight_memory_.Rows(rows, desc.router.top_k, acc);
@@ -157,7 +159,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
                                .down = layer_->weights.down,
                                .offsets = exchange->offsets(),
                                .x_rows = exchange->x_rows()},
-                              exchange->x(), hidden_memory_.Rows(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype), y));
+                              exchange->x(), hidden_memory_.Rows(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype),
+                              y));
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
     return absl::OkStatus();
   }
@@ -195,9 +198,9 @@ class MoeExecutor::Impl : public MicroOpRunner {
   MoeStats* stats_ = nullptr;
   MoeStats unread_stats_;  // where statistics go that nobody asked for
   ExchangeContext context_;
-  TensorView x_, residual_;                          // [T, H]
-  TensorView topk_idx_, topk_weight_, logits_;       // [T, K], [T, K], [T, E]
-  TensorView shared_, shared_gate_;                  // [T, H], [T, 1]; rank 0 = none
+  TensorView x_, residual_;                     // [T, H]
+  TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
+  TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none
 
   std::vector<RowExchange> exchanges_;  // [chunks]
   RowScratch topk_idx_memory_, topk_weight_memory_, logits_memory_, hidden_memory_, shared_memory_, shared_gate_memory_;
@@ -206,7 +209,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
 MoeExecutor::MoeExecutor() : impl_(std::make_unique<Impl>()) {}
 MoeExecutor::~MoeExecutor() = default;
 
-absl::Status MoeExecutor::Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x, const TensorView& residual) {
+absl::Status MoeExecutor::Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x,
+                              const TensorView& residual) {
   SY_CHECK(step.stream != nullptr && step.comm != nullptr && step.layout != nullptr && step.schedule != nullptr);
   return impl_->Run(step, layer, x, residual);
 }

@@ -1,8 +1,9 @@
-// One MoE layer: router → MoeSchedule (dispatch, experts, combine) → residual, plus the shared expert where there is one.
+// One MoE layer: router → MoeSchedule (dispatch, experts, combine) → residual, plus the shared expert where there is
+// one.
 //
-// Weights are borrowed; scratch lives in the MoeExecutor that the layers of a model share (a step runs them one after the
-// other).  Every rank of the group must call Run for every layer of a step, also with zero rows, with the same schedule
-// and layout.  A token's bits depend neither on the ranks, nor the chunks, nor the other tokens.
+// Weights are borrowed; scratch lives in the MoeExecutor that the layers of a model share (a step runs them one after
+// the other).  Every rank of the group must call Run for every layer of a step, also with zero rows, with the same
+// schedule and layout.  A token's bits depend neither on the ranks, nor the chunks, nor the other tokens.
 // Thread-compatible.
 #pragma once
 
@@ -24,18 +25,19 @@
 namespace switchyard {
 
 struct MoeLayerWeights {
-  const Weight* router = nullptr;        // [E, H]
-  std::vector<const Weight*> gate_up;    // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
-  std::vector<const Weight*> down;       // [El] [H, F]
+  const Weight* router = nullptr;  // [E, H]
+  std::vector<const Weight*>
+      gate_up;                      // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
+  std::vector<const Weight*> down;  // [El] [H, F]
   const Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
   const Weight* shared_down = nullptr;     // [H, Fs]
   const Weight* shared_gate = nullptr;     // [1, H]: its logit goes through a sigmoid; null = weight 1
 };
 
 struct MoeLayerDesc {
-  int64_t hidden = 0;       // H
-  int64_t expert_ffn = 0;   // F
-  int64_t shared_ffn = 0;   // Fs, 0 = no shared expert
+  int64_t hidden = 0;      // H
+  int64_t expert_ffn = 0;  // F
+  int64_t shared_ffn = 0;  // Fs, 0 = no shared expert
   DType dtype = DType::kBf16;
   RouterDesc router;
 };
@@ -52,7 +54,7 @@ struct MoeStep {
   const ExpertLayout* layout = nullptr;  // layout->num_ranks() == comm->world()
   const MoeSchedule* schedule = nullptr;
   absl::Time deadline = absl::InfiniteFuture();
-  MoeStats* stats = nullptr;             // added to; expert_counts gets E more numbers per layer
+  MoeStats* stats = nullptr;  // added to; expert_counts gets E more numbers per layer
 };
 
 class MoeExecutor {

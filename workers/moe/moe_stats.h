@@ -7,13 +7,13 @@
 namespace switchyard {
 
 struct MoeStats {
-  int64_t rows_sent = 0;           // (token, expert) pairs of this rank computed by other ranks
-  int64_t rows_received = 0;       // (token, expert) pairs of other ranks computed here
-  int64_t expert_rows = 0;         // pairs computed here in all
-  int64_t hidden_rows_sent = 0;    // hidden rows that travelled out: a token travels once per rank, however many experts
-  int64_t bytes_sent = 0;          // to other ranks, dispatch and combine, headers not counted
-  double exchange_seconds = 0;     // packing, waiting and unpacking
-  double expert_seconds = 0;       // expert FFNs, the shared one included
+  int64_t rows_sent = 0;         // (token, expert) pairs of this rank computed by other ranks
+  int64_t rows_received = 0;     // (token, expert) pairs of other ranks computed here
+  int64_t expert_rows = 0;       // pairs computed here in all
+  int64_t hidden_rows_sent = 0;  // hidden rows that travelled out: a token travels once per rank, however many experts
+  int64_t bytes_sent = 0;        // to other ranks, dispatch and combine, headers not counted
+  double exchange_seconds = 0;   // packing, waiting and unpacking
+  double expert_seconds = 0;     // expert FFNs, the shared one included
   std::vector<int64_t> expert_counts;  // [L * E] pairs of this rank's tokens per expert, layer after layer; see MoeStep
 
   void Clear() { *this = MoeStats(); }

@@ -1,5 +1,5 @@
-// Runs a MoeSchedule: launches ops in list order and finishes each communicating one when the first op that needs it comes
-// up (or at the end).  So what stands between start and finish in the list runs under the exchange.
+// Runs a MoeSchedule: launches ops in list order and finishes each communicating one when the first op that needs it
+// comes up (or at the end).  So what stands between start and finish in the list runs under the exchange.
 //
 // Order is a function of the program alone: all ranks start and finish the same collectives in the same order.
 // Knows no tensors: what an op does is the runner's.

@@ -106,7 +106,8 @@ TEST(ValidateTest, NamesWhatIsWrong) {
   EXPECT_THAT(broken([&](auto* s) { find(s, MicroOpKind::kCombine)->deps = {0}; }),
               HasSubstr("does not depend on the experts"));
   EXPECT_THAT(broken([&](auto* s) { find(s, MicroOpKind::kCombine)->deps.pop_back(); }), HasSubstr("shared expert"));
-  EXPECT_THAT(broken([&](auto* s) { s->ops.pop_back(); }), HasSubstr("chunk 1 is dispatched 1 times, computed 1 times, combined 0"));
+  EXPECT_THAT(broken([&](auto* s) { s->ops.pop_back(); }),
+              HasSubstr("chunk 1 is dispatched 1 times, computed 1 times, combined 0"));
 }
 
 TEST(RowsOfChunkTest, CoversEveryRowOnce) {

@@ -122,9 +122,9 @@ TEST_P(CommFaultTest, DifferentOpsAreNamedOnBothSides) {
     EXPECT_FALSE(statuses[r].ok());
     if (statuses[r].code() != absl::StatusCode::kInternal) continue;  // saw the other's connection close first
     ++named;
-    EXPECT_THAT(MessageOf(statuses[r]), AllOf(HasSubstr("barrier #1 of class control (0 bytes)"),
-                                              HasSubstr("all_gather #1 of class control (4 bytes)"), HasSubstr("rank 0"),
-                                              HasSubstr("rank 1")));
+    EXPECT_THAT(MessageOf(statuses[r]),
+                AllOf(HasSubstr("barrier #1 of class control (0 bytes)"),
+                      HasSubstr("all_gather #1 of class control (4 bytes)"), HasSubstr("rank 0"), HasSubstr("rank 1")));
   }
   EXPECT_GE(named, 1);
 }
@@ -157,8 +157,8 @@ TEST_P(CommFaultTest, AnOpInAnotherClassIsNamedAtTheDeadline) {
   });
   const absl::Status status = EmptyExchange(ranks[0].get(), absl::Now() + absl::Milliseconds(300));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-  EXPECT_THAT(MessageOf(status), AllOf(HasSubstr("rank 1 did not launch all_to_all_v #0"),
-                                       HasSubstr("it launched all_reduce_sum #0")));
+  EXPECT_THAT(MessageOf(status),
+              AllOf(HasSubstr("rank 1 did not launch all_to_all_v #0"), HasSubstr("it launched all_reduce_sum #0")));
   EXPECT_EQ(reduce.get().code(), absl::StatusCode::kUnavailable);
 }
 
@@ -183,15 +183,15 @@ TEST_P(CommFaultTest, TheNthLaunchFailsAndAllRanksEnd) {
       for (int i = 0; i < 4; ++i) RETURN_IF_ERROR(EmptyExchange(comm));
       return absl::OkStatus();
     });
-    for (int r = 0; r < 3; ++r) EXPECT_EQ(statuses[r].code(), absl::StatusCode::kUnavailable) << r << ": " << statuses[r];
+    for (int r = 0; r < 3; ++r)
+      EXPECT_EQ(statuses[r].code(), absl::StatusCode::kUnavailable) << r << ": " << statuses[r];
     EXPECT_THAT(MessageOf(statuses[1]), HasSubstr(absl::StrCat("injected fault in all_to_all_v #", at)));
   }
 }
 
 TEST_P(CommFaultTest, AWrongOpOrADelayInTheMiddle) {
   auto ranks = Group(2);
-  ranks[0] = MakeFaultyCommunicator(std::move(ranks[0]),
-                                    {CommFault::Kind::kDelay, 1, absl::Milliseconds(20)});
+  ranks[0] = MakeFaultyCommunicator(std::move(ranks[0]), {CommFault::Kind::kDelay, 1, absl::Milliseconds(20)});
   ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kWrongOp, 2, {}});
   const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
     for (int i = 0; i < 2; ++i) RETURN_IF_ERROR(EmptyExchange(comm));

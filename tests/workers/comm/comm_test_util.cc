@@ -43,13 +43,9 @@ std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world,
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      auto comm = FormGlooGroup({.rank = r,
-                                 .world = world,
-                                 .epoch = epoch,
-                                 .token = "secret",
-                                 .address = "127.0.0.1",
-                                 .deadline = Soon()},
-                                &store);
+      auto comm = FormGlooGroup(
+          {.rank = r, .world = world, .epoch = epoch, .token = "secret", .address = "127.0.0.1", .deadline = Soon()},
+          &store);
       SY_CHECK_OK(comm.status());
       ranks[r] = *std::move(comm);
     });

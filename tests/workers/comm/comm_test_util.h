@@ -1,4 +1,5 @@
-// Groups of ranks for tests: threads over the local mailbox or over Gloo on loopback, and a store for several processes.
+// Groups of ranks for tests: threads over the local mailbox or over Gloo on loopback, and a store for several
+// processes.
 #pragma once
 
 #include <functional>

@@ -29,7 +29,8 @@ class CommunicatorTest : public testing::TestWithParam<std::tuple<Backend, int>>
 };
 
 INSTANTIATE_TEST_SUITE_P(Groups, CommunicatorTest,
-                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo), testing::Values(1, 2, 3, 5)),
+                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo),
+                                          testing::Values(1, 2, 3, 5)),
                          [](const auto& i) {
                            return absl::StrCat(test::BackendName(std::get<0>(i.param)), std::get<1>(i.param));
                          });
@@ -62,7 +63,8 @@ absl::Status ExchangePatterns(Communicator* comm, int round, const std::function
 TEST_P(CommunicatorTest, AllToAllVOfUnequalSplits) {
   ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     for (int round = 0; round < 20; ++round) {
-      RETURN_IF_ERROR(ExchangePatterns(comm, round, [&](int from, int to) { return (from * 7 + to * 3 + round) % 5 * 100; }));
+      RETURN_IF_ERROR(
+          ExchangePatterns(comm, round, [&](int from, int to) { return (from * 7 + to * 3 + round) % 5 * 100; }));
     }
     return absl::OkStatus();
   });
@@ -71,7 +73,8 @@ TEST_P(CommunicatorTest, AllToAllVOfUnequalSplits) {
 // Sizes around the first posted buffer (16 KiB with its header) and far beyond, growing and shrinking.
 TEST_P(CommunicatorTest, AllToAllVOfLongMessages) {
   ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
-    const std::vector<int64_t> sizes = {0, 16 * 1024 - 65, 16 * 1024 - 64, 16 * 1024 - 63, 100'000, 1, 1 << 20, 70'000, 0, 3'000'001};
+    const std::vector<int64_t> sizes = {0, 16 * 1024 - 65, 16 * 1024 - 64, 16 * 1024 - 63, 100'000, 1, 1 << 20, 70'000,
+                                        0, 3'000'001};
     for (size_t round = 0; round < 2 * sizes.size(); ++round) {
       RETURN_IF_ERROR(ExchangePatterns(comm, static_cast<int>(round), [&](int from, int to) {
         return sizes[(round + from + 2 * to) % sizes.size()];
@@ -115,9 +118,10 @@ TEST_P(CommunicatorTest, AllGatherBroadcastBarrier) {
     for (int root = 0; root < comm->world(); ++root) {
       const std::string word = absl::StrCat("from ", root);
       const bool is_root = comm->rank() == root;
-      ASSIGN_OR_RETURN(auto cast, comm->Broadcast({.comm_class = CommClass::kControl, .deadline = Soon()}, root, word.size(),
-                                                  is_root ? absl::MakeConstSpan(word.data(), word.size())
-                                                          : absl::Span<const char>()));
+      ASSIGN_OR_RETURN(
+          auto cast,
+          comm->Broadcast({.comm_class = CommClass::kControl, .deadline = Soon()}, root, word.size(),
+                          is_root ? absl::MakeConstSpan(word.data(), word.size()) : absl::Span<const char>()));
       RETURN_IF_ERROR(cast->Wait());
       EXPECT_EQ(TextOf(cast->received()[root]), word);
     }
@@ -143,9 +147,10 @@ absl::Status CheckSums(Communicator* comm, int64_t n) {
   EXPECT_EQ(values, expected) << "all_reduce_sum of " << n;
   const int64_t begin = n * comm->rank() / comm->world();
   std::vector<Elem> part(n * (comm->rank() + 1) / comm->world() - begin);
-  ASSIGN_OR_RETURN(auto scatter, comm->ReduceScatterSum(
-      call, TensorView(const_cast<Elem*>(before.data()), DTypeOf<Elem>::value, {n}),
-      TensorView(part.data(), DTypeOf<Elem>::value, {static_cast<int64_t>(part.size())})));
+  ASSIGN_OR_RETURN(
+      auto scatter,
+      comm->ReduceScatterSum(call, TensorView(const_cast<Elem*>(before.data()), DTypeOf<Elem>::value, {n}),
+                             TensorView(part.data(), DTypeOf<Elem>::value, {static_cast<int64_t>(part.size())})));
   RETURN_IF_ERROR(scatter->Wait());
   EXPECT_EQ(part, std::vector<Elem>(expected.begin() + begin, expected.begin() + begin + part.size()));
   return absl::OkStatus();
@@ -191,7 +196,8 @@ TEST_P(CommunicatorTest, SendAndRecvAroundTheRing) {
     const int left = (comm->rank() + comm->world() - 1) % comm->world();
     for (int round = 0; round < 5; ++round) {
       const int64_t bytes = round * 30'000;
-      ASSIGN_OR_RETURN(auto send, comm->Send({.deadline = Soon()}, right, TextMessage(comm, Pattern(comm->rank(), right, round, bytes))));
+      ASSIGN_OR_RETURN(auto send, comm->Send({.deadline = Soon()}, right,
+                                             TextMessage(comm, Pattern(comm->rank(), right, round, bytes))));
       ASSIGN_OR_RETURN(auto recv, comm->Recv({.deadline = Soon()}, left));
       RETURN_IF_ERROR(recv->Wait());
       RETURN_IF_ERROR(send->Wait());

@@ -27,11 +27,17 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 GlooGroupOptions Options(int rank, int world, absl::Duration limit = absl::Seconds(20)) {
-  return {.rank = rank, .world = world, .epoch = 7, .token = "secret", .address = "127.0.0.1", .deadline = absl::Now() + limit};
+  return {.rank = rank,
+          .world = world,
+          .epoch = 7,
+          .token = "secret",
+          .address = "127.0.0.1",
+          .deadline = absl::Now() + limit};
 }
 
 TEST(CheckGroupAddressTest, LoopbackAndPrivateOnly) {
-  for (const char* good : {"127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.9.9", "192.168.1.1", "::1", "fd00::1"}) {
+  for (const char* good :
+       {"127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.9.9", "192.168.1.1", "::1", "fd00::1"}) {
     EXPECT_TRUE(CheckGroupAddress(good).ok()) << good;
   }
   for (const char* bad : {"0.0.0.0", "::", "8.8.8.8", "172.32.0.1", "2001:db8::1", "localhost", "", "127.0.0.1:80"}) {
@@ -86,7 +92,8 @@ TEST(RendezvousTest, AnotherTokenNeverMeets) {
   InMemoryStore store;
   GlooGroupOptions stranger = Options(1, 2, absl::Milliseconds(200));
   stranger.token = "guess";
-  auto wait = std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2, absl::Milliseconds(200)), &store).status(); });
+  auto wait = std::async(std::launch::async,
+                         [&] { return FormGlooGroup(Options(0, 2, absl::Milliseconds(200)), &store).status(); });
   EXPECT_EQ(FormGlooGroup(stranger, &store).status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(wait.get().code(), absl::StatusCode::kDeadlineExceeded);
 }
@@ -110,7 +117,8 @@ std::vector<int> ListeningPorts() {
     std::istringstream fields(line);
     std::string slot, local, remote, state;
     fields >> slot >> local >> remote >> state;
-    if (state == "0A" && local.rfind("0100007F:", 0) == 0) ports.push_back(static_cast<int>(std::stoul(local.substr(9), nullptr, 16)));
+    if (state == "0A" && local.rfind("0100007F:", 0) == 0)
+      ports.push_back(static_cast<int>(std::stoul(local.substr(9), nullptr, 16)));
   }
   return ports;
 }
@@ -138,7 +146,8 @@ class InvadedStore : public InMemoryStore {
       to.sin_port = htons(static_cast<uint16_t>(port));
       to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
       if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
-        const char junk[] = "GET / HTTP/1.1\r\nHost: example\r\n\r\nand some more bytes to fill what a preamble may be\r\n";
+        const char junk[] =
+            "GET / HTTP/1.1\r\nHost: example\r\n\r\nand some more bytes to fill what a preamble may be\r\n";
         (void)!send(fd, junk, sizeof(junk), MSG_NOSIGNAL);
       }
       fds_.push_back(fd);
@@ -151,7 +160,8 @@ class InvadedStore : public InMemoryStore {
 TEST(RendezvousTest, AStrangerOnThePortFailsTheStartAndTheNextEpochForms) {
   {
     InvadedStore store(ListeningPorts());
-    auto wait = std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2, absl::Seconds(3)), &store).status(); });
+    auto wait =
+        std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2, absl::Seconds(3)), &store).status(); });
     const absl::Status status = FormGlooGroup(Options(1, 2, absl::Seconds(3)), &store).status();
     EXPECT_FALSE(status.ok());
     EXPECT_FALSE(wait.get().ok());

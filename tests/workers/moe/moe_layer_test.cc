@@ -25,8 +25,9 @@ MoeRun Alone(const MoeShape& shape, int64_t rows) {
 }
 
 std::string Name(const MoeShape& shape) {
-  return absl::StrCat(DTypeName(shape.dtype), "_E", shape.num_experts, "_K", shape.top_k, shape.shared_ffn > 0 ? "_shared" : "",
-                      shape.shared_gate ? "" : "_ungated", shape.renormalize ? "" : "_raw");
+  return absl::StrCat(DTypeName(shape.dtype), "_E", shape.num_experts, "_K", shape.top_k,
+                      shape.shared_ffn > 0 ? "_shared" : "", shape.shared_gate ? "" : "_ungated",
+                      shape.renormalize ? "" : "_raw");
 }
 
 class MoeReferenceTest : public testing::TestWithParam<MoeShape> {};
@@ -82,10 +83,13 @@ class MoeSamenessTest : public testing::TestWithParam<Spread> {};
 
 std::vector<Spread> Spreads() {
   std::vector<Spread> spreads;
-  const std::vector<std::vector<int64_t>> rows = {{9, 8}, {0, 17}, {5, 7, 5}, {17, 0, 0}, {4, 6, 0, 7}, {3, 3, 3, 3, 3, 2}};
+  const std::vector<std::vector<int64_t>> rows = {{9, 8},     {0, 17},      {5, 7, 5},
+                                                  {17, 0, 0}, {4, 6, 0, 7}, {3, 3, 3, 3, 3, 2}};
   const std::vector<MoeShape> shapes = {
-      {.num_experts = 8, .top_k = 2, .dtype = DType::kBf16}, {.num_experts = 5, .top_k = 3, .dtype = DType::kF32},
-      {.num_experts = 2, .top_k = 1, .dtype = DType::kF64},  {.num_experts = 16, .top_k = 8, .dtype = DType::kBf16},
+      {.num_experts = 8, .top_k = 2, .dtype = DType::kBf16},
+      {.num_experts = 5, .top_k = 3, .dtype = DType::kF32},
+      {.num_experts = 2, .top_k = 1, .dtype = DType::kF64},
+      {.num_experts = 16, .top_k = 8, .dtype = DType::kBf16},
       {.num_experts = 7, .top_k = 4, .shared_ffn = 32, .renormalize = false, .dtype = DType::kF32},
       {.num_experts = 4, .top_k = 2, .shared_ffn = 32, .dtype = DType::kF16}};
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -193,7 +197,8 @@ TEST(MoeLayerTest, NoRowsAnywhere) {
   const MoeTestModel model(shape);
   const Tensor x = model.RandomRows(0, 1);
   const Tensor residual = model.RandomResidual(0, 1);
-  const auto result = RunMoe(model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {0, 0}, .micro_batches = 2}, x, residual);
+  const auto result =
+      RunMoe(model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {0, 0}, .micro_batches = 2}, x, residual);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->stats[0].expert_rows, 0);
 }

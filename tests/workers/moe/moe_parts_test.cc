@@ -1,5 +1,5 @@
-// The parts of the MoE layer by themselves: layout of experts, dispatch messages, the order in which a schedule runs; and
-// what happens to the group when one rank's layer fails.
+// The parts of the MoE layer by themselves: layout of experts, dispatch messages, the order in which a schedule runs;
+// and what happens to the group when one rank's layer fails.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -116,15 +116,16 @@ TEST(RunSchedule, StopsAtTheFirstError) {
 }
 
 // One rank's part of a layer over `comm`.
-absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const MoeSchedule& schedule, const TensorView& x,
-                    int layers = 4) {
+absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const MoeSchedule& schedule,
+                    const TensorView& x, int layers = 4) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   const ExpertLayout layout = ExpertLayout::Contiguous(model.shape().num_experts, comm->world());
   const MoeLayer layer = model.LayerOf(layout, comm->rank());
   MoeExecutor executor;
   const Tensor residual = model.RandomResidual(x.dim(0), 2);
-  const MoeStep step{.stream = &stream, .comm = comm, .layout = &layout, .schedule = &schedule, .deadline = test::Soon()};
+  const MoeStep step{
+      .stream = &stream, .comm = comm, .layout = &layout, .schedule = &schedule, .deadline = test::Soon()};
   for (int i = 0; i < layers; ++i) RETURN_IF_ERROR(executor.Run(step, layer, x, residual));
   return absl::OkStatus();
 }
@@ -152,9 +153,8 @@ TEST_P(MoeFaultTest, AWrongShapeOnOneRankFreesTheOthers) {
   const Tensor narrow(DType::kF32, {6, 32});
   const MoeSchedule schedule = BuildExpertParallel({});
   auto ranks = test::MakeGroup(GetParam(), 2);
-  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
-    return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow);
-  });
+  const auto statuses = test::RunRanks(
+      &ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow); });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable) << statuses[0];
   EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("x is fp32 [6, 32] cpu, wants fp32 [6, 64]"));

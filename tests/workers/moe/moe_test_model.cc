@@ -20,11 +20,13 @@ double NextValue(uint32_t* state) {  // in [-1, 1)
 }
 
 double GetElement(const TensorView& view, int64_t i) {
-  return VisitDType(view.dtype(), [&]<class Elem>() { return static_cast<double>(static_cast<Acc<Elem>>(view.data<Elem>()[i])); });
+  return VisitDType(view.dtype(),
+                    [&]<class Elem>() { return static_cast<double>(static_cast<Acc<Elem>>(view.data<Elem>()[i])); });
 }
 
 void SetElement(const TensorView& view, int64_t i, double value) {
-  VisitDType(view.dtype(), [&]<class Elem>() { view.data<Elem>()[i] = static_cast<Elem>(static_cast<Acc<Elem>>(value)); });
+  VisitDType(view.dtype(),
+             [&]<class Elem>() { view.data<Elem>()[i] = static_cast<Elem>(static_cast<Acc<Elem>>(value)); });
 }
 
 Tensor RandomTensor(DType dtype, int64_t rows, int64_t width, double scale, uint32_t seed) {
@@ -109,7 +111,8 @@ Tensor MoeTestModel::RandomResidual(int64_t rows, uint32_t seed) const {
   return RandomTensor(AccDType(shape_.dtype), rows, shape_.hidden, 1.0, seed);
 }
 
-std::vector<double> MoeTestModel::NaiveFfn(const Matrix& gate_up, const Matrix& down, const std::vector<double>& x) const {
+std::vector<double> MoeTestModel::NaiveFfn(const Matrix& gate_up, const Matrix& down,
+                                           const std::vector<double>& x) const {
   const int64_t ffn = down.k;
   std::vector<double> hidden(ffn), y(down.n, 0.0);
   for (int64_t f = 0; f < ffn; ++f) {
@@ -180,7 +183,8 @@ absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, c
     const Stream stream = Stream::OnCpu(&pool);
     const MoeLayer layer = model.LayerOf(run.layout, rank);
     MoeExecutor executor;
-    const TensorView mine(result.residual.data() + begin * row_bytes, residual.dtype(), {run.rank_rows[rank], model.shape().hidden});
+    const TensorView mine(result.residual.data() + begin * row_bytes, residual.dtype(),
+                          {run.rank_rows[rank], model.shape().hidden});
     for (int i = 0; i < repeats; ++i) {
       RETURN_IF_ERROR(executor.Run({.stream = &stream,
                                     .comm = comm,

@@ -1,5 +1,5 @@
-// A small MoE layer with random weights, the same on every rank, and ways to run it: on any number of ranks, and naively in
-// double precision.
+// A small MoE layer with random weights, the same on every rank, and ways to run it: on any number of ranks, and
+// naively in double precision.
 #pragma once
 
 #include <cstdint>
@@ -67,9 +67,9 @@ struct MoeRun {
 };
 
 struct MoeResult {
-  std::string residual;          // bytes of [T, H] in the order of the rows
-  std::vector<MoeStats> stats;   // [R]
-  std::vector<uint64_t> ledgers; // [R]
+  std::string residual;           // bytes of [T, H] in the order of the rows
+  std::vector<MoeStats> stats;    // [R]
+  std::vector<uint64_t> ledgers;  // [R]
 };
 
 // Runs the layer `repeats` times over the same rows (the residual goes on) on as many threads as ranks.
