@@ -1,0 +1,93 @@
+#include "clients/cli/app.h"
+
+#include <algorithm>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "clients/cli/command.h"
+#include "clients/cli/field.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kVersion[] = "switchyard 0.1.0";
+
+void AddCommands(CLI::App* app, RunCommand* run) {
+  app->name("switchyard");
+  app->set_version_flag("--version", kVersion);
+  app->require_subcommand(1);
+  app->get_formatter()->column_width(34);
+  AddGenerateCommand(app, run);
+  AddChatCommand(app, run);
+  AddTokenizeCommand(app, run);
+  AddDetokenizeCommand(app, run);
+  AddStatusCommand(app, run);
+  AddBenchCommand(app, run);
+  app->footer(
+      "`switchyard help COMMAND` explains a command's flags.\n"
+      "Exit codes: 0 done, 1 a request failed, 2 wrong flags or input.\n"
+      "The server is started by: switchyard-server --model=DIR --local_workers=2");
+}
+
+// A wrong flag or command with the nearest right one.
+std::string Hint(const CLI::App& app, const std::string& wrong) {
+  const CLI::App* in = &app;
+  for (const CLI::App* command : app.get_subcommands()) in = command;  // the one that was chosen, if any
+  std::vector<std::string> names;
+  if (!absl::StartsWith(wrong, "-")) {
+    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  } else {
+    for (const CLI::Option* option : in->get_options()) names.push_back(option->get_name());
+  }
+  return SuggestName(wrong.substr(0, wrong.find('=')), names);
+}
+
+int ComplainOfArguments(Console& console, const CLI::App& app, const std::vector<std::string>& args,
+                        const CLI::ParseError& error) {
+  console.err << "switchyard: " << error.what();
+  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (unknown || (no_command && !args.empty())) {
+    const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
+    const std::string wrong = rest.empty() ? args[0] : rest[0];
+    console.err << "\n  \"" << wrong << "\": " << Hint(app, wrong);
+  }
+  console.err << "\n  see: switchyard help"
+              << (app.get_subcommands().empty() ? "" : " " + app.get_subcommands()[0]->get_name()) << std::endl;
+  return kExitUsage;
+}
+
+// `help` and `help COMMAND` are `--help` and `COMMAND --help`.
+std::vector<std::string> Normalized(std::vector<std::string> args) {
+  if (args.empty()) return {"--help"};
+  if (args[0] != "help") return args;
+  args.erase(args.begin());
+  args.push_back("--help");
+  return args;
+}
+
+}  // namespace
+
+int RunCli(const std::vector<std::string>& given, Console& console) {
+  const std::vector<std::string> args = Normalized(given);
+  CLI::App app("talks with a Switchyard server: generates text, shows its state, measures its speed");
+  RunCommand run;
+  AddCommands(&app, &run);
+  try {  // the parser's way of saying no, and of saying help
+    std::vector<std::string> reversed(args.rbegin(), args.rend());
+    app.parse(reversed);
+  } catch (const CLI::CallForVersion&) {
+    console.out << kVersion << std::endl;
+    return kExitOk;
+  } catch (const CLI::Success&) {  // --help
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    console.out << (chosen.empty() ? app.help() : chosen[0]->help("switchyard")) << std::flush;
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    return ComplainOfArguments(console, app, args, error);
+  }
+  return run(console);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,49 @@
+// Load for the benchmark: when each request starts, and what became of it.
+//
+// Open loop: requests start at Poisson arrivals whatever became of the earlier ones, and times count from the arrival
+// that was planned, so a server that falls behind cannot hide it.  Closed loop: a fixed number is under way at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "clients/cpp/client.h"
+
+namespace switchyard {
+
+struct LoadSpec {
+  double rate_per_second = 0;                          // > 0: open loop
+  int concurrency = 1;                                 // of the closed loop
+  int num_requests = 0;                                // 0: no limit but the duration
+  absl::Duration duration = absl::InfiniteDuration();  // no arrivals after it; infinite: no limit but num_requests
+  uint64_t seed = 0;                                   // of the arrivals
+};
+
+// The arrivals of an open loop, from the start.  REQUIRES: rate > 0 and num_requests or duration is set.
+std::vector<absl::Duration> PoissonArrivals(const LoadSpec& spec);
+
+// One request's times, relative to its planned arrival.
+struct Sample {
+  absl::Duration first_token = absl::ZeroDuration();
+  absl::Duration total = absl::ZeroDuration();
+  std::vector<double> gap_seconds;  // between successive tokens; tokens of one message share its gap
+  int num_prompt_tokens = 0;
+  int num_tokens = 0;
+  std::string error;  // the reason of an error ("QUEUE_FULL"); "" = finished
+};
+
+struct LoadResult {
+  std::vector<Sample> samples;                    // in the order of the arrivals
+  absl::Duration elapsed = absl::ZeroDuration();  // from the first arrival to the last end
+};
+
+// More than this under way in an open loop are not started but counted as errors (CLIENT_LIMIT).
+inline constexpr int kMaxUnderWay = 4096;
+
+// Blocks until every request has ended: at most the duration and one request's time limit.
+LoadResult RunLoad(Client* client, const LoadSpec& spec, const std::function<v1::GenerateRequest(int)>& make_request);
+
+}  // namespace switchyard

@@ -1,0 +1,143 @@
+// switchyard chat: a conversation in the terminal, or with a script that writes lines.
+#include <memory>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "clients/cli/command.h"
+#include "clients/cli/generate_answer.h"
+#include "clients/cli/interrupts.h"
+#include "clients/cli/request_flags.h"
+#include "clients/cpp/client_error.h"
+
+namespace switchyard {
+namespace {
+
+using v1::GenerateRequest;
+using v1::GenerateResponse;
+
+constexpr char kHelp[] =
+    "  /help   this text\n"
+    "  /reset  forget the conversation\n"
+    "  /exit   leave (so does Ctrl-D)\n"
+    "Ctrl-C stops the answer that is being written; everything else is said to the model.\n";
+
+struct ChatFlags {
+  ServerFlags server;
+  RequestFlags<GenerateRequest> request;
+  std::string system;
+};
+
+class Chat {
+ public:
+  Chat(Console* console, Client* client, Interrupts* interrupts, GenerateRequest base)
+      : console_(*console),
+        client_(client),
+        interrupts_(interrupts),
+        base_(std::move(base)),
+        history_(base_.messages()) {
+    interrupts_->Handle([this] { console_.err << "\n(/exit or Ctrl-D leaves)\n" << std::flush; });
+  }
+  ~Chat() { interrupts_->Handle(nullptr); }
+
+  int Run() {
+    if (console_.interactive) console_.err << "/help lists the commands" << std::endl;
+    std::string line;
+    while (Prompt() && std::getline(console_.in, line)) {
+      const absl::string_view said = absl::StripAsciiWhitespace(line);
+      if (said.empty()) continue;
+      if (said == "/exit" || said == "/quit") break;
+      if (said == "/help") {
+        console_.err << kHelp << std::flush;
+      } else if (said == "/reset") {
+        history_ = base_.messages();
+        console_.err << "(forgotten)" << std::endl;
+      } else if (said[0] == '/') {
+        console_.err << "unknown command " << said << "; /help lists them" << std::endl;
+      } else {
+        Answer(line);
+      }
+    }
+    return failed_ ? kExitFailed : kExitOk;
+  }
+
+ private:
+  bool Prompt() {
+    if (console_.interactive) console_.err << "you> " << std::flush;
+    return true;
+  }
+
+  // A failed turn is taken back, so that the next one starts from a sound history.
+  void Answer(const std::string& said) {
+    GenerateRequest request = base_;
+    *request.mutable_messages() = history_;
+    v1::ChatMessage* message = request.mutable_messages()->add_messages();
+    message->set_role("user");
+    message->set_content(said);
+    GenerateAnswer answer(1);
+    absl::Status fault;
+    auto stream = client_->StartGenerate(request, {.on_message =
+                                                       [this, &answer, &fault](const GenerateResponse& part) {
+                                                         if (!fault.ok()) return;
+                                                         fault = answer.Add(part);
+                                                         console_.out << part.text() << std::flush;
+                                                       },
+                                                   .on_done = nullptr});
+    interrupts_->Handle([&stream] { stream->Cancel(); });
+    const absl::Status status = stream->Wait();
+    interrupts_->Handle([this] { console_.err << "\n(/exit or Ctrl-D leaves)\n" << std::flush; });
+    console_.out << std::endl;
+    const bool stopped = absl::IsCancelled(status);
+    if (stopped) console_.err << "(stopped)" << std::endl;
+    if (!stopped && !(status.ok() && fault.ok())) {
+      failed_ = true;
+      Complain(console_, status.ok() ? fault : status);
+      return;
+    }
+    history_ = request.messages();
+    v1::ChatMessage* reply = history_.add_messages();
+    reply->set_role("assistant");
+    reply->set_content(answer.text(0));
+  }
+
+  Console& console_;
+  Client* const client_;
+  Interrupts* const interrupts_;
+  const GenerateRequest base_;
+  v1::Messages history_;
+  bool failed_ = false;
+};
+
+int Run(Console& console, const ChatFlags& flags) {
+  absl::StatusOr<Json> given = flags.request.Given();
+  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
+  (*given)["messages"] = Json::array();
+  if (!flags.system.empty()) (*given)["messages"].push_back({{"role", "system"}, {"content", flags.system}});
+  absl::StatusOr<GenerateRequest> base = BuildRequest<GenerateRequest>(*given);
+  if (!base.ok()) return Complain(console, BadInput(base.status().message()));
+  Interrupts interrupts;  // before the connection's threads
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
+  if (!model.ok()) return Complain(console, model.status());
+  if (!model->has_chat_template()) {
+    return Complain(console, ClientError(absl::StatusCode::kFailedPrecondition, "NO_CHAT_TEMPLATE",
+                                         absl::StrCat("the model ", model->model(), " has no chat template")));
+  }
+  return Chat(&console, client->get(), &interrupts, *std::move(base)).Run();
+}
+
+}  // namespace
+
+void AddChatCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("chat", "talk with the model; it sees the whole conversation");
+  auto flags = std::make_shared<ChatFlags>();
+  command->add_option("--system", flags->system, "what the model is told first")->type_name("TEXT");
+  flags->server.AddTo(command);
+  flags->request.AddTo(command, {"text", "token_ids", "messages", "n", "logprobs", "prompt_logprobs", "request_id",
+                                 "add_generation_prompt"});
+  command->footer(absl::StrCat("In the conversation:\n", kHelp));
+  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+}
+
+}  // namespace switchyard

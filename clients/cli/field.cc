@@ -1,0 +1,194 @@
+#include "clients/cli/field.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "proto/support/errors.h"
+#include "utf8proc.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kMaxShown = 64;  // bytes of a wrong value in a message
+
+absl::Status WrongType(const char* expected, const Json& value) {
+  const std::string text = Dump(value);
+  return absl::InvalidArgumentError(
+      absl::StrCat("must be ", expected, ", is ", text.size() > kMaxShown ? Quote(text) : text));
+}
+
+absl::StatusOr<Json> NumberFlag(const std::string& text) {
+  const Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_number()) return value;
+  return absl::InvalidArgumentError(absl::StrCat("must be a number, is ", Quote(text)));
+}
+
+absl::StatusOr<Json> BoolFlag(const std::string& text) {
+  const std::string lower = absl::AsciiStrToLower(text);
+  if (lower == "true" || lower == "1" || lower == "yes" || lower == "on") return Json(true);
+  if (lower == "false" || lower == "0" || lower == "no" || lower == "off") return Json(false);
+  return absl::InvalidArgumentError(absl::StrCat("must be true or false, is ", Quote(text)));
+}
+
+absl::StatusOr<Json> IdsFlag(const std::string& text) {
+  Json ids = Json::array();
+  absl::string_view list = absl::StripAsciiWhitespace(text);
+  if (!list.empty() && list.front() == '[' && list.back() == ']') list = list.substr(1, list.size() - 2);
+  for (absl::string_view part : absl::StrSplit(list, absl::ByAnyChar(", "), absl::SkipWhitespace())) {
+    int64_t id = 0;
+    if (!absl::SimpleAtoi(part, &id))
+      return absl::InvalidArgumentError(absl::StrCat("must be token ids such as 5,9,11; has ", Quote(part)));
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+// Byte offset of the first invalid sequence of UTF-8, or -1.
+int64_t FindInvalidUtf8(const std::string& text) {
+  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  const auto size = static_cast<utf8proc_ssize_t>(text.size());
+  utf8proc_ssize_t at = 0;
+  while (at < size) {
+    utf8proc_int32_t code_point = 0;
+    const utf8proc_ssize_t length = utf8proc_iterate(bytes + at, size - at, &code_point);
+    if (length < 1) return at;
+    at += length;
+  }
+  return -1;
+}
+
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+absl::StatusOr<Json> ParseJson(absl::string_view text) {
+  try {  // without exceptions the parser does not say what is wrong
+    return Json::parse(text.begin(), text.end());
+  } catch (const Json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..."
+    const absl::string_view what = error.what();
+    const size_t bracket = what.find("] ");
+    const absl::string_view message = bracket == absl::string_view::npos ? what : what.substr(bracket + 2);
+    return absl::InvalidArgumentError(absl::StrCat("not valid JSON: ", message.substr(0, 200)));
+  }
+}
+
+absl::StatusOr<Json> FlagToJson(FieldKind kind, const std::vector<std::string>& values) {
+  if (kind == FieldKind::kTexts) return Json(values);
+  if (values.size() != 1)
+    return absl::InvalidArgumentError(absl::StrCat("given ", values.size(), " times; once is enough"));
+  switch (kind) {
+    case FieldKind::kNumber:
+      return NumberFlag(values[0]);
+    case FieldKind::kBool:
+      return BoolFlag(values[0]);
+    case FieldKind::kIds:
+      return IdsFlag(values[0]);
+    case FieldKind::kJson:
+      return ParseJson(values[0]);
+    default:
+      return Json(values[0]);
+  }
+}
+
+absl::Status Read(const Json& value, bool* out) {
+  if (!value.is_boolean()) return WrongType("true or false", value);
+  *out = value.get<bool>();
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& value, int32_t* out) {
+  constexpr int64_t kLow = std::numeric_limits<int32_t>::min(), kHigh = std::numeric_limits<int32_t>::max();
+  if (!value.is_number_integer()) return WrongType("an integer", value);
+  const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kHigh);
+  if (huge || value.get<int64_t>() < kLow) return WrongType("an integer of 32 bits", value);
+  *out = value.get<int32_t>();
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& value, uint64_t* out) {
+  if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0))
+    return WrongType("an integer from 0 to 2^64 - 1", value);
+  *out = value.get<uint64_t>();
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& value, double* out) {
+  if (!value.is_number()) return WrongType("a number", value);
+  *out = value.get<double>();
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& value, std::string* out) {
+  if (!value.is_string()) return WrongType("a text", value);
+  *out = value.get<std::string>();
+  const int64_t bad = FindInvalidUtf8(*out);
+  if (bad >= 0) return absl::InvalidArgumentError(absl::StrCat("is not valid UTF-8 at byte ", bad));
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& value, std::vector<int32_t>* out) {
+  if (!value.is_array()) return WrongType("a list of integers", value);
+  out->clear();
+  for (size_t i = 0; i < value.size(); ++i) {
+    int32_t item = 0;
+    if (absl::Status status = Read(value[i], &item); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("item ", i, " ", status.message()));
+    }
+    out->push_back(item);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Read(const Json& value, std::vector<std::string>* out) {
+  out->clear();
+  if (value.is_string()) {  // one text is a list of one
+    out->emplace_back();
+    return Read(value, &out->back());
+  }
+  if (!value.is_array()) return WrongType("a list of texts", value);
+  for (size_t i = 0; i < value.size(); ++i) {
+    std::string item;
+    if (absl::Status status = Read(value[i], &item); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("item ", i, " ", status.message()));
+    }
+    out->push_back(std::move(item));
+  }
+  return absl::OkStatus();
+}
+
+std::string SuggestName(absl::string_view wrong, const std::vector<std::string>& names) {
+  const std::string* best = nullptr;
+  size_t best_distance = 0;
+  for (const std::string& name : names) {
+    const size_t distance = EditDistance(wrong.substr(0, kMaxShown), name);
+    if (best == nullptr || distance < best_distance) {
+      best = &name;
+      best_distance = distance;
+    }
+  }
+  if (best != nullptr && best_distance <= 3 && best_distance < wrong.size())
+    return absl::StrCat("did you mean \"", *best, "\"?");
+  if (best == nullptr) return "there are none";
+  return absl::StrCat("the nearest is \"", *best, "\"; all are: ", absl::StrJoin(names, ", "));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,78 @@
+// A request's fields as a table: one row serves the flag, the key in JSON lines and their help.
+//
+// A row's setter reads a JSON value into the request; a flag's text is turned into that JSON value first.  Pure; errors
+// are InvalidArgument and begin with what is wrong ("must be an integer, is \"x\""); the callers put the field's name
+// first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "clients/cli/json.h"
+
+namespace switchyard {
+
+enum class FieldKind {
+  kText,    // --name=TEXT
+  kNumber,  // --name=0.5
+  kBool,    // --name or --name=false
+  kIds,     // --name=1,2,3
+  kTexts,   // --name=A --name=B
+  kJson,    // --name='JSON'
+};
+
+template <class Request>
+struct Field {
+  const char* name;
+  FieldKind kind;
+  const char* help;
+  absl::Status (*set)(const Json& value, Request* request);
+};
+
+// What a flag's values (one for each time it was given) are as JSON.
+absl::StatusOr<Json> FlagToJson(FieldKind kind, const std::vector<std::string>& values);
+
+// Typed reads.  An integer is one that JSON writes without a fraction, within its type's range.
+absl::Status Read(const Json& value, bool* out);
+absl::Status Read(const Json& value, int32_t* out);
+absl::Status Read(const Json& value, uint64_t* out);
+absl::Status Read(const Json& value, double* out);
+absl::Status Read(const Json& value, std::string* out);
+absl::Status Read(const Json& value, std::vector<int32_t>* out);
+absl::Status Read(const Json& value, std::vector<std::string>* out);
+
+// Stores through a setter of a protobuf message: Store<&v1::GenerateRequest::set_n>(value, &request).
+template <class Message, class Value>
+absl::Status StoreWith(void (Message::*set)(Value), const Json& value, Message* message) {
+  Value read = {};
+  if (absl::Status status = Read(value, &read); !status.ok()) return status;
+  (message->*set)(read);
+  return absl::OkStatus();
+}
+template <auto kSet, class Message>
+absl::Status Store(const Json& value, Message* message) {
+  return StoreWith(kSet, value, message);
+}
+
+// "did you mean X?" for the name that is the fewest edits away, if few enough; else the whole list.
+std::string SuggestName(absl::string_view wrong, const std::vector<std::string>& names);
+
+// The field called `name`, or an error with the nearest name.
+template <class Request>
+absl::StatusOr<const Field<Request>*> FindField(absl::Span<const Field<Request>> fields, absl::string_view name) {
+  std::vector<std::string> names;
+  for (const Field<Request>& field : fields) {
+    if (name == field.name) return &field;
+    names.push_back(field.name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown field \"", name.substr(0, 64), "\"; ", SuggestName(name, names)));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,126 @@
+#include "clients/cli/generate_answer.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace switchyard {
+namespace {
+
+Json TokenJson(const v1::TokenLogprob& token) {
+  return {{"token_id", token.token_id()}, {"text", token.text()}, {"logprob", token.logprob()}, {"rank", token.rank()}};
+}
+
+Json PositionJson(const v1::PositionLogprobs& position) {
+  Json out = TokenJson(position.chosen());
+  Json top = Json::array();
+  for (const v1::TokenLogprob& token : position.top()) top.push_back(TokenJson(token));
+  out["top"] = std::move(top);
+  return out;
+}
+
+}  // namespace
+
+const char* FinishName(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    case v1::FINISH_REASON_ABORT:
+      return "abort";
+    default:
+      return "unknown";
+  }
+}
+
+absl::Status GenerateAnswer::Add(const v1::GenerateResponse& message) {
+  if (message.choice() < 0 || static_cast<size_t>(message.choice()) >= choices_.size()) {
+    return absl::DataLossError(absl::StrCat("the server sent choice ", message.choice(), " of ", choices_.size()));
+  }
+  if (!message.request_id().empty()) {
+    request_id_ = message.request_id();
+    model_ = message.model();
+    seed_ = message.seed();
+  }
+  Choice& choice = choices_[static_cast<size_t>(message.choice())];
+  if (choice.finished) return absl::DataLossError(absl::StrCat("choice ", message.choice(), " goes on after its end"));
+  if (message.token_ids_size() > 0 && static_cast<size_t>(message.index()) != choice.token_ids.size()) {
+    return absl::DataLossError(absl::StrCat("choice ", message.choice(), ": token ", message.index(), " came, ",
+                                            choice.token_ids.size(), " is next"));
+  }
+  choice.token_ids.insert(choice.token_ids.end(), message.token_ids().begin(), message.token_ids().end());
+  choice.text += message.text();
+  for (const v1::PositionLogprobs& position : message.logprobs()) choice.logprobs.push_back(PositionJson(position));
+  for (const v1::PositionLogprobs& position : message.prompt_logprobs())
+    prompt_logprobs_.push_back(PositionJson(position));
+  if (message.has_finish()) {
+    choice.finished = true;
+    choice.finish = message.finish();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GenerateAnswer::CheckComplete() const {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (!choices_[i].finished) return absl::DataLossError(absl::StrCat("the stream ended before choice ", i, " did"));
+  }
+  return absl::OkStatus();
+}
+
+int GenerateAnswer::num_tokens() const {
+  size_t count = 0;
+  for (const Choice& choice : choices_) count += choice.token_ids.size();
+  return static_cast<int>(count);
+}
+
+Json GenerateAnswer::ChoiceJson(const Choice& choice) {
+  Json out = {{"text", choice.text}, {"token_ids", choice.token_ids}};
+  if (choice.finished) out["finish_reason"] = FinishName(choice.finish.reason());
+  if (choice.finish.has_stop_string()) out["stop_string"] = choice.finish.stop_string();
+  if (choice.finish.has_stop_token_id()) out["stop_token_id"] = choice.finish.stop_token_id();
+  if (!choice.logprobs.empty()) out["logprobs"] = choice.logprobs;
+  if (choice.finished) {
+    const v1::Usage& usage = choice.finish.usage();
+    const v1::Timings& timings = choice.finish.timings();
+    out["usage"] = {{"prompt_tokens", usage.prompt_tokens()},
+                    {"completion_tokens", usage.completion_tokens()},
+                    {"cached_tokens", usage.cached_tokens()}};
+    out["timings"] = {{"queue_seconds", timings.queue_seconds()},
+                      {"prefill_seconds", timings.prefill_seconds()},
+                      {"decode_seconds", timings.decode_seconds()}};
+  }
+  return out;
+}
+
+Json GenerateAnswer::ToJson() const {
+  Json out;
+  if (choices_.size() == 1) {
+    out = ChoiceJson(choices_[0]);
+  } else {
+    out["choices"] = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Json choice = {{"index", i}};
+      choice.update(ChoiceJson(choices_[i]));
+      out["choices"].push_back(std::move(choice));
+    }
+  }
+  if (!prompt_logprobs_.is_null()) out["prompt_logprobs"] = prompt_logprobs_;
+  out["request_id"] = request_id_;
+  out["model"] = model_;
+  out["seed"] = seed_;
+  return out;
+}
+
+std::string AnswerText(const Json& answer) {
+  if (!answer.contains("choices")) {
+    const std::string text = answer.value("text", "");
+    return text.empty() ? absl::StrJoin(answer.value("token_ids", std::vector<int32_t>()), " ") : text;
+  }
+  std::string out;
+  for (const Json& choice : answer["choices"]) {
+    absl::StrAppend(&out, out.empty() ? "" : "\n", "[", choice.value("index", 0), "] ", AnswerText(choice));
+  }
+  return out;
+}
+
+}  // namespace switchyard

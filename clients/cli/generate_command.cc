@@ -1,0 +1,140 @@
+// switchyard generate: text in, streamed text out; or JSON lines in, JSON lines out.
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "clients/cli/command.h"
+#include "clients/cli/generate_answer.h"
+#include "clients/cli/request_lines.h"
+
+namespace switchyard {
+namespace {
+
+using v1::GenerateRequest;
+using v1::GenerateResponse;
+
+struct GenerateFlags {
+  ServerFlags server;
+  LineFlags lines;
+  RequestFlags<GenerateRequest> request;
+  std::string prompt;
+};
+
+int NumChoices(const GenerateRequest& request) { return request.has_n() ? std::clamp(request.n(), 1, 1 << 16) : 1; }
+
+// Runs one request; `on_message` sees each message after it was checked.
+absl::Status Ask(Client* client, const GenerateRequest& request, GenerateAnswer* answer,
+                 const std::function<void(const GenerateResponse&)>& on_message) {
+  absl::Status fault;
+  const absl::Status end = client->Generate(request, [&](const GenerateResponse& message) {
+    if (!fault.ok()) return;
+    fault = answer->Add(message);
+    if (fault.ok() && on_message) on_message(message);
+  });
+  if (!fault.ok()) return fault;
+  return end.ok() ? answer->CheckComplete() : end;
+}
+
+// "[64 tokens in 1.23 s: 52.0 tokens/s; first after 0.080 s; prompt 12 tokens, 0 cached; length; seed 7]"
+std::string Summary(const GenerateAnswer& answer, absl::Duration total, absl::Duration first) {
+  const v1::Finish& finish = answer.finish(0);
+  return absl::StrFormat(
+      "[%d tokens in %.2f s: %.1f tokens/s; first after %.3f s; prompt %d tokens, %d cached; %s; seed %d]",
+      answer.num_tokens(), absl::ToDoubleSeconds(total),
+      answer.num_tokens() / std::max(absl::ToDoubleSeconds(total), 1e-9), absl::ToDoubleSeconds(first),
+      finish.usage().prompt_tokens(), finish.usage().cached_tokens(), FinishName(finish.reason()), answer.seed());
+}
+
+// Text as it comes; token ids where the model has no text; several choices only when they are whole.
+class LiveOutput {
+ public:
+  LiveOutput(Console* console, bool live, bool show_ids) : console_(console), live_(live), show_ids_(show_ids) {}
+
+  void Show(const GenerateResponse& message) {
+    if (!live_) return;
+    if (show_ids_) {
+      for (int32_t id : message.token_ids()) console_->out << (shown_++ > 0 ? " " : "") << id;
+    } else {
+      console_->out << message.text();
+    }
+    console_->out.flush();
+  }
+  void End(const GenerateAnswer& answer) { console_->out << (live_ ? "" : AnswerText(answer.ToJson())) << std::endl; }
+
+ private:
+  Console* const console_;
+  const bool live_;
+  const bool show_ids_;
+  int shown_ = 0;
+};
+
+int RunOne(Console& console, const GenerateFlags& flags, Client* client, const GenerateRequest& request) {
+  GenerateAnswer answer(NumChoices(request));
+  bool show_ids = false;
+  if (request.has_token_ids() && !flags.lines.json) {
+    const absl::StatusOr<v1::GetModelInfoResponse> model = client->GetModelInfo(request.model());
+    if (!model.ok()) return Complain(console, model.status());
+    show_ids = !model->has_tokenizer();
+  }
+  LiveOutput output(&console, NumChoices(request) == 1 && !flags.lines.json, show_ids);
+  const absl::Time start = absl::Now();
+  absl::Time first = absl::InfiniteFuture();
+  const absl::Status status = Ask(client, request, &answer, [&](const GenerateResponse& message) {
+    first = std::min(first, absl::Now());
+    output.Show(message);
+  });
+  const absl::Duration total = absl::Now() - start;
+  if (flags.lines.json) {
+    console.out << AsLine(status, answer.ToJson()).text << std::endl;
+  } else if (!answer.empty()) {
+    output.End(answer);
+  }
+  if (!status.ok()) return Complain(console, status);
+  console.err << Summary(answer, total, first - start) << std::endl;
+  return kExitOk;
+}
+
+int Run(Console& console, const GenerateFlags& flags) {
+  absl::StatusOr<Json> given = flags.request.Given();
+  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
+  if (!flags.prompt.empty()) (*given)["text"] = flags.prompt;
+  const bool many = !flags.lines.input.empty();
+  const absl::StatusOr<GenerateRequest> request = many ? GenerateRequest() : BuildRequest<GenerateRequest>(*given);
+  if (!request.ok()) {
+    return Complain(console,
+                    BadInput(absl::StrCat(request.status().message(),
+                                          "\n  give --text=TEXT, --token_ids=IDS, --messages=JSON or --input=FILE")));
+  }
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  if (!many) return RunOne(console, flags, client->get(), *request);
+  const AskFn<GenerateRequest> ask = [&client](const GenerateRequest& one, Json* json) {
+    GenerateAnswer answer(NumChoices(one));
+    absl::Status status = Ask(client->get(), one, &answer, nullptr);
+    if (status.ok() || !answer.empty()) *json = answer.ToJson();
+    return status;
+  };
+  return RunLines<GenerateRequest>(console, flags.lines, *given, ask, AnswerText);
+}
+
+}  // namespace
+
+void AddGenerateCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("generate", "generate text from a prompt, streamed as it comes");
+  auto flags = std::make_shared<GenerateFlags>();
+  command->add_option("prompt", flags->prompt, "the prompt as text, the same as --text");
+  flags->server.AddTo(command);
+  flags->lines.AddTo(command);
+  flags->request.AddTo(command);
+  command->footer(
+      "Examples:\n"
+      "  switchyard generate \"The sea is\" --max_tokens=64 --temperature=0\n"
+      "  switchyard generate --messages='[{\"role\": \"user\", \"content\": \"Hi\"}]' --seed=7\n"
+      "  switchyard generate --input=requests.jsonl --json --concurrency=8 > answers.jsonl\n"
+      "The text goes to standard output, a summary with tokens/s to standard error.");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,20 @@
+// JSON as the CLI reads and writes it: keys keep their order, output is valid UTF-8 whatever came in.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+
+using Json = nlohmann::ordered_json;
+
+// One line.  Bytes that are not UTF-8 become U+FFFD.
+inline std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// InvalidArgument with what is wrong and at which byte.
+absl::StatusOr<Json> ParseJson(absl::string_view text);
+
+}  // namespace switchyard

@@ -1,0 +1,12 @@
+// switchyard: the command line client.
+#include <unistd.h>
+
+#include <iostream>
+
+#include "clients/cli/app.h"
+
+int main(int argc, char** argv) {
+  std::ios::sync_with_stdio(false);
+  switchyard::Console console = {std::cin, std::cout, std::cerr, isatty(STDIN_FILENO) != 0};
+  return switchyard::RunCli(std::vector<std::string>(argv + 1, argv + argc), console);
+}

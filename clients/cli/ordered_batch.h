@@ -1,0 +1,24 @@
+// Answers lines of input, several at once, and writes the answers in the order of the input.
+#pragma once
+
+#include <functional>
+#include <istream>
+#include <ostream>
+#include <string>
+
+namespace switchyard {
+
+struct LineAnswer {
+  std::string text;  // written to `out` with a newline
+  bool ok = true;
+};
+
+// Calls answer(line number from 1, line) on up to `concurrency` threads; blank lines are skipped.  Lines are read as
+// they are needed and an answer is written (and flushed) once those before it are, so a pipe may wait for an answer
+// before it sends the next line.  At most kMaxUnwritten answers wait behind a slow one.  Blocks until the input ends;
+// returns the number of answers that were not ok.
+inline constexpr int kMaxUnwritten = 4096;
+int AnswerLines(std::istream& in, std::ostream& out, int concurrency,
+                const std::function<LineAnswer(int, const std::string&)>& answer);
+
+}  // namespace switchyard

@@ -1,0 +1,32 @@
+// The fields of the three requests that the CLI sends, and how a flat JSON object becomes a request.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "clients/cli/field.h"
+#include "clients/cli/json.h"
+#include "switchyard/v1/inference.pb.h"
+
+namespace switchyard {
+
+// The table of a request; specialized for GenerateRequest, TokenizeRequest and DetokenizeRequest.
+template <class Request>
+absl::Span<const Field<Request>> RequestFields();
+template <>
+absl::Span<const Field<v1::GenerateRequest>> RequestFields();
+template <>
+absl::Span<const Field<v1::TokenizeRequest>> RequestFields();
+template <>
+absl::Span<const Field<v1::DetokenizeRequest>> RequestFields();
+
+// Conversations, as JSON: [{"role": "user", "content": "Hi", any further key}].
+absl::Status ReadMessages(const Json& value, v1::Messages* out);
+
+// A request from {"field": value, ...}.  InvalidArgument names the field; an unknown one comes with the nearest name.
+// Does not check what the server checks better (ranges, exclusive fields with values), only that the prompt is one.
+template <class Request>
+absl::StatusOr<Request> BuildRequest(const Json& object);
+
+}  // namespace switchyard

@@ -1,0 +1,34 @@
+#include "clients/cli/request_lines.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace switchyard {
+
+void LineFlags::AddTo(CLI::App* app) {
+  app->add_option("--input", input,
+                  "many requests: a file of JSON lines whose keys are the flags' names, - for standard input; flags "
+                  "are defaults of the lines")
+      ->type_name("FILE");
+  app->add_option("--concurrency", concurrency, "with --input: requests under way at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_flag("--json", json, "answer in JSON, one line per request in the order of the input");
+}
+
+std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* status) {
+  auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
+  if (!*file) *status = BadInput(absl::StrCat("--input=", path, ": ", std::strerror(errno)));
+  return file;
+}
+
+LineAnswer AsLine(const absl::Status& status, Json answer) {
+  if (!status.ok()) {
+    if (!answer.is_object()) answer = Json::object();
+    answer["error"] = ErrorJson(status);
+  }
+  return {Dump(answer), status.ok()};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,71 @@
+// The common part of generate, tokenize and detokenize: one request as flags, or many as JSON lines.
+#pragma once
+
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cli/command.h"
+#include "clients/cli/ordered_batch.h"
+#include "clients/cli/request_flags.h"
+
+namespace switchyard {
+
+// Asks the server; fills *answer also on failure, with what had come (or leaves it null).  Thread-safe.
+template <class Request>
+using AskFn = std::function<absl::Status(const Request& request, Json* answer)>;
+
+struct LineFlags {
+  std::string input;  // file of JSON lines, "-" = stdin, "" = the flags are the request
+  int concurrency = 16;
+  bool json = false;
+
+  void AddTo(CLI::App* app);
+};
+
+// Opens --input; null and an error in *status if that fails.
+std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* status);
+
+// One line's answer as JSON, with an "error" if it failed.
+LineAnswer AsLine(const absl::Status& status, Json answer);
+
+// A request from one line; flags that were given are defaults.
+template <class Request>
+absl::StatusOr<Request> RequestFromLine(const std::string& line, const Json& defaults) {
+  const absl::StatusOr<Json> object = ParseJson(line);
+  if (!object.ok()) return object.status();
+  if (!object->is_object()) return absl::InvalidArgumentError("a line must be a JSON object");
+  Json merged = defaults;
+  merged.update(*object);
+  return BuildRequest<Request>(merged);
+}
+
+// Every line of the input, in order; returns the exit code.  `as_text` is what is written without --json.
+template <class Request>
+int RunLines(Console& console, const LineFlags& flags, const Json& defaults, const AskFn<Request>& ask,
+             const std::function<std::string(const Json&)>& as_text) {
+  absl::Status opened;
+  const std::unique_ptr<std::ifstream> file = flags.input == "-" ? nullptr : OpenInput(flags.input, &opened);
+  if (!opened.ok()) return Complain(console, opened);
+  absl::Mutex err_mu;
+  const auto answer = [&](int line_number, const std::string& line) {
+    Json json;
+    const absl::StatusOr<Request> request = RequestFromLine<Request>(line, defaults);
+    absl::Status status = request.ok() ? ask(*request, &json)
+                                       : BadInput(absl::StrCat("line ", line_number, ": ", request.status().message()));
+    if (!status.ok()) {
+      absl::MutexLock lock(&err_mu);
+      if (request.ok()) console.err << "line " << line_number << ": ";
+      Complain(console, status);
+    }
+    if (flags.json) return AsLine(status, std::move(json));
+    return LineAnswer{status.ok() ? as_text(json) : "", status.ok()};
+  };
+  const int failed = AnswerLines(file ? *file : console.in, console.out, flags.concurrency, answer);
+  if (failed > 0)
+    console.err << "switchyard: " << failed << (failed == 1 ? " request" : " requests") << " failed" << std::endl;
+  return failed > 0 ? kExitFailed : kExitOk;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,177 @@
+// switchyard status: what is served, is it ready, how busy is it.
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "clients/cli/command.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+
+struct StatusFlags {
+  ServerFlags server;
+  double wait_seconds = 0;
+  bool json = false;
+};
+
+struct Snapshot {
+  v1::GetLoadResponse load;
+  absl::StatusOr<v1::GetModelInfoResponse> model;  // MODEL_LOADING until the first group stands
+  bool serving = false;                            // the health service's "readiness"
+};
+
+absl::StatusOr<Snapshot> Look(Client* client) {
+  Snapshot out;
+  absl::StatusOr<v1::GetLoadResponse> load = client->GetLoad();
+  if (!load.ok()) return load.status();
+  out.load = *std::move(load);
+  const absl::StatusOr<bool> serving = client->IsServing("readiness");
+  if (!serving.ok()) return serving.status();
+  out.serving = *serving;
+  out.model = client->GetModelInfo();
+  return out;
+}
+
+std::string Progress(const Snapshot& now) {
+  int ready = 0;
+  for (const v1::WorkerLoad& worker : now.load.workers()) ready += worker.state() == "ready" ? 1 : 0;
+  return absl::StrCat("not ready: ", now.load.not_ready_reason().empty() ? "starting" : now.load.not_ready_reason(),
+                      " (", ready, " of ", now.load.workers_size(), " workers ready)");
+}
+
+// Connects and looks until the server is ready or the time is up; a line on err whenever what it waits for changes.
+absl::StatusOr<Snapshot> LookUntilReady(Console& console, const StatusFlags& flags) {
+  const absl::Time give_up = absl::Now() + absl::Seconds(flags.wait_seconds);
+  std::unique_ptr<Client> client;
+  std::string said;
+  for (;;) {
+    absl::StatusOr<Snapshot> now = absl::UnavailableError("");
+    if (client == nullptr) {
+      auto connected = flags.server.Connect();
+      if (connected.ok()) {
+        client = *std::move(connected);
+      } else {
+        now = connected.status();
+        if (absl::IsInvalidArgument(now.status())) return now;
+      }
+    }
+    if (client != nullptr) now = Look(client.get());
+    if ((now.ok() && now->serving) || absl::Now() >= give_up) return now;
+    const std::string line = now.ok() ? Progress(*now) : std::string(now.status().message());
+    if (line != said) console.err << line << std::endl;
+    said = line;
+    absl::SleepFor(std::min(kPollInterval, give_up - absl::Now()));
+  }
+}
+
+Json ToJson(const Snapshot& now) {
+  Json out = {{"ready", now.serving}};
+  if (!now.serving) out["not_ready_reason"] = now.load.not_ready_reason();
+  if (now.model.ok()) {
+    const v1::GetModelInfoResponse& model = *now.model;
+    out["model"] = {{"name", model.model()},
+                    {"architecture", model.architecture()},
+                    {"dtype", model.dtype()},
+                    {"vocab_size", model.vocab_size()},
+                    {"max_model_len", model.max_model_len()},
+                    {"num_layers", model.num_layers()},
+                    {"num_experts", model.num_experts()},
+                    {"experts_per_token", model.experts_per_token()},
+                    {"eos_token_ids", model.eos_token_ids()},
+                    {"has_tokenizer", model.has_tokenizer()},
+                    {"has_chat_template", model.has_chat_template()},
+                    {"num_workers", model.num_workers()},
+                    {"weights_hash", model.weights_hash()},
+                    {"server_version", model.server_version()}};
+  }
+  out["requests"] = {{"running", now.load.running_requests()},
+                     {"waiting", now.load.waiting_requests()},
+                     {"waiting_tokens", now.load.waiting_tokens()},
+                     {"max_waiting", now.load.max_waiting_requests()}};
+  out["preemptions"] = now.load.preemptions();
+  out["group_epoch"] = now.load.group_epoch();
+  out["workers"] = Json::array();
+  for (const v1::WorkerLoad& worker : now.load.workers()) {
+    out["workers"].push_back({{"rank", worker.rank()},
+                              {"pid", worker.pid()},
+                              {"host", worker.host()},
+                              {"state", worker.state()},
+                              {"running_requests", worker.running_requests()},
+                              {"kv_blocks_used", worker.kv_blocks_used()},
+                              {"kv_blocks_cached", worker.kv_blocks_cached()},
+                              {"kv_blocks_total", worker.kv_blocks_total()},
+                              {"block_size", worker.block_size()}});
+  }
+  return out;
+}
+
+void PrintModel(std::ostream& out, const v1::GetModelInfoResponse& model) {
+  out << absl::StreamFormat(
+      "model      %s (%s, %s), %d layers, %d experts of which %d per token, vocabulary %d, context %d tokens\n",
+      model.model(), model.architecture(), model.dtype(), model.num_layers(), model.num_experts(),
+      model.experts_per_token(), model.vocab_size(), model.max_model_len());
+  out << "text       tokenizer " << (model.has_tokenizer() ? "yes" : "no (send token ids)") << ", chat template "
+      << (model.has_chat_template() ? "yes" : "no") << "\n";
+}
+
+void PrintTable(std::ostream& out, const std::string& address, const Snapshot& now) {
+  out << "server     " << address << ": "
+      << (now.serving ? "ready"
+                      : absl::StrCat("NOT ready: ", now.load.not_ready_reason().empty() ? "no reason given"
+                                                                                        : now.load.not_ready_reason()))
+      << "\n";
+  if (now.model.ok()) PrintModel(out, *now.model);
+  out << absl::StreamFormat("requests   %d running, %d waiting (%d tokens) of at most %d; %d preemptions so far\n",
+                            now.load.running_requests(), now.load.waiting_requests(), now.load.waiting_tokens(),
+                            now.load.max_waiting_requests(), now.load.preemptions());
+  if (now.load.workers_size() == 0) {
+    out << "workers    none" << std::endl;
+    return;
+  }
+  out << absl::StreamFormat("%-10s %4s %8s %-16s %-9s %8s  %s\n", "workers", "rank", "pid", "host", "state", "running",
+                            "KV blocks used + cached / total");
+  for (const v1::WorkerLoad& worker : now.load.workers()) {
+    const double used = worker.kv_blocks_total() > 0 ? 100.0 * worker.kv_blocks_used() / worker.kv_blocks_total() : 0;
+    out << absl::StreamFormat("%-10s %4d %8d %-16s %-9s %8d  %d + %d / %d of %d tokens (%.1f%% used)\n", "",
+                              worker.rank(), worker.pid(), worker.host(), worker.state(), worker.running_requests(),
+                              worker.kv_blocks_used(), worker.kv_blocks_cached(), worker.kv_blocks_total(),
+                              worker.block_size(), used);
+  }
+  out.flush();
+}
+
+int Run(Console& console, const StatusFlags& flags) {
+  const absl::StatusOr<Snapshot> now = LookUntilReady(console, flags);
+  if (!now.ok()) {
+    if (flags.json) console.out << Dump({{"ready", false}, {"error", ErrorJson(now.status())}}) << std::endl;
+    return Complain(console, now.status());
+  }
+  if (flags.json) {
+    console.out << Dump(ToJson(*now)) << std::endl;
+  } else {
+    PrintTable(console.out, flags.server.server, *now);
+  }
+  return now->serving ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void AddStatusCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("status", "the served model, readiness, workers, KV cache and queue");
+  auto flags = std::make_shared<StatusFlags>();
+  flags->server.AddTo(command);
+  command->add_option("--wait", flags->wait_seconds, "wait this many seconds at most until the server is ready")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "one line of JSON");
+  command->footer("Exit code 0 when the server is ready, 1 when it is not.");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+}
+
+}  // namespace switchyard

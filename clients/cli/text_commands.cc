@@ -1,0 +1,103 @@
+// switchyard tokenize and detokenize: text to token ids and back, by the server's tokenizer.
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_join.h"
+#include "clients/cli/command.h"
+#include "clients/cli/request_lines.h"
+
+namespace switchyard {
+namespace {
+
+template <class Request>
+struct TextFlags {
+  ServerFlags server;
+  LineFlags lines;
+  RequestFlags<Request> request;
+  std::string positional;
+};
+
+absl::Status Tokenize(Client* client, const v1::TokenizeRequest& request, Json* json) {
+  const absl::StatusOr<v1::TokenizeResponse> response = client->Tokenize(request);
+  if (!response.ok()) return response.status();
+  *json = {{"token_ids", response->token_ids()}, {"tokens", response->tokens()}};
+  if (request.has_messages()) (*json)["rendered_text"] = response->rendered_text();
+  return absl::OkStatus();
+}
+
+absl::Status Detokenize(Client* client, const v1::DetokenizeRequest& request, Json* json) {
+  const absl::StatusOr<v1::DetokenizeResponse> response = client->Detokenize(request);
+  if (!response.ok()) return response.status();
+  *json = {{"text", response->text()}};
+  return absl::OkStatus();
+}
+
+std::string IdsText(const Json& json) { return absl::StrJoin(json.value("token_ids", std::vector<int32_t>()), " "); }
+std::string PlainText(const Json& json) { return json.value("text", ""); }
+
+template <class Request>
+int Run(Console& console, const TextFlags<Request>& flags, absl::Status (*ask)(Client*, const Request&, Json*),
+        std::string (*as_text)(const Json&), const char* positional_field) {
+  absl::StatusOr<Json> given = flags.request.Given();
+  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
+  if (!flags.positional.empty()) {
+    const auto field = FindField(RequestFields<Request>(), positional_field);
+    const absl::StatusOr<Json> value = FlagToJson((*field)->kind, {flags.positional});
+    if (!value.ok()) return Complain(console, BadInput(absl::StrCat(positional_field, " ", value.status().message())));
+    (*given)[positional_field] = *value;
+  }
+  const bool many = !flags.lines.input.empty();
+  const absl::StatusOr<Request> request = many ? Request() : BuildRequest<Request>(*given);
+  if (!request.ok()) return Complain(console, BadInput(request.status().message()));
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  const AskFn<Request> ask_server = [&client, ask](const Request& one, Json* json) {
+    return ask(client->get(), one, json);
+  };
+  if (many) return RunLines<Request>(console, flags.lines, *given, ask_server, as_text);
+  Json json;
+  const absl::Status status = ask_server(*request, &json);
+  if (flags.lines.json) {
+    console.out << AsLine(status, json).text << std::endl;
+  } else if (status.ok()) {
+    console.out << as_text(json) << std::endl;
+  }
+  return status.ok() ? kExitOk : Complain(console, status);
+}
+
+}  // namespace
+
+void AddTokenizeCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("tokenize", "text or a conversation to token ids");
+  auto flags = std::make_shared<TextFlags<v1::TokenizeRequest>>();
+  command->add_option("prompt", flags->positional, "the text, the same as --text");
+  flags->server.AddTo(command);
+  flags->lines.AddTo(command);
+  flags->request.AddTo(command);
+  command->footer(
+      "Examples:\n"
+      "  switchyard tokenize \"The sea is\"\n"
+      "  switchyard tokenize --messages='[{\"role\": \"user\", \"content\": \"Hi\"}]' --json\n"
+      "Prints the ids; with --json also the tokens as the vocabulary spells them, and the text that messages were "
+      "rendered to.");
+  command->callback([flags, run] {
+    *run = [flags](Console& console) { return Run<v1::TokenizeRequest>(console, *flags, &Tokenize, &IdsText, "text"); };
+  });
+}
+
+void AddDetokenizeCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("detokenize", "token ids to text");
+  auto flags = std::make_shared<TextFlags<v1::DetokenizeRequest>>();
+  command->add_option("ids", flags->positional, "the token ids, the same as --token_ids");
+  flags->server.AddTo(command);
+  flags->lines.AddTo(command);
+  flags->request.AddTo(command);
+  command->footer("Example:\n  switchyard detokenize 5,9,11");
+  command->callback([flags, run] {
+    *run = [flags](Console& console) {
+      return Run<v1::DetokenizeRequest>(console, *flags, &Detokenize, &PlainText, "token_ids");
+    };
+  });
+}
+
+}  // namespace switchyard

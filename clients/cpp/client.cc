@@ -1,0 +1,136 @@
+#include "clients/cpp/client.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "clients/cpp/client_error.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kMaxMessageBytes = 256 << 20;  // prompt_logprobs of a long prompt are one message
+
+std::chrono::system_clock::time_point DeadlineIn(absl::Duration duration) {
+  return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(duration);
+}
+
+grpc::ChannelArguments ChannelSettings() {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // A proxy in the environment is for the web; gRPC would send even loopback addresses through it.
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  args.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  return args;
+}
+
+absl::Status CheckAddress(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon != absl::string_view::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 &&
+      port < 65536) {
+    return absl::OkStatus();
+  }
+  return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT",
+                     absl::StrCat("server address \"", address, "\": must be HOST:PORT with a port of 1 to 65535"));
+}
+
+// Connected, or the reason why not.  Does not sit out the limit when every address refuses at once.
+absl::Status WaitForConnection(grpc::Channel* channel, const std::string& address, absl::Duration timeout) {
+  const auto deadline = DeadlineIn(timeout);
+  for (;;) {
+    const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
+      return ClientError(absl::StatusCode::kUnavailable, "UNREACHABLE",
+                         absl::StrCat("cannot reach ", address, ": the connection was refused"));
+    }
+    if (!channel->WaitForStateChange(state, deadline)) {
+      return ClientError(absl::StatusCode::kUnavailable, "UNREACHABLE",
+                         absl::StrCat("cannot reach ", address, ": no answer within ", absl::FormatDuration(timeout)));
+    }
+  }
+}
+
+// One unary call within the client's time limit.
+template <class Stub, class Request, class Response>
+absl::StatusOr<Response> Unary(Stub* stub,
+                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                               const Request& request, const Client& client) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(client.options().call_timeout));
+  Response response;
+  const grpc::Status status = (stub->*method)(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status, client.address());
+  return response;
+}
+
+}  // namespace
+
+Client::Client(std::string address, ClientOptions options, std::shared_ptr<grpc::Channel> channel)
+    : address_(std::move(address)),
+      options_(options),
+      channel_(std::move(channel)),
+      stub_(v1::InferenceService::NewStub(channel_)),
+      health_(grpc::health::v1::Health::NewStub(channel_)) {}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address, const ClientOptions& options) {
+  if (absl::Status status = CheckAddress(address); !status.ok()) return status;
+  std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelSettings());
+  if (absl::Status status = WaitForConnection(channel.get(), address, options.connect_timeout); !status.ok())
+    return status;
+  return std::unique_ptr<Client>(new Client(address, options, std::move(channel)));
+}
+
+std::unique_ptr<GenerateStream> Client::StartGenerate(const v1::GenerateRequest& request,
+                                                      GenerateStream::Events events) {
+  return std::unique_ptr<GenerateStream>(
+      new GenerateStream(stub_.get(), request, std::move(events), options_.generate_timeout, address_));
+}
+
+absl::Status Client::Generate(const v1::GenerateRequest& request,
+                              std::function<void(const v1::GenerateResponse&)> on_message) {
+  return StartGenerate(request, {.on_message = std::move(on_message), .on_done = nullptr})->Wait();
+}
+
+absl::Status Client::Abort(const std::string& request_id) {
+  v1::AbortRequest request;
+  request.set_request_id(request_id);
+  return Unary(stub_.get(), &v1::InferenceService::Stub::Abort, request, *this).status();
+}
+
+absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
+  return Unary(stub_.get(), &v1::InferenceService::Stub::Tokenize, request, *this);
+}
+
+absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request) {
+  return Unary(stub_.get(), &v1::InferenceService::Stub::Detokenize, request, *this);
+}
+
+absl::StatusOr<v1::GetModelInfoResponse> Client::GetModelInfo(const std::string& model) {
+  v1::GetModelInfoRequest request;
+  request.set_model(model);
+  return Unary(stub_.get(), &v1::InferenceService::Stub::GetModelInfo, request, *this);
+}
+
+absl::StatusOr<v1::GetLoadResponse> Client::GetLoad() {
+  return Unary(stub_.get(), &v1::InferenceService::Stub::GetLoad, v1::GetLoadRequest(), *this);
+}
+
+absl::StatusOr<bool> Client::IsServing(const std::string& service) {
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  const auto response = Unary(health_.get(), &grpc::health::v1::Health::Stub::Check, request, *this);
+  if (!response.ok()) return response.status();
+  return response->status() == grpc::health::v1::HealthCheckResponse::SERVING;
+}
+
+}  // namespace switchyard

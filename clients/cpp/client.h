@@ -1,0 +1,68 @@
+// A typed client of a Switchyard server.
+//
+//   ASSIGN_OR_RETURN(auto client, Client::Connect("127.0.0.1:50051"));
+//   v1::GenerateRequest request;
+//   request.set_text("The sea is");
+//   absl::Status end = client->Generate(request, [](const v1::GenerateResponse& m) { std::cout << m.text(); });
+//
+// Thread-safe.  No call waits for ever: each has a deadline, and keepalive pings find a peer that has gone silent (15
+// s). Errors are as client_error.h describes them.  Plaintext only, so far.  It does not retry: a started stream cannot
+// be repeated without the caller's knowledge, and RetryInfo says when another try makes sense.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "clients/cpp/generate_stream.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpcpp/channel.h"
+#include "switchyard/v1/inference.grpc.pb.h"
+
+namespace switchyard {
+
+struct ClientOptions {
+  absl::Duration connect_timeout = absl::Seconds(5);
+  absl::Duration call_timeout = absl::Seconds(30);       // of every call but Generate
+  absl::Duration generate_timeout = absl::Seconds(300);  // of a whole stream; the server's own limit is an hour
+};
+
+class Client {
+ public:
+  // `address` is HOST:PORT.  Returns once connected; UNAVAILABLE (UNREACHABLE) as soon as all of its addresses refuse.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address, const ClientOptions& options = {});
+
+  // Starts a stream and returns at once.
+  std::unique_ptr<GenerateStream> StartGenerate(const v1::GenerateRequest& request, GenerateStream::Events events);
+  // Blocks until the stream has ended.  `on_message` runs on another thread, but never after Generate has returned.
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        std::function<void(const v1::GenerateResponse&)> on_message);
+
+  absl::Status Abort(const std::string& request_id);
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
+  absl::StatusOr<v1::GetModelInfoResponse> GetModelInfo(const std::string& model = "");
+  absl::StatusOr<v1::GetLoadResponse> GetLoad();
+
+  // The health service's answer: `service` "" = the server is alive, "readiness" = the model can answer.
+  absl::StatusOr<bool> IsServing(const std::string& service);
+
+  const std::string& address() const { return address_; }
+  const ClientOptions& options() const { return options_; }
+  // For what this class does not wrap.
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+ private:
+  Client(std::string address, ClientOptions options, std::shared_ptr<grpc::Channel> channel);
+
+  const std::string address_;
+  const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::InferenceService::Stub> stub_;
+  const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,114 @@
+#include "clients/cpp/client_error.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kDetailsUrl[] = "type.googleapis.com/google.rpc.Status";
+constexpr char kUnreachable[] = "UNREACHABLE";
+
+struct Advice {
+  const char* reason;
+  const char* text;
+};
+constexpr Advice kAdvice[] = {
+    {kUnreachable,
+     "is the server running? start it with: switchyard-server --model=DIR (or give its address: --server=HOST:PORT)"},
+    {"NO_TOKENIZER", "send --token_ids=1,2,3, or start the server with --tokenizer=FILE"},
+    {"NO_CHAT_TEMPLATE", "send --text instead, or start the server with --chat_template=FILE"},
+    {"MODEL_NOT_FOUND", "`switchyard status` names the served model; without --model requests go to it"},
+    {"MODEL_LOADING", "wait for it with: switchyard status --wait=60"},
+    {"WORKER_LOST",
+     "send the request again once `switchyard status --wait=60` says ready; with the same --seed the text is the same"},
+    {"DRAINING", "the server is being stopped; use another one"},
+    {"QUEUE_FULL", "the server is busy; send fewer requests at once"},
+    {"TOO_MANY_STREAMS", "the server has too many open requests; lower --concurrency"},
+    {"PROMPT_TOO_LONG", "shorten the prompt or lower --max_tokens; `switchyard status` shows the context"},
+    {"REQUEST_EXISTS", "give another --request_id, or none: the server then draws one"},
+    {"REQUEST_NOT_FOUND", "it has ended, or never was"},
+    {"DEADLINE", "raise --timeout or lower --max_tokens"},
+    {"SLOW_READER", "read the stream faster (is the output blocked?)"},
+};
+
+absl::string_view AdviceFor(absl::string_view reason) {
+  for (const Advice& advice : kAdvice) {
+    if (reason == advice.reason) return advice.text;
+  }
+  return "";
+}
+
+// The library's own errors have no details: they are about the connection, a deadline or a cancellation.
+std::string ReasonWithoutDetails(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+      return kUnreachable;
+    case absl::StatusCode::kDeadlineExceeded:
+      return "DEADLINE";
+    case absl::StatusCode::kInvalidArgument:
+      return "BAD_INPUT";
+    default:
+      return absl::StatusCodeToString(code);
+  }
+}
+
+}  // namespace
+
+absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view address) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  std::string message = status.error_message();
+  if (status.error_details().empty()) {
+    if (code == absl::StatusCode::kUnavailable) message = absl::StrCat("cannot reach ", address, ": ", message);
+    if (code == absl::StatusCode::kDeadlineExceeded)
+      message = absl::StrCat("no answer from ", address, " within the time limit");
+    if (code == absl::StatusCode::kCancelled) message = "cancelled";
+    if (code == absl::StatusCode::kUnimplemented) {
+      message = absl::StrCat(address, " does not speak switchyard.v1.InferenceService: ", message);
+    }
+    if (message.empty()) message = absl::StrCat(address, " gave no reason");
+  }
+  absl::Status out(code, message);
+  if (!status.error_details().empty()) out.SetPayload(kDetailsUrl, absl::Cord(status.error_details()));
+  return out;
+}
+
+absl::Status ClientError(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
+  absl::Status status(code, message);
+  status.SetPayload("switchyard/client_reason", absl::Cord(reason));
+  return status;
+}
+
+ErrorDescription Describe(const absl::Status& status) {
+  ErrorDescription out;
+  out.code = absl::StatusCodeToString(status.code());
+  out.message = std::string(status.message());
+  if (const auto payload = status.GetPayload(kDetailsUrl)) {
+    const ErrorView view =
+        ViewError(grpc::Status(static_cast<grpc::StatusCode>(status.code()), out.message, std::string(*payload)));
+    out.reason = view.reason;
+    out.retry_after = view.retry_after;
+    out.metadata.insert(view.details.metadata().begin(), view.details.metadata().end());
+  } else if (const auto reason = status.GetPayload("switchyard/client_reason")) {
+    out.reason = std::string(*reason);
+  }
+  if (out.reason.empty()) out.reason = ReasonWithoutDetails(status.code());
+  out.advice = std::string(AdviceFor(out.reason));
+  return out;
+}
+
+std::string Explain(const absl::Status& status) {
+  const ErrorDescription error = Describe(status);
+  std::string text = error.message;
+  if (error.reason != error.code && error.reason != "BAD_INPUT" && error.reason != kUnreachable) {
+    absl::StrAppend(&text, " [", error.code, " ", error.reason, "]");
+  }
+  if (error.retry_after > absl::ZeroDuration())
+    absl::StrAppend(&text, "\n  try again in ", absl::FormatDuration(error.retry_after));
+  if (!error.advice.empty()) absl::StrAppend(&text, "\n  ", error.advice);
+  return text;
+}
+
+}  // namespace switchyard

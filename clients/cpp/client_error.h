@@ -1,0 +1,38 @@
+// What went wrong with a call, for a person and for a program.
+//
+// A call's absl::Status has the server's code and message and carries the server's details (ErrorInfo, RetryInfo) as a
+// payload.  Describe() takes it apart; Explain() is the text that a terminal shows.  All functions are pure.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "grpcpp/support/status.h"
+
+namespace switchyard {
+
+// `address` is named in the message when the fault is the connection's.  OK stays OK.
+absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view address);
+
+// An error of the client's own making (no server was asked) with a reason that programs can switch on.
+absl::Status ClientError(absl::StatusCode code, absl::string_view reason, absl::string_view message);
+
+struct ErrorDescription {
+  std::string code;  // "UNAVAILABLE"
+  std::string
+      reason;  // "WORKER_LOST": an ErrorReason of inference.proto, or UNREACHABLE, CANCELLED, BAD_INPUT; never empty
+  std::string message;                                // what, where, limit, actual
+  std::string advice;                                 // what to do next; "" when there is nothing to add
+  absl::Duration retry_after = absl::ZeroDuration();  // zero: the server gave no advice
+  std::map<std::string, std::string> metadata;        // the server's: field, limit, actual, requestId ...
+};
+// REQUIRES: !status.ok()
+ErrorDescription Describe(const absl::Status& status);
+
+// "1024 requests wait, limit 1024 [RESOURCE_EXHAUSTED QUEUE_FULL]\n  try again in 500ms\n  the server is busy; ..."
+std::string Explain(const absl::Status& status);
+
+}  // namespace switchyard
