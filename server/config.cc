@@ -1,10 +1,10 @@
 #include "server/config.h"
 
+#include <arpa/inet.h>
 #include <sys/stat.h>
 
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -44,7 +44,9 @@ class Problems {
 }  // namespace
 
 bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
+  in_addr address;  // a name such as 127.example.org is none
+  const bool v4 = inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
+  return v4 || host == "localhost" || host == "::1" || host == "[::1]";
 }
 
 absl::Status ServerConfig::Finish() {

@@ -94,8 +94,9 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   return absl::OkStatus();
 }
 
-absl::Status CheckTokenIds(const google::protobuf::RepeatedField<int32_t>& ids, const char* field, int32_t vocab) {
-  for (int i = 0; i < ids.size(); ++i) {
+template <class Ids>
+absl::Status CheckTokenIds(const Ids& ids, const char* field, int32_t vocab) {
+  for (int i = 0; i < static_cast<int>(ids.size()); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab) {
       return BadField(absl::StrCat(field, "[", i, "]"), absl::StrCat(ids[i], " outside [0, ", vocab, ")"),
                       absl::StrCat("[0, ", vocab, ")"), absl::StrCat(ids[i]));
@@ -191,6 +192,8 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
                         {0.0, double(limits.max_logprobs)}));
   RETURN_IF_ERROR(ConvertStops(message, args, out.get()));
   ASSIGN_OR_RETURN(out->prompt, ConvertPrompt(message, args));
+  // A tokenizer may know more tokens than the model has rows for.
+  RETURN_IF_ERROR(CheckTokenIds(out->prompt, "prompt", args.model->vocab_size));
   if (out->prompt.empty()) return BadField("prompt", "is empty: at least one token is needed", "1", "0");
   RETURN_IF_ERROR(ConvertLengths(message, args, out.get()));
   return out;

@@ -1,5 +1,6 @@
 #include "server/convert_messages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,9 +16,16 @@ using nlohmann::ordered_json;
 constexpr int kMaxMessages = 4096;
 constexpr int kMaxTools = 512;
 constexpr int kMaxJsonDepth = 64;
+constexpr int kMaxJsonKeys = 2048;  // of one text: ordered_json looks keys up one by one
 
-// Nesting of a JSON text, before it is parsed (nlohmann's parser is iterative, but what walks the result is not).
-bool TooDeep(const std::string& text) {
+struct JsonShape {
+  int depth = 0;  // the deepest nesting
+  int keys = 0;
+};
+
+// Of a JSON text, before it is parsed (nlohmann's parser is iterative, but what walks the result is not).
+JsonShape MeasureJson(const std::string& text) {
+  JsonShape shape;
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -27,18 +35,27 @@ bool TooDeep(const std::string& text) {
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
-    } else if ((c == '{' || c == '[') && ++depth > kMaxJsonDepth) {
-      return true;
+    } else if (c == '{' || c == '[') {
+      shape.depth = std::max(shape.depth, ++depth);
     } else if (c == '}' || c == ']') {
       --depth;
+    } else if (c == ':') {
+      ++shape.keys;
     }
   }
-  return false;
+  return shape;
 }
 
 absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::string& text) {
-  if (TooDeep(text))
-    return BadField(field, absl::StrCat("nested deeper than ", kMaxJsonDepth), absl::StrCat(kMaxJsonDepth), "deeper");
+  const JsonShape shape = MeasureJson(text);
+  if (shape.depth > kMaxJsonDepth) {
+    return BadField(field, absl::StrCat("nested ", shape.depth, " deep, limit ", kMaxJsonDepth),
+                    absl::StrCat(kMaxJsonDepth), absl::StrCat(shape.depth));
+  }
+  if (shape.keys > kMaxJsonKeys) {
+    return BadField(field, absl::StrCat(shape.keys, " keys, limit ", kMaxJsonKeys), absl::StrCat(kMaxJsonKeys),
+                    absl::StrCat(shape.keys));
+  }
   ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value.is_object())
     return BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));

@@ -56,14 +56,17 @@ void EngineLoop::Stop() {
 void EngineLoop::Drain(absl::Duration timeout, std::function<void()> done) {
   Post([this, timeout, done = std::move(done)]() mutable {
     draining_ = true;
+    hooks_.on_ready(false);
     drain_deadline_ = MonotonicNow() + timeout;
     drained_ = std::move(done);
   });
 }
 
-void EngineLoop::Post(Command command) {
+bool EngineLoop::Post(Command command) {
   absl::MutexLock lock(&mu_);
+  if (stopped_) return false;
   inbox_.push_back(std::move(command));
+  return true;
 }
 
 void EngineLoop::Run() {
@@ -74,7 +77,7 @@ void EngineLoop::Run() {
       absl::MutexLock lock(&mu_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !inbox_.empty(); };
       mu_.AwaitWithTimeout(absl::Condition(&wanted), deadline - MonotonicNow());
-      if (stopping_) return;
+      if (stopping_) break;
       commands.swap(inbox_);
     }
     for (Command& command : commands) command();
@@ -85,11 +88,27 @@ void EngineLoop::Run() {
     PlanAll(now, &events);
     Publish(std::move(events), now);
   }
+  RunLast();
+}
+
+// Answers everybody who still waits: who posted something, and the live requests.
+void EngineLoop::RunLast() {
+  draining_ = true;
+  std::vector<Command> commands;
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    commands.swap(inbox_);
+  }
+  for (Command& command : commands) command();
+  EndAll(Stopping());
+  if (drained_) std::exchange(drained_, nullptr)();
 }
 
 void EngineLoop::Tick(absl::Time now) {
   next_tick_ = now + kTick;
   group_.Tick(now);
+  if (hooks_.on_tick) hooks_.on_tick(now);
   EndSlowReaders(now);
   if (scheduler_ && group_.state() != WorkerGroup::State::kReady && now - down_since_ > kRestartBudget &&
       !live_.empty()) {
@@ -98,12 +117,7 @@ void EngineLoop::Tick(absl::Time now) {
     Publish(std::move(events), now);
   }
   if (draining_ && drained_ && (live_.empty() || now > drain_deadline_)) {
-    std::vector<uint64_t> rest;
-    for (const auto& [handle, live] : live_) rest.push_back(handle);
-    for (uint64_t handle : rest) {
-      HandleCancel(handle,
-                   MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one"));
-    }
+    EndAll(Stopping());
     std::exchange(drained_, nullptr)();
   }
   UpdateSnapshot();
@@ -157,7 +171,7 @@ void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, cons
   scheduler_->StartGroup(shape, now, &events);
   PublishModel(world, first);
   UpdateSnapshot();
-  hooks_.on_ready(true);
+  hooks_.on_ready(!draining_);
   Publish(std::move(events), now);
 }
 

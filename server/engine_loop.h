@@ -53,6 +53,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
     std::function<void(bool ready)> on_ready;                     // readiness turned
     std::function<void(int local_index, int64_t pid)> on_fenced;  // kill this local worker
     std::function<void(const std::string& token)> on_epoch;       // open the rendezvous store
+    std::function<void(absl::Time now)> on_tick;                  // every 50 ms or so: what waits for a time limit
   };
 
   // All borrowed; they outlive the loop.
@@ -63,6 +64,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   // No new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (those
   // that remain then end with UNAVAILABLE, DRAINING).
   void Drain(absl::Duration timeout, std::function<void()> done);
+  // Ends the requests that remain (UNAVAILABLE, DRAINING) and the thread; whatever comes later is refused alike.
   void Stop();
 
   // Names a submission; never reused.
@@ -103,8 +105,10 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   };
 
   // engine_loop.cc: the thread
-  void Post(Command command);
+  // False: the loop has ended, nothing will run.
+  bool Post(Command command);
   void Run();
+  void RunLast();
   void Tick(absl::Time now);
   void PlanAll(absl::Time now, std::vector<Event>* events);
   void UpdateSnapshot();
@@ -122,6 +126,8 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   absl::Status Admit(const InferenceRequest& request) const;
   absl::Status Refusal(const absl::Status& status) const;
   void EndSlowReaders(absl::Time now);
+  void EndAll(const absl::Status& status);
+  static absl::Status Stopping();
   void Publish(std::vector<Event> events, absl::Time now);
   void PublishOne(Event event, absl::Time now, std::vector<Event>* more);
   void PublishToken(LiveRequest* live, int choice, TokenEvent token, absl::Time now, std::vector<Event>* more);
@@ -154,6 +160,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   mutable absl::Mutex mu_;
   std::vector<Command> inbox_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mu_);
   LoadSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;

@@ -30,9 +30,10 @@ bool IsClean(FinishReason reason) {
 
 void EngineLoop::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request,
                         std::shared_ptr<TokenStream> stream) {
-  Post([this, handle, request = std::move(request), stream = std::move(stream)]() mutable {
+  const bool posted = Post([this, handle, request = std::move(request), stream]() mutable {
     HandleSubmit(handle, std::move(request), std::move(stream));
   });
+  if (!posted) stream->Close(Stopping());
 }
 
 void EngineLoop::Cancel(uint64_t handle, absl::Status status) {
@@ -40,7 +41,7 @@ void EngineLoop::Cancel(uint64_t handle, absl::Status status) {
 }
 
 void EngineLoop::Abort(std::string request_id, std::function<void(bool)> done) {
-  Post([this, request_id = std::move(request_id), done = std::move(done)] {
+  const bool posted = Post([this, request_id = std::move(request_id), done] {
     const auto it = by_request_id_.find(request_id);
     if (it == by_request_id_.end()) return done(false);
     const absl::Time now = MonotonicNow();
@@ -49,11 +50,11 @@ void EngineLoop::Abort(std::string request_id, std::function<void(bool)> done) {
     Publish(std::move(events), now);
     done(true);
   });
+  if (!posted) done(false);
 }
 
 absl::Status EngineLoop::Admit(const InferenceRequest& request) const {
-  if (draining_)
-    return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
+  if (draining_) return Stopping();
   if (group_.state() != WorkerGroup::State::kReady) {
     const bool loading = !scheduler_;
     return WithRetry(MakeError(absl::StatusCode::kUnavailable, loading ? v1::MODEL_LOADING : v1::WORKER_LOST,
@@ -134,6 +135,16 @@ void EngineLoop::EndSlowReaders(absl::Time now) {
                                                 absl::FormatDuration(config_->slow_client_timeout)),
                                    {{"limit", absl::FormatDuration(config_->slow_client_timeout)}}));
   }
+}
+
+void EngineLoop::EndAll(const absl::Status& status) {
+  std::vector<uint64_t> rest;
+  for (const auto& [handle, live] : live_) rest.push_back(handle);
+  for (uint64_t handle : rest) HandleCancel(handle, status);
+}
+
+absl::Status EngineLoop::Stopping() {
+  return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
 }
 
 void EngineLoop::Publish(std::vector<Event> events, absl::Time now) {

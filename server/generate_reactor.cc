@@ -73,7 +73,10 @@ void GenerateReactor::Pump() {
     // gRPC's actions only start something, so they may be called under the lock; this keeps a write from following
     // Finish.
     absl::MutexLock lock(&mu_);
-    if (writing_ || finished_) return;
+    if (finished_) return;
+    // An error does not wait for a write that a slow reader holds up: it was what ended the request.
+    const bool failed = stream_->Finished(&end) && !end.ok();
+    if (writing_ && !failed) return;
     if (std::optional<OutputChunk> chunk = stream_->Pop(MonotonicNow())) {
       v1::GenerateResponse message = ToProto(*std::move(chunk), *desk_->text);
       if (std::exchange(first_, false)) {

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/clock.h"
 
 namespace switchyard {
 namespace {
@@ -68,7 +69,7 @@ absl::Status LocalFleet::Spawn(int index) {
     _exit(127);
   }
   children_[index].pid = pid;
-  children_[index].started = absl::Now();
+  children_[index].started = MonotonicNow();
   LogInfo("started worker ", index, ", pid ", pid);
   return absl::OkStatus();
 }
@@ -77,7 +78,7 @@ void LocalFleet::Reap() {
   std::vector<std::string> fatal;
   {
     absl::MutexLock lock(&mu_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     for (int index = 0; index < static_cast<int>(children_.size()); ++index) {
       Child& child = children_[index];
       int status = 0;

@@ -79,6 +79,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   }
   RETURN_IF_ERROR(server->Listen());
   RETURN_IF_ERROR(server->StartWorkers());
+  server->engine_->Start();  // last: its thread uses all of the above
   return server;
 }
 
@@ -90,6 +91,7 @@ absl::Status Server::Listen() {
     if (self->fleet_) self->fleet_->Kill(index, pid);
   };
   hooks.on_epoch = [self](const std::string& token) { self->store_.Open(token); };
+  hooks.on_tick = [self](absl::Time now) { self->store_.Sweep(now); };
   engine_ = std::make_unique<EngineLoop>(&config_, text_.get(), metrics_.get(), std::move(hooks));
   pool_ = std::make_unique<FrontPool>(2, static_cast<size_t>(config_.max_streams) * 2);
   desk_.config = &config_;
@@ -117,7 +119,6 @@ absl::Status Server::Listen() {
   }
   grpc_->GetHealthCheckService()->SetServingStatus("", true);
   SetReady(false);
-  engine_->Start();
   LogInfo("gRPC on ", config_.host, ":", port_,
           metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", config_.host, ":", metrics_port_, "/metrics") : "");
   return absl::OkStatus();
@@ -169,14 +170,16 @@ std::string Server::failure() const {
 
 void Server::Drain() {
   SetReady(false);
-  absl::Notification done;
-  engine_->Drain(config_.drain_timeout, [&done] { done.Notify(); });
-  done.WaitForNotificationWithTimeout(config_.drain_timeout + absl::Seconds(5));
+  // Shared with the engine, which may call later than we wait.
+  auto done = std::make_shared<absl::Notification>();
+  engine_->Drain(config_.drain_timeout, [done] { done->Notify(); });
+  done->WaitForNotificationWithTimeout(config_.drain_timeout + absl::Seconds(5));
 }
 
 void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (fleet_) fleet_->Stop(absl::Seconds(2));
+  store_.Open("");  // whoever waits in it is answered, else Shutdown would wait for them
   // Streams that remain are cancelled: their reactors see OnCancel.
   if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   if (engine_) engine_->Stop();

@@ -51,7 +51,10 @@ void TokenStream::Close(absl::Status status) {
     if (closed_) return;
     closed_ = true;
     end_ = std::move(status);
-    if (!end_.ok()) chunks_.clear();
+    if (!end_.ok()) {
+      chunks_.clear();
+      waiting_since_ = absl::InfiniteFuture();
+    }
   }
   Notify();
 }

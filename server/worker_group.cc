@@ -61,7 +61,8 @@ absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
     }
   }
   if (static_cast<int>(members_.size()) >= options_.world) {
-    return absl::FailedPreconditionError(absl::StrCat("all ", options_.world, " seats of the group are taken"));
+    // Not final: the one whose link broke may come back before the old link is known to be gone.
+    return absl::ResourceExhaustedError(absl::StrCat("all ", options_.world, " seats of the group are taken"));
   }
   return absl::OkStatus();
 }
@@ -153,7 +154,6 @@ void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl:
   }
   SY_CHECK(first != nullptr);
   state_ = State::kReady;
-  failed_tries_ = 0;
   LogInfo("group ready: epoch ", epoch_, ", ", options_.world, " workers, ", blocks, " KV blocks each");
   listener_->OnGroupUp(epoch_, options_.world, blocks, *first);
 }
@@ -212,6 +212,7 @@ void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, RankResult re
         return Break(absl::StrCat("the ranks launched different collectives in step ", done.step), now);
       }
     }
+    failed_tries_ = 0;  // not before: a group that forms well may fault at its first step, again and again
     listener_->OnStepDone(done);
   }
 }

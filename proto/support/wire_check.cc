@@ -106,7 +106,23 @@ class Walker {
       const int64_t bad = FindInvalidUtf8(bytes_.substr(pos_, inner_end - pos_));
       if (bad >= 0) return FaultAt(pos_ + static_cast<size_t>(bad), absl::StrCat(field->name(), " is not UTF-8"));
     }
+    if (field != nullptr && field->is_packable()) return Packed(*field, at, inner_end);
     pos_ = inner_end;
+    return absl::OkStatus();
+  }
+
+  absl::Status Packed(const FieldDescriptor& field, size_t at, size_t end) {
+    const int wire = WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
+    uint64_t value = 0;
+    if (wire == 0) {
+      while (pos_ < end) RETURN_IF_ERROR(Varint(end, &value));
+      return absl::OkStatus();
+    }
+    const size_t size = wire == 1 ? 8 : 4;
+    if ((end - pos_) % size != 0) {
+      return FaultAt(at, absl::StrCat(field.name(), ": ", end - pos_, " packed bytes are no multiple of ", size));
+    }
+    pos_ = end;
     return absl::OkStatus();
   }
 

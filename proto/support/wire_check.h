@@ -2,8 +2,9 @@
 //
 // Protobuf's own parser only says "no", and takes a field with a wrong wire type for an unknown one.  This walk over
 // the wire format finds the first fault: a truncated or overlong varint, a length that passes the end, a wire type that
-// the field does not have, text that is not UTF-8, nesting deeper than kMaxDepth, groups (proto3 has none), a second
-// occurrence of a singular field.  It allocates nothing that grows with the input and does not recurse past kMaxDepth.
+// the field does not have, text that is not UTF-8, nesting deeper than kMaxMessageDepth, groups (proto3 has none), a
+// second occurrence of a singular field.  It allocates nothing that grows with the input and does not recurse past
+// kMaxMessageDepth.
 #pragma once
 
 #include "absl/status/status.h"
