@@ -77,7 +77,7 @@ void ConfigReader::Problem(absl::string_view key, absl::string_view text) { prob
 
 void ConfigReader::Missing(absl::string_view key) {
   const std::string near = NearestUnknown(key);
-  Problem(key, near.empty() ? "missing" : absl::StrCat("missing; did you mean it by \"", near, "\"?"));
+  Problem(key, near.empty() ? "missing" : absl::StrCat("missing; is it misspelled as \"", near, "\"?"));
 }
 
 int64_t ConfigReader::Int(absl::string_view key, std::optional<int64_t> default_value, IntRange range) {

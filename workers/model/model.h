@@ -72,7 +72,8 @@ struct LayerRange {
 
 class Model {
  public:
-  // Takes the weights.  max_positions: of the RoPE table, usually the served context.
+  // Takes the weights.  max_positions: of the RoPE table, the served context; longrope takes its long factors when that
+  // exceeds the positions of its training, and keeps to them.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config, DType dtype, ModelWeights weights,
                                                        int64_t max_positions);
 

@@ -32,7 +32,7 @@ int OpenBeneath(int root_fd, const std::string& name) {
   return openat(root_fd, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
 }
 
-// The Hugging Face cache: <root>/snapshots/<revision>.  Returns how many trailing components of `path` lie below the root.
+// The Hugging Face cache: <root>/snapshots/<revision>.
 bool IsCacheSnapshot(const std::string& real_path) {
   const std::vector<std::string> parts = absl::StrSplit(real_path, '/');
   return parts.size() >= 3 && parts[parts.size() - 2] == "snapshots";

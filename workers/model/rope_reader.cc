@@ -39,7 +39,7 @@ void ReadYarn(ConfigReader& scaling, RopeConfig* rope) {
   rope->mscale_all_dim = scaling.Number("mscale_all_dim", 0.0, 0, kHuge);
 }
 
-void ReadLongRope(ConfigReader& scaling, const ModelConfig& config, RopeConfig* rope) {
+void ReadLongRope(ConfigReader& scaling, RopeConfig* rope) {
   rope->short_factor = scaling.Numbers("short_factor");
   rope->long_factor = scaling.Numbers("long_factor");
   for (const auto& [key, factors] : {std::make_pair("short_factor", &rope->short_factor),
@@ -51,7 +51,6 @@ void ReadLongRope(ConfigReader& scaling, const ModelConfig& config, RopeConfig* 
       scaling.Problem(key, "expected positive numbers");
     }
   }
-  rope->use_long_factors = static_cast<double>(config.context) > rope->original_max_positions;
 }
 
 void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config, double original_max, RopeConfig* rope) {
@@ -76,7 +75,7 @@ void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config,
     }
   }
   if (rope->kind == RopeKind::kYarn) ReadYarn(scaling, rope);
-  if (rope->kind == RopeKind::kLongRope) ReadLongRope(scaling, config, rope);
+  if (rope->kind == RopeKind::kLongRope) ReadLongRope(scaling, rope);
   if (rope->kind == RopeKind::kLlama3) {
     rope->low_freq_factor = scaling.Number("low_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
     rope->high_freq_factor = scaling.Number("high_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);

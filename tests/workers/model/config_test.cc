@@ -187,7 +187,7 @@ TEST(ConfigTest, NearestKeyIsNamed) {
   nlohmann::json config = Qwen3();
   config.erase("num_experts_per_tok");
   config["num_expert_per_tok"] = 2;
-  EXPECT_THAT(Error(config), HasSubstr("num_experts_per_tok: missing; did you mean it by \"num_expert_per_tok\"?"));
+  EXPECT_THAT(Error(config), HasSubstr("num_experts_per_tok: missing; is it misspelled as \"num_expert_per_tok\"?"));
   config = Qwen3();
   config.erase("norm_topk_prob");
   config["norm_top_prob"] = true;

@@ -146,10 +146,17 @@ TEST(LoaderTest, ARankHoldsItsExpertsAndReadsNoOthers) {
   for (const bool fused : {false, true}) {
     int64_t all_bytes = 0, one_bytes = 0;
     LoadOptions all = AllExperts();
-    all.progress = [&](int64_t, int64_t total) { return all_bytes = total, true; };
+    all.progress = [&](int64_t, int64_t total) {
+      all_bytes = total;
+      return true;
+    };
     LoadOptions one = AllExperts();
     one.residents = {2};
-    one.progress = [&](int64_t done, int64_t total) { return EXPECT_LE(done, total), one_bytes = total, true; };
+    one.progress = [&](int64_t done, int64_t total) {
+      EXPECT_LE(done, total);
+      one_bytes = total;
+      return true;
+    };
     ASSERT_TRUE(Load(SmallTensors("F32", fused), std::move(all), SmallConfig()).ok());
     const auto weights = Load(SmallTensors("F32", fused), std::move(one), SmallConfig());
     ASSERT_TRUE(weights.ok()) << weights.status();

@@ -25,6 +25,16 @@ class ModelRunnerTest : public ::testing::Test {
     step.step = ++step_;
     return group_.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
   }
+  static RankPlan Items(std::vector<StepItem> items) {
+    RankPlan plan;
+    plan.items = std::move(items);
+    return plan;
+  }
+  static RankPlan Free(SlotId slot) {
+    RankPlan plan;
+    plan.freed_slots = {slot};
+    return plan;
+  }
   // An item that prefills all of `tokens` and samples greedily.
   static StepItem Prefill(SlotId slot, const std::vector<int32_t>& tokens, std::vector<BlockId> blocks) {
     StepItem item;
@@ -59,7 +69,7 @@ class ModelRunnerTest : public ::testing::Test {
 
 TEST_F(ModelRunnerTest, WhatAStepSampledStaysInTheSlot) {
   const GreedyGolden& golden = fixture_.greedy[2];  // 7 tokens
-  auto result = Execute({.items = {Prefill(1, golden.prompt, {5, 2})}});
+  auto result = Execute(Items({Prefill(1, golden.prompt, {5, 2})}));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->items[0].tokens[0], golden.tokens[0]);
   EXPECT_EQ(result->rows, 7);
@@ -67,7 +77,7 @@ TEST_F(ModelRunnerTest, WhatAStepSampledStaysInTheSlot) {
   for (int i = 0; i < 6; ++i) {
     std::vector<BlockId> blocks;
     if ((7 + i) % 4 == 0) blocks.push_back(10 + i);
-    result = Execute({.items = {Decode(1, 7 + i, blocks)}});
+    result = Execute(Items({Decode(1, 7 + i, blocks)}));
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->items[0].tokens[0], golden.tokens[i + 1]);
   }
@@ -75,12 +85,14 @@ TEST_F(ModelRunnerTest, WhatAStepSampledStaysInTheSlot) {
 
 TEST_F(ModelRunnerTest, CopiedBlocksAndACachedPrefixGiveTheSameTokens) {
   const GreedyGolden& golden = fixture_.greedy[4];  // 15 tokens
-  ASSERT_TRUE(Execute({.items = {Prefill(0, golden.prompt, {0, 1, 2, 3})}}).ok());
+  ASSERT_TRUE(Execute(Items({Prefill(0, golden.prompt, {0, 1, 2, 3})})).ok());
   // Another sequence of the same prompt reuses blocks 0 and 1 and a copy of block 2: 12 positions are there already.
   StepItem item = Prefill(1, golden.prompt, {0, 1, 9, 4});
   item.start_pos = 12;
   item.num_query = 3;
-  const auto result = Execute({.copies = {{2, 9}}, .items = {item}});
+  RankPlan plan = Items({item});
+  plan.copies = {{2, 9}};
+  const auto result = Execute(plan);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->items[0].tokens[0], golden.tokens[0]);
 }
@@ -91,7 +103,7 @@ TEST_F(ModelRunnerTest, PreemptedSequencesGoOnFromWhatTheyEmitted) {
   tokens.insert(tokens.end(), golden.tokens.begin(), golden.tokens.begin() + 20);
   StepItem item = Prefill(2, tokens, {7, 6, 5, 4, 3, 2, 1});
   item.init->num_prompt_tokens = static_cast<int32_t>(golden.prompt.size());
-  const auto result = Execute({.items = {item}});
+  const auto result = Execute(Items({item}));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->items[0].tokens[0], golden.tokens[20]);
 }
@@ -110,7 +122,7 @@ TEST_F(ModelRunnerTest, Logprobs) {
   second.num_query = num_tokens - 4;
   std::vector<PositionLogprobs> found;
   for (const StepItem& item : {first, second}) {
-    const auto result = Execute({.items = {item}});
+    const auto result = Execute(Items({item}));
     ASSERT_TRUE(result.ok()) << result.status();
     for (const PositionLogprobs& logprobs : result->items[0].prompt_logprobs) found.push_back(logprobs);
     if (item.sample) {
@@ -133,37 +145,41 @@ TEST_F(ModelRunnerTest, Logprobs) {
 
 TEST_F(ModelRunnerTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
   const std::vector<int32_t> tokens = {1, 2, 3};
-  ExpectRefused({.items = {Decode(0, 0, {0})}}, "slot 0: is empty and the item has no init");
-  ExpectRefused({.items = {Prefill(4, tokens, {0})}}, "slot 4: outside [0, 4)");
-  ExpectRefused({.items = {Prefill(-1, tokens, {0})}}, "slot -1: outside [0, 4)");
-  ExpectRefused({.freed_slots = {9}}, "slot 9: freed, but outside [0, 4)");
-  ExpectRefused({.items = {Prefill(0, tokens, {0}), Prefill(0, tokens, {1})}}, "slot 0: two items in one step");
-  ExpectRefused({.items = {Prefill(0, {1, 999}, {0})}}, "slot 0: token 999 is outside [0, 256)");
-  ExpectRefused({.items = {Prefill(0, {}, {0})}}, "slot 0: 0 tokens, expected [1, 640]");
-  ExpectRefused({.items = {Prefill(0, tokens, {})}}, "slot 0: 0 blocks of 4 for 3 positions");
-  ExpectRefused({.items = {Prefill(0, tokens, {1 << 20})}}, "slot 0: block 1048576 is outside [0, ");
+  ExpectRefused(Items({Decode(0, 0, {0})}), "slot 0: is empty and the item has no init");
+  ExpectRefused(Items({Prefill(4, tokens, {0})}), "slot 4: outside [0, 4)");
+  ExpectRefused(Items({Prefill(-1, tokens, {0})}), "slot -1: outside [0, 4)");
+  ExpectRefused(Free(9), "slot 9: freed, but outside [0, 4)");
+  ExpectRefused(Items({Prefill(0, tokens, {0}), Prefill(0, tokens, {1})}), "slot 0: two items in one step");
+  ExpectRefused(Items({Prefill(0, {1, 999}, {0})}), "slot 0: token 999 is outside [0, 256)");
+  ExpectRefused(Items({Prefill(0, {}, {0})}), "slot 0: 0 tokens, expected [1, 640]");
+  ExpectRefused(Items({Prefill(0, tokens, {})}), "slot 0: 0 blocks of 4 for 3 positions");
+  ExpectRefused(Items({Prefill(0, tokens, {1 << 20})}), "slot 0: block 1048576 is outside [0, ");
   StepItem bad = Prefill(0, tokens, {0});
   bad.num_query = 4;
-  ExpectRefused({.items = {bad}}, "slot 0: queries [0,4) of 3 tokens");
+  ExpectRefused(Items({bad}), "slot 0: queries [0,4) of 3 tokens");
   bad.num_query = 2;
-  ExpectRefused({.items = {bad}}, "slot 0: samples behind position 2 of 3 tokens");
+  ExpectRefused(Items({bad}), "slot 0: samples behind position 2 of 3 tokens");
   bad.num_query = 0;
-  ExpectRefused({.items = {bad}}, "slot 0: queries [0,0) of 3 tokens");
+  ExpectRefused(Items({bad}), "slot 0: queries [0,0) of 3 tokens");
   bad = Prefill(0, tokens, {0});
   bad.init->num_prompt_tokens = 4;
-  ExpectRefused({.items = {bad}}, "slot 0: num_prompt_tokens 4 of 3 tokens");
+  ExpectRefused(Items({bad}), "slot 0: num_prompt_tokens 4 of 3 tokens");
   bad = Prefill(0, tokens, {0});
   bad.draft_tokens = {1};
-  ExpectRefused({.items = {bad}}, "draft tokens", absl::StatusCode::kUnimplemented);
-  ASSERT_TRUE(Execute({.items = {Prefill(0, tokens, {0})}}).ok());
-  ExpectRefused({.items = {Decode(0, 5)}}, "slot 0: start_pos 5, computed 3");
-  ASSERT_TRUE(Execute({.items = {Decode(0, 3)}}).ok());
-  ExpectRefused({.items = {Decode(0, 4)}}, "slot 0: 1 blocks of 4 for 5 positions");
-  ExpectRefused({.freed_slots = {0}, .items = {Decode(0, 4, {1})}}, "slot 0: is empty and the item has no init");
-  EXPECT_TRUE(Execute({.items = {Decode(0, 4, {1})}}).ok());  // all those refusals left the slot alone
-  EXPECT_TRUE(Execute({.freed_slots = {0}}).ok());
+  ExpectRefused(Items({bad}), "draft tokens", absl::StatusCode::kUnimplemented);
+  ASSERT_TRUE(Execute(Items({Prefill(0, tokens, {0})})).ok());
+  ExpectRefused(Items({Decode(0, 5)}), "slot 0: start_pos 5, computed 3");
+  ASSERT_TRUE(Execute(Items({Decode(0, 3)})).ok());
+  ExpectRefused(Items({Decode(0, 4)}), "slot 0: 1 blocks of 4 for 5 positions");
+  RankPlan freed = Items({Decode(0, 4, {1})});
+  freed.freed_slots = {0};
+  ExpectRefused(freed, "slot 0: is empty and the item has no init");
+  EXPECT_TRUE(Execute(Items({Decode(0, 4, {1})})).ok());  // all those refusals left the slot alone
+  EXPECT_TRUE(Execute(Free(0)).ok());
   EXPECT_FALSE(group_.runner(0).slots().slot(0).in_use);
-  EXPECT_EQ(Execute({.copies = {{0, 1 << 20}}}).status().code(), absl::StatusCode::kInvalidArgument);
+  RankPlan copies;
+  copies.copies = {{0, 1 << 20}};
+  EXPECT_EQ(Execute(copies).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
@@ -171,6 +187,27 @@ TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->rows, 0);
   EXPECT_TRUE(result->items.empty());
+}
+
+// A sequence whose logits are no numbers ends; the step, the others and plans already on their way go on.
+TEST_F(ModelRunnerTest, BrokenSequencesAreAnsweredNotRun) {
+  RankGroup broken(fixture_.dir, {.dtype = DType::kF32, .block_size = 4, .batch = 4, .edit = [](ModelConfig* c) {
+                                    c->rope = {.kind = RopeKind::kYarn, .rotary_dim = c->head_dim, .factor = 2,
+                                               .original_max_positions = 320, .attention_factor = 1e38};
+                                  }});
+  const auto execute = [&](RankPlan plan) {
+    StepPlan step;
+    return broken.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
+  };
+  auto result = execute(Items({Prefill(0, {1, 2, 3}, {0})}));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->items[0].status, ItemStatus::kNonFinite);
+  EXPECT_TRUE(result->items[0].tokens.empty());
+  result = execute(Items({Decode(0, 3)}));  // the server had not seen it yet
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->items[0].status, ItemStatus::kNonFinite);
+  EXPECT_EQ(result->rows, 0);
+  EXPECT_TRUE(execute(Free(0)).ok());
 }
 
 TEST_F(ModelRunnerTest, RunnersThatMakeNoSense) {

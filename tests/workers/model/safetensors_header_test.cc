@@ -1,6 +1,7 @@
 // Every claim of a header that a file can break, by a table: header text, bytes of data, what the message must say.
 #include "workers/model/safetensors_header.h"
 
+#include <random>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -174,6 +175,35 @@ TEST(SafetensorsHeaderTest, WhatTheFormatAllowsIsAccepted) {
       EXPECT_EQ(entry.begin, at) << name;
       at += entry.bytes;
     }
+  }
+}
+
+// Bytes of a right header, changed at random: refused, or tensors that tile the data.
+TEST(SafetensorsHeaderTest, RandomDamageNeverGetsThrough) {
+  const std::string good =
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+      R"("b":{"dtype":"BF16","shape":[],"data_offsets":[24,26]},"c":{"dtype":"I64","shape":[0],"data_offsets":[26,26]}})";
+  ASSERT_TRUE(ParseSafetensorsHeader(good, 8, 26).ok());
+  std::mt19937 random(7);
+  for (int round = 0; round < 20000; ++round) {
+    std::string text = good;
+    for (int changes = 1 + static_cast<int>(random() % 3); changes > 0; --changes) {
+      const size_t at = random() % text.size();
+      if (random() % 3 == 0) {
+        text.erase(at, 1);
+      } else {
+        text[at] = static_cast<char>(random() % 2 == 0 ? "0123456789,:[]{}\"-"[random() % 18] : random() % 256);
+      }
+    }
+    const auto tensors = ParseSafetensorsHeader(text, 8, 26);
+    if (!tensors.ok()) continue;
+    int64_t at = 8;
+    for (const auto& [name, entry] : *tensors) {
+      ASSERT_EQ(entry.begin, at) << text;
+      ASSERT_GE(entry.bytes, 0) << text;
+      at += entry.bytes;
+    }
+    ASSERT_EQ(at, 8 + 26) << text;
   }
 }
 
