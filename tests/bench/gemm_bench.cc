@@ -3,13 +3,15 @@
 //   gemm_bench [--quick] [--threads=N] [--rounds=N] [--isa=NAME]
 //
 // Every round runs each contender between two probes that just read the same weights, so that a machine whose bandwidth
-// swings gives fair ratios; medians over rounds are printed.  Answers are checked against a double-precision sum.  The last line
-// is JSON.
+// swings gives fair ratios; medians over rounds are printed.  Answers are checked against a double-precision sum.  The
+// last line is JSON.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -35,6 +37,23 @@ struct Options {
   DType dtype = DType::kBf16;
   Isa isa = CurrentIsa();
 };
+
+// "model name" of /proc/cpuinfo, and what git says of the working tree; "unknown" where that is not to be had.
+std::string Processor() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+std::string Commit() {
+  char text[64] = "unknown";
+  if (FILE* git = popen("git rev-parse --short HEAD 2>/dev/null", "r")) {
+    if (std::fscanf(git, "%63s", text) != 1) std::strcpy(text, "unknown");
+    pclose(git);
+  }
+  return text;
+}
 
 double SecondsOf(absl::FunctionRef<void()> work) {
   const auto start = std::chrono::steady_clock::now();
@@ -135,7 +154,8 @@ void CheckProduct(const char* what, const TensorView& x, const TensorView& w, co
       VisitDType(x.dtype(), [&]<class Elem>() {
         double want = 0, magnitude = 0;
         for (int64_t k = 0; k < x.dim(1); ++k) {
-          const double term = static_cast<double>(Acc<Elem>(x.row<Elem>(i)[k])) * static_cast<double>(Acc<Elem>(w.row<Elem>(j)[k]));
+          const double term =
+              static_cast<double>(Acc<Elem>(x.row<Elem>(i)[k])) * static_cast<double>(Acc<Elem>(w.row<Elem>(j)[k]));
           want += term, magnitude += std::fabs(term);
         }
         CheckElement(what, y.row<float>(i)[j], want, magnitude);
@@ -164,7 +184,8 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
     const int matrices = m <= 64 ? num_matrices : m <= 512 ? num_matrices / 4 : 3;
     std::vector<const Weight*> reads;
     for (int i = 0; i < matrices; ++i) reads.push_back(&weights[i]);
-    table.push_back({absl::StrCat("ours M=", m), reads, matrices * bytes, 2.0 * m * kSide * kSide * matrices, [=, &weights, &stream, &options] {
+    table.push_back({absl::StrCat("ours M=", m), reads, matrices * bytes, 2.0 * m * kSide * kSide * matrices,
+                     [=, &weights, &stream, &options] {
                        for (int i = 0; i < matrices; ++i) {
                          SY_CHECK_OK(Gemm(stream, {.isa = options.isa}, xs, weights[i], TensorView(), ys));
                        }
@@ -178,14 +199,16 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
     SY_CHECK_OK(oned->Run(xs, ys));
     CheckProduct("oneDNN", xs, raw, ys);
     // One matrix again and again: its best case, from the cache.
-    table.push_back({absl::StrCat("oneDNN M=", m, " (one matrix, cached)"), {}, 3 * bytes, 6.0 * m * kSide * kSide, [=] {
-                       for (int i = 0; i < 3; ++i) SY_CHECK_OK(oned->Run(xs, ys));
-                     }});
+    table.push_back(
+        {absl::StrCat("oneDNN M=", m, " (one matrix, cached)"), {}, 3 * bytes, 6.0 * m * kSide * kSide, [=] {
+           for (int i = 0; i < 3; ++i) SY_CHECK_OK(oned->Run(xs, ys));
+         }});
   }
   RunRounds(options, &stream.pool(), &table);
   for (const Contender& c : table) {
     const std::string key = c.name.substr(0, c.name.find(' ', 7));
-    absl::StrAppend(json, ", \"", key, "\": {\"of_probe\": ", Median(c.of_probe), ", \"gflops\": ", Median(c.gigaflops), "}");
+    absl::StrAppend(json, ", \"", key, "\": {\"of_probe\": ", Median(c.of_probe), ", \"gflops\": ", Median(c.gigaflops),
+                    "}");
   }
 }
 
@@ -201,13 +224,14 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
     down.push_back(*PackWeight(stream, {.n = kH, .k = kF, .dtype = options.dtype}, raw_down));
   }
   for (int64_t e = 0; e < kExperts; ++e) gate_up_of.push_back(&gate_up[e]), down_of.push_back(&down[e]);
-  const Tensor x(options.dtype, {512, kH}), hidden(options.dtype, {512 * kTopK, kF}), y(options.dtype, {512 * kTopK, kH});
+  const Tensor x(options.dtype, {512, kH}), hidden(options.dtype, {512 * kTopK, kF}),
+      y(options.dtype, {512 * kTopK, kH});
   Fill(x, 3);
 
   struct Routing {
     std::vector<int64_t> offsets;
     std::vector<int32_t> token;
-      };
+  };
   std::mt19937 rng(1);
   std::vector<Contender> table;
   for (int64_t tokens : {1, 16, 64, 512}) {
@@ -234,7 +258,8 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
       }
     }
     const int64_t rows = tokens * kTopK;
-    table.push_back({absl::StrCat("experts T=", tokens), reads, bytes, 6.0 * rows * kF * kH * routings->size(), [=, &options, &stream, &x, &hidden, &y] {
+    table.push_back({absl::StrCat("experts T=", tokens), reads, bytes, 6.0 * rows * kF * kH * routings->size(),
+                     [=, &options, &stream, &x, &hidden, &y] {
                        for (const Routing& routing : *routings) {
                          SY_CHECK_OK(ExpertFfn(stream,
                                                {.gate_up = gate_up_of,
@@ -242,13 +267,15 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
                                                 .offsets = routing.offsets,
                                                 .x_rows = routing.token,
                                                 .isa = options.isa},
-                                               x.view().Rows(0, tokens), hidden.view().Rows(0, rows), y.view().Rows(0, rows)));
+                                               x.view().Rows(0, tokens), hidden.view().Rows(0, rows),
+                                               y.view().Rows(0, rows)));
                        }
                      }});
   }
   RunRounds(options, &stream.pool(), &table);
   for (const Contender& c : table) {
-    absl::StrAppend(json, ", \"", c.name, "\": {\"of_probe\": ", Median(c.of_probe), ", \"gflops\": ", Median(c.gigaflops), "}");
+    absl::StrAppend(json, ", \"", c.name, "\": {\"of_probe\": ", Median(c.of_probe),
+                    ", \"gflops\": ", Median(c.gigaflops), "}");
   }
 }
 
@@ -275,7 +302,10 @@ int Main(int argc, char** argv) {
       ok = arg == "--dtype=bf16";
     }
     if (!ok) {
-      std::fprintf(stderr, "gemm_bench: cannot take %s; flags: --quick --threads=N --rounds=N --isa=NAME --dtype=bf16|fp16|fp32\n", argv[i]);
+      std::fprintf(
+          stderr,
+          "gemm_bench: cannot take %s; flags: --quick --threads=N --rounds=N --isa=NAME --dtype=bf16|fp16|fp32\n",
+          argv[i]);
       return 2;
     }
   }
@@ -286,7 +316,7 @@ int Main(int argc, char** argv) {
                                   DTypeName(options.dtype), "\", \"threads\": ", options.threads);
   Dense(options, stream, &json);
   Experts(options, stream, &json);
-  std::printf("%s}\n", json.c_str());
+  std::printf("%s, \"commit\": \"%s\", \"processor\": \"%s\"}\n", json.c_str(), Commit().c_str(), Processor().c_str());
   return 0;
 }
 

@@ -1,7 +1,7 @@
 // The SwiGLU feed-forward: y = (silu(x · gateᵀ) * (x · upᵀ)) · downᵀ, for experts, shared experts and dense MLPs.
 //
-// gate and up are one Weight in kGatedPanels (weight.h: rows gate then up), and the activation happens where their product
-// is made: in AccDType from the unrounded sums, rounded once to the model's dtype.  Bits per row as in gemm.h.
+// gate and up are one Weight in kGatedPanels (weight.h: rows gate then up), and the activation happens where their
+// product is made: in AccDType from the unrounded sums, rounded once to the model's dtype.  Bits per row as in gemm.h.
 // Blocks until done.  Thread-compatible per stream.
 #pragma once
 

@@ -2,7 +2,8 @@
 # multiply-adds once per instruction set; gemm_kernels.cc chooses at run time.
 sy_library(sy_isa SRCS isa.cc DEPS sy_base absl::statusor absl::strings)
 sy_library(sy_ops_gemm
-           SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc gemm_tasks.cc grouped_gemm.cc weight.cc kernels/gemm_kernels.cc
+           SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc gemm_tasks.cc grouped_gemm.cc
+                weight.cc kernels/gemm_kernels.cc
            DEPS sy_tensor sy_isa absl::span absl::status absl::statusor absl::strings)
 
 # sy_gemm_kernel(NAME SOURCE [flags ...])

@@ -1,9 +1,9 @@
 // y = x · wᵀ (+ bias), y += x · wᵀ (+ bias): the matrix product of a model's layers.
 //
-// Products and sums are in AccDType (fp32; fp64 for fp64), and each output adds its k products in one order that depends
-// on nothing but k, dtype and instruction set: a row of y has the same bits alone or among others, on any number of
-// threads.  Threads share out columns and rows, never k.  (bf16: vdpbf16ps and AMX take denormal numbers for zero.)
-// Blocks until done.  Thread-compatible per stream.  No transposed x, no quantized w.
+// Products and sums are in AccDType (fp32; fp64 for fp64), and each output adds its k products in one order that
+// depends on nothing but k, dtype and instruction set: a row of y has the same bits alone or among others, on any
+// number of threads.  Threads share out columns and rows, never k.  (bf16: vdpbf16ps and AMX take denormal numbers for
+// zero.) Blocks until done.  Thread-compatible per stream.  No transposed x, no quantized w.
 #pragma once
 
 #include <cstdint>
@@ -38,11 +38,11 @@ struct GemmShape {
   int num_threads = 1;  // that this product has for itself
 };
 struct GemmConfig {
-  const char* kernel = "";      // which inner kernel: "amx_bf16", "avx512_bf16", "avx512", "avx2", "scalar"
-  int64_t rows_per_task = 0;    // their activations stay in the L2 cache while weight panels pass by
-  int64_t min_panels = 0;       // a task has at least so many, unless fewer are left; the first ones have many more
-  // What decided these, for printing: bytes of a packed row; how many rows the cache would hold; into how many equal parts
-  // m would be cut for the cache alone, and how many there are; bytes of one panel (gated: of a pair).
+  const char* kernel = "";    // which inner kernel: "amx_bf16", "avx512_bf16", "avx512", "avx2", "scalar"
+  int64_t rows_per_task = 0;  // their activations stay in the L2 cache while weight panels pass by
+  int64_t min_panels = 0;     // a task has at least so many, unless fewer are left; the first ones have many more
+  // What decided these, for printing: bytes of a packed row; how many rows the cache would hold; into how many equal
+  // parts m would be cut for the cache alone, and how many there are; bytes of one panel (gated: of a pair).
   int64_t row_bytes = 0;
   int64_t rows_that_fit = 0;
   int64_t row_parts_for_cache = 0;

@@ -36,7 +36,8 @@ GemmConfig ChooseGemm(const GemmShape& shape) {
 
   // A matrix with few columns (a router) has too few panels to go round: more parts of rows, then.
   const int64_t panel_parts = CeilDiv(units, min_units);
-  const int64_t parts_for_threads = shape.num_threads == 1 ? 1 : CeilDiv(kTasksPerThread * shape.num_threads, panel_parts);
+  const int64_t parts_for_threads =
+      shape.num_threads == 1 ? 1 : CeilDiv(kTasksPerThread * shape.num_threads, panel_parts);
   config.row_parts = std::max(config.row_parts_for_cache, std::min(parts_for_threads, blocks));
   config.rows_per_task = CeilDiv(blocks, config.row_parts) * kernel.max_rows;
   return config;
@@ -44,8 +45,8 @@ GemmConfig ChooseGemm(const GemmShape& shape) {
 
 std::ostream& operator<<(std::ostream& out, const GemmShape& shape) {
   return out << DTypeName(shape.dtype) << " " << shape.m << "x" << shape.n << "x" << shape.k
-             << (shape.gated ? " gated" : "") << " with " << IsaName(shape.isa)
-             << " on " << shape.num_threads << " threads";
+             << (shape.gated ? " gated" : "") << " with " << IsaName(shape.isa) << " on " << shape.num_threads
+             << " threads";
 }
 
 std::ostream& operator<<(std::ostream& out, const GemmConfig& config) {

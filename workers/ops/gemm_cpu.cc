@@ -1,5 +1,5 @@
-// A job's tasks (gemm_tasks.h) on the pool's threads.  A task's rows are packed into the thread's scratch once, also if its
-// next task has the same rows; then panel after panel passes over all of them.
+// A job's tasks (gemm_tasks.h) on the pool's threads.  A task's rows are packed into the thread's scratch once, also if
+// its next task has the same rows; then panel after panel passes over all of them.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -32,7 +32,8 @@ const char* PackTaskRows(const JobContext& context, const GemmTask& task) {
   const GemmJob& job = *context.job;
   const GemmKernel& kernel = *context.kernel;
   PackedRows& packed = packed_rows;
-  if (packed.job == context.id && packed.row_begin == task.row_begin) return static_cast<const char*>(packed.buffer.data());
+  if (packed.job == context.id && packed.row_begin == task.row_begin)
+    return static_cast<const char*>(packed.buffer.data());
   const int64_t row_bytes = task.weight->padded_k() * kernel.a_bytes;
   const int64_t bytes = (task.row_end - task.row_begin) * row_bytes;
   if (packed.buffer.bytes() < bytes) packed.buffer = Buffer(bytes, Device::Cpu());

@@ -45,7 +45,8 @@ absl::Status CheckRows(const GemmJob& job) {
     if (job.x.dim(0) != rows && rows != 0) return Bad(job, "x has ", job.x.dim(0), " rows, y ", rows);
     return absl::OkStatus();
   }
-  if (static_cast<int64_t>(job.x_rows.size()) != rows) return Bad(job, "x_rows has ", job.x_rows.size(), " rows, y ", rows);
+  if (static_cast<int64_t>(job.x_rows.size()) != rows)
+    return Bad(job, "x_rows has ", job.x_rows.size(), " rows, y ", rows);
   for (size_t i = 0; i < job.x_rows.size(); ++i) {
     if (job.x_rows[i] < 0 || job.x_rows[i] >= job.x.dim(0)) {
       return Bad(job, "x_rows[", i, "] = ", job.x_rows[i], " is not a row of x ", job.x.ToString());
@@ -68,7 +69,8 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   if (job.accumulate && job.y.dtype() != AccDType(dtype)) {
     return Bad(job, "y must be ", DTypeName(AccDType(dtype)), " to be added to, is ", job.y.ToString());
   }
-  if (job.gated && job.y.dtype() != dtype) return Bad(job, "hidden must be ", DTypeName(dtype), ", is ", job.y.ToString());
+  if (job.gated && job.y.dtype() != dtype)
+    return Bad(job, "hidden must be ", DTypeName(dtype), ", is ", job.y.ToString());
   if (job.bias.raw() != nullptr &&
       (job.bias.dtype() != dtype || job.bias.rank() != 1 || job.bias.dim(0) != job.y.dim(1))) {
     return Bad(job, "bias must be ", DTypeName(dtype), " [", job.y.dim(1), "], is ", job.bias.ToString());

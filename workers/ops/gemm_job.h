@@ -25,7 +25,7 @@ struct GemmJob {
   TensorView bias = {};                     // [N] or raw() == nullptr
   TensorView y;                             // [rows, N]; gated: [rows, N / 2]
   bool accumulate = false;
-  bool gated = false;                       // y = silu(gate) * up
+  bool gated = false;  // y = silu(gate) * up
   Isa isa = Isa::kScalar;
 };
 

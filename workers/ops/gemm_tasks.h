@@ -16,9 +16,9 @@ struct GemmTask {
   int64_t panel_begin, panel_end;  // gated: even
 };
 
-// Tasks in the order in which threads draw them.  A task is a run of panels for a range of one expert's rows.  Early tasks
-// are long, since every new run starts with memory that nobody fetched ahead; they shrink towards the end, so that all
-// threads finish together.  REQUIRES: job is checked.
+// Tasks in the order in which threads draw them.  A task is a run of panels for a range of one expert's rows.  Early
+// tasks are long, since every new run starts with memory that nobody fetched ahead; they shrink towards the end, so
+// that all threads finish together.  REQUIRES: job is checked.
 std::vector<GemmTask> CutIntoTasks(const GemmJob& job, int num_threads);
 
 }  // namespace switchyard

@@ -1,8 +1,8 @@
 // One matrix product per expert over rows that are sorted by expert: y[i] = x[i] · w[expert of i]ᵀ, without padding.
 //
-// The same bits per row as Gemm with that expert's weight alone.  Work is handed out as (expert, rows, panels), so that a
-// crowded expert is shared by all threads and experts without rows cost nothing.
-// Blocks until done.  Thread-compatible per stream.
+// The same bits per row as Gemm with that expert's weight alone.  Work is handed out as (expert, rows, panels), so that
+// a crowded expert is shared by all threads and experts without rows cost nothing. Blocks until done. Thread-compatible
+// per stream.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,12 @@ struct GroupedGemmDesc {
   Isa isa = CurrentIsa();  // tests only
 };
 
-// Errors (InvalidArgument): shapes or dtypes that do not fit, offsets that fall or do not end at y's rows, a row outside x.
+// Errors (InvalidArgument): shapes or dtypes that do not fit, offsets that fall or do not end at y's rows, a row
+// outside x.
 absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc,
-                         const TensorView& x,                         // [rows, K] w's dtype, or [T, K] with x_rows
-                         absl::Span<const Weight* const> experts,     // [El] each [N, K] kPanels; unused ones may be null
-                         absl::Span<const int64_t> offsets,           // [El + 1] rows of expert e: [offsets[e], offsets[e+1])
-                         const TensorView& y);                        // [rows, N] w's dtype or AccDType
+                         const TensorView& x,                      // [rows, K] w's dtype, or [T, K] with x_rows
+                         absl::Span<const Weight* const> experts,  // [El] each [N, K] kPanels; unused ones may be null
+                         absl::Span<const int64_t> offsets,  // [El + 1] rows of expert e: [offsets[e], offsets[e+1])
+                         const TensorView& y);               // [rows, N] w's dtype or AccDType
 
 }  // namespace switchyard

@@ -1,8 +1,8 @@
 #include "workers/ops/onednn_gemm.h"
 
-#include <dnnl.hpp>
 #include <omp.h>
 
+#include <dnnl.hpp>
 #include <exception>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,7 @@
 // y = x · wᵀ by oneDNN: the yardstick of tests/bench/gemm_bench.cc, on as many OpenMP threads as its Create was told.
 //
 // Not used for serving: its kernel, and with it a row's bits, changes with the number of rows, and at the shapes of
-// decode and prefill ours is as fast (tests/bench/README.md).  Built only with SY_ONEDNN.
+// decode and prefill ours is as fast (tests/bench/gemm.md).  Built only with SY_ONEDNN.
 // Thread-compatible.  Owns its reordered weights.
 #pragma once
 
@@ -20,8 +20,8 @@ class OneDnnGemm {
   // Errors: Unimplemented (built without oneDNN, or a dtype it does not know here), Internal (oneDNN's own words).
   static absl::StatusOr<std::unique_ptr<OneDnnGemm>> Create(int64_t m, const TensorView& w,  // [N, K] fp32 or bf16
                                                             int num_threads);
-  virtual absl::Status Run(const TensorView& x,          // [m, K] w's dtype, contiguous
-                           const TensorView& y) = 0;     // [m, N] fp32, contiguous
+  virtual absl::Status Run(const TensorView& x,       // [m, K] w's dtype, contiguous
+                           const TensorView& y) = 0;  // [m, N] fp32, contiguous
 };
 
 }  // namespace switchyard

@@ -24,7 +24,8 @@ int64_t NumPanels(const WeightDesc& desc) {
   return parts * (RoundUp(desc.n / parts, kPanelColumns) / kPanelColumns);
 }
 
-// Elements from one k to the next of a column: they are (k / group) * group * 32 + k % group away from the column's start.
+// Elements from one k to the next of a column: they are (k / group) * group * 32 + k % group away from the column's
+// start.
 int64_t Group(DType dtype) { return Paired(dtype) ? 2 : 1; }
 
 template <class To, class From>
@@ -111,8 +112,8 @@ char* Weight::ColumnAt(int64_t row) const {
          ColumnOf(row) * Group(dtype()) * DTypeBytes(dtype());
 }
 
-// Rows that never come (past n) and products that never count (past k).  The pages of a whole panel are touched only if it
-// is the last of its part.
+// Rows that never come (past n) and products that never count (past k).  The pages of a whole panel are touched only if
+// it is the last of its part.
 void Weight::ZeroPadding() {
   const int64_t parts = gated() ? 2 : 1;
   const int64_t columns = desc_.n / parts;
@@ -125,13 +126,15 @@ void Weight::ZeroPadding() {
   if (full_k == padded_k()) return;
   const int64_t row_bytes = kPanelColumns * DTypeBytes(dtype());
   for (int64_t p = 0; p < num_panels(); ++p) {
-    std::memset(static_cast<char*>(data_) + p * panel_bytes() + full_k * row_bytes, 0, (padded_k() - full_k) * row_bytes);
+    std::memset(static_cast<char*>(data_) + p * panel_bytes() + full_k * row_bytes, 0,
+                (padded_k() - full_k) * row_bytes);
   }
 }
 
 absl::Status Weight::CheckRows(const char* what, int64_t first_row, const TensorView& rows) const {
   if (rows.rank() != 2 || rows.dim(1) != desc_.k || !IsFloating(rows.dtype())) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": rows must be floating [*, ", desc_.k, "], are ", rows.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": rows must be floating [*, ", desc_.k, "], are ", rows.ToString()));
   }
   if (first_row < 0 || first_row + rows.dim(0) > desc_.n) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": rows [", first_row, ", ", first_row + rows.dim(0),
@@ -180,7 +183,8 @@ absl::Status Weight::UnpackRows(int64_t first_row, const TensorView& rows) const
 absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, const TensorView& rows) {
   if (desc.n < 1 || desc.k < 1 || !IsFloating(desc.dtype) || desc.group_size != 0 ||
       (desc.layout == WeightLayout::kGatedPanels && desc.n % 2 != 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("PackWeight: cannot pack ", desc.ToString(), ", group size ", desc.group_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("PackWeight: cannot pack ", desc.ToString(), ", group size ", desc.group_size));
   }
   if (rows.rank() != 2 || rows.dim(0) != desc.n) {
     return absl::InvalidArgumentError(absl::StrCat("PackWeight: ", rows.ToString(), " is not ", desc.ToString()));

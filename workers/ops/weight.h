@@ -1,10 +1,12 @@
-// Weight: a matrix [n, k] in the form that the matrix products read: packed once, at load, from row-major checkpoint rows.
+// Weight: a matrix [n, k] in the form that the matrix products read: packed once, at load, from row-major checkpoint
+// rows.
 //
-// The form, the same for every instruction set: panels of 32 output columns, each walked along k in one contiguous stream.
+// The form, the same for every instruction set: panels of 32 output columns, each walked along k in one contiguous
+// stream.
 //   bf16               [panel][k/2][32][2]   pairs of k side by side (vdpbf16ps, AMX tiles); k padded to 32 with zeros
 //   fp16, fp32, fp64   [panel][k][32]
-// Columns past n are zeros.  With kGatedPanels, rows [0, n/2) are a gate and rows [n/2, n) its up projection; their panels
-// alternate (gate 0, up 0, gate 1, …) so that one task has both at hand for SwiGLU (expert_ffn.h).
+// Columns past n are zeros.  With kGatedPanels, rows [0, n/2) are a gate and rows [n/2, n) its up projection; their
+// panels alternate (gate 0, up 0, gate 1, …) so that one task has both at hand for SwiGLU (expert_ffn.h).
 //
 // Thread-safety: PackRows of disjoint rows may run at once; reading is safe once packing is over.
 // A Weight owns its memory (huge pages where the system gives them) unless made by Over().  Movable, not copyable.
@@ -31,7 +33,7 @@ struct WeightDesc {
   int64_t k = 0;  // inputs
   DType dtype = DType::kBf16;
   WeightLayout layout = WeightLayout::kPanels;
-  int64_t group_size = 0;  // of quantized weights' scales, along k; 0 = not quantized, and nothing else is supported yet
+  int64_t group_size = 0;  // of quantized weights' scales, along k; only 0 (not quantized) so far
 
   std::string ToString() const;  // "bf16 [2048, 1024] gated"
 };
@@ -51,9 +53,9 @@ class Weight {
   Weight(Weight&& other) noexcept { *this = std::move(other); }
   Weight& operator=(Weight&& other) noexcept;
 
-  // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype, converted
-  // to the weight's (rounded to nearest even).  Single-threaded.
-  // Errors (InvalidArgument): shape, dtype or range that do not fit.
+  // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype,
+  // converted to the weight's (rounded to nearest even).  Single-threaded. Errors (InvalidArgument): shape, dtype or
+  // range that do not fit.
   absl::Status PackRows(int64_t first_row, const TensorView& rows);
   // The same rows back, in the weight's dtype.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;

@@ -1,10 +1,10 @@
 // How products are cut into tasks: a table of shapes, and that every output belongs to exactly one task.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <map>
 #include <sstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "tests/workers/ops/gemm_testing.h"
 #include "workers/ops/gemm.h"

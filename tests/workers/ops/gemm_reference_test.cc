@@ -40,8 +40,8 @@ TEST_P(GemmReferenceTest, PlainBiasAndAccumulate) {
         if (accumulate && y_dtype != AccDType(dtype)) continue;
         const Tensor before = RandomMatrix(y_dtype, side.m, side.n, 4);
         const Tensor y = RandomMatrix(y_dtype, side.m, side.n, 4);
-        ASSERT_TRUE(Gemm(stream_, {.accumulate = accumulate, .isa = isa}, x, packed,
-                         bias.view().Reshape({side.n}), y).ok());
+        ASSERT_TRUE(
+            Gemm(stream_, {.accumulate = accumulate, .isa = isa}, x, packed, bias.view().Reshape({side.n}), y).ok());
         for (int64_t i = 0; i < side.m; ++i) {
           for (int64_t j = 0; j < side.n; ++j) {
             const double b = GetElement(bias, 0, j), old = accumulate ? GetElement(before, i, j) : 0;

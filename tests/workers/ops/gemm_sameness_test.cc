@@ -1,9 +1,9 @@
-// A row's bits do not depend on its company: how many rows, which ones, in which chunks, on how many threads, gathered or
-// contiguous, alone or in a group of experts.
+// A row's bits do not depend on its company: how many rows, which ones, in which chunks, on how many threads, gathered
+// or contiguous, alone or in a group of experts.
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <numeric>
-
-#include <gtest/gtest.h>
 
 #include "tests/workers/ops/gemm_testing.h"
 #include "workers/ops/expert_ffn.h"
@@ -57,7 +57,8 @@ TEST_P(GemmSamenessTest, AnyNumberOfRowsIsEachRowAlone) {
     gated.push_back(Gated(stream_, x_.view().Rows(i, 1)));
     accumulated.push_back(Accumulated(stream_, x_.view().Rows(i, 1), start.view().Rows(i, 1)));
   }
-  for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 15, 16, 17, 23, 24, 25, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 200, 512}) {
+  for (int64_t m : {1,  2,  3,  4,  5,  6,  7,  8,  11, 12, 13, 15,  16,  17, 23,
+                    24, 25, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 200, 512}) {
     for (int64_t first : {int64_t{0}, (kRows - m) / 2, kRows - m}) {
       const TensorView x = x_.view().Rows(first, m);
       const Tensor some = Plain(stream_, x), some_gated = Gated(stream_, x);
@@ -102,8 +103,9 @@ TEST_P(GemmSamenessTest, GroupsAreTheirExpertsAlone) {
   std::mt19937 rng(5);
   ThreadPool pool(3, /*spin=*/false);
   const Stream stream = Stream::OnCpu(&pool);
-  const std::vector<std::vector<int64_t>> splits = {{0, 0, 300, 300, 300, 300}, {0, 1, 2, 3, 4, 5}, {0, 0, 0, 0, 0, 40},
-                                                    {0, 17, 17, 50, 83, 100},   {0, 0, 0, 0, 0, 0}, {0, 2, 15, 28, 60, 61}};
+  const std::vector<std::vector<int64_t>> splits = {{0, 0, 300, 300, 300, 300}, {0, 1, 2, 3, 4, 5},
+                                                    {0, 0, 0, 0, 0, 40},        {0, 17, 17, 50, 83, 100},
+                                                    {0, 0, 0, 0, 0, 0},         {0, 2, 15, 28, 60, 61}};
   for (const std::vector<int64_t>& offsets : splits) {
     const int64_t rows = offsets.back();
     std::vector<int32_t> pick(rows);

@@ -53,7 +53,8 @@ TEST(GemmWeightTest, ConvertsWhatItPacks) {
 
 TEST(GemmWeightTest, TakesLittleMoreThanTheMatrix) {
   for (DType dtype : kDTypes) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2048, 2048}, {1408, 2048}, {151936, 2048}, {768, 2048}, {4096, 14336}}) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{2048, 2048}, {1408, 2048}, {151936, 2048}, {768, 2048}, {4096, 14336}}) {
       EXPECT_LE(PackedBytes({.n = n, .k = k, .dtype = dtype}), 1.05 * n * k * DTypeBytes(dtype)) << n << "x" << k;
     }
   }
@@ -101,7 +102,8 @@ class GemmErrorsTest : public testing::Test {
 };
 
 TEST_F(GemmErrorsTest, NameBothSides) {
-  EXPECT_THAT(Message(Tensor(DType::kF32, {3, 4}), {}, Tensor(DType::kF32, {3, 8})), HasSubstr("must be fp32 [8, 4], is bf16 [8, 4]"));
+  EXPECT_THAT(Message(Tensor(DType::kF32, {3, 4}), {}, Tensor(DType::kF32, {3, 8})),
+              HasSubstr("must be fp32 [8, 4], is bf16 [8, 4]"));
   EXPECT_THAT(Message(Tensor(DType::kBf16, {3, 5}), {}, y_), HasSubstr("must be bf16 [8, 5], is bf16 [8, 4]"));
   EXPECT_THAT(Message(Tensor(DType::kBf16, {2, 4}), {}, y_), HasSubstr("x has 2 rows, y 3"));
   EXPECT_THAT(Message(x_, {}, Tensor(DType::kF16, {3, 8})), HasSubstr("y must be a matrix of bf16 or fp32"));

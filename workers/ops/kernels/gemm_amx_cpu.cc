@@ -81,8 +81,8 @@ void FewRows(const GemmBlockArgs& args) {
   _tile_stored(1, c + 16, 128);
 }
 
-// 17 … 32 rows.  (Fetching the next panel into the second cache meanwhile was tried, in several ways, and gains nothing:
-// prefetches hold the line buffers that the tile loads need.)
+// 17 … 32 rows.  (Fetching the next panel into the second cache meanwhile was tried, in several ways, and gains
+// nothing: prefetches hold the line buffers that the tile loads need.)
 template <bool kFromMemory>
 void ManyRows(const GemmBlockArgs& args) {
   const char* a = static_cast<const char*>(args.a);
@@ -140,7 +140,6 @@ void Pack(const GemmPackArgs& args) {
 
 }  // namespace
 
-const GemmKernel kAmxBf16GemmKernel = {
-    "amx_bf16", 2 * kTileRows, 2, Pack, Block, avx512::GemmEpilogue, nullptr, End};
+const GemmKernel kAmxBf16GemmKernel = {"amx_bf16", 2 * kTileRows, 2, Pack, Block, avx512::GemmEpilogue, nullptr, End};
 
 }  // namespace switchyard

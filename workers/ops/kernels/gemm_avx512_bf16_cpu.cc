@@ -60,6 +60,7 @@ void Pack(const GemmPackArgs& args) {
 
 }  // namespace
 
-const GemmKernel kAvx512Bf16GemmKernel = {"avx512_bf16", kMaxRows, 2, Pack, Block, avx512::GemmEpilogue, nullptr, nullptr};
+const GemmKernel kAvx512Bf16GemmKernel = {"avx512_bf16",        kMaxRows, 2,      Pack, Block,
+                                          avx512::GemmEpilogue, nullptr,  nullptr};
 
 }  // namespace switchyard

@@ -122,7 +122,8 @@ void Multiply(const GemmBlockArgs& args, int first_column) {
   for (int r = 0; r < MR; ++r) {
 #pragma GCC unroll 16
     for (int v = 0; v < NV; ++v) {
-      __builtin_memcpy(static_cast<Acc*>(args.c) + r * kGemmPanel + first_column + v * kLanes, &sum[r][v], kVectorBytes);
+      __builtin_memcpy(static_cast<Acc*>(args.c) + r * kGemmPanel + first_column + v * kLanes, &sum[r][v],
+                       kVectorBytes);
     }
   }
 }
@@ -212,7 +213,7 @@ void GemmEpilogue(const GemmEpilogueArgs& args) {
 #define SY_NAME_(ns) #ns
 #define SY_NAME(ns) SY_NAME_(ns)
 #define SY_GEMM_KERNEL(Elem) \
-  {SY_NAME(SY_KERNEL_NS), kMaxRows, sizeof(AccT<Elem>), Pack<Elem>, Block<Elem>, GemmEpilogue, nullptr, nullptr}
+  { SY_NAME(SY_KERNEL_NS), kMaxRows, sizeof(AccT<Elem>), Pack<Elem>, Block<Elem>, GemmEpilogue, nullptr, nullptr }
 const GemmKernelRow kGemmKernels = {SY_GEMM_KERNEL(float), SY_GEMM_KERNEL(double), SY_GEMM_KERNEL(Bf16Bits),
                                     SY_GEMM_KERNEL(Fp16Bits)};
 

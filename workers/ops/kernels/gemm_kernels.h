@@ -15,21 +15,21 @@ inline constexpr int kGemmMaxPanels = 2;  // gate and up
 
 // Copies rows into an A block, converting them to what the kernel computes in.
 struct GemmPackArgs {
-  const void* x;            // first row, or row 0 of what row_idx counts
-  int64_t x_stride;         // elements
-  const int32_t* row_idx;   // [rows] or null: x's rows in order
-  int64_t rows;             // 1 … max_rows
+  const void* x;           // first row, or row 0 of what row_idx counts
+  int64_t x_stride;        // elements
+  const int32_t* row_idx;  // [rows] or null: x's rows in order
+  int64_t rows;            // 1 … max_rows
   int64_t k, padded_k;
-  void* a;                  // 64-byte aligned, rows * padded_k * a_bytes
+  void* a;  // 64-byte aligned, rows * padded_k * a_bytes
 };
 
 struct GemmBlockArgs {
   const void* a;
-  int64_t rows;          // 1 … max_rows
-  const void* b;         // one panel
+  int64_t rows;   // 1 … max_rows
+  const void* b;  // one panel
   int64_t padded_k;
-  void* c;               // [rows, 32] Acc, written; 64-byte aligned
-  bool from_memory;      // this panel was not used just before, so it is probably in no cache
+  void* c;           // [rows, 32] Acc, written; 64-byte aligned
+  bool from_memory;  // this panel was not used just before, so it is probably in no cache
 };
 
 // From sums to y.  Not gated: y[:, column + i] (+)= c[0][:, i] + bias[column + i].  Gated: c[0] is gate, c[1] up, and
@@ -37,12 +37,12 @@ struct GemmBlockArgs {
 struct GemmEpilogueArgs {
   uint8_t dtype, y_dtype;  // DType; y_dtype is dtype or its accumulator
   bool accumulate, gated;
-  const void* c;           // [1 or 2][rows, 32] Acc
+  const void* c;  // [1 or 2][rows, 32] Acc
   int64_t rows;
-  int64_t columns;         // 1 … 32 of the panel exist
-  const void* bias;        // of the panel's first column, or null
-  void* y;                 // likewise, first row
-  int64_t y_stride;        // elements
+  int64_t columns;   // 1 … 32 of the panel exist
+  const void* bias;  // of the panel's first column, or null
+  void* y;           // likewise, first row
+  int64_t y_stride;  // elements
 };
 
 struct GemmKernel {
@@ -68,7 +68,7 @@ extern const GemmKernelRow kGemmKernels;
 namespace avx512 {
 extern const GemmKernelRow kGemmKernels;
 void GemmEpilogue(const GemmEpilogueArgs& args);
-}
+}  // namespace avx512
 extern const GemmKernel kAvx512Bf16GemmKernel;
 extern const GemmKernel kAmxBf16GemmKernel;
 
