@@ -28,22 +28,57 @@ constexpr int64_t kMaxContext = 1 << 30;
 constexpr int64_t kMaxTokenId = (int64_t{1} << 31) - 1;
 
 // Keys of all families that we need not read, but that others are misspelled from.
-constexpr const char* kOtherKeys[] = {
-    "architectures", "attention_dropout", "initializer_range", "model_type", "output_router_logits", "pad_token_id",
-    "router_aux_loss_coef", "router_jitter_noise", "transformers_version", "use_cache", "vocab_size", "hidden_size",
-    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
-    "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts", "num_local_experts",
-    "num_experts_per_tok", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers", "sliding_window",
-    "use_sliding_window", "max_window_layers", "layer_types", "clip_qkv", "qkv_bias", "attention_bias", "rms_norm_eps",
-    "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings", "torch_dtype", "dtype", "hidden_act",
-    "max_position_embeddings", "bos_token_id", "eos_token_id"};
+constexpr const char* kOtherKeys[] = {"architectures",
+                                      "attention_dropout",
+                                      "initializer_range",
+                                      "model_type",
+                                      "output_router_logits",
+                                      "pad_token_id",
+                                      "router_aux_loss_coef",
+                                      "router_jitter_noise",
+                                      "transformers_version",
+                                      "use_cache",
+                                      "vocab_size",
+                                      "hidden_size",
+                                      "num_hidden_layers",
+                                      "num_attention_heads",
+                                      "num_key_value_heads",
+                                      "head_dim",
+                                      "intermediate_size",
+                                      "moe_intermediate_size",
+                                      "shared_expert_intermediate_size",
+                                      "num_experts",
+                                      "num_local_experts",
+                                      "num_experts_per_tok",
+                                      "norm_topk_prob",
+                                      "decoder_sparse_step",
+                                      "mlp_only_layers",
+                                      "sliding_window",
+                                      "use_sliding_window",
+                                      "max_window_layers",
+                                      "layer_types",
+                                      "clip_qkv",
+                                      "qkv_bias",
+                                      "attention_bias",
+                                      "rms_norm_eps",
+                                      "rope_theta",
+                                      "rope_scaling",
+                                      "rope_parameters",
+                                      "tie_word_embeddings",
+                                      "torch_dtype",
+                                      "dtype",
+                                      "hidden_act",
+                                      "max_position_embeddings",
+                                      "bos_token_id",
+                                      "eos_token_id"};
 
 absl::Status CheckFields(const nlohmann::json& root) {
   if (root.contains("auto_map")) {
     return absl::InvalidArgumentError(absl::StrCat(kConfigFile, ": auto_map: remote code is refused"));
   }
   if (root.contains("quantization_config") && !root["quantization_config"].is_null()) {
-    return absl::UnimplementedError(absl::StrCat(kConfigFile, ": quantization_config: quantized weights are not supported"));
+    return absl::UnimplementedError(
+        absl::StrCat(kConfigFile, ": quantization_config: quantized weights are not supported"));
   }
   return absl::OkStatus();
 }
@@ -83,7 +118,8 @@ void ReadDType(ConfigReader& reader, ModelConfig* config) {
   } else if (name == "float64") {
     config->file_dtype = DType::kF64;
   } else {
-    reader.Problem(key, absl::StrCat("unknown dtype \"", Excerpt(name), "\"; known: bfloat16, float16, float32, float64"));
+    reader.Problem(key,
+                   absl::StrCat("unknown dtype \"", Excerpt(name), "\"; known: bfloat16, float16, float32, float64"));
   }
 }
 
@@ -98,11 +134,10 @@ void ReadHeads(ConfigReader& reader, ModelConfig* config) {
     reader.Problem("num_attention_heads", absl::StrCat("hidden_size ", config->hidden, " is no multiple of it: ",
                                                        config->num_heads, ", and there is no head_dim"));
   }
-  config->head_dim =
-      reader.Int("head_dim", std::max<int64_t>(config->hidden / config->num_heads, 1), {1, kMaxHeadDim});
+  config->head_dim = reader.Int("head_dim", std::max<int64_t>(config->hidden / config->num_heads, 1), {1, kMaxHeadDim});
   if (config->head_dim > kMaxHeadDim) {
-    reader.Problem("head_dim", absl::StrCat("hidden_size / num_attention_heads is ", config->head_dim, ", limit ",
-                                            kMaxHeadDim));
+    reader.Problem("head_dim",
+                   absl::StrCat("hidden_size / num_attention_heads is ", config->head_dim, ", limit ", kMaxHeadDim));
   }
 }
 

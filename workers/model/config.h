@@ -32,16 +32,16 @@ enum class QkNorm : uint8_t {
 };
 
 struct LayerConfig {
-  bool moe = true;      // false: a dense MLP of dense_intermediate
-  int32_t window = 0;   // sliding window in keys, its own included; 0 = full attention
+  bool moe = true;     // false: a dense MLP of dense_intermediate
+  int32_t window = 0;  // sliding window in keys, its own included; 0 = full attention
 };
 
 struct ModelConfig {
-  std::string model_type;    // "qwen3_moe": the family
-  std::string architecture;  // "Qwen3MoeForCausalLM"
-  int64_t vocab_size = 0;    // V
-  int64_t hidden = 0;        // H
-  int64_t context = 0;       // max_position_embeddings
+  std::string model_type;           // "qwen3_moe": the family
+  std::string architecture;         // "Qwen3MoeForCausalLM"
+  int64_t vocab_size = 0;           // V
+  int64_t hidden = 0;               // H
+  int64_t context = 0;              // max_position_embeddings
   std::vector<LayerConfig> layers;  // [L]
 
   int64_t num_heads = 0;     // N
@@ -50,15 +50,15 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  double clip_qkv = 0;       // q, k and v are clamped to ±this; 0 = not
+  double clip_qkv = 0;  // q, k and v are clamped to ±this; 0 = not
   RopeConfig rope;
 
-  int64_t num_experts = 0;         // E; 0 only if every layer is dense
-  int64_t top_k = 0;               // K
-  int64_t expert_intermediate = 0; // F
-  int64_t shared_intermediate = 0; // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
-  int64_t dense_intermediate = 0;  // width of dense layers
-  bool renormalize = false;        // chosen experts' weights are divided by their sum
+  int64_t num_experts = 0;          // E; 0 only if every layer is dense
+  int64_t top_k = 0;                // K
+  int64_t expert_intermediate = 0;  // F
+  int64_t shared_intermediate = 0;  // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
+  int64_t dense_intermediate = 0;   // width of dense layers
+  bool renormalize = false;         // chosen experts' weights are divided by their sum
 
   double norm_eps = 1e-6;
   bool tie_embeddings = false;         // lm_head is the embedding table

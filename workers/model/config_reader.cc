@@ -193,8 +193,8 @@ void ConfigReader::CheckSpelling() {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     for (const std::string& key : known_) {
       if (object_.contains(key) || !IsNear(name, key)) continue;
-      const bool reported = std::any_of(problems_.begin(), problems_.end(),
-                                        [&key](const auto& problem) { return problem.first == key; });
+      const bool reported =
+          std::any_of(problems_.begin(), problems_.end(), [&key](const auto& problem) { return problem.first == key; });
       if (!reported) Problem(Excerpt(name), absl::StrCat("unknown key; did you mean \"", key, "\"?"));
       break;
     }

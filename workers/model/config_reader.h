@@ -1,8 +1,8 @@
 // Typed reads from one JSON object, collecting what is wrong instead of stopping at the first.
 //
-// Each getter returns its default when the key is absent or null, notes the problem when the value has the wrong type or
-// lies outside its range, and remembers the key as known.  CheckSpelling reports unknown keys only where they look like
-// a misspelling of a known one that is absent: configs carry many keys that do not concern inference.
+// Each getter returns its default when the key is absent or null, notes the problem when the value has the wrong type
+// or lies outside its range, and remembers the key as known.  CheckSpelling reports unknown keys only where they look
+// like a misspelling of a known one that is absent: configs carry many keys that do not concern inference.
 // Thread-compatible.
 #pragma once
 
@@ -43,10 +43,10 @@ class ConfigReader {
   double Number(absl::string_view key, std::optional<double> default_value, double min, double max, bool open = false);
   bool Bool(absl::string_view key, bool default_value);
   std::string String(absl::string_view key, absl::string_view default_value);
-  std::vector<int64_t> Ints(absl::string_view key, IntRange range);      // an int or a list; absent = empty
-  std::vector<double> Numbers(absl::string_view key);                    // absent = empty
-  std::vector<std::string> Strings(absl::string_view key);               // absent = empty
-  const nlohmann::json* Object(absl::string_view key);                   // nullptr if absent
+  std::vector<int64_t> Ints(absl::string_view key, IntRange range);  // an int or a list; absent = empty
+  std::vector<double> Numbers(absl::string_view key);                // absent = empty
+  std::vector<std::string> Strings(absl::string_view key);           // absent = empty
+  const nlohmann::json* Object(absl::string_view key);               // nullptr if absent
 
   // Adds a problem: "<key>: <text>".
   void Problem(absl::string_view key, absl::string_view text);

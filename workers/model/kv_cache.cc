@@ -12,8 +12,8 @@ namespace switchyard {
 std::vector<CacheSpec> CacheSpecs(const ModelConfig& config, DType dtype) {
   std::vector<CacheSpec> specs;
   for (const LayerConfig& layer : config.layers) {
-    specs.push_back({.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .dtype = dtype,
-                     .window = layer.window});
+    specs.push_back(
+        {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .dtype = dtype, .window = layer.window});
   }
   return specs;
 }

@@ -1,8 +1,8 @@
 // The rank's paged KV cache: one pool of blocks, every layer's keys and values in it.
 //
-// Block b of the pool is block b in each layer; which sequence has it is the scheduler's decision.  Contents are written
-// by the attention ops through the views.  Thread-compatible: the runner is its one user.
-// Does not do: eviction, hashing, offload.
+// Block b of the pool is block b in each layer; which sequence has it is the scheduler's decision.  Contents are
+// written by the attention ops through the views.  Thread-compatible: the runner is its one user. Does not do:
+// eviction, hashing, offload.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ inline constexpr int32_t kMaxBlockSize = 1024;
 
 class KvCache {
  public:
-  // As many blocks as fit into `bytes`.  InvalidArgument when not even one does, or when block_size is not in [1, kMaxBlockSize].
+  // As many blocks as fit into `bytes`.  InvalidArgument when not even one does, or when block_size is not in [1,
+  // kMaxBlockSize].
   static absl::StatusOr<KvCache> Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes);
 
   int32_t num_blocks() const { return num_blocks_; }

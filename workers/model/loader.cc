@@ -108,8 +108,11 @@ void Loader::AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& p
     int64_t step = std::max<int64_t>(kChunkBytes / row_bytes, 1);
     if (step > kPanelColumns) step -= step % kPanelColumns;  // whole panels pack best
     for (int64_t row = 0; row < param.rows; row += step) {
-      pieces_.push_back({.param = &param, .at = at, .dtype = dtype,
-                         .begin = at.entry->begin + (param.source_row + row) * row_bytes, .row = row,
+      pieces_.push_back({.param = &param,
+                         .at = at,
+                         .dtype = dtype,
+                         .begin = at.entry->begin + (param.source_row + row) * row_bytes,
+                         .row = row,
                          .rows = std::min(step, param.rows - row)});
       total_bytes_ += pieces_.back().bytes();
     }
@@ -188,13 +191,14 @@ void Loader::Report(int64_t bytes) {
   const absl::Time now = absl::Now();
   if (now >= next_log_) {
     next_log_ = now + kLogEvery;
-    LogInfo(absl::StrFormat("loading weights: %d of %d MB (%.0f MB/s)", done_bytes_ >> 20, total_bytes_ >> 20,
-                            static_cast<double>(done_bytes_) / 1e6 / absl::ToDoubleSeconds(now - start_)));
+    const double done_mb = static_cast<double>(done_bytes_) / 1e6;
+    LogInfo(absl::StrFormat("loading weights: %.0f of %.0f MB (%.0f MB/s)", done_mb,
+                            static_cast<double>(total_bytes_) / 1e6, done_mb / absl::ToDoubleSeconds(now - start_)));
   }
   if (now < next_report_ && done_bytes_ < total_bytes_) return;
   next_report_ = now + kProgressEvery;
   if (options_->progress && !options_->progress(done_bytes_, total_bytes_)) {
-    status_.Update(absl::CancelledError(absl::StrCat("loading was stopped after ", done_bytes_ >> 20, " MB")));
+    status_.Update(absl::CancelledError(absl::StrCat("loading was stopped after ", done_bytes_, " bytes")));
     stop_ = true;
   }
 }
@@ -205,8 +209,8 @@ void Loader::Fail(const absl::Status& status) {
   stop_ = true;
 }
 
-// A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it may
-// also be a sign of a wrong config, so it is said.
+// A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it
+// may also be a sign of a wrong config, so it is said.
 void LogUnused(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
   absl::flat_hash_set<absl::string_view> used;
   for (const Param& param : params) used.insert(param.name);
@@ -245,7 +249,8 @@ absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& co
   if (name == "fp16") return DType::kF16;
   if (name == "fp64") return DType::kF64;
   if (name != "auto") {
-    return absl::InvalidArgumentError(absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
   }
   if (config.file_dtype.has_value()) return *config.file_dtype;
   const TensorLocation embedding = checkpoint.Find("model.embed_tokens.weight");

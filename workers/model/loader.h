@@ -3,9 +3,8 @@
 //
 // Resident memory stays below the held weights + kStagingBytes + a few MB.  Several threads read and pack; LoadWeights
 // blocks until all is there.
-// Errors name file, tensor, expected and found; nothing half-loaded is returned.  NaN and Inf weights are errors, as are
-// those that fp16 cannot hold.
-// Does not do: memory limits (memory_plan.h).
+// Errors name file, tensor, expected and found; nothing half-loaded is returned.  NaN and Inf weights are errors, as
+// are those that fp16 cannot hold. Does not do: memory limits (memory_plan.h).
 #pragma once
 
 #include <cstdint>
@@ -36,8 +35,8 @@ struct LoadOptions {
 // Logs a line every two seconds, and one for tensors of the checkpoint that the model does not use.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options);
 
-// What --dtype=NAME serves in: auto (the config's dtype, else that of the checkpoint's embedding), fp32, bf16, fp16, fp64.
-// InvalidArgument for another name.
+// What --dtype=NAME serves in: auto (the config's dtype, else that of the checkpoint's embedding), fp32, bf16, fp16,
+// fp64. InvalidArgument for another name.
 absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace switchyard

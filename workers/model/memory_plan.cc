@@ -39,10 +39,9 @@ absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes) {
   const absl::int128 total = WeightBytes(config, need.dtype, need.experts_per_layer) + need.kv_cache_bytes;
   if (total <= worker_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("config needs %.2f GiB (weights in %s with %d experts a layer, KV cache %.2f GiB), worker has %.2f GiB",
-                      Gib(total), DTypeName(need.dtype), need.experts_per_layer, Gib(need.kv_cache_bytes),
-                      Gib(worker_bytes)));
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "config needs %.2f GiB (weights in %s with %d experts a layer, KV cache %.2f GiB), worker has %.2f GiB",
+      Gib(total), DTypeName(need.dtype), need.experts_per_layer, Gib(need.kv_cache_bytes), Gib(worker_bytes)));
 }
 
 }  // namespace switchyard

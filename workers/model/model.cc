@@ -49,7 +49,8 @@ absl::Status CheckFinite(const TensorView& residual, int64_t layer_idx) {
       for (int64_t column = 0; column < residual.dim(1); ++column) {
         const double value = static_cast<double>(static_cast<Acc<Elem>>(residual.row<Elem>(row)[column]));
         if (std::isfinite(value)) continue;
-        return absl::InternalError(absl::StrCat("layer ", layer_idx, ": ", value, " at row ", row, ", column ", column));
+        return absl::InternalError(
+            absl::StrCat("layer ", layer_idx, ": ", value, " at row ", row, ", column ", column));
       }
     }
     return absl::OkStatus();

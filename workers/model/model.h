@@ -34,8 +34,8 @@ namespace switchyard {
 struct SavedForward;
 
 // Receives logits of batch.logit_rows[first, first + logits.dim(0)): [n, V] fp32 (fp64 for an fp64 model), valid until
-// it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that the logits of a long prompt need no
-// memory of their own.
+// it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that the logits of a long prompt need
+// no memory of their own.
 using LogitsSink = absl::FunctionRef<absl::Status(int64_t first, const TensorView& logits)>;
 inline constexpr int64_t kHeadRows = 64;
 
@@ -44,18 +44,18 @@ using ResidualTap = absl::FunctionRef<void(const char* name, int64_t layer_idx, 
 
 // How this step's MoE layers run: the same on every rank.
 struct MoeGroup {
-  Communicator* comm = nullptr;            // borrowed
-  const ExpertLayout* layout = nullptr;    // borrowed; its residents of this rank are the weights'
-  const MoeSchedule* schedule = nullptr;   // borrowed
+  Communicator* comm = nullptr;           // borrowed
+  const ExpertLayout* layout = nullptr;   // borrowed; its residents of this rank are the weights'
+  const MoeSchedule* schedule = nullptr;  // borrowed
   absl::Time deadline = absl::InfiniteFuture();
 };
 
 struct StageIn {
-  const Batch* batch = nullptr;            // borrowed
-  TensorView hidden = {};                  // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
+  const Batch* batch = nullptr;  // borrowed
+  TensorView hidden = {};        // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
   MoeGroup moe = {};
-  std::optional<LogitsSink> logits = {};   // where the last stage's logits go; none: no head
-  std::optional<ResidualTap> tap = {};     // for tests and debugging
+  std::optional<LogitsSink> logits = {};  // where the last stage's logits go; none: no head
+  std::optional<ResidualTap> tap = {};    // for tests and debugging
 };
 
 struct StageOut {

@@ -21,8 +21,8 @@
 namespace switchyard {
 namespace {
 
-// Opens `name` under root without leaving it.  Kernels before 5.6 and some sandboxes have no openat2: there links are not
-// followed at all.
+// Opens `name` under root without leaving it.  Kernels before 5.6 and some sandboxes have no openat2: there links are
+// not followed at all.
 int OpenBeneath(int root_fd, const std::string& name) {
   open_how how = {};
   how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // O_NONBLOCK: a FIFO must not hold us up
@@ -55,12 +55,14 @@ absl::StatusOr<ModelDir> ModelDir::Open(const std::string& path) {
   }
   if (!S_ISDIR(st.st_mode)) {
     const bool safetensors = absl::string_view(path).find(".safetensors") != absl::string_view::npos;
-    return absl::InvalidArgumentError(
-        absl::StrCat("model ", path, safetensors ? ": is a file; give the directory that holds it"
-                                                 : ": unsupported format; only safetensors, in a directory"));
+    return absl::InvalidArgumentError(absl::StrCat("model ", path,
+                                                   safetensors
+                                                       ? ": is a file; give the directory that holds it"
+                                                       : ": unsupported format; only safetensors, in a directory"));
   }
   char* resolved = realpath(path.c_str(), nullptr);
-  if (resolved == nullptr) return absl::NotFoundError(absl::StrCat("model directory ", path, ": ", std::strerror(errno)));
+  if (resolved == nullptr)
+    return absl::NotFoundError(absl::StrCat("model directory ", path, ": ", std::strerror(errno)));
   std::string root = resolved;
   std::free(resolved);
   std::string prefix;

@@ -22,8 +22,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
     return absl::InvalidArgumentError(absl::StrCat("max_num_seqs ", options.num_slots, " and max_batched_tokens ",
                                                    options.max_rows, " must be positive"));
   }
-  absl::StatusOr<KvCache> cache = KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size,
-                                                  options.kv_cache_bytes);
+  absl::StatusOr<KvCache> cache =
+      KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size, options.kv_cache_bytes);
   RETURN_IF_ERROR(cache.status());
   const SlotLimits limits = {.num_slots = options.num_slots,
                              .num_blocks = cache->num_blocks(),
@@ -53,8 +53,8 @@ absl::Status ModelRunner::UseSchedule(int32_t micro_batches) {
         absl::StrCat("plan: micro_batches ", micro_batches, " is outside [1, ", kMaxMicroBatches, "]"));
   }
   if (micro_batches == schedule_micro_batches_) return absl::OkStatus();
-  schedule_ = BuildExpertParallel({.micro_batches = micro_batches,
-                                   .shared_expert = model_->config().shared_intermediate > 0});
+  schedule_ =
+      BuildExpertParallel({.micro_batches = micro_batches, .shared_expert = model_->config().shared_intermediate > 0});
   schedule_micro_batches_ = micro_batches;
   return absl::OkStatus();
 }
@@ -105,7 +105,9 @@ void ModelRunner::BuildBatch(const RankPlan& plan) {
       batch_.tokens.push_back(slot.tokens[p]);
       batch_.positions.push_back(p);
     }
-    batch_.sequences.push_back({.row_begin = row_begin, .num_query = item.num_query, .start_pos = item.start_pos,
+    batch_.sequences.push_back({.row_begin = row_begin,
+                                .num_query = item.num_query,
+                                .start_pos = item.start_pos,
                                 .block_table = slot.block_table});
     AddLogitRows(item, static_cast<int32_t>(i), row_begin);
   }
@@ -169,7 +171,8 @@ absl::Status ModelRunner::ScorePrompt(const RankPlan& plan, absl::Span<const Log
   }
   logprobs_.assign(uses.size(), PositionLogprobs());
   statuses_.assign(uses.size(), ItemStatus::kOk);
-  RETURN_IF_ERROR(TokenLogprobs(stream_, logits, logprob_requests_, absl::MakeSpan(logprobs_), absl::MakeSpan(statuses_)));
+  RETURN_IF_ERROR(
+      TokenLogprobs(stream_, logits, logprob_requests_, absl::MakeSpan(logprobs_), absl::MakeSpan(statuses_)));
   for (size_t i = 0; i < uses.size(); ++i) {
     ItemResult& item = result->items[uses[i].item];
     if (statuses_[i] != ItemStatus::kOk) item.status = statuses_[i];

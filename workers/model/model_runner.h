@@ -3,9 +3,9 @@
 // Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible: the
 // worker's step thread is its one user.  What a step samples stays in the slot, so the next plan may be executed before
 // the server has seen the result.
-// Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented for what is not built
-// (speculation, token masks, adapters, training slices); the communicator's pass through.  After any error the epoch is
-// over on this rank: SetGroup must follow, which empties the slots.
+// Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented for what is not
+// built (speculation, token masks, adapters, training slices); the communicator's pass through.  After any error the
+// epoch is over on this rank: SetGroup must follow, which empties the slots.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@
 namespace switchyard {
 
 struct RunnerOptions {
-  int32_t num_slots = 0;       // EngineOptions.max_num_seqs
+  int32_t num_slots = 0;  // EngineOptions.max_num_seqs
   int32_t block_size = 16;
   int64_t kv_cache_bytes = 0;  // > 0
   int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
@@ -45,8 +45,8 @@ class ModelRunner {
   // InvalidArgument if the layout's residents of this rank are not those that the model holds.
   absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
 
-  // Runs this rank's part of the plan.  Every rank of the group must call it for every step, also when its part is empty.
-  // REQUIRES: SetGroup was called.
+  // Runs this rank's part of the plan.  Every rank of the group must call it for every step, also when its part is
+  // empty. REQUIRES: SetGroup was called.
   absl::StatusOr<RankResult> Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
 
   int32_t num_blocks() const { return cache_.num_blocks(); }
@@ -56,8 +56,8 @@ class ModelRunner {
  private:
   // What the logits of one row are for.
   struct LogitUse {
-    int32_t item = 0;         // of the plan
-    bool sample = false;      // else: the logprobs of next_token, which stands behind the row
+    int32_t item = 0;     // of the plan
+    bool sample = false;  // else: the logprobs of next_token, which stands behind the row
     int32_t next_token = 0;
   };
 

@@ -75,13 +75,17 @@ class Table {
     Add({.name = prefix + "post_attention_layernorm.weight", .shape = {config_.hidden}, .tensor = &layer->ffn_norm});
     const std::string self = prefix + "self_attn.";
     int64_t first_row = 0;
-    for (const auto& [proj, width] : {std::make_pair("q_proj", config_.q_width()),
-                                      std::make_pair("k_proj", config_.kv_width()),
-                                      std::make_pair("v_proj", config_.kv_width())}) {
-      Add({.name = absl::StrCat(self, proj, ".weight"), .shape = {width, config_.hidden}, .weight = &a.qkv,
+    for (const auto& [proj, width] :
+         {std::make_pair("q_proj", config_.q_width()), std::make_pair("k_proj", config_.kv_width()),
+          std::make_pair("v_proj", config_.kv_width())}) {
+      Add({.name = absl::StrCat(self, proj, ".weight"),
+           .shape = {width, config_.hidden},
+           .weight = &a.qkv,
            .first_row = first_row});
       if (config_.qkv_bias) {
-        Add({.name = absl::StrCat(self, proj, ".bias"), .shape = {width}, .tensor = &a.qkv_bias,
+        Add({.name = absl::StrCat(self, proj, ".bias"),
+             .shape = {width},
+             .tensor = &a.qkv_bias,
              .first_row = first_row});
       }
       first_row += width;
@@ -126,11 +130,18 @@ class Table {
     const int64_t width = config_.expert_intermediate;
     const int64_t hidden = config_.hidden;
     const MoeNaming& names = family_.moe;
-    Add({.name = Named(names.expert_gate, layer_idx, expert_idx), .shape = {width, hidden}, .shard = Shard::kExpert,
+    Add({.name = Named(names.expert_gate, layer_idx, expert_idx),
+         .shape = {width, hidden},
+         .shard = Shard::kExpert,
          .weight = &expert->gate_up});
-    Add({.name = Named(names.expert_up, layer_idx, expert_idx), .shape = {width, hidden}, .shard = Shard::kExpert,
-         .weight = &expert->gate_up, .first_row = width});
-    Add({.name = Named(names.expert_down, layer_idx, expert_idx), .shape = {hidden, width}, .shard = Shard::kExpert,
+    Add({.name = Named(names.expert_up, layer_idx, expert_idx),
+         .shape = {width, hidden},
+         .shard = Shard::kExpert,
+         .weight = &expert->gate_up,
+         .first_row = width});
+    Add({.name = Named(names.expert_down, layer_idx, expert_idx),
+         .shape = {hidden, width},
+         .shard = Shard::kExpert,
          .weight = &expert->down});
   }
 
@@ -138,11 +149,18 @@ class Table {
     const int64_t width = config_.expert_intermediate;
     const int64_t hidden = config_.hidden;
     const MoeNaming& names = family_.moe;
-    Add({.name = Named(names.fused_gate_up, layer_idx), .shape = {config_.num_experts, 2 * width, hidden},
-         .source_row = expert_idx * 2 * width, .rows = 2 * width, .shard = Shard::kExpert,
+    Add({.name = Named(names.fused_gate_up, layer_idx),
+         .shape = {config_.num_experts, 2 * width, hidden},
+         .source_row = expert_idx * 2 * width,
+         .rows = 2 * width,
+         .shard = Shard::kExpert,
          .weight = &expert->gate_up});
-    Add({.name = Named(names.fused_down, layer_idx), .shape = {config_.num_experts, hidden, width},
-         .source_row = expert_idx * hidden, .rows = hidden, .shard = Shard::kExpert, .weight = &expert->down});
+    Add({.name = Named(names.fused_down, layer_idx),
+         .shape = {config_.num_experts, hidden, width},
+         .source_row = expert_idx * hidden,
+         .rows = hidden,
+         .shard = Shard::kExpert,
+         .weight = &expert->down});
   }
 
   const ModelConfig& config_;

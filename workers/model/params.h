@@ -22,7 +22,7 @@ enum class Shard : uint8_t { kReplicated, kExpert };
 // Rows [source_row, source_row + rows) of a checkpoint tensor, seen as a matrix of its last dimension, become rows
 // [first_row, first_row + rows) of a weight or of a tensor.
 struct Param {
-  std::string name = {};           // in the checkpoint
+  std::string name = {};            // in the checkpoint
   std::vector<int64_t> shape = {};  // that it must have there
   int64_t source_row = 0;
   int64_t rows = 0;
@@ -35,8 +35,8 @@ struct Param {
 
 // Everything that this rank needs.  `weights` is from AllocateWeights with the same config and must stay where it is.
 // Whether experts stand one by one or fused is decided by what the checkpoint has, layer by layer.
-// Errors (InvalidArgument): every tensor that is missing or has another shape or a dtype that cannot be loaded, with file,
-// tensor, expected and found; at most kMaxReported of them and how many more.
+// Errors (InvalidArgument): every tensor that is missing or has another shape or a dtype that cannot be loaded, with
+// file, tensor, expected and found; at most kMaxReported of them and how many more.
 absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
                                                const Checkpoint& checkpoint, ModelWeights* weights);
 

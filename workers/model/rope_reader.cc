@@ -24,8 +24,8 @@ bool ReadKind(ConfigReader& scaling, const std::string& key, RopeKind* kind) {
   } else if (name == "llama3") {
     *kind = RopeKind::kLlama3;
   } else {
-    scaling.Problem(key, absl::StrCat("unknown RoPE \"", Excerpt(name),
-                                      "\"; known: default, linear, yarn, longrope, llama3"));
+    scaling.Problem(
+        key, absl::StrCat("unknown RoPE \"", Excerpt(name), "\"; known: default, linear, yarn, longrope, llama3"));
     return false;
   }
   return true;
@@ -42,8 +42,8 @@ void ReadYarn(ConfigReader& scaling, RopeConfig* rope) {
 void ReadLongRope(ConfigReader& scaling, RopeConfig* rope) {
   rope->short_factor = scaling.Numbers("short_factor");
   rope->long_factor = scaling.Numbers("long_factor");
-  for (const auto& [key, factors] : {std::make_pair("short_factor", &rope->short_factor),
-                                     std::make_pair("long_factor", &rope->long_factor)}) {
+  for (const auto& [key, factors] :
+       {std::make_pair("short_factor", &rope->short_factor), std::make_pair("long_factor", &rope->long_factor)}) {
     if (static_cast<int64_t>(factors->size()) != rope->rotary_dim / 2) {
       scaling.Problem(key, absl::StrCat("expected ", rope->rotary_dim / 2, " numbers, found ", factors->size()));
     }
@@ -53,7 +53,8 @@ void ReadLongRope(ConfigReader& scaling, RopeConfig* rope) {
   }
 }
 
-void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config, double original_max, RopeConfig* rope) {
+void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config, double original_max,
+                 RopeConfig* rope) {
   const std::string kind_key = scaling.FirstOf({"rope_type", "type"});
   rope->theta = scaling.Number("rope_theta", theta, 0, kHuge, /*open=*/true);
   const double partial = scaling.Number("partial_rotary_factor", 1.0, 0, 1, /*open=*/true);
@@ -67,7 +68,8 @@ void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config,
   rope->original_max_positions =
       original_max > 0 ? original_max : scaling.Number("original_max_position_embeddings", context, 1, kHuge);
   std::optional<double> factor;
-  if (rope->kind == RopeKind::kYarn || rope->kind == RopeKind::kLongRope) factor = context / rope->original_max_positions;
+  if (rope->kind == RopeKind::kYarn || rope->kind == RopeKind::kLongRope)
+    factor = context / rope->original_max_positions;
   rope->factor = scaling.Number("factor", factor, 0, kHuge, /*open=*/true);
   if (rope->kind == RopeKind::kYarn || rope->kind == RopeKind::kLongRope) {
     if (scaling.Has("attention_factor")) {

@@ -51,8 +51,7 @@ class Fnv128 {
 
  private:
   static constexpr unsigned __int128 kPrime = (static_cast<unsigned __int128>(1) << 88) + 0x13b;
-  unsigned __int128 state_ =
-      (static_cast<unsigned __int128>(0x6c62272e07bb0142ULL) << 64) | 0x62b821756295c58dULL;
+  unsigned __int128 state_ = (static_cast<unsigned __int128>(0x6c62272e07bb0142ULL) << 64) | 0x62b821756295c58dULL;
 };
 
 }  // namespace
@@ -99,7 +98,8 @@ absl::Status SafetensorsFile::Read(int64_t begin, int64_t bytes, void* to) const
   while (done < bytes) {
     const ssize_t n = pread(fd_, static_cast<char*>(to) + done, static_cast<size_t>(bytes - done), begin + done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return absl::DataLossError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
+    if (n < 0)
+      return absl::DataLossError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
     if (n == 0) {
       return absl::DataLossError(absl::StrCat(name_, ": ends at byte ", begin + done, ", expected ", begin + bytes,
                                               "; it became shorter while it was read"));
@@ -157,8 +157,8 @@ absl::Status Checkpoint::OpenShards(const ModelDir& dir) {
   for (const std::string& name : names) RETURN_IF_ERROR(AddFile(dir, name, weight_map));
   for (const auto& [tensor, file] : weight_map) {
     if (!tensors_.contains(tensor)) {
-      return InFile(file, absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(tensor),
-                                                                  "\": the index puts it here, it is missing")));
+      return InFile(file, absl::InvalidArgumentError(
+                              absl::StrCat("tensor \"", Excerpt(tensor), "\": the index puts it here, it is missing")));
     }
   }
   return CheckTotalSize(index);
@@ -186,8 +186,8 @@ absl::Status Checkpoint::AddFile(const ModelDir& dir, const std::string& file_na
                                    absl::StrCat("tensor \"", Excerpt(name), "\": the index does not name it")));
     }
     if (!weight_map.empty() && it->second != file_name) {
-      return InFile(file_name, absl::InvalidArgumentError(absl::StrCat(
-                                   "tensor \"", Excerpt(name), "\": the index puts it into ", it->second)));
+      return InFile(file_name, absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(name),
+                                                                       "\": the index puts it into ", it->second)));
     }
     tensors_[name] = {file.get(), &entry};
   }

@@ -31,7 +31,7 @@ inline constexpr int kMaxSafetensorsRank = 8;
 struct TensorEntry {
   std::string dtype = {};           // as written: "BF16", "F8_E4M3" …
   std::vector<int64_t> shape = {};  // may be empty (a scalar) or hold zeros
-  int64_t begin = 0;           // of its bytes, from the start of the file
+  int64_t begin = 0;                // of its bytes, from the start of the file
   int64_t bytes = 0;
 
   std::string ShapeString() const;  // "[4, 128]"
@@ -83,8 +83,8 @@ class Checkpoint {
   // Every tensor's name, sorted.
   std::vector<std::string> TensorNames() const;
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
-  // 32 hex digits over file names, sizes and headers: what ranks of a group must share.  It tells apart checkpoints that
-  // were mixed up; it is no defence against one made to collide.
+  // 32 hex digits over file names, sizes and headers: what ranks of a group must share.  It tells apart checkpoints
+  // that were mixed up; it is no defence against one made to collide.
   std::string Hash() const;
 
  private:

@@ -24,10 +24,10 @@ struct DTypeSpec {
 };
 // All that the format knows.  Which of them we can load is ParseSafetensorsDType's matter.
 constexpr DTypeSpec kDTypes[] = {
-    {"BOOL", 8},        {"F4", 4},       {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"U8", 8},   {"I8", 8},
-    {"F8_E5M2", 8},     {"F8_E4M3", 8},  {"F8_E8M0", 8},     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-    {"I16", 16},        {"U16", 16},     {"F16", 16},        {"BF16", 16},       {"I32", 32}, {"U32", 32},
-    {"F32", 32},        {"C64", 64},     {"F64", 64},        {"I64", 64},        {"U64", 64},
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 };
 
 absl::Status TensorError(absl::string_view name, absl::string_view text) {
@@ -59,7 +59,8 @@ absl::Status ReadShape(absl::string_view tensor, const Json& value, int bits, Te
     entry->shape.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
     // A zero later does not excuse an overflow before it.
     if (__builtin_mul_overflow(total_bits, std::max<int64_t>(entry->shape.back(), 1), &total_bits)) {
-      return TensorError(tensor, absl::StrCat("shape product overflows: ", entry->ShapeString(), " of ", bits, " bits"));
+      return TensorError(tensor,
+                         absl::StrCat("shape product overflows: ", entry->ShapeString(), " of ", bits, " bits"));
     }
   }
   if (std::find(entry->shape.begin(), entry->shape.end(), 0) != entry->shape.end()) total_bits = 0;

@@ -16,7 +16,7 @@ namespace switchyard {
 // by rising offset and tile the data exactly, without hole or overlap.
 // Errors: InvalidArgument 'header: …' or 'tensor "x": …'.
 absl::StatusOr<std::vector<std::pair<std::string, TensorEntry>>> ParseSafetensorsHeader(absl::string_view json,
-                                                                                         int64_t data_begin,
-                                                                                         int64_t data_bytes);
+                                                                                        int64_t data_begin,
+                                                                                        int64_t data_bytes);
 
 }  // namespace switchyard

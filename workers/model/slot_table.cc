@@ -45,8 +45,8 @@ absl::Status SlotTable::Validate(const RankPlan& plan) const {
   }
   for (const BlockCopy& copy : plan.copies) {
     if (std::min(copy.from, copy.to) < 0 || std::max(copy.from, copy.to) >= limits_.num_blocks) {
-      return absl::InternalError(absl::StrCat("plan: block copy ", copy.from, " -> ", copy.to, " is outside [0, ",
-                                              limits_.num_blocks, ")"));
+      return absl::InternalError(
+          absl::StrCat("plan: block copy ", copy.from, " -> ", copy.to, " is outside [0, ", limits_.num_blocks, ")"));
     }
   }
   for (const StepItem& item : plan.items) {

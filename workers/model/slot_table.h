@@ -16,10 +16,10 @@ namespace switchyard {
 
 struct Slot {
   bool in_use = false;
-  bool broken = false;                // its logits were NaN or Inf: later items are not run, only answered so
-  std::vector<int32_t> tokens;        // prompt, then what was emitted or sampled
+  bool broken = false;          // its logits were NaN or Inf: later items are not run, only answered so
+  std::vector<int32_t> tokens;  // prompt, then what was emitted or sampled
   int32_t num_prompt_tokens = 0;
-  int32_t num_computed = 0;           // positions whose keys are in the cache: where the next item must start
+  int32_t num_computed = 0;  // positions whose keys are in the cache: where the next item must start
   std::vector<BlockId> block_table;
   SamplingParams sampling;
   TokenHistory history;
@@ -30,8 +30,8 @@ struct SlotLimits {
   int32_t num_blocks = 0;
   int32_t block_size = 0;
   int32_t vocab_size = 0;
-  int64_t context = 0;     // positions that a sequence may have
-  int32_t max_rows = 0;    // of one plan
+  int64_t context = 0;   // positions that a sequence may have
+  int32_t max_rows = 0;  // of one plan
 };
 
 class SlotTable {

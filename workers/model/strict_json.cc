@@ -33,8 +33,8 @@ class StrictSax : public nlohmann::json_sax<Json> {
 
   bool key(string_t& value) override {
     if (static_cast<int64_t>(value.size()) > limits_.max_key_bytes) {
-      return Fail(absl::StrCat("key of ", value.size(), " bytes, limit ", limits_.max_key_bytes, ": \"",
-                               Excerpt(value), "\""));
+      return Fail(
+          absl::StrCat("key of ", value.size(), " bytes, limit ", limits_.max_key_bytes, ": \"", Excerpt(value), "\""));
     }
     if (!stack_.back().keys.insert(value).second) return Fail(absl::StrCat("duplicate key \"", Excerpt(value), "\""));
     stack_.back().key = std::move(value);
@@ -58,7 +58,7 @@ class StrictSax : public nlohmann::json_sax<Json> {
  private:
   struct Container {
     Json value;
-    std::string key;                          // of the member that is being read
+    std::string key;  // of the member that is being read
     absl::flat_hash_set<std::string> keys;
   };
 

@@ -12,8 +12,9 @@ struct Allocator {
   Tensor Vector(int64_t n) const { return Tensor(dtype, {n}); }
   Weight Matrix(int64_t n, int64_t k) const { return Weight({.n = n, .k = k, .dtype = dtype}); }
   FfnWeights Ffn(int64_t width) const {
-    return {.gate_up = Weight({.n = 2 * width, .k = config.hidden, .dtype = dtype, .layout = WeightLayout::kGatedPanels}),
-            .down = Matrix(config.hidden, width)};
+    return {
+        .gate_up = Weight({.n = 2 * width, .k = config.hidden, .dtype = dtype, .layout = WeightLayout::kGatedPanels}),
+        .down = Matrix(config.hidden, width)};
   }
 
   AttentionWeights Attention() const {

@@ -29,10 +29,10 @@ struct FfnWeights {
 };
 
 struct MoeWeights {
-  Weight router;                     // [E, H]
-  std::vector<FfnWeights> experts;   // [El] the residents, by slot
+  Weight router;                    // [E, H]
+  std::vector<FfnWeights> experts;  // [El] the residents, by slot
   std::optional<FfnWeights> shared;
-  Weight shared_gate;                // [1, H] if shared
+  Weight shared_gate;  // [1, H] if shared
 };
 
 struct LayerWeights {

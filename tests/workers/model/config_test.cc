@@ -18,16 +18,16 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 nlohmann::json Qwen3() {
-  return {{"model_type", "qwen3_moe"},  {"architectures", {"Qwen3MoeForCausalLM"}},
-          {"vocab_size", 100},          {"hidden_size", 64},
-          {"num_hidden_layers", 4},     {"num_attention_heads", 4},
-          {"num_key_value_heads", 2},   {"head_dim", 32},
-          {"intermediate_size", 96},    {"moe_intermediate_size", 48},
-          {"num_experts", 8},           {"num_experts_per_tok", 2},
-          {"norm_topk_prob", true},     {"max_position_embeddings", 512},
-          {"rope_theta", 1000000.0},    {"torch_dtype", "bfloat16"},
-          {"eos_token_id", 7},          {"decoder_sparse_step", 2},
-          {"mlp_only_layers", {3}},     {"rms_norm_eps", 1e-6}};
+  return {{"model_type", "qwen3_moe"}, {"architectures", {"Qwen3MoeForCausalLM"}},
+          {"vocab_size", 100},         {"hidden_size", 64},
+          {"num_hidden_layers", 4},    {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},  {"head_dim", 32},
+          {"intermediate_size", 96},   {"moe_intermediate_size", 48},
+          {"num_experts", 8},          {"num_experts_per_tok", 2},
+          {"norm_topk_prob", true},    {"max_position_embeddings", 512},
+          {"rope_theta", 1000000.0},   {"torch_dtype", "bfloat16"},
+          {"eos_token_id", 7},         {"decoder_sparse_step", 2},
+          {"mlp_only_layers", {3}},    {"rms_norm_eps", 1e-6}};
 }
 
 std::string Error(const nlohmann::json& config) {
@@ -147,14 +147,22 @@ TEST(ConfigTest, BadFields) {
       {"eps_negative", "rms_norm_eps", -1e-6, "rms_norm_eps: expected a number in [0, 1]"},
       {"activation", "hidden_act", "gelu", "hidden_act: unknown activation \"gelu\"; known: silu"},
       {"dtype", "torch_dtype", "int8", "torch_dtype: unknown dtype \"int8\""},
-      {"rope_kind", "rope_scaling", {{"type", "dynamic"}, {"factor", 2}}, "rope_scaling.type: unknown RoPE \"dynamic\""},
+      {"rope_kind",
+       "rope_scaling",
+       {{"type", "dynamic"}, {"factor", 2}},
+       "rope_scaling.type: unknown RoPE \"dynamic\""},
       {"rope_list", "rope_scaling", {2}, "rope_scaling: expected an object, found [2]"},
       {"rope_no_factor", "rope_scaling", {{"type", "linear"}}, "rope_scaling.factor: missing"},
-      {"rope_factor_zero", "rope_scaling", {{"type", "linear"}, {"factor", 0}}, "rope_scaling.factor: expected a number in (0"},
-      {"longrope_lengths", "rope_scaling",
+      {"rope_factor_zero",
+       "rope_scaling",
+       {{"type", "linear"}, {"factor", 0}},
+       "rope_scaling.factor: expected a number in (0"},
+      {"longrope_lengths",
+       "rope_scaling",
        {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0}}},
        "rope_scaling.short_factor: expected 16 numbers, found 1"},
-      {"llama3_factors", "rope_scaling",
+      {"llama3_factors",
+       "rope_scaling",
        {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}},
        "high_freq_factor: must exceed low_freq_factor 4"},
       {"mlp_only", "mlp_only_layers", {4}, "mlp_only_layers: expected an integer in [0, 3] or a list of such"},
@@ -163,7 +171,8 @@ TEST(ConfigTest, BadFields) {
       {"tie_string", "tie_word_embeddings", "true", "tie_word_embeddings: expected true or false, found \"true\""},
       {"remote_code", "auto_map", {{"AutoModel", "modeling_x.X"}}, "auto_map: remote code is refused"},
       {"quantized", "quantization_config", {{"quant_method", "fp8"}}, "quantized weights are not supported"},
-      {"architecture", "model_type", "llama", "unknown architecture \"llama\"; known: mixtral (MixtralForCausalLM), qwen2_moe"},
+      {"architecture", "model_type", "llama",
+       "unknown architecture \"llama\"; known: mixtral (MixtralForCausalLM), qwen2_moe"},
       {"architecture_type", "model_type", 5, "unknown architecture"},
   };
   for (const Case& c : cases) {
@@ -202,7 +211,8 @@ TEST(ConfigTest, AllProblemsAtOnce) {
   config["vocab_size"] = -1;
   config["hidden_act"] = "relu";
   config.erase("hidden_size");
-  EXPECT_THAT(Error(config), AllOf(HasSubstr("vocab_size"), HasSubstr("hidden_act"), HasSubstr("hidden_size: missing")));
+  EXPECT_THAT(Error(config),
+              AllOf(HasSubstr("vocab_size"), HasSubstr("hidden_act"), HasSubstr("hidden_size: missing")));
 }
 
 TEST(ConfigTest, BadTexts) {
@@ -240,7 +250,8 @@ TEST(MemoryPlanTest, SaysWhatItNeeds) {
   auto c = ParseModelConfig(Qwen3().dump(), "");
   ASSERT_TRUE(c.ok());
   EXPECT_EQ(KvBytesPerToken(*c, DType::kBf16), 2 * 2 * 32 * 4 * 2);
-  EXPECT_TRUE(CheckMemory(*c, {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 1 << 20}, 8 << 20).ok());
+  EXPECT_TRUE(
+      CheckMemory(*c, {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 1 << 20}, 8 << 20).ok());
   c->hidden = 1 << 20;
   c->layers.resize(4096);
   c->num_experts = 65536;

@@ -126,8 +126,7 @@ TEST(LoaderTest, EveryDtypeAndSpellingGivesTheSameWeights) {
         const LayerWeights& layer = weights->layers[0];
         ASSERT_TRUE(layer.moe.has_value());
         for (int e = 0; e < kExperts; ++e) {
-          EXPECT_EQ(Rows(layer.moe->experts[e].gate_up),
-                    Expected(13 + e * 2 * kWidth * kHidden, 2 * kWidth * kHidden));
+          EXPECT_EQ(Rows(layer.moe->experts[e].gate_up), Expected(13 + e * 2 * kWidth * kHidden, 2 * kWidth * kHidden));
           EXPECT_EQ(Rows(layer.moe->experts[e].down), Expected(14 + e * kWidth * kHidden, kWidth * kHidden));
         }
         std::vector<float> qkv = Expected(6, 8 * kHidden);
@@ -198,7 +197,8 @@ TEST(LoaderTest, ErrorsNameFileTensorExpectedAndFound) {
   dtype[norm] = {"I64", {kHidden}, std::string(kHidden * 8, '\0')};
   EXPECT_THAT(std::string(Load(dtype, AllExperts(), SmallConfig()).status().message()),
               HasSubstr(absl::StrCat("tensor \"", norm, "\": expected BF16, F16, F32 or F64, found I64")));
-  for (auto it = many.begin(); it != many.end();) it = it->first.find("experts") != std::string::npos ? many.erase(it) : ++it;
+  for (auto it = many.begin(); it != many.end();)
+    it = it->first.find("experts") != std::string::npos ? many.erase(it) : ++it;
   EXPECT_THAT(std::string(Load(many, AllExperts(), SmallConfig()).status().message()), HasSubstr("and 1 more"));
   ModelConfig config = SmallConfig();
   config.vocab_size = kVocab + 1;
@@ -209,7 +209,8 @@ TEST(LoaderTest, ErrorsNameFileTensorExpectedAndFound) {
 TEST(LoaderTest, ValuesThatAreNoNumbersAreRefused) {
   const std::string name = "model.layers.0.mlp.gate.weight";
   for (const char* dtype : {"F32", "BF16", "F16"}) {
-    for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+    for (const float bad :
+         {std::nanf(""), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
       Tensors tensors = SmallTensors(dtype, false);
       std::vector<float> values(kExperts * kHidden, 1.0f);
       values[2 * kHidden + 5] = bad;
@@ -293,7 +294,8 @@ TEST(LoaderTest, PeakMemoryIsBounded) {
   TempDir dir;
   {
     tensors["model.embed_tokens.weight"] = tensors["lm_head.weight"] = zeros({1000, 512});
-    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) tensors[layer + name + ".weight"] = zeros({512});
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+      tensors[layer + name + ".weight"] = zeros({512});
     tensors["model.norm.weight"] = zeros({512});
     for (const auto& [name, n] : {std::make_pair("q", 8), std::make_pair("k", 4), std::make_pair("v", 4)}) {
       tensors[absl::StrCat(layer, "self_attn.", name, "_proj.weight")] = zeros({n, 512});

@@ -192,8 +192,11 @@ TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
 // A sequence whose logits are no numbers ends; the step, the others and plans already on their way go on.
 TEST_F(ModelRunnerTest, BrokenSequencesAreAnsweredNotRun) {
   RankGroup broken(fixture_.dir, {.dtype = DType::kF32, .block_size = 4, .batch = 4, .edit = [](ModelConfig* c) {
-                                    c->rope = {.kind = RopeKind::kYarn, .rotary_dim = c->head_dim, .factor = 2,
-                                               .original_max_positions = 320, .attention_factor = 1e38};
+                                    c->rope = {.kind = RopeKind::kYarn,
+                                               .rotary_dim = c->head_dim,
+                                               .factor = 2,
+                                               .original_max_positions = 320,
+                                               .attention_factor = 1e38};
                                   }});
   const auto execute = [&](RankPlan plan) {
     StepPlan step;
@@ -212,7 +215,8 @@ TEST_F(ModelRunnerTest, BrokenSequencesAreAnsweredNotRun) {
 
 TEST_F(ModelRunnerTest, RunnersThatMakeNoSense) {
   const auto cache = KvCache::Create(CacheSpecs(group_.config(), DType::kF32), 4, 100);
-  EXPECT_THAT(std::string(cache.status().message()), HasSubstr("kv_cache_bytes 100 holds no block: one of 4 tokens takes"));
+  EXPECT_THAT(std::string(cache.status().message()),
+              HasSubstr("kv_cache_bytes 100 holds no block: one of 4 tokens takes"));
   EXPECT_FALSE(KvCache::Create(CacheSpecs(group_.config(), DType::kF32), 0, 1 << 20).ok());
 }
 

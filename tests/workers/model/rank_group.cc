@@ -17,11 +17,11 @@ constexpr int32_t kMaxTokens = 640;
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 
 struct Planned {
-  int32_t id = 0;          // index of the prompt
+  int32_t id = 0;  // index of the prompt
   int32_t rank = 0;
   int32_t slot = 0;
-  int32_t length = 0;      // of the prompt
-  int32_t done = 0;        // positions computed
+  int32_t length = 0;  // of the prompt
+  int32_t done = 0;    // positions computed
   std::vector<BlockId> blocks;
 };
 
@@ -29,7 +29,11 @@ struct Planned {
 class Planner {
  public:
   Planner(const GroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens)
-      : options_(options), prompts_(prompts), num_tokens_(num_tokens), free_(options.world), free_slots_(options.world) {
+      : options_(options),
+        prompts_(prompts),
+        num_tokens_(num_tokens),
+        free_(options.world),
+        free_slots_(options.world) {
     for (int r = 0; r < options.world; ++r) {
       // Falling order, so that block tables are no ranges.
       for (BlockId b = kMaxTokens / options.block_size * options.batch - 1; b >= 0; --b) free_[r].push_back(b);
@@ -68,8 +72,12 @@ class Planner {
  private:
   void Admit() {
     const auto rank = static_cast<int32_t>(next_ % options_.world);
-    Planned sequence{.id = static_cast<int32_t>(next_), .rank = rank, .slot = free_slots_[rank].back(),
-                     .length = static_cast<int32_t>(prompts_[next_].size()), .done = 0, .blocks = {}};
+    Planned sequence{.id = static_cast<int32_t>(next_),
+                     .rank = rank,
+                     .slot = free_slots_[rank].back(),
+                     .length = static_cast<int32_t>(prompts_[next_].size()),
+                     .done = 0,
+                     .blocks = {}};
     free_slots_[rank].pop_back();
     running_.push_back(sequence);
     ++next_;
@@ -79,7 +87,8 @@ class Planner {
     StepItem item;
     item.slot = sequence->slot;
     item.start_pos = sequence->done;
-    item.num_query = sequence->done < sequence->length ? std::min(options_.chunk, sequence->length - sequence->done) : 1;
+    item.num_query =
+        sequence->done < sequence->length ? std::min(options_.chunk, sequence->length - sequence->done) : 1;
     sequence->done += item.num_query;
     item.sample = sequence->done >= sequence->length;
     if (item.start_pos == 0) {
@@ -100,8 +109,8 @@ class Planner {
   const int32_t num_tokens_;
   size_t next_ = 0;
   std::vector<Planned> running_, finished_;
-  std::vector<std::vector<BlockId>> free_;        // [R]
-  std::vector<std::vector<SlotId>> free_slots_;   // [R]
+  std::vector<std::vector<BlockId>> free_;       // [R]
+  std::vector<std::vector<SlotId>> free_slots_;  // [R]
 };
 
 }  // namespace
@@ -188,8 +197,8 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
 }
 
 std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
-  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = options_.micro_batches,
-                                                    .shared_expert = config().shared_intermediate > 0});
+  const MoeSchedule schedule =
+      BuildExpertParallel({.micro_batches = options_.micro_batches, .shared_expert = config().shared_intermediate > 0});
   std::vector<double> out;
   OnAllRanks([&](int r) {
     const auto num_rows = static_cast<int32_t>(r == 0 ? tokens.size() : 0);
@@ -217,7 +226,9 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
       return absl::OkStatus();
     };
     const StageIn in = {.batch = &batch,
-                        .moe = {.comm = comms_[r].get(), .layout = &layout_, .schedule = &schedule,
+                        .moe = {.comm = comms_[r].get(),
+                                .layout = &layout_,
+                                .schedule = &schedule,
                                 .deadline = absl::Now() + kStepDeadline},
                         .logits = LogitsSink(sink)};
     Model& model = *ranks_[r]->model;

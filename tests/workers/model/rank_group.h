@@ -20,10 +20,10 @@ namespace switchyard {
 struct GroupOptions {
   DType dtype = DType::kF32;
   int world = 1;
-  int threads = 1;             // of each rank
+  int threads = 1;  // of each rank
   int32_t block_size = 16;
-  int32_t chunk = 512;         // most queries of one sequence in a step
-  int32_t batch = 32;          // most sequences at a time, on all ranks together
+  int32_t chunk = 512;  // most queries of one sequence in a step
+  int32_t batch = 32;   // most sequences at a time, on all ranks together
   int32_t micro_batches = 1;
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
 };

@@ -127,7 +127,8 @@ TEST(SafetensorsTest, BadIndexes) {
       {Index(R"({"a":"gone.safetensors"})"), "shard gone.safetensors: gone.safetensors: no such file"},
       {Index(R"({"a":"s.safetensors","b":"s.safetensors"})"),
        "shard s.safetensors: tensor \"b\": the index puts it here, it is missing"},
-      {Index(R"({"a":"s.safetensors","b":"t.safetensors"})"), "shard t.safetensors: tensor \"a\": the index puts it into s.safetensors"},
+      {Index(R"({"a":"s.safetensors","b":"t.safetensors"})"),
+       "shard t.safetensors: tensor \"a\": the index puts it into s.safetensors"},
       {Index(R"({"b":"u.safetensors"})"), "shard u.safetensors: tensor \"c\": the index does not name it"},
       {Index(R"({"a":"s.safetensors"})", R"({"total_size":9})"), "total_size is 9, the shards hold 8 bytes"},
       {Index(R"({"a":"s.safetensors"})", R"({"total_size":"8"})"), "total_size is \"8\", the shards hold 8 bytes"},
@@ -135,8 +136,10 @@ TEST(SafetensorsTest, BadIndexes) {
   for (const auto& [index, message] : cases) {
     TempDir dir;
     dir.Write("s.safetensors", OneTensor("a"));
-    dir.Write("t.safetensors", SafetensorsBytes({{"a", FloatTensor("F32", {1}, {1})}, {"b", FloatTensor("F32", {1}, {1})}}));
-    dir.Write("u.safetensors", SafetensorsBytes({{"b", FloatTensor("F32", {1}, {1})}, {"c", FloatTensor("F32", {1}, {1})}}));
+    dir.Write("t.safetensors",
+              SafetensorsBytes({{"a", FloatTensor("F32", {1}, {1})}, {"b", FloatTensor("F32", {1}, {1})}}));
+    dir.Write("u.safetensors",
+              SafetensorsBytes({{"b", FloatTensor("F32", {1}, {1})}, {"c", FloatTensor("F32", {1}, {1})}}));
     dir.Write("model.safetensors.index.json", index);
     EXPECT_THAT(OpenError(dir), HasSubstr(message)) << index;
   }

@@ -45,7 +45,8 @@ bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config) {
   if (!reader.Has("layer_types")) return false;
   const std::vector<std::string> types = reader.Strings("layer_types");
   if (types.size() != config->layers.size()) {
-    reader.Problem("layer_types", absl::StrCat("has ", types.size(), " entries for ", config->layers.size(), " layers"));
+    reader.Problem("layer_types",
+                   absl::StrCat("has ", types.size(), " entries for ", config->layers.size(), " layers"));
     return true;
   }
   for (size_t i = 0; i < types.size(); ++i) {
