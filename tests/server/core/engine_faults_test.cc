@@ -1,0 +1,179 @@
+// Workers that die, drains, stops, and many clients at once: nothing hangs, everybody is answered.
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/server/core/engine_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
+  config.batching.max_num_seqs = 1;
+  StartReady();
+  worker->Allow(0);
+  Reader running, waiting, refused;
+  Submit(running, "a", 5);
+  worker->AwaitHeld();
+  Submit(waiting, "b", 5);
+  Settle();
+  engine->OnLinkLost(1, "its link ended");
+  EXPECT_EQ(running.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(running.Reason(), "WORKER_LOST");
+  EXPECT_THAT(std::string(running.End().message()), HasSubstr("its link ended"));
+  AwaitReady(false);
+  Submit(refused, "c", 5);
+  EXPECT_EQ(refused.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(refused.Reason(), "WORKER_LOST");
+  EXPECT_FALSE(engine->load().ready);
+  Connect(2);
+  EXPECT_TRUE(waiting.End().ok());
+  EXPECT_EQ(waiting.text(), "abcde");
+  AwaitReady(true);
+}
+
+TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
+  StartReady();
+  worker->Allow(0);
+  Reader reader;
+  Submit(reader, "r", 5);
+  worker->AwaitHeld();
+  {
+    absl::MutexLock lock(&mu);
+    hearts.clear();
+  }
+  EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(reader.End().message()), HasSubstr("no heartbeat for 1.5s, fenced"));
+  EXPECT_EQ(worker->AwaitClosed().code(), absl::StatusCode::kUnavailable);
+  worker->Allow(-1);  // the zombie's answer: of an epoch that is over
+  Settle();
+  EXPECT_FALSE(engine->load().ready);
+}
+
+TEST_F(EngineTest, AResultThatDoesNotFitEndsTheGroupNotTheServer) {
+  StartReady();
+  worker->Allow(0);
+  Reader reader, next;
+  Submit(reader, "r", 5);
+  worker->AwaitHeld();
+  engine->OnStepResult(1, 1, 1, RankResult{});  // no items
+  EXPECT_EQ(reader.Reason(), "WORKER_LOST");
+  worker->Allow(-1);
+  AwaitUps(2);  // the same worker, a new epoch
+  Submit(next, "r", 5);
+  EXPECT_TRUE(next.End().ok());
+  EXPECT_EQ(next.text(), "abcde");
+}
+
+TEST_F(EngineTest, DrainingLetsRunningRequestsEndAndSendsNewOnesAway) {
+  StartReady();
+  worker->Allow(2);
+  Reader running, late;
+  Submit(running, "a", 20);
+  running.AwaitTokens(1);
+  absl::Notification drained;
+  engine->Drain(kPatience, [&] { drained.Notify(); });
+  AwaitReady(false);
+  Submit(late, "b", 5);
+  EXPECT_EQ(late.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(late.Reason(), "DRAINING");
+  EXPECT_FALSE(drained.HasBeenNotified());
+  worker->Allow(-1);
+  EXPECT_TRUE(running.End().ok());
+  EXPECT_EQ(running.tokens().size(), 20u);
+  EXPECT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST_F(EngineTest, AGroupThatFormsDuringTheDrainDoesNotMakeReady) {
+  Start();
+  absl::Notification drained;
+  engine->Drain(kPatience, [&] { drained.Notify(); });
+  ASSERT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+  Connect(1);
+  while (engine->load().group_epoch == 0 || engine->load().workers.empty() || engine->load().workers[0].state != "ready")
+    Settle();
+  absl::MutexLock lock(&mu);
+  EXPECT_FALSE(ready);
+}
+
+TEST_F(EngineTest, ADrainOverItsTimeEndsTheRest) {
+  StartReady();
+  worker->Allow(1);
+  Reader running;
+  Submit(running, "a", 500);
+  running.AwaitTokens(1);
+  absl::Notification drained;
+  engine->Drain(absl::Milliseconds(1), [&] { drained.Notify(); });
+  EXPECT_EQ(running.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(running.Reason(), "DRAINING");
+  EXPECT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST_F(EngineTest, StopAnswersEverybodyThenAndLater) {
+  config.batching.max_num_seqs = 1;
+  StartReady();
+  worker->Allow(1);
+  Reader running, waiting, posted, later;
+  Submit(running, "a", 500);
+  running.AwaitTokens(1);
+  Submit(waiting, "b", 5);
+  Settle();
+  Submit(posted, "c", 5);  // perhaps still in the inbox
+  engine->Stop();
+  Submit(later, "d", 5);
+  for (Reader* reader : {&running, &waiting, &posted, &later}) {
+    EXPECT_EQ(reader->End().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(reader->Reason(), "DRAINING");
+  }
+  bool called = false;
+  engine->Abort("a", [&](bool found) {
+    EXPECT_FALSE(found);
+    called = true;
+  });
+  EXPECT_TRUE(called);
+  engine->Stop();
+}
+
+TEST_F(EngineTest, ManyClientsComeCancelAndGo) {
+  num_blocks = 24;  // 8 clients want 4 each: there are preemptions
+  config.batching.max_queue = 1000;
+  config.batching.max_num_seqs = 16;
+  StartReady();
+  std::atomic<int> ok{0}, cancelled{0};
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 8; ++client) {
+    clients.emplace_back([&, client] {
+      for (int round = 0; round < 12; ++round) {
+        Reader reader;
+        const uint64_t handle = Submit(reader, absl::StrCat("r", client, ".", round), 50);
+        if (round % 3 == 1) reader.AwaitTokens(static_cast<size_t>(1 + (client + round) % 7));
+        if (round % 3 != 0) engine->Cancel(handle, absl::CancelledError("x"));
+        const absl::Status end = reader.End();
+        if (end.ok()) {
+          ++ok;
+          EXPECT_EQ(reader.tokens().size(), 50u);
+        } else {
+          EXPECT_EQ(end.code(), absl::StatusCode::kCancelled);
+          ++cancelled;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(ok + cancelled, 96);
+  EXPECT_GE(ok, 32);
+  const absl::Time end = absl::Now() + kPatience;
+  const auto busy = [this] {
+    const SchedulerStats stats = engine->load().scheduler;
+    return stats.running > 0 || stats.waiting > 0 || stats.in_flight > 0 || stats.ranks.at(0).blocks_used > 0;
+  };
+  while (busy() && absl::Now() < end) Settle();
+  EXPECT_FALSE(busy()) << "something leaked";
+}
+
+}  // namespace
+}  // namespace switchyard
