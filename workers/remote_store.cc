@@ -11,6 +11,7 @@ namespace switchyard {
 namespace {
 
 constexpr absl::Duration kSetTimeout = absl::Seconds(5);
+constexpr absl::Duration kLongestWait = absl::Minutes(1);  // the server's own limit
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
@@ -38,7 +39,7 @@ absl::Status RemoteStore::Set(absl::string_view key, absl::string_view value) {
 }
 
 absl::StatusOr<std::vector<std::string>> RemoteStore::Get(absl::Span<const std::string> keys, absl::Time deadline) {
-  const absl::Duration left = deadline - absl::Now();
+  const absl::Duration left = std::min(deadline - absl::Now(), kLongestWait);
   grpc::ClientContext context;
   // A little longer than the server waits, so that its answer, which names the key, arrives.
   context.set_deadline(After(left + absl::Seconds(1)));

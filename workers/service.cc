@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -65,17 +66,24 @@ class WorkerLink::Session final : public grpc::ClientBidiReactor<v1::LinkRequest
     StartCall();
   }
 
-  void Send(v1::LinkRequest message) {
+  // False: the stream is over.
+  bool Send(v1::LinkRequest message) {
     absl::MutexLock lock(&mu_);
-    if (closing_) return;
+    if (closing_) return false;
     outbox_.push_back(std::move(message));
     if (outbox_.size() == 1) StartWrite(&outbox_.front());
+    return true;
   }
 
   // Ends the stream; Pop then returns nothing more.
   void Close() {
-    absl::MutexLock lock(&mu_);
-    CloseLocked();
+    {
+      absl::MutexLock lock(&mu_);
+      if (closing_) return;
+      context_.TryCancel();
+      LetGo();
+    }
+    FreeWorker();
   }
 
   // The next command for the worker's thread; false when the stream is over.
@@ -99,7 +107,13 @@ class WorkerLink::Session final : public grpc::ClientBidiReactor<v1::LinkRequest
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return Close();
+    if (!ok) {
+      {
+        absl::MutexLock lock(&mu_);
+        LetGo();
+      }
+      return FreeWorker();
+    }
     if (response_.has_abort_group()) {
       // At once, not in the queue: the worker's thread may be waiting for a peer that is gone.
       worker_->Abort(response_.abort_group().epoch(), response_.abort_group().reason());
@@ -112,7 +126,7 @@ class WorkerLink::Session final : public grpc::ClientBidiReactor<v1::LinkRequest
   void OnWriteDone(bool ok) override {
     absl::MutexLock lock(&mu_);
     outbox_.pop_front();
-    if (!ok) return CloseLocked();
+    if (!ok) return LetGo();
     if (!closing_ && !outbox_.empty()) StartWrite(&outbox_.front());
   }
   void OnDone(const grpc::Status& status) override {
@@ -123,11 +137,13 @@ class WorkerLink::Session final : public grpc::ClientBidiReactor<v1::LinkRequest
   }
 
  private:
-  void CloseLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (std::exchange(closing_, true)) return;
-    context_.TryCancel();
-    RemoveHold();
+  // The stream is over.  Of one that the server or the network ended nothing is cancelled: the server's status, which
+  // says why, is on its way.
+  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!std::exchange(closing_, true)) RemoveHold();
   }
+  // The worker's thread may be waiting for ranks that nobody leads any more.
+  void FreeWorker() { worker_->Abort(std::numeric_limits<int64_t>::max(), "the link to the server ended"); }
 
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the rendezvous store
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
@@ -227,7 +243,7 @@ namespace {
 
 class Duty {
  public:
-  using SendFn = absl::AnyInvocable<void(v1::LinkRequest)>;
+  using SendFn = absl::AnyInvocable<bool(v1::LinkRequest)>;  // false: the link is over
   Duty(Worker* worker, WorkerMetrics* metrics, std::shared_ptr<grpc::Channel> channel, SendFn send)
       : worker_(worker), metrics_(metrics), channel_(std::move(channel)), send_(std::move(send)) {}
 
@@ -240,8 +256,7 @@ class Duty {
       v1::LinkRequest progress;
       progress.mutable_load_progress()->set_bytes_done(done);
       progress.mutable_load_progress()->set_bytes_total(total);
-      send_(std::move(progress));
-      return true;
+      return send_(std::move(progress));
     });
     if (CannotServe(status)) {
       fatal_ = absl::FailedPreconditionError(status.message());
@@ -314,10 +329,11 @@ absl::Status WorkerLink::RunSession() {
     if (stopping_) return absl::OkStatus();
     session_ = session;
   }
+  worker_->ForgetEpochs();
   session->Start();
   session->Send(RegisterMessage(options_, *worker_, DrawIncarnation()));
   Duty duty(worker_, metrics_, session->channel(),
-            [&session](v1::LinkRequest message) { session->Send(std::move(message)); });
+            [&session](v1::LinkRequest message) { return session->Send(std::move(message)); });
   std::unique_ptr<Heart> heart;
   v1::LinkResponse command;
   while (session->Pop(&command)) {

@@ -155,6 +155,11 @@ void Worker::Leave() {
   if (gone != nullptr) gone->Abort("this rank leaves the group");
 }
 
+void Worker::ForgetEpochs() {
+  absl::MutexLock lock(&mu_);
+  aborted_epoch_ = 0;
+}
+
 void Worker::Abort(int64_t epoch, const std::string& reason) {
   absl::MutexLock lock(&mu_);
   aborted_epoch_ = std::max(aborted_epoch_, epoch);

@@ -80,6 +80,8 @@ class Worker {
   void Leave();
   // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason);
+  // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.  In no group.
+  void ForgetEpochs();
 
  private:
   explicit Worker(WorkerOptions options, ModelConfig config, Checkpoint checkpoint);
