@@ -6,14 +6,10 @@
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "scheduler/base/env.h"
+#include "scheduler/base/flags.h"
 #include "scheduler/base/log.h"
 #include "server/config.h"
 #include "server/server.h"
@@ -153,18 +149,11 @@ int Main() {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(absl::StrCat(
-      "serves a Mixture-of-Experts model over gRPC.\n\n  switchyard-server --model=DIR [--local_workers=2]\n\n",
-      switchyard::EnvHelp()));
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "server/main.cc"); };
-  usage.version_string = [] { return std::string("switchyard-server 0.1.0\n"); };
-  absl::SetFlagsUsageConfig(usage);
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    std::fprintf(stderr, "switchyard-server: unexpected argument %s; flags look like --model=DIR (see --help)\n",
-                 rest[1]);
-    return 2;
-  }
+  switchyard::ParseFlagsOrExit(
+      argc, argv,
+      {.name = "switchyard-server",
+       .version = "0.1.0",
+       .summary = "serves a Mixture-of-Experts model over gRPC.\n\n  switchyard-server --model=DIR [--local_workers=2]",
+       .file = "server/main.cc"});
   return switchyard::Main();
 }

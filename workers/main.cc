@@ -9,13 +9,10 @@
 #include <thread>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/base/env.h"
+#include "scheduler/base/flags.h"
 #include "scheduler/base/log.h"
 #include "workers/comm/gloo_communicator.h"
 #include "workers/metrics.h"
@@ -131,19 +128,12 @@ int Main() {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      absl::StrCat("runs a part of a model for a Switchyard server.\n\n"
-                   "  switchyard-worker --server=HOST:PORT --model=DIR\n\n",
-                   switchyard::EnvHelp()));
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "workers/main.cc"); };
-  usage.version_string = [] { return std::string("switchyard-worker 0.1.0\n"); };
-  absl::SetFlagsUsageConfig(usage);
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    std::fprintf(stderr, "switchyard-worker: unexpected argument %s; flags look like --model=DIR (see --help)\n",
-                 rest[1]);
-    return 2;
-  }
+  switchyard::ParseFlagsOrExit(
+      argc, argv,
+      {.name = "switchyard-worker",
+       .version = "0.1.0",
+       .summary =
+           "runs a part of a model for a Switchyard server.\n\n  switchyard-worker --server=HOST:PORT --model=DIR",
+       .file = "workers/main.cc"});
   return switchyard::Main();
 }

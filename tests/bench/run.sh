@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
+# usage: tests/bench/run.sh NAME [--quick]    (without a name: the list)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+usage() {
+  echo "benchmarks:"
+  echo "  gemm    matrix products and grouped experts beside oneDNN and a read-bandwidth probe"
+  echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
+  echo "  workers two one-core workers beside one two-core worker"
+}
+name=${1:-}
+[ -n "$name" ] || { usage; exit 2; }
+shift
+case "$name" in
+  gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec build/release/bin/gemm_bench "$@" ;;
+  peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec python3 "tests/bench/$name.py" "$@" ;;
+  *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;
+esac
