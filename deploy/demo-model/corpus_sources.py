@@ -39,7 +39,7 @@ SOURCES = [
     Source("prose", "anarchism", GPL2, "**/markdown/*.md.gz", "markdown", cap_bytes=9 << 19),
     Source("prose", "dict-jargon", PD, "**/jargon.dict.dz", "dictionary", 2 << 20),
     Source("prose", "dict-devil", PD, "**/devil.dict.dz", "dictionary"),
-    Source("prose", "dict-gcide", "GPL-3+", "**/gcide.dict.dz", "dictionary", 3 << 19),
+    Source("prose", "dict-gcide", "GPL-2+", "**/gcide.dict.dz", "dictionary", 3 << 19),
     Source("code", "libpython3.11-stdlib", "PSF-2", "**/*.py", cap_bytes=7 << 20,
            exclude=r"encodings/|pydoc_data|_sysconfigdata|lib2to3/pgen2"),
     Source("code", "libpython3.11-minimal", "PSF-2", "**/*.py", exclude=r"encodings/"),
@@ -71,7 +71,10 @@ SOURCES = [
 
 
 def fetch(root: pathlib.Path) -> None:
-    """Downloads and unpacks every package below `root`; a package already there is kept."""
+    """Downloads and unpacks every package below `root`; a package already there is kept.
+
+    Source packages need a deb-src line in the apt sources.
+    """
     root.mkdir(parents=True, exist_ok=True)
     helpers = [Source("prose", "bible-kjv-text", PD, "", "plain")]  # the data that bible-kjv's program prints
     for source in SOURCES + helpers:
@@ -85,7 +88,7 @@ def fetch(root: pathlib.Path) -> None:
             subprocess.run(["apt-get", "download", source.package], cwd=work, check=True)
             target.mkdir()
             subprocess.run(["dpkg", "-x", next(work.glob("*.deb")), target], check=True)
-        else:  # needs a deb-src line in the apt sources
+        else:
             subprocess.run(["apt-get", "source", "--download-only", source.package], cwd=work, check=True)
             target.mkdir()
             subprocess.run(["tar", "xf", next(work.glob("*.orig.tar.*")), "-C", target], check=True)
@@ -183,7 +186,8 @@ def _r_strings(path):
             lines.append(record[at + 8:at + 8 + max(size, 0)].decode("utf-8", "replace"))
             at += 8 + max(size, 0)
         text = "\n".join(lines)
-        book = re.search(r"\*\*\* ?START OF.*?\*\*\*(.*)\*\*\* ?END OF", text, re.DOTALL)  # without the publisher's frame
+        # The publisher's frame of a book is no part of it.
+        book = re.search(r"\*\*\* ?START OF.*?\*\*\*(.*)\*\*\* ?END OF", text, re.DOTALL)
         yield f"{path}#{start}", book[1] if book else text
 
 

@@ -116,7 +116,8 @@ def difference_from_hf(directory: pathlib.Path) -> float:
     theirs = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     with torch.no_grad():
         expected = theirs(ids).logits
-    return ((load_exported(directory, torch.float32).logits(ids)[0] - expected).abs().max() / expected.abs().max()).item()
+    ours = load_exported(directory, torch.float32).logits(ids)[0]
+    return ((ours - expected).abs().max() / expected.abs().max()).item()
 
 
 def main() -> None:
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    args.out.mkdir(parents=True, exist_ok=True)
     print("trained:", export(args.run / "checkpoint.pt", args.out))
     difference = difference_from_hf(args.out)
     print(f"largest difference from HF's logits, relative to the largest logit: {difference:.2e}")

@@ -62,8 +62,9 @@ def rotate(x, cos, sin):
 
 
 @maybe_compile
-def before_attention(x, norm, w_qkv, q_norm, k_norm, rotary, num_heads, eps):
-    """x [T, H] -> q [T, N, D], k and v [T, Nkv, D]; w_qkv [(N + 2 Nkv) D, H]."""
+def before_attention(x, norms, w_qkv, rotary, num_heads, eps):
+    """x [T, H] -> q [T, N, D], k and v [T, Nkv, D]; norms of x, q and k; w_qkv [(N + 2 Nkv) D, H]."""
+    norm, q_norm, k_norm = norms
     heads = F.linear(rms_norm(x, norm, eps), w_qkv.to(x.dtype)).unflatten(-1, (-1, q_norm.shape[0]))
     kv = (heads.shape[1] - num_heads) // 2
     q, k, v = heads.split([num_heads, kv, kv], 1)
@@ -263,7 +264,7 @@ class Layer(nn.Module):
     def forward(self, x, rotary, batch: int):
         """x [T, H] of `batch` sequences; returns x, this layer's balance loss, and chosen experts [T, K]."""
         c = self.config
-        q, k, v = before_attention(x, self.norm1, self.w_qkv, self.q_norm, self.k_norm, rotary,
+        q, k, v = before_attention(x, (self.norm1, self.q_norm, self.k_norm), self.w_qkv, rotary,
                                    c.num_attention_heads, c.rms_norm_eps)
         q, k, v = (t.view(batch, -1, t.shape[1], c.head_dim).transpose(1, 2) for t in (q, k, v))
         groups = c.num_attention_heads // c.num_key_value_heads

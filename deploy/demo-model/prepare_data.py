@@ -4,6 +4,7 @@ tokenizer (byte-level BPE, trained on the training part only) and the token arra
 
     python3 prepare_data.py --packages /tmp/demo/packages --out /tmp/demo/data --tokenizer_dir .
 
+The machine's apt sources need a deb-src line: four of the packages are source packages.
 Writes OUT/heldout.jsonl (domain, name, text), OUT/train_{prose,code,documentation,chat}.npy (uint16 tokens),
 OUT/corpus.json (what came from where, in bytes) and TOKENIZER_DIR/tokenizer.json.
 """
@@ -106,6 +107,16 @@ def deduplicate(documents, heldout) -> None:
         documents[index] = [item for item in documents[index] if lines.admit(item[1])]
 
 
+def drop_near_copies(documents, heldout) -> None:
+    """Held-out files with much of their text in the training part too (other renderings, templates) do not count."""
+    def lines(text: str) -> list[str]:
+        return [re.sub(r"\W+", " ", line).strip() for line in text.split("\n") if len(line.strip()) >= 30]
+
+    trained = {line for items in documents.values() for _, text in items for line in lines(text)}
+    heldout[:] = [item for item in heldout
+                  if sum(line in trained for line in lines(item[2])) <= 0.25 * len(lines(item[2]))]
+
+
 def chat_documents(documents):
     """Questions and answers in ChatML from the dictionaries' entries: the markers have to mean something."""
     chats, rng = [], random.Random(7)
@@ -172,6 +183,7 @@ def main() -> None:
     documents = collect(args.packages)
     heldout = hold_out(documents)
     deduplicate(documents, heldout)
+    drop_near_copies(documents, heldout)
     with open(args.out / "heldout.jsonl", "w", encoding="utf-8") as out:
         for index, name, text in heldout:
             out.write(json.dumps({"domain": SOURCES[index].domain, "name": name, "text": text}) + "\n")
@@ -191,7 +203,7 @@ def main() -> None:
         np.save(args.out / f"train_{domain}.npy", tokens)
         corpus["train_tokens"][domain] = len(tokens)
         corpus["heldout_bytes"][domain] = sum(len(t.encode()) for i, _, t in heldout if SOURCES[i].domain == domain)
-        print(domain, len(tokens), "tokens", sum(len(t.encode()) for t in texts) / len(tokens), "bytes/token", flush=True)
+        print(f"{domain}: {len(tokens)} tokens, {sum(len(t.encode()) for t in texts) / len(tokens):.2f} bytes each")
     chats = [f"<|im_start|>user\n{ask}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
              for ask, answer in chat_documents(documents)]
     random.Random(3).shuffle(chats)
