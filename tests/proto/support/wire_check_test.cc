@@ -109,7 +109,8 @@ TEST(WireCheck, TakesEveryGoodForm) {
   EXPECT_TRUE(Check(Tag(8, 0) + "\x05" + Tag(8, 0) + "\x06").ok());
   EXPECT_TRUE(Check(Bytes(8, "\x05\x06") + Tag(8, 0) + "\x07" + Bytes(8, "")).ok());
   // Fields of a newer client, of every wire type, as often as they like.
-  const std::string unknown = Tag(1000, 0) + "\x01" + Tag(1001, 1) + "12345678" + Bytes(1002, "\xff\xfe") + Tag(1003, 5) + "1234";
+  const std::string unknown =
+      Tag(1000, 0) + "\x01" + Tag(1001, 1) + "12345678" + Bytes(1002, "\xff\xfe") + Tag(1003, 5) + "1234";
   EXPECT_TRUE(Check(unknown + unknown).ok());
   EXPECT_TRUE(Check(Bytes(3, std::string("a\0b", 3))).ok()) << "NUL is a character";
 }

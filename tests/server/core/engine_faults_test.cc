@@ -94,7 +94,8 @@ TEST_F(EngineTest, AGroupThatFormsDuringTheDrainDoesNotMakeReady) {
   engine->Drain(kPatience, [&] { drained.Notify(); });
   ASSERT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
   Connect(1);
-  while (engine->load().group_epoch == 0 || engine->load().workers.empty() || engine->load().workers[0].state != "ready")
+  while (engine->load().group_epoch == 0 || engine->load().workers.empty() ||
+         engine->load().workers[0].state != "ready")
     Settle();
   absl::MutexLock lock(&mu);
   EXPECT_FALSE(ready);

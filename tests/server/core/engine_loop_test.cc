@@ -180,9 +180,9 @@ TEST_F(EngineTest, DeadlinesEndRunningQueuedAndLateRequests) {
   StartReady();
   worker->Allow(0);
   Reader running, queued, late;
-  for (auto& [reader, id, left] : {std::tuple(&running, "a", absl::Milliseconds(30)),
-                                   std::tuple(&queued, "b", absl::Milliseconds(30)),
-                                   std::tuple(&late, "c", -absl::Seconds(1))}) {
+  for (auto& [reader, id, left] :
+       {std::tuple(&running, "a", absl::Milliseconds(30)), std::tuple(&queued, "b", absl::Milliseconds(30)),
+        std::tuple(&late, "c", -absl::Seconds(1))}) {
     auto request = Request(id, 500);
     request->deadline = MonotonicNow() + left;
     Submit(*reader, std::move(request));

@@ -27,7 +27,8 @@ using testing::HasSubstr;
 constexpr char kSleeps[] = "exec sleep 1000";
 
 bool Eventually(const std::function<bool()>& holds) {
-  for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end; absl::SleepFor(absl::Milliseconds(5))) {
+  for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end;
+       absl::SleepFor(absl::Milliseconds(5))) {
     if (holds()) return true;
   }
   return false;

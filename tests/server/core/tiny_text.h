@@ -41,16 +41,20 @@ inline std::string TinyTokenizerJson() {
   json vocab = json::object();
   for (int byte = 0; byte < 256; ++byte) vocab[ByteSpelling(byte)] = byte;
   json added = json::array();
-  for (const auto& [id, content] : {std::pair(kEnd, "<|end|>"), std::pair(kBos, "<|bos|>"), std::pair(kFar, "<|far|>")}) {
-    added.push_back({{"id", id}, {"content", content}, {"single_word", false}, {"lstrip", false},
-                     {"rstrip", false}, {"normalized", false}, {"special", true}});
+  for (const auto& [id, content] :
+       {std::pair(kEnd, "<|end|>"), std::pair(kBos, "<|bos|>"), std::pair(kFar, "<|far|>")}) {
+    added.push_back({{"id", id},
+                     {"content", content},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
   }
   const json byte_level = {
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   const json bos = {{"SpecialToken", {{"id", "<|bos|>"}, {"type_id", 0}}}};
-  const auto sequence = [](const char* id, int type) {
-    return json{{"Sequence", {{"id", id}, {"type_id", type}}}};
-  };
+  const auto sequence = [](const char* id, int type) { return json{{"Sequence", {{"id", id}, {"type_id", type}}}}; };
   const json root = {
       {"version", "1.0"},
       {"truncation", nullptr},
@@ -66,8 +70,14 @@ inline std::string TinyTokenizerJson() {
          {{"<|bos|>", {{"id", "<|bos|>"}, {"ids", json::array({kBos})}, {"tokens", json::array({"<|bos|>"})}}}}}}},
       {"decoder", byte_level},
       {"model",
-       {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
-        {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"vocab", vocab},
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", nullptr},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", false},
+        {"byte_fallback", false},
+        {"vocab", vocab},
         {"merges", json::array()}}}};
   return root.dump();
 }
@@ -98,9 +108,10 @@ class TempDir {
 
 struct TinyTextOptions {
   bool tokenizer = true;
-  std::string chat_template = "{% for m in messages %}{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
-                              "{% if add_generation_prompt %}A:{% endif %}";  // "" = none
-  std::string generation_config;                                              // "" = none
+  std::string chat_template =
+      "{% for m in messages %}{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
+      "{% if add_generation_prompt %}A:{% endif %}";  // "" = none
+  std::string generation_config;                      // "" = none
 };
 
 inline std::unique_ptr<const TextRoom> TinyText(const TinyTextOptions& options = {}) {

@@ -1,0 +1,155 @@
+// What is read at the start: flags (every problem at once) and generation_config.json.
+#include "server/config.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/generation_config.h"
+#include "tests/server/core/tiny_text.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_.Write("config.json", "{}");
+    config_.model = dir_.path();
+  }
+  TempDir dir_;
+  ServerConfig config_;
+};
+
+TEST_F(ConfigTest, DerivesNamesAndWorkers) {
+  dir_.Write("tokenizer.json", "{}");
+  config_.model += "/";
+  config_.local_workers = 2;
+  ASSERT_TRUE(config_.Finish().ok()) << config_.Finish();
+  EXPECT_EQ(config_.served_model_name, dir_.path().substr(dir_.path().find_last_of('/') + 1));
+  EXPECT_EQ(config_.tokenizer, dir_.path() + "//tokenizer.json");
+  EXPECT_EQ(config_.num_workers(), 2);
+  EXPECT_GE(config_.threads, 1);
+}
+
+TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
+  config_.model = dir_.path() + "/nowhere";
+  config_.tokenizer = "missing.json";
+  config_.chat_template = "missing.jinja";
+  config_.port = 65536;
+  config_.metrics_port = -2;
+  config_.host = "0.0.0.0";
+  config_.workers = 1;
+  config_.local_workers = 2;
+  config_.dtype = "int3";
+  config_.threads = -1;
+  config_.kv_cache_bytes = -1;
+  config_.max_streams = 0;
+  config_.batching.block_size = 0;
+  const absl::Status status = config_.Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const std::string text(status.message());
+  for (const char* part :
+       {"nowhere: no such directory", "--tokenizer=missing.json: no such file", "--chat_template=missing.jinja",
+        "--port=65536: must be within [0, 65535]", "--metrics_port=-2", "wants --insecure",
+        "--workers=1: fewer than --local_workers=2", "--dtype=int3: must be one of", "--threads=-1",
+        "--kv_cache_bytes=-1", "--max_streams=0", "block_size"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 11);
+}
+
+TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
+  ServerConfig none;
+  EXPECT_THAT(std::string(none.Finish().message()), HasSubstr("--model: missing"));
+  TempDir empty;
+  config_.model = empty.path();
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("has no config.json"));
+}
+
+TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
+  for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"}) {
+    config_.host = host;
+    EXPECT_TRUE(config_.Finish().ok()) << host;
+  }
+  for (const char* host : {"0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "example.org", "127.evil.org", ""}) {
+    config_.host = host;
+    EXPECT_FALSE(config_.Finish().ok()) << host;
+  }
+  config_.host = "0.0.0.0";
+  config_.insecure = true;
+  EXPECT_TRUE(config_.Finish().ok());
+}
+
+TEST_F(ConfigTest, PortsMustDiffer) {
+  config_.metrics_port = config_.port = 4000;
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("both 4000"));
+  config_.metrics_port = config_.port = 0;
+  EXPECT_TRUE(config_.Finish().ok()) << "any free ones differ";
+}
+
+TEST_F(ConfigTest, WorkersFromElsewhereMustBeCounted) {
+  config_.local_workers = 0;
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("--workers must say how many"));
+  config_.workers = 3;
+  EXPECT_TRUE(config_.Finish().ok());
+  EXPECT_EQ(config_.num_workers(), 3);
+}
+
+TEST(GenerationConfig, AMissingFileGivesNothing) {
+  TempDir dir;
+  const auto defaults = LoadGenerationDefaults(dir.path());
+  ASSERT_TRUE(defaults.ok());
+  EXPECT_FALSE(defaults->temperature);
+  EXPECT_TRUE(defaults->eos_token_ids.empty());
+}
+
+TEST(GenerationConfig, ReadsOneOrSeveralEndTokensAndIgnoresTheRest) {
+  TempDir dir;
+  dir.Write(
+      "generation_config.json",
+      R"({"eos_token_id": [7, 8], "temperature": null, "top_k": 50, "transformers_version": "5.0", "x": {"y": 1}})");
+  auto defaults = LoadGenerationDefaults(dir.path());
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->eos_token_ids, (std::vector<int32_t>{7, 8}));
+  EXPECT_FALSE(defaults->temperature);
+  EXPECT_EQ(defaults->top_k, 50);
+  dir.Write("generation_config.json", R"({"eos_token_id": 2})");
+  defaults = LoadGenerationDefaults(dir.path());
+  ASSERT_TRUE(defaults.ok());
+  EXPECT_EQ(defaults->eos_token_ids, std::vector<int32_t>{2});
+}
+
+struct BadFile {
+  const char* content;
+  const char* message;  // after the path
+};
+
+TEST(GenerationConfig, BadFilesSayWhatIsWrong) {
+  TempDir dir;
+  const std::string huge = "{\"x\": \"" + std::string(1 << 20, 'x') + "\"}";
+  for (const BadFile& bad : {
+           BadFile{"[1]", ": not a JSON object"},
+           BadFile{"{\"a\": ", ": not a JSON object"},
+           BadFile{"", ": not a JSON object"},
+           BadFile{"\xff", ": not a JSON object"},
+           BadFile{R"({"temperature": "hot"})", ": temperature: expected a number within [0, 100], found \"hot\""},
+           BadFile{R"({"temperature": -1})", ": temperature: expected a number within [0, 100], found -1"},
+           BadFile{R"({"top_p": 2})", ": top_p: expected a number within [0, 1], found 2"},
+           BadFile{R"({"max_new_tokens": 0})", ": max_new_tokens: expected a number within [1, 2.14748e+09], found 0"},
+           BadFile{R"({"eos_token_id": "end"})", ": eos_token_id: expected token ids, found \"end\""},
+           BadFile{R"({"eos_token_id": [1, -2]})", ": eos_token_id: expected token ids, found [1,-2]"},
+           BadFile{R"({"eos_token_id": 99999999999})", ": eos_token_id: expected token ids, found 99999999999"},
+           BadFile{huge.c_str(), ": 1048585 bytes, limit 1048576"},
+       }) {
+    const std::string path = dir.Write("generation_config.json", bad.content);
+    const auto defaults = LoadGenerationDefaults(dir.path());
+    EXPECT_EQ(defaults.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(defaults.status().message()), path + bad.message);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

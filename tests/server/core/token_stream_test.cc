@@ -1,0 +1,162 @@
+// The path from the engine to a reader that may be slow, gone, or just leaving.
+#include "server/token_stream.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+const absl::Time kStart = absl::UnixEpoch() + absl::Hours(2);
+
+OutputChunk Chunk(int32_t choice, int32_t index, const std::string& text) {
+  OutputChunk chunk;
+  chunk.choice = choice;
+  chunk.index = index;
+  chunk.tokens = {100 + index};
+  chunk.text = text;
+  return chunk;
+}
+
+TEST(TokenStream, ChunksOfASlowReaderAreJoined) {
+  TokenStream stream;
+  int notified = 0;
+  stream.Attach([&] { ++notified; });
+  EXPECT_EQ(notified, 1) << "what came before is told at once";
+  stream.Push(Chunk(0, 0, "a"), kStart);
+  EXPECT_EQ(notified, 2);
+  stream.Push(Chunk(1, 0, "x"), kStart);
+  stream.Push(Chunk(0, 1, "b"), kStart);
+  OutputChunk last = Chunk(0, 2, "c");
+  last.logprobs.resize(1);
+  last.finished = true;
+  last.reason = FinishReason::kStop;
+  last.stop_string = "d";
+  last.usage.completion_tokens = 3;
+  stream.Push(last, kStart);
+  EXPECT_EQ(notified, 3) << "once for each choice's first waiting chunk";
+  std::optional<OutputChunk> chunk = stream.Pop(kStart);
+  ASSERT_TRUE(chunk);
+  EXPECT_EQ(chunk->choice, 0);
+  EXPECT_EQ(chunk->index, 0);
+  EXPECT_EQ(chunk->tokens, (std::vector<int32_t>{100, 101, 102}));
+  EXPECT_EQ(chunk->text, "abc");
+  EXPECT_EQ(chunk->logprobs.size(), 1u);
+  EXPECT_TRUE(chunk->finished);
+  EXPECT_EQ(chunk->reason, FinishReason::kStop);
+  EXPECT_EQ(chunk->stop_string, "d");
+  EXPECT_EQ(chunk->usage.completion_tokens, 3);
+  chunk = stream.Pop(kStart);
+  ASSERT_TRUE(chunk);
+  EXPECT_EQ(chunk->choice, 1);
+  EXPECT_FALSE(stream.Pop(kStart));
+  stream.Detach();
+}
+
+TEST(TokenStream, AChunkOfLogprobsAloneTakesTheIndexOfTheFirstToken) {
+  OutputChunk prompt;
+  prompt.prompt_logprobs.resize(4);
+  JoinChunk(&prompt, Chunk(0, 0, "a"));
+  OutputChunk later;
+  JoinChunk(&later, Chunk(0, 7, "b"));
+  EXPECT_EQ(prompt.prompt_logprobs.size(), 4u);
+  EXPECT_EQ(later.index, 7);
+}
+
+TEST(TokenStream, WaitingSinceIsTheOldestUnread) {
+  TokenStream stream;
+  EXPECT_EQ(stream.WaitingSince(), absl::InfiniteFuture());
+  stream.Push(Chunk(0, 0, "a"), kStart);
+  stream.Push(Chunk(1, 0, "b"), kStart + absl::Seconds(3));
+  EXPECT_EQ(stream.WaitingSince(), kStart);
+  (void)stream.Pop(kStart + absl::Seconds(5));  // reads again: its time starts anew
+  EXPECT_EQ(stream.WaitingSince(), kStart + absl::Seconds(5));
+  (void)stream.Pop(kStart + absl::Seconds(6));
+  EXPECT_EQ(stream.WaitingSince(), absl::InfiniteFuture());
+}
+
+TEST(TokenStream, ACleanEndComesAfterTheLastChunk) {
+  TokenStream stream;
+  stream.Push(Chunk(0, 0, "a"), kStart);
+  stream.Close(absl::OkStatus());
+  absl::Status end = absl::InternalError("untouched");
+  EXPECT_FALSE(stream.Finished(&end));
+  ASSERT_TRUE(stream.Pop(kStart));
+  EXPECT_TRUE(stream.Finished(&end));
+  EXPECT_TRUE(end.ok());
+}
+
+TEST(TokenStream, AnErrorDropsWhatWaits) {
+  TokenStream stream;
+  int notified = 0;
+  stream.Push(Chunk(0, 0, "a"), kStart);
+  stream.Attach([&] { ++notified; });
+  stream.Close(absl::UnavailableError("lost"));
+  EXPECT_EQ(notified, 2);
+  EXPECT_FALSE(stream.Pop(kStart));
+  EXPECT_EQ(stream.WaitingSince(), absl::InfiniteFuture());
+  absl::Status end;
+  EXPECT_TRUE(stream.Finished(&end));
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  stream.Close(absl::OkStatus());
+  stream.Push(Chunk(0, 1, "b"), kStart);
+  EXPECT_FALSE(stream.Pop(kStart)) << "nothing after the end";
+  EXPECT_TRUE(stream.Finished(&end));
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << "the first end counts";
+  EXPECT_EQ(notified, 2);
+}
+
+TEST(TokenStream, HoldsOneChunkPerChoiceHoweverSlowTheReader) {
+  TokenStream stream;
+  for (int i = 0; i < 10000; ++i) stream.Push(Chunk(i % 4, i / 4, "x"), kStart);
+  int chunks = 0;
+  size_t tokens = 0;
+  while (std::optional<OutputChunk> chunk = stream.Pop(kStart)) {
+    ++chunks;
+    tokens += chunk->tokens.size();
+  }
+  EXPECT_EQ(chunks, 4);
+  EXPECT_EQ(tokens, 10000u);
+}
+
+// The engine pushes and closes while the reader attaches, reads and leaves: no notify after Detach, no token lost.
+TEST(TokenStream, ReadersComeAndGoWhileTheEngineWrites) {
+  constexpr int kTokens = 20;
+  for (int round = 0; round < 3000; ++round) {
+    auto stream = std::make_shared<TokenStream>();
+    std::thread engine([stream] {
+      for (int i = 0; i < kTokens; ++i) stream->Push(Chunk(0, i, "x"), kStart);
+      stream->Close(absl::OkStatus());
+    });
+    auto alive = std::make_unique<std::atomic<bool>>(true);  // freed after Detach: a late notify is a use after free
+    const bool leaves_early = round % 3 == 0;
+    absl::Notification done;
+    int next = 0;
+    stream->Attach([&, reader = alive.get()] {
+      EXPECT_TRUE(reader->load());
+      while (std::optional<OutputChunk> chunk = stream->Pop(kStart)) {
+        EXPECT_EQ(chunk->index, next);
+        next += static_cast<int>(chunk->tokens.size());
+      }
+      absl::Status end;
+      if (stream->Finished(&end) && !done.HasBeenNotified()) done.Notify();
+    });
+    if (!leaves_early) done.WaitForNotification();
+    stream->Detach();
+    alive->store(false);
+    alive.reset();
+    if (!leaves_early) {
+      EXPECT_EQ(next, kTokens);
+    }
+    engine.join();
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
