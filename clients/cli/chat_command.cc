@@ -115,7 +115,7 @@ int Run(Console& console, const ChatFlags& flags) {
   if (!flags.system.empty()) (*given)["messages"].push_back({{"role", "system"}, {"content", flags.system}});
   absl::StatusOr<GenerateRequest> base = BuildRequest<GenerateRequest>(*given);
   if (!base.ok()) return Complain(console, BadInput(base.status().message()));
-  Interrupts interrupts;  // before the connection's threads
+  Interrupts interrupts;
   const auto client = flags.server.Connect();
   if (!client.ok()) return Complain(console, client.status());
   const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();

@@ -118,8 +118,12 @@ absl::Status Read(const Json& value, bool* out) {
 absl::Status Read(const Json& value, int32_t* out) {
   constexpr int64_t kLow = std::numeric_limits<int32_t>::min(), kHigh = std::numeric_limits<int32_t>::max();
   if (!value.is_number_integer()) return WrongType("an integer", value);
-  const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kHigh);
-  if (huge || value.get<int64_t>() < kLow) return WrongType("an integer of 32 bits", value);
+  // Positive numbers are unsigned when they were parsed, signed when they were made.
+  const bool huge =
+      value.is_number_unsigned() ? value.get<uint64_t>() > static_cast<uint64_t>(kHigh) : value.get<int64_t>() > kHigh;
+  if (huge || (!value.is_number_unsigned() && value.get<int64_t>() < kLow)) {
+    return WrongType("an integer of 32 bits", value);
+  }
   *out = value.get<int32_t>();
   return absl::OkStatus();
 }

@@ -2,29 +2,40 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace switchyard {
+namespace {
+
+int signal_fd = -1;  // an eventfd: what a signal handler may write to
+
+void OnSignal(int) {
+  const int saved = errno;
+  eventfd_write(signal_fd, 1);  // a plain write(), allowed in a handler
+  errno = saved;
+}
+
+}  // namespace
 
 Interrupts::Interrupts() {
-  sigset_t interrupt;
-  sigemptyset(&interrupt);
-  sigaddset(&interrupt, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &interrupt, &old_mask_);
-  signal_fd_ = signalfd(-1, &interrupt, SFD_CLOEXEC | SFD_NONBLOCK);
+  signal_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   stop_fd_ = eventfd(0, EFD_CLOEXEC);
+  struct sigaction action = {};
+  action.sa_handler = &OnSignal;
+  action.sa_flags = SA_RESTART;  // a prompt that waits for a line goes on waiting
+  sigaction(SIGINT, &action, &old_action_);
   thread_ = std::thread([this] { Watch(); });
 }
 
 Interrupts::~Interrupts() {
-  const uint64_t one = 1;
-  if (write(stop_fd_, &one, sizeof(one)) == sizeof(one)) thread_.join();
-  close(signal_fd_);
+  sigaction(SIGINT, &old_action_, nullptr);
+  eventfd_write(stop_fd_, 1);
+  thread_.join();
+  close(signal_fd);
   close(stop_fd_);
-  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
 }
 
 void Interrupts::Handle(std::function<void()> on_interrupt) {
@@ -33,12 +44,12 @@ void Interrupts::Handle(std::function<void()> on_interrupt) {
 }
 
 void Interrupts::Watch() {
-  pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+  pollfd fds[2] = {{signal_fd, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
   for (;;) {
     if (poll(fds, 2, -1) < 0) continue;
     if (fds[1].revents != 0) return;
-    signalfd_siginfo received;
-    if (read(signal_fd_, &received, sizeof(received)) != sizeof(received)) continue;
+    eventfd_t count = 0;
+    if (eventfd_read(signal_fd, &count) != 0) continue;
     absl::MutexLock lock(&mu_);
     if (on_interrupt_) on_interrupt_();
   }

@@ -1,7 +1,6 @@
 // Ctrl-C while a command runs: a function of the command's instead of the end of the process.
 //
-// Create it before any other thread exists: SIGINT is blocked in this thread and those it starts, and a thread of this
-// object takes it.  The function runs on that thread and must not block.
+// One at a time.  The function runs on a thread of this object (not in the signal handler) and must not block.
 #pragma once
 
 #include <signal.h>
@@ -18,6 +17,8 @@ class Interrupts {
  public:
   Interrupts();
   ~Interrupts();  // SIGINT does again what it did before
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
 
   // What Ctrl-C does from now on.  When this returns, the former function no longer runs.
   void Handle(std::function<void()> on_interrupt);
@@ -25,8 +26,7 @@ class Interrupts {
  private:
   void Watch();
 
-  sigset_t old_mask_;
-  int signal_fd_ = -1;
+  struct sigaction old_action_;
   int stop_fd_ = -1;
   absl::Mutex mu_;
   std::function<void()> on_interrupt_ ABSL_GUARDED_BY(mu_);

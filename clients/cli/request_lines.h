@@ -3,12 +3,15 @@
 
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "clients/cli/command.h"
 #include "clients/cli/ordered_batch.h"
 #include "clients/cli/request_flags.h"
+#include "clients/cpp/client_error.h"
 
 namespace switchyard {
 
@@ -56,8 +59,8 @@ int RunLines(Console& console, const LineFlags& flags, const Json& defaults, con
                                        : BadInput(absl::StrCat("line ", line_number, ": ", request.status().message()));
     if (!status.ok()) {
       absl::MutexLock lock(&err_mu);
-      if (request.ok()) console.err << "line " << line_number << ": ";
-      Complain(console, status);
+      console.err << "switchyard: " << (request.ok() ? absl::StrCat("line ", line_number, ": ") : "") << Explain(status)
+                  << std::endl;
     }
     if (flags.json) return AsLine(status, std::move(json));
     return LineAnswer{status.ok() ? as_text(json) : "", status.ok()};

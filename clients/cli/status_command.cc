@@ -30,6 +30,8 @@ absl::StatusOr<Snapshot> Look(Client* client) {
   absl::StatusOr<v1::GetLoadResponse> load = client->GetLoad();
   if (!load.ok()) return load.status();
   out.load = *std::move(load);
+  std::sort(out.load.mutable_workers()->begin(), out.load.mutable_workers()->end(),
+            [](const v1::WorkerLoad& a, const v1::WorkerLoad& b) { return a.rank() < b.rank(); });
   const absl::StatusOr<bool> serving = client->IsServing("readiness");
   if (!serving.ok()) return serving.status();
   out.serving = *serving;
@@ -38,10 +40,7 @@ absl::StatusOr<Snapshot> Look(Client* client) {
 }
 
 std::string Progress(const Snapshot& now) {
-  int ready = 0;
-  for (const v1::WorkerLoad& worker : now.load.workers()) ready += worker.state() == "ready" ? 1 : 0;
-  return absl::StrCat("not ready: ", now.load.not_ready_reason().empty() ? "starting" : now.load.not_ready_reason(),
-                      " (", ready, " of ", now.load.workers_size(), " workers ready)");
+  return absl::StrCat("not ready: ", now.load.not_ready_reason().empty() ? "starting" : now.load.not_ready_reason());
 }
 
 // Connects and looks until the server is ready or the time is up; a line on err whenever what it waits for changes.

@@ -1,0 +1,77 @@
+#include "clients/cli/app.h"
+
+#include "absl/strings/str_cat.h"
+#include "clients/cli/request_fields.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/clients/cli_run.h"
+
+namespace switchyard {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(AppTest, HelpNamesEveryCommand) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{}, {"help"}, {"--help"}}) {
+    const CliRun run = RunCliWith(args);
+    EXPECT_EQ(run.exit_code, 0);
+    for (const char* command : {"generate", "chat", "tokenize", "detokenize", "status", "bench"})
+      EXPECT_THAT(run.out, HasSubstr(command));
+    EXPECT_THAT(run.out, HasSubstr("Exit codes"));
+  }
+}
+
+TEST(AppTest, CommandHelpNamesEveryField) {
+  const CliRun run = RunCliWith({"help", "generate"});
+  EXPECT_EQ(run.exit_code, 0);
+  for (const auto& field : RequestFields<v1::GenerateRequest>())
+    EXPECT_THAT(run.out, HasSubstr(absl::StrCat("--", field.name)));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("127.0.0.1:50051"), HasSubstr("--concurrency"), HasSubstr("Examples:")));
+  EXPECT_EQ(RunCliWith({"generate", "--help"}).out, run.out);
+  EXPECT_THAT(RunCliWith({"help", "bench"}).out, AllOf(HasSubstr("--rate"), HasSubstr("requests per second")));
+}
+
+TEST(AppTest, Version) { EXPECT_THAT(RunCliWith({"--version"}).out, HasSubstr("switchyard 0.1.0")); }
+
+TEST(AppTest, UnknownCommandSuggests) {
+  const CliRun run = RunCliWith({"genrate", "x"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("did you mean \"generate\"?"));
+  EXPECT_EQ(run.out, "");
+}
+
+TEST(AppTest, UnknownFlagSuggests) {
+  const CliRun run = RunCliWith({"generate", "x", "--max_token=5"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("did you mean \"--max_tokens\"?"), HasSubstr("switchyard help generate")));
+}
+
+TEST(AppTest, WrongValuesNameTheFlag) {
+  EXPECT_THAT(RunCliWith({"generate", "x", "--temperature=hot"}).err,
+              HasSubstr("--temperature must be a number, is \"hot\""));
+  EXPECT_EQ(RunCliWith({"generate", "x", "--temperature=hot"}).exit_code, 2);
+  EXPECT_THAT(RunCliWith({"generate", "x", "--concurrency=0"}).err, HasSubstr("--concurrency"));
+  EXPECT_EQ(RunCliWith({"bench", "--rate=2", "--concurrency=2"}).exit_code, 2);
+}
+
+TEST(AppTest, WithoutAPromptItSaysHowToGiveOne) {
+  const CliRun run = RunCliWith({"generate"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("exactly one of text, token_ids, messages"), HasSubstr("--text=TEXT")));
+}
+
+TEST(AppTest, WithoutAServerItSaysHowToStartOne) {
+  for (const char* command : {"generate", "tokenize", "chat", "status", "bench"}) {
+    std::vector<std::string> args = {command, "--server=127.0.0.1:1"};
+    if (std::string(command) == "generate" || std::string(command) == "tokenize") args.push_back("x");
+    const CliRun run = RunCliWith(args);
+    EXPECT_EQ(run.exit_code, 1) << command;
+    EXPECT_THAT(run.err,
+                AllOf(HasSubstr("cannot reach 127.0.0.1:1"), HasSubstr("is the server running? start it with")))
+        << command;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,89 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/support/errors.h"
+#include "tests/clients/cli_run.h"
+#include "tests/clients/fake_server.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ChatCommandTest, TheModelSeesTheWholeConversation) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"chat", server.flag(), "--system=Be brief", "--max_tokens=2"},
+                                "Hello\n\nAnd now?\n/reset\nAgain\n/exit\nunread\n");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "t0 t1\nt0 t1\nt0 t1\n");
+  const auto requests = server.requests();
+  ASSERT_EQ(requests.size(), 3u);
+  const v1::Messages& second = requests[1].messages();
+  ASSERT_EQ(second.messages_size(), 4);
+  EXPECT_EQ(second.messages(0).role(), "system");
+  EXPECT_EQ(second.messages(0).content(), "Be brief");
+  EXPECT_EQ(second.messages(1).content(), "Hello");
+  EXPECT_EQ(second.messages(2).role(), "assistant");
+  EXPECT_EQ(second.messages(2).content(), "t0 t1");
+  EXPECT_EQ(second.messages(3).content(), "And now?");
+  EXPECT_EQ(requests[2].messages().messages_size(), 2);  // after /reset: the system message and this one
+}
+
+TEST(ChatCommandTest, AFailedTurnIsTakenBack) {
+  FakeServer server;
+  int calls = 0;
+  server.on_generate = [&calls](auto*, const auto&, auto* writer) {
+    if (++calls == 1) return ToGrpcStatus(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, "gone"), "r");
+    writer->Write(Part(0, 0, "fine", true));
+    return grpc::Status::OK;
+  };
+  const CliRun run = RunCliWith({"chat", server.flag()}, "One\nTwo\n");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("gone"));
+  EXPECT_THAT(run.out, HasSubstr("fine\n"));
+  EXPECT_EQ(server.requests().at(1).messages().messages_size(), 1);
+}
+
+TEST(ChatCommandTest, CtrlCStopsTheAnswerOnly) {
+  FakeServer server;
+  int calls = 0;
+  server.on_generate = [&calls](grpc::ServerContext* context, const auto&, auto* writer) {
+    if (++calls > 1) {
+      writer->Write(Part(0, 0, "fine", true));
+      return grpc::Status::OK;
+    }
+    writer->Write(Part(0, 0, "half"));
+    kill(getpid(), SIGINT);
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    return grpc::Status::CANCELLED;
+  };
+  const CliRun run = RunCliWith({"chat", server.flag()}, "One\nTwo\n");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("(stopped)"));
+  EXPECT_THAT(run.out, HasSubstr("fine\n"));
+  ASSERT_EQ(server.requests().size(), 2u);
+  EXPECT_EQ(server.requests()[1].messages().messages_size(), 3);  // what was said, what was answered, what is said now
+}
+
+TEST(ChatCommandTest, CommandsAndHelp) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"chat", server.flag()}, "/help\n/nonsense\n");
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.err, HasSubstr("/reset  forget"));
+  EXPECT_THAT(run.err, HasSubstr("unknown command /nonsense"));
+  EXPECT_TRUE(server.requests().empty());
+}
+
+TEST(ChatCommandTest, NeedsAChatTemplate) {
+  FakeServer server;
+  server.model.set_has_chat_template(false);
+  const CliRun run = RunCliWith({"chat", server.flag()}, "Hello\n");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("--chat_template=FILE"));
+}
+
+}  // namespace
+}  // namespace switchyard

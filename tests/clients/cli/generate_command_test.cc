@@ -1,0 +1,170 @@
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "clients/cli/json.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/support/errors.h"
+#include "tests/clients/cli_run.h"
+#include "tests/clients/fake_server.h"
+
+namespace switchyard {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<Json> Lines(const std::string& text) {
+  std::vector<Json> out;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) out.push_back(*ParseJson(line));
+  return out;
+}
+
+TEST(GenerateCommandTest, StreamsTextAndSumsUp) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"generate", "The sea is", server.flag(), "--max_tokens=3", "--temperature=0",
+                                 "--stop=a", "--stop=b", "--ignore_eos"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "t0 t1 t2\n");
+  EXPECT_THAT(run.err, AllOf(HasSubstr("3 tokens in"), HasSubstr("tokens/s"),
+                             HasSubstr("prompt 3 tokens, 2 cached; length; seed 7")));
+  const v1::GenerateRequest request = server.requests().at(0);
+  EXPECT_EQ(request.text(), "The sea is");
+  EXPECT_THAT(request.stop(), ElementsAre("a", "b"));
+  EXPECT_TRUE(request.ignore_eos());
+  EXPECT_EQ(request.sampling().temperature(), 0);
+}
+
+TEST(GenerateCommandTest, OneAnswerAsJson) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"generate", "--token_ids=5,9", server.flag(), "--json", "--ignore_eos=false"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const Json answer = Lines(run.out).at(0);
+  EXPECT_EQ(answer["text"], "t0 t1 t2 t3");
+  EXPECT_EQ(answer["token_ids"], Json({100, 101, 102, 103}));
+  EXPECT_EQ(answer["finish_reason"], "length");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(answer["timings"]["decode_seconds"], 0.5);
+  EXPECT_TRUE(server.requests().at(0).has_ignore_eos());
+  EXPECT_FALSE(server.requests().at(0).ignore_eos());
+}
+
+TEST(GenerateCommandTest, AModelWithoutTextShowsTokenIds) {
+  FakeServer server;
+  server.model.set_has_tokenizer(false);
+  const CliRun run = RunCliWith({"generate", "--token_ids=5,9", server.flag(), "--max_tokens=3"});
+  EXPECT_EQ(run.out, "100 101 102\n");
+}
+
+TEST(GenerateCommandTest, ChoicesAreShownWhenWhole) {
+  FakeServer server;
+  server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {
+    for (int i = 0; i < 2; ++i) {
+      for (int choice = request.n() - 1; choice >= 0; --choice)
+        writer->Write(Part(choice, i, absl::StrCat("c", choice, "i", i), i == 1));
+    }
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(RunCliWith({"generate", "x", "--n=2", server.flag()}).out, "[0] c0i0c0i1\n[1] c1i0c1i1\n");
+  EXPECT_EQ(Lines(RunCliWith({"generate", "x", "--n=2", server.flag(), "--json"}).out)[0]["choices"].size(), 2u);
+}
+
+// Requests are under way together, answers come in the order of the input, flags are defaults of the lines.
+TEST(GenerateCommandTest, JsonLinesInOrder) {
+  FakeServer server;
+  absl::Mutex mu;
+  int arrived = 0;
+  server.on_generate = [&](auto*, const v1::GenerateRequest& request, auto* writer) {
+    absl::MutexLock lock(&mu);
+    ++arrived;
+    const auto all_here = [&arrived] { return arrived >= 3; };
+    EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&all_here), absl::Seconds(20)))
+        << "the three were not sent together";
+    writer->Write(Part(0, 0, request.text(), true));
+    return grpc::Status::OK;
+  };
+  const CliRun run =
+      RunCliWith({"generate", server.flag(), "--input=-", "--json", "--concurrency=3", "--max_tokens=9"},
+                 "{\"text\": \"one\"}\n\n{\"text\": \"two\", \"max_tokens\": 4}\n{\"text\": \"three\"}\n");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  std::vector<std::string> texts;
+  for (const Json& line : Lines(run.out)) texts.push_back(line["text"]);
+  EXPECT_THAT(texts, ElementsAre("one", "two", "three"));
+  for (const v1::GenerateRequest& request : server.requests())
+    EXPECT_EQ(request.max_tokens(), request.text() == "two" ? 4 : 9);
+}
+
+TEST(GenerateCommandTest, AFailedLineIsAnErrorAndTheOthersGoOn) {
+  FakeServer server;
+  server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {
+    if (request.text() == "full") {
+      return ToGrpcStatus(
+          WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "no room"), absl::Seconds(2)), "r");
+    }
+    writer->Write(Part(0, 0, "ok", true));
+    return grpc::Status::OK;
+  };
+  const CliRun run =
+      RunCliWith({"generate", server.flag(), "--input=-", "--json", "--concurrency=1"},
+                 "{\"text\": \"a\"}\n{\"text\": \"full\"}\n{\"txt\": \"c\"}\nnot json\n{\"text\": \"d\"}\n");
+  EXPECT_EQ(run.exit_code, 1);
+  const std::vector<Json> lines = Lines(run.out);
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines[0]["text"], "ok");
+  EXPECT_EQ(lines[1]["error"]["code"], "RESOURCE_EXHAUSTED");
+  EXPECT_EQ(lines[1]["error"]["reason"], "QUEUE_FULL");
+  EXPECT_EQ(lines[1]["error"]["message"], "no room");
+  EXPECT_EQ(lines[1]["error"]["retry_after_seconds"], 2.0);
+  EXPECT_EQ(lines[2]["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_THAT(lines[2]["error"]["message"].get<std::string>(),
+              HasSubstr("line 3: unknown field \"txt\"; did you mean \"text\"?"));
+  EXPECT_THAT(lines[3]["error"]["message"].get<std::string>(), HasSubstr("line 4: not valid JSON"));
+  EXPECT_EQ(lines[4]["text"], "ok");
+  EXPECT_THAT(run.err, HasSubstr("3 requests failed"));
+}
+
+TEST(GenerateCommandTest, AnErrorInMidStreamKeepsWhatCame) {
+  FakeServer server;
+  server.on_generate = [](auto*, const auto&, auto* writer) {
+    writer->Write(Part(0, 0, "half"));
+    return ToGrpcStatus(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, "worker 1 died"), "r");
+  };
+  const CliRun text = RunCliWith({"generate", "x", server.flag()});
+  EXPECT_EQ(text.exit_code, 1);
+  EXPECT_EQ(text.out, "half\n");
+  EXPECT_THAT(text.err,
+              AllOf(HasSubstr("worker 1 died"), HasSubstr("WORKER_LOST"), HasSubstr("switchyard status --wait=60")));
+  const Json json = Lines(RunCliWith({"generate", "x", server.flag(), "--json"}).out).at(0);
+  EXPECT_EQ(json["text"], "half");
+  EXPECT_EQ(json["error"]["reason"], "WORKER_LOST");
+}
+
+TEST(GenerateCommandTest, AGapInTheStreamIsReported) {
+  FakeServer server;
+  server.on_generate = [](auto*, const auto&, auto* writer) {
+    writer->Write(Part(0, 0, "a"));
+    writer->Write(Part(0, 2, "c", true));
+    return grpc::Status::OK;
+  };
+  const CliRun run = RunCliWith({"generate", "x", server.flag()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("token 2 came, 1 is next"));
+}
+
+TEST(GenerateCommandTest, BadUtf8IsNotSent) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"generate", "ab\xff", server.flag()});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("text is not valid UTF-8 at byte 2"));
+  EXPECT_TRUE(server.requests().empty());
+}
+
+TEST(GenerateCommandTest, AMissingInputFileIsAUsageError) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"generate", "--input=/nonexistent/x.jsonl", server.flag()});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("/nonexistent/x.jsonl"));
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,157 @@
+#include "clients/cpp/client.h"
+
+#include "clients/cpp/client_error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/support/errors.h"
+#include "tests/clients/fake_server.h"
+
+namespace switchyard {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+v1::GenerateRequest TextRequest(const std::string& text) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  return request;
+}
+
+TEST(ClientTest, GeneratesAStream) {
+  FakeServer server;
+  const auto client = Client::Connect(server.address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  std::string text;
+  const absl::Status end =
+      (*client)->Generate(TextRequest("hi"), [&text](const v1::GenerateResponse& part) { text += part.text(); });
+  EXPECT_TRUE(end.ok()) << end;
+  EXPECT_EQ(text, "t0 t1 t2 t3");
+}
+
+TEST(ClientTest, ErrorsCarryReasonRetryAndMetadata) {
+  FakeServer server;
+  server.on_generate = [](auto*, const auto&, auto*) {
+    return ToGrpcStatus(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                                            "8 requests wait, limit 8", {{"limit", "8"}}),
+                                  absl::Milliseconds(1500)),
+                        "req-9");
+  };
+  const auto client = Client::Connect(server.address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::Status end = (*client)->Generate(TextRequest("hi"), nullptr);
+  const ErrorDescription error = Describe(end);
+  EXPECT_EQ(error.code, "RESOURCE_EXHAUSTED");
+  EXPECT_EQ(error.reason, "QUEUE_FULL");
+  EXPECT_EQ(error.retry_after, absl::Milliseconds(1500));
+  EXPECT_EQ(error.metadata.at("limit"), "8");
+  EXPECT_EQ(error.metadata.at("requestId"), "req-9");
+  EXPECT_THAT(Explain(end),
+              AllOf(HasSubstr("8 requests wait"), HasSubstr("QUEUE_FULL"), HasSubstr("try again in 1.5s")));
+}
+
+TEST(ClientTest, CancelEndsTheStreamOnBothSides) {
+  FakeServer server;
+  absl::Notification server_saw;
+  server.on_generate = [&server_saw](grpc::ServerContext* context, const auto&,
+                                     grpc::ServerWriter<v1::GenerateResponse>* writer) {
+    for (int i = 0; !context->IsCancelled(); ++i) writer->Write(Part(0, i, "x"));
+    server_saw.Notify();
+    return grpc::Status::CANCELLED;
+  };
+  const auto client = Client::Connect(server.address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  absl::Notification began;
+  auto stream = (*client)->StartGenerate(TextRequest("hi"), {.on_message =
+                                                                 [&began](const v1::GenerateResponse&) {
+                                                                   if (!began.HasBeenNotified()) began.Notify();
+                                                                 },
+                                                             .on_done = nullptr});
+  began.WaitForNotification();
+  stream->Cancel();
+  EXPECT_EQ(stream->Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(server_saw.WaitForNotificationWithTimeout(absl::Seconds(10)));
+}
+
+TEST(ClientTest, DestroyingAStreamCancelsIt) {
+  FakeServer server;
+  absl::Notification server_saw;
+  server.on_generate = [&server_saw](grpc::ServerContext* context, const auto&,
+                                     grpc::ServerWriter<v1::GenerateResponse>* writer) {
+    for (int i = 0; !context->IsCancelled(); ++i) writer->Write(Part(0, i, "x"));
+    server_saw.Notify();
+    return grpc::Status::CANCELLED;
+  };
+  const auto client = Client::Connect(server.address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  absl::Status end;
+  (*client)
+      ->StartGenerate(TextRequest("hi"),
+                      {.on_message = nullptr, .on_done = [&end](const absl::Status& status) { end = status; }})
+      .reset();
+  EXPECT_EQ(end.code(), absl::StatusCode::kCancelled);
+}
+
+TEST(ClientTest, ASilentServerEndsAtTheDeadline) {
+  FakeServer server;
+  server.on_generate = [](grpc::ServerContext* context, const auto&, auto*) {
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    return grpc::Status::CANCELLED;
+  };
+  ClientOptions options;
+  options.generate_timeout = absl::Milliseconds(50);
+  const auto client = Client::Connect(server.address(), options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::Status end = (*client)->Generate(TextRequest("hi"), nullptr);
+  EXPECT_EQ(end.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Describe(end).reason, "DEADLINE");
+  EXPECT_THAT(Explain(end), HasSubstr("--timeout"));
+}
+
+TEST(ClientTest, AServerThatIsGoneIsUnreachable) {
+  std::string address;
+  {
+    FakeServer server;
+    address = server.address();
+  }
+  const auto client = Client::Connect(address);
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(Describe(client.status()).reason, "UNREACHABLE");
+  EXPECT_THAT(Explain(client.status()),
+              AllOf(HasSubstr(address), HasSubstr("is the server running?"), HasSubstr("switchyard-server --model=")));
+}
+
+TEST(ClientTest, AddressesMustHaveAPort) {
+  for (const char* wrong : {"", "localhost", ":50051", "host:0", "host:65536", "host:port"}) {
+    const auto client = Client::Connect(wrong);
+    EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(client.status().message()), HasSubstr("HOST:PORT")) << wrong;
+  }
+}
+
+TEST(ClientTest, UnaryCalls) {
+  FakeServer server;
+  const auto client = Client::Connect(server.address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("ab");
+  const auto tokens = (*client)->Tokenize(tokenize);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_THAT(tokens->token_ids(), ElementsAre('a', 'b'));
+  v1::DetokenizeRequest detokenize;
+  detokenize.add_token_ids('a');
+  EXPECT_EQ((*client)->Detokenize(detokenize)->text(), "a");
+  EXPECT_EQ((*client)->GetModelInfo()->model(), "fake");
+  EXPECT_TRUE((*client)->GetLoad()->ready());
+  const absl::Status abort = (*client)->Abort("req-5");
+  EXPECT_EQ(Describe(abort).reason, "REQUEST_NOT_FOUND");
+  EXPECT_TRUE(*(*client)->IsServing("readiness"));
+  server.SetReady(false);
+  EXPECT_FALSE(*(*client)->IsServing("readiness"));
+  EXPECT_TRUE(*(*client)->IsServing(""));
+  EXPECT_EQ((*client)->IsServing("nonsense").status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,91 @@
+// Real servers and workers for end-to-end tests, and what a client sees of them.
+//
+// A TestServer is one `switchyard-server` on free ports of 127.0.0.1 with its local workers.  Starting waits until the
+// health service says that it is ready.  Its log is printed when a test has failed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "clients/cpp/client.h"
+#include "tests/e2e/process.h"
+
+namespace switchyard {
+
+inline constexpr char kDemoModel[] = "deploy/demo-model";                 // text, context 1024
+inline constexpr char kTinyModel[] = "tests/golden/models/qwen3-qknorm";  // token ids only, context 640, fp32-exact
+inline constexpr absl::Duration kStartLimit = absl::Seconds(60);
+
+class TestServer {
+ public:
+  struct Options {
+    std::string model = kDemoModel;
+    int workers = 1;
+    std::vector<std::string> flags;  // further ones of switchyard-server
+    absl::Duration request_timeout = absl::Seconds(120);
+  };
+
+  // Null, with a test failure that shows the log, when it does not become ready.
+  static std::unique_ptr<TestServer> Start(const Options& options);
+  ~TestServer();
+
+  Client& client() { return *client_; }
+  Process& process() { return *process_; }
+  const std::string& address() const { return address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
+  // A client with other limits or a connection of its own.
+  std::unique_ptr<Client> Connect(absl::Duration request_timeout = absl::Seconds(120)) const;
+
+  // The workers' processes, by rank.
+  std::vector<pid_t> WorkerPids();
+  bool WaitReady(bool ready, absl::Duration timeout);
+  // No requests, no streams' blocks: what remains is cache.  False after `timeout`.
+  bool WaitIdle(absl::Duration timeout = absl::Seconds(5));
+
+ private:
+  TestServer() = default;
+  std::unique_ptr<Process> process_;
+  std::string address_;
+  std::string metrics_address_;
+  std::unique_ptr<Client> client_;
+};
+
+// What a client saw of one stream.  Checks on the way that indices have no gap and no repeat and that nothing follows a
+// finish (the failure is in `fault`).
+struct StreamSeen {
+  struct Choice {
+    std::vector<int32_t> token_ids;
+    std::string text;
+    std::vector<v1::PositionLogprobs> logprobs;
+    bool finished = false;
+    v1::Finish finish;
+  };
+  absl::Status end;
+  std::string fault;
+  std::string request_id;
+  std::string model;
+  uint64_t seed = 0;
+  std::vector<Choice> choices;
+  std::vector<v1::PositionLogprobs> prompt_logprobs;
+
+  void Add(const v1::GenerateResponse& message);
+  bool ok() const { return end.ok() && fault.empty(); }
+};
+StreamSeen Generate(Client& client, const v1::GenerateRequest& request);
+// All at once, over one connection; answers in the requests' order.
+std::vector<StreamSeen> GenerateAll(Client& client, const std::vector<v1::GenerateRequest>& requests);
+
+// Requests.
+v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);  // greedy, ignoring eos
+v1::GenerateRequest IdsRequest(const std::vector<int32_t>& ids, int max_tokens);
+// `length` ids in [3, vocab) drawn from `seed`.
+std::vector<int32_t> RandomIds(int length, int vocab, uint64_t seed);
+
+// GET http://address/metrics over a plain socket; "" on failure.
+std::string Scrape(const std::string& address);
+
+}  // namespace switchyard

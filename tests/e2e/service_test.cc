@@ -1,0 +1,209 @@
+// The service around Generate: ids, abort, cancellation, deadlines, text calls, health, reflection, load, metrics.
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cpp/client_error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/raw_call.h"
+#include "tests/e2e/shared_server.h"
+
+namespace switchyard {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr char kGenerate[] = "/switchyard.v1.InferenceService/Generate";
+
+// A long stream that has begun.
+class RunningStream {
+ public:
+  RunningStream(Client& client, v1::GenerateRequest request) {
+    stream_ = client.StartGenerate(request, {.on_message =
+                                                 [this](const v1::GenerateResponse& message) {
+                                                   seen_.Add(message);
+                                                   if (!began_.HasBeenNotified()) began_.Notify();
+                                                 },
+                                             .on_done = nullptr});
+  }
+  bool WaitBegun() { return began_.WaitForNotificationWithTimeout(absl::Seconds(30)); }
+  GenerateStream& stream() { return *stream_; }
+  const StreamSeen& End() {
+    seen_.end = stream_->Wait();
+    return seen_;
+  }
+
+ private:
+  StreamSeen seen_;
+  absl::Notification began_;
+  std::unique_ptr<GenerateStream> stream_;
+};
+
+class ServiceTest : public SharedServerTest {};
+
+TEST_F(ServiceTest, CancelFreesEverything) {
+  RunningStream running(*client_, TextRequest("The", 900));
+  ASSERT_TRUE(running.WaitBegun());
+  running.stream().Cancel();
+  EXPECT_EQ(running.End().end.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(server_->WaitIdle());
+}
+
+TEST_F(ServiceTest, ADeadlineEndsTheWork) {
+  const auto hasty = server_->Connect(absl::Milliseconds(150));
+  ASSERT_NE(hasty, nullptr);
+  v1::GenerateRequest request = TextRequest("The", 900);
+  request.set_n(8);
+  const StreamSeen seen = Generate(*hasty, request);
+  EXPECT_EQ(seen.end.code(), absl::StatusCode::kDeadlineExceeded) << seen.end;
+  EXPECT_TRUE(server_->WaitIdle());
+}
+
+TEST_F(ServiceTest, ADeadlineOfThePastIsExceededAtOnce) {
+  const RawAnswer answer =
+      RawCall(server_->client().channel(), kGenerate, TextRequest("x", 4).SerializeAsString(), absl::Seconds(-1));
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(ServiceTest, ADeadlineBeyondTheLimitIsRefused) {
+  const RawAnswer answer =
+      RawCall(server_->client().channel(), kGenerate, TextRequest("x", 4).SerializeAsString(), absl::Hours(3));
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("deadline"));
+}
+
+TEST_F(ServiceTest, ALiveRequestIdIsTakenAndAbortFreesIt) {
+  v1::GenerateRequest request = TextRequest("The", 900);
+  request.set_request_id("mine");
+  RunningStream running(*client_, request);
+  ASSERT_TRUE(running.WaitBegun());
+  const StreamSeen twin = Generate(*client_, request);
+  EXPECT_EQ(twin.end.code(), absl::StatusCode::kAlreadyExists) << twin.end;
+  EXPECT_EQ(Describe(twin.end).reason, "REQUEST_EXISTS");
+  EXPECT_TRUE(client_->Abort("mine").ok());
+  const StreamSeen& seen = running.End();
+  EXPECT_TRUE(seen.ok()) << seen.end;
+  EXPECT_EQ(seen.request_id, "mine");
+  ASSERT_FALSE(seen.choices.empty());
+  EXPECT_EQ(seen.choices[0].finish.reason(), v1::FINISH_REASON_ABORT);
+  EXPECT_EQ(static_cast<size_t>(seen.choices[0].finish.usage().completion_tokens()), seen.choices[0].token_ids.size());
+  const absl::Status gone = client_->Abort("mine");
+  EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Describe(gone).reason, "REQUEST_NOT_FOUND");
+}
+
+TEST_F(ServiceTest, TokenizeAndDetokenize) {
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("def read_file(path): return 42  # café 日本");
+  const auto tokens = client_->Tokenize(tokenize);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_GT(tokens->token_ids_size(), 5);
+  EXPECT_EQ(tokens->tokens_size(), tokens->token_ids_size());
+  v1::DetokenizeRequest detokenize;
+  *detokenize.mutable_token_ids() = tokens->token_ids();
+  const auto text = client_->Detokenize(detokenize);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(text->text(), tokenize.text());
+}
+
+TEST_F(ServiceTest, ModelInfo) {
+  const auto info = client_->GetModelInfo();
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->model(), "demo-model");
+  EXPECT_GE(info->num_layers(), 8);
+  EXPECT_EQ(info->num_experts(), 16);
+  EXPECT_EQ(info->experts_per_token(), 2);
+  EXPECT_EQ(info->num_workers(), 2);
+  EXPECT_TRUE(info->has_tokenizer());
+  EXPECT_FALSE(info->weights_hash().empty());
+  EXPECT_EQ(Describe(client_->GetModelInfo("other").status()).reason, "MODEL_NOT_FOUND");
+}
+
+TEST_F(ServiceTest, LoadWhileBusy) {
+  RunningStream running(*client_, TextRequest("The", 900));
+  ASSERT_TRUE(running.WaitBegun());
+  const auto load = client_->GetLoad();
+  ASSERT_TRUE(load.ok()) << load.status();
+  EXPECT_TRUE(load->ready());
+  EXPECT_EQ(load->running_requests(), 1);
+  EXPECT_EQ(load->max_waiting_requests(), 64);
+  ASSERT_EQ(load->workers_size(), 2);
+  int used = 0;
+  for (const v1::WorkerLoad& worker : load->workers()) {
+    EXPECT_EQ(worker.state(), "ready");
+    EXPECT_GT(worker.pid(), 0);
+    EXPECT_GT(worker.kv_blocks_total(), 0);
+    EXPECT_EQ(worker.block_size(), 16);
+    used += worker.kv_blocks_used();
+  }
+  EXPECT_GT(used, 0);
+  running.stream().Cancel();
+}
+
+TEST_F(ServiceTest, LivenessAndReadinessAreServices) {
+  EXPECT_TRUE(*client_->IsServing(""));
+  EXPECT_TRUE(*client_->IsServing("readiness"));
+  EXPECT_TRUE(*client_->IsServing("switchyard.v1.InferenceService"));
+  EXPECT_EQ(client_->IsServing("nonsense").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ServiceTest, ReflectionListsTheService) {
+  // ServerReflectionRequest{list_services: "*"}
+  const RawAnswer answer =
+      RawCall(server_->client().channel(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+              std::string("\x3a\x01*", 3), absl::Seconds(10));
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  ASSERT_EQ(answer.messages.size(), 1u);
+  EXPECT_THAT(answer.messages[0],
+              AllOf(HasSubstr("switchyard.v1.InferenceService"), HasSubstr("grpc.health.v1.Health")));
+}
+
+TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
+  ASSERT_TRUE(Generate(*client_, TextRequest("The", 4)).ok());
+  const std::string page = Scrape(server_->metrics_address());
+  for (const char* name : {"time_to_first_token_seconds_bucket",
+                           "inter_token_latency_seconds_bucket",
+                           "e2e_request_latency_seconds_bucket",
+                           "request_queue_time_seconds_bucket",
+                           "request_prefill_time_seconds_bucket",
+                           "request_decode_time_seconds_bucket",
+                           "request_inference_time_seconds_bucket",
+                           "request_prompt_tokens_bucket",
+                           "request_generation_tokens_bucket",
+                           "prompt_tokens_total",
+                           "generation_tokens_total",
+                           "num_requests_running",
+                           "num_requests_waiting",
+                           "num_preemptions_total",
+                           "prefix_cache_queries_total",
+                           "prefix_cache_hits_total",
+                           "request_success_total",
+                           "kv_cache_usage",
+                           "moe_balancedness",
+                           "moe_tokens_exchanged",
+                           "moe_exchange_seconds",
+                           "moe_expert_seconds"}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("\nswitchyard_", name))) << name;
+  }
+  EXPECT_THAT(page, Not(HasSubstr("request_id")));
+}
+
+TEST_F(ServiceTest, PromtoolAcceptsTheMetrics) {
+  if (std::system("command -v promtool >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "promtool (package prometheus) is not installed";
+  std::string path = "/tmp/switchyard-metrics-XXXXXX";
+  const int fd = mkstemp(path.data());
+  const std::string page = Scrape(server_->metrics_address());
+  ASSERT_EQ(write(fd, page.data(), page.size()), static_cast<ssize_t>(page.size()));
+  close(fd);
+  const auto promtool = Process::Start({"/bin/sh", "-c", "promtool check metrics < " + path});
+  EXPECT_EQ(promtool->Wait(absl::Seconds(30)).value_or(-1), 0) << promtool->Output();
+  unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace switchyard

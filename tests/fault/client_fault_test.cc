@@ -1,0 +1,142 @@
+// Clients that die, stop, or do not read; and a server that is told to stop.
+#include <signal.h>
+
+#include <algorithm>
+
+#include "clients/cpp/client_error.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+#include "proto/support/errors.h"
+#include "tests/e2e/harness.h"
+
+namespace switchyard {
+namespace {
+
+class ClientFaultTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    server_ = TestServer::Start({.model = kDemoModel, .workers = 1, .flags = {"--slow_client_timeout=1s"}});
+    ASSERT_NE(server_, nullptr);
+  }
+  bool WaitBusy() {
+    return WaitUntil(
+        [this] {
+          const auto load = server_->client().GetLoad();
+          return load.ok() && load->running_requests() > 0;
+        },
+        absl::Seconds(30));
+  }
+  std::unique_ptr<Process> StartCli() {
+    return Process::Start({Binary("switchyard"), "generate", "The", "--server=" + server_->address(),
+                           "--max_tokens=900", "--n=8", "--ignore_eos"});
+  }
+
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(ClientFaultTest, AKilledClientsWorkIsFreed) {
+  const auto cli = StartCli();
+  ASSERT_NE(cli, nullptr);
+  ASSERT_TRUE(WaitBusy()) << cli->Output();
+  cli->Signal(SIGKILL);
+  EXPECT_TRUE(server_->WaitIdle(absl::Seconds(3)));
+}
+
+// A client that is stopped closes nothing: the server's keepalive finds it (2 s), or its unread stream does.
+TEST_F(ClientFaultTest, AStoppedClientsWorkIsFreed) {
+  const auto cli = StartCli();
+  ASSERT_NE(cli, nullptr);
+  ASSERT_TRUE(WaitBusy()) << cli->Output();
+  cli->Signal(SIGSTOP);
+  EXPECT_TRUE(server_->WaitIdle(absl::Seconds(6)));
+  EXPECT_TRUE(Generate(server_->client(), TextRequest("x", 4)).ok());
+}
+
+// A client that does not read its stream loses it after slow_client_timeout; others do not notice.
+TEST_F(ClientFaultTest, ASlowReaderLosesItsStreamAndOthersDoNotNotice) {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // a window of 64 KB that does not grow
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65536);
+  const auto stub = v1::InferenceService::NewStub(
+      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), args));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::GenerateRequest request = TextRequest("The", 900);
+  request.set_n(4);
+  request.set_logprobs(20);  // about 1 KB a token
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  const StreamSeen other = Generate(server_->client(), TextRequest("In the beginning", 200));
+  EXPECT_TRUE(other.ok()) << other.end;
+  EXPECT_TRUE(server_->WaitIdle(absl::Seconds(30))) << "its work goes on";
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status end = reader->Finish();
+  EXPECT_EQ(end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << end.error_message();
+  EXPECT_EQ(ViewError(end).reason, "SLOW_READER");
+}
+
+// SIGTERM: new calls are refused, running ones end well, the process exits with 0.
+TEST_F(ClientFaultTest, SigtermDrains) {
+  absl::Notification began;
+  StreamSeen seen;
+  auto stream = server_->client().StartGenerate(TextRequest("The", 600), {.on_message =
+                                                                              [&](const v1::GenerateResponse& message) {
+                                                                                seen.Add(message);
+                                                                                if (!began.HasBeenNotified())
+                                                                                  began.Notify();
+                                                                              },
+                                                                          .on_done = nullptr});
+  ASSERT_TRUE(began.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  const auto late = server_->Connect();
+  ASSERT_NE(late, nullptr);
+  server_->process().Signal(SIGTERM);
+  EXPECT_TRUE(server_->WaitReady(false, absl::Seconds(5)));
+  if (!stream->Done()) {
+    const StreamSeen refused = Generate(*late, TextRequest("x", 4));
+    EXPECT_EQ(refused.end.code(), absl::StatusCode::kUnavailable) << refused.end;
+    if (!stream->Done()) EXPECT_EQ(Describe(refused.end).reason, "DRAINING") << refused.end;
+  }
+  EXPECT_TRUE(stream->Wait().ok()) << "a running stream was cut";
+  ASSERT_FALSE(seen.choices.empty());
+  EXPECT_EQ(seen.choices[0].token_ids.size(), 600u);
+  EXPECT_EQ(server_->process().Wait(absl::Seconds(10)).value_or(-1), 0);
+}
+
+// Configurations that are refused: exit code 2, and a sentence that names the flag.
+struct BadStart {
+  const char* name;
+  std::vector<std::string> flags;
+  const char* message;
+};
+
+class BadStartTest : public testing::TestWithParam<BadStart> {};
+
+TEST_P(BadStartTest, ExitsWithTwoAndSaysWhy) {
+  std::vector<std::string> args = {Binary("switchyard-server"), "--port=0", "--metrics_port=0"};
+  args.insert(args.end(), GetParam().flags.begin(), GetParam().flags.end());
+  const auto process = Process::Start(args);
+  ASSERT_NE(process, nullptr);
+  EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), 2) << process->Output();
+  EXPECT_THAT(process->Output(), testing::ContainsRegex(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Flags, BadStartTest,
+    testing::Values(
+        BadStart{"NoModel", {}, "--model: missing"},
+        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "/nonexistent: no such directory"},
+        BadStart{"NotAModel", {"--model=deploy"}, "deploy: has no config.json"},
+        BadStart{"PortTooLarge", {"--model=deploy/demo-model", "--port=65536"}, "--port=65536: must be within"},
+        BadStart{"OpenAddress", {"--model=deploy/demo-model", "--host=0.0.0.0"}, "--host=0.0.0.0: .*--insecure"},
+        BadStart{"BadDtype", {"--model=deploy/demo-model", "--dtype=int3"}, "--dtype=int3: must be one of"},
+        BadStart{"NoTokenizerFile",
+                 {"--model=deploy/demo-model", "--tokenizer=/nonexistent.json"},
+                 "nonexistent.json: no such file"},
+        BadStart{"BothAtOnce", {"--threads=-1", "--model=/nonexistent"}, "no such directory\n.*--threads=-1"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace switchyard

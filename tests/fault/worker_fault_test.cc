@@ -1,0 +1,124 @@
+// Workers that die or stop while streams run: every stream ends with a reason, readiness says so, and all is well
+// again.
+#include <signal.h>
+
+#include "clients/cpp/client_error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/harness.h"
+#include "tests/fault/ready_watch.h"
+
+namespace switchyard {
+namespace {
+
+// The promise is 2 s; a busy test machine gets another.
+constexpr absl::Duration kEndLimit = absl::Seconds(3);
+constexpr absl::Duration kReadyLimit = absl::Seconds(60);
+
+// Long streams that have all begun.
+class Streams {
+ public:
+  Streams(Client& client, int count)
+      : seen_(static_cast<size_t>(count)), ended_(static_cast<size_t>(count), absl::InfiniteFuture()) {
+    for (size_t i = 0; i < seen_.size(); ++i) {
+      streams_.push_back(
+          client.StartGenerate(TextRequest("The", 900), {.on_message =
+                                                             [this, i](const v1::GenerateResponse& message) {
+                                                               absl::MutexLock lock(&mu_);
+                                                               if (seen_[i].choices.empty()) ++begun_;
+                                                               seen_[i].Add(message);
+                                                             },
+                                                         .on_done =
+                                                             [this, i](const absl::Status&) {
+                                                               absl::MutexLock lock(&mu_);
+                                                               ended_[i] = absl::Now();
+                                                             }}));
+    }
+  }
+  bool WaitBegun() {
+    absl::MutexLock lock(&mu_);
+    const auto all = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return begun_ == seen_.size(); };
+    return mu_.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60));
+  }
+  void ExpectLost(absl::Time since) {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      const absl::Status end = streams_[i]->Wait();
+      EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
+      EXPECT_EQ(Describe(end).reason, "WORKER_LOST") << end;
+      EXPECT_GT(Describe(end).retry_after, absl::ZeroDuration());
+      absl::MutexLock lock(&mu_);
+      EXPECT_EQ(seen_[i].fault, "");
+      EXPECT_LT(ended_[i] - since, kEndLimit) << "stream " << i << " hung";
+    }
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::vector<StreamSeen> seen_ ABSL_GUARDED_BY(mu_);
+  std::vector<absl::Time> ended_ ABSL_GUARDED_BY(mu_);
+  size_t begun_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::unique_ptr<GenerateStream>> streams_;  // last: their callbacks use what is above
+};
+
+class WorkerFaultTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    server_ = TestServer::Start({.model = kDemoModel, .workers = 2});
+    ASSERT_NE(server_, nullptr);
+    before_ = Generate(server_->client(), TextRequest("In the beginning", 32));
+    ASSERT_TRUE(before_.ok()) << before_.end;
+  }
+
+  // Does `what` to the worker of `rank` under four streams and expects the whole course of events.
+  void Break(int rank, int signal) {
+    ReadyWatch watch(server_->client().channel());
+    Streams streams(server_->client(), 4);
+    ASSERT_TRUE(streams.WaitBegun());
+    const std::vector<pid_t> pids = server_->WorkerPids();
+    ASSERT_EQ(pids.size(), 2u);
+    const auto epoch = server_->client().GetLoad()->group_epoch();
+    const absl::Time start = absl::Now();
+    ASSERT_EQ(kill(pids[static_cast<size_t>(rank)], signal), 0);
+    streams.ExpectLost(start);
+    const absl::Time unready = watch.WaitFor(false, start, kEndLimit);
+    EXPECT_LT(unready - start, kEndLimit) << "readiness stayed true";
+    const absl::Time ready = watch.WaitFor(true, unready, kReadyLimit);
+    ASSERT_LT(ready, absl::InfiniteFuture()) << "never ready again";
+    EXPECT_GT(server_->client().GetLoad()->group_epoch(), epoch);
+    EXPECT_NE(server_->WorkerPids(), pids);
+    EXPECT_TRUE(server_->WaitIdle());
+    const StreamSeen after = Generate(server_->client(), TextRequest("In the beginning", 32));
+    ASSERT_TRUE(after.ok()) << after.end;
+    EXPECT_EQ(after.choices[0].token_ids, before_.choices[0].token_ids);
+  }
+
+  std::unique_ptr<TestServer> server_;
+  StreamSeen before_;
+};
+
+TEST_F(WorkerFaultTest, SigkillOfEitherRank) {
+  Break(1, SIGKILL);
+  if (!HasFailure()) Break(0, SIGKILL);
+}
+
+// A stopped worker answers nothing and closes nothing: only its silence tells.
+TEST_F(WorkerFaultTest, SigstopIsFenced) {
+  Break(1, SIGSTOP);
+  if (!HasFailure()) Break(0, SIGSTOP);
+}
+
+TEST_F(WorkerFaultTest, WhileItIsDownRequestsAreRefusedAtOnce) {
+  for (pid_t pid : server_->WorkerPids()) ASSERT_EQ(kill(pid, SIGKILL), 0);
+  ASSERT_TRUE(server_->WaitReady(false, kEndLimit));
+  const StreamSeen seen = Generate(server_->client(), TextRequest("x", 4));
+  if (!seen.ok()) {  // else it was already back
+    EXPECT_EQ(seen.end.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(Describe(seen.end).reason, "WORKER_LOST") << seen.end;
+  }
+  EXPECT_TRUE(*server_->client().IsServing("")) << "alive all the while";
+  EXPECT_TRUE(server_->WaitReady(true, kReadyLimit));
+  EXPECT_TRUE(Generate(server_->client(), TextRequest("x", 4)).ok());
+}
+
+}  // namespace
+}  // namespace switchyard
