@@ -22,7 +22,15 @@ if [ -t 1 ]; then
 else
   export NINJA_STATUS='[%f/%t %es] '
   set +e
-  cmake --build "$build" --target "${targets[@]}" 2>&1 | tee "$build/build.log" | awk '/^\[/ { if (n++ % 50 == 0) print; next } { print } { fflush() }'
+  cmake --build "$build" --target "${targets[@]}" 2>&1 | tee "$build/build.log" | {
+    steps=0
+    while IFS= read -r line; do
+      case "$line" in
+        "["*) [ $((steps++ % 50)) -eq 0 ] && printf '%s\n' "$line" ;;
+        *) printf '%s\n' "$line" ;;
+      esac
+    done
+  }
   status=${PIPESTATUS[0]}
   exit "$status"
 fi

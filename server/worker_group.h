@@ -1,7 +1,7 @@
 // The group of workers that serves: who is in it, since which epoch, and whether it is whole.
 //
 //   kWaiting ── all seats taken ──► kJoining ── all ready ──► kReady
-//      ▲────────── a member is lost, faults, is too slow, or stops sending heartbeats ──────────┘
+//      ▲──── a member is lost, faults, is too slow or falls silent ────┘
 //
 // A returning group always has a new epoch; what carries an old one is dropped.  Survivors keep their rank (and with it
 // their loaded experts); a newcomer gets the seat that is free.  A worker that stops answering is fenced: its link is

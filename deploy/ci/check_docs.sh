@@ -10,7 +10,7 @@ while read -r file; do
     path=${target%%#*}
     [ -z "$path" ] && continue
     [ -e "$dir/$path" ] || { echo "$file: dead link $target"; bad=1; }
-  done < <(grep -oE '\]\([^)]+\)' "$file" | sed -E 's/^\]\(//; s/\)$//' | grep -vE '^(https?:|mailto:)' || true)
+  done < <(awk '/^```/ { code = !code; next } !code { gsub(/`[^`]*`/, ""); print }' "$file" | grep -oE '\]\([^)]+\)' | sed -E 's/^\]\(//; s/\)$//' | grep -vE '^(https?:|mailto:)' || true)
 done < <(git ls-files --cached --others --exclude-standard '*.md')
 
 if [ -n "$bin" ] && [ -x "$bin/switchyard-server" ]; then
