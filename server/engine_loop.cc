@@ -91,7 +91,7 @@ void EngineLoop::Run() {
   RunLast();
 }
 
-// Answers everybody who still waits: who posted something, and the live requests.
+// Answers everybody who still waits: who posted something, the live requests, the workers.
 void EngineLoop::RunLast() {
   draining_ = true;
   std::vector<Command> commands;
@@ -102,6 +102,7 @@ void EngineLoop::RunLast() {
   }
   for (Command& command : commands) command();
   EndAll(Stopping());
+  for (const auto& [id, member] : group_.members()) member.client->Close(absl::UnavailableError("the server stops"));
   if (drained_) std::exchange(drained_, nullptr)();
 }
 

@@ -179,10 +179,11 @@ void Server::Drain() {
 void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (fleet_) fleet_->Stop(absl::Seconds(2));
-  store_.Open("");  // whoever waits in it is answered, else Shutdown would wait for them
-  // Streams that remain are cancelled: their reactors see OnCancel.
-  if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+  // The engine first: it ends the streams that remain with a reason, and the workers' links.
   if (engine_) engine_->Stop();
+  store_.Open("");  // whoever waits in it is answered, else Shutdown would wait for them
+  // Calls that still do not end (a client that does not read) are cancelled.
+  if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   pool_.reset();
   if (grpc_) grpc_->Wait();
   if (token_fd_ >= 0) close(token_fd_);
