@@ -156,7 +156,9 @@ TEST(WireCheck, JunkNeverPassesWhatTheParserRefuses) {
       junk.push_back(static_cast<char>(state >> 56 & (i % 3 == 0 ? 0x7f : 0xff)));
     }
     v1::GenerateRequest parsed;
-    if (Check(junk).ok()) EXPECT_TRUE(parsed.ParseFromString(junk)) << absl::CHexEscape(junk);
+    if (Check(junk).ok()) {
+      EXPECT_TRUE(parsed.ParseFromString(junk)) << absl::CHexEscape(junk);
+    }
   }
 }
 
