@@ -1,7 +1,11 @@
 // Greedy output does not depend on how it was computed: workers, company, prefix reuse, chunks, blocks, preemption.
 //
-// Each factor alone against one worker with the defaults and requests one at a time.  A model of fp32-exact fixtures'
-// size, so that a server starts in a second.
+// Everything is compared with one worker, the defaults, no prefix reuse, and one request at a time: each factor alone,
+// then a dozen seeded combinations; with --full all 72 combinations.  The model is tiny: a server starts in a tenth of
+// a second.
+#include <algorithm>
+#include <cstring>
+#include <random>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -13,12 +17,14 @@ namespace switchyard {
 namespace {
 
 constexpr int kTokens = 24;
+bool full = false;
 
-// Lengths on both sides of blocks (16) and chunks (7); two that share a prefix of 40.
+// Lengths on both sides of blocks (16) and chunks (7, 512); two that share a prefix of 40.
 std::vector<v1::GenerateRequest> Prompts() {
   std::vector<v1::GenerateRequest> requests;
-  for (int length : {1, 7, 15, 16, 17, 33, 64, 150})
+  for (int length : {1, 7, 15, 16, 17, 33, 64, 150, 511, 512, 513}) {
     requests.push_back(IdsRequest(RandomIds(length, 256, static_cast<uint64_t>(length)), kTokens));
+  }
   for (uint64_t seed : {91, 92}) {
     std::vector<int32_t> ids = RandomIds(40, 256, 90);
     for (int32_t id : RandomIds(9, 256, seed)) ids.push_back(id);
@@ -38,34 +44,74 @@ Tokens TokensOf(const std::vector<StreamSeen>& seen) {
   return out;
 }
 
-// One worker, one request at a time, nothing shared.
 const Tokens& Reference() {
   static const Tokens* const kReference = [] {
     auto* out = new Tokens();
     const auto server = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--prefix_reuse=false"}});
     if (server == nullptr) return out;
-    for (const v1::GenerateRequest& request : Prompts())
+    for (const v1::GenerateRequest& request : Prompts()) {
       out->push_back(TokensOf({Generate(server->client(), request)})[0]);
+    }
     return out;
   }();
   return *kReference;
 }
 
-struct Factor {
-  const char* name;
-  int workers;
-  std::vector<std::string> flags;
+struct Factors {
+  int workers = 1;
+  bool prefix_reuse = true;
+  int prefill_chunk = 0;
+  int block_size = 16;
+  bool preempt_every_step = false;
+  int max_in_flight = 2;
 };
 
-class SamenessTest : public testing::TestWithParam<Factor> {};
+std::string Name(const Factors& f) {
+  return absl::StrCat(f.workers, "workers", f.prefix_reuse ? "" : "_noreuse",
+                      f.prefill_chunk > 0 ? absl::StrCat("_chunk", f.prefill_chunk) : "", "_block", f.block_size,
+                      f.preempt_every_step ? "_preempt" : "", f.max_in_flight == 1 ? "_oneinflight" : "");
+}
 
-TEST_P(SamenessTest, GreedyTokensAreTheReference) {
+std::vector<Factors> EachAlone() {
+  return {{},
+          {.workers = 2},
+          {.workers = 4},
+          {.prefix_reuse = false},
+          {.prefill_chunk = 1},
+          {.prefill_chunk = 7},
+          {.prefill_chunk = 512},
+          {.block_size = 1},
+          {.preempt_every_step = true},
+          {.max_in_flight = 1}};
+}
+
+std::vector<Factors> AllCombinations() {
+  std::vector<Factors> out;
+  for (int workers : {1, 2, 4}) {
+    for (bool reuse : {true, false}) {
+      for (int chunk : {1, 7, 512}) {
+        for (int block : {1, 16}) {
+          for (bool preempt : {false, true}) out.push_back({workers, reuse, chunk, block, preempt, 2});
+        }
+      }
+    }
+  }
+  return out;
+}
+
+void ExpectReference(const Factors& factors) {
+  SCOPED_TRACE(Name(factors));
   ASSERT_EQ(Reference().size(), Prompts().size());
-  const auto server =
-      TestServer::Start({.model = kTinyModel, .workers = GetParam().workers, .flags = GetParam().flags});
+  const auto server = TestServer::Start(
+      {.model = kTinyModel,
+       .workers = factors.workers,
+       .flags = {"--threads=1", absl::StrCat("--prefix_reuse=", factors.prefix_reuse ? "true" : "false"),
+                 absl::StrCat("--prefill_chunk=", factors.prefill_chunk),
+                 absl::StrCat("--block_size=", factors.block_size),
+                 absl::StrCat("--preempt_every_step=", factors.preempt_every_step ? "true" : "false"),
+                 absl::StrCat("--max_in_flight=", factors.max_in_flight)}});
   ASSERT_NE(server, nullptr);
-  // All at once, then again (cached prefixes, if they are on), then 32 at once.
-  EXPECT_EQ(TokensOf(GenerateAll(server->client(), Prompts())), Reference());
+  // All at once, then 32 at once (with cached prefixes, if they are on).
   EXPECT_EQ(TokensOf(GenerateAll(server->client(), Prompts())), Reference());
   std::vector<v1::GenerateRequest> many;
   Tokens expected;
@@ -77,21 +123,30 @@ TEST_P(SamenessTest, GreedyTokensAreTheReference) {
   EXPECT_TRUE(server->WaitIdle());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Factors, SamenessTest,
-    testing::Values(Factor{"Defaults", 1, {}}, Factor{"TwoWorkers", 2, {}}, Factor{"FourWorkers", 4, {"--threads=1"}},
-                    Factor{"NoPrefixReuse", 1, {"--prefix_reuse=false"}}, Factor{"Chunk1", 1, {"--prefill_chunk=1"}},
-                    Factor{"Chunk7", 1, {"--prefill_chunk=7"}}, Factor{"Chunk512", 1, {"--prefill_chunk=512"}},
-                    Factor{"Block1", 1, {"--block_size=1"}}, Factor{"PreemptEveryStep", 1, {"--preempt_every_step"}},
-                    Factor{"OneInFlight", 1, {"--max_in_flight=1"}},
-                    Factor{"TwoWorkersPreemptChunk7", 2, {"--preempt_every_step", "--prefill_chunk=7"}}),
-    [](const auto& info) { return std::string(info.param.name); });
-
-// The reference itself depends on its prompts, or the comparisons above would say nothing.
-TEST(SamenessReferenceTest, PromptsGiveDifferentTokens) {
-  std::set<std::vector<int32_t>> different(Reference().begin(), Reference().end());
+// The reference depends on its prompts, or the comparisons would say nothing.
+TEST(SamenessTest, PromptsGiveDifferentTokens) {
+  const std::set<std::vector<int32_t>> different(Reference().begin(), Reference().end());
   EXPECT_EQ(different.size(), Prompts().size());
+}
+
+TEST(SamenessTest, EachFactorAlone) {
+  for (const Factors& factors : EachAlone()) ExpectReference(factors);
+}
+
+TEST(SamenessTest, Combinations) {
+  std::vector<Factors> combinations = AllCombinations();
+  if (!full) {
+    std::shuffle(combinations.begin(), combinations.end(), std::mt19937(20));
+    combinations.resize(12);
+  }
+  for (const Factors& factors : combinations) ExpectReference(factors);
 }
 
 }  // namespace
 }  // namespace switchyard
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) switchyard::full = switchyard::full || std::strcmp(argv[i], "--full") == 0;
+  return RUN_ALL_TESTS();
+}

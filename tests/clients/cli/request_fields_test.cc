@@ -51,7 +51,8 @@ TEST(RequestFieldsTest, GenerateWithEverySamplingField) {
   const v1::GenerateRequest request = Generate(
       R"({"text": "x", "top_p": 0.5, "top_k": 3, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5,
           "logit_bias": {"17": -5.5}, "seed": 18446744073709551615, "stop": ["a", "b"], "stop_token_ids": [7], "min_tokens": 2, "n": 3,
-          "logprobs": 4, "allow_special": true, "add_special_tokens": false, "skip_special_tokens": false, "request_id": "r", "model": "m"})");
+          "logprobs": 4,
+          "allow_special": true, "add_special_tokens": false, "skip_special_tokens": false, "request_id": "r", "model": "m"})");
   EXPECT_EQ(request.sampling().top_k(), 3);
   EXPECT_EQ(request.sampling().seed(), 18446744073709551615u);
   EXPECT_EQ(request.sampling().logit_bias().at(17), -5.5f);
