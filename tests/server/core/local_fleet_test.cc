@@ -139,12 +139,14 @@ TEST_F(LocalFleetTest, StopAsksThenKills) {
 
 TEST_F(LocalFleetTest, WorkersDieWithTheServer) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // the orphans' ends are told to this process
-  int pipe_fds[2];
+  int pipe_fds[2], ready[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(dup2(ready[1], 8), 8);
   const pid_t server = fork();
   ASSERT_GE(server, 0);
   if (server == 0) {
-    auto fleet = Make(1, kSleeps);
+    auto fleet = Make(1, absl::StrCat("echo r >&8; ", kSleeps));
     const bool ok = fleet->Start().ok();
     const pid_t worker = ok ? fleet->Pids()[0] : -1;
     (void)!write(pipe_fds[1], &worker, sizeof(worker));
@@ -153,15 +155,15 @@ TEST_F(LocalFleetTest, WorkersDieWithTheServer) {
   pid_t worker = -1;
   ASSERT_EQ(read(pipe_fds[0], &worker, sizeof(worker)), static_cast<ssize_t>(sizeof(worker)));
   ASSERT_GT(worker, 0);
-  EXPECT_EQ(kill(worker, 0), 0);
+  char buffer[2];
+  ASSERT_EQ(read(ready[0], buffer, 2), 2) << "its program runs";
   kill(server, SIGKILL);
   EXPECT_EQ(waitpid(server, nullptr, 0), server);
   int status = 0;
   EXPECT_TRUE(Eventually([&] { return waitpid(worker, &status, WNOHANG) == worker; }));
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
   prctl(PR_SET_CHILD_SUBREAPER, 0);
-  close(pipe_fds[0]);
-  close(pipe_fds[1]);
+  for (int fd : {pipe_fds[0], pipe_fds[1], ready[0], ready[1], 8}) close(fd);
 }
 
 }  // namespace
