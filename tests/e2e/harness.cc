@@ -45,7 +45,7 @@ std::unique_ptr<TestServer> TestServer::Start(const Options& options) {
   server->address_ = After(log, kAddressMark, ",\n");
   server->metrics_address_ = After(log, kMetricsMark, "/\n");
   server->client_ = server->Connect(options.request_timeout);
-  if (server->client_ == nullptr || !server->WaitReady(true, kStartLimit)) {
+  if (server->client_ == nullptr || (options.wait_ready && !server->WaitReady(true, kStartLimit))) {
     ADD_FAILURE() << "the server did not become ready:\n" << server->process_->Output();
     return nullptr;
   }

@@ -27,6 +27,7 @@ class TestServer {
     int workers = 1;
     std::vector<std::string> flags;  // further ones of switchyard-server
     absl::Duration request_timeout = absl::Seconds(120);
+    bool wait_ready = true;  // false: workers from elsewhere are still to come
   };
 
   // Null, with a test failure that shows the log, when it does not become ready.

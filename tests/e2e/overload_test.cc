@@ -74,6 +74,29 @@ TEST(OverloadTest, StreamsAreBounded) {
   EXPECT_EQ(static_cast<size_t>(refused + finished), seen.size());
 }
 
+// What gRPC's own retries read.
+TEST(OverloadTest, ARefusalTellsLibrariesWhenToRetry) {
+  const auto server = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--max_streams=1"}});
+  ASSERT_NE(server, nullptr);
+  absl::Notification began;
+  auto holds = server->client().StartGenerate(IdsRequest({5, 6, 7}, 600), {.on_message =
+                                                                               [&began](const v1::GenerateResponse&) {
+                                                                                 if (!began.HasBeenNotified())
+                                                                                   began.Notify();
+                                                                               },
+                                                                           .on_done = nullptr});
+  ASSERT_TRUE(began.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  const RawAnswer refused = RawCall(server->client().channel(), "/switchyard.v1.InferenceService/Generate",
+                                    IdsRequest({5}, 2).SerializeAsString(), absl::Seconds(20));
+  const bool still_held = !holds->Done();
+  holds->Cancel();
+  if (!still_held) GTEST_SKIP() << "the first stream ended too soon";
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const auto pushback = refused.trailers.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, refused.trailers.end());
+  EXPECT_GT(std::stoi(pushback->second), 0);
+}
+
 // A model without a tokenizer serves token ids and says so when asked for text.
 TEST(NoTokenizerTest, TextIsRefusedWithAdvice) {
   const auto server = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--served_model_name=tiny"}});

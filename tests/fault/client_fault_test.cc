@@ -1,8 +1,11 @@
 // Clients that die, stop, or do not read; and a server that is told to stop.
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
@@ -137,6 +140,21 @@ INSTANTIATE_TEST_SUITE_P(
                  "nonexistent.json: no such file"},
         BadStart{"BothAtOnce", {"--threads=-1", "--model=/nonexistent"}, "no such directory\n.*--threads=-1"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// A checkpoint that is cut off: the worker's message names the file, and nothing is half-started.
+TEST(BadCheckpointTest, ATruncatedFileIsNamedAndEndsTheServer) {
+  const std::string folder = testing::TempDir() + absl::StrCat("switchyard-cut-", getpid());
+  std::filesystem::create_directory(folder);
+  std::filesystem::copy_file(std::string(kTinyModel) + "/config.json", folder + "/config.json");
+  std::filesystem::copy_file(std::string(kTinyModel) + "/model.safetensors", folder + "/model.safetensors");
+  std::filesystem::resize_file(folder + "/model.safetensors", 100000);
+  const auto process =
+      Process::Start({Binary("switchyard-server"), "--model=" + folder, "--port=0", "--metrics_port=-1"});
+  ASSERT_NE(process, nullptr);
+  EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), 2) << process->Output();
+  EXPECT_THAT(process->Output(), testing::HasSubstr("model.safetensors"));
+  std::filesystem::remove_all(folder);
+}
 
 }  // namespace
 }  // namespace switchyard

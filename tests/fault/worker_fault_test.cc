@@ -1,7 +1,11 @@
 // Workers that die or stop while streams run: every stream ends with a reason, readiness says so, and all is well
 // again.
 #include <signal.h>
+#include <unistd.h>
 
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -118,6 +122,53 @@ TEST_F(WorkerFaultTest, WhileItIsDownRequestsAreRefusedAtOnce) {
   EXPECT_TRUE(*server_->client().IsServing("")) << "alive all the while";
   EXPECT_TRUE(server_->WaitReady(true, kReadyLimit));
   EXPECT_TRUE(Generate(server_->client(), TextRequest("x", 4)).ok());
+}
+
+// A worker from elsewhere that is stopped, fenced, and comes back to life: what it still has to say belongs to an epoch
+// of the past, and it joins the next one.
+TEST(ZombieTest, AFencedWorkerThatWakesUpJoinsANewEpoch) {
+  const std::string token = testing::TempDir() + absl::StrCat("switchyard-token-", getpid());
+  std::ofstream(token) << "a token of more than sixteen bytes";
+  const auto server = TestServer::Start(
+      {.model = kDemoModel, .workers = 1, .flags = {"--workers=2", "--join_token_file=" + token}, .wait_ready = false});
+  ASSERT_NE(server, nullptr);
+  const auto worker =
+      Process::Start({Binary("switchyard-worker"), "--server=" + server->address(),
+                      absl::StrCat("--model=", kDemoModel), "--threads=1", "--join_token_file=" + token});
+  ASSERT_NE(worker, nullptr);
+  ASSERT_TRUE(server->WaitReady(true, kReadyLimit)) << server->process().Output() << worker->Output();
+  const StreamSeen before = Generate(server->client(), TextRequest("In the beginning", 32));
+  ASSERT_TRUE(before.ok()) << before.end;
+  const auto epoch = server->client().GetLoad()->group_epoch();
+  Streams streams(server->client(), 4);
+  ASSERT_TRUE(streams.WaitBegun());
+  const absl::Time start = absl::Now();
+  worker->Signal(SIGSTOP);
+  streams.ExpectLost(start);
+  EXPECT_FALSE(*server->client().IsServing("readiness")) << "the group is not whole";
+  worker->Signal(SIGCONT);
+  ASSERT_TRUE(server->WaitReady(true, kReadyLimit)) << server->process().Output() << worker->Output();
+  EXPECT_GT(server->client().GetLoad()->group_epoch(), epoch);
+  const StreamSeen after = Generate(server->client(), TextRequest("In the beginning", 32));
+  ASSERT_TRUE(after.ok()) << after.end;
+  EXPECT_EQ(after.choices[0].token_ids, before.choices[0].token_ids);
+  EXPECT_TRUE(server->WaitIdle());
+  unlink(token.c_str());
+}
+
+// Without the token nobody joins.
+TEST(StrangerTest, AWorkerWithAWrongTokenIsRefused) {
+  const std::string token = testing::TempDir() + absl::StrCat("switchyard-wrong-token-", getpid());
+  std::ofstream(token) << "this is not the token that was drawn";
+  const auto server = TestServer::Start({.model = kDemoModel, .workers = 1});
+  ASSERT_NE(server, nullptr);
+  const auto worker = Process::Start({Binary("switchyard-worker"), "--server=" + server->address(),
+                                      absl::StrCat("--model=", kDemoModel), "--join_token_file=" + token});
+  ASSERT_NE(worker, nullptr);
+  EXPECT_EQ(worker->Wait(absl::Seconds(30)).value_or(-1), 2) << worker->Output();
+  EXPECT_THAT(worker->Output(), testing::HasSubstr("token"));
+  EXPECT_TRUE(Generate(server->client(), TextRequest("x", 4)).ok()) << "others are unharmed";
+  unlink(token.c_str());
 }
 
 }  // namespace
