@@ -266,6 +266,7 @@ TEST_F(ServerTest, StopAnswersStreamsLinksAndRendezvousWaits) {
   worker->Hold();
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, Request(30));
+  AwaitRunning(1);
   grpc::Status waited;
   std::thread waits([&] {
     grpc::ClientContext get;
