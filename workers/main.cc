@@ -1,4 +1,5 @@
 // switchyard-worker: holds a part of a model and runs the steps that a server plans.
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -55,8 +56,10 @@ std::string ReadToken(const std::string& path) {
 }
 
 bool IsLoopbackTarget(absl::string_view server) {
-  return absl::StartsWith(server, "127.") || absl::StartsWith(server, "localhost:") ||
-         absl::StartsWith(server, "[::1]");
+  const std::string host(server.substr(0, server.rfind(':')));
+  in_addr address;  // a name such as 127.example.org is none
+  const bool v4 = inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
+  return v4 || host == "localhost" || host == "[::1]";
 }
 
 // All problems of the flags, one a line; empty if there are none.
