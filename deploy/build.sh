@@ -3,6 +3,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# What one clone compiled, another one need not compile again.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+
 preset=release
 if [ "${1:-}" = "-p" ]; then
   preset=$2
