@@ -86,7 +86,9 @@ TEST_F(GenerateTest, SameSeedSameTextInAnyCompany) {
   std::set<std::vector<int32_t>> others;
   for (size_t i = 0; i < together.size(); ++i) {
     ASSERT_TRUE(together[i].ok()) << together[i].end;
-    if (i % 2 == 0) EXPECT_EQ(together[i].choices[0].token_ids, alone.choices[0].token_ids) << i;
+    if (i % 2 == 0) {
+      EXPECT_EQ(together[i].choices[0].token_ids, alone.choices[0].token_ids) << i;
+    }
     if (i % 2 == 1) others.insert(together[i].choices[0].token_ids);
   }
   EXPECT_GT(others.size(), 1u);

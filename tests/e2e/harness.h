@@ -25,7 +25,7 @@ class TestServer {
   struct Options {
     std::string model = kDemoModel;
     int workers = 1;
-    std::vector<std::string> flags;  // further ones of switchyard-server
+    std::vector<std::string> flags = {};  // further ones of switchyard-server
     absl::Duration request_timeout = absl::Seconds(120);
     bool wait_ready = true;  // false: workers from elsewhere are still to come
   };

@@ -36,7 +36,8 @@ class SharedServerTest : public testing::Test {
     client_ = &server_->client();
   }
   void TearDown() override {
-    if (server_ != nullptr) EXPECT_TRUE(server_->WaitIdle()) << "requests or KV blocks are left";
+    const bool idle = server_ == nullptr || server_->WaitIdle();
+    EXPECT_TRUE(idle) << "requests or KV blocks are left";
   }
 
   TestServer* server_ = nullptr;
