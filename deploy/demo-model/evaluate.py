@@ -15,7 +15,9 @@ import json
 import math
 import pathlib
 import subprocess
+import sys
 
+import cpu_environment  # noqa: F401  (before torch)
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
@@ -59,6 +61,7 @@ def score(model, files, tokenizer):
             counts.append(torch.stack([torch.bincount(layer[first:].flatten(), minlength=c.num_experts)
                                        for layer in chosen]))
         size[file["domain"]] += len(file["text"].encode())
+        print(f"scored {number + 1} of {len(files)} files", file=sys.stderr, flush=True)
     return bits, size, tokens, torch.tensor(labels), torch.stack(counts).double()
 
 

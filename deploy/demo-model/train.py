@@ -14,18 +14,14 @@ Writes OUT/checkpoint.pt (weights, optimiser, progress) and OUT/log.jsonl (one l
 import argparse
 import json
 import math
-import os
 import pathlib
 import time
 
-# Idle OpenMP threads must sleep, not spin: on a machine with other work spinning cost a factor of two and more.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")  # one entry per shape, experts have many
+import cpu_environment  # noqa: F401  (before torch)
+import numpy as np
+import torch
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from model import Config, Model, set_compile  # noqa: E402
+from model import Config, Model, set_compile
 
 SHARES = {"prose": 0.32, "code": 0.32, "documentation": 0.32, "chat": 0.04}
 GOLDEN = (math.sqrt(5) - 1) / 2
