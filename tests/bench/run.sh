@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
 # usage: tests/bench/run.sh NAME [--quick]    (without a name: the list)
+# peers and workers run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,6 +16,6 @@ name=${1:-}
 shift
 case "$name" in
   gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec build/release/bin/gemm_bench "$@" ;;
-  peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec python3 "tests/bench/$name.py" "$@" ;;
+  peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;
 esac

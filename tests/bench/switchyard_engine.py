@@ -1,0 +1,99 @@
+"""Switchyard as the benchmarks drive it: a server of its own on loopback, loaded through the command line client."""
+import json
+import re
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+READY_SECONDS = 600
+KV_CACHE_BYTES = 512 << 20
+
+
+class Switchyard:
+    """One server with local workers.  A context manager: the processes end with it, also after an error.
+
+    Times are the client's: `switchyard bench` takes them where it reads its gRPC stream.
+    """
+
+    def __init__(self, bin_dir, model, log_path, workers=1, threads=2):
+        self._client = str(Path(bin_dir) / "switchyard")
+        self._log_path = Path(log_path)
+        self._command = [
+            str(Path(bin_dir) / "switchyard-server"), f"--model={model}", f"--local_workers={workers}",
+            f"--threads={threads}", "--port=0", "--metrics_port=0", f"--kv_cache_bytes={KV_CACHE_BYTES}",
+        ]
+
+    def __enter__(self):
+        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log = open(self._log_path, "w")
+        self._process = subprocess.Popen(self._command, stderr=self._log, stdout=self._log)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _wait_until_ready(self):
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            found = re.search(r"gRPC on (\S+:\d+), metrics on (\S+)", self._log_path.read_text())
+            if found:
+                break
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not start; its log: {self._log_path}")
+            time.sleep(0.05)
+        self._server, self._metrics_url = found.groups()
+        done = self._call("status", f"--wait={READY_SECONDS}", text="")
+        if done.returncode != 0:
+            raise RuntimeError(f"the server is not ready: {done.stdout}{done.stderr}its log: {self._log_path}")
+
+    def _call(self, command, *flags, text):
+        return subprocess.run([self._client, command, f"--server={self._server}", *flags], input=text,
+                              capture_output=True, text=True, timeout=READY_SECONDS)
+
+    def _ask(self, command, prompts, flags):
+        lines = "".join(json.dumps({"token_ids": list(prompt), "temperature": 0}) + "\n" for prompt in prompts)
+        done = self._call(command, "--input=-", "--json", f"--concurrency={len(prompts)}", *flags, text=lines)
+        if done.returncode != 0:
+            raise RuntimeError(f"switchyard {command}: {done.stdout}{done.stderr}")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def generate(self, prompts, max_tokens):
+        """Greedy answers (as `switchyard generate --json` prints them) with the log probability of each token."""
+        answers = self._ask("generate", prompts, [f"--max_tokens={max_tokens}", "--ignore_eos", "--logprobs=0"])
+        for answer in answers:
+            if len(answer["token_ids"]) != max_tokens:
+                raise RuntimeError(f"{len(answer['token_ids'])} tokens came instead of {max_tokens}")
+        return answers
+
+    def bench(self, prompts, max_tokens):
+        """The prompts at once, once each; what `switchyard bench --json` prints."""
+        return self._ask("bench", prompts, [f"--num_requests={len(prompts)}", f"--max_tokens={max_tokens}"])[0]
+
+    def prefill_rate(self, prompt):
+        """Prompt tokens per second until the first token came.  REQUIRES: a prompt that shares no beginning with others."""
+        return len(prompt) / self.bench([prompt], 1)["ttft_seconds"]["p50"]
+
+    def decode_rate(self, prompts, max_tokens):
+        """Output tokens per second: the prompts' number over the median time between two tokens of a stream."""
+        return len(prompts) / self.bench(prompts, max_tokens)["inter_token_seconds"]["p50"]
+
+    def metric(self, name):
+        """The sum of a metric's series."""
+        with urllib.request.urlopen(self._metrics_url, timeout=10) as answer:
+            text = answer.read().decode()
+        values = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        if not values:
+            raise RuntimeError(f"the server has no metric {name}")
+        return sum(float(value) for value in values)

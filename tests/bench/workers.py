@@ -1,0 +1,112 @@
+"""Two Switchyard workers of one thread each beside one worker of two threads: prefill of 512 tokens and decode at batch 16
+of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
+
+Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
+Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
+Checked: both give the same greedy tokens; one worker exchanges nothing; two exchange, for each prompt, as many expert rows
+as HF's routing of the same ids sends away from the rank that holds the sequence (either rank: the answer does not say).
+"""
+import random
+import statistics
+import sys
+
+import olmoe_checkpoint as shape
+import report
+from switchyard_engine import Switchyard
+
+PROMPT, BATCH, DECODE_TOKENS = 128, 16, 16
+TARGET = 0.75
+EXCHANGED = "switchyard_moe_tokens_exchanged_total"
+# HF computes the routers' inputs with other roundings: where two experts are nearly even it may pick the other one.
+ROWS_TOLERANCE = 0.01
+
+
+def random_ids(count, seed):
+    source = random.Random(seed)
+    return [source.randrange(3, shape.EOS) for _ in range(count)]
+
+
+def skewed_ids(count, seed):
+    """Few different tokens, so that the two ranks' shares differ and a wrong sum shows."""
+    return [random_ids(3, seed)[i % 3] for i in range(count)]
+
+
+def check_tokens(one, two):
+    prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
+    answers = [[answer["token_ids"] for answer in engine.generate(prompts, DECODE_TOKENS)] for engine in (one, two)]
+    if answers[0] != answers[1]:
+        sys.exit("workers.py: one and two workers give different tokens")
+    report.log(f"one and two workers: the same {BATCH * DECODE_TOKENS} greedy tokens")
+
+
+def check_rows(one, two, checkpoint):
+    """Returns the exchanged rows counted, and their largest relative difference from the routing; None without HF."""
+    try:
+        from peer_engines import HfPeer
+
+        hf = HfPeer(checkpoint, 2)
+    except ImportError as error:
+        report.log(f"exchanged rows not compared with routing: no Python package {error.name}")
+        return None, None
+    counted, worst = 0, 0.0
+    for seed, make in ((1, random_ids), (2, skewed_ids), (3, skewed_ids), (4, skewed_ids)):
+        ids = make(256, 5000 + seed)
+        before = two.metric(EXCHANGED)
+        two.generate([ids], 1)
+        rows = two.metric(EXCHANGED) - before
+        _, _, routing = hf.logprobs_and_routing(ids, [0])
+        experts = [expert for layer in routing for row in layer for expert in row]
+        first = sum(expert < shape.EXPERTS // 2 for expert in experts)  # of rank 0; so many leave rank 1, the rest rank 0
+        off = min(abs(rows - first), abs(rows - (len(experts) - first))) / len(experts)
+        report.log(f"exchanged {rows:.0f} rows; routing: {len(experts) - first} leave rank 0, {first} leave rank 1")
+        counted, worst = counted + int(rows), max(worst, off)
+    hf.close()
+    if worst > ROWS_TOLERANCE:
+        sys.exit(f"workers.py: exchanged rows differ from the routing by {worst:.2%} of all rows")
+    if one.metric(EXCHANGED) != 0:
+        sys.exit("workers.py: one worker exchanged rows")
+    return counted, worst
+
+
+def measure(one, two, rounds, rate):
+    """[round] of (one worker's rate, two workers' rate); the first to go changes from round to round."""
+    out = []
+    for i in range(rounds + 1):
+        order = (one, two) if i % 2 else (two, one)
+        rates = {engine: rate(engine, i) for engine in order}
+        out.append((rates[one], rates[two]))
+    return out[1:]  # the first warms up
+
+
+def main():
+    args = report.arguments(__doc__)
+    report.require("torch", "safetensors")
+    decode_rounds, prefill_rounds = (3, 2) if args.quick else (20, 10)
+    checkpoint = shape.ensure_hf(args.cache, report.log)
+    prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
+    with Switchyard(args.bin, checkpoint, f"{args.cache}/one-worker.log", workers=1, threads=2) as one, \
+            Switchyard(args.bin, checkpoint, f"{args.cache}/two-workers.log", workers=2, threads=1) as two:
+        check_tokens(one, two)
+        rows, worst = check_rows(one, two, checkpoint)
+        load = [report.load_average()]
+        results = {
+            "two_workers_prefill": measure(one, two, prefill_rounds,
+                                           lambda engine, i: engine.prefill_rate(random_ids(512, 2000 + i))),
+            "two_workers_b16": measure(one, two, decode_rounds,
+                                       lambda engine, i: engine.decode_rate(prompts, DECODE_TOKENS)),
+        }
+        load.append(report.load_average())
+    figures = {key: statistics.median(b / a for a, b in pairs) for key, pairs in results.items()}
+    report.table([["tokens/s", "one worker, 2 threads", "two workers, 1 thread each", "ratio"]] +
+                 [[key, statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), figures[key]]
+                  for key, pairs in results.items()])
+    for key, value in figures.items():
+        if value < TARGET:
+            print(f"missed: {key} {value:.3f} < {TARGET}")
+    report.finish("workers", figures, {
+        "rows_exchanged": rows, "rows_off_routing": worst and round(worst, 5),
+        "rounds": {"prefill": prefill_rounds, "decode": decode_rounds}, "load": load})
+
+
+if __name__ == "__main__":
+    main()
