@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -142,7 +143,8 @@ int Main() {
   (*server)->Drain();
   (*server)->Stop();
   LogInfo("stopped");
-  return 0;
+  // Everything is closed; what is left are destructors, of which the metrics' page alone waits for seconds.
+  std::_Exit(0);
 }
 
 }  // namespace
