@@ -70,6 +70,11 @@ def prepare(engine, hf):
     return work
 
 
+def log_round(key, number, rounds, row):
+    cells = ", ".join(f"{name} {value / 1e9 if name == 'probe' else value:.2f}" for name, value in row.items())
+    report.log(f"{key} round {number} of {rounds}{'' if number else ' (warms up, not counted)'}: {cells}")
+
+
 def measure_prefill(engine, peers, rounds):
     """[round] of {engine: tokens/s}; other ids each round, the same for all engines."""
     out = []
@@ -77,6 +82,7 @@ def measure_prefill(engine, peers, rounds):
         ids = random_ids(512, 1000 + i)
         rates = {"switchyard": engine.prefill_rate(ids)}
         rates.update({peer.name: peer.prefill_rate(ids) for peer in peers})
+        log_round("prefill512", i, rounds, rates)
         out.append(rates)
     return out[1:]  # the first warms up
 
@@ -85,7 +91,7 @@ def measure_decode(engine, peers, work, probe, rates, rounds):
     """[round] of {engine: tokens/s, "probe": bytes/s, "bound": share of the bound that Switchyard reached, "bytes"}."""
     out, batch = [], len(work["prompts"])
     continuations = [tokens[:PEER_TOKENS] for tokens in work["tokens"]]
-    for _ in range(rounds + 1):
+    for i in range(rounds + 1):
         before = probe()
         row = {"switchyard": engine.decode_rate(work["prompts"], DECODE_TOKENS)}
         row["probe"] = (before + probe()) / 2
@@ -93,6 +99,7 @@ def measure_decode(engine, peers, work, probe, rates, rounds):
         bounds = [roofline.bound_seconds(ops, row["probe"], rates) for ops in work["ops"]]
         seconds = batch / row["switchyard"]
         row["bound"], row["bytes"] = (statistics.median(values) / seconds for values in zip(*bounds))
+        log_round(f"decode_b{batch}", i, rounds, row)
         out.append(row)
     return out[1:]
 

@@ -81,9 +81,9 @@ class Switchyard:
         """The prompts at once, once each; what `switchyard bench --json` prints."""
         return self._ask("bench", prompts, [f"--num_requests={len(prompts)}", f"--max_tokens={max_tokens}"])[0]
 
-    def prefill_rate(self, prompt):
-        """Prompt tokens per second until the first token came.  REQUIRES: a prompt that shares no beginning with others."""
-        return len(prompt) / self.bench([prompt], 1)["ttft_seconds"]["p50"]
+    def prefill_rate(self, *prompts):
+        """Prompt tokens per second until each has its first token.  REQUIRES: no beginning that was seen before."""
+        return sum(map(len, prompts)) / self.bench(prompts, 1)["ttft_seconds"]["max"]
 
     def decode_rate(self, prompts, max_tokens):
         """Output tokens per second: the prompts' number over the median time between two tokens of a stream."""

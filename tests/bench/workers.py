@@ -1,5 +1,7 @@
 """Two Switchyard workers of one thread each beside one worker of two threads: prefill of 512 tokens and decode at batch 16
 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
+A sequence lives on one rank: while one prompt is prefilled, the other rank has experts to compute but no attention, so
+0.8 is about what one prompt can reach.  Two prompts at once, one for each rank, are measured, too.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
@@ -92,6 +94,9 @@ def main():
         results = {
             "two_workers_prefill": measure(one, two, prefill_rounds,
                                            lambda engine, i: engine.prefill_rate(random_ids(512, 2000 + i))),
+            "two_workers_prefill_2x512": measure(
+                one, two, prefill_rounds,
+                lambda engine, i: engine.prefill_rate(random_ids(512, 3000 + 2 * i), random_ids(512, 3001 + 2 * i))),
             "two_workers_b16": measure(one, two, decode_rounds,
                                        lambda engine, i: engine.decode_rate(prompts, DECODE_TOKENS)),
         }
@@ -101,7 +106,7 @@ def main():
                  [[key, statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), figures[key]]
                   for key, pairs in results.items()])
     for key, value in figures.items():
-        if value < TARGET:
+        if value < TARGET and key != "two_workers_prefill_2x512":  # that one is no target
             print(f"missed: {key} {value:.3f} < {TARGET}")
     report.finish("workers", figures, {
         "rows_exchanged": rows, "rows_off_routing": worst and round(worst, 5),
