@@ -3,6 +3,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ def log(text):
 
 
 def arguments(description):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end, too
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
     parser.add_argument("--bin", default=str(ROOT / "build/release/bin"), help="folder of the built programs")
