@@ -1,5 +1,7 @@
-"""The benchmarks' model: OLMoE's shape with four layers and random bf16 weights (3.6 GB), as a HuggingFace checkpoint and,
-for llama.cpp, as GGUF with the same weights.  Seeded: the same bytes each time.  Needs torch and safetensors (GGUF: gguf).
+"""The benchmarks' model: OLMoE's shape with four layers and random bf16 weights (3.6 GB).
+
+A HuggingFace checkpoint and, for llama.cpp, GGUF with the same weights.  Seeded: the same bytes each time.
+Needs torch and safetensors, for GGUF also gguf.
 """
 import json
 from pathlib import Path
@@ -11,7 +13,7 @@ CONTEXT = 4096
 
 
 def weights():
-    """Yields (HF name, GGUF name, tensor); "{e}" in the HF name: one tensor per expert, stacked in the first dimension."""
+    """Yields (HF name, GGUF name, tensor); "{e}" in the HF name: one tensor per expert, stacked in dimension 0."""
     import torch
 
     generator = torch.Generator().manual_seed(SEED)

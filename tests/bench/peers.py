@@ -1,10 +1,10 @@
-"""Switchyard beside HF transformers and llama.cpp: prefill of 512 tokens and decode at batch 1 and 16 of an OLMoE-shaped
-model with random bf16 weights, on two threads each, fed the same token ids.
+"""Switchyard beside HF transformers and llama.cpp: prefill of 512 tokens and decode at batch 1 and 16
+of an OLMoE-shaped model with random bf16 weights, on two threads each, fed the same token ids.
 
 Needs the Python packages numpy, torch and safetensors; transformers to compare with HF and to check the answers;
 llama-cpp-python and gguf to compare with llama.cpp.  A peer that is not installed is skipped, and the table says so.
-Switchyard's rates are what a gRPC client sees; the peers' are measured inside their process.  Engines take turns, with a
-read-bandwidth probe between; the figures are medians over the rounds of ratios within a round.
+Switchyard's rates are what a gRPC client sees; the peers' are measured inside their process.  Engines take turns, with
+a read-bandwidth probe between; the figures are medians over the rounds of ratios within a round.
 """
 import random
 import statistics
@@ -22,8 +22,8 @@ DECODE_TOKENS = 16   # of Switchyard and of its answers' check
 PEER_TOKENS = 6      # a peer repeats the first of them each round
 BATCHES = {"decode_b1": 1, "decode_b16": 16}
 TARGETS = {"prefill512": 1.3, "decode_b1": 1.0, "decode_b16": 1.3, "decode_b1_bound": 0.85, "decode_b16_bound": 0.85}
-# bf16 arithmetic differs in its last bits between engines, and a token at the edge between two experts may take the other
-# one: single log probabilities may be off, most may not.
+# bf16 arithmetic differs in its last bits between engines, and a token at the edge between two experts may take the
+# other one: single log probabilities may be off, most may not.
 MEDIAN_TOLERANCE, WORST_TOLERANCE, SAME_TOKEN_SHARE = 0.03, 0.5, 0.8
 
 
@@ -33,7 +33,7 @@ def random_ids(count, seed):
 
 
 def check_answers(answers, prompts, hf):
-    """Compares with HF's logits after the same tokens; returns the rows per expert [step][layer] that HF's routing says."""
+    """Compares with HF's logits after the same tokens; returns HF's rows per touched expert, [step][layer]."""
     errors, same, routing = [], 0, []
     for prompt, answer in zip(prompts, answers):
         logprobs, experts, _ = hf.logprobs_and_routing(prompt, answer["token_ids"])
@@ -42,8 +42,8 @@ def check_answers(answers, prompts, hf):
             same += int(logprobs[step].argmax()) == token
         routing.append(experts)
     share = same / len(errors)
-    report.log(f"answers of batch {len(prompts)}: log probabilities differ from HF's by {statistics.median(errors):.4f} "
-               f"(median), {max(errors):.4f} (worst); {share:.1%} of {len(errors)} greedy tokens are HF's, too")
+    report.log(f"answers of batch {len(prompts)}: log probabilities differ from HF's by "
+               f"{statistics.median(errors):.4f} (median), {max(errors):.4f} (worst); {share:.1%} of {len(errors)} greedy tokens are HF's, too")
     if statistics.median(errors) > MEDIAN_TOLERANCE or max(errors) > WORST_TOLERANCE or share < SAME_TOKEN_SHARE:
         sys.exit("peers.py: the answers are not the model's")
     return [[roofline.routed_rows([sequence[layer][step] for sequence in routing]) for layer in range(shape.LAYERS)]
@@ -146,7 +146,7 @@ def main():
         if figures[key] is not None and figures[key] < target:
             print(f"missed: {key} {figures[key]:.3f} < {target}")
     if any(value > 1 for key, value in figures.items() if key.endswith("_bound")):
-        print("a share above 1: something else used the machine while the bandwidth or oneDNN was probed; measure again")
+        print("a share above 1: something else used the machine while bandwidth or oneDNN was probed; measure again")
     report.finish("peers", figures, {
         "rates": rates, "peers": versions, "rounds": {"prefill": prefill_rounds, "decode": decode_rounds},
         "experts_touched": {key: round(item["touched"], 1) for key, item in work.items()},

@@ -1,12 +1,12 @@
-"""Two Switchyard workers of one thread each beside one worker of two threads: prefill of 512 tokens and decode at batch 16
-of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
+"""Two Switchyard workers of one thread each beside one worker of two threads: prefill of 512 tokens and decode at batch
+16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
 A sequence lives on one rank: while one prompt is prefilled, the other rank has experts to compute but no attention, so
 0.8 is about what one prompt can reach.  Two prompts at once, one for each rank, are measured, too.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
-Checked: both give the same greedy tokens; one worker exchanges nothing; two exchange, for each prompt, as many expert rows
-as HF's routing of the same ids sends away from the rank that holds the sequence (either rank: the answer does not say).
+Checked: both give the same greedy tokens; one worker exchanges nothing; two exchange, for each prompt, as many expert
+rows as HF's routing of the same ids sends away from the rank that holds the sequence (either rank: the answer does not say).
 """
 import random
 import statistics
@@ -58,7 +58,7 @@ def check_rows(one, two, checkpoint):
         rows = two.metric(EXCHANGED) - before
         _, _, routing = hf.logprobs_and_routing(ids, [0])
         experts = [expert for layer in routing for row in layer for expert in row]
-        first = sum(expert < shape.EXPERTS // 2 for expert in experts)  # of rank 0; so many leave rank 1, the rest rank 0
+        first = sum(expert < shape.EXPERTS // 2 for expert in experts)  # rank 0 has them: they leave rank 1
         off = min(abs(rows - first), abs(rows - (len(experts) - first))) / len(experts)
         report.log(f"exchanged {rows:.0f} rows; routing: {len(experts) - first} leave rank 0, {first} leave rank 1")
         counted, worst = counted + int(rows), max(worst, off)
