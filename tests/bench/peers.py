@@ -43,7 +43,8 @@ def check_answers(answers, prompts, hf):
         routing.append(experts)
     share = same / len(errors)
     report.log(f"answers of batch {len(prompts)}: log probabilities differ from HF's by "
-               f"{statistics.median(errors):.4f} (median), {max(errors):.4f} (worst); {share:.1%} of {len(errors)} greedy tokens are HF's, too")
+               f"{statistics.median(errors):.4f} (median), {max(errors):.4f} (worst); "
+               f"{share:.1%} of {len(errors)} greedy tokens are HF's, too")
     if statistics.median(errors) > MEDIAN_TOLERANCE or max(errors) > WORST_TOLERANCE or share < SAME_TOKEN_SHARE:
         sys.exit("peers.py: the answers are not the model's")
     return [[roofline.routed_rows([sequence[layer][step] for sequence in routing]) for layer in range(shape.LAYERS)]

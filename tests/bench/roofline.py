@@ -1,7 +1,7 @@
 """How fast a decode step could be on this machine: the sum over its operations of max(bytes / bandwidth, FLOP / rate).
 
 Bytes: each weight that is touched, once, and the keys and values that attention reads.  Bandwidth: what a loop that
-only reads gets at that moment.  Rate: oneDNN's (through torch) at that shape, with the matrix in the cache where it fits.
+only reads gets at that moment.  Rate: oneDNN's (through torch) at that shape, the matrix in the cache if it fits.
 """
 import time
 
