@@ -66,7 +66,7 @@ TEST_F(ClientFaultTest, ASlowReaderLosesItsStreamAndOthersDoNotNotice) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   v1::GenerateRequest request = TextRequest("The", 900);
-  request.set_n(4);
+  request.set_n(16);         // seconds of work: longer than the limit on a fast machine, too
   request.set_logprobs(20);  // about 1 KB a token
   const auto reader = stub->Generate(&context, request);
   v1::GenerateResponse message;
