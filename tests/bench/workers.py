@@ -6,7 +6,7 @@ A sequence lives on one rank: while one prompt is prefilled, the other rank has 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
 Checked: both give the same greedy tokens; one worker exchanges nothing; two exchange, for each prompt, as many expert
-rows as HF's routing of the same ids sends away from the rank that holds the sequence (either: answers do not say which).
+rows as HF's routing of the same ids sends away from the rank that holds the sequence (answers do not say which).
 """
 import random
 import statistics
