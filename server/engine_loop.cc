@@ -1,10 +1,12 @@
 #include "server/engine_loop.h"
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/env.h"
 #include "scheduler/base/log.h"
 #include "server/clock.h"
 
@@ -27,6 +29,12 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
   options.join_token = config.join_token;
   options.step_timeout = config.step_timeout;
   return options;
+}
+
+// SY_DUMP_STEP: a file for each step's plan and one for its result.
+void DumpStep(int64_t epoch, int64_t step, const char* what, const std::string& text) {
+  static const std::string directory = EnvString("SY_DUMP_STEP");
+  std::ofstream(absl::StrCat(directory, "/epoch-", epoch, "-step-", step, "-", what, ".txt")) << text;
 }
 
 // Adds what a total grew since it was last reported.
@@ -130,6 +138,7 @@ void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
     std::optional<StepPlan> plan = scheduler_->Plan(now, events);
     if (!plan) break;
     step_sent_[plan->step] = now;
+    if (dump_steps_) DumpStep(plan->group_epoch, plan->step, "plan", plan->DebugString());
     group_.Execute(*plan, now);
   }
   // Without a group Plan still ends what is past its deadline.
@@ -197,6 +206,7 @@ void EngineLoop::OnStepDone(const StepResult& result) {
     return;
   }
   ObserveStep(result, now);
+  if (dump_steps_) DumpStep(result.group_epoch, result.step, "result", result.DebugString());
   // The next plans first: the workers should not wait for text to be made.
   PlanAll(now, &events);
   Publish(std::move(events), now);

@@ -19,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
+#include "scheduler/base/env.h"
 #include "scheduler/batching/scheduler.h"
 #include "server/choice_output.h"
 #include "server/config.h"
@@ -141,6 +142,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   const TextRoom* const text_;
   ServerMetrics* const metrics_;
   const Hooks hooks_;
+  const bool dump_steps_ = !EnvString("SY_DUMP_STEP").empty();
 
   // --- the loop's thread only ---
   std::unique_ptr<Scheduler> scheduler_;

@@ -15,11 +15,9 @@ struct EnvVar {
 
 inline constexpr EnvVar kEnvVars[] = {
     {"SY_LOG", "info", "lowest level that is logged: debug, info, warn, error"},
-    {"SY_SYNC_OPS", "0", "synchronize the stream after every op (finds the failing kernel)"},
     {"SY_CHECK_NAN", "0", "1: check every layer's output for NaN and Inf and fail the step that has one"},
-    {"SY_DUMP_STEP", "", "directory: write each step's plan and result there as text"},
+    {"SY_DUMP_STEP", "", "directory: the server writes each step's plan and result there as text"},
     {"SY_ISA", "", "cap the CPU kernels' instruction set: amx, avx512_bf16, avx512, avx2, scalar (default: the best here)"},
-    {"SY_FAIL_POINT", "", "name[:n]: fail at this point's n-th pass (fault tests)"},
 };
 
 // The variable's value or its default.  REQUIRES: name is in kEnvVars.
