@@ -29,7 +29,8 @@ ABSL_FLAG(int, local_workers, 1, "worker processes that this server starts on th
 ABSL_FLAG(int, workers, 0, "workers that make the serving group, those from elsewhere included; 0 = local_workers");
 ABSL_FLAG(std::string, worker_binary, "", "program of the local workers (default: switchyard-worker beside this one)");
 ABSL_FLAG(std::string, join_token_file, "",
-          "file with the token that workers must present (default: one is drawn, for local workers only)");
+          "file with the token that workers must present (default: one is drawn for local workers; none if others are "
+          "awaited)");
 ABSL_FLAG(std::string, dtype, "auto",
           "what local workers compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = cores / local_workers");

@@ -65,7 +65,11 @@ Server::Server(ServerConfig config) : config_(std::move(config)) {}
 Server::~Server() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
-  if (config.join_token.empty()) config.join_token = absl::StrCat(DrawRequestId(), "-", DrawRequestId());
+  if (config.join_token.empty() && config.num_workers() > config.local_workers) {
+    LogWarn("no --join_token_file: anyone who reaches this port may join as a worker");
+  } else if (config.join_token.empty()) {
+    config.join_token = absl::StrCat(DrawRequestId(), "-", DrawRequestId());
+  }
   auto server = std::unique_ptr<Server>(new Server(std::move(config)));
   ASSIGN_OR_RETURN(server->text_, TextRoom::Load(server->config_));
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
