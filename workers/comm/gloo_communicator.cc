@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
@@ -21,6 +22,7 @@ namespace switchyard {
 namespace {
 
 constexpr int kMaxWorld = 1024;
+constexpr absl::Duration kOrphanPeriod = absl::Milliseconds(50);
 
 using Lanes = std::array<std::unique_ptr<GlooLane>, kNumCommClasses>;
 
@@ -33,7 +35,12 @@ uint64_t HashOf(const std::string& text) {  // FNV-1a
 // The connections of one rank in one epoch, and why they ended.
 class GlooGroup {
  public:
-  GlooGroup(const GroupId& group, Lanes lanes) : group_(group), lanes_(std::move(lanes)) {}
+  GlooGroup(const GroupId& group, Lanes lanes)
+      : group_(group), lanes_(std::move(lanes)), watch_([this] { FreeOrphansUntilTheEnd(); }) {}
+  ~GlooGroup() {
+    end_.Notify();
+    watch_.join();
+  }
 
   const GroupId& id() const { return group_; }
   GlooLane& lane(CommClass comm_class) { return *lanes_[static_cast<int>(comm_class)]; }
@@ -75,10 +82,18 @@ class GlooGroup {
     return "";
   }
 
+  void FreeOrphansUntilTheEnd() {
+    while (!end_.WaitForNotificationWithTimeout(kOrphanPeriod)) {
+      for (const std::unique_ptr<GlooLane>& lane : lanes_) lane->FreeOrphans();
+    }
+  }
+
   const GroupId group_;
   const Lanes lanes_;
   absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
+  absl::Notification end_;
+  std::thread watch_;
 };
 
 class GlooWork : public Work {

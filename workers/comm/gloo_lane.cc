@@ -18,6 +18,8 @@ namespace {
 constexpr int32_t kFirstFrameBytes = 16 << 10;  // posted before anything was seen; and always for one-way messages
 constexpr int32_t kMaxFrameBytes = 8 << 20;     // posted buffers do not grow beyond
 
+constexpr uint64_t kSentinelSlot = ~uint64_t{0};
+
 // Gloo's 64-bit slot: what a frame belongs to.  A one-way message and a collective may have the same sequence.
 uint64_t SlotOf(const OpKey& key, uint32_t split, bool rest) {
   return static_cast<uint64_t>(split) << 48 | static_cast<uint64_t>(key.op == CommOp::kSend) << 47 |
@@ -54,6 +56,7 @@ absl::StatusOr<std::unique_ptr<GlooLane>> GlooLane::Connect(const Options& optio
     // Gloo gives a connection attempt five times its timeout.
     lane->context_->setTimeout(std::max(Remaining(options.deadline) / 5, std::chrono::milliseconds(1)));
     lane->context_->connectFullMesh(adapter, lane->device_);
+    lane->sentinels_ = std::make_unique<GlooSentinels>(lane->context_.get(), kSentinelSlot);
   } catch (const std::exception&) {
     if (!adapter.status().ok()) return adapter.status();
     if (absl::Now() >= options.deadline) {
@@ -87,7 +90,7 @@ absl::StatusOr<GlooLane::Transfer> GlooLane::Register(int peer, Message message,
   absl::MutexLock lock(&mu_);
   if (aborted_) return Aborted();
   transfer.buffer = {context_->createUnboundBuffer(begin, static_cast<size_t>(bytes)).release(), Unregister(this)};
-  active_.insert(transfer.buffer.get());
+  active_.emplace(transfer.buffer.get(), peer);
   return transfer;
 }
 
@@ -168,14 +171,21 @@ absl::Status GlooLane::Start(Pending* pending) {
 
 absl::Status GlooLane::AwaitTransfer(const Transfer& transfer, bool receive, const Communicator::Exchange& exchange) {
   const int peer = transfer.peer;
+  const auto wait = [&](std::chrono::milliseconds timeout) {
+    return receive ? transfer.buffer->waitRecv(nullptr, timeout) : transfer.buffer->waitSend(nullptr, timeout);
+  };
   try {
-    const auto remaining = Remaining(exchange.deadline);
-    const bool done =
-        receive ? transfer.buffer->waitRecv(nullptr, remaining) : transfer.buffer->waitSend(nullptr, remaining);
-    return done ? absl::OkStatus() : Aborted();
+    if (wait(Remaining(exchange.deadline))) return absl::OkStatus();
+    {
+      absl::MutexLock lock(&mu_);
+      if (aborted_) return Aborted();
+    }
+    // An orphan: what has come or gone until now is all.
+    return wait(std::chrono::milliseconds(0)) ? absl::OkStatus() : Gone(peer, exchange.key);
   } catch (const std::exception&) {
     absl::MutexLock lock(&mu_);
     if (aborted_) return Aborted();
+    if (orphaned_.count(peer) > 0) return Gone(peer, exchange.key);
   }
   if (absl::Now() + absl::Milliseconds(1) < exchange.deadline) return Gone(peer, exchange.key);
   return absl::DeadlineExceededError(
@@ -264,7 +274,7 @@ void GlooLane::Abort() {
     absl::MutexLock lock(&mu_);
     if (aborted_) return;
     aborted_ = true;
-    for (gloo::transport::UnboundBuffer* buffer : active_) {
+    for (const auto& [buffer, peer] : active_) {
       buffer->abortWaitRecv();
       buffer->abortWaitSend();
     }
@@ -273,6 +283,19 @@ void GlooLane::Abort() {
     context_->closeConnections();
   } catch (const std::exception&) {
     // Already closed: that is what was wanted.
+  }
+}
+
+void GlooLane::FreeOrphans() {
+  const std::vector<int> closed = sentinels_->NewlyClosed();
+  if (closed.empty()) return;
+  absl::MutexLock lock(&mu_);
+  if (aborted_) return;
+  orphaned_.insert(closed.begin(), closed.end());
+  for (const auto& [buffer, peer] : active_) {
+    if (std::find(closed.begin(), closed.end(), peer) == closed.end()) continue;
+    buffer->abortWaitRecv();
+    buffer->abortWaitSend();
   }
 }
 

@@ -5,7 +5,7 @@
 // own posted buffers are from then on.  What fits goes at once; the rest of a longer frame follows when the receiver,
 // who knows the length from the header by then, has made room.  Posted buffers grow to what was seen, up to a bound.
 //
-// One thread starts and finishes exchanges; Abort may come from any.  Gloo's exceptions end here.
+// One thread starts and finishes exchanges; Abort and FreeOrphans may come from any.  Gloo's exceptions end here.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@
 #include "gloo/rendezvous/context.h"
 #include "workers/comm/communicator.h"
 #include "workers/comm/frame_header.h"
+#include "workers/comm/gloo_sentinels.h"
 #include "workers/comm/rendezvous_store.h"
 
 namespace switchyard {
@@ -68,6 +69,8 @@ class GlooLane {
   absl::Status Finish(Pending* pending, std::vector<Message>* received);
   // Frees whoever waits and closes the connections.  Any thread; again: nothing.
   void Abort();
+  // Wakes whoever waits for a peer whose connection has closed; to be called every now and then.  One thread at a time.
+  void FreeOrphans();
   // What `peer` launched on this lane and this rank did not, if such a frame lies here.  The lane is unusable
   // afterwards.
   std::optional<OpKey> Unclaimed(int peer);
@@ -100,12 +103,14 @@ class GlooLane {
   const std::shared_ptr<MessagePool> pool_;  // shared with the communicator and all messages
 
   absl::Mutex mu_;
-  std::set<gloo::transport::UnboundBuffer*> active_ ABSL_GUARDED_BY(mu_);  // what Abort must wake
+  std::map<gloo::transport::UnboundBuffer*, int> active_ ABSL_GUARDED_BY(mu_);  // what may be waited for, and its peer
+  std::set<int> orphaned_ ABSL_GUARDED_BY(mu_);  // peers that are known to be gone
   bool aborted_ ABSL_GUARDED_BY(mu_) = false;
 
   // Destroyed from the last: buffers, then connections, then the device, which joins its thread.
   std::shared_ptr<gloo::transport::Device> device_;  // shared with the context, as Gloo wants it
   std::unique_ptr<gloo::rendezvous::Context> context_;
+  std::unique_ptr<GlooSentinels> sentinels_;
   std::map<uint32_t, Channel> channels_;  // by split
 };
 

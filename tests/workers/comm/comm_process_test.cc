@@ -3,13 +3,16 @@
 // Forks before anything has started a thread, so this test is a program of its own.
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
@@ -82,6 +85,71 @@ TEST(CommProcessTest, SurvivorsOfASigkillFormTheNextEpoch) {
     }
   }
   EXPECT_LT(absl::Now() - begin, absl::Seconds(15));
+  std::filesystem::remove_all(directory);
+}
+
+// So that a message of megabytes cannot disappear into the kernel.
+void ShrinkSockets() {
+  const int bytes = 64 << 10;
+  for (int fd = 0; fd < 1024; ++fd) {
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+  }
+}
+
+// Rank 1 of 2: launches a fourth exchange, to which it has posted room for as much as came before, and stops.
+int StopInTheFourth(const std::string& directory) {
+  test::DirectoryStore store(directory);
+  auto group = Form(1, 2, 1, &store);
+  ShrinkSockets();
+  for (int i = 0; group.ok() && i < 3; ++i) {
+    if (!Exchange(group->get(), 8'000'000).ok()) return 1;
+  }
+  auto work = (*group)->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2));
+  kill(getpid(), SIGSTOP);
+  return 0;
+}
+
+bool IsStopped(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string number, name, state;
+  file >> number >> name >> state;
+  return state == "T";
+}
+
+// Rank 0 of 2: what it sends to the stopped one gets stuck.
+int SendToTheStopped(const std::string& directory, pid_t peer) {
+  test::DirectoryStore store(directory);
+  auto group = Form(0, 2, 1, &store);
+  ShrinkSockets();
+  for (int i = 0; group.ok() && i < 3; ++i) {
+    if (!Exchange(group->get(), 8'000'000).ok()) return 1;
+  }
+  while (!IsStopped(peer)) absl::SleepFor(absl::Milliseconds(1));
+  return Exchange(group->get(), 8'000'000).code() == absl::StatusCode::kUnavailable ? 0 : 2;
+}
+
+// Gloo does not tell a send that it has begun of the connection's end: gloo_sentinels.h does.
+TEST(CommProcessTest, ADeathInTheMiddleOfASendIsSeen) {
+  std::string directory = (std::filesystem::temp_directory_path() / "sy_comm_XXXXXX").string();
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const pid_t stopped = fork();
+  ASSERT_GE(stopped, 0);
+  if (stopped == 0) _exit(StopInTheFourth(directory));
+  const pid_t sender = fork();
+  ASSERT_GE(sender, 0);
+  if (sender == 0) _exit(SendToTheStopped(directory, stopped));
+  int status = 0;
+  ASSERT_EQ(waitpid(stopped, &status, WUNTRACED), stopped);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  absl::SleepFor(absl::Milliseconds(300));  // no one can see from outside that the send has begun; sooner proves less
+  kill(stopped, SIGKILL);
+  const absl::Time killed = absl::Now();
+  ASSERT_EQ(waitpid(sender, &status, 0), sender);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(5));  // not the call's deadline
+  waitpid(stopped, &status, 0);
   std::filesystem::remove_all(directory);
 }
 
