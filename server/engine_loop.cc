@@ -80,7 +80,8 @@ bool EngineLoop::Post(Command command) {
 void EngineLoop::Run() {
   std::vector<Command> commands;
   for (;;) {
-    const absl::Time deadline = std::min(next_tick_, scheduler_ ? scheduler_->NextDeadline() : absl::InfiniteFuture());
+    const absl::Time deadline =
+        std::min({next_tick_, gather_until_, scheduler_ ? scheduler_->NextDeadline() : absl::InfiniteFuture()});
     {
       absl::MutexLock lock(&mu_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !inbox_.empty(); };
@@ -132,8 +133,27 @@ void EngineLoop::Tick(absl::Time now) {
   UpdateSnapshot();
 }
 
+// A burst's first step waits a little for the rest of it; `gather_until_` says until when.
+bool EngineLoop::Gathering(absl::Time now) {
+  gather_until_ = absl::InfiniteFuture();
+  if (step_sent_.empty()) {
+    const SchedulerStats stats = scheduler_->Stats();
+    if (stats.running == 0 && stats.waiting > 0) {
+      const int64_t step_tokens = int64_t{scheduler_->policy().max_batched_tokens} * stats.ranks.size();
+      const absl::Time opens = gather_window_.OpensAt(stats.waiting_tokens, step_tokens, now);
+      if (now < opens) {
+        gather_until_ = opens;
+        return true;
+      }
+    }
+  }
+  gather_window_.Close();
+  return false;
+}
+
 void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
   if (!scheduler_) return;
+  if (group_.state() == WorkerGroup::State::kReady && Gathering(now)) return;
   while (group_.state() == WorkerGroup::State::kReady) {
     std::optional<StepPlan> plan = scheduler_->Plan(now, events);
     if (!plan) break;
@@ -234,6 +254,7 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
   }
   if (const auto it = step_sent_.find(result.step); it != step_sent_.end()) {
     metrics_->step_seconds->Observe(absl::ToDoubleSeconds(now - it->second));
+    gather_window_.Observe(rows, now - it->second);
     step_sent_.erase(it);
   }
 }

@@ -23,6 +23,7 @@
 #include "scheduler/batching/scheduler.h"
 #include "server/choice_output.h"
 #include "server/config.h"
+#include "server/gather_window.h"
 #include "server/metrics.h"
 #include "server/request.h"
 #include "server/text.h"
@@ -112,6 +113,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void Run();
   void RunLast();
   void Tick(absl::Time now);
+  bool Gathering(absl::Time now);
   void PlanAll(absl::Time now, std::vector<Event>* events);
   void UpdateSnapshot();
   void OnEpoch(const std::string& store_token) override;
@@ -150,6 +152,8 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
   absl::flat_hash_map<std::string, uint64_t> by_request_id_;
   std::map<int64_t, absl::Time> step_sent_;
+  GatherWindow gather_window_;
+  absl::Time gather_until_ = absl::InfiniteFuture();
   std::string down_reason_;
   absl::Time down_since_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();
