@@ -1,6 +1,7 @@
 #include "clients/cli/field.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -62,6 +63,9 @@ int64_t FindInvalidUtf8(const std::string& text) {
   return -1;
 }
 
+// 3.0, as some programs write 3; small enough to be exact.
+bool IsWhole(double value) { return std::abs(value) <= 1e15 && value == std::trunc(value); }
+
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -117,6 +121,8 @@ absl::Status Read(const Json& value, bool* out) {
 
 absl::Status Read(const Json& value, int32_t* out) {
   constexpr int64_t kLow = std::numeric_limits<int32_t>::min(), kHigh = std::numeric_limits<int32_t>::max();
+  if (value.is_number_float() && IsWhole(value.get<double>()))
+    return Read(Json(std::llround(value.get<double>())), out);
   if (!value.is_number_integer()) return WrongType("an integer", value);
   // Positive numbers are unsigned when they were parsed, signed when they were made.
   const bool huge =
@@ -192,7 +198,7 @@ std::string SuggestName(absl::string_view wrong, const std::vector<std::string>&
   if (best != nullptr && best_distance <= 3 && best_distance < wrong.size())
     return absl::StrCat("did you mean \"", *best, "\"?");
   if (best == nullptr) return "there are none";
-  return absl::StrCat("the nearest is \"", *best, "\"; all are: ", absl::StrJoin(names, ", "));
+  return absl::StrCat("known are: ", absl::StrJoin(names, ", "));
 }
 
 }  // namespace switchyard

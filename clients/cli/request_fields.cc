@@ -221,7 +221,11 @@ absl::StatusOr<Request> Build(const Json& object, const std::vector<const char*>
   Request request;
   for (const auto& [key, value] : object.items()) {
     const auto field = FindField(RequestFields<Request>(), key);
-    if (!field.ok()) return field.status();
+    if (!field.ok()) {
+      const bool has_template = FindField(RequestFields<Request>(), "template_args").ok();
+      return absl::InvalidArgumentError(absl::StrCat(
+          field.status().message(), has_template ? "; arguments of the chat template go into template_args" : ""));
+    }
     if (absl::Status status = (*field)->set(value, &request); !status.ok()) return InField(key, status);
   }
   if (absl::Status status = CheckPrompt(object, prompts); !status.ok()) return status;

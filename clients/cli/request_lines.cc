@@ -11,7 +11,9 @@ void LineFlags::AddTo(CLI::App* app) {
                   "many requests: a file of JSON lines whose keys are the flags' names, - for standard input; flags "
                   "are defaults of the lines")
       ->type_name("FILE");
-  app->add_option("--concurrency", concurrency, "with --input: requests under way at once")
+  app->add_option(
+         "--concurrency", concurrency,
+         "with --input: requests under way at once; what a full server refuses is asked again for up to a minute")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app->add_flag("--json", json, "answer in JSON, one line per request in the order of the input");

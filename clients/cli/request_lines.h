@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "clients/cli/command.h"
 #include "clients/cli/ordered_batch.h"
 #include "clients/cli/request_flags.h"
@@ -40,8 +42,24 @@ absl::StatusOr<Request> RequestFromLine(const std::string& line, const Json& def
   if (!object.ok()) return object.status();
   if (!object->is_object()) return absl::InvalidArgumentError("a line must be a JSON object");
   Json merged = defaults;
-  merged.update(*object);
+  for (const auto& [name, value] : object->items()) {
+    if (!value.is_null()) merged[name] = value;  // null: as if it were not there
+  }
   return BuildRequest<Request>(merged);
+}
+
+// Asks again, when the server is full and says when to try again, for up to a minute.
+template <class Request>
+absl::Status AskPatiently(const AskFn<Request>& ask, const Request& request, Json* answer) {
+  const absl::Time end = absl::Now() + absl::Minutes(1);
+  for (;;) {
+    const absl::Status status = ask(request, answer);
+    if (!absl::IsResourceExhausted(status)) return status;
+    const absl::Duration pause = Describe(status).retry_after;
+    if (pause <= absl::ZeroDuration() || absl::Now() + pause > end) return status;
+    *answer = Json();
+    absl::SleepFor(pause);
+  }
 }
 
 // Every line of the input, in order; returns the exit code.  `as_text` is what is written without --json.
@@ -55,7 +73,7 @@ int RunLines(Console& console, const LineFlags& flags, const Json& defaults, con
   const auto answer = [&](int line_number, const std::string& line) {
     Json json;
     const absl::StatusOr<Request> request = RequestFromLine<Request>(line, defaults);
-    absl::Status status = request.ok() ? ask(*request, &json)
+    absl::Status status = request.ok() ? AskPatiently(ask, *request, &json)
                                        : BadInput(absl::StrCat("line ", line_number, ": ", request.status().message()));
     if (!status.ok()) {
       absl::MutexLock lock(&err_mu);

@@ -1,6 +1,7 @@
 // switchyard tokenize and detokenize: text to token ids and back, by the server's tokenizer.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "clients/cli/command.h"
@@ -14,7 +15,7 @@ struct TextFlags {
   ServerFlags server;
   LineFlags lines;
   RequestFlags<Request> request;
-  std::string positional;
+  std::vector<std::string> positional;
 };
 
 absl::Status Tokenize(Client* client, const v1::TokenizeRequest& request, Json* json) {
@@ -42,7 +43,7 @@ int Run(Console& console, const TextFlags<Request>& flags, absl::Status (*ask)(C
   if (!given.ok()) return Complain(console, BadInput(given.status().message()));
   if (!flags.positional.empty()) {
     const auto field = FindField(RequestFields<Request>(), positional_field);
-    const absl::StatusOr<Json> value = FlagToJson((*field)->kind, {flags.positional});
+    const absl::StatusOr<Json> value = FlagToJson((*field)->kind, {absl::StrJoin(flags.positional, " ")});
     if (!value.ok()) return Complain(console, BadInput(absl::StrCat(positional_field, " ", value.status().message())));
     (*given)[positional_field] = *value;
   }
@@ -70,7 +71,7 @@ int Run(Console& console, const TextFlags<Request>& flags, absl::Status (*ask)(C
 void AddTokenizeCommand(CLI::App* app, RunCommand* run) {
   CLI::App* command = app->add_subcommand("tokenize", "text or a conversation to token ids");
   auto flags = std::make_shared<TextFlags<v1::TokenizeRequest>>();
-  command->add_option("prompt", flags->positional, "the text, the same as --text");
+  command->add_option("prompt", flags->positional, "the text, the same as --text")->expected(1)->type_name("TEXT");
   flags->server.AddTo(command);
   flags->lines.AddTo(command);
   flags->request.AddTo(command);
@@ -88,11 +89,11 @@ void AddTokenizeCommand(CLI::App* app, RunCommand* run) {
 void AddDetokenizeCommand(CLI::App* app, RunCommand* run) {
   CLI::App* command = app->add_subcommand("detokenize", "token ids to text");
   auto flags = std::make_shared<TextFlags<v1::DetokenizeRequest>>();
-  command->add_option("ids", flags->positional, "the token ids, the same as --token_ids");
+  command->add_option("ids", flags->positional, "the token ids, the same as --token_ids")->type_name("IDS");
   flags->server.AddTo(command);
   flags->lines.AddTo(command);
   flags->request.AddTo(command);
-  command->footer("Example:\n  switchyard detokenize 5,9,11");
+  command->footer("Example:\n  switchyard detokenize 5 9 11");
   command->callback([flags, run] {
     *run = [flags](Console& console) {
       return Run<v1::DetokenizeRequest>(console, *flags, &Detokenize, &PlainText, "token_ids");

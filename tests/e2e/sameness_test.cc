@@ -5,10 +5,13 @@
 // a second.
 #include <algorithm>
 #include <cstring>
+#include <iostream>
 #include <random>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
@@ -139,7 +142,12 @@ TEST(SamenessTest, Combinations) {
     std::shuffle(combinations.begin(), combinations.end(), std::mt19937(20));
     combinations.resize(12);
   }
-  for (const Factors& factors : combinations) ExpectReference(factors);
+  for (size_t i = 0; i < combinations.size(); ++i) {
+    const absl::Time begin = absl::Now();
+    ExpectReference(combinations[i]);
+    std::cout << "combination " << i + 1 << " of " << combinations.size() << ": " << Name(combinations[i]) << ", "
+              << absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))) << std::endl;
+  }
 }
 
 }  // namespace

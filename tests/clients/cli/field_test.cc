@@ -42,7 +42,10 @@ TEST(FieldTest, ReadsKeepToTheirTypesAndRanges) {
   EXPECT_THAT(ReadError<int32_t>(2147483648), HasSubstr("32 bits"));
   EXPECT_THAT(ReadError<int32_t>(-2147483649), HasSubstr("32 bits"));
   EXPECT_THAT(ReadError<int32_t>(18446744073709551615u), HasSubstr("32 bits"));
-  EXPECT_THAT(ReadError<int32_t>(1.0), HasSubstr("an integer, is 1.0"));
+  EXPECT_TRUE(Read(Json(3.0), &small).ok());
+  EXPECT_EQ(small, 3);
+  EXPECT_THAT(ReadError<int32_t>(1.5), HasSubstr("an integer, is 1.5"));
+  EXPECT_THAT(ReadError<int32_t>(3e9), HasSubstr("32 bits"));
   EXPECT_THAT(ReadError<int32_t>("1"), HasSubstr("an integer, is \"1\""));
   uint64_t big = 0;
   EXPECT_TRUE(Read(Json(18446744073709551615u), &big).ok());
@@ -61,7 +64,7 @@ TEST(FieldTest, LongWrongValuesAreCut) { EXPECT_LT(ReadError<int32_t>(std::strin
 
 TEST(FieldTest, SuggestsTheNearestName) {
   EXPECT_EQ(SuggestName("temprature", {"top_p", "temperature"}), "did you mean \"temperature\"?");
-  EXPECT_THAT(SuggestName("zzzzzzzzzz", {"n", "stop"}), HasSubstr("all are: n, stop"));
+  EXPECT_THAT(SuggestName("zzzzzzzzzz", {"n", "stop"}), HasSubstr("known are: n, stop"));
 }
 
 TEST(FieldTest, OutputIsValidUtf8) { EXPECT_EQ(Dump(Json("a\xff")), "\"a\xef\xbf\xbd\""); }

@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/json.h"
@@ -99,7 +101,8 @@ TEST(GenerateCommandTest, AFailedLineIsAnErrorAndTheOthersGoOn) {
   server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {
     if (request.text() == "full") {
       return ToGrpcStatus(
-          WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "no room"), absl::Seconds(2)), "r");
+          WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "no room"), absl::Seconds(90)),
+          "r");
     }
     writer->Write(Part(0, 0, "ok", true));
     return grpc::Status::OK;
@@ -114,13 +117,31 @@ TEST(GenerateCommandTest, AFailedLineIsAnErrorAndTheOthersGoOn) {
   EXPECT_EQ(lines[1]["error"]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_EQ(lines[1]["error"]["reason"], "QUEUE_FULL");
   EXPECT_EQ(lines[1]["error"]["message"], "no room");
-  EXPECT_EQ(lines[1]["error"]["retry_after_seconds"], 2.0);
+  EXPECT_EQ(lines[1]["error"]["retry_after_seconds"], 90.0);
   EXPECT_EQ(lines[2]["error"]["code"], "INVALID_ARGUMENT");
   EXPECT_THAT(lines[2]["error"]["message"].get<std::string>(),
               HasSubstr("line 3: unknown field \"txt\"; did you mean \"text\"?"));
   EXPECT_THAT(lines[3]["error"]["message"].get<std::string>(), HasSubstr("line 4: not valid JSON"));
   EXPECT_EQ(lines[4]["text"], "ok");
   EXPECT_THAT(run.err, HasSubstr("3 requests failed"));
+}
+
+TEST(GenerateCommandTest, LinesThatAFullServerRefusesAreAskedAgain) {
+  FakeServer server;
+  std::atomic<int> asked{0};
+  server.on_generate = [&asked](auto*, const v1::GenerateRequest&, auto* writer) {
+    if (++asked <= 2) {
+      return ToGrpcStatus(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS, "no room"),
+                                    absl::Milliseconds(5)),
+                          "r");
+    }
+    writer->Write(Part(0, 0, "ok", true));
+    return grpc::Status::OK;
+  };
+  const CliRun run = RunCliWith({"generate", server.flag(), "--input=-"}, "{\"text\": \"a\"}\n");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "ok\n");
+  EXPECT_EQ(asked, 3);
 }
 
 TEST(GenerateCommandTest, AnErrorInMidStreamKeepsWhatCame) {

@@ -87,6 +87,8 @@ TEST(RequestFieldsTest, ErrorsNameTheField) {
   EXPECT_THAT(Error(R"({"text": "x", "tools": []})"), HasSubstr("tools goes with messages only"));
   EXPECT_THAT(Error(R"({"messages": [{"content": "x"}]})"), HasSubstr("messages item 0 has no role"));
   EXPECT_THAT(Error(R"({"text": "x", "logit_bias": {"a": 1}})"), HasSubstr("no token id"));
+  EXPECT_THAT(Error(R"({"text": "x", "enable_thinking": false})"),
+              HasSubstr("arguments of the chat template go into template_args"));
   EXPECT_THAT(Error(R"([1])"), HasSubstr("must be a JSON object"));
 }
 

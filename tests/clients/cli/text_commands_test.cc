@@ -14,6 +14,7 @@ TEST(TextCommandsTest, Tokenize) {
   EXPECT_EQ(RunCliWith({"tokenize", "ab", server.flag()}).out, "97 98\n");
   EXPECT_EQ(RunCliWith({"tokenize", "--text=ab", server.flag(), "--json"}).out,
             "{\"token_ids\":[97,98],\"tokens\":[\"a\",\"b\"]}\n");
+  EXPECT_EQ(RunCliWith({"tokenize", "", server.flag()}).exit_code, 0);  // no text is a text
   const CliRun messages =
       RunCliWith({"tokenize", "--messages=[{\"role\": \"u\", \"content\": \"b\"}]", server.flag(), "--json"});
   EXPECT_EQ((*ParseJson(messages.out))["rendered_text"], "<u>b");
@@ -22,6 +23,7 @@ TEST(TextCommandsTest, Tokenize) {
 TEST(TextCommandsTest, Detokenize) {
   FakeServer server;
   EXPECT_EQ(RunCliWith({"detokenize", "97,98", server.flag()}).out, "ab\n");
+  EXPECT_EQ(RunCliWith({"detokenize", "97", "98", server.flag()}).out, "ab\n");
   EXPECT_EQ(RunCliWith({"detokenize", "--token_ids=97 98", server.flag(), "--json"}).out, "{\"text\":\"ab\"}\n");
   const CliRun wrong = RunCliWith({"detokenize", "97,400", server.flag()});
   EXPECT_EQ(wrong.exit_code, 1);
@@ -30,8 +32,9 @@ TEST(TextCommandsTest, Detokenize) {
 
 TEST(TextCommandsTest, JsonLines) {
   FakeServer server;
-  const CliRun run = RunCliWith({"tokenize", "--input=-", server.flag(), "--json"},
-                                "{\"text\": \"a\", \"add_special_tokens\": true}\n{\"text\": \"b\"}\n");
+  const CliRun run =
+      RunCliWith({"tokenize", "--input=-", server.flag(), "--json"},
+                 "{\"text\": \"a\", \"add_special_tokens\": true}\n{\"text\": \"b\", \"tools\": null}\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "{\"token_ids\":[97],\"tokens\":[\"a\"]}\n{\"token_ids\":[98],\"tokens\":[\"b\"]}\n");
   const CliRun back = RunCliWith({"detokenize", "--input=-", server.flag(), "--json"},
