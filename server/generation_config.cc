@@ -1,11 +1,12 @@
 #include "server/generation_config.h"
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "scheduler/base/json_shape.h"
+#include "scheduler/base/model_dir.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
@@ -13,23 +14,35 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxFileBytes = 1 << 20;
+constexpr char kFile[] = "generation_config.json";
+constexpr int64_t kMaxFileBytes = 1 << 20;
+constexpr int kMaxDepth = 16;
+
+struct Range {
+  double min;
+  double max;
+  bool open = false;  // without min itself
+};
 
 absl::Status Wrong(const std::string& path, const char* key, const char* expected, const json& found) {
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": ", key, ": expected ", expected, ", found ", found.dump().substr(0, 64)));
 }
 
-// Reads a number within [low, high] if the key is there and not null.
+// Reads a number within the range if the key is there and not null.  The ranges are those of the request's fields: what
+// passes here never makes a request fail that leaves the field unset.
 template <class Value>
-absl::Status ReadNumber(const json& root, const std::string& path, const char* key, double low, double high,
+absl::Status ReadNumber(const json& root, const std::string& path, const char* key, Range range,
                         std::optional<Value>* out) {
   const auto it = root.find(key);
   if (it == root.end() || it->is_null()) return absl::OkStatus();
-  const std::string expected = absl::StrCat("a number within [", low, ", ", high, "]");
+  const char* kind = std::numeric_limits<Value>::is_integer ? "a whole number within " : "a number within ";
+  const std::string expected = absl::StrCat(kind, range.open ? "(" : "[", range.min, ", ", range.max, "]");
   if (!it->is_number()) return Wrong(path, key, expected.c_str(), *it);
   const double value = it->get<double>();
-  if (!(value >= low && value <= high)) return Wrong(path, key, expected.c_str(), *it);
+  const bool fits = value >= range.min && value <= range.max && !(range.open && value == range.min);
+  const bool whole = !std::numeric_limits<Value>::is_integer || value == std::floor(value);
+  if (!fits || !whole) return Wrong(path, key, expected.c_str(), *it);
   *out = static_cast<Value>(value);
   return absl::OkStatus();
 }
@@ -51,22 +64,22 @@ absl::Status ReadEos(const json& root, const std::string& path, std::vector<int3
 
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir) {
   GenerationDefaults defaults;
-  const std::string path = model_dir + "/generation_config.json";
-  std::ifstream file(path);
-  if (!file) return defaults;
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (text.str().size() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", text.str().size(), " bytes, limit ", kMaxFileBytes));
+  const std::string path = absl::StrCat(model_dir, "/", kFile);
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
+  const absl::StatusOr<std::string> text = dir.ReadSmallFile(kFile, kMaxFileBytes);
+  if (absl::IsNotFound(text.status())) return defaults;
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat(model_dir, "/", text.status().message()));
+  if (const int depth = MeasureJson(*text).depth; depth > kMaxDepth) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": nested ", depth, " deep, limit ", kMaxDepth));
   }
-  const json root = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  const json root = json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
-  RETURN_IF_ERROR(ReadNumber(root, path, "temperature", 0, 100, &defaults.temperature));
-  RETURN_IF_ERROR(ReadNumber(root, path, "top_p", 0, 1, &defaults.top_p));
-  RETURN_IF_ERROR(ReadNumber(root, path, "top_k", -1, INT32_MAX, &defaults.top_k));
-  RETURN_IF_ERROR(ReadNumber(root, path, "min_p", 0, 1, &defaults.min_p));
-  RETURN_IF_ERROR(ReadNumber(root, path, "repetition_penalty", 0.01, 10, &defaults.repetition_penalty));
-  RETURN_IF_ERROR(ReadNumber(root, path, "max_new_tokens", 1, INT32_MAX, &defaults.max_new_tokens));
+  RETURN_IF_ERROR(ReadNumber(root, path, "temperature", {0, 100}, &defaults.temperature));
+  RETURN_IF_ERROR(ReadNumber(root, path, "top_p", {.min = 0, .max = 1, .open = true}, &defaults.top_p));
+  RETURN_IF_ERROR(ReadNumber(root, path, "top_k", {-1, 1e9}, &defaults.top_k));
+  RETURN_IF_ERROR(ReadNumber(root, path, "min_p", {0, 1}, &defaults.min_p));
+  RETURN_IF_ERROR(ReadNumber(root, path, "repetition_penalty", {0.01, 10}, &defaults.repetition_penalty));
+  RETURN_IF_ERROR(ReadNumber(root, path, "max_new_tokens", {1, INT32_MAX}, &defaults.max_new_tokens));
   RETURN_IF_ERROR(ReadEos(root, path, &defaults.eos_token_ids));
   return defaults;
 }

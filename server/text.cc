@@ -6,16 +6,30 @@
 #include "absl/time/clock.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/model_dir.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
 namespace {
+
+constexpr char kTokenizerFile[] = "tokenizer.json";
 
 absl::Status NoTokenizer(const char* field) {
   return MakeError(
       absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
       absl::StrCat(field, ": this model has no tokenizer; send token_ids, or start the server with --tokenizer=FILE"),
       {{"field", field}});
+}
+
+// --tokenizer names any file; the model's own must not be a link that leads out of its directory.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const ServerConfig& config) {
+  if (config.tokenizer != absl::StrCat(config.model, "/", kTokenizerFile)) {
+    return Tokenizer::FromFile(config.tokenizer);
+  }
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(config.model));
+  const absl::StatusOr<std::string> json = dir.ReadSmallFile(kTokenizerFile, kMaxTokenizerBytes);
+  if (!json.ok()) return absl::Status(json.status().code(), absl::StrCat(config.model, "/", json.status().message()));
+  return Tokenizer::FromJson(*json, config.tokenizer);
 }
 
 }  // namespace
@@ -25,7 +39,7 @@ absl::StatusOr<std::unique_ptr<const TextRoom>> TextRoom::Load(const ServerConfi
   ASSIGN_OR_RETURN(room->defaults_, LoadGenerationDefaults(config.model));
   if (!config.tokenizer.empty()) {
     const absl::Time start = absl::Now();
-    ASSIGN_OR_RETURN(room->tokenizer_, Tokenizer::FromFile(config.tokenizer));
+    ASSIGN_OR_RETURN(room->tokenizer_, LoadTokenizer(config));
     LogInfo("tokenizer: ", room->tokenizer_->vocab_size(), " tokens, read in ",
             absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
   } else {

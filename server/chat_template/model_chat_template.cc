@@ -6,14 +6,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/json_shape.h"
+#include "scheduler/base/model_dir.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using PlainJson = nlohmann::json;  // for files: an ordered object looks its keys up one by one
 
 constexpr size_t kMaxConfigBytes = size_t{64} << 20;
+constexpr int kMaxConfigDepth = 64;
+constexpr char kConfigFile[] = "tokenizer_config.json";
+constexpr char kTemplateFile[] = "chat_template.jinja";
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
                                           "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
 
@@ -32,11 +38,24 @@ absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path, 
   return std::move(text).str();
 }
 
+// A file of the model's directory; nullopt: no such file.
+absl::StatusOr<std::optional<std::string>> ReadOwn(const ModelDir& dir, const std::string& path,
+                                                   const std::string& name, size_t max_bytes) {
+  absl::StatusOr<std::string> text = dir.ReadSmallFile(name, static_cast<int64_t>(max_bytes));
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat(path, "/", text.status().message()));
+  return *std::move(text);
+}
+
 // An empty object when there is no such file.
-absl::StatusOr<Json> ReadConfig(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadIfThere(path, kMaxConfigBytes));
-  if (!text.has_value()) return Json::object();
-  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+absl::StatusOr<PlainJson> ReadConfig(const ModelDir& dir, const std::string& dir_path, const std::string& name) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadOwn(dir, dir_path, name, kMaxConfigBytes));
+  if (!text.has_value()) return PlainJson::object();
+  const std::string path = absl::StrCat(dir_path, "/", name);
+  if (const int depth = MeasureJson(*text).depth; depth > kMaxConfigDepth) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": nested ", depth, " deep, limit ", kMaxConfigDepth));
+  }
+  PlainJson json = PlainJson::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
   return json;
 }
@@ -49,19 +68,22 @@ absl::StatusOr<ChatTemplate> ParseFrom(const std::string& path, absl::string_vie
 }
 
 // A token's text: spelled out, or as an added token {"content": …}.  Null when it is neither.
-Json TokenText(const Json& token) {
-  if (token.is_string()) return token;
-  if (token.is_object() && token.contains("content") && token["content"].is_string()) return token["content"];
+Json TokenText(const PlainJson& token) {
+  if (token.is_string()) return token.get_ref<const std::string&>();
+  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
+    return token["content"].get_ref<const std::string&>();
+  }
   return nullptr;
 }
 
-Json SpecialTokens(const Json& config, const Json& map) {
+Json SpecialTokens(const PlainJson& config, const PlainJson& map) {
   Json out = Json::object();
   for (const char* name : kSpecialTokens) {
-    const Json& token = config.contains(name) && !config[name].is_null() ? config[name] : map.value(name, Json());
+    const PlainJson token =
+        config.contains(name) && !config[name].is_null() ? config[name] : map.value(name, PlainJson());
     if (token.is_array()) {
       Json texts = Json::array();
-      for (const Json& item : token) texts.push_back(TokenText(item));
+      for (const PlainJson& item : token) texts.push_back(TokenText(item));
       out[name] = std::move(texts);
     } else if (Json text = TokenText(token); !text.is_null()) {
       out[name] = std::move(text);
@@ -101,24 +123,27 @@ absl::StatusOr<ModelChatTemplate> ModelChatTemplate::Load(const std::string& mod
                                                           const std::string& override_file,
                                                           const ChatTemplateLimits& limits) {
   ModelChatTemplate out;
-  const std::string config_path = absl::StrCat(model_dir, "/tokenizer_config.json");
-  ASSIGN_OR_RETURN(const Json config, ReadConfig(config_path));
-  ASSIGN_OR_RETURN(const Json map, ReadConfig(absl::StrCat(model_dir, "/special_tokens_map.json")));
+  const std::string config_path = absl::StrCat(model_dir, "/", kConfigFile);
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
+  ASSIGN_OR_RETURN(const PlainJson config, ReadConfig(dir, model_dir, kConfigFile));
+  ASSIGN_OR_RETURN(const PlainJson map, ReadConfig(dir, model_dir, "special_tokens_map.json"));
   out.special_tokens_ = SpecialTokens(config, map);
 
-  const std::string file = override_file.empty() ? absl::StrCat(model_dir, "/chat_template.jinja") : override_file;
-  ASSIGN_OR_RETURN(const std::optional<std::string> source, ReadIfThere(file, limits.max_source_bytes));
+  const std::string file = override_file.empty() ? absl::StrCat(model_dir, "/", kTemplateFile) : override_file;
+  ASSIGN_OR_RETURN(const std::optional<std::string> source,
+                   override_file.empty() ? ReadOwn(dir, model_dir, kTemplateFile, limits.max_source_bytes)
+                                         : ReadIfThere(override_file, limits.max_source_bytes));
   if (source.has_value()) {
     ASSIGN_OR_RETURN(out.default_, ParseFrom(file, *source, limits));
     return out;
   }
   if (!override_file.empty()) return absl::NotFoundError(absl::StrCat("chat template: no file ", override_file));
 
-  const Json templates = config.value("chat_template", Json());
+  const PlainJson templates = config.value("chat_template", PlainJson());
   if (templates.is_string()) {
     ASSIGN_OR_RETURN(out.default_, ParseFrom(config_path, templates.get_ref<const std::string&>(), limits));
   } else if (templates.is_array()) {
-    for (const Json& entry : templates) {
+    for (const PlainJson& entry : templates) {
       const bool well_formed = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
                                entry.contains("template") && entry["template"].is_string();
       if (!well_formed) {

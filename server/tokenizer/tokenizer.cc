@@ -12,7 +12,6 @@
 namespace switchyard {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{256} << 20;  // the largest seen in the wild is 35 MB
 
 }  // namespace
 
@@ -20,8 +19,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
   const auto size = static_cast<int64_t>(file.tellg());
-  if (size < 0 || size > static_cast<int64_t>(kMaxFileBytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, " bytes, the limit is ", kMaxFileBytes));
+  if (size < 0 || size > kMaxTokenizerBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, " bytes, the limit is ", kMaxTokenizerBytes));
   }
   std::string json(static_cast<size_t>(size), '\0');
   file.seekg(0);

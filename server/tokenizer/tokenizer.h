@@ -25,6 +25,9 @@
 
 namespace switchyard {
 
+// Of a file; the largest seen in the wild has 35 MB.
+inline constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
+
 struct EncodeOptions {
   bool add_special_tokens = true;     // the post-processor's (BOS, EOS)
   bool allow_special = true;          // false: special tokens' strings in the text are plain text

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
-#include "workers/model/model_dir.h"
+#include "scheduler/base/model_dir.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-#include "workers/model/model_dir.h"
+#include "scheduler/base/model_dir.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -13,10 +13,10 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/model/strict_json.h"
 
 namespace switchyard {
 namespace {
@@ -45,7 +45,7 @@ absl::Status CheckPlainName(absl::string_view name) {
                      name.find('\0') == absl::string_view::npos && name != "." && name != "..";
   if (plain) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", Excerpt(name), "\" is not a plain file name of the model directory"));
+      absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\" is not a plain file name of the model directory"));
 }
 
 absl::StatusOr<ModelDir> ModelDir::Open(const std::string& path) {
