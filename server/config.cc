@@ -32,6 +32,11 @@ class Problems {
     Check(value >= low && value <= high,
           absl::StrCat("--", flag, "=", value, ": must be within [", low, ", ", high, "]"));
   }
+  // Every wait has a bound: neither negative nor endless.
+  void Span(absl::string_view flag, absl::Duration value) {
+    Check(value >= absl::Milliseconds(1) && value <= absl::Hours(1000),
+          absl::StrCat("--", flag, "=", absl::FormatDuration(value), ": must be within [1ms, 1000h]"));
+  }
   absl::Status status() const {
     if (list_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(list_, "\n"));
@@ -71,6 +76,8 @@ absl::Status ServerConfig::Finish() {
   problems.Check(port == 0 || port != metrics_port, absl::StrCat("--port and --metrics_port are both ", port));
   problems.Check(IsLoopback(host) || insecure,
                  absl::StrCat("--host=", host, ": plaintext on another address than loopback wants --insecure"));
+  problems.Check(IsLoopback(metrics_host) || insecure,
+                 absl::StrCat("--metrics_host=", metrics_host, ": another address than loopback wants --insecure"));
   problems.Range("local_workers", local_workers, 0, 64);
   problems.Range("workers", workers, 0, 1024);
   if (workers == 0) workers = local_workers;
@@ -86,6 +93,11 @@ absl::Status ServerConfig::Finish() {
                  absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
   problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);
   problems.Range("max_streams", max_streams, 1, 100000);
+  problems.Span("slow_client_timeout", slow_client_timeout);
+  problems.Span("max_deadline", max_deadline);
+  problems.Span("start_timeout", start_timeout);
+  problems.Span("step_timeout", step_timeout);
+  if (drain_timeout != absl::ZeroDuration()) problems.Span("drain_timeout", drain_timeout);
   BatchingPolicy checked = batching;
   if (checked.max_model_len == 0) checked.max_model_len = 1 << 20;
   if (const absl::Status status = checked.Validate(); !status.ok()) problems.Check(false, status.message());

@@ -19,8 +19,9 @@ struct ServerConfig {
 
   std::string host = "127.0.0.1";
   int port = 50051;         // 0 = any free one
-  int metrics_port = 9464;  // 0 = any free one, -1 = none
-  bool insecure = false;    // plaintext on another address than loopback
+  std::string metrics_host = "127.0.0.1";  // not `host`: the page is not for everybody
+  int metrics_port = 9464;                 // 0 = any free one, -1 = none
+  bool insecure = false;                   // plaintext on another address than loopback
 
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
@@ -37,8 +38,9 @@ struct ServerConfig {
   int64_t max_prompt_bytes = 4 << 20;
   absl::Duration max_deadline = absl::Hours(1);  // longest that a request may live; also of those without a deadline
   absl::Duration slow_client_timeout = absl::Seconds(30);
+  absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream is reset whose client does not take its end
   absl::Duration drain_timeout = absl::Seconds(25);  // after SIGTERM
-  absl::Duration start_timeout = absl::Minutes(10);  // until the workers are ready
+  absl::Duration start_timeout = absl::Minutes(10);  // for the first group to form, while nothing makes progress
   absl::Duration step_timeout = absl::Seconds(120);  // a step that takes longer is a lost group
 
   // Fills what is derived (names, workers).  Returns every problem at once, one a line: InvalidArgument.

@@ -12,14 +12,20 @@
 namespace switchyard {
 namespace {
 
-// A field's value, else the model's own default, else ours; checked to be within [low, high].
+struct Range {
+  double min;
+  double max;
+  bool open = false;  // without min itself
+};
+
+// A field's value, else the model's own default, else ours; a set one is checked to be within the range.
 template <class Value, class Fallback>
 absl::StatusOr<Value> Pick(const char* field, bool set, Value value, const std::optional<Fallback>& model_default,
-                           Value otherwise, std::pair<double, double> range) {
+                           Value otherwise, Range range) {
   if (!set) return model_default ? static_cast<Value>(*model_default) : otherwise;
   const double number = static_cast<double>(value);
-  if (!(number >= range.first && number <= range.second)) {
-    const std::string limit = absl::StrCat("[", range.first, ", ", range.second, "]");
+  if (!(number >= range.min && number <= range.max) || (range.open && number == range.min)) {
+    const std::string limit = absl::StrCat(range.open ? "(" : "[", range.min, ", ", range.max, "]");
     return BadField(field, absl::StrCat("must be within ", limit, ", is ", value), limit, absl::StrCat(value));
   }
   return value;
@@ -50,8 +56,8 @@ absl::Status ConvertSampling(const v1::SamplingParameters& in, const ConvertArgs
   const GenerationDefaults& defaults = args.text->defaults();
   ASSIGN_OR_RETURN(out->temperature, Pick("sampling.temperature", in.has_temperature(), in.temperature(),
                                           defaults.temperature, 1.0, {0, 100}));
-  ASSIGN_OR_RETURN(out->top_p, Pick("sampling.top_p", in.has_top_p(), in.top_p(), defaults.top_p, 1.0, {0, 1}));
-  if (out->top_p <= 0) return BadField("sampling.top_p", "must be within (0, 1], is 0", "(0, 1]", "0");
+  ASSIGN_OR_RETURN(out->top_p, Pick("sampling.top_p", in.has_top_p(), in.top_p(), defaults.top_p, 1.0,
+                                    {.min = 0, .max = 1, .open = true}));
   ASSIGN_OR_RETURN(out->top_k, Pick("sampling.top_k", in.has_top_k(), in.top_k(), defaults.top_k, 0, {-1, 1e9}));
   out->top_k = std::max(out->top_k, 0);
   ASSIGN_OR_RETURN(out->min_p, Pick("sampling.min_p", in.has_min_p(), in.min_p(), defaults.min_p, 0.0, {0, 1}));
@@ -137,6 +143,13 @@ absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs&
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<int32_t>> Encode(const char* field, const std::string& text,
+                                            const TextRoom::EncodeArgs& options, const ConvertArgs& args) {
+  absl::StatusOr<std::vector<int32_t>> ids = args.text->Encode(text, options);
+  if (absl::IsResourceExhausted(ids.status())) return TextLimit(field, ids.status());
+  return ids;
+}
+
 absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& message, const ConvertArgs& args) {
   switch (message.prompt_case()) {
     case v1::GenerateRequest::kTokenIds: {
@@ -146,12 +159,12 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
     case v1::GenerateRequest::kText: {
       RETURN_IF_ERROR(CheckPromptBytes("text", message.text().size(), args.limits));
       const bool add_special = !message.has_add_special_tokens() || message.add_special_tokens();
-      return args.text->Encode(message.text(), {add_special, message.allow_special(), args.cancelled});
+      return Encode("text", message.text(), {add_special, message.allow_special(), args.cancelled}, args);
     }
     case v1::GenerateRequest::kMessages: {
       ASSIGN_OR_RETURN(const std::string text, RenderMessages(message.messages(), args));
       // As HF does: the template has written the special tokens' names, so the whole is encoded with them.
-      return args.text->Encode(text, {message.add_special_tokens(), true, args.cancelled});
+      return Encode("messages", text, {message.add_special_tokens(), true, args.cancelled}, args);
     }
     default:
       return BadField("prompt", "exactly one of text, token_ids, messages required", "1", "0");
@@ -217,8 +230,9 @@ absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& 
   }
   if (message.has_add_special_tokens()) add_special = message.add_special_tokens();
   if (message.has_allow_special()) allow_special = message.allow_special();
+  const char* field = message.input_case() == v1::TokenizeRequest::kMessages ? "messages" : "text";
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                   args.text->Encode(text, {add_special, allow_special, args.cancelled}));
+                   Encode(field, text, {add_special, allow_special, args.cancelled}, args));
   for (int32_t id : ids) {
     response.add_token_ids(id);
     response.add_tokens(args.text->TokenText(id));

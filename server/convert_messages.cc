@@ -1,11 +1,11 @@
 #include "server/convert_messages.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "proto/support/errors.h"
+#include "scheduler/base/json_shape.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
@@ -17,34 +17,6 @@ constexpr int kMaxMessages = 4096;
 constexpr int kMaxTools = 512;
 constexpr int kMaxJsonDepth = 64;
 constexpr int kMaxJsonKeys = 2048;  // of one text: ordered_json looks keys up one by one
-
-struct JsonShape {
-  int depth = 0;  // the deepest nesting
-  int keys = 0;
-};
-
-// Of a JSON text, before it is parsed (nlohmann's parser is iterative, but what walks the result is not).
-JsonShape MeasureJson(const std::string& text) {
-  JsonShape shape;
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      shape.depth = std::max(shape.depth, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    } else if (c == ':') {
-      ++shape.keys;
-    }
-  }
-  return shape;
-}
 
 absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::string& text) {
   const JsonShape shape = MeasureJson(text);
@@ -110,6 +82,11 @@ absl::Status CheckPromptBytes(const char* field, size_t bytes, const RequestLimi
                   absl::StrCat(limits.max_prompt_bytes), absl::StrCat(bytes));
 }
 
+absl::Status TextLimit(const char* field, const absl::Status& status) {
+  return MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT, absl::StrCat(field, ": ", status.message()),
+                   {{"field", field}});
+}
+
 absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args) {
   if (!args.text->has_chat_template()) {
     return MakeError(
@@ -140,6 +117,7 @@ absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const C
   }
   request.add_generation_prompt = !messages.has_add_generation_prompt() || messages.add_generation_prompt();
   absl::StatusOr<std::string> rendered = args.text->Render(request, args.wall_now);
+  if (absl::IsResourceExhausted(rendered.status())) return TextLimit("messages", rendered.status());
   if (!rendered.ok()) {
     return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD,
                      absl::StrCat("messages: ", rendered.status().message()), {{"field", "messages"}});

@@ -120,6 +120,7 @@ void EngineLoop::Tick(absl::Time now) {
   group_.Tick(now);
   if (hooks_.on_tick) hooks_.on_tick(now);
   EndSlowReaders(now);
+  if (!scheduler_) CheckStart(now);
   if (scheduler_ && group_.state() != WorkerGroup::State::kReady && now - down_since_ > kRestartBudget &&
       !live_.empty()) {
     std::vector<Event> events;
@@ -149,6 +150,14 @@ bool EngineLoop::Gathering(absl::Time now) {
   }
   gather_window_.Close();
   return false;
+}
+
+// Before the first group: the start must not wait for ever for a worker that does not come, or does not get on.
+void EngineLoop::CheckStart(absl::Time now) {
+  group_.NoteStart(now);
+  if (now - group_.last_progress() <= config_->start_timeout || !hooks_.on_fatal) return;
+  hooks_.on_fatal(absl::StrCat("no group of workers within --start_timeout=",
+                               absl::FormatDuration(config_->start_timeout), ": ", group_.NotReadyReason()));
 }
 
 void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
@@ -191,7 +200,10 @@ void EngineLoop::PublishModel(int world, const WorkerInfo& info) {
 }
 
 void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) {
-  if (!scheduler_) scheduler_ = std::make_unique<Scheduler>(PolicyFor(*config_, first.context));
+  if (!scheduler_) {
+    scheduler_ = std::make_unique<Scheduler>(PolicyFor(*config_, first.context));
+    if (hooks_.on_first_group) hooks_.on_first_group();
+  }
   const absl::Time now = MonotonicNow();
   std::vector<Event> events;
   GroupShape shape;
@@ -313,10 +325,15 @@ LoadSnapshot EngineLoop::load() const {
 
 void EngineLoop::OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) {
   Post([this, id, client = std::move(client), info = std::move(info)]() mutable {
+    const int32_t context = info.context;
     const absl::Status status = group_.Register(id, client, std::move(info), MonotonicNow());
-    if (status.ok()) return;
-    LogWarn("worker ", id, " is refused: ", status.message());
-    client->Close(status);
+    if (!status.ok()) {
+      LogWarn("worker ", id, " is refused: ", status.message());
+      client->Close(status);
+    } else if (!scheduler_ && config_->batching.max_model_len > context && hooks_.on_fatal) {
+      hooks_.on_fatal(absl::StrCat("--max_model_len=", config_->batching.max_model_len,
+                                   ": the model's context is ", context, " tokens"));
+    }
   });
 }
 

@@ -56,6 +56,8 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
     std::function<void(int local_index, int64_t pid)> on_fenced;  // kill this local worker
     std::function<void(const std::string& token)> on_epoch;       // open the rendezvous store
     std::function<void(absl::Time now)> on_tick;                  // every 50 ms or so: what waits for a time limit
+    std::function<void()> on_first_group;                         // a group stood for the first time
+    std::function<void(std::string why)> on_fatal;                // the server cannot start with these workers
   };
 
   // All borrowed; they outlive the loop.
@@ -114,6 +116,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void RunLast();
   void Tick(absl::Time now);
   bool Gathering(absl::Time now);
+  void CheckStart(absl::Time now);
   void PlanAll(absl::Time now, std::vector<Event>* events);
   void UpdateSnapshot();
   void OnEpoch(const std::string& store_token) override;

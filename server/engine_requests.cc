@@ -56,11 +56,13 @@ void EngineLoop::Abort(std::string request_id, std::function<void(bool)> done) {
 absl::Status EngineLoop::Admit(const InferenceRequest& request) const {
   if (draining_) return Stopping();
   if (group_.state() != WorkerGroup::State::kReady) {
-    const bool loading = !scheduler_;
-    return WithRetry(MakeError(absl::StatusCode::kUnavailable, loading ? v1::MODEL_LOADING : v1::WORKER_LOST,
-                               absl::StrCat("not ready: ", group_.NotReadyReason(),
-                                            loading ? "" : absl::StrCat("; ", down_reason_))),
-                     absl::Seconds(1));
+    const std::string why = group_.NotReadyReason();
+    return WithRetry(
+        scheduler_ ? MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST,
+                               absl::StrCat("not ready: ", why, "; ", down_reason_))
+                   : MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                               absl::StrCat("model ", config_->served_model_name, " is LOADING: ", why)),
+        absl::Seconds(1));
   }
   if (by_request_id_.contains(request.request_id)) {
     return MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
@@ -130,10 +132,7 @@ void EngineLoop::EndSlowReaders(absl::Time now) {
     if (now - live->stream->WaitingSince() > config_->slow_client_timeout) slow.push_back(handle);
   }
   for (uint64_t handle : slow) {
-    HandleCancel(handle, MakeError(absl::StatusCode::kResourceExhausted, v1::SLOW_READER,
-                                   absl::StrCat("the client did not read its stream for ",
-                                                absl::FormatDuration(config_->slow_client_timeout)),
-                                   {{"limit", absl::FormatDuration(config_->slow_client_timeout)}}));
+    HandleCancel(handle, SlowReader(config_->slow_client_timeout));
   }
 }
 

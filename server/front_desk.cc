@@ -26,8 +26,8 @@ absl::StatusOr<ConvertArgs> FrontDesk::Args(const grpc::ServerContextBase& conte
   *model = engine->model();
   if (*model == nullptr) {
     return WithRetry(
-        MakeError(absl::StatusCode::kUnavailable, v1::MODEL_LOADING,
-                  absl::StrCat("model ", config->served_model_name, " is loading: ", engine->load().not_ready_reason)),
+        MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                  absl::StrCat("model ", config->served_model_name, " is LOADING: ", engine->load().not_ready_reason)),
         absl::Seconds(1));
   }
   ConvertArgs args;

@@ -10,6 +10,7 @@
 #include "server/engine_loop.h"
 #include "server/front_pool.h"
 #include "server/metrics.h"
+#include "server/open_calls.h"
 
 namespace switchyard {
 
@@ -20,9 +21,11 @@ struct FrontDesk {
   FrontPool* pool = nullptr;
   ServerMetrics* metrics = nullptr;
   std::atomic<int> open_streams{0};
+  OpenCalls open_calls;
 
-  // Arguments for convert.h, for a call that came with `context`.  UNAVAILABLE while the model is not known yet, and
-  // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  `model` keeps the facts alive.
+  // Arguments for convert.h, for a call that came with `context`.  FAILED_PRECONDITION while the model is not known
+  // yet, and INVALID_ARGUMENT when the client's deadline is longer than the server allows.  `model` keeps the facts
+  // alive.
   absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context,
                                    std::shared_ptr<const ServedModel>* model) const;
 };

@@ -15,6 +15,7 @@ GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* c
       request_(*request),
       handle_(desk->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {
+  desk_->open_calls.Add(this);
   const int open = desk_->open_streams.fetch_add(1) + 1;
   desk_->metrics->open_streams->Set(open);
   const absl::Status full = WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
@@ -85,6 +86,7 @@ void GenerateReactor::Pump() {
         message.set_model(model_);
       }
       writing_ = true;
+      since_ = MonotonicNow();
       writing_buffer_ = SerializeRaw(message);
       StartWrite(&writing_buffer_);
       return;
@@ -118,9 +120,27 @@ void GenerateReactor::OnCancel() {
   if (prepared) FinishOnce(absl::CancelledError("the client cancelled"));
 }
 
+void GenerateReactor::CheckTime(absl::Time now) {
+  const absl::Duration limit = desk_->config->slow_client_timeout;
+  bool slow, gone;
+  {
+    absl::MutexLock lock(&mu_);
+    slow = writing_ && !finished_ && now - since_ > limit;
+    gone = finished_ && !reset_ && now - since_ > desk_->config->unread_end_timeout;
+    reset_ = reset_ || gone;
+  }
+  // The engine ends requests that still run; here are those that were complete before their client read them.
+  if (slow) {
+    desk_->engine->Cancel(handle_, SlowReader(limit));
+    FinishOnce(SlowReader(limit));
+  }
+  if (gone) context_->TryCancel();
+}
+
 void GenerateReactor::FinishOnce(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (std::exchange(finished_, true)) return;
+  since_ = MonotonicNow();
   const grpc::Status wire = ToGrpcStatus(status, request_id_);
   if (const ErrorView view = ViewError(wire); view.retry_after > absl::ZeroDuration()) {
     context_->AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(absl::ToInt64Milliseconds(view.retry_after)));
@@ -135,6 +155,7 @@ void GenerateReactor::OnDone() {
     mu_.Await(absl::Condition(&prepared));
   }
   stream_->Detach();
+  desk_->open_calls.Remove(this);
   desk_->metrics->open_streams->Set(desk_->open_streams.fetch_sub(1) - 1);
   delete this;
 }

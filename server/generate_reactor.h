@@ -2,7 +2,8 @@
 //
 // gRPC calls OnWriteDone, OnCancel and OnDone; the front pool calls Prepare; the engine's thread calls Pump.  At most
 // one write is under way; Finish is called once.  The object deletes itself in OnDone, which waits for Prepare to be
-// over.
+// over.  A client that does not read is ended as SLOW_READER after slow_client_timeout, and its stream is reset when it
+// does not take the end either: OnDone comes in bounded time.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@
 
 namespace switchyard {
 
-class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private OpenCalls::Call {
  public:
   // `desk` is borrowed and outlives the gRPC server.  `request` is copied (its slices are shared).
   GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
@@ -28,6 +29,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> 
   void OnDone() override;
 
  private:
+  void CheckTime(absl::Time now) override;
   void Prepare();
   void Refuse(const absl::Status& status);
   // Starts the next write or finishes, if neither is under way.
@@ -45,6 +47,8 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> 
   bool preparing_ ABSL_GUARDED_BY(mu_) = true;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool reset_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time since_ ABSL_GUARDED_BY(mu_);  // when the write that is under way began, or the end
   bool first_ ABSL_GUARDED_BY(mu_) = true;
   std::string request_id_ ABSL_GUARDED_BY(mu_);
   uint64_t seed_ ABSL_GUARDED_BY(mu_) = 0;

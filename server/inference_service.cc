@@ -8,6 +8,7 @@
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
+#include "server/clock.h"
 #include "server/generate_reactor.h"
 
 namespace switchyard {
@@ -17,14 +18,19 @@ constexpr char kVersion[] = "0.1.0";
 
 // A unary call that is answered from the front pool (or later, by whoever holds it).  Finish exactly once, then it
 // deletes itself when gRPC is done with it.
-class UnaryCall final : public grpc::ServerUnaryReactor {
+class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call {
  public:
   UnaryCall(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
             grpc::ByteBuffer* response)
-      : desk_(desk), context_(context), request_(*request), response_(response) {}
+      : desk_(desk), context_(context), request_(*request), response_(response) {
+    desk_->open_calls.Add(this);
+  }
 
   void OnCancel() override { cancelled_.store(true); }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    desk_->open_calls.Remove(this);
+    delete this;
+  }
 
   // Runs `work(call)` on the pool; it must lead to Reply or Fail.
   template <class WorkFn>
@@ -36,11 +42,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   }
   void Reply(const google::protobuf::Message& message) {
     *response_ = SerializeRaw(message);
-    Finish(grpc::Status::OK);
+    End(grpc::Status::OK);
   }
   void Fail(const absl::Status& status) {
     desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
-    Finish(ToGrpcStatus(status, ""));
+    End(ToGrpcStatus(status, ""));
   }
   void Answer(const absl::Status& status, const google::protobuf::Message& message) {
     status.ok() ? Reply(message) : Fail(status);
@@ -52,11 +58,24 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   const std::atomic<bool>& cancelled() const { return cancelled_; }
 
  private:
+  void End(const grpc::Status& status) {
+    ended_at_.store(absl::ToUnixNanos(MonotonicNow()));  // before Finish: OnDone may delete this at once
+    Finish(status);
+  }
+  void CheckTime(absl::Time now) override {
+    const int64_t ended_at = ended_at_.load();
+    if (ended_at == 0 || reset_ || now - absl::FromUnixNanos(ended_at) <= desk_->config->unread_end_timeout) return;
+    reset_ = true;
+    context_->TryCancel();
+  }
+
   FrontDesk* const desk_;
   grpc::CallbackServerContext* const context_;
   const grpc::ByteBuffer request_;
   grpc::ByteBuffer* const response_;
   std::atomic<bool> cancelled_{false};
+  std::atomic<int64_t> ended_at_{0};
+  bool reset_ = false;  // of CheckTime alone
 };
 
 // A method that converts a request into a response on the pool.

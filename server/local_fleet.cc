@@ -22,6 +22,7 @@ namespace {
 constexpr absl::Duration kYoung = absl::Seconds(10);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr int kRefused = 2;
+constexpr int kNoProgram = 127;
 
 std::string HowItEnded(int status) {
   if (WIFEXITED(status)) return absl::StrCat("exit code ", WEXITSTATUS(status));
@@ -66,12 +67,35 @@ absl::Status LocalFleet::Spawn(int index) {
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     execv(argv[0], argv.data());
-    _exit(127);
+    _exit(kNoProgram);
   }
   children_[index].pid = pid;
   children_[index].started = MonotonicNow();
   LogInfo("started worker ", index, ", pid ", pid);
   return absl::OkStatus();
+}
+
+std::string LocalFleet::NoteDeath(int index, int status, absl::Time now) {
+  Child& child = children_[index];
+  child.pid = -1;
+  ++child.deaths;
+  child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
+  child.start_at = now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)),
+                                  absl::Duration(absl::Seconds(5)));
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  const std::string how = HowItEnded(status);
+  if (!stopping_) LogWarn("worker ", index, " ended: ", how);
+  std::string fatal;
+  if (code == kRefused && !settled_) {
+    fatal = absl::StrCat("worker ", index, " (rank ", index, ") refused to start (exit code 2; its message is above)");
+  } else if (code == kNoProgram) {
+    fatal = absl::StrCat("cannot run ", options_.binary);
+  } else if (!settled_ && options_.max_deaths_unsettled > 0 && child.deaths >= options_.max_deaths_unsettled) {
+    fatal = absl::StrCat("worker ", index, " (rank ", index, ") ended ", child.deaths,
+                         " times before the group formed, at last with ", how);
+  }
+  child.refused = !fatal.empty();
+  return stopping_ ? "" : fatal;
 }
 
 void LocalFleet::Reap() {
@@ -83,18 +107,7 @@ void LocalFleet::Reap() {
       Child& child = children_[index];
       int status = 0;
       if (child.pid > 0 && waitpid(child.pid, &status, WNOHANG) == child.pid) {
-        child.pid = -1;
-        child.refused = WIFEXITED(status) && WEXITSTATUS(status) == kRefused;
-        child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
-        child.start_at = now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)),
-                                        absl::Duration(absl::Seconds(5)));
-        if (!stopping_) LogWarn("worker ", index, " ended: ", HowItEnded(status));
-        if (child.refused)
-          fatal.push_back(absl::StrCat("worker ", index, " refused to start (exit code 2; its message is above)"));
-        if (WIFEXITED(status) && WEXITSTATUS(status) == 127) {
-          child.refused = true;
-          fatal.push_back(absl::StrCat("cannot run ", options_.binary));
-        }
+        if (std::string text = NoteDeath(index, status, now); !text.empty()) fatal.push_back(std::move(text));
       }
       if (child.pid < 0 && !child.refused && !stopping_ && now >= child.start_at) {
         ++restarts_;
@@ -106,6 +119,11 @@ void LocalFleet::Reap() {
     }
   }
   for (std::string& text : fatal) options_.on_fatal(std::move(text));
+}
+
+void LocalFleet::Settle() {
+  absl::MutexLock lock(&mu_);
+  settled_ = true;
 }
 
 void LocalFleet::Watch() {

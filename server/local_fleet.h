@@ -1,8 +1,9 @@
 // The workers that this server starts on this machine: one process each, restarted when it dies.
 //
-// A worker that exits with code 2 refuses its model or its flags: trying again would not help, so it is reported as
-// fatal once and not restarted.  Others restart after a pause that grows from 50 ms to 5 s while they die young.  The
-// workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
+// Until Settle a worker that exits with code 2 refuses its model or its flags: trying again would not help, so it is
+// reported as fatal once and not restarted; likewise one that ends again and again.  Others restart after a pause that
+// grows from 50 ms to 5 s while they die young.  Worker `index` is the one that takes rank `index`.  The workers die
+// with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +27,9 @@ class LocalFleet {
     // Arguments of worker `index`, without the program's name.
     std::function<std::vector<std::string>(int index)> args;
     int count = 0;
-    // Called from the watching thread when a worker ended with code 2, with a sentence.
+    // Until Settle: a worker that ended this often, however it ended, is fatal too (0: never).
+    int max_deaths_unsettled = 0;
+    // Called from the watching thread with a sentence: a worker refused to start, or ends again and again.
     std::function<void(std::string)> on_fatal;
   };
 
@@ -36,6 +39,8 @@ class LocalFleet {
   LocalFleet& operator=(const LocalFleet&) = delete;
 
   absl::Status Start();
+  // The workers have served: from now on those that end are always started again.
+  void Settle();
   // SIGKILL to worker `index` if it still is process `pid`; it will be started again.
   void Kill(int index, int64_t pid);
   // SIGTERM to all, SIGKILL to those that remain after `grace`; no more restarts.  Blocks until all are gone.
@@ -49,16 +54,20 @@ class LocalFleet {
     absl::Time started;
     absl::Time start_at = absl::InfinitePast();
     int early_deaths = 0;
+    int deaths = 0;
     bool refused = false;
   };
 
   absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Watch();
   void Reap() ABSL_LOCKS_EXCLUDED(mu_);
+  // Of worker `index`, with waitpid's status.  Returns why that is fatal, or "".
+  std::string NoteDeath(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   mutable absl::Mutex mu_;
   std::vector<Child> children_ ABSL_GUARDED_BY(mu_);
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool watcher_done_ ABSL_GUARDED_BY(mu_) = false;
   int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;

@@ -5,13 +5,16 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/flags.h"
+#include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/process_guard.h"
 #include "server/config.h"
 #include "server/server.h"
 
@@ -23,7 +26,9 @@ ABSL_FLAG(std::string, tokenizer, "", "tokenizer.json to use instead of the mode
 ABSL_FLAG(std::string, chat_template, "", "chat template (Jinja) to use instead of the model's");
 ABSL_FLAG(std::string, host, "127.0.0.1", "address to listen on; another than loopback wants --insecure");
 ABSL_FLAG(int, port, 50051, "gRPC port; 0 = any free one");
-ABSL_FLAG(int, metrics_port, 9464, "port of http://HOST:PORT/metrics; 0 = any free one, -1 = none");
+ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
+          "address of the metrics page; another than loopback wants --insecure");
+ABSL_FLAG(int, metrics_port, 9464, "port of http://METRICS_HOST:PORT/metrics; 0 = any free one, -1 = none");
 ABSL_FLAG(bool, insecure, false, "allow plaintext gRPC on another address than loopback");
 ABSL_FLAG(int, local_workers, 1, "worker processes that this server starts on this machine");
 ABSL_FLAG(int, workers, 0, "workers that make the serving group, those from elsewhere included; 0 = local_workers");
@@ -49,27 +54,16 @@ ABSL_FLAG(int, max_streams, 512, "open Generate calls; beyond it RESOURCE_EXHAUS
 ABSL_FLAG(absl::Duration, slow_client_timeout, absl::Seconds(30), "how long a client may leave its stream unread");
 ABSL_FLAG(absl::Duration, max_deadline, absl::Hours(1), "longest time that a request may take");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25), "how long running requests may go on after SIGTERM");
+ABSL_FLAG(absl::Duration, start_timeout, absl::Minutes(10),
+          "how long the first group of workers may take to form, while none registers or loads");
 ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(120), "a step that takes longer ends the workers' group");
 
 namespace switchyard {
 namespace {
 
 constexpr int kExitBadConfig = 2;
-
-absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::FILE* file = std::fopen(path.c_str(), "r");
-  if (file == nullptr) return absl::InvalidArgumentError(absl::StrCat("--join_token_file=", path, ": cannot be read"));
-  char buffer[1024];
-  const size_t length = std::fread(buffer, 1, sizeof(buffer), file);
-  std::fclose(file);
-  std::string token(buffer, length);
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.size() < 16)
-    return absl::InvalidArgumentError(
-        absl::StrCat("--join_token_file=", path, ": at least 16 bytes, has ", token.size()));
-  return token;
-}
+constexpr size_t kMinTokenBytes = 16;
+constexpr int64_t kOwnOpenFiles = 128;  // besides one connection for each stream
 
 absl::StatusOr<ServerConfig> ConfigFromFlags() {
   ServerConfig config;
@@ -79,6 +73,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.chat_template = absl::GetFlag(FLAGS_chat_template);
   config.host = absl::GetFlag(FLAGS_host);
   config.port = absl::GetFlag(FLAGS_port);
+  config.metrics_host = absl::GetFlag(FLAGS_metrics_host);
   config.metrics_port = absl::GetFlag(FLAGS_metrics_port);
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.local_workers = absl::GetFlag(FLAGS_local_workers);
@@ -101,10 +96,19 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.max_deadline = absl::GetFlag(FLAGS_max_deadline);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   config.step_timeout = absl::GetFlag(FLAGS_step_timeout);
-  absl::StatusOr<std::string> token = ReadToken(absl::GetFlag(FLAGS_join_token_file));
-  if (!token.ok()) return token.status();
-  config.join_token = *std::move(token);
-  if (const absl::Status status = config.Finish(); !status.ok()) return status;
+  config.start_timeout = absl::GetFlag(FLAGS_start_timeout);
+  const absl::StatusOr<std::string> token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), kMinTokenBytes);
+  if (token.ok()) config.join_token = *token;
+  // Every problem at once.
+  const absl::Status finished = config.Finish();
+  const int64_t files = config.max_streams + kOwnOpenFiles;
+  const absl::Status guarded =
+      GuardProcess(files, absl::StrCat("--max_streams=", config.max_streams, " and ", kOwnOpenFiles, " of its own"));
+  std::vector<std::string> problems;
+  for (const absl::Status& status : {finished, token.status(), guarded}) {
+    if (!status.ok()) problems.emplace_back(status.message());
+  }
+  if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
   return config;
 }
 

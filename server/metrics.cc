@@ -131,7 +131,10 @@ prometheus::Counter& ServerMetrics::request_error(const std::string& code) { ret
 
 int ServerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken
-    exposer_ = std::make_unique<prometheus::Exposer>(absl::StrCat(host, ":", port), 1);
+    // Two threads, and five seconds for a request: a scraper that hangs holds neither for long.
+    exposer_ = std::make_unique<prometheus::Exposer>(
+        std::vector<std::string>{"listening_ports", absl::StrCat(host, ":", port), "num_threads", "2",
+                                 "request_timeout_ms", "5000", "enable_keep_alive", "no"});
     exposer_->RegisterCollectable(registry_);
     const std::vector<int> ports = exposer_->GetListeningPorts();
     return ports.empty() ? -1 : ports[0];

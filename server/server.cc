@@ -41,6 +41,13 @@ void SetKeepalive(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
+void SetLimits(grpc::ServerBuilder* builder, const ServerConfig& config) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // a connection that says nothing
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
+}
+
 // A file in memory that local workers inherit: a secret belongs neither in argv nor in the environment.
 absl::StatusOr<int> SecretFile(const std::string& secret) {
   const int fd = memfd_create("join_token", 0);
@@ -74,11 +81,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   ASSIGN_OR_RETURN(server->text_, TextRoom::Load(server->config_));
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
   if (server->config_.metrics_port >= 0) {
-    server->metrics_port_ = server->metrics_->Expose(server->config_.host, server->config_.metrics_port);
+    const ServerConfig& own = server->config_;
+    server->metrics_port_ = server->metrics_->Expose(own.metrics_host, own.metrics_port);
     if (server->metrics_port_ < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", server->config_.metrics_port,
-                                                     ": cannot listen on ", server->config_.host, ":",
-                                                     server->config_.metrics_port, " (is it in use?)"));
+      return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", own.metrics_port, ": cannot listen on ",
+                                                     own.metrics_host, ":", own.metrics_port, " (is it in use?)"));
     }
   }
   RETURN_IF_ERROR(server->Listen());
@@ -95,7 +102,15 @@ absl::Status Server::Listen() {
     if (self->fleet_) self->fleet_->Kill(index, pid);
   };
   hooks.on_epoch = [self](const std::string& token) { self->store_.Open(token); };
-  hooks.on_tick = [self](absl::Time now) { self->store_.Sweep(now); };
+  hooks.on_tick = [self](absl::Time now) {
+    self->store_.Sweep(now);
+    self->workers_->CheckTime(now);
+    self->desk_.open_calls.CheckTime(now);
+  };
+  hooks.on_fatal = [self](std::string text) { self->Fail(std::move(text)); };
+  hooks.on_first_group = [self] {
+    if (self->fleet_) self->fleet_->Settle();
+  };
   engine_ = std::make_unique<EngineLoop>(&config_, text_.get(), metrics_.get(), std::move(hooks));
   pool_ = std::make_unique<FrontPool>(2, static_cast<size_t>(config_.max_streams) * 2);
   desk_.config = &config_;
@@ -112,7 +127,7 @@ absl::Status Server::Listen() {
   if (!loopback) LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
   grpc::ServerBuilder builder;
   SetKeepalive(&builder);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(config_.max_request_bytes));
+  SetLimits(&builder, config_);
   builder.AddListeningPort(absl::StrCat(config_.host, ":", config_.port), grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(inference_.get());
   builder.RegisterService(workers_.get());
@@ -123,8 +138,8 @@ absl::Status Server::Listen() {
   }
   grpc_->GetHealthCheckService()->SetServingStatus("", true);
   SetReady(false);
-  LogInfo("gRPC on ", config_.host, ":", port_,
-          metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", config_.host, ":", metrics_port_, "/metrics") : "");
+  const std::string page = absl::StrCat(config_.metrics_host, ":", metrics_port_, "/metrics");
+  LogInfo("gRPC on ", config_.host, ":", port_, metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", page) : "");
   return absl::OkStatus();
 }
 
@@ -148,6 +163,7 @@ absl::Status Server::StartWorkers() {
                                     absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
                                     "--metrics_port=0"};
   };
+  options.max_deaths_unsettled = 5;
   options.on_fatal = [this](std::string text) { Fail(std::move(text)); };
   fleet_ = std::make_unique<LocalFleet>(std::move(options));
   return fleet_->Start();

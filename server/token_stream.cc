@@ -3,6 +3,9 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+
 namespace switchyard {
 namespace {
 
@@ -12,6 +15,12 @@ void Append(std::vector<Value>* to, std::vector<Value> from) {
 }
 
 }  // namespace
+
+absl::Status SlowReader(absl::Duration limit) {
+  const std::string text = absl::FormatDuration(limit);
+  return MakeError(absl::StatusCode::kResourceExhausted, v1::SLOW_READER,
+                   absl::StrCat("the client did not read its stream for ", text), {{"limit", text}});
+}
 
 void JoinChunk(OutputChunk* chunk, OutputChunk next) {
   if (chunk->tokens.empty()) chunk->index = next.index;

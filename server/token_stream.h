@@ -51,6 +51,9 @@ class TokenStream {
   std::function<void()> notify_ ABSL_GUARDED_BY(notify_mu_);
 };
 
+// RESOURCE_EXHAUSTED, SLOW_READER: the client left its stream unread for `limit`.
+absl::Status SlowReader(absl::Duration limit);
+
 // Appends `next` to `chunk`.  REQUIRES: the same choice, `next` follows.
 void JoinChunk(OutputChunk* chunk, OutputChunk next);
 

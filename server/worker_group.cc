@@ -77,6 +77,7 @@ absl::Status WorkerGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> cl
   member.info = std::move(info);
   member.last_seen = now;
   members_.emplace(id, std::move(member));
+  last_progress_ = now;
   TryForm(now);
   return absl::OkStatus();
 }
@@ -134,7 +135,7 @@ void WorkerGroup::Heartbeat(WorkerId id, absl::Time now) {
 void WorkerGroup::LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now) {
   Member* member = Find(id);
   if (member == nullptr) return;
-  if (done > member->load_done) joining_since_ = now;
+  if (done > member->load_done) joining_since_ = last_progress_ = now;
   member->load_done = done;
   member->load_total = total;
 }
@@ -144,7 +145,7 @@ void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl:
   if (member == nullptr || state_ != State::kJoining || epoch != epoch_) return;
   member->ready = true;
   member->num_kv_blocks = num_kv_blocks;
-  joining_since_ = now;
+  joining_since_ = last_progress_ = now;
   int32_t blocks = num_kv_blocks;
   const WorkerInfo* first = nullptr;
   for (const auto& [other_id, other] : members_) {
@@ -265,10 +266,32 @@ void WorkerGroup::Tick(absl::Time now) {
   TryForm(now);
 }
 
+void WorkerGroup::NoteStart(absl::Time now) {
+  if (last_progress_ == absl::InfinitePast()) last_progress_ = now;
+}
+
+// The ranks that AssignRanks would leave free.
+std::string WorkerGroup::MissingRanks() const {
+  std::vector<bool> taken(options_.world, false);
+  int others = 0;
+  for (const auto& [id, member] : members_) {
+    const int seat = member.rank >= 0 ? member.rank : member.info.local_index;
+    const bool fits = seat >= 0 && seat < options_.world && !taken[seat];
+    if (fits) taken[seat] = true;
+    others += fits ? 0 : 1;
+  }
+  std::string missing;
+  for (int rank = 0; rank < options_.world; ++rank) {
+    if (taken[rank] || others-- > 0) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
+  }
+  return missing;
+}
+
 std::string WorkerGroup::NotReadyReason() const {
   if (state_ == State::kReady) return "";
   if (static_cast<int>(members_.size()) < options_.world) {
-    return absl::StrCat(members_.size(), " of ", options_.world, " workers registered");
+    return absl::StrCat(members_.size(), " of ", options_.world, " workers registered; none for rank ", MissingRanks());
   }
   int64_t done = 0, total = 0;
   int ready = 0;

@@ -82,8 +82,11 @@ class WorkerGroup {
   State state() const { return state_; }
   int64_t epoch() const { return epoch_; }
   const std::map<WorkerId, Member>& members() const { return members_; }
-  // Why it is not ready: "1 of 2 workers registered", "loading: 40 %" …; empty when ready.
+  // Why it is not ready: "1 of 2 workers registered; none for rank 1", "loading: 40 %" …; empty when ready.
   std::string NotReadyReason() const;
+  // When a worker last registered, loaded something or became ready; first the time of the first NoteStart.
+  absl::Time last_progress() const { return last_progress_; }
+  void NoteStart(absl::Time now);
 
  private:
   struct Step {
@@ -98,6 +101,7 @@ class WorkerGroup {
   absl::Status CheckCompatible(const WorkerInfo& info) const;
   void TryForm(absl::Time now);
   void AssignRanks();
+  std::string MissingRanks() const;
   void GoDown(const std::string& reason, absl::Time now, absl::Duration pause);
   void Remove(WorkerId id);
 
@@ -108,6 +112,7 @@ class WorkerGroup {
   std::map<WorkerId, Member> members_;
   std::vector<Step> steps_;  // in flight, oldest first
   absl::Time joining_since_;
+  absl::Time last_progress_ = absl::InfinitePast();
   absl::Time next_try_ = absl::InfinitePast();
   int failed_tries_ = 0;
 };

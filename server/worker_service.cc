@@ -71,9 +71,14 @@ class LinkClient final : public WorkerClient {
 
 class Link final : public LinkReactor {
  public:
-  Link(WorkerId id, LinkEvents* events, const v1::EngineOptions& options)
-      : id_(id), events_(events), options_(options), client_(std::make_shared<LinkClient>(this)) {
-    StartRead(&request_);
+  Link(WorkerId id, LinkEvents* events, LinkLobby* lobby, const v1::EngineOptions& options)
+      : id_(id), events_(events), lobby_(lobby), options_(options), client_(std::make_shared<LinkClient>(this)) {
+    if (lobby_->Enter(id_, client_, MonotonicNow())) {
+      StartRead(&request_);
+    } else {
+      client_->Close(absl::ResourceExhaustedError(
+          absl::StrCat("links that have not registered: limit ", LinkLobby::kMaxWaiting)));
+    }
   }
 
   void OnReadDone(bool ok) override {
@@ -87,6 +92,7 @@ class Link final : public LinkReactor {
   void OnWriteDone(bool ok) override { client_->WriteDone(ok); }
   void OnCancel() override { client_->Close(absl::CancelledError("the worker's connection broke")); }
   void OnDone() override {
+    lobby_->Leave(id_);
     client_->Detach();
     events_->OnLinkLost(id_, "its link ended");
     delete this;
@@ -95,6 +101,11 @@ class Link final : public LinkReactor {
  private:
   // False: the link is being closed; no further read.
   bool Handle() {
+    if (request_.has_register_() == registered_) {
+      client_->Close(absl::InvalidArgumentError(registered_ ? "a second registration on one link"
+                                                            : "a link begins with its registration"));
+      return false;
+    }
     switch (request_.message_case()) {
       case v1::LinkRequest::kRegister:
         return HandleRegister(request_.register_());
@@ -125,6 +136,8 @@ class Link final : public LinkReactor {
           absl::StrCat("worker speaks protocol ", message.protocol_version(), ", this server ", kProtocolVersion)));
       return false;
     }
+    registered_ = true;
+    lobby_->Leave(id_);
     v1::LinkResponse reply;
     reply.mutable_registered()->set_worker_id(absl::StrCat(id_));
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
@@ -136,15 +149,17 @@ class Link final : public LinkReactor {
 
   const WorkerId id_;
   LinkEvents* const events_;
+  LinkLobby* const lobby_;
   const v1::EngineOptions options_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
+  bool registered_ = false;                   // of the reading thread
   v1::LinkRequest request_;
 };
 
 }  // namespace
 
 grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* WorkerServiceImpl::Link(grpc::CallbackServerContext*) {
-  return new switchyard::Link(next_id_.fetch_add(1), events_, options_);
+  return new switchyard::Link(next_id_.fetch_add(1), events_, &lobby_, options_);
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,

@@ -1,7 +1,8 @@
 // The workers' side door: their links and the rendezvous store, as gRPC reactors.
 //
 // A link turns messages into calls of LinkEvents and WorkerClient calls into messages.  Events of one link come in
-// order, on gRPC's threads; a link that ends always says OnLinkLost, exactly once, last.
+// order, on gRPC's threads; a link that ends always says OnLinkLost, exactly once, last.  A link's first message is its
+// registration, soon, and there is no second one.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@
 
 #include "scheduler/batching/step.h"
 #include "server/group_store.h"
+#include "server/link_lobby.h"
 #include "server/worker_client.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 
@@ -38,12 +40,15 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
                                      v1::StoreSetResponse* response) override;
   grpc::ServerUnaryReactor* StoreGet(grpc::CallbackServerContext* context, const v1::StoreGetRequest* request,
                                      v1::StoreGetResponse* response) override;
+  // Ends links that do not register.  Call every 100 ms or so.
+  void CheckTime(absl::Time now) { lobby_.CheckTime(now); }
 
  private:
   LinkEvents* const events_;
   GroupStore* const store_;
   const v1::EngineOptions options_;
   std::atomic<WorkerId> next_id_{1};
+  LinkLobby lobby_;
 };
 
 }  // namespace switchyard

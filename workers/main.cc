@@ -14,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/base/flags.h"
+#include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/process_guard.h"
 #include "workers/comm/gloo_communicator.h"
 #include "workers/metrics.h"
 #include "workers/ops/isa.h"
@@ -37,22 +39,11 @@ namespace switchyard {
 namespace {
 
 constexpr int kExitBadConfig = 2;
+constexpr int64_t kOpenFiles = 512;  // a few for each peer
 
 int Complain(absl::string_view text) {
   std::fprintf(stderr, "switchyard-worker: %s\n", std::string(text).c_str());
   return kExitBadConfig;
-}
-
-std::string ReadToken(const std::string& path) {
-  std::string token;
-  if (path.empty()) return token;
-  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
-    char buffer[1024];
-    token.assign(buffer, std::fread(buffer, 1, sizeof(buffer), file));
-    std::fclose(file);
-    while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  }
-  return token;
 }
 
 bool IsLoopbackTarget(absl::string_view server) {
@@ -78,6 +69,14 @@ std::string CheckFlags() {
   if (const absl::Status status = CheckGroupAddress(absl::GetFlag(FLAGS_address)); !status.ok()) {
     absl::StrAppend(&problems, "--address: ", status.message(), "\n");
   }
+  if (const absl::Status status = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).status(); !status.ok()) {
+    absl::StrAppend(&problems, status.message(), "\n");
+  }
+  const int metrics_port = absl::GetFlag(FLAGS_metrics_port);
+  if (metrics_port < -1 || metrics_port > 65535)
+    absl::StrAppend(&problems, "--metrics_port=", metrics_port, ": must be within [-1, 65535]\n");
+  if (const absl::Status status = GuardProcess(kOpenFiles, "its links"); !status.ok())
+    absl::StrAppend(&problems, status.message(), "\n");
   if (const absl::Status status = CheckIsaSetting(); !status.ok()) absl::StrAppend(&problems, status.message(), "\n");
   return problems;
 }
@@ -112,7 +111,7 @@ int Main() {
   }
   LinkOptions link_options;
   link_options.server = absl::GetFlag(FLAGS_server);
-  link_options.join_token = ReadToken(absl::GetFlag(FLAGS_join_token_file));
+  link_options.join_token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).value_or("");
   link_options.local_index = local_index;
   link_options.address = options.address;
   WorkerLink link(link_options, worker->get(), &metrics);

@@ -31,6 +31,7 @@ constexpr Advice kAdvice[] = {
     {"REQUEST_NOT_FOUND", "it has ended, or never was"},
     {"DEADLINE", "raise --timeout or lower --max_tokens"},
     {"SLOW_READER", "read the stream faster (is the output blocked?)"},
+    {"TEXT_LIMIT", "shorten the messages; the model's chat template or tokenizer takes too much work for them"},
 };
 
 absl::string_view AdviceFor(absl::string_view reason) {

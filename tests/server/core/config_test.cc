@@ -1,6 +1,10 @@
 // What is read at the start: flags (every problem at once) and generation_config.json.
 #include "server/config.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -48,6 +52,12 @@ TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
   config_.kv_cache_bytes = -1;
   config_.max_streams = 0;
   config_.batching.block_size = 0;
+  config_.metrics_host = "10.0.0.1";
+  config_.slow_client_timeout = -absl::Seconds(1);
+  config_.max_deadline = absl::InfiniteDuration();
+  config_.start_timeout = absl::ZeroDuration();
+  config_.drain_timeout = -absl::Seconds(2);
+  config_.step_timeout = absl::Hours(2000);
   const absl::Status status = config_.Finish();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   const std::string text(status.message());
@@ -55,10 +65,14 @@ TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
        {"nowhere: no such directory", "--tokenizer=missing.json: no such file", "--chat_template=missing.jinja",
         "--port=65536: must be within [0, 65535]", "--metrics_port=-2", "wants --insecure",
         "--workers=1: fewer than --local_workers=2", "--dtype=int3: must be one of", "--threads=-1",
-        "--kv_cache_bytes=-1", "--max_streams=0", "block_size"}) {
+        "--kv_cache_bytes=-1", "--max_streams=0", "block_size",
+        "--metrics_host=10.0.0.1: another address than loopback wants --insecure",
+        "--slow_client_timeout=-1s: must be within [1ms, 1000h]", "--max_deadline=inf: must be",
+        "--start_timeout=0: must be",
+        "--drain_timeout=-2s: must be", "--step_timeout=2000h: must be"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 11);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 17);
 }
 
 TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
@@ -129,6 +143,7 @@ struct BadFile {
 
 TEST(GenerationConfig, BadFilesSayWhatIsWrong) {
   TempDir dir;
+  const std::string deep = "{\"top_p\": " + std::string(99999, '[') + std::string(99999, ']') + "}";
   const std::string huge = "{\"x\": \"" + std::string(1 << 20, 'x') + "\"}";
   for (const BadFile& bad : {
            BadFile{"[1]", ": not a JSON object"},
@@ -137,18 +152,57 @@ TEST(GenerationConfig, BadFilesSayWhatIsWrong) {
            BadFile{"\xff", ": not a JSON object"},
            BadFile{R"({"temperature": "hot"})", ": temperature: expected a number within [0, 100], found \"hot\""},
            BadFile{R"({"temperature": -1})", ": temperature: expected a number within [0, 100], found -1"},
-           BadFile{R"({"top_p": 2})", ": top_p: expected a number within [0, 1], found 2"},
-           BadFile{R"({"max_new_tokens": 0})", ": max_new_tokens: expected a number within [1, 2.14748e+09], found 0"},
+           BadFile{R"({"top_p": 2})", ": top_p: expected a number within (0, 1], found 2"},
+           BadFile{R"({"top_p": 0})", ": top_p: expected a number within (0, 1], found 0"},
+           BadFile{R"({"top_k": -2})", ": top_k: expected a whole number within [-1, 1e+09], found -2"},
+           BadFile{R"({"top_k": 1.5})", ": top_k: expected a whole number within [-1, 1e+09], found 1.5"},
+           BadFile{R"({"min_p": 1.5})", ": min_p: expected a number within [0, 1], found 1.5"},
+           BadFile{R"({"repetition_penalty": 0})",
+                   ": repetition_penalty: expected a number within [0.01, 10], found 0"},
+           BadFile{R"({"temperature": NaN})", ": not a JSON object"},
+           BadFile{R"({"max_new_tokens": 0})",
+                   ": max_new_tokens: expected a whole number within [1, 2.14748e+09], found 0"},
            BadFile{R"({"eos_token_id": "end"})", ": eos_token_id: expected token ids, found \"end\""},
            BadFile{R"({"eos_token_id": [1, -2]})", ": eos_token_id: expected token ids, found [1,-2]"},
            BadFile{R"({"eos_token_id": 99999999999})", ": eos_token_id: expected token ids, found 99999999999"},
            BadFile{huge.c_str(), ": 1048585 bytes, limit 1048576"},
+           BadFile{deep.c_str(), ": nested 100000 deep, limit 16"},
        }) {
     const std::string path = dir.Write("generation_config.json", bad.content);
     const auto defaults = LoadGenerationDefaults(dir.path());
     EXPECT_EQ(defaults.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(defaults.status().message()), path + bad.message);
   }
+}
+
+// A FIFO would hold the start up, a link could lead anywhere.
+TEST(GenerationConfig, OnlyRegularFilesOfTheModelAreRead) {
+  TempDir dir, outside;
+  const std::string path = dir.path() + "/generation_config.json";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(std::string(LoadGenerationDefaults(dir.path()).status().message()), path + ": not a regular file");
+  unlink(path.c_str());
+  outside.Write("elsewhere.json", R"({"top_k": 5})");
+  std::filesystem::create_symlink(outside.path() + "/elsewhere.json", path);
+  const absl::Status status = LoadGenerationDefaults(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(std::string(status.message()), path + ": its link leads out of the model directory");
+  std::filesystem::remove(path);
+  dir.Write("here.json", R"({"top_k": 5})");
+  std::filesystem::create_symlink("here.json", path);
+  EXPECT_EQ(LoadGenerationDefaults(dir.path())->top_k, 5);
+}
+
+TEST(TextRoomLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
+  TempDir dir, outside;
+  outside.Write("tokenizer.json", TinyTokenizerJson());
+  std::filesystem::create_symlink(outside.path() + "/tokenizer.json", dir.path() + "/tokenizer.json");
+  ServerConfig config;
+  config.model = dir.path();
+  config.tokenizer = dir.path() + "/tokenizer.json";
+  EXPECT_THAT(std::string(TextRoom::Load(config).status().message()), HasSubstr("leads out of the model directory"));
+  config.tokenizer = outside.path() + "/tokenizer.json";  // as --tokenizer=FILE it may be anywhere
+  EXPECT_TRUE(TextRoom::Load(config).ok());
 }
 
 }  // namespace

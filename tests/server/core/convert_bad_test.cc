@@ -50,11 +50,14 @@ std::vector<BadRequest> SamplingCases() {
           "temperature_huge", [](Generate* r) { r->mutable_sampling()->set_temperature(1e30); }, "sampling.temperature",
           "[0, 100]", "1e+30"),
       Range(
-          "top_p_above", [](Generate* r) { r->mutable_sampling()->set_top_p(1.5); }, "sampling.top_p", "[0, 1]", "1.5"),
+          "top_p_above", [](Generate* r) { r->mutable_sampling()->set_top_p(1.5); }, "sampling.top_p", "(0, 1]", "1.5"),
       Range(
-          "top_p_nan", [](Generate* r) { r->mutable_sampling()->set_top_p(kNan); }, "sampling.top_p", "[0, 1]", "nan"),
-      {"top_p_zero", [](Generate* r) { r->mutable_sampling()->set_top_p(0); },
-       "sampling.top_p: must be within (0, 1], is 0", "sampling.top_p", "(0, 1]", "0"},
+          "top_p_nan", [](Generate* r) { r->mutable_sampling()->set_top_p(kNan); }, "sampling.top_p", "(0, 1]", "nan"),
+      Range(
+          "top_p_zero", [](Generate* r) { r->mutable_sampling()->set_top_p(0); }, "sampling.top_p", "(0, 1]", "0"),
+      Range(
+          "top_p_negative", [](Generate* r) { r->mutable_sampling()->set_top_p(-0.5); }, "sampling.top_p", "(0, 1]",
+          "-0.5"),
       Range(
           "top_k", [](Generate* r) { r->mutable_sampling()->set_top_k(-2); }, "sampling.top_k", "[-1, 1e+09]", "-2"),
       Range(
@@ -66,10 +69,18 @@ std::vector<BadRequest> SamplingCases() {
           "frequency", [](Generate* r) { r->mutable_sampling()->set_frequency_penalty(-2.5); },
           "sampling.frequency_penalty", "[-2, 2]", "-2.5"),
       Range(
+          "presence_nan", [](Generate* r) { r->mutable_sampling()->set_presence_penalty(kNan); },
+          "sampling.presence_penalty", "[-2, 2]", "nan"),
+      Range(
+          "repetition_inf", [](Generate* r) { r->mutable_sampling()->set_repetition_penalty(kInf); },
+          "sampling.repetition_penalty", "[0.01, 10]", "inf"),
+      Range(
           "repetition_zero", [](Generate* r) { r->mutable_sampling()->set_repetition_penalty(0); },
           "sampling.repetition_penalty", "[0.01, 10]", "0"),
       {"bias_inf", [](Generate* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = INFINITY; },
        "sampling.logit_bias: must be finite", bias, "finite", "inf"},
+      {"bias_nan", [](Generate* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = NAN; },
+       "sampling.logit_bias: must be finite", bias, "finite", "nan"},
       {"bias_token", [](Generate* r) { (*r->mutable_sampling()->mutable_logit_bias())[300] = 1; },
        "sampling.logit_bias: token 300 outside [0, 258)", bias, "258", "300"},
       {"bias_count",

@@ -155,6 +155,47 @@ TEST_F(ConvertTest, WhatTheTemplateRefusesIsABadField) {
   EXPECT_EQ(Refusal(absl::StatusCode::kInvalidArgument).reason, "BAD_FIELD");
 }
 
+// A template or a regex of the model's files that takes too much work is no fault of the request's form.
+TEST_F(ConvertTest, BoundsOfTemplateAndTokenizerAreExhausted) {
+  TinyTextOptions options;
+  options.chat_template = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+  nlohmann::json tokenizer = nlohmann::json::parse(TinyTokenizerJson());
+  tokenizer["pre_tokenizer"] = {{"type", "Sequence"},
+                                {"pretokenizers",
+                                 {{{"type", "Split"}, {"pattern", {{"Regex", "(x+x+)+y"}}}, {"behavior", "Isolated"}},
+                                  tokenizer["pre_tokenizer"]}}};
+  options.tokenizer_json = tokenizer.dump();
+  Use(options);
+  request_.set_text(std::string(60, 'x') + "zy");
+  EXPECT_EQ(Refusal(absl::StatusCode::kResourceExhausted).reason, "TEXT_LIMIT");
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(request_.text());
+  const absl::Status of_text = ConvertTokenize(tokenize, args_).status();
+  EXPECT_EQ(of_text.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(std::string(of_text.message()).rfind("text: ", 0), 0u) << of_text;
+  request_.mutable_messages()->add_messages()->set_role("user");
+  EXPECT_EQ(Refusal(absl::StatusCode::kResourceExhausted).details.metadata().at("field"), "messages");
+  const std::string message(ConvertGenerate(request_, args_).status().message());
+  EXPECT_EQ(message.rfind("messages: chat template: ", 0), 0u) << message;
+  EXPECT_NE(message.find(" more than "), std::string::npos) << message;
+}
+
+// Vocabularies are padded: an id that no token has is a row of the model all the same.
+TEST_F(ConvertTest, ReservedIdsOfThePaddingAreLegalAndHaveNoText) {
+  ServedModel padded = model_;
+  padded.vocab_size = 300;
+  args_.model = &padded;
+  request_.mutable_token_ids()->add_ids(280);
+  EXPECT_EQ(Convert()->prompt, Ids{280});
+  v1::DetokenizeRequest detokenize;
+  detokenize.add_token_ids('a');
+  detokenize.add_token_ids(280);
+  EXPECT_EQ(ConvertDetokenize(detokenize, args_)->text(), "a");
+  detokenize.add_token_ids(300);
+  EXPECT_EQ(std::string(ConvertDetokenize(detokenize, args_).status().message()),
+            "token_ids[2]: 300 outside [0, 300)");
+}
+
 TEST_F(ConvertTest, AnotherModelIsNotFound) {
   request_.set_model("tiny");
   (void)Convert();

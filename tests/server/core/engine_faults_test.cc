@@ -139,6 +139,38 @@ TEST_F(EngineTest, StopAnswersEverybodyThenAndLater) {
   engine->Stop();
 }
 
+TEST_F(EngineTest, AStartWithoutProgressEndsAndNamesTheRank) {
+  config.workers = 2;
+  config.start_timeout = absl::Milliseconds(300);
+  Start();
+  Connect(1);
+  EXPECT_EQ(AwaitFatal(),
+            "no group of workers within --start_timeout=300ms: 1 of 2 workers registered; none for rank 1");
+}
+
+TEST_F(EngineTest, AGroupThatStoodMayTakeItsTimeToReturn) {
+  config.start_timeout = absl::Milliseconds(200);
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  absl::SleepFor(absl::Milliseconds(600));
+  absl::MutexLock lock(&mu);
+  EXPECT_EQ(fatal, "") << "the server never gives up serving";
+}
+
+TEST_F(EngineTest, ALengthBeyondTheModelsContextIsAContradiction) {
+  config.batching.max_model_len = 1001;
+  Start();
+  Connect(1, "guess");  // a stranger cannot stop the server
+  Settle();
+  {
+    absl::MutexLock lock(&mu);
+    EXPECT_EQ(fatal, "");
+  }
+  Connect(2);
+  EXPECT_EQ(AwaitFatal(), "--max_model_len=1001: the model's context is 1000 tokens");
+}
+
 TEST_F(EngineTest, ManyClientsComeCancelAndGo) {
   num_blocks = 24;  // 8 clients want 4 each: there are preemptions
   config.batching.max_queue = 1000;

@@ -194,6 +194,10 @@ class EngineTest : public testing::Test {
     hooks.on_ready = [this](bool ready) { SetReady(ready); };
     hooks.on_fenced = [](int, int64_t) {};
     hooks.on_epoch = [](const std::string&) {};
+    hooks.on_fatal = [this](std::string why) {
+      absl::MutexLock lock(&mu);
+      if (fatal.empty()) fatal = std::move(why);
+    };
     engine = std::make_unique<EngineLoop>(&config, text.get(), metrics.get(), std::move(hooks));
     engine->Start();
     heart = std::thread([this] { Beat(); });
@@ -234,6 +238,12 @@ class EngineTest : public testing::Test {
     absl::MutexLock lock(&mu);
     const auto enough = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return ups >= wanted; };
     EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&enough), kPatience)) << ups << " groups came up";
+  }
+  std::string AwaitFatal() {
+    absl::MutexLock lock(&mu);
+    const auto told = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return !fatal.empty(); };
+    mu.AwaitWithTimeout(absl::Condition(&told), kPatience);
+    return fatal;
   }
   void SetReady(bool value) {
     absl::MutexLock lock(&mu);
@@ -278,6 +288,7 @@ class EngineTest : public testing::Test {
   bool stop ABSL_GUARDED_BY(mu) = false;
   bool ready ABSL_GUARDED_BY(mu) = false;
   int ups ABSL_GUARDED_BY(mu) = 0;
+  std::string fatal ABSL_GUARDED_BY(mu);
 };
 
 }  // namespace switchyard

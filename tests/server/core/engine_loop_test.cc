@@ -83,8 +83,9 @@ TEST_F(EngineTest, BeforeTheModelIsKnownRequestsAreSentAway) {
   Reader reader;
   Submit(reader, "r", 5);
   EXPECT_EQ(reader.Reason(), "MODEL_LOADING");
-  EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(reader.End().message()), HasSubstr("0 of 1 workers registered"));
+  EXPECT_EQ(reader.End().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(reader.End().message()),
+            "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");
   EXPECT_GT(ViewError(ToGrpcStatus(reader.End(), "")).retry_after, absl::ZeroDuration());
   EXPECT_EQ(engine->model(), nullptr);
 }
@@ -191,6 +192,10 @@ TEST_F(EngineTest, DeadlinesEndRunningQueuedAndLateRequests) {
     EXPECT_EQ(reader->End().code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_EQ(reader->Reason(), "DEADLINE");
   }
+  worker->Allow(-1);
+  Reader again;
+  Submit(again, "a", 5);
+  EXPECT_TRUE(again.End().ok()) << "after a timeout the id is free: " << again.End();
 }
 
 TEST_F(EngineTest, AReaderThatDoesNotReadIsEndedAloneAndOthersGoOn) {

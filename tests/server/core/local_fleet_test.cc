@@ -40,6 +40,7 @@ class LocalFleetTest : public testing::Test {
     LocalFleet::Options options;
     options.binary = binary;
     options.count = count;
+    options.max_deaths_unsettled = max_deaths_unsettled_;
     options.args = [script](int index) {
       return std::vector<std::string>{"-c", script, "worker", absl::StrCat(index)};
     };
@@ -54,6 +55,7 @@ class LocalFleetTest : public testing::Test {
     return fatal_;
   }
 
+  int max_deaths_unsettled_ = 0;
   absl::Mutex mu_;
   std::vector<std::string> fatal_ ABSL_GUARDED_BY(mu_);
 };
@@ -90,7 +92,7 @@ TEST_F(LocalFleetTest, CodeTwoIsFatalOnceAndNotTriedAgain) {
   // sh -c takes the name as $0 and the index as $1.
   ASSERT_TRUE(fleet->Start().ok());
   EXPECT_TRUE(Eventually([&] { return fatal().size() == 1; }));
-  EXPECT_THAT(fatal()[0], HasSubstr("worker 0 refused to start (exit code 2"));
+  EXPECT_THAT(fatal()[0], HasSubstr("worker 0 (rank 0) refused to start (exit code 2"));
   const pid_t other = fleet->Pids()[1];
   fleet->Kill(1, other);  // while the other one comes back the refused one had its chance to
   EXPECT_TRUE(Eventually([&] { return fleet->Pids()[1] > 0 && fleet->Pids()[1] != other; }));
@@ -106,6 +108,29 @@ TEST_F(LocalFleetTest, OtherCodesAreTriedAgainMoreSlowly) {
   EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 3; }));
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(100 + 200 + 400)) << "each young death doubles the pause";
   EXPECT_TRUE(fatal().empty());
+}
+
+TEST_F(LocalFleetTest, OneThatNeverComesUpIsGivenUpAndNamed) {
+  max_deaths_unsettled_ = 3;
+  auto fleet = Make(2, "[ $1 = 0 ] && exec sleep 1000; kill -9 $$");
+  const absl::Time start = absl::Now();
+  ASSERT_TRUE(fleet->Start().ok());
+  EXPECT_TRUE(Eventually([&] { return !fatal().empty(); }));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  EXPECT_EQ(fatal()[0],
+            "worker 1 (rank 1) ended 3 times before the group formed, at last with signal 9 (Killed)");
+  EXPECT_EQ(fleet->restarts(), 2);
+}
+
+TEST_F(LocalFleetTest, OnceSettledNothingIsGivenUp) {
+  max_deaths_unsettled_ = 2;
+  for (const char* code : {"exit 1", "exit 2"}) {
+    auto fleet = Make(1, code);
+    fleet->Settle();
+    ASSERT_TRUE(fleet->Start().ok());
+    EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 3; })) << code;
+    EXPECT_TRUE(fatal().empty()) << fatal()[0];
+  }
 }
 
 TEST_F(LocalFleetTest, AMissingProgramIsFatal) {

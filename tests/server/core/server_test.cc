@@ -230,13 +230,55 @@ TEST_F(ServerTest, BytesThatAreNoMessageGetAReason) {
     EXPECT_EQ(ViewError(status).reason, "BAD_REQUEST_BYTES");
   }
   EXPECT_EQ(Call("Nothing", "").error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_EQ(Call("Tokenize", "").error_code(), grpc::StatusCode::UNAVAILABLE) << "no model yet";
+  const grpc::Status loading = Call("Tokenize", "");
+  EXPECT_EQ(loading.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ViewError(loading).reason, "MODEL_LOADING");
+  EXPECT_THAT(loading.error_message(), HasSubstr("model tiny is LOADING: 0 of 1 workers"));
   EXPECT_EQ(Call("GetLoad", std::string(5 << 20, 'a')).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(ServerTest, AStrangerIsTurnedAwayFromTheLink) {
   LinkWorker stranger(channel_, "guess");
   EXPECT_EQ(stranger.End().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+// A link as a stranger may open it: says what it is told to, and how the server ended it.
+grpc::Status LinkEnd(const std::shared_ptr<grpc::Channel>& channel, const std::vector<v1::LinkRequest>& messages) {
+  const auto stub = v1::WorkerService::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  const auto stream = stub->Link(&context);
+  for (const v1::LinkRequest& message : messages) stream->Write(message);
+  for (v1::LinkResponse response; stream->Read(&response);) {
+  }
+  return stream->Finish();
+}
+
+TEST_F(ServerTest, ALinkThatDoesNotRegisterIsEndedSoon) {
+  const absl::Time start = absl::Now();
+  const grpc::Status silent = LinkEnd(channel_, {});
+  EXPECT_EQ(silent.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(silent.error_message(), "the link did not register within 5s");
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
+  v1::LinkRequest beat, hello;
+  beat.mutable_heartbeat();
+  hello.mutable_register_()->set_protocol_version(1);
+  hello.mutable_register_()->set_incarnation("twice");
+  hello.mutable_register_()->set_join_token(kToken);
+  for (const v1::LinkRequest& first : {beat, v1::LinkRequest()}) {
+    const grpc::Status status = LinkEnd(channel_, {first});
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message(), "a link begins with its registration");
+  }
+  const grpc::Status twice = LinkEnd(channel_, {hello, hello});
+  EXPECT_EQ(twice.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(twice.error_message(), "a second registration on one link");
+  v1::LinkRequest old = hello;
+  old.mutable_register_()->set_protocol_version(0);
+  EXPECT_EQ(LinkEnd(channel_, {old}).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
 TEST_F(ServerTest, ALostWorkerEndsTheStreamAndAnotherTakesOver) {
@@ -294,8 +336,47 @@ TEST_F(ServerTest, StopAnswersStreamsLinksAndRendezvousWaits) {
 
 class SlowReaderTest : public ServerTest {
  protected:
-  void Configure(ServerConfig* config) override { config->slow_client_timeout = absl::Milliseconds(500); }
+  void Configure(ServerConfig* config) override {
+    config->slow_client_timeout = absl::Milliseconds(500);
+    config->max_streams = 1;
+  }
 };
+
+class NeverReaderTest : public SlowReaderTest {
+ protected:
+  void Configure(ServerConfig* config) override {
+    SlowReaderTest::Configure(config);
+    config->unread_end_timeout = absl::Milliseconds(500);
+  }
+};
+
+// It keeps its connection and never reads: not even the end, which gRPC holds for it.  Its stream's place is free again
+// all the same.
+TEST_F(NeverReaderTest, ItsStreamIsResetAndItsPlaceIsFree) {
+  const auto worker = Connect();
+  worker->set_logprobs(20);
+  grpc::ClientContext context;
+  v1::GenerateRequest request = Request(50000);
+  request.set_logprobs(20);
+  const auto never_reads = stub_->Generate(&context, request);
+  AwaitRunning(1);
+  AwaitRunning(0);
+  worker->set_logprobs(-1);
+  grpc::Status next(grpc::StatusCode::UNKNOWN, "");
+  for (const absl::Time end = absl::Now() + absl::Seconds(20); !next.ok() && absl::Now() < end;) {
+    grpc::ClientContext again;
+    const auto reader = stub_->Generate(&again, Request(3));
+    for (v1::GenerateResponse message; reader->Read(&message);) {
+    }
+    next = reader->Finish();
+    const bool expected = next.ok() || ViewError(next).reason == "TOO_MANY_STREAMS";
+    EXPECT_TRUE(expected) << next.error_message();
+  }
+  EXPECT_TRUE(next.ok()) << "the place is never free: " << next.error_message();
+  for (v1::GenerateResponse message; never_reads->Read(&message);) {
+  }
+  EXPECT_FALSE(never_reads->Finish().ok());
+}
 
 TEST_F(SlowReaderTest, AClientThatDoesNotReadIsEndedAndToldWhy) {
   const auto worker = Connect();

@@ -108,6 +108,7 @@ class TempDir {
 
 struct TinyTextOptions {
   bool tokenizer = true;
+  std::string tokenizer_json = TinyTokenizerJson();
   std::string chat_template =
       "{% for m in messages %}{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
       "{% if add_generation_prompt %}A:{% endif %}";  // "" = none
@@ -118,7 +119,7 @@ inline std::unique_ptr<const TextRoom> TinyText(const TinyTextOptions& options =
   TempDir dir;
   ServerConfig config;
   config.model = dir.path();
-  if (options.tokenizer) config.tokenizer = dir.Write("tokenizer.json", TinyTokenizerJson());
+  if (options.tokenizer) config.tokenizer = dir.Write("tokenizer.json", options.tokenizer_json);
   if (!options.chat_template.empty()) config.chat_template = dir.Write("template.jinja", options.chat_template);
   if (!options.generation_config.empty()) dir.Write("generation_config.json", options.generation_config);
   absl::StatusOr<std::unique_ptr<const TextRoom>> room = TextRoom::Load(config);

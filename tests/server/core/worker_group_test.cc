@@ -18,7 +18,7 @@ TEST_F(GroupTest, FormsWhenAllSeatsAreTaken) {
   Make(2);
   ASSERT_TRUE(Register(1, Info("a", 1)).ok());
   EXPECT_EQ(group->state(), WorkerGroup::State::kWaiting);
-  EXPECT_EQ(group->NotReadyReason(), "1 of 2 workers registered");
+  EXPECT_EQ(group->NotReadyReason(), "1 of 2 workers registered; none for rank 0");
   EXPECT_THAT(workers[1]->seats, IsEmpty());
   ASSERT_TRUE(Register(2, Info("b", 0)).ok());
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
@@ -128,6 +128,14 @@ TEST_F(GroupTest, WorkersFromElsewhereFillTheSeatsThatLocalOnesLeave) {
   EXPECT_EQ(RankOf(3), 1);
   EXPECT_EQ(RankOf(1), 0);
   EXPECT_EQ(RankOf(2), 2);
+}
+
+TEST_F(GroupTest, MissingRanksAreNamed) {
+  Make(4);
+  EXPECT_EQ(group->NotReadyReason(), "0 of 4 workers registered; none for rank 0, 1, 2, 3");
+  ASSERT_TRUE(Register(1, Info("far")).ok());  // takes the lowest that is free
+  ASSERT_TRUE(Register(2, Info("near", 2)).ok());
+  EXPECT_EQ(group->NotReadyReason(), "2 of 4 workers registered; none for rank 1, 3");
 }
 
 TEST_F(GroupTest, ALocalIndexBeyondTheWorldIsOnlyAWish) {
