@@ -19,6 +19,9 @@ using v1::GenerateRequest;
 
 constexpr char kService[] = "/switchyard.v1.InferenceService/";
 
+// What no error tells a client: addresses, and paths of this machine.
+constexpr char kLocation[] = "[0-9]+\\.[0-9]+\\.[0-9]+\\.[0-9]+|/proc/|/tmp/|/dev/|/home/|/usr/|deploy/";
+
 // ---- requests that parse, with a field that is wrong
 
 struct FieldCase {
@@ -37,6 +40,12 @@ const double kNan = std::nan(""), kInf = std::numeric_limits<double>::infinity()
 const FieldCase kFieldCases[] = {
     {"NoPrompt", FIELD(clear_prompt, ), StatusCode::kInvalidArgument, "BAD_FIELD",
      "prompt: exactly one of text, token_ids"},
+    {"EmptyText",
+     [](GenerateRequest* r) {
+       r->set_text("");
+       r->set_add_special_tokens(false);
+     },
+     StatusCode::kInvalidArgument, "BAD_FIELD", "prompt: is empty"},
     {"EmptyIds", [](GenerateRequest* r) { r->mutable_token_ids(); }, StatusCode::kInvalidArgument, "BAD_FIELD",
      "prompt: is empty"},
     {"NegativeId", [](GenerateRequest* r) { r->mutable_token_ids()->add_ids(-1); }, StatusCode::kInvalidArgument,
@@ -71,6 +80,8 @@ const FieldCase kFieldCases[] = {
      "temperature: must be within .* is 1e\\+30"},
     {"TopPZero", SAMPLING(set_top_p, 0), StatusCode::kInvalidArgument, "BAD_FIELD",
      "top_p: must be within \\(0, 1\\], is 0"},
+    {"TopPNegative", SAMPLING(set_top_p, -0.5), StatusCode::kInvalidArgument, "BAD_FIELD",
+     "top_p: must be within \\(0, 1\\], is -0.5"},
     {"TopPAboveOne", SAMPLING(set_top_p, 1.5), StatusCode::kInvalidArgument, "BAD_FIELD",
      "top_p: must be within .*1\\], is 1.5"},
     {"TopPNan", SAMPLING(set_top_p, kNan), StatusCode::kInvalidArgument, "BAD_FIELD", "top_p"},
@@ -81,6 +92,10 @@ const FieldCase kFieldCases[] = {
      "presence_penalty"},
     {"FrequencyPenaltyInf", SAMPLING(set_frequency_penalty, -kInf), StatusCode::kInvalidArgument, "BAD_FIELD",
      "frequency_penalty"},
+    {"FrequencyPenaltyNan", SAMPLING(set_frequency_penalty, kNan), StatusCode::kInvalidArgument, "BAD_FIELD",
+     "frequency_penalty: must be within \\[-2, 2\\], is nan"},
+    {"RepetitionPenaltyInf", SAMPLING(set_repetition_penalty, kInf), StatusCode::kInvalidArgument, "BAD_FIELD",
+     "repetition_penalty: must be within .*, is inf"},
     {"RepetitionPenaltyZero", SAMPLING(set_repetition_penalty, 0), StatusCode::kInvalidArgument, "BAD_FIELD",
      "repetition_penalty"},
     {"ChoicesZero", FIELD(set_n, 0), StatusCode::kInvalidArgument, "BAD_FIELD",
@@ -109,6 +124,8 @@ const FieldCase kFieldCases[] = {
      StatusCode::kInvalidArgument, "BAD_FIELD", "logit_bias: 1025 entries, limit 1024"},
     {"BiasInf", [](GenerateRequest* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = INFINITY; },
      StatusCode::kInvalidArgument, "BAD_FIELD", "logit_bias: must be finite"},
+    {"BiasNan", [](GenerateRequest* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = NAN; },
+     StatusCode::kInvalidArgument, "BAD_FIELD", "logit_bias: must be finite"},
     {"BiasBeyond", [](GenerateRequest* r) { (*r->mutable_sampling()->mutable_logit_bias())[-3] = 1; },
      StatusCode::kInvalidArgument, "BAD_FIELD", "logit_bias: token -3 outside"},
     {"UnknownModel", FIELD(set_model, "gpt"), StatusCode::kNotFound, "MODEL_NOT_FOUND",
@@ -128,6 +145,7 @@ TEST_P(BadFieldTest, IsRefusedWithItsReason) {
   EXPECT_EQ(error.reason, GetParam().reason);
   EXPECT_THAT(error.message, testing::ContainsRegex(GetParam().message));
   EXPECT_TRUE(error.metadata.count("field")) << "the details name no field";
+  EXPECT_THAT(error.message, testing::Not(testing::ContainsRegex(kLocation)));
   EXPECT_TRUE(seen.choices.empty());
 }
 
@@ -159,6 +177,8 @@ const BytesCase kBytesCases[] = {
     {"BadUtf8", std::string("\x1a\x03hi\xff", 5), "text is not UTF-8 at byte 4"},
     {"LoneSurrogate", std::string("\x1a\x03\xed\xa0\x80", 5), "text is not UTF-8 at byte 2"},
     {"TextAndIds", std::string("\x1a\x02hi\x22\x02\x08\x01", 8), "more than one of prompt at byte 4"},
+    {"TextAndMessages", std::string("\x1a\x02hi\x2a\x00", 6), "more than one of prompt at byte 4"},
+    {"IdsTwice", std::string("\x22\x02\x08\x01\x22\x02\x08\x01", 8), "more than one of prompt at byte 4"},
     {"FieldTwice", std::string("\x48\x01\x48\x02", 4), "second max_tokens at byte 2"},
     {"LengthOf4GB", std::string("\x1a\xff\xff\xff\xff\x0f", 6), "length 4294967295 passes the end"},
     {"TruncatedDouble", std::string("\x32\x03\x09\x00\x00", 5), "truncated field at byte 3"},
@@ -206,6 +226,36 @@ TEST_F(BadCallTest, AMessageAboveTheLimitIsRefused) {
                                    std::string((4 << 20) + 1, 'x'), absl::Seconds(20));
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(answer.status.error_message(), testing::HasSubstr("larger than max"));
+}
+
+TEST_F(BadCallTest, MetadataOf20KilobytesIsRefused) {
+  const RawAnswer answer =
+      RawCall(client_->channel(), absl::StrCat(kService, "Generate"), TextRequest("The", 2).SerializeAsString(),
+              absl::Seconds(20), {.metadata = {{"x-large", std::string(20000, 'x')}}});
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(answer.status.error_message(), testing::ContainsRegex("metadata size exceeds .*limit"));
+}
+
+// A request is one message.  What a client sends behind it is not read; one that never ends its stream is answered.
+TEST_F(BadCallTest, NothingBehindTheRequestIsRead) {
+  const std::string request = TextRequest("The", 2).SerializeAsString();
+  for (const RawOptions& options : {RawOptions{.times = 2}, RawOptions{.half_close = false}}) {
+    const RawAnswer answer =
+        RawCall(client_->channel(), absl::StrCat(kService, "Generate"), request, absl::Seconds(20), options);
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_GE(answer.messages.size(), 1u);
+    EXPECT_LE(answer.messages.size(), 2u) << "two tokens, once";
+  }
+}
+
+TEST_F(BadCallTest, EverySeedIsLegal) {
+  for (const uint64_t seed : {uint64_t{0}, uint64_t{1} << 63, ~uint64_t{0}}) {
+    GenerateRequest request = TextRequest("The", 2);
+    request.mutable_sampling()->set_seed(seed);
+    const StreamSeen seen = Generate(*client_, request);
+    EXPECT_TRUE(seen.ok()) << seen.end;
+    EXPECT_EQ(seen.seed, seed);
+  }
 }
 
 TEST_F(BadCallTest, DetokenizeAndTokenizeCheckTheirFields) {

@@ -28,9 +28,10 @@ std::string Flatten(const grpc::ByteBuffer& buffer) {
 }  // namespace
 
 RawAnswer RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,
-                  absl::Duration timeout) {
+                  absl::Duration timeout, const RawOptions& options) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+  for (const auto& [key, value] : options.metadata) context.AddMetadata(key, value);
   grpc::CompletionQueue queue;
   grpc::GenericStub stub(channel);
   const auto call = stub.PrepareCall(&context, method, &queue);
@@ -39,8 +40,12 @@ RawAnswer RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   call->StartCall(&tag);
   if (Next(&queue)) {
     const grpc::Slice slice(bytes);
-    call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), &tag);
-    Next(&queue);
+    for (int i = 1; i <= options.times; ++i) {
+      grpc::WriteOptions how;
+      if (options.half_close && i == options.times) how.set_last_message();
+      call->Write(grpc::ByteBuffer(&slice, 1), how, &tag);
+      if (!Next(&queue)) break;
+    }
     for (grpc::ByteBuffer message;;) {
       call->Read(&message, &tag);
       if (!Next(&queue)) break;

@@ -17,8 +17,13 @@ struct RawAnswer {
   std::vector<std::string> messages;
   std::multimap<std::string, std::string> trailers;
 };
+struct RawOptions {
+  std::map<std::string, std::string> metadata = {};
+  int times = 1;           // how often the message is sent
+  bool half_close = true;  // says that there are no more
+};
 // Sends `bytes` as the one message of a call of `method` ("/package.Service/Method") and reads to the end.
 RawAnswer RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,
-                  absl::Duration timeout);
+                  absl::Duration timeout, const RawOptions& options = {});
 
 }  // namespace switchyard

@@ -1,6 +1,11 @@
 // The service around Generate: ids, abort, cancellation, deadlines, text calls, health, reflection, load, metrics.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
@@ -196,6 +201,61 @@ TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat("\nswitchyard_", name))) << name;
   }
   EXPECT_THAT(page, Not(HasSubstr("request_id")));
+}
+
+// A connected socket that says nothing.
+int SilentSocket(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+  inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const timeval limit = {12, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  return fd;
+}
+
+// Whether the other side closes it within its time limit.
+bool IsClosed(int fd) {
+  char buffer[1024];
+  ssize_t got;
+  while ((got = read(fd, buffer, sizeof(buffer))) > 0) {
+  }
+  const bool closed = got == 0 || errno == ECONNRESET;
+  close(fd);
+  return closed;
+}
+
+TEST_F(ServiceTest, AScraperThatHangsHoldsNobodyAndIsCutOff) {
+  const int hangs = SilentSocket(server_->metrics_address());
+  ASSERT_EQ(write(hangs, "GET /met", 8), 8);
+  const absl::Time start = absl::Now();
+  const std::string page = Scrape(server_->metrics_address());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  EXPECT_GT(page.size(), 1000u);
+  EXPECT_LT(page.size(), 256u << 10) << "the page is bounded";
+  EXPECT_TRUE(IsClosed(hangs));
+}
+
+TEST_F(ServiceTest, AConnectionThatSaysNothingIsCutOff) {
+  EXPECT_TRUE(IsClosed(SilentSocket(server_->address())));
+}
+
+TEST_F(ServiceTest, PromptsAndAnswersAreNotLogged) {
+  v1::GenerateRequest request = TextRequest("quagga Zanzibar 73911", 4);
+  const StreamSeen seen = Generate(*client_, request);
+  ASSERT_TRUE(seen.ok()) << seen.end;
+  request.set_max_tokens(-1);
+  EXPECT_FALSE(Generate(*client_, request).ok());
+  request.set_max_tokens(4);
+  request.set_model("quagga Zanzibar 73911");
+  EXPECT_FALSE(Generate(*client_, request).ok());
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("quagga Zanzibar 73911");
+  EXPECT_TRUE(client_->Tokenize(tokenize).ok());
+  EXPECT_THAT(server_->process().Output(), AllOf(HasSubstr("gRPC on "), Not(HasSubstr("quagga"))));
 }
 
 TEST_F(ServiceTest, PromtoolAcceptsTheMetrics) {

@@ -1,9 +1,5 @@
 // Clients that die, stop, or do not read; and a server that is told to stop.
 #include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "clients/cpp/client_error.h"
@@ -106,54 +102,6 @@ TEST_F(ClientFaultTest, SigtermDrains) {
   ASSERT_FALSE(seen.choices.empty());
   EXPECT_EQ(seen.choices[0].token_ids.size(), 600u);
   EXPECT_EQ(server_->process().Wait(absl::Seconds(10)).value_or(-1), 0);
-}
-
-// Configurations that are refused: exit code 2, and a sentence that names the flag.
-struct BadStart {
-  const char* name;
-  std::vector<std::string> flags;
-  const char* message;
-};
-
-class BadStartTest : public testing::TestWithParam<BadStart> {};
-
-TEST_P(BadStartTest, ExitsWithTwoAndSaysWhy) {
-  std::vector<std::string> args = {Binary("switchyard-server"), "--port=0", "--metrics_port=0"};
-  args.insert(args.end(), GetParam().flags.begin(), GetParam().flags.end());
-  const auto process = Process::Start(args);
-  ASSERT_NE(process, nullptr);
-  EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), 2) << process->Output();
-  EXPECT_THAT(process->Output(), testing::ContainsRegex(GetParam().message));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Flags, BadStartTest,
-    testing::Values(
-        BadStart{"NoModel", {}, "--model: missing"},
-        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "/nonexistent: no such directory"},
-        BadStart{"NotAModel", {"--model=deploy"}, "deploy: has no config.json"},
-        BadStart{"PortTooLarge", {"--model=deploy/demo-model", "--port=65536"}, "--port=65536: must be within"},
-        BadStart{"OpenAddress", {"--model=deploy/demo-model", "--host=0.0.0.0"}, "--host=0.0.0.0: .*--insecure"},
-        BadStart{"BadDtype", {"--model=deploy/demo-model", "--dtype=int3"}, "--dtype=int3: must be one of"},
-        BadStart{"NoTokenizerFile",
-                 {"--model=deploy/demo-model", "--tokenizer=/nonexistent.json"},
-                 "nonexistent.json: no such file"},
-        BadStart{"BothAtOnce", {"--threads=-1", "--model=/nonexistent"}, "no such directory\n.*--threads=-1"}),
-    [](const auto& info) { return std::string(info.param.name); });
-
-// A checkpoint that is cut off: the worker's message names the file, and nothing is half-started.
-TEST(BadCheckpointTest, ATruncatedFileIsNamedAndEndsTheServer) {
-  const std::string folder = testing::TempDir() + absl::StrCat("switchyard-cut-", getpid());
-  std::filesystem::create_directory(folder);
-  std::filesystem::copy_file(std::string(kTinyModel) + "/config.json", folder + "/config.json");
-  std::filesystem::copy_file(std::string(kTinyModel) + "/model.safetensors", folder + "/model.safetensors");
-  std::filesystem::resize_file(folder + "/model.safetensors", 100000);
-  const auto process =
-      Process::Start({Binary("switchyard-server"), "--model=" + folder, "--port=0", "--metrics_port=-1"});
-  ASSERT_NE(process, nullptr);
-  EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), 2) << process->Output();
-  EXPECT_THAT(process->Output(), testing::HasSubstr("model.safetensors"));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -50,6 +50,8 @@ class Streams {
       EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
       EXPECT_EQ(Describe(end).reason, "WORKER_LOST") << end;
       EXPECT_GT(Describe(end).retry_after, absl::ZeroDuration());
+      EXPECT_THAT(Describe(end).message, testing::Not(testing::ContainsRegex("[0-9]+\\.[0-9]+\\.[0-9]+\\.[0-9]+|/")))
+          << "no addresses, no paths";
       absl::MutexLock lock(&mu_);
       EXPECT_EQ(seen_[i].fault, "");
       EXPECT_LT(ended_[i] - since, kEndLimit) << "stream " << i << " hung";

@@ -1,0 +1,248 @@
+// Starts that must fail: exit code 2, a sentence that names flag or file, and nothing half-started.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/harness.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kModelFlag[] = "--model=deploy/demo-model";
+
+// Runs to its end.
+void ExpectRefusal(const std::vector<std::string>& args, const std::string& message) {
+  const auto process = Process::Start(args);
+  ASSERT_NE(process, nullptr);
+  EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), 2) << process->Output();
+  EXPECT_THAT(process->Output(), testing::ContainsRegex(message));
+  EXPECT_THAT(process->Output(), testing::Not(testing::HasSubstr("ready: ")));
+}
+
+struct BadStart {
+  const char* name;
+  std::vector<std::string> flags;
+  const char* message;  // a regular expression
+};
+std::string NameOf(const testing::TestParamInfo<BadStart>& info) { return info.param.name; }
+
+class BadStartTest : public testing::TestWithParam<BadStart> {};
+
+TEST_P(BadStartTest, ExitsWithTwoAndSaysWhy) {
+  std::vector<std::string> args = {Binary("switchyard-server"), "--port=0", "--metrics_port=0"};
+  args.insert(args.end(), GetParam().flags.begin(), GetParam().flags.end());
+  ExpectRefusal(args, GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Flags, BadStartTest,
+    testing::Values(
+        BadStart{"NoModel", {}, "--model: missing"},
+        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "/nonexistent: no such directory"},
+        BadStart{"ModelByUrl", {"--model=https://example.org/model"}, "example.org/model: no such directory"},
+        BadStart{"NotAModel", {"--model=deploy"}, "deploy: has no config.json"},
+        BadStart{"UnknownFlag", {kModelFlag, "--modle=x"}, "unknown flag --modle; did you mean --model\\?"},
+        BadStart{"SeveralUnknown", {"--xyzzyx=1", "--ports=2"}, "unknown flag --xyzzyx\n.*unknown flag --ports"},
+        BadStart{"NotAFlag", {kModelFlag, "serve"}, "unexpected argument serve"},
+        BadStart{"NoNumber", {kModelFlag, "--port=http"}, "Illegal value 'http' .* flag 'port'"},
+        BadStart{"NoUnit",
+                 {kModelFlag, "--slow_client_timeout=5"},
+                 "Illegal value '5' .* flag 'slow_client_timeout'"},
+        BadStart{"NegativeTimeout",
+                 {kModelFlag, "--max_deadline=-1s"},
+                 "--max_deadline=-1s: must be within \\[1ms, 1000h\\]"},
+        BadStart{"EndlessTimeout", {kModelFlag, "--step_timeout=inf"}, "--step_timeout=inf: must be within"},
+        BadStart{"PortTooLarge", {kModelFlag, "--port=65536"}, "--port=65536: must be within"},
+        BadStart{"OpenAddress", {kModelFlag, "--host=0.0.0.0"}, "--host=0.0.0.0: .*--insecure"},
+        BadStart{"OpenMetrics", {kModelFlag, "--metrics_host=0.0.0.0"}, "--metrics_host=0.0.0.0: .*--insecure"},
+        BadStart{"AddressNotLocal",
+                 {kModelFlag, "--host=192.0.2.1", "--insecure"},
+                 "--port=0: cannot listen on 192.0.2.1:0"},
+        BadStart{"BadDtype", {kModelFlag, "--dtype=int3"}, "--dtype=int3: must be one of"},
+        BadStart{"FewerWorkersThanLocalOnes",
+                 {kModelFlag, "--workers=1", "--local_workers=2"},
+                 "--workers=1: fewer than --local_workers=2"},
+        BadStart{"BatchBelowSequences",
+                 {kModelFlag, "--max_batched_tokens=4", "--max_num_seqs=64"},
+                 "max_batched_tokens=4 must be at least max_num_seqs=64"},
+        BadStart{"LongerThanTheContext",
+                 {kModelFlag, "--max_model_len=4096"},
+                 "--max_model_len=4096: the model's context is 1024 tokens"},
+        BadStart{"CacheForLessThanASequence", {kModelFlag, "--kv_cache_bytes=1"}, "rank 0.*refused to start"},
+        BadStart{"NoTokenizerFile", {kModelFlag, "--tokenizer=/nonexistent.json"}, "nonexistent.json: no such file"},
+        BadStart{"TokenizerIsADevice", {kModelFlag, "--tokenizer=/dev/zero"}, "--tokenizer=/dev/zero: no such file"},
+        BadStart{"TokenizerIsNone",
+                 {kModelFlag, "--tokenizer=deploy/demo-model/config.json"},
+                 "config.json: model: expected an object"},
+        BadStart{"NoTemplateFile", {kModelFlag, "--chat_template=/nonexistent"}, "--chat_template=/nonexistent: no such"},
+        BadStart{"NoTokenFile", {kModelFlag, "--join_token_file=/nonexistent"}, "=/nonexistent: cannot be read: No "},
+        BadStart{"EmptyTokenFile", {kModelFlag, "--join_token_file=/dev/null"}, "at least 16 bytes, has 0"},
+        BadStart{"LongTokenFile", {kModelFlag, "--join_token_file=README.md"}, "README.md: at most 1000 bytes"},
+        BadStart{"NoWorkerProgram", {kModelFlag, "--worker_binary=/nonexistent"}, "cannot run /nonexistent"},
+        // F23: a rank that fails at the start is named, soon.
+        BadStart{"WorkerThatDies",
+                 {kModelFlag, "--worker_binary=/bin/false"},
+                 "worker 0 \\(rank 0\\) ended 5 times before the group formed, at last with exit code 1"},
+        BadStart{"WorkerThatNeverComes",
+                 {kModelFlag, "--workers=2", "--start_timeout=3s"},
+                 "within --start_timeout=3s: 1 of 2 workers registered; none for rank 1"},
+        BadStart{"AllAtOnce",
+                 {"--threads=-1", "--model=/nonexistent", "--join_token_file=/dev/null"},
+                 "no such directory\n.*--threads=-1.*\n.*--join_token_file=/dev/null"}),
+    NameOf);
+
+class BadWorkerStartTest : public testing::TestWithParam<BadStart> {};
+
+TEST_P(BadWorkerStartTest, ExitsWithTwoAndSaysWhy) {
+  std::vector<std::string> args = {Binary("switchyard-worker"), "--server=127.0.0.1:1"};
+  args.insert(args.end(), GetParam().flags.begin(), GetParam().flags.end());
+  ExpectRefusal(args, GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Flags, BadWorkerStartTest,
+    testing::Values(
+        BadStart{"NoModel", {}, "--model: missing"},
+        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "model directory /nonexistent: No such file"},
+        BadStart{"UnknownFlag", {kModelFlag, "--port=5"}, "unknown flag --port"},
+        BadStart{"NoGpu", {kModelFlag, "--device=cuda:7"}, "--device=cuda:7: this build computes on cpu"},
+        BadStart{"BadDtype", {kModelFlag, "--dtype=int3"}, "int3"},
+        BadStart{"EveryInterface", {kModelFlag, "--address=0.0.0.0"}, "--address: .*0.0.0.0.*loopback nor private"},
+        BadStart{"EveryInterface6", {kModelFlag, "--address=::"}, "--address: .*loopback nor private"},
+        BadStart{"PublicAddress", {kModelFlag, "--address=8.8.8.8"}, "--address: .*8.8.8.8"},
+        BadStart{"PlaintextElsewhere", {kModelFlag, "--server=8.8.8.8:5"}, "--server=8.8.8.8:5: .*wants --insecure"},
+        BadStart{"NoTokenFile", {kModelFlag, "--join_token_file=/nonexistent"}, "=/nonexistent: cannot be read"},
+        BadStart{"MetricsPort", {kModelFlag, "--metrics_port=65536"}, "--metrics_port=65536: must be within"},
+        BadStart{"AllAtOnce",
+                 {"--threads=-1", "--device=tpu"},
+                 "--model: missing.*\n.*--device=tpu.*\n.*--threads=-1"}),
+    NameOf);
+
+// A model's directory with one thing wrong.
+struct BadModel {
+  const char* name;
+  std::function<void(const fs::path& dir)> spoil;
+  const char* message;
+};
+
+void Write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+std::string Read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+void Replace(const fs::path& path, const std::string& from, const std::string& to) {
+  std::string text = Read(path);
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  Write(path, text.replace(at, from.size(), to));
+}
+
+class BadModelTest : public testing::TestWithParam<BadModel> {};
+
+TEST_P(BadModelTest, IsNamedAndEndsTheServer) {
+  const fs::path dir = fs::path(testing::TempDir()) / absl::StrCat("switchyard-bad-model-", getpid());
+  fs::remove_all(dir);
+  fs::create_directory(dir);
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"})
+    fs::copy_file(fs::path(kTinyModel) / name, dir / name);
+  GetParam().spoil(dir);
+  ExpectRefusal({Binary("switchyard-server"), "--model=" + dir.string(), "--port=0", "--metrics_port=-1"},
+                GetParam().message);
+  fs::remove_all(dir);
+}
+
+const char kTensor[] = "model.layers.0.input_layernorm.weight";
+
+INSTANTIATE_TEST_SUITE_P(
+    Files, BadModelTest,
+    testing::Values(
+        BadModel{"CutWeights", [](const fs::path& dir) { fs::resize_file(dir / "model.safetensors", 100000); },
+                 "shard model.safetensors: .*offsets .* do not match the file"},
+        BadModel{"CorruptHeader", [](const fs::path& dir) { Replace(dir / "model.safetensors", "{\"", "[\""); },
+                 "shard model.safetensors: header: syntax error at byte 0"},
+        BadModel{"HugeHeader",
+                 [](const fs::path& dir) { Write(dir / "model.safetensors", std::string(8, '\x7f') + "{}"); },
+                 "shard model.safetensors: header length [0-9]+ exceeds file size 10"},
+        BadModel{"MissingTensor",
+                 [](const fs::path& dir) {
+                   Replace(dir / "model.safetensors", kTensor, "model.layers.0.input_layernorm.weighX");
+                 },
+                 "tensor \"model.layers.0.input_layernorm.weight\": expected \\[[0-9]+\\], it is missing"},
+        BadModel{"Pickle",
+                 [](const fs::path& dir) { fs::rename(dir / "model.safetensors", dir / "pytorch_model.bin"); },
+                 "pytorch_model.bin: unsupported format; only safetensors"},
+        BadModel{"LinkOut",
+                 [](const fs::path& dir) {
+                   fs::remove(dir / "model.safetensors");
+                   fs::create_symlink(fs::absolute(kTinyModel) / "model.safetensors", dir / "model.safetensors");
+                 },
+                 "model.safetensors: its link leads out of the model directory"},
+        BadModel{"UnknownArchitecture",
+                 [](const fs::path& dir) { Replace(dir / "config.json", "qwen3_moe", "llama_mo"); },
+                 "config.json: unknown architecture \"llama_mo\"; known: "},
+        BadModel{"HalfWrittenConfig",
+                 [](const fs::path& dir) { fs::resize_file(dir / "config.json", 100); },
+                 "config.json: syntax error at byte"},
+        BadModel{"AbsurdConfig",
+                 [](const fs::path& dir) {
+                   Replace(dir / "config.json", "\"vocab_size\": 256", "\"vocab_size\": 16777216");
+                   Replace(dir / "config.json", "\"hidden_size\": 48", "\"hidden_size\": 1048576");
+                 },
+                 "config needs [0-9.]+ GiB .*worker has [0-9.]+ GiB"},
+        BadModel{"GenerationConfig",
+                 [](const fs::path& dir) { Write(dir / "generation_config.json", R"({"top_p": 0})"); },
+                 "generation_config.json: top_p: expected a number within \\(0, 1\\], found 0"},
+        BadModel{"HalfWrittenTokenizer",
+                 [](const fs::path& dir) { Write(dir / "tokenizer.json", R"({"model": {"type": "BPE", )"); },
+                 "tokenizer.json: not JSON"},
+        BadModel{"ChatTemplate",
+                 [](const fs::path& dir) { Write(dir / "chat_template.jinja", "{% for m in messages %}"); },
+                 "chat_template.jinja: chat template: the template ends before"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(StartTest, PortsInUseAreNamed) {
+  const auto server = TestServer::Start({.model = kTinyModel, .workers = 1});
+  ASSERT_NE(server, nullptr);
+  const auto port_of = [](const std::string& address) { return address.substr(address.rfind(':') + 1); };
+  const std::string grpc = port_of(server->address()), metrics = port_of(server->metrics_address());
+  ExpectRefusal({Binary("switchyard-server"), kModelFlag, "--metrics_port=-1", "--port=" + grpc},
+                absl::StrCat("--port=", grpc, ": cannot listen on 127.0.0.1:", grpc, " .is it in use"));
+  ExpectRefusal({Binary("switchyard-server"), kModelFlag, "--port=0", "--metrics_port=" + metrics},
+                absl::StrCat("--metrics_port=", metrics, ": cannot listen on 127.0.0.1:", metrics, " .is it in use"));
+  EXPECT_TRUE(Generate(server->client(), IdsRequest({5, 6}, 2)).ok()) << "the first one is unharmed";
+}
+
+TEST(StartTest, TooFewOpenFilesAreToldAtTheStart) {
+  ExpectRefusal({"/bin/sh", "-c",
+                 absl::StrCat("ulimit -n 100; exec ", Binary("switchyard-server"), " ", kModelFlag, " --port=0")},
+                "open files: the limit is 100 \\(hard limit 100\\), 640 are needed for --max_streams=512 and 128");
+}
+
+// The metrics page stays on 127.0.0.1 whatever --host is, and the processes are guarded.
+TEST(StartTest, ProcessesAreGuardedAndMetricsStayAtHome) {
+  const auto server = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--host=127.0.0.2"}});
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(server->address().rfind("127.0.0.2:", 0), 0u) << server->address();
+  EXPECT_EQ(server->metrics_address().rfind("127.0.0.1:", 0), 0u) << server->metrics_address();
+  std::vector<pid_t> pids = server->WorkerPids();
+  ASSERT_EQ(pids.size(), 1u);
+  pids.push_back(server->process().pid());
+  for (const pid_t pid : pids) {
+    const fs::path proc = absl::StrCat("/proc/", pid);
+    EXPECT_THAT(Read(proc / "status"), testing::HasSubstr("NoNewPrivs:\t1\n"));
+    EXPECT_THAT(Read(proc / "limits"), testing::ContainsRegex("Max core file size +0 +0 "));
+    EXPECT_EQ(Read(proc / "coredump_filter"), "00000000\n");
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
