@@ -16,7 +16,7 @@ namespace switchyard {
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim) {
   static_assert(kAttentionKeyTile == 64);  // as the kernels have it
   const int64_t plain_bytes = LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8;
-  return std::max(plain_bytes, LayOutAmxAttention(rows, head_dim).total);
+  return std::max(plain_bytes, LayOutTileAttention(rows, head_dim).total);
 }
 
 namespace {
@@ -27,7 +27,7 @@ struct QueryTile {
   int32_t query, count;
 };
 
-// Tiles begin at multiples of this many positions, but a chunk's first: see attention_amx_cpu.cc.
+// Tiles begin at multiples of this many positions, but a chunk's first: see attention_tiles_cpu.cc.
 int64_t Alignment(int64_t queries_per_tile) {
   int64_t alignment = 1;
   while (alignment < 16 && 2 * alignment <= queries_per_tile) alignment *= 2;
@@ -57,9 +57,8 @@ std::vector<QueryTile> CutIntoTiles(absl::Span<const SequenceRows> sequences, in
   }
   // Tiles late in a context have the most keys: started first, they do not leave one thread working at the end.
   const auto keys = [&](const QueryTile& t) { return int64_t{sequences[t.sequence].start_pos} + t.query + t.count; };
-  std::stable_sort(tiles.begin(), tiles.end(), [&](const QueryTile& a, const QueryTile& b) {
-    return keys(a) * a.count > keys(b) * b.count;
-  });
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [&](const QueryTile& a, const QueryTile& b) { return keys(a) * a.count > keys(b) * b.count; });
   return tiles;
 }
 
@@ -108,22 +107,22 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, abs
     const SequenceRows& seq = sequences[tile.sequence];
     const int64_t head = i % kv_heads, row = seq.row_begin + tile.query, column = head * group * head_dim;
     kernel({.dtype = DTypeCode(q.dtype()),
-                       .q = At(q, row, column),
-                       .out = At(out, row, column),
-                       .q_stride = q.row_stride(),
-                       .out_stride = out.row_stride(),
-                       .queries = tile.count,
-                       .group = group,
-                       .head_dim = head_dim,
-                       .first_pos = seq.start_pos + tile.query,
-                       .window = desc.window,
-                       .scale = desc.scale,
-                       .k = static_cast<const char*>(cache.k.raw()) + head * head_bytes,
-                       .v = static_cast<const char*>(cache.v.raw()) + head * head_bytes,
-                       .block_stride = kv_heads * cache.block_size() * head_dim,
-                       .block_size = cache.block_size(),
-                       .block_table = seq.block_table.data(),
-                       .scratch = ThreadScratch(AttentionScratchBytes(tile.count * group, head_dim))});
+            .q = At(q, row, column),
+            .out = At(out, row, column),
+            .q_stride = q.row_stride(),
+            .out_stride = out.row_stride(),
+            .queries = tile.count,
+            .group = group,
+            .head_dim = head_dim,
+            .first_pos = seq.start_pos + tile.query,
+            .window = desc.window,
+            .scale = desc.scale,
+            .k = static_cast<const char*>(cache.k.raw()) + head * head_bytes,
+            .v = static_cast<const char*>(cache.v.raw()) + head * head_bytes,
+            .block_stride = kv_heads * cache.block_size() * head_dim,
+            .block_size = cache.block_size(),
+            .block_table = seq.block_table.data(),
+            .scratch = ThreadScratch(AttentionScratchBytes(tile.count * group, head_dim))});
   });
   return absl::OkStatus();
 }

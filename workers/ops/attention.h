@@ -8,7 +8,8 @@
 // position, in rising order, with one online softmax.  So its bits do not depend on how the prompt was chunked, on the
 // cache's block size, on the other sequences of the batch or on threads.  Tiles that a row does not see are not touched
 // for it.  (Keys and values must be finite: a NaN or Inf may also reach rows of the same chunk that stand before it.)
-// Softmax and sums are in AccDType.  With a bf16 cache and AMX, the probabilities are rounded to bf16 before they meet v.
+// Softmax and sums are in AccDType.  With a bf16 cache and AVX512-BF16 or AMX, the probabilities are rounded to bf16
+// before they meet v.
 //
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
 // Does not do: attention sinks, ALiBi, cross attention.

@@ -40,15 +40,15 @@ static inline __attribute__((always_inline)) AttentionLayout LayOutAttention(int
   return l;
 }
 
-struct AmxAttentionLayout {  // offsets in bytes
-  int64_t padded_dim;        // D rounded up to the depth of a tile product
+struct TileAttentionLayout {  // offsets in bytes
+  int64_t padded_dim;         // D rounded up to the depth of a tile product
   int64_t row_tiles, chunks;
   int64_t q, out, scores, max, sum, p, k, v, total;
 };
 
-static inline __attribute__((always_inline)) AmxAttentionLayout LayOutAmxAttention(int64_t rows, int64_t head_dim) {
+static inline __attribute__((always_inline)) TileAttentionLayout LayOutTileAttention(int64_t rows, int64_t head_dim) {
   constexpr int64_t kKeyTile = 64, kTileBytes = 1024;
-  AmxAttentionLayout l{};
+  TileAttentionLayout l{};
   ScratchCursor cursor;
   l.padded_dim = (head_dim + 31) / 32 * 32;
   l.row_tiles = (rows + 15) / 16;

@@ -21,6 +21,9 @@ extern const KernelTable kTable;
 namespace avx512 {
 extern const KernelTable kTable;
 }
+namespace avx512_bf16 {
+void AttentionBf16(const AttentionTask& task);
+}
 namespace amx {
 void AttentionBf16(const AttentionTask& task);
 }
@@ -29,16 +32,18 @@ void AttentionBf16(const AttentionTask& task);
 namespace {
 
 #if defined(__x86_64__)
-KernelTable WithTiles(KernelTable table) {
-  table.attention_bf16 = amx::AttentionBf16;
+KernelTable With(void (*attention_bf16)(const AttentionTask& task), KernelTable table) {
+  table.attention_bf16 = attention_bf16;
   return table;
 }
 #endif
 
 const KernelTable& TableFor(Isa isa) {
 #if defined(__x86_64__)
-  static const KernelTable amx_table = WithTiles(avx512::kTable);
+  static const KernelTable amx_table = With(amx::AttentionBf16, avx512::kTable);
+  static const KernelTable bf16_table = With(avx512_bf16::AttentionBf16, avx512::kTable);
   if (isa >= Isa::kAmx) return amx_table;
+  if (isa >= Isa::kAvx512Bf16) return bf16_table;
   if (isa >= Isa::kAvx512) return avx512::kTable;
   if (isa >= Isa::kAvx2) return avx2::kTable;
 #endif

@@ -15,7 +15,7 @@ void ClampRows(const ClampArgs& args, int64_t begin, int64_t end);
 void CombineRows(const CombineArgs& args, int64_t begin, int64_t end);
 void RouterRows(const RouterArgs& args, int64_t begin, int64_t end);
 void AttentionRows(const AttentionTask& task);
-void AttentionBf16(const AttentionTask& task);  // namespace amx alone
+void AttentionBf16(const AttentionTask& task);  // namespaces avx512_bf16 and amx alone
 LogitStats ScanLogits(uint8_t dtype, const void* x, int64_t n);
 double ExpSum(uint8_t dtype, const void* x, int64_t n, double max, double scale, void* weights);
 void ExpArray(const float* x, int64_t n, float* y);

@@ -1,5 +1,5 @@
-// One task of bf16 attention on AMX tiles.  Same contract and same walk as attention_cpu.cc, other arithmetic: rows
-// stand in the lanes, 16 at a time.
+// One task of bf16 attention by tile products (tile_product.h: AMX, or vdpbf16ps).  Same contract and same walk as
+// attention_cpu.cc, other arithmetic: rows stand in the lanes, 16 at a time.
 //   Sᵀ[16 keys, 16 rows] += K[16 keys, 32 d] · Qᵀ[32 d, 16 rows]     K straight from the cache, Q packed once
 //   softmax down the keys, all 16 rows in one vector
 //   O[16 rows, 16 d] += P[16 rows, 32 keys] · V[32 keys, 16 d]        P rounded to bf16, V packed per tile
@@ -9,30 +9,12 @@
 // the 16 rows of a tile reach the same last key tile, so that none is run through a tile beyond its own position.
 #include "workers/ops/attention_layout.h"
 #include "workers/ops/kernels_impl.h"
+#include "workers/ops/tile_product.h"
 
 namespace switchyard::SY_KERNEL_NS {
 namespace {
 
-constexpr int64_t kTile = 64;   // = kAttentionKeyTile (checked in attention.cc)
-constexpr int64_t kSide = 16;   // rows of an AMX tile; its rows are 64 bytes: 16 floats or 32 bf16
-constexpr int64_t kDepth = 32;  // k of one tile product
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// The compiler does not know that tile loads read memory: what was stored before must really be there.
-SY_INLINE void FlushStores() { __asm__ volatile("" : : : "memory"); }
-
-SY_INLINE void ConfigureTiles() {
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) config.row_bytes[i] = 64, config.rows[i] = 16;
-  __asm__ volatile("" : : "r"(&config) : "memory");
-  _tile_loadconfig(&config);
-}
-
+constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
 // 16 x 16 of 32 bits.
 SY_INLINE void Transpose(const __m512i* in, uint32_t* out) {
   __m512i a[16], b[16];
@@ -59,10 +41,10 @@ SY_INLINE void Transpose(const __m512i* in, uint32_t* out) {
   }
 }
 
-class AmxTask {
+class TileTask {
  public:
-  explicit AmxTask(const AttentionTask& t)
-      : t_(t), rows_(t.queries * t.group), layout_(LayOutAmxAttention(rows_, t.head_dim)) {
+  explicit TileTask(const AttentionTask& t)
+      : t_(t), rows_(t.queries * t.group), layout_(LayOutTileAttention(rows_, t.head_dim)) {
     char* base = static_cast<char*>(t.scratch);
     q_ = reinterpret_cast<uint32_t*>(base + layout_.q);
     out_ = reinterpret_cast<float*>(base + layout_.out);
@@ -75,7 +57,7 @@ class AmxTask {
   }
 
   void Run() {
-    ConfigureTiles();
+    BeginTiles();
     PackQueries();
     const int64_t last_pos = t_.first_pos + t_.queries - 1;
     const int64_t first_key = t_.window > 0 && t_.first_pos >= t_.window ? t_.first_pos - t_.window + 1 : 0;
@@ -92,7 +74,7 @@ class AmxTask {
       }
     }
     StoreOutputs();
-    _tile_release();
+    EndTiles();
   }
 
  private:
@@ -151,21 +133,12 @@ class AmxTask {
     for (int64_t g = 0; g < kTile / kSide; ++g) {
       int64_t stride;
       const uint16_t* keys = KeyGroup(g, &stride);
-      FlushStores();
       for (int64_t r = 0; r < layout_.row_tiles; r += 2) {
+        const uint32_t* queries = q_ + r * layout_.chunks * kTileWords;
+        float* to = scores_ + (r * kTile + g * kSide) * kSide;
         const bool two = r + 1 < layout_.row_tiles;
-        _tile_zero(0);
-        _tile_zero(1);
-        for (int64_t c = 0; c < layout_.chunks; ++c) {
-          _tile_loadd(4, keys + c * kDepth, stride * 2);
-          _tile_loadd(5, q_ + (r * layout_.chunks + c) * 256, 64);
-          _tile_dpbf16ps(0, 4, 5);
-          if (!two) continue;
-          _tile_loadd(6, q_ + ((r + 1) * layout_.chunks + c) * 256, 64);
-          _tile_dpbf16ps(1, 4, 6);
-        }
-        _tile_stored(0, scores_ + (r * kTile + g * kSide) * kSide, 64);
-        if (two) _tile_stored(1, scores_ + ((r + 1) * kTile + g * kSide) * kSide, 64);
+        TileDots(keys, stride, queries, queries + layout_.chunks * kTileWords, layout_.chunks, to,
+                 two ? to + kTile * kSide : nullptr);
       }
     }
   }
@@ -249,25 +222,8 @@ class AmxTask {
   }
 
   void AddValues(int64_t row_tile) {
-    const int64_t d_tiles = layout_.padded_dim / kSide, stride = layout_.padded_dim * 4;
-    float* out = out_ + row_tile * kSide * layout_.padded_dim;
-    FlushStores();
-    _tile_loadd(4, p_, 64);
-    _tile_loadd(5, p_ + 256, 64);
-    for (int64_t d = 0; d < d_tiles; d += 2) {  // padded_dim is a multiple of 32
-      _tile_loadd(0, out + d * kSide, stride);
-      _tile_loadd(1, out + (d + 1) * kSide, stride);
-      _tile_loadd(6, v_ + d * 256, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, v_ + (d + 1) * 256, 64);
-      _tile_dpbf16ps(1, 4, 7);
-      _tile_loadd(6, v_ + (d_tiles + d) * 256, 64);
-      _tile_dpbf16ps(0, 5, 6);
-      _tile_loadd(7, v_ + (d_tiles + d + 1) * 256, 64);
-      _tile_dpbf16ps(1, 5, 7);
-      _tile_stored(0, out + d * kSide, stride);
-      _tile_stored(1, out + (d + 1) * kSide, stride);
-    }
+    TileAccumulate(rows_ - row_tile * kSide, p_, v_, layout_.padded_dim / kSide,
+                   out_ + row_tile * kSide * layout_.padded_dim, layout_.padded_dim);
   }
 
   void StoreOutputs() {
@@ -283,7 +239,7 @@ class AmxTask {
 
   const AttentionTask& t_;
   const int64_t rows_;
-  const AmxAttentionLayout layout_;
+  const TileAttentionLayout layout_;
   uint32_t *q_, *p_, *v_;
   float *out_, *scores_, *max_, *sum_;
   uint16_t* k_;
@@ -293,6 +249,6 @@ class AmxTask {
 
 }  // namespace
 
-void AttentionBf16(const AttentionTask& task) { AmxTask(task).Run(); }
+void AttentionBf16(const AttentionTask& task) { TileTask(task).Run(); }
 
 }  // namespace switchyard::SY_KERNEL_NS
