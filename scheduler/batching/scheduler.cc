@@ -91,7 +91,10 @@ void Scheduler::AddSequence(const Request& request, int32_t choice, absl::Time n
       .sampling = request.sampling,
       .max_tokens = request.max_tokens,
       .adapter = request.adapter,
-      .root = {.salt = request.cache_salt, .weights_version = weights_version_, .adapter = request.adapter},
+      .root = {.salt = request.cache_salt,
+               .weights_version = weights_version_,
+               .adapter = request.adapter,
+               .long_rope = IsLong(static_cast<int64_t>(request.prompt.size()))},
       .block_size = policy_.block_size,
   };
   spec.sampling.choice = static_cast<uint32_t>(choice);
@@ -193,6 +196,7 @@ void Scheduler::StartGroup(const GroupShape& group, absl::Time now, std::vector<
   LoseGroup(/*fail_waiting=*/false, now, events);
   group_epoch_ = group.epoch;
   weights_version_ = group.weights_version;
+  long_rope_above_ = group.long_rope_above;
   next_step_ = 1;
   const int64_t pool_tokens = int64_t{group.num_blocks} * policy_.block_size;
   max_context_ = static_cast<int32_t>(std::min<int64_t>(policy_.max_model_len, pool_tokens));
@@ -203,7 +207,7 @@ void Scheduler::StartGroup(const GroupShape& group, absl::Time now, std::vector<
   std::vector<Sequence*> misfits;
   for (const auto& [arrival, sequence] : waiting_) {
     if (sequence->WantsMore(max_context_)) {
-      sequence->SetWeightsVersion(weights_version_);
+      sequence->SetGroup(weights_version_, IsLong(sequence->num_prompt_tokens()));
     } else {
       misfits.push_back(sequence);
     }

@@ -66,6 +66,9 @@ struct GroupShape {
   int32_t num_ranks = 1;
   int32_t num_blocks = 0;       // of each rank's pool
   uint64_t weights_version = 0;
+  // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
+  // two share no blocks.  0 = all prompts are alike.
+  int32_t long_rope_above = 0;
 };
 
 struct RankStats {
@@ -187,6 +190,7 @@ class Scheduler {
   void ExpireDeadlines(absl::Time now, std::vector<Event>* events);
   // May destroy the sequence.
   void FinishSequence(Sequence* sequence, FinishReason reason, absl::Time now, std::vector<Event>* events);
+  bool IsLong(int64_t num_prompt_tokens) const { return long_rope_above_ > 0 && num_prompt_tokens > long_rope_above_; }
   void ForgetChoice(const Sequence& sequence, absl::Time now);
   void Enqueue(Sequence* sequence);
   void Dequeue(Sequence* sequence);
@@ -219,6 +223,7 @@ class Scheduler {
   int32_t max_context_ = 0;
   int64_t group_epoch_ = 0;
   uint64_t weights_version_ = 0;
+  int32_t long_rope_above_ = 0;
   int64_t next_step_ = 1;
   uint64_t next_arrival_ = 1;
   std::vector<RankState> ranks_;  // [R]

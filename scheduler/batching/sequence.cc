@@ -74,9 +74,10 @@ SlotInit Sequence::MakeSlotInit() const {
   return init;
 }
 
-void Sequence::SetWeightsVersion(uint64_t weights_version) {
+void Sequence::SetGroup(uint64_t weights_version, bool long_rope) {
   SY_CHECK(state_ == SequenceState::kWaiting);
   spec_.root.weights_version = weights_version;
+  spec_.root.long_rope = long_rope;
   chain_ = PrefixChain(spec_.root, spec_.block_size);
   chain_.Extend(tokens_);
 }

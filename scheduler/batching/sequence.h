@@ -111,8 +111,8 @@ class Sequence {
   SlotInit MakeSlotInit() const;
 
   // --- for the scheduler ---
-  // The weights of the group that will run it: part of its blocks' names.  REQUIRES: Waiting.
-  void SetWeightsVersion(uint64_t weights_version);
+  // What its blocks' names owe to the group that will run it (PrefixRoot).  REQUIRES: Waiting.
+  void SetGroup(uint64_t weights_version, bool long_rope);
   // Waiting → Running at `rank`, `slot`, with `num_cached` positions taken from the prefix cache.
   void Start(int32_t rank, SlotId slot, int32_t num_cached, absl::Time now);
   // An item [num_planned, num_planned + num_query) was planned.

@@ -28,8 +28,8 @@ absl::Status AttentionLayer::PrepareQkv(const Stream& stream, const Batch& batch
     RETURN_IF_ERROR(RmsNorm(stream, norm, k, weights.k_norm, k));
   }
   if (config_.clip_qkv > 0) RETURN_IF_ERROR(Clamp(stream, config_.clip_qkv, qkv));
-  RETURN_IF_ERROR(ApplyRope(stream, rope_, config_.head_dim, batch.positions, q));
-  return ApplyRope(stream, rope_, config_.head_dim, batch.positions, k);
+  RETURN_IF_ERROR(ApplyRope(stream, rope_, config_.head_dim, batch.rope_rows, q));
+  return ApplyRope(stream, rope_, config_.head_dim, batch.rope_rows, k);
 }
 
 absl::Status AttentionLayer::Run(const Stream& stream, const Batch& batch, const AttentionWeights& weights,

@@ -1,4 +1,4 @@
-// The rows of one forward pass: which token at which position of which sequence each row is.
+// The rows of one forward pass: which token of which sequence each row is, and how it is rotated.
 //
 // Plain data, reused from step to step.  Rows of a sequence are neighbours; sequences may have any number of them, so a
 // batch mixes prefill chunks and single decodes.  A batch may be empty: a rank without tokens still takes part in the
@@ -14,14 +14,14 @@ namespace switchyard {
 
 struct Batch {
   std::vector<int32_t> tokens;          // [T]
-  std::vector<int32_t> positions;       // [T]
+  std::vector<int32_t> rope_rows;       // [T] of the model's RopeTable (RowOf): the position, but for long prompts
   std::vector<SequenceRows> sequences;  // cover [0, T) in order; block tables are borrowed from the slots
   std::vector<int32_t> logit_rows;      // rows whose logits are wanted, rising
 
   int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }
   void Clear() {
     tokens.clear();
-    positions.clear();
+    rope_rows.clear();
     sequences.clear();
     logit_rows.clear();
   }

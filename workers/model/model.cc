@@ -65,9 +65,7 @@ void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorVie
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, DType dtype, ModelWeights weights,
                                                      int64_t max_positions) {
-  RopeConfig rope_config = config.rope;
-  rope_config.use_long_factors = static_cast<double>(max_positions) > rope_config.original_max_positions;
-  absl::StatusOr<RopeTable> rope = RopeTable::Build(rope_config, max_positions, AccDType(dtype));
+  absl::StatusOr<RopeTable> rope = RopeTable::Build(config.rope, max_positions, AccDType(dtype));
   RETURN_IF_ERROR(rope.status());
   return std::unique_ptr<Model>(new Model(config, dtype, std::move(weights), *std::move(rope)));
 }

@@ -72,8 +72,7 @@ struct LayerRange {
 
 class Model {
  public:
-  // Takes the weights.  max_positions: of the RoPE table, the served context; longrope takes its long factors when that
-  // exceeds the positions of its training, and keeps to them.
+  // Takes the weights.  max_positions: of the RoPE table, the served context.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config, DType dtype, ModelWeights weights,
                                                        int64_t max_positions);
 
@@ -85,6 +84,7 @@ class Model {
   const ModelWeights& weights() const { return weights_; }
   DType dtype() const { return dtype_; }
   int64_t max_positions() const { return rope_.max_positions(); }
+  const RopeTable& rope() const { return rope_; }
   LayerRange all_layers() const { return {0, config_.num_layers()}; }
 
  private:

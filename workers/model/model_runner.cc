@@ -103,7 +103,7 @@ void ModelRunner::BuildBatch(const RankPlan& plan) {
     const int64_t row_begin = batch_.num_rows();
     for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p) {
       batch_.tokens.push_back(slot.tokens[p]);
-      batch_.positions.push_back(p);
+      batch_.rope_rows.push_back(model_->rope().RowOf(p, slot.num_prompt_tokens));
     }
     batch_.sequences.push_back({.row_begin = row_begin,
                                 .num_query = item.num_query,

@@ -21,9 +21,9 @@ struct RmsNormArgs {
 
 struct RopeArgs {
   uint8_t dtype;
-  const void* cos;  // [positions, half] AccDType
+  const void* cos;  // [table rows, half] AccDType
   const void* sin;
-  const int32_t* positions;  // [T]
+  const int32_t* table_rows;  // [T]
   void* x;                   // [T, heads * head_dim]
   int64_t x_stride, heads, head_dim, half;
 };

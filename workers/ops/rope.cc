@@ -8,12 +8,12 @@
 namespace switchyard {
 
 absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim,
-                       absl::Span<const int32_t> positions, const TensorView& x) {
+                       absl::Span<const int32_t> table_rows, const TensorView& x) {
   RETURN_IF_ERROR(ExpectCpu("rope", stream));
   RETURN_IF_ERROR(ExpectFloatMatrix("rope", "x", x));
-  const int64_t num_tokens = static_cast<int64_t>(positions.size());
+  const int64_t num_tokens = static_cast<int64_t>(table_rows.size());
   if (x.dim(0) != num_tokens || table.cos().dtype() != AccDType(x.dtype())) {
-    return absl::InvalidArgumentError(absl::StrCat("rope: x is ", x.ToString(), ", positions are ", num_tokens,
+    return absl::InvalidArgumentError(absl::StrCat("rope: x is ", x.ToString(), ", table rows are ", num_tokens,
                                                    ", the table is ", DTypeName(table.cos().dtype())));
   }
   if (head_dim < table.rotary_dim() || x.dim(1) % head_dim != 0) {
@@ -21,15 +21,15 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
                                                    ", rotary_dim ", table.rotary_dim(), " do not fit"));
   }
   for (int64_t t = 0; t < num_tokens; ++t) {
-    if (positions[t] < 0 || positions[t] >= table.max_positions()) {
-      return absl::InvalidArgumentError(absl::StrCat("rope: position ", positions[t], " of row ", t,
-                                                     " is outside [0, ", table.max_positions(), ")"));
+    if (table_rows[t] < 0 || table_rows[t] >= table.num_rows()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rope: table row ", table_rows[t], " of row ", t, " is outside [0, ", table.num_rows(), ")"));
     }
   }
   const RopeArgs args = {.dtype = DTypeCode(x.dtype()),
                          .cos = table.cos().raw(),
                          .sin = table.sin().raw(),
-                         .positions = positions.data(),
+                         .table_rows = table_rows.data(),
                          .x = x.raw(),
                          .x_stride = x.row_stride(),
                          .heads = x.dim(1) / head_dim,

@@ -4,10 +4,15 @@
 // RopeTable holds cos and sin for every position of the context, already multiplied by the attention factor.  For fp32
 // (and bf16, fp16) it rounds where HF rounds: inv_freq to fp32, the angle to fp32, then cos and sin; for fp64 all is
 // double.  Immutable after Build, so thread-safe.
-// Does not do: interleaved pairs (DeepSeek); scalings that change while a sequence grows ("dynamic").  longrope's
-// choice of factors depends in HF on the length of the sequence at hand; here it is made once, by
-// RopeConfig::use_long_factors (the model sets it when the served context exceeds original_max_positions), so that a
-// cached key never changes.
+//
+// longrope has two lists of factors.  HF chooses in every forward pass, by the largest position in it: long factors
+// when that is at or behind original_max_positions.  Its generate runs the prompt in one pass and keeps cached keys as
+// they are, so a prompt longer than original_max_positions is rotated by the long factors as a whole; any other
+// sequence by the short ones below original_max_positions and by the long ones from there on.  The table holds the rows
+// of both kinds of sequences, and RowOf chooses: by prompt and position alone, so that chunks, company and preemption
+// change nothing.  Keys of the two kinds differ: prefix reuse must keep them apart (long_above).
+//
+// Does not do: interleaved pairs (DeepSeek); scalings that change while a sequence grows ("dynamic").
 #pragma once
 
 #include <cstdint>
@@ -41,7 +46,11 @@ struct RopeConfig {
   double high_freq_factor = 4.0;        // llama3
   std::vector<double> short_factor = {};  // longrope: [d/2]
   std::vector<double> long_factor = {};   // longrope: [d/2]
-  bool use_long_factors = false;        // longrope
+  bool use_long_factors = false;          // longrope: of ComputeRopeFrequencies; RopeTable holds both
+
+  // longrope, in a context of max_positions: prompts of more tokens than this take the long factors throughout.
+  // 0 = none does: the context is not that long, or this is another kind.
+  int64_t LongAbove(int64_t max_positions) const;
 };
 
 // What the config comes to: angles are position · inv_freq[j], cos and sin are multiplied by attention_factor.
@@ -55,22 +64,36 @@ absl::StatusOr<RopeFrequencies> ComputeRopeFrequencies(const RopeConfig& config,
 
 class RopeTable {
  public:
-  // acc: kF32 or kF64, AccDType of the model's dtype.  Errors: as ComputeRopeFrequencies; max_positions < 1.
+  // acc: kF32 or kF64, AccDType of the model's dtype.  Ignores config.use_long_factors.
+  // Errors: as ComputeRopeFrequencies; max_positions < 1.
   static absl::StatusOr<RopeTable> Build(const RopeConfig& config, int64_t max_positions, DType acc);
 
-  const TensorView& cos() const { return cos_.view(); }  // [max_positions, d/2] acc
-  const TensorView& sin() const { return sin_.view(); }  // [max_positions, d/2] acc
-  int64_t max_positions() const { return cos_.dim(0); }
+  // The row that rotates `position` of a sequence with a prompt of num_prompt_tokens: the position itself unless the
+  // prompt is a long one.  REQUIRES: 0 <= position < max_positions().
+  int32_t RowOf(int32_t position, int64_t num_prompt_tokens) const {
+    const bool other = position < long_above_ && num_prompt_tokens > long_above_;
+    return other ? static_cast<int32_t>(max_positions_) + position : position;
+  }
+
+  // [max_positions + long_above, d/2] acc: every position for prompts that are not long, then [0, long_above) for those
+  // that are.
+  const TensorView& cos() const { return cos_.view(); }
+  const TensorView& sin() const { return sin_.view(); }
+  int64_t num_rows() const { return cos_.dim(0); }
+  int64_t max_positions() const { return max_positions_; }
+  int64_t long_above() const { return long_above_; }  // RopeConfig::LongAbove
   int64_t rotary_dim() const { return 2 * cos_.dim(1); }
 
  private:
+  int64_t max_positions_ = 0;
+  int64_t long_above_ = 0;
   Tensor cos_, sin_;
 };
 
 // Rotates every head of every row in place.
-// Errors (InvalidArgument): shapes or dtypes that do not fit; a position outside the table, with its row.
+// Errors (InvalidArgument): shapes or dtypes that do not fit; a row outside the table, with its token.
 absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim,
-                       absl::Span<const int32_t> positions,  // [T]
-                       const TensorView& x);                 // [T, N*D] (or Nkv*D) model dtype; rows may be strided
+                       absl::Span<const int32_t> table_rows,  // [T] of RowOf
+                       const TensorView& x);                  // [T, N*D] (or Nkv*D) model dtype; rows may be strided
 
 }  // namespace switchyard

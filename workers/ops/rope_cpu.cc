@@ -21,8 +21,8 @@ SY_INLINE void RotateHead(const AccT<Elem>* cos, const AccT<Elem>* sin, int64_t 
 void RopeRows(const RopeArgs& a, int64_t begin, int64_t end) {
   VisitElem(a.dtype, [&]<class Elem>() {
     for (int64_t t = begin; t < end; ++t) {
-      const AccT<Elem>* cos = static_cast<const AccT<Elem>*>(a.cos) + a.positions[t] * a.half;
-      const AccT<Elem>* sin = static_cast<const AccT<Elem>*>(a.sin) + a.positions[t] * a.half;
+      const AccT<Elem>* cos = static_cast<const AccT<Elem>*>(a.cos) + a.table_rows[t] * a.half;
+      const AccT<Elem>* sin = static_cast<const AccT<Elem>*>(a.sin) + a.table_rows[t] * a.half;
       Elem* row = static_cast<Elem*>(a.x) + t * a.x_stride;
       for (int64_t h = 0; h < a.heads; ++h) RotateHead<Elem>(cos, sin, a.half, row + h * a.head_dim);
     }

@@ -80,17 +80,25 @@ double Llama3Frequency(const RopeConfig& c, double inv) {
   return (1 - s) * inv / c.factor + s * inv;
 }
 
+// Rows from first_row on are positions from first_position on.
+struct RowRange {
+  int64_t first_row = 0;
+  int64_t first_position = 0;
+  int64_t count = 0;
+};
+
 template <class Acc>
-void Fill(const RopeFrequencies& f, Tensor* cos, Tensor* sin) {
+void Fill(const RopeFrequencies& f, const RowRange& range, Tensor* cos, Tensor* sin) {
   const int64_t half = static_cast<int64_t>(f.inv_freq.size());
-  for (int64_t p = 0; p < cos->dim(0); ++p) {
+  for (int64_t i = 0; i < range.count; ++i) {
+    const int64_t p = range.first_position + i, row = range.first_row + i;
     for (int64_t j = 0; j < half; ++j) {
       // For fp32 the frequency, the angle and the factor's product are rounded as HF rounds them.
       const Acc angle = static_cast<Acc>(p) * static_cast<Acc>(f.inv_freq[j]);
       const double exact = static_cast<double>(angle);
       const Acc factor = static_cast<Acc>(f.attention_factor);
-      cos->data<Acc>()[p * half + j] = static_cast<Acc>(std::cos(exact)) * factor;
-      sin->data<Acc>()[p * half + j] = static_cast<Acc>(std::sin(exact)) * factor;
+      cos->data<Acc>()[row * half + j] = static_cast<Acc>(std::cos(exact)) * factor;
+      sin->data<Acc>()[row * half + j] = static_cast<Acc>(std::sin(exact)) * factor;
     }
   }
 }
@@ -103,6 +111,11 @@ double BaseFrequency(const RopeConfig& c, int64_t j, DType acc) {
 }
 
 }  // namespace
+
+int64_t RopeConfig::LongAbove(int64_t max_positions) const {
+  const bool both = kind == RopeKind::kLongRope && original_max_positions < static_cast<double>(max_positions);
+  return both ? static_cast<int64_t>(original_max_positions) : 0;
+}
 
 absl::StatusOr<RopeFrequencies> ComputeRopeFrequencies(const RopeConfig& c, DType acc) {
   RETURN_IF_ERROR(Check(c));
@@ -138,15 +151,28 @@ absl::StatusOr<RopeTable> RopeTable::Build(const RopeConfig& config, int64_t max
         absl::StrCat("rope: max_positions must be positive and the table fp32 or fp64, are ", max_positions, " and ",
                      DTypeName(acc)));
   }
-  ASSIGN_OR_RETURN(const RopeFrequencies frequencies, ComputeRopeFrequencies(config, acc));
+  RopeConfig list = config;
+  list.use_long_factors = false;
+  ASSIGN_OR_RETURN(const RopeFrequencies base, ComputeRopeFrequencies(list, acc));
   RopeTable table;
-  table.cos_ = Tensor(acc, {max_positions, config.rotary_dim / 2});
-  table.sin_ = Tensor(acc, {max_positions, config.rotary_dim / 2});
-  if (acc == DType::kF64) {
-    Fill<double>(frequencies, &table.cos_, &table.sin_);
-  } else {
-    Fill<float>(frequencies, &table.cos_, &table.sin_);
-  }
+  table.max_positions_ = max_positions;
+  table.long_above_ = config.LongAbove(max_positions);
+  table.cos_ = Tensor(acc, {max_positions + table.long_above_, config.rotary_dim / 2});
+  table.sin_ = Tensor(acc, {max_positions + table.long_above_, config.rotary_dim / 2});
+  const auto fill = [&](const RopeFrequencies& f, const RowRange& range) {
+    if (acc == DType::kF64) {
+      Fill<double>(f, range, &table.cos_, &table.sin_);
+    } else {
+      Fill<float>(f, range, &table.cos_, &table.sin_);
+    }
+  };
+  const int64_t above = table.long_above_;
+  fill(base, {0, 0, above > 0 ? above : max_positions});
+  if (above == 0) return table;
+  list.use_long_factors = true;
+  ASSIGN_OR_RETURN(const RopeFrequencies stretched, ComputeRopeFrequencies(list, acc));
+  fill(stretched, {above, above, max_positions - above});
+  fill(stretched, {max_positions, 0, above});
   return table;
 }
 

@@ -16,6 +16,8 @@ class Fixture:
     shards: int = 1
     dtype: str = "bfloat16"
     seed: int = 1
+    greedy_lengths: tuple = ()   # further prompts, beside those that every fixture has
+    logits_lengths: tuple = ()
 
 
 COMMON = dict(vocab_size=256, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -69,11 +71,13 @@ FIXTURES = [
     Fixture("olmoe-clip", "olmoe",
             dict(intermediate_size=24, num_experts=8, num_experts_per_tok=4, num_key_value_heads=4, clip_qkv=1.5,
                  norm_topk_prob=False, rms_norm_eps=1e-5, rope_theta=1e4)),
-    # GQA, longrope, renormalised, v5 spelling.
+    # GQA, longrope, renormalised, v5 spelling.  Short factors below position 64: greedy runs that stay there, that cross
+    # it, that begin at it, and prompts beyond it.
     Fixture("olmoe-longrope", "olmoe",
             dict(intermediate_size=24, num_experts=9, num_experts_per_tok=2, norm_topk_prob=True, rms_norm_eps=1e-5,
                  rope_theta=1e4,
-                 rope=dict(rope_type="longrope", factor=2.0, original_max_position_embeddings=640,
+                 rope=dict(rope_type="longrope", factor=2.0, original_max_position_embeddings=64,
                            short_factor=[1.0, 1.1, 1.3, 1.6, 2.0, 2.5], long_factor=[2.0, 2.5, 3.0, 4.0, 5.0, 6.0])),
-            config_style="v5", experts="fused", dtype="float32"),
+            config_style="v5", experts="fused", dtype="float32", greedy_lengths=(2, 63, 64, 65, 66, 100),
+            logits_lengths=(64, 65)),
 ]

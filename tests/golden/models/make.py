@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Makes the tiny checkpoints of fixtures.py and their goldens with HuggingFace transformers on CPU.
 
-    python3 make.py [NAME ...]        (needs torch, transformers, safetensors; about a minute a fixture)
+    python3 make.py [NAME ...]             (needs torch, transformers, safetensors; about a minute a fixture)
+    python3 make.py --bf16 [NAME ...]      keeps checkpoints and other goldens, makes what is about bf16 again
 
 Each directory is a checkpoint as it is found in the wild plus goldens.safetensors:
   logits.{i}.tokens [S] and logits.{i}.values [S, V]   full logits, fp32, of a few prompts
+  logits.{i}.bf16 [S]                                  how far transformers' own bf16 is from them at each position:
+                                                       largest difference / largest of all values
+  steady.tokens [S] and steady.values [S, V]           the same of a prompt of STEADY_LENGTH that bf16 has to match
   greedy.{i}.prompt [S] and greedy.{i}.tokens [64]     greedy continuations
 Weights are wide (logits spread by about ten) and lie on a coarse grid, so that they compress.  Prompts are chosen from
 random candidates so that a comparison can be exact: the best two logits of every greedy step differ by MIN_GAP, at least
 MIN_DISTINCT tokens are different, and no router decision is closer than MIN_MARGIN (MIN_MARGIN_LOGITS for the prompts
-that bf16 has to match, too).
+that bf16 has to match, too: a closer one may fall the other way there, and then another expert answers).
 """
 import copy
 import json
@@ -18,14 +22,15 @@ import re
 import sys
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from fixtures import COMMON, FIXTURES
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GREEDY_LENGTHS = [1, 6, 7, 8, 15, 16, 17, 33, 48, 511, 513]
 GREEDY_TOKENS = 64
+STEADY_LENGTH = 40
 LOGITS_LENGTHS = [5, 9, 12, 40]
 BF16_LENGTHS = 12          # prompts up to this length must have wide router margins
 MIN_GAP, MIN_DISTINCT, MIN_MARGIN, MIN_MARGIN_LOGITS, MAX_BF16_ERROR = 2e-3, 16, 1e-4, 0.1, 1e-2
@@ -162,6 +167,10 @@ class RouterMargins:
         margin = (best[:, self.top_k - 1] - best[:, self.top_k]).reshape(self.batch, -1).min(dim=1).values
         self.smallest = torch.minimum(self.smallest, margin)
 
+    def remove(self):
+        for handle in self.handles:
+            handle.remove()
+
 
 @torch.no_grad()
 def greedy(model, margins, prompts):
@@ -179,16 +188,56 @@ def greedy(model, margins, prompts):
     return tokens, good
 
 
-@torch.no_grad()
-def make_goldens(model, seed):
-    generator = torch.Generator().manual_seed(seed + 1000)
-    vocab = model.config.vocab_size
+def in_bf16(model):
     half = copy.deepcopy(model).bfloat16()
     half.model.rotary_emb = copy.deepcopy(model.model.rotary_emb)  # its frequencies stay fp32
+    return half
+
+
+@torch.no_grad()
+def bf16_distances(half, tokens, values):
+    """[S]: of each position the largest difference, relative to the largest of all values."""
+    return (half(tokens[None].long()).logits[0].float() - values).abs().amax(dim=1) / values.abs().max()
+
+
+@torch.no_grad()
+def steady_prompt(model, margins, generator):
+    """Token by token, the first of random candidates at which no router is undecided.  Nothing else is chosen."""
+    prompt = torch.zeros(0, dtype=torch.long)
+    while len(prompt) < STEADY_LENGTH:
+        candidates = torch.randint(0, model.config.vocab_size, (64, 1), generator=generator)
+        rows = torch.cat([prompt.expand(len(candidates), -1), candidates], dim=1)
+        margins.reset(len(rows))
+        model(rows)
+        good = (margins.smallest >= MIN_MARGIN_LOGITS).nonzero()
+        prompt = rows[int(good[0])] if len(good) else prompt[:-1]
+    return prompt
+
+
+@torch.no_grad()
+def add_bf16_goldens(model, goldens):
+    half, margins = in_bf16(model), RouterMargins(model)
+    prompt = steady_prompt(model, margins, torch.Generator().manual_seed(2000))
+    margins.remove()
+    goldens["steady.tokens"] = prompt.to(torch.int32)
+    goldens["steady.values"] = model(prompt[None]).logits[0].clone()
+    names = [k[:-len(".tokens")] for k in goldens if k.endswith(".tokens") and not k.startswith("greedy")]
+    for name in sorted(names):
+        distances = bf16_distances(half, goldens[f"{name}.tokens"], goldens[f"{name}.values"])
+        goldens[f"{name}.bf16"] = distances
+        print(f"  bf16, {name} of {len(distances)}: largest {distances.max():.1e}, median {distances.median():.1e}, "
+              f"{int((distances > 2e-2).sum())} above 2e-2", flush=True)
+
+
+@torch.no_grad()
+def make_goldens(fixture, model, seed):
+    generator = torch.Generator().manual_seed(seed + 1000)
+    vocab = model.config.vocab_size
+    half = in_bf16(model)
     margins = RouterMargins(model)
     goldens = {}
     found = 0
-    for length in GREEDY_LENGTHS:
+    for length in [*GREEDY_LENGTHS, *fixture.greedy_lengths]:
         tries = 6 if length > 100 else 24
         for _ in range(10):
             prompts = torch.randint(0, vocab, (tries, length), generator=generator)
@@ -203,7 +252,7 @@ def make_goldens(model, seed):
             print(f"  no greedy prompt of length {length}", flush=True)
     if found < 8:
         return None
-    for i, length in enumerate(LOGITS_LENGTHS):
+    for i, length in enumerate([*LOGITS_LENGTHS, *fixture.logits_lengths]):
         for _ in range(60):
             prompts = torch.randint(0, vocab, (256, length), generator=generator)
             margins.reset(len(prompts))
@@ -223,35 +272,61 @@ def make_goldens(model, seed):
             return None
         goldens[f"logits.{i}.tokens"] = prompts[best].to(torch.int32).clone()
         goldens[f"logits.{i}.values"] = logits[best].clone()
+    margins.remove()
     return goldens
 
 
 @torch.no_grad()
 def report(path, goldens):
-    """The directory as transformers itself loads it must give the goldens; also what bf16 costs there."""
+    """The directory as transformers itself loads it must give the goldens; also what bf16 costs there,
+    and its own generate must give the greedy tokens."""
     for dtype in (torch.float32, torch.bfloat16):
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
         worst = {}
-        for i, length in enumerate(LOGITS_LENGTHS):
-            values = goldens[f"logits.{i}.values"]
-            again = model(goldens[f"logits.{i}.tokens"][None].long()).logits[0].float()
-            worst[length] = float((again - values).abs().max() / values.abs().max())
+        for name in [k[:-len(".values")] for k in goldens if k.endswith(".values")]:
+            values = goldens[f"{name}.values"]
+            again = model(goldens[f"{name}.tokens"][None].long()).logits[0].float()
+            worst[name] = float((again - values).abs().max() / values.abs().max())
         print("  reloaded as", dtype, {k: f"{v:.1e}" for k, v in worst.items()}, flush=True)
-        if dtype == torch.float32 and max(worst.values()) > 1e-5:
+        if dtype == torch.bfloat16:
+            continue
+        if max(worst.values()) > 1e-5:
             sys.exit(f"{path}: transformers reads the directory differently")
+        model.generation_config = GenerationConfig()
+        for name in [k[:-len(".prompt")] for k in goldens if k.endswith(".prompt")]:
+            prompt = goldens[f"{name}.prompt"][None].long()
+            whole = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=GREEDY_TOKENS,
+                                   do_sample=False)
+            if whole[0, prompt.shape[1]:].tolist() != goldens[f"{name}.tokens"].tolist():
+                sys.exit(f"{path}: generate gives other tokens for {name}, a prompt of {prompt.shape[1]}")
+
+
+def save_goldens(path, goldens):
+    save_file({k: v.contiguous() for k, v in goldens.items()}, os.path.join(path, "goldens.safetensors"))
+
+
+def remake_bf16(path):
+    goldens = load_file(os.path.join(path, "goldens.safetensors"))
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    add_bf16_goldens(model, goldens)
+    save_goldens(path, goldens)
+    report(path, goldens)
 
 
 def main():
     torch.set_num_threads(1)
-    wanted = sys.argv[1:]
+    wanted = [a for a in sys.argv[1:] if not a.startswith("--")]
     for fixture in FIXTURES:
         if wanted and fixture.name not in wanted:
             continue
         print(fixture.name, flush=True)
+        if "--bf16" in sys.argv:
+            remake_bf16(os.path.join(HERE, fixture.name))
+            continue
         for seed in range(fixture.seed, fixture.seed + 20):
             model = AutoModelForCausalLM.from_config(make_config(fixture)).float().eval()
             fill(model, seed)
-            goldens = make_goldens(model, seed)
+            goldens = make_goldens(fixture, model, seed)
             if goldens is not None:
                 break
             print(f"  seed {seed} has too few prompts", flush=True)
@@ -263,7 +338,8 @@ def main():
         config.architectures = [type(model).__name__]
         write_config(fixture, config, path)
         write_weights(fixture, model, path)
-        save_file({k: v.contiguous() for k, v in goldens.items()}, os.path.join(path, "goldens.safetensors"))
+        add_bf16_goldens(model, goldens)
+        save_goldens(path, goldens)
         print(f"  seed {seed}:", sum(k.endswith(".prompt") for k in goldens), "greedy prompts,",
               sum(os.path.getsize(os.path.join(path, f)) for f in os.listdir(path)) // 1024, "KB", flush=True)
         report(path, goldens)

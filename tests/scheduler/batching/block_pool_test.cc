@@ -67,12 +67,13 @@ TEST(BlockPoolTest, SharedBlocksAreFreeWhenTheLastHolderIsGone) {
   pool.CheckInvariants();
 }
 
-TEST(BlockPoolTest, RootsSeparateTenantsWeightsAndAdapters) {
+TEST(BlockPoolTest, RootsSeparateTenantsWeightsAdaptersAndRopes) {
   BlockPool pool(16, 2);
   const std::vector<int32_t> tokens = Range(0, 4);
   Holder base(&pool, tokens, 2);
   for (const PrefixRoot& root : {PrefixRoot{.salt = "a"}, PrefixRoot{.salt = "", .weights_version = 1},
-                                 PrefixRoot{.salt = "", .weights_version = 0, .adapter = 1}}) {
+                                 PrefixRoot{.salt = "", .weights_version = 0, .adapter = 1},
+                                 PrefixRoot{.salt = "", .weights_version = 0, .adapter = 0, .long_rope = true}}) {
     PrefixChain chain(root, 2);
     chain.Extend(tokens);
     EXPECT_TRUE(pool.Lookup(chain, tokens, 10).blocks.empty());

@@ -114,7 +114,8 @@ void ScenarioInterpreter::StartGroup(const Args& args) {
   scheduler_->StartGroup({.epoch = ++epoch_,
                           .num_ranks = static_cast<int32_t>(Get(args, "ranks", 1)),
                           .num_blocks = static_cast<int32_t>(Get(args, "blocks", 16)),
-                          .weights_version = static_cast<uint64_t>(Get(args, "weights", 0))},
+                          .weights_version = static_cast<uint64_t>(Get(args, "weights", 0)),
+                          .long_rope_above = static_cast<int32_t>(Get(args, "long_rope_above", 0))},
                          now_, &events_);
   plans_.clear();
 }

@@ -52,12 +52,17 @@ std::vector<std::string> FixtureNames() {
 }
 
 Fixture LoadFixture(const std::string& name) {
-  Fixture fixture{name, absl::StrCat(kRoot, "/", name), {}, {}};
+  Fixture fixture{name, absl::StrCat(kRoot, "/", name), {}, {}, {}};
   const GoldenFile file(fixture.dir);
-  for (LogitsGolden golden; file.Read(absl::StrCat("logits.", fixture.logits.size(), ".tokens"), &golden.tokens);) {
-    SY_CHECK(file.Read(absl::StrCat("logits.", fixture.logits.size(), ".values"), &golden.values));
+  const auto read_logits = [&](const std::string& prefix, LogitsGolden* golden) {
+    if (!file.Read(prefix + ".tokens", &golden->tokens)) return false;
+    SY_CHECK(file.Read(prefix + ".values", &golden->values) && file.Read(prefix + ".bf16", &golden->bf16));
+    return true;
+  };
+  for (LogitsGolden golden; read_logits(absl::StrCat("logits.", fixture.logits.size()), &golden);) {
     fixture.logits.push_back(golden);
   }
+  SY_CHECK(read_logits("steady", &fixture.steady));
   for (GreedyGolden golden; file.Read(absl::StrCat("greedy.", fixture.greedy.size(), ".prompt"), &golden.prompt);) {
     SY_CHECK(file.Read(absl::StrCat("greedy.", fixture.greedy.size(), ".tokens"), &golden.tokens));
     fixture.greedy.push_back(golden);

@@ -10,6 +10,8 @@ namespace switchyard {
 struct LogitsGolden {
   std::vector<int32_t> tokens;  // [S]
   std::vector<float> values;    // [S, V], fp32
+  // [S] how far transformers' own bf16 is from them: of each position the largest difference / largest of all values.
+  std::vector<float> bf16;
 };
 
 struct GreedyGolden {
@@ -21,6 +23,7 @@ struct Fixture {
   std::string name;
   std::string dir;
   std::vector<LogitsGolden> logits;
+  LogitsGolden steady;  // 40 tokens, drawn so that no router is undecided
   std::vector<GreedyGolden> greedy;
 };
 

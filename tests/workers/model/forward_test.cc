@@ -85,6 +85,9 @@ void NoRope(ModelConfig* c) {
   c->rope = {.kind = RopeKind::kLinear, .theta = 1e4, .rotary_dim = c->head_dim, .factor = 1e9};
 }
 void DefaultRope(ModelConfig* c) { c->rope.kind = RopeKind::kDefault; }
+void ShortFactorsOnly(ModelConfig* c) { c->rope.long_factor = c->rope.short_factor; }
+void LongFactorsOnly(ModelConfig* c) { c->rope.short_factor = c->rope.long_factor; }
+void OriginalOneMore(ModelConfig* c) { c->rope.original_max_positions += 1; }
 void FlipRenormalize(ModelConfig* c) { c->renormalize = !c->renormalize; }
 void NoQkNorm(ModelConfig* c) { c->qk_norm = QkNorm::kNone; }
 void NoWindow(ModelConfig* c) {
@@ -107,6 +110,9 @@ constexpr Ablation kAblations[] = {
     {"yarn", "qwen3-yarn", DefaultRope},
     {"llama3", "qwen3-llama3", DefaultRope},
     {"longrope", "olmoe-longrope", DefaultRope},
+    {"longrope_long_factors", "olmoe-longrope", ShortFactorsOnly},
+    {"longrope_short_factors", "olmoe-longrope", LongFactorsOnly},
+    {"longrope_switch_off_by_one", "olmoe-longrope", OriginalOneMore},
     {"q_norm_qwen3", "qwen3-qknorm", NoQkNorm},
     {"q_norm_olmoe", "olmoe-clip", NoQkNorm},
     {"window_mixtral", "mixtral-window", NoWindow},

@@ -205,11 +205,13 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
     std::vector<int32_t> blocks((num_rows + options_.block_size - 1) / options_.block_size);
     std::iota(blocks.rbegin(), blocks.rend(), 0);
     Batch batch;
-    batch.positions.resize(num_rows);
-    std::iota(batch.positions.begin(), batch.positions.end(), 0);
+    Model& model = *ranks_[r]->model;
     if (r == 0) {
       batch.tokens = tokens;
-      batch.logit_rows = batch.positions;
+      for (int32_t p = 0; p < num_rows; ++p) {
+        batch.rope_rows.push_back(model.rope().RowOf(p, num_rows));
+        batch.logit_rows.push_back(p);
+      }
       batch.sequences.push_back({.row_begin = 0, .num_query = num_rows, .start_pos = 0, .block_table = blocks});
     }
     absl::StatusOr<KvCache> cache =
@@ -231,7 +233,6 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
                                 .schedule = &schedule,
                                 .deadline = absl::Now() + kStepDeadline},
                         .logits = LogitsSink(sink)};
-    Model& model = *ranks_[r]->model;
     SY_CHECK_OK(model.Forward(ranks_[r]->stream, in, model.all_layers(), &*cache, nullptr).status());
   });
   return out;

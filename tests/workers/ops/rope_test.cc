@@ -41,11 +41,11 @@ TEST_P(RopeTest, RowsIgnoreCompany) {
   });
 }
 
-TEST_P(RopeTest, PositionOutsideTheTableIsNamed) {
+TEST_P(RopeTest, ARowOutsideTheTableIsNamed) {
   const RopeTable table = RopeTable::Build({.rotary_dim = 8}, 16, acc()).value();
   const Tensor x = RandomMatrix(dtype(), 2, 8, 5);
   const absl::Status status = ApplyRope(stream(), table, 8, {3, 16}, x);
-  EXPECT_EQ(status.message(), "rope: position 16 of row 1 is outside [0, 16)");
+  EXPECT_EQ(status.message(), "rope: table row 16 of row 1 is outside [0, 16)");
 }
 
 SY_INSTANTIATE_OP_TEST(RopeTest, kAllDTypes);
@@ -85,6 +85,38 @@ TEST(RopeConfigTest, BadConfigsAreRefused) {
   longrope.short_factor = {1, 1, 1};
   EXPECT_EQ(RopeTable::Build(longrope, 8, DType::kF32).status().message(),
             "rope: short_factor has 3 entries, rotary_dim / 2 is 4");
+}
+
+// Row by row against tables of one list alone.
+TEST(RopeConfigTest, LongropeChoosesByPromptAndPosition) {
+  RopeConfig config = {.kind = RopeKind::kLongRope, .rotary_dim = 8, .factor = 4, .original_max_positions = 64};
+  config.short_factor = {1, 1.1, 1.3, 2};
+  config.long_factor = {2, 3, 5, 7};
+  const auto angles = [&](bool long_factors) {
+    RopeConfig one = config;
+    (long_factors ? one.short_factor : one.long_factor) = long_factors ? config.long_factor : config.short_factor;
+    return RopeTable::Build(one, 100, DType::kF32).value();
+  };
+  const RopeTable table = RopeTable::Build(config, 100, DType::kF32).value();
+  const RopeTable all_short = angles(false), all_long = angles(true);
+  EXPECT_EQ(table.long_above(), 64);
+  EXPECT_EQ(table.max_positions(), 100);
+  for (const int64_t prompt : {1, 63, 64, 65, 100}) {
+    for (int32_t position = 0; position < 100; ++position) {
+      const RopeTable& expected = prompt > 64 || position >= 64 ? all_long : all_short;
+      const int64_t row = table.RowOf(position, prompt);
+      ASSERT_LT(row, table.num_rows());
+      EXPECT_EQ(RowOf(table.cos(), row), RowOf(expected.cos(), position)) << prompt << " " << position;
+      EXPECT_EQ(RowOf(table.sin(), row), RowOf(expected.sin(), position)) << prompt << " " << position;
+    }
+  }
+  EXPECT_NE(RowOf(all_short.cos(), 50), RowOf(all_long.cos(), 50));
+  // A context that the training covers needs no second kind.
+  const RopeTable covered = RopeTable::Build(config, 64, DType::kF32).value();
+  EXPECT_EQ(covered.long_above(), 0);
+  EXPECT_EQ(covered.num_rows(), 64);
+  EXPECT_EQ(covered.RowOf(63, 64), 63);
+  EXPECT_EQ((RopeConfig{.kind = RopeKind::kYarn, .original_max_positions = 64}.LongAbove(100)), 0);
 }
 
 TEST(RopeConfigTest, AttentionFactorMultipliesCosAndSin) {
