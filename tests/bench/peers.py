@@ -147,7 +147,8 @@ def main():
         if figures[key] is not None and figures[key] < target:
             print(f"missed: {key} {figures[key]:.3f} < {target}")
     if any(value > 1 for key, value in figures.items() if key.endswith("_bound")):
-        print("a share above 1: something else used the machine while bandwidth or oneDNN was probed; measure again")
+        print("a share above 1: our kernels were faster than the probe of bandwidth or than oneDNN at that shape, or "
+              "something else used the machine while those were measured")
     report.finish("peers", figures, {
         "rates": rates, "peers": versions, "rounds": {"prefill": prefill_rounds, "decode": decode_rounds},
         "experts_touched": {key: round(item["touched"], 1) for key, item in work.items()},
