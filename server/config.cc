@@ -73,6 +73,7 @@ absl::Status ServerConfig::Finish() {
   }
   problems.Range("port", port, 0, 65535);
   problems.Range("metrics_port", metrics_port, -1, 65535);
+  problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   problems.Check(port == 0 || port != metrics_port, absl::StrCat("--port and --metrics_port are both ", port));
   problems.Check(IsLoopback(host) || insecure,
                  absl::StrCat("--host=", host, ": plaintext on another address than loopback wants --insecure"));

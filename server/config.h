@@ -21,6 +21,7 @@ struct ServerConfig {
   int port = 50051;         // 0 = any free one
   std::string metrics_host = "127.0.0.1";  // not `host`: the page is not for everybody
   int metrics_port = 9464;                 // 0 = any free one, -1 = none
+  int worker_metrics_port = 0;  // of the first local worker, the n-th has n more; 0 = any free ones, -1 = none
   bool insecure = false;                   // plaintext on another address than loopback
 
   int local_workers = 1;      // started by this server on this machine

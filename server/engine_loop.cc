@@ -211,6 +211,12 @@ void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, cons
   shape.num_ranks = world;
   shape.num_blocks = num_kv_blocks;
   scheduler_->StartGroup(shape, now, &events);
+  const BatchingPolicy& policy = scheduler_->policy();
+  metrics_->SetMaxModelLen(policy.max_model_len);
+  metrics_->SetCacheConfig({.block_size = policy.block_size,
+                            .num_blocks = int64_t{world} * num_kv_blocks,
+                            .dtype = first.dtype,
+                            .prefix_reuse = policy.prefix_reuse});
   PublishModel(world, first);
   UpdateSnapshot();
   hooks_.on_ready(!draining_);
@@ -287,6 +293,7 @@ void EngineLoop::UpdateSnapshot() {
     worker.rank = member.rank;
     worker.pid = member.info.pid;
     worker.host = member.info.host;
+    worker.metrics_address = member.info.metrics_address;
     worker.state = member.suspect ? "suspect" : member.ready ? "ready" : member.load_total > 0 ? "loading" : "starting";
     if (member.rank >= 0 && member.rank < static_cast<int>(snapshot.scheduler.ranks.size())) {
       worker.stats = snapshot.scheduler.ranks[member.rank];

@@ -40,6 +40,7 @@ struct LoadSnapshot {
     int64_t pid = 0;
     std::string host;
     std::string state;
+    std::string metrics_address;  // HOST:PORT; empty: none
     RankStats stats;
   };
   bool ready = false;
@@ -105,6 +106,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
     std::vector<OutputChunk> chunks;  // [n] being filled by the current publish
     std::vector<bool> ended;
     int unfinished = 0;
+    int32_t most_tokens = 0;  // of the longest choice that has ended
     bool saw_first_token = false;
     absl::Status error;  // of a choice that ended badly: ends the call
   };

@@ -26,6 +26,15 @@ bool IsClean(FinishReason reason) {
   return reason == FinishReason::kStop || reason == FinishReason::kLength || reason == FinishReason::kAbort;
 }
 
+// Of a sequence that ended.  Phases that it did not reach are left out: zeros would hide what the others took.
+void ObserveTimings(const SequenceTimings& timings, ServerMetrics* metrics) {
+  metrics->request_queue_time->Observe(absl::ToDoubleSeconds(timings.Queue()));
+  if (timings.first_token == absl::InfinitePast()) return;
+  metrics->request_prefill_time->Observe(absl::ToDoubleSeconds(timings.Prefill()));
+  metrics->request_decode_time->Observe(absl::ToDoubleSeconds(timings.Decode()));
+  metrics->request_inference_time->Observe(absl::ToDoubleSeconds(timings.Prefill() + timings.Decode()));
+}
+
 }  // namespace
 
 void EngineLoop::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request,
@@ -198,13 +207,13 @@ void EngineLoop::PublishToken(LiveRequest* live, int choice, TokenEvent token, a
 void EngineLoop::PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished) {
   live->ended[choice] = true;
   --live->unfinished;
-  metrics_->request_success(finished.reason).Increment();
+  // As vLLM counts: a client that goes away aborts; what the server ends for a fault of either side is no success.
+  if (IsClean(finished.reason) && (live->error.ok() || absl::IsCancelled(live->error)))
+    metrics_->request_success(finished.reason).Increment();
   metrics_->request_generation_tokens->Observe(finished.usage.completion_tokens);
-  metrics_->request_queue_time->Observe(absl::ToDoubleSeconds(finished.timings.Queue()));
-  metrics_->request_prefill_time->Observe(absl::ToDoubleSeconds(finished.timings.Prefill()));
-  metrics_->request_decode_time->Observe(absl::ToDoubleSeconds(finished.timings.Decode()));
-  metrics_->request_inference_time->Observe(
-      absl::ToDoubleSeconds(finished.timings.Prefill() + finished.timings.Decode()));
+  live->most_tokens = std::max(live->most_tokens, finished.usage.completion_tokens);
+  if (live->unfinished == 0) metrics_->request_max_num_generation_tokens->Observe(live->most_tokens);
+  ObserveTimings(finished.timings, metrics_);
   if (!IsClean(finished.reason)) {
     if (live->error.ok()) live->error = ErrorOf(*live, finished.reason);
     return;

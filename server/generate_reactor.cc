@@ -13,6 +13,7 @@ GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* c
     : desk_(desk),
       context_(context),
       request_(*request),
+      arrival_(MonotonicNow()),
       handle_(desk->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {
   desk_->open_calls.Add(this);
@@ -41,8 +42,9 @@ void GenerateReactor::Prepare() {
     if (absl::Status status = ParseRaw(request_, &message); !status.ok()) return status;
     absl::StatusOr<ConvertArgs> args = desk_->Args(*context_, &model);
     if (!args.ok()) return args.status();
+    args->now = arrival_;  // what a call waited for the front pool is part of its time to the first token
     args->cancelled = [this] { return cancelled_.load(); };
-    const absl::Time start = args->now;
+    const absl::Time start = MonotonicNow();
     auto converted = ConvertGenerate(message, *args);
     desk_->metrics->tokenize_seconds->Increment(absl::ToDoubleSeconds(MonotonicNow() - start));
     return converted;

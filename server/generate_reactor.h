@@ -39,6 +39,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   FrontDesk* const desk_;
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer request_;
+  const absl::Time arrival_;
   const uint64_t handle_;
   const std::shared_ptr<TokenStream> stream_;  // shared with the engine's live request
   std::atomic<bool> cancelled_{false};

@@ -125,6 +125,7 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
     to->set_rank(worker.rank);
     to->set_pid(worker.pid);
     to->set_host(worker.host);
+    to->set_metrics_address(worker.metrics_address);
     to->set_state(worker.state);
     to->set_kv_blocks_used(worker.stats.blocks_used);
     to->set_kv_blocks_cached(worker.stats.blocks_cached);

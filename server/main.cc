@@ -29,6 +29,9 @@ ABSL_FLAG(int, port, 50051, "gRPC port; 0 = any free one");
 ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
           "address of the metrics page; another than loopback wants --insecure");
 ABSL_FLAG(int, metrics_port, 9464, "port of http://METRICS_HOST:PORT/metrics; 0 = any free one, -1 = none");
+ABSL_FLAG(int, worker_metrics_port, 0,
+          "port of the first local worker's metrics, the others take the next ones; 0 = any free ones (switchyard "
+          "status tells them), -1 = none");
 ABSL_FLAG(bool, insecure, false, "allow plaintext gRPC on another address than loopback");
 ABSL_FLAG(int, local_workers, 1, "worker processes that this server starts on this machine");
 ABSL_FLAG(int, workers, 0, "workers that make the serving group, those from elsewhere included; 0 = local_workers");
@@ -75,6 +78,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.port = absl::GetFlag(FLAGS_port);
   config.metrics_host = absl::GetFlag(FLAGS_metrics_host);
   config.metrics_port = absl::GetFlag(FLAGS_metrics_port);
+  config.worker_metrics_port = absl::GetFlag(FLAGS_worker_metrics_port);
   config.insecure = absl::GetFlag(FLAGS_insecure);
   config.local_workers = absl::GetFlag(FLAGS_local_workers);
   config.workers = absl::GetFlag(FLAGS_workers);

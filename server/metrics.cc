@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 
 namespace switchyard {
 namespace {
@@ -14,7 +15,7 @@ const Buckets kTtft = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                        1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 const Buckets kInterToken = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 const Buckets kLatency = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-const Buckets kTokens = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000};
+const Buckets kTokens = {};  // 1, 2, 5, 10 … up to the model's context: made when that is known
 const Buckets kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 const Buckets kStep = {.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
 const Buckets kChoices = {1, 2, 5, 10, 20};
@@ -49,17 +50,19 @@ const Row kTable[] = {
     Histogram("switchyard_e2e_request_latency_seconds", "From a request's arrival to the end of its last choice.",
               &M::e2e_request_latency, &kLatency),
     Histogram("switchyard_request_queue_time_seconds",
-              "From arrival to the last time a sequence was scheduled before its first token.", &M::request_queue_time,
-              &kLatency),
-    Histogram("switchyard_request_prefill_time_seconds", "From scheduling to the first token.",
+              "From queueing to the last time a sequence was scheduled before its first token.",
+              &M::request_queue_time, &kLatency),
+    Histogram("switchyard_request_prefill_time_seconds", "From that scheduling to the first token.",
               &M::request_prefill_time, &kLatency),
     Histogram("switchyard_request_decode_time_seconds", "From the first token to the last.", &M::request_decode_time,
               &kLatency),
-    Histogram("switchyard_request_inference_time_seconds", "From scheduling to the last token.",
+    Histogram("switchyard_request_inference_time_seconds", "From that scheduling to the last token.",
               &M::request_inference_time, &kLatency),
     Histogram("switchyard_request_prompt_tokens", "Prompt tokens of a request.", &M::request_prompt_tokens, &kTokens),
     Histogram("switchyard_request_generation_tokens", "Output tokens of a choice.", &M::request_generation_tokens,
               &kTokens),
+    Histogram("switchyard_request_max_num_generation_tokens", "Output tokens of a request's longest choice.",
+              &M::request_max_num_generation_tokens, &kTokens),
     Histogram("switchyard_request_params_n", "Choices asked for by a request.", &M::request_params_n, &kChoices),
     Histogram("switchyard_request_params_max_tokens", "max_tokens of a request.", &M::request_params_max_tokens,
               &kTokens),
@@ -70,7 +73,7 @@ const Row kTable[] = {
     Gauge("switchyard_num_requests_running", "Sequences that are running.", &M::requests_running),
     Gauge("switchyard_num_requests_waiting", "Sequences in the queue.", &M::requests_waiting),
     Gauge("switchyard_num_waiting_tokens", "Tokens of the sequences in the queue.", &M::waiting_tokens),
-    Gauge("switchyard_kv_cache_usage_ratio", "Used blocks of the KV cache, 0 to 1.", &M::kv_cache_usage),
+    Gauge("switchyard_kv_cache_usage_perc", "Used part of the KV cache's blocks, 0 to 1.", &M::kv_cache_usage),
     Counter("switchyard_num_preemptions_total", "Sequences sent back to the queue because blocks ran out.",
             &M::preemptions),
     Counter("switchyard_prefix_cache_queries_total", "Tokens looked up in the prefix cache.", &M::prefix_queries),
@@ -96,38 +99,86 @@ const Row kTable[] = {
     Gauge("switchyard_open_streams", "Open Generate calls.", &M::open_streams),
 };
 
+// vLLM's series for tokens: 1, 2, 5, 10 … while not above `most`.
+Buckets OneTwoFive(int32_t most) {
+  Buckets buckets;
+  for (double decade = 1;; decade *= 10) {
+    for (double digit : {1, 2, 5}) {
+      if (digit * decade > most) return buckets;
+      buckets.push_back(digit * decade);
+    }
+  }
+}
+
+constexpr FinishReason kGoodEnds[] = {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort};
+
+prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& more) {
+  labels.insert(more.begin(), more.end());
+  return labels;
+}
+
 }  // namespace
 
-ServerMetrics::ServerMetrics(const std::string& model_name) : registry_(std::make_shared<prometheus::Registry>()) {
-  const prometheus::Labels labels = {{"model_name", model_name}};
+ServerMetrics::ServerMetrics(const std::string& model_name)
+    : registry_(std::make_shared<prometheus::Registry>()), labels_({{"model_name", model_name}, {"engine", "0"}}) {
   for (const Row& row : kTable) {
     if (row.counter)
-      this->*row.counter = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add(labels);
+      this->*row.counter = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add(labels_);
     if (row.gauge)
-      this->*row.gauge = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add(labels);
-    if (row.histogram) {
+      this->*row.gauge = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add(labels_);
+    if (row.histogram && row.buckets != &kTokens) {
       this->*row.histogram =
-          &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add(labels, *row.buckets);
+          &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add(labels_, *row.buckets);
     }
   }
   auto& success = prometheus::BuildCounter()
                       .Name("switchyard_request_success_total")
-                      .Help("Sequences that ended, by reason.")
+                      .Help("Sequences that ended without an error, by reason; abort: by Abort or the client's end.")
                       .Register(*registry_);
-  for (int reason = 0; reason < kNumFinishReasons; ++reason) {
-    prometheus::Labels with_reason = labels;
-    with_reason["finished_reason"] = std::string(FinishReasonName(static_cast<FinishReason>(reason)));
-    success_.push_back(&success.Add(with_reason));
+  success_.resize(kNumFinishReasons);
+  for (FinishReason reason : kGoodEnds) {
+    success_[static_cast<int>(reason)] =
+        &success.Add(With(labels_, {{"finished_reason", std::string(FinishReasonName(reason))}}));
   }
   errors_ = &prometheus::BuildCounter()
                  .Name("switchyard_request_errors_total")
                  .Help("Calls that ended with an error, by gRPC code.")
                  .Register(*registry_);
+  cache_configs_ = &prometheus::BuildGauge()
+                        .Name("switchyard_cache_config_info")
+                        .Help("The KV cache of the group; blocks are those of all workers, whatever their device.")
+                        .Register(*registry_);
 }
 
-prometheus::Counter& ServerMetrics::request_success(FinishReason reason) { return *success_[static_cast<int>(reason)]; }
+void ServerMetrics::SetMaxModelLen(int32_t max_model_len) {
+  if (request_prompt_tokens != nullptr) return;
+  const Buckets buckets = OneTwoFive(max_model_len);
+  for (const Row& row : kTable) {
+    if (row.buckets != &kTokens) continue;
+    this->*row.histogram =
+        &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add(labels_, buckets);
+  }
+}
 
-prometheus::Counter& ServerMetrics::request_error(const std::string& code) { return errors_->Add({{"code", code}}); }
+void ServerMetrics::SetCacheConfig(const CacheConfig& cache) {
+  if (cache_config_ != nullptr) cache_configs_->Remove(cache_config_);
+  const prometheus::Labels what = {{"block_size", absl::StrCat(cache.block_size)},
+                                   {"num_gpu_blocks", absl::StrCat(cache.num_blocks)},
+                                   {"cache_dtype", cache.dtype},
+                                   {"enable_prefix_caching", cache.prefix_reuse ? "True" : "False"}};
+  cache_config_ = &cache_configs_->Add(With(labels_, what));
+  cache_config_->Set(1);
+}
+
+prometheus::Counter& ServerMetrics::request_success(FinishReason reason) {
+  prometheus::Counter* counter = success_[static_cast<int>(reason)];
+  SY_CHECK(counter != nullptr);
+  return *counter;
+}
+
+prometheus::Counter& ServerMetrics::request_error(const std::string& code) {
+  return errors_->Add(With(labels_, {{"code", code}}));
+}
 
 int ServerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken

@@ -1,9 +1,10 @@
 // Every metric of the server, in one table (metrics.cc): name, type, help, labels, buckets.
 //
-// Names follow vLLM's suffixes with our prefix, so that dashboards carry over; labels come from closed sets only.
-// Thread-safe. Durations are seconds of one monotonic clock.
+// Names, labels and buckets are vLLM's behind our prefix, so that dashboards carry over (README.md says where they
+// differ); labels come from closed sets only.  Thread-safe.  Durations are seconds of one monotonic clock.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,19 @@ class ServerMetrics {
   int Expose(const std::string& host, int port);
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
 
+  // Registers the histograms of tokens, whose buckets end at the model's context; later calls do nothing.
+  void SetMaxModelLen(int32_t max_model_len);
+  // Describes the group's KV cache; what was said of the last group goes.
+  struct CacheConfig {
+    int32_t block_size = 0;  // tokens
+    int64_t num_blocks = 0;  // of all workers
+    std::string dtype;
+    bool prefix_reuse = true;
+  };
+  void SetCacheConfig(const CacheConfig& cache);
+
   // --- requests ---
+  // Of sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
   prometheus::Counter& request_success(FinishReason reason);
   prometheus::Counter& request_error(const std::string& code);  // gRPC code's name: a closed set
   prometheus::Histogram* time_to_first_token = nullptr;
@@ -35,9 +48,11 @@ class ServerMetrics {
   prometheus::Histogram* request_prefill_time = nullptr;
   prometheus::Histogram* request_decode_time = nullptr;
   prometheus::Histogram* request_inference_time = nullptr;
+  prometheus::Histogram* request_params_n = nullptr;
+  // These four only after SetMaxModelLen: no request is taken before the model is known.
   prometheus::Histogram* request_prompt_tokens = nullptr;
   prometheus::Histogram* request_generation_tokens = nullptr;
-  prometheus::Histogram* request_params_n = nullptr;
+  prometheus::Histogram* request_max_num_generation_tokens = nullptr;
   prometheus::Histogram* request_params_max_tokens = nullptr;
   prometheus::Counter* prompt_tokens = nullptr;
   prometheus::Counter* generation_tokens = nullptr;
@@ -70,8 +85,11 @@ class ServerMetrics {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<prometheus::Exposer> exposer_;
-  std::vector<prometheus::Counter*> success_;  // [kNumFinishReasons]
+  const prometheus::Labels labels_;            // of every metric
+  std::vector<prometheus::Counter*> success_;  // [kNumFinishReasons], null where the end was an error
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
+  prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;
+  prometheus::Gauge* cache_config_ = nullptr;
 };
 
 }  // namespace switchyard

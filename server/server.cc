@@ -57,6 +57,10 @@ absl::StatusOr<int> SecretFile(const std::string& secret) {
   return fd;
 }
 
+int WorkerMetricsPort(const ServerConfig& config, int index) {
+  return config.worker_metrics_port > 0 ? config.worker_metrics_port + index : config.worker_metrics_port;
+}
+
 std::string BesideThisProgram(const std::string& name) {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
@@ -155,13 +159,16 @@ absl::Status Server::StartWorkers() {
   ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
   options.args = [this](int index) {
     const std::string host = config_.host == "0.0.0.0" || config_.host == "::" ? "127.0.0.1" : config_.host;
+    const char* insecure = config_.insecure ? "true" : "false";
     return std::vector<std::string>{absl::StrCat("--server=", host, ":", port_),
                                     absl::StrCat("--model=", config_.model),
                                     absl::StrCat("--dtype=", config_.dtype),
                                     absl::StrCat("--threads=", config_.threads),
                                     absl::StrCat("--local_index=", index),
                                     absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
-                                    "--metrics_port=0"};
+                                    absl::StrCat("--insecure=", insecure),
+                                    absl::StrCat("--metrics_host=", config_.metrics_host),
+                                    absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))};
   };
   options.max_deaths_unsettled = 5;
   options.on_fatal = [this](std::string text) { Fail(std::move(text)); };

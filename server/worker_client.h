@@ -24,6 +24,7 @@ struct WorkerInfo {
   std::string join_token;
   int local_index = -1;  // >= 0: the server's own n-th worker
   std::string collective_address;
+  std::string metrics_address;  // HOST:PORT; empty: none
   // Of its model:
   std::string architecture;
   std::string dtype;

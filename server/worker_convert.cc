@@ -71,6 +71,7 @@ WorkerInfo FromProto(const v1::Register& message) {
   info.join_token = message.join_token();
   info.local_index = message.local_index();
   info.collective_address = message.collective_address();
+  info.metrics_address = message.metrics_address();
   const v1::ModelFacts& model = message.model();
   info.architecture = model.architecture();
   info.dtype = model.dtype();

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-deploy/install-deps.sh
+deploy/install-deps.sh --tests
 deploy/build.sh all
 log=build/release/ctest.log
 set +e

@@ -32,7 +32,10 @@ ABSL_FLAG(std::string, address, "127.0.0.1",
           "address of this machine at which the other workers reach this one; loopback or private");
 ABSL_FLAG(std::string, join_token_file, "", "file with the server's join token");
 ABSL_FLAG(int, local_index, -1, "set by a server for the workers that it starts");
-ABSL_FLAG(int, metrics_port, -1, "port of http://127.0.0.1:PORT/metrics; 0 = any free one, -1 = none");
+ABSL_FLAG(int, metrics_port, -1,
+          "port of http://METRICS_HOST:PORT/metrics; 0 = any free one (switchyard status tells it), -1 = none");
+ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
+          "IPv4 address on which the metrics' page listens; 0.0.0.0 = every one of this machine");
 ABSL_FLAG(bool, insecure, false, "allow a plaintext link to a server on another address than loopback");
 
 namespace switchyard {
@@ -60,6 +63,8 @@ std::string CheckFlags() {
     absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
   if (absl::GetFlag(FLAGS_device) != "cpu")
     absl::StrAppend(&problems, "--device=", absl::GetFlag(FLAGS_device), ": this build computes on cpu\n");
+  if (const int port = absl::GetFlag(FLAGS_metrics_port); port < -1 || port > 65535)
+    absl::StrAppend(&problems, "--metrics_port=", port, ": must be within [-1, 65535]\n");
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
   if (!IsLoopbackTarget(absl::GetFlag(FLAGS_server)) && !absl::GetFlag(FLAGS_insecure)) {
@@ -102,14 +107,20 @@ int Main() {
   if (!worker.ok()) return Complain(worker.status().message());
 
   WorkerMetrics metrics;
-  if (absl::GetFlag(FLAGS_metrics_port) >= 0) {
-    const int port = metrics.Expose("127.0.0.1", absl::GetFlag(FLAGS_metrics_port));
-    if (port < 0)
-      return Complain(
-          absl::StrCat("--metrics_port=", absl::GetFlag(FLAGS_metrics_port), ": cannot listen (is it in use?)"));
-    LogInfo("metrics on http://127.0.0.1:", port, "/metrics");
-  }
   LinkOptions link_options;
+  if (const int wanted = absl::GetFlag(FLAGS_metrics_port); wanted >= 0) {
+    link_options.metrics_host = absl::GetFlag(FLAGS_metrics_host);
+    if (!CheckGroupAddress(link_options.metrics_host).ok() && !absl::GetFlag(FLAGS_insecure)) {
+      return Complain(absl::StrCat("--metrics_host=", link_options.metrics_host,
+                                   ": another address than loopback or a private one wants --insecure"));
+    }
+    link_options.metrics_port = metrics.Expose(link_options.metrics_host, wanted);
+    if (link_options.metrics_port < 0) {
+      return Complain(absl::StrCat("--metrics_port=", wanted, ": cannot listen on ", link_options.metrics_host, ":",
+                                   wanted, " (is it in use?)"));
+    }
+    LogInfo("metrics on http://", link_options.metrics_host, ":", link_options.metrics_port, "/metrics");
+  }
   link_options.server = absl::GetFlag(FLAGS_server);
   link_options.join_token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).value_or("");
   link_options.local_index = local_index;

@@ -30,15 +30,17 @@ using M = WorkerMetrics;
 constexpr HistogramRow kHistograms[] = {
     {"switchyard_worker_step_seconds", "One step on this worker.", &M::step_seconds},
     {"switchyard_worker_attention_seconds", "Attention of a step, all layers.", &M::attention_seconds},
-    {"switchyard_worker_expert_seconds", "Expert FFNs of a step, all layers.", &M::expert_seconds},
-    {"switchyard_worker_exchange_seconds", "Exchanges of a step, waiting included.", &M::exchange_seconds},
+    {"switchyard_worker_moe_expert_seconds", "Experts of a step, all layers.", &M::expert_seconds},
+    {"switchyard_worker_moe_exchange_seconds", "Exchanges of a step, waiting included.", &M::exchange_seconds},
     {"switchyard_worker_head_seconds", "lm_head and sampling of a step.", &M::head_seconds},
 };
 constexpr CounterRow kCounters[] = {
     {"switchyard_worker_rows_total", "Token rows computed.", &M::rows},
-    {"switchyard_worker_expert_rows_total", "Expert rows computed, all layers.", &M::expert_rows},
-    {"switchyard_worker_rows_sent_total", "Expert rows sent to other ranks.", &M::rows_sent},
-    {"switchyard_worker_rows_received_total", "Expert rows computed for other ranks.", &M::rows_received},
+    {"switchyard_worker_moe_tokens_computed_total", "Rows that the experts here computed, all layers.",
+     &M::expert_rows},
+    {"switchyard_worker_moe_tokens_sent_total", "Rows sent to the experts of other ranks.", &M::rows_sent},
+    {"switchyard_worker_moe_tokens_received_total", "Rows that the experts here computed for other ranks.",
+     &M::rows_received},
     {"switchyard_worker_group_faults_total", "Epochs that ended by an error on this worker.", &M::group_faults},
 };
 constexpr GaugeRow kGauges[] = {

@@ -208,6 +208,11 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker
   out->set_local_index(options.local_index);
   out->set_collective_address(options.address);
   *out->mutable_model() = FactsToProto(worker);
+  if (options.metrics_port > 0) {
+    const bool everywhere = options.metrics_host == "0.0.0.0";
+    out->set_metrics_address(absl::StrCat(everywhere ? out->collective_address() : options.metrics_host, ":",
+                                          options.metrics_port));
+  }
   return message;
 }
 

@@ -15,6 +15,8 @@
 namespace switchyard {
 
 struct LinkOptions {
+  std::string metrics_host;  // of the metrics' page; 0.0.0.0: every address of this machine
+  int metrics_port = -1;     // -1: there is none
   std::string server;  // HOST:PORT
   std::string join_token;
   int local_index = -1;

@@ -100,6 +100,7 @@ Json ToJson(const Snapshot& now) {
                               {"pid", worker.pid()},
                               {"host", worker.host()},
                               {"state", worker.state()},
+                              {"metrics_address", worker.metrics_address()},
                               {"running_requests", worker.running_requests()},
                               {"kv_blocks_used", worker.kv_blocks_used()},
                               {"kv_blocks_cached", worker.kv_blocks_cached()},
@@ -132,12 +133,13 @@ void PrintTable(std::ostream& out, const std::string& address, const Snapshot& n
     out << "workers    none" << std::endl;
     return;
   }
-  out << absl::StreamFormat("%-10s %4s %8s %-16s %-9s %8s  %s\n", "workers", "rank", "pid", "host", "state", "running",
-                            "KV blocks used + cached / total");
+  out << absl::StreamFormat("%-10s %4s %8s %-16s %-9s %8s  %-21s  %s\n", "workers", "rank", "pid", "host", "state",
+                            "running", "metrics", "KV blocks used + cached / total");
   for (const v1::WorkerLoad& worker : now.load.workers()) {
     const double used = worker.kv_blocks_total() > 0 ? 100.0 * worker.kv_blocks_used() / worker.kv_blocks_total() : 0;
-    out << absl::StreamFormat("%-10s %4d %8d %-16s %-9s %8d  %d + %d / %d of %d tokens (%.1f%% used)\n", "",
+    out << absl::StreamFormat("%-10s %4d %8d %-16s %-9s %8d  %-21s  %d + %d / %d of %d tokens (%.1f%% used)\n", "",
                               worker.rank(), worker.pid(), worker.host(), worker.state(), worker.running_requests(),
+                              worker.metrics_address().empty() ? "none" : worker.metrics_address(),
                               worker.kv_blocks_used(), worker.kv_blocks_cached(), worker.kv_blocks_total(),
                               worker.block_size(), used);
   }

@@ -24,6 +24,7 @@ void AddWorker(FakeServer* server) {
   worker->set_kv_blocks_cached(5);
   worker->set_kv_blocks_total(100);
   worker->set_block_size(16);
+  worker->set_metrics_address("10.0.0.7:9465");
 }
 
 TEST(StatusCommandTest, Table) {
@@ -35,7 +36,7 @@ TEST(StatusCommandTest, Table) {
   const CliRun run = RunCliWith({"status", server.flag()});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr(": ready"), HasSubstr("fake"),
-                             HasSubstr("3 running, 2 waiting (0 tokens) of at most 1024"), HasSubstr("4242"),
+                             HasSubstr("3 running, 2 waiting (0 tokens) of at most 1024"), HasSubstr("4242"), HasSubstr("10.0.0.7:9465"),
                              HasSubstr("10 + 5 / 100 of 16 tokens (10.0% used)")));
 }
 
@@ -46,6 +47,7 @@ TEST(StatusCommandTest, Json) {
   EXPECT_EQ(status["ready"], true);
   EXPECT_EQ(status["model"]["name"], "fake");
   EXPECT_EQ(status["workers"][0]["pid"], 4242);
+  EXPECT_EQ(status["workers"][0]["metrics_address"], "10.0.0.7:9465");
   EXPECT_EQ(status["requests"]["running"], 0);
 }
 

@@ -1,0 +1,298 @@
+// The metrics' pages of server and workers, as Prometheus sees them: every family with its type, labels and buckets,
+// against the tables below.  A metric that is new, gone or changed has to change its line here.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/shared_server.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// vLLM's buckets (conventions: those of TTFT, of inter-token latency, of the other phases, of steps' rows).
+constexpr char kTtft[] = "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560";
+constexpr char kInterToken[] = "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80";
+constexpr char kLatency[] = "0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680";
+constexpr char kRows[] = "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384";
+constexpr char kTokens[] = "1 2 5 10 20 50 100 200 500 1000";  // up to the demo model's context, 1024
+// Ours.
+constexpr char kStep[] = "0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10";
+constexpr char kWorkerStep[] = "0.0002 0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10";
+constexpr char kRatio[] = "0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 0.95 1";
+
+struct Family {
+  std::string type;
+  std::string labels;   // names, but `le` and `quantile`
+  std::string buckets;  // of a histogram, without +Inf
+  bool operator==(const Family&) const = default;
+};
+using Families = std::map<std::string, Family>;
+
+void PrintTo(const Family& family, std::ostream* out) {
+  *out << family.type << " {" << family.labels << "} [" << family.buckets << "]";
+}
+
+const char kOurs[] = "engine,model_name";
+
+const Families& ServerFamilies() {
+  static const Families families = {
+      // vLLM's set
+      {"switchyard_num_requests_running", {"gauge", kOurs, ""}},
+      {"switchyard_num_requests_waiting", {"gauge", kOurs, ""}},
+      {"switchyard_kv_cache_usage_perc", {"gauge", kOurs, ""}},
+      {"switchyard_cache_config_info",
+       {"gauge", "block_size,cache_dtype,enable_prefix_caching,engine,model_name,num_gpu_blocks", ""}},
+      {"switchyard_prefix_cache_queries_total", {"counter", kOurs, ""}},
+      {"switchyard_prefix_cache_hits_total", {"counter", kOurs, ""}},
+      {"switchyard_num_preemptions_total", {"counter", kOurs, ""}},
+      {"switchyard_prompt_tokens_total", {"counter", kOurs, ""}},
+      {"switchyard_generation_tokens_total", {"counter", kOurs, ""}},
+      {"switchyard_request_success_total", {"counter", "engine,finished_reason,model_name", ""}},
+      {"switchyard_time_to_first_token_seconds", {"histogram", kOurs, kTtft}},
+      {"switchyard_inter_token_latency_seconds", {"histogram", kOurs, kInterToken}},
+      {"switchyard_e2e_request_latency_seconds", {"histogram", kOurs, kLatency}},
+      {"switchyard_request_queue_time_seconds", {"histogram", kOurs, kLatency}},
+      {"switchyard_request_inference_time_seconds", {"histogram", kOurs, kLatency}},
+      {"switchyard_request_prefill_time_seconds", {"histogram", kOurs, kLatency}},
+      {"switchyard_request_decode_time_seconds", {"histogram", kOurs, kLatency}},
+      {"switchyard_request_prompt_tokens", {"histogram", kOurs, kTokens}},
+      {"switchyard_request_generation_tokens", {"histogram", kOurs, kTokens}},
+      {"switchyard_request_max_num_generation_tokens", {"histogram", kOurs, kTokens}},
+      {"switchyard_request_params_n", {"histogram", kOurs, "1 2 5 10 20"}},
+      {"switchyard_request_params_max_tokens", {"histogram", kOurs, kTokens}},
+      {"switchyard_iteration_tokens", {"histogram", kOurs, kRows}},
+      // mixture of experts
+      {"switchyard_moe_balancedness_ratio", {"histogram", kOurs, kRatio}},
+      {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
+      {"switchyard_moe_expert_seconds", {"histogram", kOurs, kStep}},
+      {"switchyard_moe_exchange_seconds", {"histogram", kOurs, kStep}},
+      // ours
+      {"switchyard_request_errors_total", {"counter", "code,engine,model_name", ""}},
+      {"switchyard_requests_refused_total", {"counter", kOurs, ""}},
+      {"switchyard_tokenize_seconds_total", {"counter", kOurs, ""}},
+      {"switchyard_num_waiting_tokens", {"gauge", kOurs, ""}},
+      {"switchyard_step_seconds", {"histogram", kOurs, kStep}},
+      {"switchyard_publish_seconds", {"histogram", kOurs, kStep}},
+      {"switchyard_ready", {"gauge", kOurs, ""}},
+      {"switchyard_group_epoch", {"gauge", kOurs, ""}},
+      {"switchyard_workers", {"gauge", kOurs, ""}},
+      {"switchyard_groups_lost_total", {"counter", kOurs, ""}},
+      {"switchyard_workers_fenced_total", {"counter", kOurs, ""}},
+      {"switchyard_open_streams", {"gauge", kOurs, ""}},
+  };
+  return families;
+}
+
+const Families& WorkerFamilies() {
+  static const Families families = {
+      {"switchyard_worker_step_seconds", {"histogram", "", kWorkerStep}},
+      {"switchyard_worker_attention_seconds", {"histogram", "", kWorkerStep}},
+      {"switchyard_worker_head_seconds", {"histogram", "", kWorkerStep}},
+      {"switchyard_worker_moe_expert_seconds", {"histogram", "", kWorkerStep}},
+      {"switchyard_worker_moe_exchange_seconds", {"histogram", "", kWorkerStep}},
+      {"switchyard_worker_rows_total", {"counter", "", ""}},
+      {"switchyard_worker_moe_tokens_computed_total", {"counter", "", ""}},
+      {"switchyard_worker_moe_tokens_sent_total", {"counter", "", ""}},
+      {"switchyard_worker_moe_tokens_received_total", {"counter", "", ""}},
+      {"switchyard_worker_group_faults_total", {"counter", "", ""}},
+      {"switchyard_worker_weight_bytes", {"gauge", "", ""}},
+      {"switchyard_worker_kv_blocks", {"gauge", "", ""}},
+      {"switchyard_worker_rank", {"gauge", "", ""}},
+      {"switchyard_worker_group_epoch", {"gauge", "", ""}},
+  };
+  return families;
+}
+
+// The name of the family that a sample belongs to: a histogram's samples have a suffix.
+std::string FamilyOf(const std::string& sample, const Families& known) {
+  if (known.contains(sample)) return sample;
+  for (const char* suffix : {"_bucket", "_sum", "_count"}) {
+    absl::string_view stem = sample;
+    if (absl::ConsumeSuffix(&stem, suffix) && known.contains(std::string(stem))) return std::string(stem);
+  }
+  return "";
+}
+
+std::vector<std::string> LinesOf(const std::string& page) {
+  return absl::StrSplit(page, absl::ByAnyChar("\r\n"), absl::SkipEmpty());
+}
+
+// Reads a page in Prometheus' text format.  Label values of ours have no comma and no quote.  What the library adds of
+// itself (exposer_…) is left out.
+Families Parse(const std::string& page) {
+  Families out;
+  std::map<std::string, std::set<std::string>> labels;
+  std::map<std::string, std::map<double, std::string>> buckets;
+  for (const std::string& line : LinesOf(page)) {
+    if (line.rfind("# TYPE ", 0) == 0) {
+      const std::vector<std::string> words = absl::StrSplit(line, ' ');
+      EXPECT_FALSE(out.contains(words[2])) << words[2] << " twice";
+      out[words[2]].type = words[3];
+    }
+    if (line[0] == '#') continue;
+    const size_t brace = line.find_first_of("{ ");
+    const std::string family = FamilyOf(line.substr(0, brace), out);
+    EXPECT_NE(family, "") << "a sample of no family: " << line;
+    if (line[brace] != '{') continue;
+    const std::string inside = line.substr(brace + 1, line.find('}') - brace - 1);
+    for (const absl::string_view label : absl::StrSplit(inside, ',')) {
+      const std::vector<std::string> parts = absl::StrSplit(label, '=');
+      double edge = 0;
+      if (parts[0] != "le") {
+        labels[family].insert(parts[0]);
+      } else if (parts[1] != "\"+Inf\"" && absl::SimpleAtod(parts[1].substr(1, parts[1].size() - 2), &edge)) {
+        buckets[family][edge] = absl::StrCat(edge);
+      }
+    }
+  }
+  for (auto& [name, family] : out) {
+    family.labels = absl::StrJoin(labels[name], ",");
+    family.buckets = absl::StrJoin(buckets[name], " ", [](std::string* out, const auto& edge) { *out += edge.second; });
+  }
+  std::erase_if(out, [](const auto& entry) { return entry.first.rfind("exposer_", 0) == 0; });
+  return out;
+}
+
+// The samples' value; -1 when there is none that begins so.
+double Value(const std::string& page, const std::string& begin) {
+  double value = -1;
+  for (const std::string& line : LinesOf(page)) {
+    if (line.rfind(begin, 0) != 0) continue;
+    EXPECT_TRUE(absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) << line;
+  }
+  return value;
+}
+
+class MetricsTest : public SharedServerTest {
+ protected:
+  std::vector<std::string> WorkerAddresses() {
+    std::vector<std::string> out;
+    const auto load = client_->GetLoad();
+    EXPECT_TRUE(load.ok()) << load.status();
+    if (!load.ok()) return out;
+    for (const v1::WorkerLoad& worker : load->workers()) out.push_back(worker.metrics_address());
+    return out;
+  }
+};
+
+TEST_F(MetricsTest, TheServersPageIsThatOfTheTable) {
+  ASSERT_TRUE(Generate(*client_, TextRequest("The", 4)).ok());
+  v1::GenerateRequest elsewhere = TextRequest("The", 4);
+  elsewhere.set_model("nope");
+  ASSERT_FALSE(Generate(*client_, elsewhere).ok());  // families without a sample do not show
+  const std::string page = Scrape(server_->metrics_address());
+  EXPECT_THAT(Parse(page), testing::ContainerEq(ServerFamilies()));
+  EXPECT_THAT(page, Not(HasSubstr("request_id")));
+}
+
+TEST_F(MetricsTest, EveryWorkersPageIsThatOfTheTable) {
+  const std::vector<std::string> addresses = WorkerAddresses();
+  ASSERT_EQ(addresses.size(), 2u);
+  EXPECT_NE(addresses[0], addresses[1]);
+  for (const std::string& address : addresses) {
+    EXPECT_THAT(Parse(Scrape(address)), testing::ContainerEq(WorkerFamilies())) << address;
+  }
+}
+
+TEST_F(MetricsTest, GoodEndsAreCountedByReason) {
+  const auto success = [this](const char* reason) {
+    return Value(Scrape(server_->metrics_address()),
+                 absl::StrCat("switchyard_request_success_total{engine=\"0\",finished_reason=\"", reason, "\""));
+  };
+  for (const char* reason : {"none", "deadline", "error", "unavailable"}) EXPECT_EQ(success(reason), -1) << reason;
+  const double length = success("length"), abort = success("abort");
+  v1::GenerateRequest two = TextRequest("The", 4);
+  two.set_n(2);
+  ASSERT_TRUE(Generate(*client_, two).ok());
+  EXPECT_EQ(success("length"), length + 2);  // choices are counted
+  EXPECT_EQ(success("abort"), abort);
+}
+
+TEST_F(MetricsTest, TheLongestChoiceAndTheExchangedTokensAreSeen) {
+  const std::string before = Scrape(server_->metrics_address());
+  v1::GenerateRequest request = TextRequest("The", 7);
+  request.set_n(3);
+  ASSERT_TRUE(Generate(*client_, request).ok());
+  const std::string after = Scrape(server_->metrics_address());
+  const auto grown = [&](const std::string& name) { return Value(after, name) - std::max(0.0, Value(before, name)); };
+  EXPECT_EQ(grown("switchyard_request_max_num_generation_tokens_count{"), 1);
+  EXPECT_EQ(grown("switchyard_request_max_num_generation_tokens_sum{"), 7);
+  EXPECT_EQ(grown("switchyard_request_generation_tokens_sum{"), 21);
+  EXPECT_GT(grown("switchyard_moe_tokens_exchanged_total{"), 0);
+  EXPECT_GT(grown("switchyard_moe_balancedness_ratio_count{"), 0);
+  // What one rank sends the other computes, and the server adds it up.
+  double sent = 0, received = 0;
+  for (const std::string& address : WorkerAddresses()) {
+    const std::string page = Scrape(address);
+    sent += Value(page, "switchyard_worker_moe_tokens_sent_total ");
+    received += Value(page, "switchyard_worker_moe_tokens_received_total ");
+  }
+  EXPECT_EQ(sent, received);
+  EXPECT_EQ(sent, Value(after, "switchyard_moe_tokens_exchanged_total{"));
+}
+
+TEST_F(MetricsTest, TheCacheIsDescribed) {
+  const auto load = client_->GetLoad();
+  ASSERT_TRUE(load.ok()) << load.status();
+  int blocks = 0;
+  for (const v1::WorkerLoad& worker : load->workers()) blocks += worker.kv_blocks_total();
+  EXPECT_THAT(Scrape(server_->metrics_address()),
+              HasSubstr(absl::StrCat("switchyard_cache_config_info{block_size=\"16\",cache_dtype=\"bf16\","
+                                     "enable_prefix_caching=\"True\",engine=\"0\",model_name=\"demo-model\","
+                                     "num_gpu_blocks=\"",
+                                     blocks, "\"} 1")));
+}
+
+// What `promtool check metrics` says of a page: its exit code and output.
+void ExpectPromtoolAccepts(const std::string& page) {
+  ASSERT_THAT(page, HasSubstr("# TYPE switchyard_"));
+  std::string path = "/tmp/switchyard-metrics-XXXXXX";
+  const int fd = mkstemp(path.data());
+  ASSERT_EQ(write(fd, page.data(), page.size()), static_cast<ssize_t>(page.size()));
+  close(fd);
+  const auto promtool = Process::Start({"/bin/sh", "-c", "promtool check metrics < " + path});
+  EXPECT_EQ(promtool->Wait(absl::Seconds(30)).value_or(-1), 0) << promtool->Output();
+  unlink(path.c_str());
+}
+
+TEST_F(MetricsTest, PromtoolAcceptsEveryPage) {
+  if (std::system("command -v promtool >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "promtool is not installed; deploy/install-deps.sh --tests brings it";
+  ASSERT_TRUE(Generate(*client_, TextRequest("The", 4)).ok());
+  ExpectPromtoolAccepts(Scrape(server_->metrics_address()));
+  for (const std::string& address : WorkerAddresses()) ExpectPromtoolAccepts(Scrape(address));
+}
+
+// Addresses that were chosen are those that are told: what a scrape configuration is written from.
+TEST(WorkerMetricsTest, PortsFollowTheFlagOrThereAreNone) {
+  const int first = 20000 + getpid() % 20000;
+  const auto server = TestServer::Start(
+      {.model = kTinyModel, .workers = 2, .flags = {absl::StrCat("--worker_metrics_port=", first)}});
+  ASSERT_NE(server, nullptr);
+  auto load = server->client().GetLoad();
+  ASSERT_TRUE(load.ok()) << load.status();
+  std::set<std::string> addresses;
+  for (const v1::WorkerLoad& worker : load->workers()) addresses.insert(worker.metrics_address());
+  EXPECT_THAT(addresses,
+              testing::ElementsAre(absl::StrCat("127.0.0.1:", first), absl::StrCat("127.0.0.1:", first + 1)));
+  const auto mute = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--worker_metrics_port=-1"}});
+  ASSERT_NE(mute, nullptr);
+  load = mute->client().GetLoad();
+  ASSERT_TRUE(load.ok()) << load.status();
+  EXPECT_EQ(load->workers(0).metrics_address(), "");
+}
+
+}  // namespace
+}  // namespace switchyard
