@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Documents name only what exists: relative links, and flags of our programs in README.md.  usage: check_docs.sh [root] [bindir]
+# Documents name only what exists: relative links, flags of our programs in README.md, tests in tests/fault/README.md.  usage: check_docs.sh [root] [bindir]
 set -euo pipefail
 cd "${1:-$(dirname "$0")/../..}"
 bin=${2:-}
@@ -12,6 +12,17 @@ while read -r file; do
     [ -e "$dir/$path" ] || { echo "$file: dead link $target"; bad=1; }
   done < <(awk '/^```/ { code = !code; next } !code { gsub(/`[^`]*`/, ""); print }' "$file" | grep -oE '\]\([^)]+\)' | sed -E 's/^\]\(//; s/\)$//' | grep -vE '^(https?:|mailto:)' || true)
 done < <(git ls-files --cached --others --exclude-standard '*.md')
+
+# `Suite.Test` is a test, `Suite/Row` a row of its table.
+all=$(cat $(git ls-files --cached --others --exclude-standard 'tests/*_test.cc' 'tests/*.h'))
+while read -r name; do
+  suite=${name%%[./]*} part=${name#*[./]}
+  case "$name" in
+    *.*) pattern="TEST(_[FP])?\\($suite, *$part\\)" ;;
+    */*) pattern="(\\{|[(] *)\"$part\"|^ +\"$part\",|[A-Za-z]\\{\"$part\"" ;;
+  esac
+  grep -qE "$pattern" <<<"$all" || { echo "tests/fault/README.md: no test $name"; bad=1; }
+done < <(grep -oE '`[A-Z][A-Za-z]+[./][A-Za-z0-9_]+`' tests/fault/README.md | tr -d '`' | grep -vE '^Suite[./]' | sort -u)
 
 if [ -n "$bin" ] && [ -x "$bin/switchyard-server" ]; then
   known=$({ "$bin/switchyard-server" --help; "$bin/switchyard-worker" --help; for c in generate chat tokenize detokenize status bench; do "$bin/switchyard" "$c" --help; done; } 2>&1 | grep -oE '\-\-[a-z][a-z_0-9]+' | sort -u)

@@ -56,7 +56,8 @@ TEST(StatusCommandTest, NotReadySaysWhy) {
   server.SetReady(false);
   server.load.set_ready(false);
   server.load.set_not_ready_reason("worker 1 is loading");
-  server.model_status = ToGrpcStatus(MakeError(absl::StatusCode::kUnavailable, v1::MODEL_LOADING, "loading"), "");
+  server.model_status =
+      ToGrpcStatus(MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING, "loading"), "");
   const CliRun run = RunCliWith({"status", server.flag()});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, HasSubstr("NOT ready: worker 1 is loading"));

@@ -96,6 +96,25 @@ TEST_F(ModelChatTemplateTest, Faults) {
     EXPECT_EQ(Load().status().code(), absl::StatusCode::kInvalidArgument) << config;
     EXPECT_THAT(std::string(Load().status().message()), HasSubstr("tokenizer_config.json")) << config;
   }
+  Write("tokenizer_config.json", "{\"bos_token\": " + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}");
+  EXPECT_THAT(std::string(Load().status().message()),
+              HasSubstr("tokenizer_config.json: nested 1000001 deep, limit 64"));
+  std::string many = "{\"x\": 0";  // of one object: looking each up one by one would take hours
+  for (int i = 0; i < 400'000; ++i) many += ",\"" + std::to_string(i) + "\":0";
+  Write("tokenizer_config.json", many + "}");
+  EXPECT_EQ(Load().status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ModelChatTemplateTest, NothingOutsideTheModelsDirectoryIsRead) {
+  const std::filesystem::path outside = dir_.string() + "_outside";
+  std::ofstream(outside) << "a template";
+  std::filesystem::create_symlink(outside, dir_ / "chat_template.jinja");
+  EXPECT_EQ(Load().status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(Load().status().message()),
+              HasSubstr("chat_template.jinja: its link leads out of the model directory"));
+  std::filesystem::remove(dir_ / "chat_template.jinja");
+  EXPECT_TRUE(Load(outside.string()).ok()) << "an override may be anywhere";
+  std::filesystem::remove(outside);
 }
 
 TEST_F(ModelChatTemplateTest, BadRequests) {

@@ -41,6 +41,8 @@ const BadFile kBadFiles[] = {
     {"Empty", "", "t.json: not JSON"},
     {"Truncated", R"({"model": {"type": "BPE", )", "not JSON"},
     {"InvalidUtf8", "{\"model\": \"\xFF\"}", "not JSON"},
+    {"MergeOfNothing", With("/model/merges", R"([" a"])"),
+     R"(model.merges[0]: expected tokens of model.vocab, found "")"},
     {"NotAnObject", "[1]", "t.json: top level: expected an object, found array of 1"},
     {"Version", With("/version", R"("2.0")"), R"(t.json: version: expected "1.0", found string "2.0")"},
     {"NoModel", R"({"version": "1.0"})", "model: expected an object, found nothing"},
@@ -136,6 +138,29 @@ INSTANTIATE_TEST_SUITE_P(All, BadFilesTest, testing::ValuesIn(kBadFiles),
                          [](const auto& info) { return info.param.name; });
 
 TEST(FilesTest, TheGoodFileIsGood) { EXPECT_TRUE(Tokenizer::FromJson(With("/truncation", "null")).ok()); }
+
+// Merges that lead back to one of their pieces: each still makes two pieces one, so the work ends.
+TEST(FilesTest, CyclicMergesEnd) {
+  const auto tokenizer = Tokenizer::FromJson(R"({"model": {"type": "BPE", "continuing_subword_prefix": "##",
+      "vocab": {"a": 0, "##": 1, "": 2, "##a": 3, "aa": 4}, "merges": ["a ##", " ##a", "a ##a", "aa ##"]}})");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_TRUE((*tokenizer)->Encode(std::string(10'000, 'a')).ok());
+}
+
+TEST(FilesTest, DeepNestingOfWhatNobodyReadsIsHarmless) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  const auto tokenizer = Tokenizer::FromJson(With("/truncation", "null").insert(1, "\"x\": " + deep + ","));
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_FALSE(Tokenizer::FromJson(std::string(1'000'000, '[')).ok());
+}
+
+// One added token may begin like another or overlap the next: the first and longest wins.
+TEST(FilesTest, OverlappingAddedTokens) {
+  const auto tokenizer = Tokenizer::FromJson(With("/added_tokens", R"([{"id": 3, "content": "<x"},
+      {"id": 4, "content": "<x>"}, {"id": 5, "content": ">a"}])"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(*(*tokenizer)->Encode("a<x>ab<x"), (std::vector<int32_t>{0, 4, 2, 3}));
+}
 
 TEST(FilesTest, SparseIdsAreFine) {
   const auto tokenizer = Tokenizer::FromJson(With("/model/vocab", R"({"a": 7, "b": 100000, "ab": 2})"));

@@ -206,6 +206,17 @@ TEST(LoaderTest, ErrorsNameFileTensorExpectedAndFound) {
               HasSubstr("tensor \"model.embed_tokens.weight\": expected [11, 8], found [10, 8]"));
 }
 
+// What the model does not use is no error: copies of tied heads, buffers of old versions.  The log names it.
+TEST(LoaderTest, ExtraTensorsAreNamedAndLeftOut) {
+  Tensors tensors = SmallTensors("F32", false);
+  tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = Numbered("F32", {2}, 1);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(Load(tensors, AllExperts(), SmallConfig()).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("1 tensors of the checkpoint are not part of OlmoeForCausalLM: "
+                        "model.layers.0.self_attn.rotary_emb.inv_freq"));
+}
+
 TEST(LoaderTest, ValuesThatAreNoNumbersAreRefused) {
   const std::string name = "model.layers.0.mlp.gate.weight";
   for (const char* dtype : {"F32", "BF16", "F16"}) {
