@@ -193,7 +193,7 @@ absl::StatusOr<Value> ToJson(Runtime& runtime, const Value& input, const Args& a
     options.indent.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
     options.has_indent = true;
   }
-  if (options.has_indent) options.item_separator = ",";
+  if (options.has_indent) options.item_separator.assign(1, ',');  // (g++ 12 warns of the plain assignment)
   if (const Value separators = bound.Get(2); !separators.IsNone()) {
     const Sequence* pair = separators.sequence();
     if (pair == nullptr || pair->items.size() != 2 || !pair->items[0].IsString() || !pair->items[1].IsString()) {
