@@ -132,6 +132,14 @@ TEST_P(AttentionTest, RowsIgnoreChunksBlocksAndThreads) {
   }
 }
 
+TEST_P(AttentionTest, EveryChunkLengthGivesTheSameRows) {
+  const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 24}, {140});
+  const Tensor whole = RunChunked(scene, stream(), 16, 0, 140);
+  for (int64_t chunk = 1; chunk < 140; chunk += chunk < 72 ? 1 : 17) {
+    ASSERT_TRUE(SameBits(whole, 0, RunChunked(scene, stream(), 16, 0, chunk))) << "chunk " << chunk;
+  }
+}
+
 TEST_P(AttentionTest, RowsIgnoreOtherSequences) {
   const Scene scene(dtype(), {.heads = 4, .kv_heads = 2, .head_dim = 128}, {1, 65, 130, 64, 3});
   std::vector<Tensor> alone;

@@ -40,6 +40,22 @@ TEST_P(ElementwiseTest, SwiGluRowsIgnoreCompany) {
   });
 }
 
+TEST_P(ElementwiseTest, EmbeddingAndClampRowsIgnoreCompany) {
+  const Tensor table = RandomMatrix(dtype(), 300, 56, 5);
+  std::vector<int32_t> tokens(512);
+  for (int i = 0; i < 512; ++i) tokens[i] = i * 7 % 300;
+  ExpectRowsIgnoreCompany(512, [&](const Stream& stream, int64_t begin, int64_t count) {
+    Tensor residual(acc(), {count, 56});
+    EXPECT_TRUE(Embed(stream, table, absl::MakeSpan(tokens).subspan(begin, count), residual).ok());
+    return residual;
+  });
+  ExpectRowsIgnoreCompany(300, [&](const Stream& stream, int64_t begin, int64_t count) {
+    Tensor y = Copy(table.view().Rows(begin, count));
+    EXPECT_TRUE(Clamp(stream, 0.5, y).ok());
+    return y;
+  });
+}
+
 TEST_P(ElementwiseTest, ClampKeepsNanAndItsView) {
   const Tensor x = RandomMatrix(dtype(), 3, 20, 4, 10.0);
   Set(x, 1, 5, std::nan(""));

@@ -72,6 +72,38 @@ TEST_P(GemmSamenessTest, AnyNumberOfRowsIsEachRowAlone) {
   }
 }
 
+// Every M from 1 to 512, at a shape that is cheap and still a panel and a part, an odd depth, several of any tile's
+// rows: the plain product, the gated one and the accumulating one.
+TEST_P(GemmSamenessTest, EveryNumberOfRowsUpTo512) {
+  const auto [isa, dtype] = GetParam();
+  constexpr int64_t kSmallN = 37, kSmallK = 35;
+  const Tensor x = RandomMatrix(dtype, kRows, kSmallK, 1), start = RandomMatrix(AccDType(dtype), kRows, kSmallN, 9);
+  const Weight w = Packed(stream_, RandomMatrix(dtype, kSmallN, kSmallK, 2));
+  const Weight gated = Packed(stream_, RandomMatrix(dtype, 2 * kSmallN, kSmallK, 3), WeightLayout::kGatedPanels);
+  const auto run = [&, isa = isa, dtype = dtype](int64_t first, int64_t m) {
+    const TensorView rows = x.view().Rows(first, m);
+    std::vector<Tensor> out;
+    for (const DType type : {dtype, dtype, start.dtype()}) out.emplace_back(type, Shape{m, kSmallN});
+    SY_CHECK_OK(Gemm(stream_, {.isa = isa}, rows, w, TensorView(), out[0]));
+    SY_CHECK_OK(GatedGemm(stream_, rows, gated, out[1], isa));
+    std::memcpy(out[2].view().raw(), start.view().Rows(first, m).raw(), out[2].bytes());
+    SY_CHECK_OK(Gemm(stream_, {.accumulate = true, .isa = isa}, rows, w, TensorView(), out[2]));
+    return out;
+  };
+  std::vector<std::vector<Tensor>> alone;
+  for (int64_t i = 0; i < kRows; ++i) alone.push_back(run(i, 1));
+  for (int64_t m = 1; m <= kRows; ++m) {
+    const int64_t first = m * 37 % (kRows - m + 1);
+    const std::vector<Tensor> together = run(first, m);
+    for (size_t kind = 0; kind < together.size(); ++kind) {
+      for (int64_t i = 0; i < m; ++i) {
+        ASSERT_TRUE(SameRow(together[kind], i, alone[first + i][kind], 0))
+            << "row " << i << " of " << m << " from " << first << ", kind " << kind;
+      }
+    }
+  }
+}
+
 TEST_P(GemmSamenessTest, ThreadsAndStridesDoNotMatter) {
   const Tensor want = Plain(stream_, x_), want_gated = Gated(stream_, x_);
   // The same rows as columns [3, 3 + K) of a wider matrix.

@@ -115,19 +115,25 @@ inline testing::AssertionResult SameBits(const TensorView& a, int64_t row, const
   return testing::AssertionSuccess();
 }
 
-// Row ops in company: calls fn(stream, begin, count) for all rows at once on one thread and on three, in chunks of 1, 7
-// and 512, and each time hands the result, a matrix of count rows, to be compared with the whole.
+// Row ops in company: calls fn(stream, begin, count) for all rows at once, for every row by itself, for every number of
+// rows up to 64 and some larger ones, and in chunks of 7; on one thread and on three.  Each result, a matrix of count
+// rows, must be those rows of the whole.
 template <class Fn>
 void ExpectRowsIgnoreCompany(int64_t rows, const Fn& fn) {
   ThreadPool one(1), three(3, /*spin=*/false);
   const Tensor whole = fn(Stream::OnCpu(&one), int64_t{0}, rows);
   for (ThreadPool* pool : {&one, &three}) {
+    const auto compare = [&](int64_t begin, int64_t count) {
+      ASSERT_TRUE(SameBits(whole, begin, fn(Stream::OnCpu(pool), begin, count)))
+          << count << " rows from " << begin << ", threads " << pool->num_threads();
+    };
     for (int64_t chunk : {1, 7, 512}) {
       for (int64_t begin = 0; begin < rows; begin += chunk) {
-        const int64_t count = std::min<int64_t>(chunk, rows - begin);
-        ASSERT_TRUE(SameBits(whole, begin, fn(Stream::OnCpu(pool), begin, count)))
-            << "chunk " << chunk << " at " << begin << ", threads " << pool->num_threads();
+        ASSERT_NO_FATAL_FAILURE(compare(begin, std::min<int64_t>(chunk, rows - begin)));
       }
+    }
+    for (int64_t count = 1; count <= rows; count += count < 64 ? 1 : 61) {
+      ASSERT_NO_FATAL_FAILURE(compare(count * 37 % (rows - count + 1), count));
     }
   }
 }
