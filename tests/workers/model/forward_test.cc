@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
@@ -11,28 +12,40 @@ namespace switchyard {
 namespace {
 
 constexpr double kExactTolerance = 1e-4;  // of the largest logit
+constexpr double kFp16Tolerance = 1e-2;
 constexpr double kBf16Tolerance = 2e-2;
-constexpr size_t kBf16Length = 12;  // longer prompts may route differently in bf16: their margins are narrow (make.py)
+// Prompts up to this length are chosen so that transformers' own bf16 stays below 1e-2 (make.py).
+constexpr size_t kBf16Length = 12;
 
-// Largest difference relative to the largest golden logit.
-double Distance(const std::vector<double>& found, const std::vector<float>& expected) {
-  EXPECT_EQ(found.size(), expected.size());
-  double largest = 0, worst = 0;
-  for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
-    largest = std::max<double>(largest, std::abs(expected[i]));
-    const double difference = std::abs(found[i] - expected[i]);
-    if (!(difference <= worst)) worst = difference;  // NaN stays
+std::vector<LogitsGolden> AllLogits(const Fixture& fixture) {
+  std::vector<LogitsGolden> all = fixture.logits;
+  all.push_back(fixture.steady);
+  return all;
+}
+
+// Of each position the largest difference, relative to the largest golden logit of all.
+std::vector<double> Distances(const std::vector<double>& found, const LogitsGolden& golden) {
+  EXPECT_EQ(found.size(), golden.values.size());
+  std::vector<double> worst(golden.tokens.size());
+  const size_t vocab = golden.values.size() / golden.tokens.size();
+  double largest = 0;
+  for (size_t i = 0; i < std::min(found.size(), golden.values.size()); ++i) {
+    largest = std::max<double>(largest, std::abs(golden.values[i]));
+    const double difference = std::abs(found[i] - golden.values[i]);
+    if (!(difference <= worst[i / vocab])) worst[i / vocab] = difference;  // NaN stays
   }
-  return worst / largest;
+  for (double& difference : worst) difference /= largest;
+  return worst;
 }
 
 double WorstDistance(const Fixture& fixture, const GroupOptions& options, size_t max_length = 1000) {
   RankGroup group(fixture.dir, options);
   double worst = 0;
-  for (const LogitsGolden& golden : fixture.logits) {
+  for (const LogitsGolden& golden : AllLogits(fixture)) {
     if (golden.tokens.size() > max_length) continue;
-    const double distance = Distance(group.Logits(golden.tokens), golden.values);
-    if (!(distance <= worst)) worst = distance;
+    for (const double distance : Distances(group.Logits(golden.tokens), golden)) {
+      if (!(distance <= worst)) worst = distance;
+    }
   }
   return worst;
 }
@@ -54,7 +67,30 @@ TEST_P(ForwardTest, LogitsInBf16) {
 }
 
 TEST_P(ForwardTest, LogitsInFp16) {
-  EXPECT_LT(WorstDistance(LoadFixture(GetParam()), {.dtype = DType::kF16}, kBf16Length), kBf16Tolerance);
+  EXPECT_LT(WorstDistance(LoadFixture(GetParam()), {.dtype = DType::kF16}), kFp16Tolerance);
+}
+
+// In a longer prompt some router is nearly undecided, and in bf16, here as in transformers, another expert may answer;
+// where it does differs between the two.  So the prompts' distances are compared in falling order: the largest with
+// transformers' largest, the second with its second …
+TEST_P(ForwardTest, LongPromptsInBf16AreAsNearAsTransformersOwnBf16) {
+  const Fixture fixture = LoadFixture(GetParam());
+  RankGroup group(fixture.dir, {.dtype = DType::kBf16});
+  int compared = 0;
+  for (const LogitsGolden& golden : AllLogits(fixture)) {
+    if (golden.tokens.size() <= kBf16Length) continue;
+    std::vector<double> ours = Distances(group.Logits(golden.tokens), golden);
+    std::vector<double> theirs(golden.bf16.begin(), golden.bf16.end());
+    ASSERT_EQ(ours.size(), theirs.size());
+    std::sort(ours.rbegin(), ours.rend());
+    std::sort(theirs.rbegin(), theirs.rend());
+    for (size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_LE(ours[i], std::max(kBf16Tolerance, 1.5 * theirs[i])) << i << "-largest of " << ours.size();
+    }
+    EXPECT_LE(ours[ours.size() / 2], std::min(kBf16Tolerance, 1.1 * theirs[ours.size() / 2])) << "the median";
+    ++compared;
+  }
+  EXPECT_GE(compared, 2);
 }
 
 TEST_P(ForwardTest, GreedyTokens) {
@@ -69,6 +105,26 @@ TEST_P(ForwardTest, GreedyTokens) {
     EXPECT_GE(std::set<int32_t>(tokens[i].begin(), tokens[i].end()).size(), 16u);
     EXPECT_EQ(tokens[i], fixture.greedy[i].tokens) << "prompt of " << prompts[i].size();
   }
+}
+
+// Over all fixtures: positions beyond 2e-2 are rare, and fewer than in transformers' own bf16 (45 and 109 of 929).
+TEST(Bf16Test, PositionsBeyondTheToleranceAreRare) {
+  int64_t ours = 0, theirs = 0, positions = 0;
+  const auto beyond = [](auto distance) { return !(distance <= kBf16Tolerance); };
+  for (const std::string& name : FixtureNames()) {
+    const Fixture fixture = LoadFixture(name);
+    RankGroup group(fixture.dir, {.dtype = DType::kBf16});
+    for (const LogitsGolden& golden : AllLogits(fixture)) {
+      if (golden.tokens.size() <= kBf16Length) continue;
+      const std::vector<double> distances = Distances(group.Logits(golden.tokens), golden);
+      ours += std::count_if(distances.begin(), distances.end(), beyond);
+      theirs += std::count_if(golden.bf16.begin(), golden.bf16.end(), beyond);
+      positions += static_cast<int64_t>(distances.size());
+    }
+  }
+  RecordProperty("beyond", absl::StrCat(ours, " of ", positions, ", transformers ", theirs));
+  EXPECT_LT(ours * 10, positions);
+  EXPECT_LT(ours * 3, theirs * 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ForwardTest, ::testing::ValuesIn(FixtureNames()),

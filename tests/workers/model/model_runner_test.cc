@@ -108,6 +108,33 @@ TEST_F(ModelRunnerTest, PreemptedSequencesGoOnFromWhatTheyEmitted) {
   EXPECT_EQ(result->items[0].tokens[0], golden.tokens[20]);
 }
 
+// Computed anew, a longrope sequence is rotated by what its prompt was, not by the length that it has grown to; and the
+// last chunk of a long prompt as its first.
+TEST_F(ModelRunnerTest, LongropeRemembersThePromptsLength) {
+  const Fixture longrope = LoadFixture("olmoe-longrope");
+  RankGroup group(longrope.dir, {.dtype = DType::kF32, .block_size = 16, .batch = 4});
+  int64_t seen = 0;
+  for (const GreedyGolden& golden : longrope.greedy) {
+    const auto num_prompt = static_cast<int32_t>(golden.prompt.size());
+    if (num_prompt < 33 || num_prompt > 66) continue;
+    std::vector<int32_t> tokens = golden.prompt;
+    tokens.insert(tokens.end(), golden.tokens.begin(), golden.tokens.begin() + 40);
+    StepItem item = Prefill(0, tokens, {6, 5, 4, 3, 2, 1, 0});
+    item.init->num_prompt_tokens = num_prompt;
+    StepItem rest = Decode(0, num_prompt - 1);
+    rest.num_query = item.num_query - rest.start_pos;
+    item.num_query = rest.start_pos;
+    item.sample = false;
+    StepPlan step;
+    ASSERT_TRUE(group.runner(0).Execute(step, Items({item}), absl::Now() + absl::Seconds(10)).ok());
+    const auto result = group.runner(0).Execute(step, Items({rest}), absl::Now() + absl::Seconds(10));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->items[0].tokens[0], golden.tokens[40]) << "prompt of " << num_prompt;
+    ++seen;
+  }
+  EXPECT_EQ(seen, 6);
+}
+
 TEST_F(ModelRunnerTest, Logprobs) {
   const LogitsGolden& golden = fixture_.logits[1];
   const auto num_tokens = static_cast<int32_t>(golden.tokens.size());

@@ -59,7 +59,7 @@ TEST_P(SamenessTest, LogitsBitForBit) {
   ranks.block_size = 1;
   ranks.threads = 2;
   RankGroup one(fixture.dir, base), three(fixture.dir, ranks);
-  const std::vector<int32_t>& tokens = fixture.logits.back().tokens;
+  const std::vector<int32_t>& tokens = fixture.steady.tokens;
   const std::vector<double> expected = one.Logits(tokens);
   EXPECT_EQ(three.Logits(tokens), expected);
   const std::vector<int32_t> half(tokens.begin(), tokens.begin() + 17);
@@ -67,11 +67,13 @@ TEST_P(SamenessTest, LogitsBitForBit) {
   EXPECT_EQ(one.Logits(half), std::vector<double>(expected.begin(), expected.begin() + static_cast<int64_t>(count)));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Fixtures, SamenessTest,
-    ::testing::Combine(::testing::Values("qwen2-sliding", "olmoe-clip", "qwen3-yarn", "mixtral-window"),
-                       ::testing::Values(DType::kF32, DType::kBf16)),
-    [](const auto& info) { return TestName(std::get<0>(info.param)) + "_" + DTypeName(std::get<1>(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Fixtures, SamenessTest,
+                         ::testing::Combine(::testing::Values("qwen2-sliding", "olmoe-clip", "qwen3-yarn",
+                                                              "mixtral-window", "olmoe-longrope"),
+                                            ::testing::Values(DType::kF32, DType::kBf16)),
+                         [](const auto& info) {
+                           return TestName(std::get<0>(info.param)) + "_" + DTypeName(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace switchyard
