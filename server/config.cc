@@ -3,11 +3,15 @@
 #include <arpa/inet.h>
 #include <sys/stat.h>
 
-#include <thread>
+#include <climits>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "scheduler/base/cores.h"
 
 namespace switchyard {
 namespace {
@@ -54,6 +58,22 @@ bool IsLoopback(const std::string& host) {
   return v4 || host == "localhost" || host == "::1" || host == "[::1]";
 }
 
+std::string NameOfModel(const std::string& directory) {
+  std::string given = directory;
+  while (given.size() > 1 && given.back() == '/') given.pop_back();
+  const std::string last = given.substr(given.find_last_of('/') + 1);
+  char buffer[PATH_MAX];
+  const std::string real = realpath(directory.c_str(), buffer) != nullptr ? buffer : given;
+  const std::vector<std::string> parts = absl::StrSplit(real, '/');
+  // A link is called what its maker called it.
+  if (!last.empty() && last != "." && last != ".." && last != parts.back()) return last;
+  const size_t n = parts.size();
+  if (n >= 3 && parts[n - 2] == "snapshots" && absl::StartsWith(parts[n - 3], "models--")) {
+    return absl::StrReplaceAll(absl::StripPrefix(parts[n - 3], "models--"), {{"--", "/"}});
+  }
+  return parts.back();
+}
+
 absl::Status ServerConfig::Finish() {
   Problems problems;
   if (model.empty()) {
@@ -68,8 +88,7 @@ absl::Status ServerConfig::Finish() {
     problems.Check(IsFile(chat_template), absl::StrCat("--chat_template=", chat_template, ": no such file"));
   if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
   if (served_model_name.empty()) {
-    const std::string path(absl::StripSuffix(model, "/"));
-    served_model_name = path.substr(path.find_last_of('/') + 1);
+    served_model_name = NameOfModel(model);
   }
   problems.Range("port", port, 0, 65535);
   problems.Range("metrics_port", metrics_port, -1, 65535);
@@ -88,16 +107,18 @@ absl::Status ServerConfig::Finish() {
                  absl::StrCat("--workers=", workers, ": fewer than --local_workers=", local_workers));
   problems.Range("threads", threads, 0, 1024);
   if (threads == 0 && local_workers > 0) {
-    threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / local_workers);
+    threads = std::max(1, UsableCores() / local_workers);
   }
   problems.Check(dtype == "auto" || dtype == "fp32" || dtype == "bf16" || dtype == "fp16" || dtype == "fp64",
                  absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
   problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);
   problems.Range("max_streams", max_streams, 1, 100000);
   problems.Span("slow_client_timeout", slow_client_timeout);
+  problems.Span("default_deadline", default_deadline);
   problems.Span("max_deadline", max_deadline);
   problems.Span("start_timeout", start_timeout);
   problems.Span("step_timeout", step_timeout);
+  if (row_timeout != absl::ZeroDuration()) problems.Span("row_timeout", row_timeout);
   if (drain_timeout != absl::ZeroDuration()) problems.Span("drain_timeout", drain_timeout);
   BatchingPolicy checked = batching;
   if (checked.max_model_len == 0) checked.max_model_len = 1 << 20;

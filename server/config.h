@@ -13,7 +13,7 @@ namespace switchyard {
 
 struct ServerConfig {
   std::string model;              // directory of a HuggingFace checkpoint
-  std::string served_model_name;  // default: the directory's last part
+  std::string served_model_name;  // default: NameOfModel
   std::string tokenizer;          // file; default: <model>/tokenizer.json if it exists
   std::string chat_template;      // file; default: the model's
 
@@ -29,7 +29,7 @@ struct ServerConfig {
   std::string worker_binary;  // default: switchyard-worker beside this program
   std::string join_token;     // workers must present it; default: drawn at the start (local workers get it)
   std::string dtype = "auto";
-  int threads = 0;  // per local worker; 0 = cores / local workers
+  int threads = 0;  // per local worker; 0 = usable cores / local workers
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
   BatchingPolicy batching;     // max_model_len 0 = the model's context
@@ -37,12 +37,15 @@ struct ServerConfig {
   int max_streams = 512;  // open Generate calls
   int64_t max_request_bytes = 4 << 20;
   int64_t max_prompt_bytes = 4 << 20;
-  absl::Duration max_deadline = absl::Hours(1);  // longest that a request may live; also of those without a deadline
+  absl::Duration default_deadline = absl::Seconds(300);  // of requests that come without one
+  absl::Duration max_deadline = absl::Hours(1);          // longest that a request may ask for
   absl::Duration slow_client_timeout = absl::Seconds(30);
   absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream is reset whose client does not take its end
   absl::Duration drain_timeout = absl::Seconds(25);  // after SIGTERM
   absl::Duration start_timeout = absl::Minutes(10);  // for the first group to form, while nothing makes progress
-  absl::Duration step_timeout = absl::Seconds(120);  // a step that takes longer is a lost group
+  // A step that takes longer than step_timeout + its rows x row_timeout is a lost group; see WorkerGroup::Options.
+  absl::Duration step_timeout = absl::Seconds(120);
+  absl::Duration row_timeout = absl::Seconds(1);
 
   // Fills what is derived (names, workers).  Returns every problem at once, one a line: InvalidArgument.
   absl::Status Finish();
@@ -50,5 +53,9 @@ struct ServerConfig {
 };
 
 bool IsLoopback(const std::string& host);
+
+// What a checkpoint's directory is called: its last part; where that is "." or "..", of the directory meant by it.  A
+// snapshot of the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is ORG/NAME.
+std::string NameOfModel(const std::string& directory);
 
 }  // namespace switchyard

@@ -28,6 +28,7 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
   options.world = config.num_workers();
   options.join_token = config.join_token;
   options.step_timeout = config.step_timeout;
+  options.row_timeout = config.row_timeout;
   return options;
 }
 
@@ -67,6 +68,14 @@ void EngineLoop::Drain(absl::Duration timeout, std::function<void()> done) {
     hooks_.on_ready(false);
     drain_deadline_ = MonotonicNow() + timeout;
     drained_ = std::move(done);
+  });
+}
+
+void EngineLoop::Dismiss() {
+  Post([this] {
+    draining_ = true;
+    EndAll(Stopping());
+    group_.Dismiss();
   });
 }
 

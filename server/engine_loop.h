@@ -69,7 +69,9 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   // No new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (those
   // that remain then end with UNAVAILABLE, DRAINING).
   void Drain(absl::Duration timeout, std::function<void()> done);
-  // Ends the requests that remain (UNAVAILABLE, DRAINING), the workers' links and the thread; whatever comes later is
+  // Ends the requests that remain (UNAVAILABLE, DRAINING); from now on workers may go.
+  void Dismiss();
+  // Dismiss, and ends the workers' links and the thread; whatever comes later is
   // refused alike.
   void Stop();
 

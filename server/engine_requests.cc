@@ -259,7 +259,9 @@ void EngineLoop::EndCall(LiveRequest* live, absl::Status status, absl::Time now)
 absl::Status EngineLoop::ErrorOf(const LiveRequest& live, FinishReason reason) const {
   switch (reason) {
     case FinishReason::kDeadline:
-      return MakeError(absl::StatusCode::kDeadlineExceeded, v1::DEADLINE, "the request's deadline passed");
+      return MakeError(absl::StatusCode::kDeadlineExceeded, v1::DEADLINE,
+                       absl::StrCat("the request's deadline passed (one without gets the server's --default_deadline, ",
+                                    absl::FormatDuration(config_->default_deadline), ")"));
     case FinishReason::kError:
       return MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
                        "the model computed NaN or Inf for this request");

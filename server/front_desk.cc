@@ -1,5 +1,6 @@
 #include "server/front_desk.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -21,6 +22,14 @@ uint64_t DrawSeed() {
   return absl::Uniform<uint64_t>(gen);
 }
 
+grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id, grpc::ServerContextBase* context) {
+  const grpc::Status wire = ToGrpcStatus(status, request_id);
+  if (const ErrorView view = ViewError(wire); view.retry_after > absl::ZeroDuration()) {
+    context->AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(absl::ToInt64Milliseconds(view.retry_after)));
+  }
+  return wire;
+}
+
 absl::StatusOr<ConvertArgs> FrontDesk::Args(const grpc::ServerContextBase& context,
                                             std::shared_ptr<const ServedModel>* model) const {
   *model = engine->model();
@@ -39,7 +48,7 @@ absl::StatusOr<ConvertArgs> FrontDesk::Args(const grpc::ServerContextBase& conte
   args.drawn_seed = DrawSeed();
   args.now = MonotonicNow();
   args.wall_now = absl::Now();
-  args.deadline = args.now + config->max_deadline;
+  args.deadline = args.now + std::min(config->default_deadline, config->max_deadline);
   // gRPC's deadline is a wall-clock time; what counts is how far away it is.
   if (context.deadline() != std::chrono::system_clock::time_point::max()) {
     const absl::Duration left = absl::FromChrono(context.deadline() - std::chrono::system_clock::now());

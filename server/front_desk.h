@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "server/config.h"
 #include "server/convert.h"
@@ -29,6 +30,9 @@ struct FrontDesk {
   absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context,
                                    std::shared_ptr<const ServedModel>* model) const;
 };
+
+// An error as the call of `context` ends with it, the trailer with the advice when to retry included.
+grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id, grpc::ServerContextBase* context);
 
 // Ids and seeds that the server draws for requests without one.
 std::string DrawRequestId();

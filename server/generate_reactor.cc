@@ -143,11 +143,7 @@ void GenerateReactor::FinishOnce(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (std::exchange(finished_, true)) return;
   since_ = MonotonicNow();
-  const grpc::Status wire = ToGrpcStatus(status, request_id_);
-  if (const ErrorView view = ViewError(wire); view.retry_after > absl::ZeroDuration()) {
-    context_->AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(absl::ToInt64Milliseconds(view.retry_after)));
-  }
-  Finish(wire);
+  Finish(OnTheWire(status, request_id_, context_));
 }
 
 void GenerateReactor::OnDone() {

@@ -46,11 +46,14 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   }
   void Fail(const absl::Status& status) {
     desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
-    End(ToGrpcStatus(status, ""));
+    End(OnTheWire(status, request_id_, context_));
   }
   void Answer(const absl::Status& status, const google::protobuf::Message& message) {
     status.ok() ? Reply(message) : Fail(status);
   }
+
+  // The request that this call is about, for its error.
+  void set_request_id(std::string id) { request_id_ = std::move(id); }
 
   FrontDesk* desk() { return desk_; }
   grpc::CallbackServerContext* context() { return context_; }
@@ -73,6 +76,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   grpc::CallbackServerContext* const context_;
   const grpc::ByteBuffer request_;
   grpc::ByteBuffer* const response_;
+  std::string request_id_;
   std::atomic<bool> cancelled_{false};
   std::atomic<int64_t> ended_at_{0};
   bool reset_ = false;  // of CheckTime alone
@@ -170,6 +174,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContex
     return call;
   }
   const std::string id = message.request_id();
+  call->set_request_id(id);
   desk_->engine->Abort(id, [call, id](bool found) {
     if (found) return call->Reply(v1::AbortResponse());
     call->Fail(MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,

@@ -22,7 +22,7 @@ namespace {
 constexpr absl::Duration kYoung = absl::Seconds(10);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr int kRefused = 2;
-constexpr int kNoProgram = 127;
+constexpr int kCannotRun = 127;  // exec failed
 
 std::string HowItEnded(int status) {
   if (WIFEXITED(status)) return absl::StrCat("exit code ", WEXITSTATUS(status));
@@ -67,7 +67,7 @@ absl::Status LocalFleet::Spawn(int index) {
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     execv(argv[0], argv.data());
-    _exit(kNoProgram);
+    _exit(kCannotRun);
   }
   children_[index].pid = pid;
   children_[index].started = MonotonicNow();
@@ -75,27 +75,30 @@ absl::Status LocalFleet::Spawn(int index) {
   return absl::OkStatus();
 }
 
-std::string LocalFleet::NoteDeath(int index, int status, absl::Time now) {
+std::string LocalFleet::Bury(int index, int status, absl::Time now) {
   Child& child = children_[index];
   child.pid = -1;
   ++child.deaths;
   child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
   child.start_at = now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)),
                                   absl::Duration(absl::Seconds(5)));
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   const std::string how = HowItEnded(status);
   if (!stopping_) LogWarn("worker ", index, " ended: ", how);
-  std::string fatal;
-  if (code == kRefused && !settled_) {
-    fatal = absl::StrCat("worker ", index, " (rank ", index, ") refused to start (exit code 2; its message is above)");
-  } else if (code == kNoProgram) {
-    fatal = absl::StrCat("cannot run ", options_.binary);
-  } else if (!settled_ && options_.max_deaths_unsettled > 0 && child.deaths >= options_.max_deaths_unsettled) {
-    fatal = absl::StrCat("worker ", index, " (rank ", index, ") ended ", child.deaths,
-                         " times before the group formed, at last with ", how);
+  const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
+  if (stopping_) return "";
+  if (settled_ && refused) {
+    LogWarn("worker ", index, " could not serve what was served before (its message is above); trying again in ",
+            absl::FormatDuration(child.start_at - now));
   }
-  child.refused = !fatal.empty();
-  return stopping_ ? "" : fatal;
+  const int limit = options_.max_deaths_unsettled;
+  child.refused = !settled_ && (refused || (limit > 0 && child.deaths >= limit));
+  if (!child.refused) return "";
+  if (!refused) {
+    return absl::StrCat("worker ", index, " (rank ", index, ") ended ", child.deaths,
+                        " times before the group formed, at last with ", how);
+  }
+  if (WEXITSTATUS(status) == kCannotRun) return absl::StrCat("cannot run ", options_.binary);
+  return absl::StrCat("worker ", index, " (rank ", index, ") refused to start (exit code 2; its message is above)");
 }
 
 void LocalFleet::Reap() {
@@ -107,7 +110,7 @@ void LocalFleet::Reap() {
       Child& child = children_[index];
       int status = 0;
       if (child.pid > 0 && waitpid(child.pid, &status, WNOHANG) == child.pid) {
-        if (std::string text = NoteDeath(index, status, now); !text.empty()) fatal.push_back(std::move(text));
+        if (std::string text = Bury(index, status, now); !text.empty()) fatal.push_back(std::move(text));
       }
       if (child.pid < 0 && !child.refused && !stopping_ && now >= child.start_at) {
         ++restarts_;

@@ -1,9 +1,10 @@
 // The workers that this server starts on this machine: one process each, restarted when it dies.
 //
-// Until Settle a worker that exits with code 2 refuses its model or its flags: trying again would not help, so it is
-// reported as fatal once and not restarted; likewise one that ends again and again.  Others restart after a pause that
-// grows from 50 ms to 5 s while they die young.  Worker `index` is the one that takes rank `index`.  The workers die
-// with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
+// A worker that exits with code 2 refuses its model, its flags or this machine's memory.  Before the model was served
+// that is fatal: it is reported once and not tried again; likewise one that ends again and again.  Once it was served
+// the reason may pass (memory is short for a while, a file is being replaced), so such a worker is restarted as any
+// other: after a pause that grows from 50 ms to 5 s while they die young.  Worker `index` is the one that takes rank
+// `index`.  The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
 #pragma once
 
 #include <sys/types.h>
@@ -61,8 +62,8 @@ class LocalFleet {
   absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Watch();
   void Reap() ABSL_LOCKS_EXCLUDED(mu_);
-  // Of worker `index`, with waitpid's status.  Returns why that is fatal, or "".
-  std::string NoteDeath(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A child was reaped.  Why the fleet cannot go on with it; empty when it will be started again.
+  std::string Bury(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   mutable absl::Mutex mu_;

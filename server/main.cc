@@ -21,7 +21,7 @@
 ABSL_FLAG(std::string, model, "",
           "directory of a HuggingFace checkpoint: config.json, *.safetensors, tokenizer.json (required)");
 ABSL_FLAG(std::string, served_model_name, "",
-          "the name that requests give as `model` (default: the directory's last part)");
+          "the name that requests give as `model` (default: the directory's last part; ORG/NAME of a hub snapshot)");
 ABSL_FLAG(std::string, tokenizer, "", "tokenizer.json to use instead of the model's");
 ABSL_FLAG(std::string, chat_template, "", "chat template (Jinja) to use instead of the model's");
 ABSL_FLAG(std::string, host, "127.0.0.1", "address to listen on; another than loopback wants --insecure");
@@ -41,7 +41,7 @@ ABSL_FLAG(std::string, join_token_file, "",
           "awaited)");
 ABSL_FLAG(std::string, dtype, "auto",
           "what local workers compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
-ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = cores / local_workers");
+ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = the cores that this process may use / local_workers");
 ABSL_FLAG(int64_t, kv_cache_bytes, 0, "bytes of KV cache per worker; 0 = a share of what memory the weights leave");
 ABSL_FLAG(int, max_model_len, 0, "longest sequence in tokens, prompt and output together; 0 = the model's context");
 ABSL_FLAG(int, max_num_seqs, 64, "sequences that run at once on each worker");
@@ -55,11 +55,17 @@ ABSL_FLAG(bool, preempt_every_step, false,
           "verification: every step preempts a sequence; slow, must not change answers");
 ABSL_FLAG(int, max_streams, 512, "open Generate calls; beyond it RESOURCE_EXHAUSTED at once");
 ABSL_FLAG(absl::Duration, slow_client_timeout, absl::Seconds(30), "how long a client may leave its stream unread");
-ABSL_FLAG(absl::Duration, max_deadline, absl::Hours(1), "longest time that a request may take");
-ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25), "how long running requests may go on after SIGTERM");
+ABSL_FLAG(absl::Duration, default_deadline, absl::Seconds(300),
+          "how long a request may take that comes without a deadline; at most --max_deadline");
+ABSL_FLAG(absl::Duration, max_deadline, absl::Hours(1), "longest deadline that a request may have");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25),
+          "how long running requests may go on after SIGTERM or Ctrl-C; a second one ends them at once");
 ABSL_FLAG(absl::Duration, start_timeout, absl::Minutes(10),
           "how long the first group of workers may take to form, while none registers or loads");
-ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(120), "a step that takes longer ends the workers' group");
+ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(120),
+          "a step that takes longer, beside what --row_timeout adds for its tokens, ends the workers' group");
+ABSL_FLAG(absl::Duration, row_timeout, absl::Seconds(1),
+          "what a step may take longer for each token that it computes; less once steps were measured");
 
 namespace switchyard {
 namespace {
@@ -98,6 +104,8 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.max_streams = absl::GetFlag(FLAGS_max_streams);
   config.slow_client_timeout = absl::GetFlag(FLAGS_slow_client_timeout);
   config.max_deadline = absl::GetFlag(FLAGS_max_deadline);
+  config.default_deadline = absl::GetFlag(FLAGS_default_deadline);
+  config.row_timeout = absl::GetFlag(FLAGS_row_timeout);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   config.step_timeout = absl::GetFlag(FLAGS_step_timeout);
   config.start_timeout = absl::GetFlag(FLAGS_start_timeout);
@@ -149,7 +157,10 @@ int Main() {
     return Complain(absl::InvalidArgumentError((*server)->failure()));
   }
   LogInfo("stopping: running requests may end, new ones are refused");
-  (*server)->Drain();
+  (*server)->Drain([&signals] {
+    const timespec now = {0, 0};
+    return sigtimedwait(&signals, nullptr, &now) > 0;
+  });
   (*server)->Stop();
   LogInfo("stopped");
   // Everything is closed; what is left are destructors, of which the metrics' page alone waits for seconds.

@@ -13,6 +13,7 @@
 #include "grpcpp/server_builder.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/clock.h"
 
 namespace switchyard {
 namespace {
@@ -127,7 +128,8 @@ absl::Status Server::Listen() {
 
   grpc::EnableDefaultHealthCheckService(true);
   const bool loopback = IsLoopback(config_.host);
-  if (loopback) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // Whoever may speak plaintext to this port may also ask what it serves.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   if (!loopback) LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
   grpc::ServerBuilder builder;
   SetKeepalive(&builder);
@@ -195,16 +197,22 @@ std::string Server::failure() const {
   return failure_;
 }
 
-void Server::Drain() {
+void Server::Drain(const std::function<bool()>& give_up) {
   SetReady(false);
   // Shared with the engine, which may call later than we wait.
   auto done = std::make_shared<absl::Notification>();
   engine_->Drain(config_.drain_timeout, [done] { done->Notify(); });
-  done->WaitForNotificationWithTimeout(config_.drain_timeout + absl::Seconds(5));
+  const absl::Time end = MonotonicNow() + config_.drain_timeout + absl::Seconds(5);
+  while (!done->WaitForNotificationWithTimeout(absl::Milliseconds(50)) && MonotonicNow() < end) {
+    if (!give_up()) continue;
+    LogWarn("asked again: running requests end now");
+    return;
+  }
 }
 
 void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
+  if (engine_) engine_->Dismiss();
   if (fleet_) fleet_->Stop(absl::Seconds(2));
   // The engine first: it ends the streams that remain with a reason, and the workers' links.
   if (engine_) engine_->Stop();

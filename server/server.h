@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,12 +30,14 @@ class Server {
 
   int port() const { return port_; }
   int metrics_port() const { return metrics_port_; }
-  // Set when the server cannot go on: a worker refused the model.
+  // Set when the server cannot start: a worker refused the model before it was served once.  Afterwards a refusal only
+  // ends readiness, until a later try succeeds.
   const absl::Notification& failed() const { return failed_; }
   std::string failure() const;
 
-  // Readiness off, no new requests; waits for the running ones at most config.drain_timeout.
-  void Drain();
+  // Readiness off, no new requests; waits for the running ones at most config.drain_timeout, or until `give_up` (asked
+  // every 50 ms) says so.
+  void Drain(const std::function<bool()>& give_up = [] { return false; });
   // Ends everything.  Blocks until all threads and local workers are gone.
   void Stop();
 

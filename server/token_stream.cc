@@ -1,5 +1,6 @@
 #include "server/token_stream.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -14,7 +15,39 @@ void Append(std::vector<Value>* to, std::vector<Value> from) {
   to->insert(to->end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
+// How many of the first positions make `*budget` entries, which they use up.
+size_t Fitting(const std::vector<PositionLogprobs>& positions, size_t* budget) {
+  size_t count = 0;
+  while (count < positions.size() && *budget > 0) {
+    *budget -= std::min(*budget, 1 + positions[count].top.size());
+    ++count;
+  }
+  return count;
+}
+
+template <class Value>
+std::vector<Value> TakeFirst(std::vector<Value>* from, size_t count) {
+  const auto end = from->begin() + static_cast<ptrdiff_t>(count);
+  std::vector<Value> out(std::make_move_iterator(from->begin()), std::make_move_iterator(end));
+  from->erase(from->begin(), end);
+  return out;
+}
+
 }  // namespace
+
+std::optional<OutputChunk> CutChunk(OutputChunk* chunk, size_t budget) {
+  const size_t prompt = Fitting(chunk->prompt_logprobs, &budget);
+  const size_t tokens = Fitting(chunk->logprobs, &budget);
+  if (prompt == chunk->prompt_logprobs.size() && tokens == chunk->logprobs.size()) return std::nullopt;
+  OutputChunk part;
+  part.choice = chunk->choice;
+  part.index = chunk->index;
+  part.prompt_logprobs = TakeFirst(&chunk->prompt_logprobs, prompt);
+  part.logprobs = TakeFirst(&chunk->logprobs, tokens);
+  part.tokens = TakeFirst(&chunk->tokens, std::min(tokens, chunk->tokens.size()));
+  chunk->index += static_cast<int32_t>(part.tokens.size());
+  return part;
+}
 
 absl::Status SlowReader(absl::Duration limit) {
   const std::string text = absl::FormatDuration(limit);
@@ -87,6 +120,10 @@ void TokenStream::Detach() {
 std::optional<OutputChunk> TokenStream::Pop(absl::Time now) {
   absl::MutexLock lock(&mu_);
   if (chunks_.empty()) return std::nullopt;
+  if (std::optional<OutputChunk> part = CutChunk(&chunks_.front())) {
+    waiting_since_ = now;
+    return part;
+  }
   OutputChunk chunk = std::move(chunks_.front());
   chunks_.pop_front();
   waiting_since_ = chunks_.empty() ? absl::InfiniteFuture() : now;

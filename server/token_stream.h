@@ -2,7 +2,8 @@
 //
 // A reader that does not keep up never blocks the engine: chunks of the same choice are joined while they wait, so at
 // most one chunk per choice and no more than the request's own output is held (bounded by the context length).  How
-// long the oldest has been waiting is known: the engine ends the request as SLOW_READER past its limit.
+// long the oldest has been waiting is known: the engine ends the request as SLOW_READER past its limit.  What is popped
+// is cut so that its message stays below the 4 MiB that a client takes by default, however many logprobs were asked for.
 //
 // Thread-safe.  Owned by the engine loop's request and by the reactor (two owners: either may outlive the other).
 #pragma once
@@ -33,7 +34,7 @@ class TokenStream {
   void Attach(std::function<void()> notify);
   // No notify runs during or after this.
   void Detach();
-  // The next chunk; nullopt when there is none now.
+  // The next chunk, or the next part of a long one (then not yet finished); nullopt when there is none now.
   std::optional<OutputChunk> Pop(absl::Time now);
   // Whether everything was popped and the stream closed; then *status is its end.
   bool Finished(absl::Status* status) const;
@@ -50,6 +51,11 @@ class TokenStream {
   absl::Mutex notify_mu_;
   std::function<void()> notify_ ABSL_GUARDED_BY(notify_mu_);
 };
+
+// Cuts off the part of `chunk` that fits `budget` logprob entries (each of one token), at least one position: prompt
+// logprobs first, then tokens with their logprobs; text and end stay.  nullopt when the whole fits.
+inline constexpr size_t kEntriesPerMessage = 16384;
+std::optional<OutputChunk> CutChunk(OutputChunk* chunk, size_t budget = kEntriesPerMessage);
 
 // RESOURCE_EXHAUSTED, SLOW_READER: the client left its stream unread for `limit`.
 absl::Status SlowReader(absl::Duration limit);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "scheduler/batching/step.h"
 
 namespace switchyard {
@@ -46,6 +47,7 @@ struct GroupSeat {
   int num_layers = 0;
   std::string store_token;
   int64_t form_deadline_ms = 0;
+  std::string reach;  // a member's address that is not loopback; empty if there is none
 };
 
 // Commands to a worker.  Thread-safe, never blocks: messages queue for the link (bounded by the plans in flight); those
@@ -54,7 +56,8 @@ class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
   virtual void Join(const GroupSeat& seat) = 0;
-  virtual void Execute(const StepPlan& plan, int rank) = 0;
+  // `limit`: longest that the rank waits for the others.
+  virtual void Execute(const StepPlan& plan, int rank, absl::Duration limit) = 0;
   virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
   // Ends the link: the worker sees `status`.  OnLost follows.
   virtual void Close(const absl::Status& status) = 0;

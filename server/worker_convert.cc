@@ -1,6 +1,8 @@
 #include "server/worker_convert.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace switchyard {
 namespace {
@@ -103,10 +105,11 @@ v1::JoinGroup ToProto(const GroupSeat& seat) {
   message.set_layer_end(seat.num_layers);
   message.set_store_token(seat.store_token);
   message.set_deadline_ms(seat.form_deadline_ms);
+  message.set_reach(seat.reach);
   return message;
 }
 
-v1::StepPlan ToProto(const StepPlan& plan, int rank) {
+v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit) {
   v1::StepPlan message;
   message.set_step(plan.step);
   message.set_group_epoch(plan.group_epoch);
@@ -123,6 +126,7 @@ v1::StepPlan ToProto(const StepPlan& plan, int rank) {
   }
   for (const StepItem& item : part.items) FillItem(item, message.add_items());
   message.set_train_slice(part.train_slice);
+  message.set_timeout_ms(std::max<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(limit, absl::Milliseconds(1))), 1));
   return message;
 }
 
@@ -148,6 +152,17 @@ RankResult FromProto(const v1::StepResult& message) {
   result.timings = {message.total_seconds(), message.attention_seconds(), message.expert_seconds(),
                     message.exchange_seconds(), message.head_seconds()};
   return result;
+}
+
+bool AddPart(const v1::StepPart& message, RankResult* result) {
+  if (message.item() < 0 || message.item() >= static_cast<int64_t>(result->items.size())) return false;
+  ItemResult& item = result->items[message.item()];
+  const auto append = [](std::vector<PositionLogprobs> from, std::vector<PositionLogprobs>* to) {
+    to->insert(to->end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  };
+  append(PositionsFromProto(message.logprobs()), &item.logprobs);
+  append(PositionsFromProto(message.prompt_logprobs()), &item.prompt_logprobs);
+  return true;
 }
 
 }  // namespace switchyard

@@ -11,7 +11,9 @@ namespace switchyard {
 WorkerInfo FromProto(const v1::Register& message);
 v1::JoinGroup ToProto(const GroupSeat& seat);
 // One rank's part of a plan.
-v1::StepPlan ToProto(const StepPlan& plan, int rank);
+v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit);
 RankResult FromProto(const v1::StepResult& message);
+// Adds what came before `message` to its result.  False: an item that it does not have.
+bool AddPart(const v1::StepPart& message, RankResult* result);
 
 }  // namespace switchyard

@@ -8,6 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/config.h"
 
 namespace switchyard {
 namespace {
@@ -22,6 +23,11 @@ std::string DrawToken() {
   return absl::StrCat(absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16),
                       absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
 }
+
+// How much slower than the slowest step so far a step's rows may be.
+constexpr int kRowSlack = 16;
+// The workers' own limit comes first: they know for whom they waited.
+constexpr absl::Duration kWorkersFirst = absl::Seconds(1);
 
 bool ConstantTimeEqual(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return false;
@@ -43,6 +49,11 @@ absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
   if (!ConstantTimeEqual(info.join_token, options_.join_token)) {
     return absl::UnauthenticatedError(
         "the join token is not this server's; start the worker with its --join_token_file");
+  }
+  if (!served_weights_.empty() && info.weights_hash != served_weights_) {
+    return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": this server has served ",
+                                                      served_weights_,
+                                                      "; give the worker that --model or start the server again"));
   }
   for (const auto& [id, member] : members_) {
     const WorkerInfo& other = member.info;
@@ -103,7 +114,8 @@ void WorkerGroup::AssignRanks() {
 }
 
 void WorkerGroup::TryForm(absl::Time now) {
-  if (state_ != State::kWaiting || static_cast<int>(members_.size()) != options_.world || now < next_try_) return;
+  if (dismissed_ || state_ != State::kWaiting || static_cast<int>(members_.size()) != options_.world || now < next_try_)
+    return;
   AssignRanks();
   ++epoch_;
   state_ = State::kJoining;
@@ -113,6 +125,7 @@ void WorkerGroup::TryForm(absl::Time now) {
   seat.world = options_.world;
   seat.store_token = DrawToken();
   seat.form_deadline_ms = absl::ToInt64Milliseconds(options_.form_timeout);
+  seat.reach = AddressFromElsewhere();
   listener_->OnEpoch(seat.store_token);
   for (auto& [id, member] : members_) {
     member.ready = false;
@@ -155,6 +168,7 @@ void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl:
   }
   SY_CHECK(first != nullptr);
   state_ = State::kReady;
+  served_weights_ = first->weights_hash;
   LogInfo("group ready: epoch ", epoch_, ", ", options_.world, " workers, ", blocks, " KV blocks each");
   listener_->OnGroupUp(epoch_, options_.world, blocks, *first);
 }
@@ -183,9 +197,16 @@ void WorkerGroup::Break(const std::string& reason, absl::Time now) { GoDown(reas
 
 void WorkerGroup::Remove(WorkerId id) { members_.erase(id); }
 
+void WorkerGroup::Dismiss() {
+  dismissed_ = true;
+  state_ = State::kWaiting;
+  steps_.clear();
+}
+
 void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr) return;
+  if (dismissed_) return Remove(id);
   const std::string text =
       absl::StrCat("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
   if (state_ == State::kWaiting) LogWarn(text);
@@ -206,8 +227,11 @@ void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, RankResult re
     break;
   }
   while (state_ == State::kReady && !steps_.empty() && steps_.front().missing == 0) {
+    const Step& first = steps_.front();
+    if (first.rows > 0) slowest_row_ = std::max(slowest_row_, (now - first.begun) / static_cast<double>(first.rows));
     const StepResult done = std::move(steps_.front().result);
     steps_.erase(steps_.begin());
+    if (!steps_.empty()) steps_.front().begun = now;
     for (const RankResult& rank : done.ranks) {
       if (rank.ledger_hash != done.ranks[0].ledger_hash) {
         return Break(absl::StrCat("the ranks launched different collectives in step ", done.step), now);
@@ -218,19 +242,35 @@ void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, RankResult re
   }
 }
 
+absl::Duration WorkerGroup::LimitOf(int64_t rows) const {
+  absl::Duration row = options_.row_timeout;
+  if (slowest_row_ > absl::ZeroDuration()) row = std::min(row, kRowSlack * slowest_row_);
+  return options_.step_timeout + rows * row;
+}
+
+std::string WorkerGroup::AddressFromElsewhere() const {
+  for (const auto& [id, member] : members_) {
+    if (!member.info.collective_address.empty() && !IsLoopback(member.info.collective_address))
+      return member.info.collective_address;
+  }
+  return "";
+}
+
 void WorkerGroup::Execute(const StepPlan& plan, absl::Time now) {
   SY_CHECK(state_ == State::kReady);
   SY_CHECK_EQ(static_cast<int>(plan.ranks.size()), options_.world);
   Step step;
   step.step = plan.step;
-  step.sent = now;
+  step.begun = now;
+  for (const RankPlan& rank : plan.ranks) step.rows += rank.NumRows();
+  const absl::Duration limit = step.limit = LimitOf(step.rows);
   step.missing = options_.world;
   step.have.assign(options_.world, false);
   step.result.step = plan.step;
   step.result.group_epoch = plan.group_epoch;
   step.result.ranks.resize(options_.world);
   steps_.push_back(std::move(step));
-  for (auto& [id, member] : members_) member.client->Execute(plan, member.rank);
+  for (auto& [id, member] : members_) member.client->Execute(plan, member.rank, limit);
 }
 
 void WorkerGroup::Tick(absl::Time now) {
@@ -254,12 +294,12 @@ void WorkerGroup::Tick(absl::Time now) {
     GoDown(absl::StrCat("not formed within ", absl::FormatDuration(options_.form_timeout), "; ", NotReadyReason()), now,
            PauseAfter(failed_tries_++));
   }
-  if (state_ == State::kReady && !steps_.empty() && now - steps_.front().sent > options_.step_timeout) {
+  if (state_ == State::kReady && !steps_.empty() && now - steps_.front().begun > steps_.front().limit + kWorkersFirst) {
     std::string missing;
     for (size_t r = 0; r < steps_.front().have.size(); ++r) {
       if (!steps_.front().have[r]) absl::StrAppend(&missing, missing.empty() ? "" : ", ", r);
     }
-    Break(absl::StrCat("step ", steps_.front().step, " not done within ", absl::FormatDuration(options_.step_timeout),
+    Break(absl::StrCat("step ", steps_.front().step, " not done within ", absl::FormatDuration(steps_.front().limit),
                        ", missing rank ", missing),
           now);
   }

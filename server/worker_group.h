@@ -4,8 +4,10 @@
 //      ▲──── a member is lost, faults, is too slow or falls silent ────┘
 //
 // A returning group always has a new epoch; what carries an old one is dropped.  Survivors keep their rank (and with it
-// their loaded experts); a newcomer gets the seat that is free.  A worker that stops answering is fenced: its link is
-// closed, the others are told to abort their collectives, and whatever it says later belongs to an old epoch.
+// their loaded experts); a newcomer gets the seat that is free.  What a group once served it serves until the server
+// ends: workers with other weights are refused even when no member is left.  A worker that stops answering is fenced:
+// its link is closed, the others are told to abort their collectives, and whatever it says later belongs to an old
+// epoch.
 //
 // No thread, clock or socket of its own: the engine loop owns it and calls it with the time.  Everything that happens
 // is reported through Listener, synchronously.
@@ -31,7 +33,10 @@ class WorkerGroup {
     absl::Duration suspect_after = absl::Seconds(1);
     absl::Duration fence_after = absl::Milliseconds(1500);
     absl::Duration form_timeout = absl::Seconds(30);  // for joining, while no loading makes progress
+    // A step may take step_timeout and, for each of its rows, row_timeout; once steps were measured, a multiple of the
+    // slowest one's time per row is enough for a row, if that is less.
     absl::Duration step_timeout = absl::Seconds(120);
+    absl::Duration row_timeout = absl::Seconds(1);
   };
 
   class Listener {
@@ -76,6 +81,8 @@ class WorkerGroup {
   void Execute(const StepPlan& plan, absl::Time now);
   // The group cannot go on for a reason that the engine found (a result that does not fit).
   void Break(const std::string& reason, absl::Time now);
+  // The server stops: no more plans and groups, and a member that goes is no loss.
+  void Dismiss();
   // Heartbeats, time limits, another try at forming.  Call at least every 100 ms.
   void Tick(absl::Time now);
 
@@ -91,12 +98,16 @@ class WorkerGroup {
  private:
   struct Step {
     int64_t step = 0;
-    absl::Time sent;
+    absl::Time begun;  // sent, or the step before it done
+    absl::Duration limit;
+    int64_t rows = 0;
     int missing = 0;
     StepResult result;
     std::vector<bool> have;  // [R]
   };
 
+  absl::Duration LimitOf(int64_t rows) const;
+  std::string AddressFromElsewhere() const;
   Member* Find(WorkerId id);
   absl::Status CheckCompatible(const WorkerInfo& info) const;
   void TryForm(absl::Time now);
@@ -115,6 +126,9 @@ class WorkerGroup {
   absl::Time last_progress_ = absl::InfinitePast();
   absl::Time next_try_ = absl::InfinitePast();
   int failed_tries_ = 0;
+  bool dismissed_ = false;
+  std::string served_weights_;  // hash of the first group that was ready; empty before
+  absl::Duration slowest_row_;  // of the steps done so far; zero before the first
 };
 
 }  // namespace switchyard

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -12,8 +13,9 @@
 namespace switchyard {
 namespace {
 
-constexpr int kProtocolVersion = 1;
+constexpr int kProtocolVersion = 2;
 constexpr int kHeartbeatMs = 250;
+constexpr size_t kPositionBytes = 1024;
 
 using LinkReactor = grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>;
 
@@ -27,9 +29,9 @@ class LinkClient final : public WorkerClient {
     *message.mutable_join_group() = ToProto(seat);
     Send(std::move(message));
   }
-  void Execute(const StepPlan& plan, int rank) override {
+  void Execute(const StepPlan& plan, int rank, absl::Duration limit) override {
     v1::LinkResponse message;
-    *message.mutable_step_plan() = ToProto(plan, rank);
+    *message.mutable_step_plan() = ToProto(plan, rank, limit);
     Send(std::move(message));
   }
   void AbortGroup(int64_t epoch, const std::string& reason) override {
@@ -119,15 +121,36 @@ class Link final : public LinkReactor {
         events_->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
         return true;
       case v1::LinkRequest::kStepResult:
-        events_->OnStepResult(id_, request_.step_result().group_epoch(), request_.step_result().step(),
-                              FromProto(request_.step_result()));
+        HandleResult(request_.step_result());
         return true;
+      case v1::LinkRequest::kStepPart:
+        return KeepPart();
       case v1::LinkRequest::kGroupFault:
         events_->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
         return true;
       default:
         return true;  // a newer worker's message
     }
+  }
+
+  // A step's result may come in parts; the result itself is the last.
+  bool KeepPart() {
+    part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
+    // A step has no more positions than rows and sequences; one takes up to 21 entries of at most 19 B.
+    if (part_bytes_ > kPositionBytes * (options_.max_batched_tokens() + options_.max_num_seqs())) {
+      client_->Close(absl::InvalidArgumentError("more logprobs than a step has rows"));
+      return false;
+    }
+    parts_.push_back(std::move(*request_.mutable_step_part()));
+    return true;
+  }
+  void HandleResult(const v1::StepResult& message) {
+    RankResult result = FromProto(message);
+    for (const v1::StepPart& part : std::exchange(parts_, {})) {
+      if (part.step() == message.step() && part.group_epoch() == message.group_epoch()) AddPart(part, &result);
+    }
+    part_bytes_ = 0;
+    events_->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
   }
 
   bool HandleRegister(const v1::Register& message) {
@@ -154,6 +177,8 @@ class Link final : public LinkReactor {
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
   v1::LinkRequest request_;
+  std::vector<v1::StepPart> parts_;  // of the result that comes next
+  size_t part_bytes_ = 0;            // in parts_
 };
 
 }  // namespace

@@ -128,6 +128,54 @@ v1::StepResult ToProto(const StepPlan& head, const RankResult& result) {
   return message;
 }
 
+namespace {
+
+// Moves positions out of `in` into parts of at most `budget` entries (of one token each) that `add` makes.
+template <class AddFn>
+void CutPositions(std::vector<PositionLogprobs>* in, size_t budget, AddFn add) {
+  for (size_t begin = 0; begin < in->size();) {
+    std::vector<PositionLogprobs> piece;
+    for (size_t entries = 0; begin < in->size() && (piece.empty() || entries < budget); ++begin) {
+      entries += 1 + (*in)[begin].top.size();
+      piece.push_back(std::move((*in)[begin]));
+    }
+    add(piece);
+  }
+  in->clear();
+}
+
+size_t CountEntries(const std::vector<PositionLogprobs>& positions) {
+  size_t entries = 0;
+  for (const PositionLogprobs& position : positions) entries += 1 + position.top.size();
+  return entries;
+}
+
+}  // namespace
+
+std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result, size_t budget) {
+  size_t entries = 0;
+  for (const ItemResult& item : result->items)
+    entries += CountEntries(item.logprobs) + CountEntries(item.prompt_logprobs);
+  std::vector<v1::StepPart> parts;
+  if (entries <= budget) return parts;
+  for (size_t i = 0; i < result->items.size(); ++i) {
+    const auto next = [&] {
+      v1::StepPart* part = &parts.emplace_back();
+      part->set_step(head.step);
+      part->set_group_epoch(head.group_epoch);
+      part->set_item(static_cast<int32_t>(i));
+      return part;
+    };
+    CutPositions(&result->items[i].logprobs, budget, [&](const std::vector<PositionLogprobs>& piece) {
+      FillPositions(piece, next()->mutable_logprobs());
+    });
+    CutPositions(&result->items[i].prompt_logprobs, budget, [&](const std::vector<PositionLogprobs>& piece) {
+      FillPositions(piece, next()->mutable_prompt_logprobs());
+    });
+  }
+  return parts;
+}
+
 v1::ModelFacts FactsToProto(const Worker& worker) {
   const ModelConfig& config = worker.config();
   v1::ModelFacts facts;

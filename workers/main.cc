@@ -1,5 +1,4 @@
 // switchyard-worker: holds a part of a model and runs the steps that a server plans.
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -13,6 +12,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/cores.h"
 #include "scheduler/base/flags.h"
 #include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
@@ -20,6 +20,7 @@
 #include "workers/comm/gloo_communicator.h"
 #include "workers/metrics.h"
 #include "workers/ops/isa.h"
+#include "workers/own_address.h"
 #include "workers/service.h"
 #include "workers/worker.h"
 
@@ -27,16 +28,17 @@ ABSL_FLAG(std::string, server, "127.0.0.1:50051", "HOST:PORT of the server to jo
 ABSL_FLAG(std::string, model, "", "directory of the checkpoint that the server serves (required)");
 ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
-ABSL_FLAG(int, threads, 0, "threads; 0 = one per core");
-ABSL_FLAG(std::string, address, "127.0.0.1",
-          "address of this machine at which the other workers reach this one; loopback or private");
+ABSL_FLAG(int, threads, 0, "threads; 0 = one per core that this process may use");
+ABSL_FLAG(std::string, address, "auto",
+          "address of this machine at which the other workers reach this one, loopback or private; auto = the one by "
+          "which this machine reaches the server");
 ABSL_FLAG(std::string, join_token_file, "", "file with the server's join token");
 ABSL_FLAG(int, local_index, -1, "set by a server for the workers that it starts");
 ABSL_FLAG(int, metrics_port, -1,
           "port of http://METRICS_HOST:PORT/metrics; 0 = any free one (switchyard status tells it), -1 = none");
 ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
           "IPv4 address on which the metrics' page listens; 0.0.0.0 = every one of this machine");
-ABSL_FLAG(bool, insecure, false, "allow a plaintext link to a server on another address than loopback");
+ABSL_FLAG(bool, insecure, false, "allow a plaintext link to a server on a public address");
 
 namespace switchyard {
 namespace {
@@ -49,11 +51,15 @@ int Complain(absl::string_view text) {
   return kExitBadConfig;
 }
 
-bool IsLoopbackTarget(absl::string_view server) {
-  const std::string host(server.substr(0, server.rfind(':')));
-  in_addr address;  // a name such as 127.example.org is none
-  const bool v4 = inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
-  return v4 || host == "localhost" || host == "[::1]";
+// Links are plaintext: they stay on this machine or in a private network, as the collectives do.
+std::string CheckServer(const std::string& server) {
+  const absl::StatusOr<Route> route = RouteTo(server);
+  if (absl::IsInvalidArgument(route.status()))
+    return absl::StrCat("--server=", server, ": ", route.status().message(), "\n");
+  // A name that is not known now may be later; the link asks again, and then its address has to be a private one.
+  if (!route.ok() || CheckGroupAddress(route->peer).ok() || absl::GetFlag(FLAGS_insecure)) return "";
+  return absl::StrCat("--server=", server, ": ", route->peer,
+                      " is a public address; a plaintext link to it wants --insecure\n");
 }
 
 // All problems of the flags, one a line; empty if there are none.
@@ -67,12 +73,10 @@ std::string CheckFlags() {
     absl::StrAppend(&problems, "--metrics_port=", port, ": must be within [-1, 65535]\n");
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
-  if (!IsLoopbackTarget(absl::GetFlag(FLAGS_server)) && !absl::GetFlag(FLAGS_insecure)) {
-    absl::StrAppend(&problems, "--server=", absl::GetFlag(FLAGS_server),
-                    ": plaintext to another address than loopback wants --insecure\n");
-  }
-  if (const absl::Status status = CheckGroupAddress(absl::GetFlag(FLAGS_address)); !status.ok()) {
-    absl::StrAppend(&problems, "--address: ", status.message(), "\n");
+  absl::StrAppend(&problems, CheckServer(absl::GetFlag(FLAGS_server)));
+  if (const std::string address = absl::GetFlag(FLAGS_address); address != kAutoAddress) {
+    if (const absl::Status status = CheckGroupAddress(address); !status.ok())
+      absl::StrAppend(&problems, "--address: ", status.message(), "\n");
   }
   if (const absl::Status status = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).status(); !status.ok()) {
     absl::StrAppend(&problems, status.message(), "\n");
@@ -100,9 +104,7 @@ int Main() {
   WorkerOptions options;
   options.model_dir = absl::GetFlag(FLAGS_model);
   options.dtype = absl::GetFlag(FLAGS_dtype);
-  options.threads = absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads)
-                                                     : std::max(1u, std::thread::hardware_concurrency());
-  options.address = absl::GetFlag(FLAGS_address);
+  options.threads = absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : UsableCores();
   absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(options);
   if (!worker.ok()) return Complain(worker.status().message());
 
@@ -124,7 +126,8 @@ int Main() {
   link_options.server = absl::GetFlag(FLAGS_server);
   link_options.join_token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).value_or("");
   link_options.local_index = local_index;
-  link_options.address = options.address;
+  link_options.address = absl::GetFlag(FLAGS_address);
+  link_options.insecure = absl::GetFlag(FLAGS_insecure);
   WorkerLink link(link_options, worker->get(), &metrics);
   // The signals' own thread; it ends with the process.
   std::thread([&link, signals] {

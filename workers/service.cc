@@ -15,16 +15,19 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
+#include "workers/comm/gloo_communicator.h"
 #include "workers/convert.h"
 #include "workers/ops/isa.h"
+#include "workers/own_address.h"
 #include "workers/process_stats.h"
 #include "workers/remote_store.h"
 
 namespace switchyard {
 namespace {
 
-constexpr int kProtocolVersion = 1;
+constexpr int kProtocolVersion = 2;
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
 constexpr absl::Duration kLongestRetry = absl::Seconds(2);
 
@@ -190,11 +193,11 @@ class Heart {
   std::thread thread_;
 };
 
-v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker, const std::string& incarnation) {
+v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker, const std::string& address) {
   v1::LinkRequest message;
   v1::Register* out = message.mutable_register_();
   out->set_protocol_version(kProtocolVersion);
-  out->set_incarnation(incarnation);
+  out->set_incarnation(DrawIncarnation());
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   out->set_host(host);
@@ -206,7 +209,7 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker
   out->set_weights_hash(worker.weights_hash());
   out->set_join_token(options.join_token);
   out->set_local_index(options.local_index);
-  out->set_collective_address(options.address);
+  out->set_collective_address(address);
   *out->mutable_model() = FactsToProto(worker);
   if (options.metrics_port > 0) {
     const bool everywhere = options.metrics_host == "0.0.0.0";
@@ -236,7 +239,8 @@ absl::Status WorkerLink::Run() {
     const absl::Status status = RunSession();
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();
-    if (IsFinal(static_cast<grpc::StatusCode>(status.code())) || !options_.reconnect) return status;
+    // A worker that has served gives up no more: what is wrong now may pass.
+    if ((IsFinal(static_cast<grpc::StatusCode>(status.code())) && !served_) || !options_.reconnect) return status;
     LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
     if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;
     if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return absl::OkStatus();
@@ -244,19 +248,51 @@ absl::Status WorkerLink::Run() {
   }
 }
 
-// What one session does with the server's commands.
 namespace {
 
+// Where this worker is for the others of its group.
+struct Place {
+  std::string address;
+  bool found = false;  // by ourselves, not given
+
+  // Loopback is no address for those who come from elsewhere.
+  std::string Toward(const std::string& reach) const {
+    if (!found || reach.empty() || !IsLoopbackAddress(address)) return address;
+    const absl::StatusOr<Route> route = RouteTo(absl::StrCat("[", reach, "]:1"));
+    return route.ok() ? route->own : address;
+  }
+};
+
+absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
+  ASSIGN_OR_RETURN(const Route route, RouteTo(options.server));
+  if (!options.insecure && !CheckGroupAddress(route.peer).ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        options.server, " is ", route.peer, ", a public address; a plaintext link to it wants --insecure"));
+  }
+  if (options.address != kAutoAddress) return Place{options.address, false};
+  // Beside the server, whatever its address: loopback, unless someone comes from elsewhere.
+  return Place{route.own == route.peer ? "127.0.0.1" : route.own, true};
+}
+
+// What one session does with the server's commands.
 class Duty {
  public:
   using SendFn = absl::AnyInvocable<bool(v1::LinkRequest)>;  // false: the link is over
-  Duty(Worker* worker, WorkerMetrics* metrics, std::shared_ptr<grpc::Channel> channel, SendFn send)
-      : worker_(worker), metrics_(metrics), channel_(std::move(channel)), send_(std::move(send)) {}
+  // `served`: whether this process was ever ready; set by this.
+  Duty(Worker* worker, WorkerMetrics* metrics, std::shared_ptr<grpc::Channel> channel, Place place, bool* served,
+       SendFn send)
+      : worker_(worker),
+        metrics_(metrics),
+        channel_(std::move(channel)),
+        place_(std::move(place)),
+        served_(served),
+        send_(std::move(send)) {}
 
   void Join(const v1::JoinGroup& message) {
     worker_->Leave();
     epoch_ = 0;
-    const Seat seat = FromProto(message);
+    Seat seat = FromProto(message);
+    seat.address = place_.Toward(message.reach());
     RemoteStore store(channel_, seat.token);
     const absl::Status status = worker_->Join(seat, settings_, &store, [this](int64_t done, int64_t total) {
       v1::LinkRequest progress;
@@ -264,12 +300,13 @@ class Duty {
       progress.mutable_load_progress()->set_bytes_total(total);
       return send_(std::move(progress));
     });
-    if (CannotServe(status)) {
+    if (CannotServe(status) && !*served_) {
       fatal_ = absl::FailedPreconditionError(status.message());
       return;
     }
     if (!status.ok()) return Fault(seat.epoch, status);
     epoch_ = seat.epoch;
+    *served_ = true;
     metrics_->rank->Set(seat.rank);
     metrics_->group_epoch->Set(static_cast<double>(seat.epoch));
     metrics_->weight_bytes->Set(static_cast<double>(worker_->weight_bytes()));
@@ -285,16 +322,21 @@ class Duty {
     if (message.group_epoch() != epoch_) return;  // of a group that is over
     StepPlan head;
     const RankPlan part = FromProto(message, &head);
-    absl::StatusOr<RankResult> result = worker_->Execute(head, part);
+    absl::StatusOr<RankResult> result = worker_->Execute(head, part, absl::Milliseconds(message.timeout_ms()));
     if (!result.ok()) return Fault(epoch_, result.status());
     metrics_->ObserveStep(*result);
+    for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
+      v1::LinkRequest before;
+      *before.mutable_step_part() = std::move(piece);
+      send_(std::move(before));
+    }
     v1::LinkRequest reply;
     *reply.mutable_step_result() = ToProto(head, *result);
     send_(std::move(reply));
   }
 
   void set_settings(EngineSettings settings) { settings_ = settings; }
-  // Not OK: this worker cannot serve the model, now or later.
+  // Not OK: this worker cannot serve the model, and never has.
   const absl::Status& fatal() const { return fatal_; }
 
  private:
@@ -320,6 +362,8 @@ class Duty {
   Worker* const worker_;
   WorkerMetrics* const metrics_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
+  const Place place_;
+  bool* const served_;
   SendFn send_;
   EngineSettings settings_;
   int64_t epoch_ = 0;  // 0 = in no group
@@ -329,6 +373,7 @@ class Duty {
 }  // namespace
 
 absl::Status WorkerLink::RunSession() {
+  ASSIGN_OR_RETURN(Place place, FindPlace(options_));
   auto session = std::make_shared<Session>(Connect(options_.server), worker_);
   {
     absl::MutexLock lock(&mu_);
@@ -337,8 +382,8 @@ absl::Status WorkerLink::RunSession() {
   }
   worker_->ForgetEpochs();
   session->Start();
-  session->Send(RegisterMessage(options_, *worker_, DrawIncarnation()));
-  Duty duty(worker_, metrics_, session->channel(),
+  session->Send(RegisterMessage(options_, *worker_, place.address));
+  Duty duty(worker_, metrics_, session->channel(), std::move(place), &served_,
             [&session](v1::LinkRequest message) { return session->Send(std::move(message)); });
   std::unique_ptr<Heart> heart;
   v1::LinkResponse command;

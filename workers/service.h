@@ -14,13 +14,17 @@
 
 namespace switchyard {
 
+// As an address: the one by which this host reaches the server, or the members of its group that are elsewhere.
+inline constexpr char kAutoAddress[] = "auto";
+
 struct LinkOptions {
   std::string metrics_host;  // of the metrics' page; 0.0.0.0: every address of this machine
   int metrics_port = -1;     // -1: there is none
   std::string server;  // HOST:PORT
   std::string join_token;
   int local_index = -1;
-  std::string address;    // where the other ranks reach this worker
+  std::string address = kAutoAddress;  // where the other ranks reach this worker
+  bool insecure = false;  // a plaintext link may go to a public address
   bool reconnect = true;  // when the link breaks: wait and register again (false: return)
 };
 
@@ -44,6 +48,7 @@ class WorkerLink {
   absl::Mutex mu_;
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mu_);  // shared with the thread that runs it
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool served_ = false;  // was ready once; of the thread in Run
 };
 
 }  // namespace switchyard

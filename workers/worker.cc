@@ -17,8 +17,6 @@
 namespace switchyard {
 namespace {
 
-// Longest that a rank waits for the others in one step.  The server's limit for a step is longer.
-constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
 
 // Whether the checkpoint has every tensor that the model wants, in its shape: before anything is started.
@@ -128,7 +126,7 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
   group.world = seat.world;
   group.epoch = seat.epoch;
   group.token = seat.token;
-  group.address = options_.address;
+  group.address = seat.address;
   group.deadline = absl::Now() + seat.form_timeout;
   absl::StatusOr<std::unique_ptr<Communicator>> comm = FormGlooGroup(group, store);
   absl::MutexLock lock(&mu_);
@@ -140,12 +138,12 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
   return runner_->SetGroup(comm_.get(), &layout_);
 }
 
-absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part) {
+absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
   {
     absl::MutexLock lock(&mu_);
     if (comm_ == nullptr) return absl::FailedPreconditionError("no group");
   }
-  return runner_->Execute(head, part, absl::Now() + kStepDeadline);
+  return runner_->Execute(head, part, absl::Now() + limit);
 }
 
 void Worker::Leave() {

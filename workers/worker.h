@@ -33,7 +33,6 @@ struct WorkerOptions {
   std::string model_dir;
   std::string dtype = "auto";  // or fp32, bf16, fp16, fp64
   int threads = 1;
-  std::string address = "127.0.0.1";  // where the other ranks reach it
   double kv_memory_fraction = 0.25;  // of the memory that is available when the weights are loaded, if no size is given
 };
 
@@ -50,7 +49,8 @@ struct Seat {
   int64_t epoch = 0;
   int rank = 0;
   int world = 1;
-  std::string token;  // the group's secret
+  std::string token;    // the group's secret
+  std::string address;  // of this host, where the other ranks reach this one
   absl::Duration form_timeout = absl::Seconds(30);
 };
 
@@ -74,8 +74,8 @@ class Worker {
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
 
-  // One step; blocks.  An error ends the epoch for this rank: Leave follows.
-  absl::StatusOr<RankResult> Execute(const StepPlan& head, const RankPlan& part);
+  // One step; blocks, for the other ranks at most `limit`.  An error ends the epoch for this rank: Leave follows.
+  absl::StatusOr<RankResult> Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit);
   // Drops the group; the weights stay.
   void Leave();
   // Ends the communication of that epoch, now or when it forms.  Any thread.

@@ -70,6 +70,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_
     info.set_reason(v1::ErrorReason_Name(DefaultReason(status.code())));
     info.set_domain("switchyard");
   }
+  const bool retryable = status.GetPayload(kRetryInfoUrl).has_value() || absl::IsUnavailable(status);
+  (*info.mutable_metadata())["retryable"] = retryable ? "true" : "false";
   if (!request_id.empty()) (*info.mutable_metadata())["requestId"] = std::string(request_id);
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));

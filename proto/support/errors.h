@@ -2,7 +2,8 @@
 // wire.
 //
 // Every error that a client sees has one ErrorInfo (domain "switchyard", a reason, and in its metadata every value that
-// the message names) and, where another try makes sense, a RetryInfo and the trailer `grpc-retry-pushback-ms`.
+// the message names; `retryable`: whether the same call may succeed later, or at another server) and, where it is known
+// when another try makes sense, a RetryInfo and the trailer `grpc-retry-pushback-ms`.
 #pragma once
 
 #include <initializer_list>

@@ -50,6 +50,17 @@ TEST(Errors, EveryErrorGetsAReason) {
   EXPECT_EQ(ViewError(ToGrpcStatus(absl::UnavailableError("gone"), "")).reason, "ENGINE_ERROR");
 }
 
+TEST(Errors, SayWhetherAnotherTryMaySucceed) {
+  const auto retryable = [](const absl::Status& status) {
+    return ViewError(ToGrpcStatus(status, "")).details.metadata().at("retryable");
+  };
+  EXPECT_EQ(retryable(BadField("n", "is 65", "[1, 64]", "65")), "false");
+  EXPECT_EQ(retryable(absl::DeadlineExceededError("late")), "false");
+  EXPECT_EQ(retryable(MakeError(absl::StatusCode::kResourceExhausted, v1::SLOW_READER, "slow")), "false");
+  EXPECT_EQ(retryable(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "full"), absl::Seconds(1))), "true");
+  EXPECT_EQ(retryable(MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "stopping")), "true");
+}
+
 TEST(Errors, ForeignStatusesGiveAnEmptyView) {
   EXPECT_EQ(ViewError(grpc::Status(grpc::StatusCode::UNAVAILABLE, "no connection")).reason, "");
   EXPECT_EQ(ViewError(grpc::Status(grpc::StatusCode::UNAVAILABLE, "x", "\xff\xff")).reason, "");

@@ -97,6 +97,41 @@ TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
   EXPECT_TRUE(config_.Finish().ok());
 }
 
+TEST_F(ConfigTest, AModelIsCalledWhatItsDirectoryIsCalled) {
+  namespace fs = std::filesystem;
+  const fs::path root = dir_.path();
+  fs::create_directories(root / "models" / "llm");
+  EXPECT_EQ(NameOfModel(root / "models" / "llm"), "llm");
+  EXPECT_EQ(NameOfModel((root / "models" / "llm").string() + "//"), "llm");
+  EXPECT_EQ(NameOfModel(root / "models" / "llm" / "."), "llm");
+  EXPECT_EQ(NameOfModel(root / "models" / "llm" / ".." / "llm/."), "llm");
+  const fs::path before = fs::current_path();
+  fs::current_path(root / "models" / "llm");
+  EXPECT_EQ(NameOfModel("."), "llm");
+  EXPECT_EQ(NameOfModel("./"), "llm");
+  EXPECT_EQ(NameOfModel(".."), "models");
+  fs::current_path(before);
+  fs::create_directory_symlink(root / "models" / "llm", root / "production");
+  EXPECT_EQ(NameOfModel(root / "production"), "production");
+  const fs::path snapshot = root / "hub/models--Qwen--Qwen3-30B-A3B/snapshots/0123abcd";
+  fs::create_directories(snapshot);
+  EXPECT_EQ(NameOfModel(snapshot), "Qwen/Qwen3-30B-A3B");
+  fs::current_path(snapshot);
+  EXPECT_EQ(NameOfModel("."), "Qwen/Qwen3-30B-A3B");
+  fs::current_path(before);
+  fs::create_directories(root / "hub/models--gpt2/snapshots/1");
+  EXPECT_EQ(NameOfModel(root / "hub/models--gpt2/snapshots/1/"), "gpt2");
+  EXPECT_EQ(NameOfModel("/nowhere/at/all"), "all");
+}
+
+TEST_F(ConfigTest, TimesMustBePositive) {
+  config_.step_timeout = absl::ZeroDuration();
+  config_.default_deadline = -absl::Seconds(1);
+  config_.row_timeout = -absl::Seconds(1);
+  const std::string text(config_.Finish().message());
+  for (const char* part : {"--step_timeout=0", "--default_deadline=-1s", "--row_timeout"}) EXPECT_THAT(text, HasSubstr(part));
+}
+
 TEST_F(ConfigTest, PortsMustDiffer) {
   config_.metrics_port = config_.port = 4000;
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("both 4000"));

@@ -31,7 +31,7 @@ class ScriptedWorker final : public WorkerClient {
   ScriptedWorker(WorkerId id, EngineLoop* engine, int32_t num_blocks) : id_(id), engine_(engine), blocks_(num_blocks) {}
 
   void Join(const GroupSeat& seat) override { engine_->OnGroupReady(id_, seat.epoch, blocks_); }
-  void Execute(const StepPlan& plan, int rank) override {
+  void Execute(const StepPlan& plan, int rank, absl::Duration) override {
     RankResult result;
     for (const StepItem& item : plan.ranks[rank].items) {
       Slot& slot = slots_[item.slot];

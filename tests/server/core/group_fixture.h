@@ -17,12 +17,16 @@ namespace switchyard {
 class FakeWorker final : public WorkerClient {
  public:
   void Join(const GroupSeat& seat) override { seats.push_back(seat); }
-  void Execute(const StepPlan& plan, int rank) override { plans.emplace_back(plan.step, rank); }
+  void Execute(const StepPlan& plan, int rank, absl::Duration limit) override {
+    plans.emplace_back(plan.step, rank);
+    limits.push_back(limit);
+  }
   void AbortGroup(int64_t epoch, const std::string& reason) override { aborts.emplace_back(epoch, reason); }
   void Close(const absl::Status& status) override { closed = status; }
 
   std::vector<GroupSeat> seats;
   std::vector<std::pair<int64_t, int>> plans;           // (step, rank)
+  std::vector<absl::Duration> limits;
   std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
   absl::Status closed;
 };
@@ -77,11 +81,13 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     }
   }
 
-  void Execute(int64_t step) {
+  // `rows` on each rank.
+  void Execute(int64_t step, int rows = 0) {
     StepPlan plan;
     plan.step = step;
     plan.group_epoch = group->epoch();
     plan.ranks.resize(group->members().size());
+    for (RankPlan& rank : plan.ranks) rank.items.emplace_back().num_query = rows;
     group->Execute(plan, now);
   }
   void Answer(WorkerId id, int64_t step, uint64_t ledger = 7) {

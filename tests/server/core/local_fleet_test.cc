@@ -101,6 +101,22 @@ TEST_F(LocalFleetTest, CodeTwoIsFatalOnceAndNotTriedAgain) {
   EXPECT_EQ(fleet->restarts(), 1);
 }
 
+TEST_F(LocalFleetTest, AfterTheModelWasServedARefusalIsTriedAgainMoreSlowly) {
+  auto fleet = Make(1, "exit 2");
+  fleet->Settle();
+  const absl::Time start = absl::Now();
+  ASSERT_TRUE(fleet->Start().ok());
+  EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 3; }));
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(100 + 200 + 400));
+  EXPECT_TRUE(fatal().empty());
+  fleet.reset();
+  fleet = Make(1, "", "/nowhere/switchyard-worker");  // a program that is being replaced
+  fleet->Settle();
+  ASSERT_TRUE(fleet->Start().ok());
+  EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 1; }));
+  EXPECT_TRUE(fatal().empty());
+}
+
 TEST_F(LocalFleetTest, OtherCodesAreTriedAgainMoreSlowly) {
   auto fleet = Make(1, "exit 1");
   const absl::Time start = absl::Now();

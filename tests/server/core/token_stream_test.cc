@@ -24,6 +24,68 @@ OutputChunk Chunk(int32_t choice, int32_t index, const std::string& text) {
   return chunk;
 }
 
+// `count` positions with two alternatives each, numbered from `first`.
+std::vector<PositionLogprobs> Positions(int count, int first) {
+  std::vector<PositionLogprobs> out(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) out[static_cast<size_t>(i)] = {{first + i, -1, 1}, {{1, -1, 1}, {2, -2, 2}}};
+  return out;
+}
+
+TEST(TokenStream, LongChunksAreCut) {
+  OutputChunk chunk = Chunk(1, 5, "text");
+  chunk.tokens = {0, 1, 2, 3, 4, 5, 6, 7};
+  chunk.logprobs = Positions(8, 0);
+  chunk.prompt_logprobs = Positions(20, 100);
+  chunk.finished = true;
+  std::vector<int32_t> tokens, prompt, chosen;
+  std::string text;
+  int parts = 0;
+  for (bool last = false; !last; ++parts) {
+    std::optional<OutputChunk> part = CutChunk(&chunk, 24);  // 8 positions
+    last = !part;
+    if (last) part = chunk;
+    EXPECT_LE(part->prompt_logprobs.size() + part->logprobs.size(), 8u);
+    EXPECT_EQ(part->tokens.size(), part->logprobs.size());
+    EXPECT_EQ(part->choice, 1);
+    EXPECT_EQ(part->index, 5 + static_cast<int32_t>(tokens.size()));
+    EXPECT_EQ(part->finished, last);
+    text += part->text;
+    tokens.insert(tokens.end(), part->tokens.begin(), part->tokens.end());
+    for (const PositionLogprobs& position : part->prompt_logprobs) prompt.push_back(position.chosen.token);
+    for (const PositionLogprobs& position : part->logprobs) chosen.push_back(position.chosen.token);
+  }
+  EXPECT_EQ(parts, 4);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(chosen, tokens);
+  ASSERT_EQ(prompt.size(), 20u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(prompt[static_cast<size_t>(i)], 100 + i);
+  EXPECT_EQ(text, "text");
+}
+
+TEST(TokenStream, WhatIsPoppedFitsAMessage) {
+  TokenStream stream;
+  OutputChunk chunk = Chunk(0, 0, "a");
+  chunk.prompt_logprobs = Positions(20000, 0);  // 60 000 entries
+  stream.Push(std::move(chunk), kStart);
+  stream.Close(absl::OkStatus());
+  size_t positions = 0, tokens = 0;
+  int parts = 0;
+  absl::Status end;
+  while (std::optional<OutputChunk> part = stream.Pop(kStart + absl::Seconds(++parts))) {
+    EXPECT_LE(part->prompt_logprobs.size() * 3, kEntriesPerMessage + 3);
+    positions += part->prompt_logprobs.size();
+    tokens += part->tokens.size();
+    if (tokens == 0) {
+      EXPECT_FALSE(stream.Finished(&end));
+      EXPECT_EQ(stream.WaitingSince(), kStart + absl::Seconds(parts)) << "the reader took something";
+    }
+  }
+  EXPECT_EQ(positions, 20000u);
+  EXPECT_EQ(tokens, 1u);
+  EXPECT_EQ(parts, 5);
+  EXPECT_TRUE(stream.Finished(&end));
+}
+
 TEST(TokenStream, ChunksOfASlowReaderAreJoined) {
   TokenStream stream;
   int notified = 0;

@@ -66,11 +66,48 @@ TEST_F(GroupTest, ALateStepNamesWhoIsMissing) {
   Form(3);
   Execute(1);
   Answer(2, 1);
-  Pass(absl::Seconds(120), {1, 2, 3});
+  Pass(absl::Seconds(121), {1, 2, 3});  // a second for the workers, who know for whom they wait
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
   Pass(absl::Milliseconds(50), {1, 2, 3});
   EXPECT_EQ(log.back(), "down: step 1 not done within 2m, missing rank 0, 2");
   EXPECT_EQ(group->members().size(), 3u) << "they answer: nobody is thrown out";
+}
+
+TEST_F(GroupTest, AStepsLimitGrowsWithItsRows) {
+  Form(2);
+  Execute(1, 0);
+  Execute(2, 300);
+  EXPECT_THAT(workers[2]->limits, ElementsAre(absl::Seconds(120), absl::Seconds(120 + 2 * 300)));
+  Answer(1, 1);
+  Answer(2, 1);
+  Pass(absl::Seconds(720), {1, 2});
+  EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
+  Pass(absl::Milliseconds(1050), {1, 2});
+  EXPECT_EQ(log.back(), "down: step 2 not done within 12m, missing rank 0, 1");
+}
+
+TEST_F(GroupTest, AStepsTimeBeginsWhenTheOneBeforeItIsDone) {
+  Form(1);
+  Execute(1);
+  Execute(2);
+  Pass(absl::Seconds(100), {1});
+  Answer(1, 1);
+  Pass(absl::Seconds(120), {1});
+  EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
+  Pass(absl::Seconds(2), {1});
+  EXPECT_EQ(log.back(), "down: step 2 not done within 2m, missing rank 0");
+}
+
+TEST_F(GroupTest, WhatStepsTookBoundsWhatARowMayTake) {
+  Form(1);
+  Execute(1, 1000);  // nothing was measured: a second for each row
+  now += absl::Seconds(10);
+  Answer(1, 1);  // 10 ms for each
+  Execute(2, 1000);
+  now += absl::Seconds(1);
+  Answer(1, 2);  // a faster one takes nothing away
+  Execute(3, 2000);
+  EXPECT_THAT(workers[1]->limits, ElementsAre(absl::Seconds(120 + 1000), absl::Seconds(120 + 160), absl::Seconds(120 + 320)));
 }
 
 TEST_F(GroupTest, ALossForgetsTheStepsInFlight) {

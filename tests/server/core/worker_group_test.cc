@@ -92,6 +92,37 @@ TEST_F(GroupTest, AWrongTokenNeverShowsTheRightOne) {
   EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("guess")));
 }
 
+TEST_F(GroupTest, WhatWasServedIsNotForgottenWhenAllAreGone) {
+  Make(1);
+  WorkerInfo other = Info("a");
+  other.weights_hash = "h2";
+  ASSERT_TRUE(Register(1, other).ok());
+  group->Lost(1, "gone", now);
+  ASSERT_TRUE(Register(2, Info("b")).ok()) << "nothing was served yet";
+  MakeReady();
+  group->Lost(2, "gone", now);
+  other.incarnation = "c";
+  const absl::Status status = Register(3, other);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("h2: this server has served h1"));
+  EXPECT_TRUE(Register(4, Info("d")).ok());
+}
+
+TEST_F(GroupTest, WorkersBesideTheServerLearnWhereTheOthersAre) {
+  Make(2);
+  WorkerInfo local = Info("a", 0), remote = Info("b");
+  local.collective_address = "127.0.0.1";
+  remote.collective_address = "10.1.2.3";
+  ASSERT_TRUE(Register(1, local).ok());
+  ASSERT_TRUE(Register(2, remote).ok());
+  EXPECT_EQ(workers[1]->seats.at(0).reach, "10.1.2.3");
+  group->Lost(2, "gone", now);
+  remote.incarnation = "c";
+  remote.collective_address = "::1";
+  ASSERT_TRUE(Register(3, remote).ok());
+  EXPECT_EQ(workers[1]->seats.at(1).reach, "") << "all on this machine";
+}
+
 TEST_F(GroupTest, OneTooManyMayTryAgain) {
   Form(1);
   const absl::Status status = Register(2, Info("b"));

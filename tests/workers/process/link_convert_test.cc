@@ -75,7 +75,7 @@ StepPlan Plan() {
 TEST(LinkConvert, APlanArrivesAsItWasSent) {
   const StepPlan plan = Plan();
   StepPlan head;
-  const RankPlan part = FromProto(OverTheWire(ToProto(plan, 1)), &head);
+  const RankPlan part = FromProto(OverTheWire(ToProto(plan, 1, absl::Milliseconds(1500))), &head);
   // Printed they are equal: DebugString prints the whole of a plan but for the sampling state.
   StepPlan arrived = head;
   arrived.ranks = {RankPlan{}, part};
@@ -104,7 +104,7 @@ TEST(LinkConvert, APlanArrivesAsItWasSent) {
 
 TEST(LinkConvert, SamplingArrivesBitForBit) {
   StepPlan head;
-  const RankPlan part = FromProto(OverTheWire(ToProto(Plan(), 1)), &head);
+  const RankPlan part = FromProto(OverTheWire(ToProto(Plan(), 1, absl::Seconds(1))), &head);
   ASSERT_TRUE(part.items.at(0).init);
   const SlotInit& in = *part.items[0].init;
   const SlotInit out = *FirstItem().init;
@@ -178,6 +178,66 @@ TEST(LinkConvert, AResultArrivesAsItWasSent) {
   EXPECT_EQ(in.timings.expert_seconds, 0.5);
   EXPECT_EQ(in.timings.exchange_seconds, 0.125);
   EXPECT_EQ(in.timings.head_seconds, 0.0625);
+}
+
+TEST(LinkConvert, APlanSaysHowLongToWait) {
+  EXPECT_EQ(ToProto(Plan(), 1, absl::Milliseconds(1500)).timeout_ms(), 1500);
+  EXPECT_EQ(ToProto(Plan(), 1, absl::Microseconds(1)).timeout_ms(), 1) << "0 would mean: at once";
+}
+
+// 0 … count-1 as positions, each with two more entries.
+std::vector<PositionLogprobs> Positions(int count, int first) {
+  std::vector<PositionLogprobs> out(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    out[i].chosen = {first + i, -1.0f * static_cast<float>(i), 3};
+    out[i].top = {{1, -0.5f, 1}, {2, -0.75f, 2}};
+  }
+  return out;
+}
+
+TEST(LinkConvert, ALongResultGoesInPartsAndComesTogether) {
+  StepPlan head;
+  head.step = 9;
+  head.group_epoch = 4;
+  RankResult sent;
+  sent.items.resize(3);
+  sent.items[0].prompt_logprobs = Positions(100, 1000);
+  sent.items[2].prompt_logprobs = Positions(7, 2000);
+  sent.items[2].logprobs = Positions(30, 3000);
+  sent.items[2].tokens = {7};
+  EXPECT_TRUE(CutIntoParts(head, &sent, 137 * 3).empty()) << "what fits goes in one message";
+  const std::vector<v1::StepPart> parts = CutIntoParts(head, &sent, 60);
+  EXPECT_EQ(parts.size(), 5u + 2u + 1u);
+  RankResult in = FromProto(OverTheWire(ToProto(head, sent)));
+  ASSERT_EQ(in.items.size(), 3u);
+  for (const ItemResult& item : in.items) EXPECT_TRUE(item.logprobs.empty() && item.prompt_logprobs.empty());
+  for (const v1::StepPart& part : parts) {
+    EXPECT_EQ(part.step(), 9);
+    EXPECT_EQ(part.group_epoch(), 4);
+    EXPECT_LE(part.logprobs_size() + part.prompt_logprobs_size(), 20);
+    EXPECT_TRUE(AddPart(OverTheWire(part), &in));
+  }
+  ASSERT_EQ(in.items[0].prompt_logprobs.size(), 100u);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(in.items[0].prompt_logprobs[i].chosen.token, 1000 + i);
+    EXPECT_EQ(in.items[0].prompt_logprobs[i].top.size(), 2u);
+  }
+  ASSERT_EQ(in.items[2].logprobs.size(), 30u);
+  EXPECT_EQ(in.items[2].logprobs[29].chosen.token, 3029);
+  ASSERT_EQ(in.items[2].prompt_logprobs.size(), 7u);
+  EXPECT_EQ(in.items[2].prompt_logprobs[6].chosen.token, 2006);
+  EXPECT_TRUE(in.items[1].logprobs.empty());
+}
+
+TEST(LinkConvert, APartOfNoItemIsLeftOut) {
+  v1::StepPart part;
+  part.add_logprobs();
+  RankResult result;
+  EXPECT_FALSE(AddPart(part, &result));
+  result.items.resize(1);
+  EXPECT_TRUE(AddPart(part, &result));
+  part.set_item(-1);
+  EXPECT_FALSE(AddPart(part, &result));
 }
 
 TEST(LinkConvert, MalformedResultsAreReadAsFarAsTheyGo) {
