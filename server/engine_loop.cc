@@ -219,6 +219,7 @@ void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, cons
   shape.epoch = epoch;
   shape.num_ranks = world;
   shape.num_blocks = num_kv_blocks;
+  shape.long_rope_above = first.long_rope_above;
   scheduler_->StartGroup(shape, now, &events);
   const BatchingPolicy& policy = scheduler_->policy();
   metrics_->SetMaxModelLen(policy.max_model_len);

@@ -85,6 +85,7 @@ WorkerInfo FromProto(const v1::Register& message) {
   info.experts_per_token = model.experts_per_token();
   info.hidden = model.hidden();
   info.eos_token_ids.assign(model.eos_token_ids().begin(), model.eos_token_ids().end());
+  info.long_rope_above = model.long_rope_above();
   return info;
 }
 

@@ -19,6 +19,7 @@
 namespace switchyard {
 namespace {
 
+constexpr char kLongropeModel[] = "tests/golden/models/olmoe-longrope";
 constexpr int kTokens = 24;
 bool full = false;
 
@@ -124,6 +125,46 @@ void ExpectReference(const Factors& factors) {
   }
   EXPECT_EQ(TokensOf(GenerateAll(server->client(), many)), expected);
   EXPECT_TRUE(server->WaitIdle());
+}
+
+// A longrope model that rotates prompts of more than 64 tokens otherwise than others: beginnings of one text, on both
+// sides of that length, some of which decode beyond it.
+std::vector<v1::GenerateRequest> LongropePrompts() {
+  std::vector<v1::GenerateRequest> requests;
+  const std::vector<int32_t> text = RandomIds(150, 256, 7);
+  for (int length : {16, 33, 48, 60, 63, 64, 65, 66, 80, 100, 150}) {
+    requests.push_back(IdsRequest({text.begin(), text.begin() + length}, kTokens));
+  }
+  return requests;
+}
+
+TEST(SamenessTest, LongropesTwoKindsOfKeysAreNeverMixed) {
+  const std::vector<v1::GenerateRequest> prompts = LongropePrompts();
+  Tokens expected;
+  {
+    const auto server = TestServer::Start({.model = kLongropeModel, .workers = 1, .flags = {"--prefix_reuse=false"}});
+    ASSERT_NE(server, nullptr);
+    for (const v1::GenerateRequest& prompt : prompts) {
+      expected.push_back(TokensOf({Generate(server->client(), prompt)})[0]);
+    }
+  }
+  {
+    // One after the other, with reuse: what a shorter kind left is not found by a longer one, but by its like.
+    const auto server = TestServer::Start({.model = kLongropeModel, .workers = 1, .flags = {}});
+    ASSERT_NE(server, nullptr);
+    const std::vector<int32_t> cached = {0, 16, 32, 48, 48, 48, 0, 64, 64, 80, 96};
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const StreamSeen seen = Generate(server->client(), prompts[i]);
+      EXPECT_EQ(TokensOf({seen})[0], expected[i]) << i;
+      EXPECT_EQ(seen.choices[0].finish.usage().cached_tokens(), cached[i]) << i;
+    }
+  }
+  for (const char* flag : {"--prefill_chunk=7", "--preempt_every_step=true", "--block_size=1"}) {
+    const auto server = TestServer::Start({.model = kLongropeModel, .workers = 2, .flags = {"--threads=1", flag}});
+    ASSERT_NE(server, nullptr);
+    EXPECT_EQ(TokensOf(GenerateAll(server->client(), prompts)), expected) << flag;
+    EXPECT_EQ(TokensOf(GenerateAll(server->client(), prompts)), expected) << flag << ", again";
+  }
 }
 
 // The reference depends on its prompts, or the comparisons would say nothing.
