@@ -150,7 +150,9 @@ class MemoryTest : public testing::Test {
       const int64_t peak = PeakBytes(pids[rank]), limit = weights * 115 / 100 + kKvBytes + kSlack;
       EXPECT_LE(peak, limit) << "rank " << rank << " of " << experts.size() << " holds " << weights;
       EXPECT_GE(peak, weights) << "rank " << rank << ": is that the worker?";
-      if (experts[rank] * 2 < kExperts) EXPECT_GT(all_experts + rest, limit) << "the checkpoint is too small to tell";
+      if (experts[rank] * 2 < kExperts) {
+        EXPECT_GT(all_experts + rest, limit) << "the checkpoint is too small to tell";
+      }
       RecordProperty(absl::StrCat("peak_of_rank_", rank), absl::StrCat(peak, " of ", limit));
     }
   }
