@@ -105,6 +105,7 @@ absl::Status Worker::MakeRunner(const EngineSettings& settings) {
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
   ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
+  options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound
   ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), Stream::OnCpu(&pool_), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
           Mib(runner_->cache_bytes()));

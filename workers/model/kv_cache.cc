@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
 
@@ -41,6 +42,17 @@ absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t bl
     cache.views_.push_back({.k = k, .v = cache.tensors_.back()});
   }
   return cache;
+}
+
+void KvCache::Touch(const Stream& stream) {
+  constexpr int64_t kPiece = 2 << 20;
+  for (const Tensor& tensor : tensors_) {
+    char* base = static_cast<char*>(tensor.view().raw());
+    const int64_t bytes = tensor.bytes();
+    stream.pool().ParallelFor((bytes + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
+      std::memset(base + begin * kPiece, 0, static_cast<size_t>(std::min(bytes, end * kPiece) - begin * kPiece));
+    });
+  }
 }
 
 int64_t KvCache::bytes() const {

@@ -15,6 +15,7 @@
 #include "scheduler/batching/step.h"
 #include "workers/model/config.h"
 #include "workers/ops/kv_cache_view.h"
+#include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
 #include "workers/tensor/tensor.h"
 
@@ -47,6 +48,8 @@ class KvCache {
   const std::vector<CacheSpec>& specs() const { return specs_; }
   KvCacheView layer(int64_t layer_idx) const { return views_[layer_idx]; }
 
+  // Takes the memory now rather than where it is first written to: writes zeros everywhere.
+  void Touch(const Stream& stream);
   // Copies whole blocks in every layer, in order.  InvalidArgument for a block outside the pool.
   absl::Status Copy(absl::Span<const BlockCopy> copies);
 

@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
   absl::StatusOr<KvCache> cache =
       KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size, options.kv_cache_bytes);
   RETURN_IF_ERROR(cache.status());
+  if (options.touch_cache) cache->Touch(stream);
   const SlotLimits limits = {.num_slots = options.num_slots,
                              .num_blocks = cache->num_blocks(),
                              .block_size = options.block_size,

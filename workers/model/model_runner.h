@@ -31,6 +31,7 @@ struct RunnerOptions {
   int32_t num_slots = 0;  // EngineOptions.max_num_seqs
   int32_t block_size = 16;
   int64_t kv_cache_bytes = 0;  // > 0
+  bool touch_cache = false;    // take its memory at once, not as it is first written to
   int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
   int64_t context = 0;         // positions that a sequence may have, at most model->max_positions()
 };

@@ -1,13 +1,18 @@
 // The runner's manners: slots between steps, plans that do not fit, copies of blocks, logprobs, broken sequences.
 #include "workers/model/model_runner.h"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <fstream>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
+#include "workers/model/kv_cache.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
 namespace {
@@ -66,6 +71,24 @@ class ModelRunnerTest : public ::testing::Test {
   RankGroup group_;
   int64_t step_ = 0;
 };
+
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(KvCacheTest, TouchTakesTheMemory) {
+  constexpr int64_t kBytes = 64 << 20;
+  ThreadPool pool(2, false);
+  absl::StatusOr<KvCache> cache =
+      KvCache::Create({{.num_kv_heads = 2, .head_dim = 64, .dtype = DType::kBf16}}, 16, kBytes);
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  const int64_t before = ResidentBytes();
+  cache->Touch(Stream::OnCpu(&pool));
+  EXPECT_GT(ResidentBytes() - before, kBytes * 9 / 10);
+}
 
 TEST_F(ModelRunnerTest, WhatAStepSampledStaysInTheSlot) {
   const GreedyGolden& golden = fixture_.greedy[2];  // 7 tokens
