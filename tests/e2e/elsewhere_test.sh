@@ -38,7 +38,7 @@ for _ in $(seq 100); do
   [ "$(readlink "/proc/$other/ns/net")" != "$here" ] && break
   sleep 0.05
 done
-there() { nsenter -t "$other" -n "$@"; }
+there=(nsenter -t "$other" -n)  # no function: $! must be the program itself
 if ! ip link add near type veth peer name far netns "$other" 2>"$work/veth.log"; then
   echo "skipped: no virtual Ethernet devices here: $(cat "$work/veth.log")"
   exit 77
@@ -47,14 +47,15 @@ ip addr add 192.168.77.1/24 dev near
 ip addr add 198.51.100.1/32 dev near
 ip link set near up
 ip link set lo up
-there ip addr add 192.168.77.2/24 dev far
-there ip link set far up
-there ip link set lo up
+"${there[@]}" ip addr add 192.168.77.2/24 dev far
+"${there[@]}" ip link set far up
+"${there[@]}" ip link set lo up
 
 # start NAME FLAGS...: a server; its port is in $port.
 start() {
   local name=$1
   shift
+  : >"$work/$name.log"
   "$bin/switchyard-server" --model="$model" --port=0 --metrics_port=-1 --threads=1 "$@" 2>"$work/$name.log" &
   server=$!
   pids+=("$server")
@@ -77,7 +78,7 @@ ask() {
 }
 stop() {
   kill -TERM "$@"
-  wait "$server" 2>/dev/null || true
+  wait "$@" 2>/dev/null || true
 }
 
 start one --local_workers=1
@@ -95,12 +96,12 @@ done
 
 for host in 192.168.77.1 0.0.0.0; do
   start "$host" --host="$host" --insecure --local_workers=1 --workers=2
-  there "$bin/switchyard-worker" --server="192.168.77.1:$port" --model="$model" 2>"$work/worker-$host.log" &
+  "${there[@]}" "$bin/switchyard-worker" --server="192.168.77.1:$port" --model="$model" 2>"$work/worker-$host.log" &
   worker=$!
   pids+=("$worker")
   ask 192.168.77.1 "two-$host"
   cmp "$work/one.ids" "$work/two-$host.ids" || fail "two workers ($host) answer otherwise than one"
-  there "$bin/switchyard" status --server="192.168.77.1:$port" >"$work/status.log" || fail "no status from the other machine"
+  "${there[@]}" "$bin/switchyard" status --server="192.168.77.1:$port" >"$work/status.log" || fail "no status from the other machine"
   stop "$worker" "$server"
   echo "ok: server on $host, one worker beside it, one elsewhere: the tokens of one worker"
 done

@@ -144,7 +144,9 @@ class Reader {
       std::optional<OutputChunk> chunk = stream_->Pop(MonotonicNow());
       if (!chunk) break;
       absl::MutexLock lock(&mu_);
-      if (chunk->choice == 0 && !chunk->tokens.empty()) EXPECT_EQ(chunk->index, static_cast<int>(tokens_.size()));
+      if (chunk->choice == 0 && !chunk->tokens.empty()) {
+        EXPECT_EQ(chunk->index, static_cast<int>(tokens_.size()));
+      }
       if (chunk->choice == 0) tokens_.insert(tokens_.end(), chunk->tokens.begin(), chunk->tokens.end());
       if (chunk->choice == 0) text_ += chunk->text;
       finished_ += chunk->finished ? 1 : 0;

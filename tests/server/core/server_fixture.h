@@ -107,13 +107,15 @@ class LinkWorker {
   }
   void SendParts(const v1::StepPlan& plan) {
     for (int item = 0; parts_ > 0 && item < plan.items_size(); ++item) {
-      for (int row = 0; row < plan.items(item).num_query(); row += parts_) {
+      // Of the rows whose next token is the prompt's: the sampled one's is not.
+      const int rows = plan.items(item).num_query() - (plan.items(item).sample() ? 1 : 0);
+      for (int row = 0; row < rows; row += parts_) {
         v1::LinkRequest message;
         v1::StepPart* part = message.mutable_step_part();
         part->set_step(plan.step());
         part->set_group_epoch(plan.group_epoch());
         part->set_item(item);
-        for (int i = row; i < std::min(row + parts_, plan.items(item).num_query()); ++i) {
+        for (int i = row; i < std::min(row + parts_, rows); ++i) {
           part->add_prompt_logprobs()->mutable_chosen()->set_token(i % 26 + 'a');
         }
         Write(message);
