@@ -77,7 +77,7 @@ TEST(RecoveryTest, TheStepTimeoutIsTheWorkersToo) {
   const StreamSeen seen = Generate(server->client(), IdsRequest(RandomIds(900, 512, 1), 4));
   EXPECT_EQ(seen.end.code(), absl::StatusCode::kUnavailable) << seen.end;
   EXPECT_EQ(Describe(seen.end).reason, "WORKER_LOST");
-  EXPECT_THAT(std::string(seen.end.message()), HasSubstr("did not take its part of all_to_all"));
+  EXPECT_THAT(std::string(seen.end.message()), HasSubstr("of class all_to_all in time"));
 }
 
 // More prompt logprobs in one step than one message of 4 MiB holds.
