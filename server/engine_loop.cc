@@ -208,7 +208,13 @@ void EngineLoop::PublishModel(int world, const WorkerInfo& info) {
   model_ = std::move(model);
 }
 
+// --max_model_len beyond what the model can: told to hooks_.on_fatal, and nothing is served meanwhile.
+bool EngineLoop::Contradicts(int32_t context) const {
+  return scheduler_ == nullptr && config_->batching.max_model_len > context;
+}
+
 void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) {
+  if (Contradicts(first.context)) return;
   if (!scheduler_) {
     scheduler_ = std::make_unique<Scheduler>(PolicyFor(*config_, first.context));
     if (hooks_.on_first_group) hooks_.on_first_group();
@@ -241,7 +247,7 @@ void EngineLoop::OnGroupDown(const std::string& reason) {
   metrics_->groups_lost->Increment();
   hooks_.on_ready(false);
   std::vector<Event> events;
-  scheduler_->LoseGroup(/*fail_waiting=*/false, now, &events);
+  if (scheduler_) scheduler_->LoseGroup(/*fail_waiting=*/false, now, &events);
   Publish(std::move(events), now);
   UpdateSnapshot();
 }
@@ -347,9 +353,11 @@ void EngineLoop::OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, W
     if (!status.ok()) {
       LogWarn("worker ", id, " is refused: ", status.message());
       client->Close(status);
-    } else if (!scheduler_ && config_->batching.max_model_len > context && hooks_.on_fatal) {
-      hooks_.on_fatal(absl::StrCat("--max_model_len=", config_->batching.max_model_len,
-                                   ": the model's context is ", context, " tokens"));
+    } else if (Contradicts(context) && hooks_.on_fatal) {
+      const std::string message = absl::StrCat("--max_model_len=", config_->batching.max_model_len,
+                                               ": the model's context is ", context, " tokens");
+      client->Close(absl::FailedPreconditionError(message));
+      hooks_.on_fatal(message);
     }
   });
 }

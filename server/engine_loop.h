@@ -124,6 +124,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void PlanAll(absl::Time now, std::vector<Event>* events);
   void UpdateSnapshot();
   void OnEpoch(const std::string& store_token) override;
+  bool Contradicts(int32_t context) const;
   void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) override;
   void OnGroupDown(const std::string& reason) override;
   void OnStepDone(const StepResult& result) override;
