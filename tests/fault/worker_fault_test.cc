@@ -15,8 +15,7 @@
 namespace switchyard {
 namespace {
 
-// The promise is 2 s; a busy test machine gets another.
-constexpr absl::Duration kEndLimit = absl::Seconds(3);
+constexpr absl::Duration kEndLimit = absl::Seconds(2);
 constexpr absl::Duration kReadyLimit = absl::Seconds(60);
 
 // Long streams that have all begun.
