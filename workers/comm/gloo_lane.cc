@@ -171,21 +171,24 @@ absl::Status GlooLane::Start(Pending* pending) {
 
 absl::Status GlooLane::AwaitTransfer(const Transfer& transfer, bool receive, const Communicator::Exchange& exchange) {
   const int peer = transfer.peer;
+  enum class End { kDone, kWoken, kFailed };
   const auto wait = [&](std::chrono::milliseconds timeout) {
-    return receive ? transfer.buffer->waitRecv(nullptr, timeout) : transfer.buffer->waitSend(nullptr, timeout);
-  };
-  try {
-    if (wait(Remaining(exchange.deadline))) return absl::OkStatus();
-    {
-      absl::MutexLock lock(&mu_);
-      if (aborted_) return Aborted();
+    try {
+      const bool done =
+          receive ? transfer.buffer->waitRecv(nullptr, timeout) : transfer.buffer->waitSend(nullptr, timeout);
+      return done ? End::kDone : End::kWoken;
+    } catch (const std::exception&) {
+      return End::kFailed;
     }
-    // An orphan: what has come or gone until now is all.
-    return wait(std::chrono::milliseconds(0)) ? absl::OkStatus() : Gone(peer, exchange.key);
-  } catch (const std::exception&) {
+  };
+  const End end = wait(Remaining(exchange.deadline));
+  if (end == End::kDone) return absl::OkStatus();
+  {
     absl::MutexLock lock(&mu_);
     if (aborted_) return Aborted();
-    if (orphaned_.count(peer) > 0) return Gone(peer, exchange.key);
+  }
+  if (end == End::kWoken) {  // an orphan: what has come or gone until now is all
+    return wait(std::chrono::milliseconds(0)) == End::kDone ? absl::OkStatus() : Gone(peer, exchange.key);
   }
   if (absl::Now() + absl::Milliseconds(1) < exchange.deadline) return Gone(peer, exchange.key);
   return absl::DeadlineExceededError(
@@ -291,7 +294,6 @@ void GlooLane::FreeOrphans() {
   if (closed.empty()) return;
   absl::MutexLock lock(&mu_);
   if (aborted_) return;
-  orphaned_.insert(closed.begin(), closed.end());
   for (const auto& [buffer, peer] : active_) {
     if (std::find(closed.begin(), closed.end(), peer) == closed.end()) continue;
     buffer->abortWaitRecv();

@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,7 +103,6 @@ class GlooLane {
 
   absl::Mutex mu_;
   std::map<gloo::transport::UnboundBuffer*, int> active_ ABSL_GUARDED_BY(mu_);  // what may be waited for, and its peer
-  std::set<int> orphaned_ ABSL_GUARDED_BY(mu_);  // peers that are known to be gone
   bool aborted_ ABSL_GUARDED_BY(mu_) = false;
 
   // Destroyed from the last: buffers, then connections, then the device, which joins its thread.
