@@ -9,6 +9,7 @@ packages=(
   prometheus-cpp-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libdnnl-dev libgloo-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
+[ "${1:-}" = --tests ] && packages+=(clang-format-14)
 
 missing=()
 for package in "${packages[@]}"; do

@@ -18,11 +18,11 @@ struct ServerConfig {
   std::string chat_template;      // file; default: the model's
 
   std::string host = "127.0.0.1";
-  int port = 50051;         // 0 = any free one
+  int port = 50051;                        // 0 = any free one
   std::string metrics_host = "127.0.0.1";  // not `host`: the page is not for everybody
   int metrics_port = 9464;                 // 0 = any free one, -1 = none
   int worker_metrics_port = 0;  // of the first local worker, the n-th has n more; 0 = any free ones, -1 = none
-  bool insecure = false;                   // plaintext on another address than loopback
+  bool insecure = false;        // plaintext on another address than loopback
 
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
@@ -41,8 +41,8 @@ struct ServerConfig {
   absl::Duration max_deadline = absl::Hours(1);          // longest that a request may ask for
   absl::Duration slow_client_timeout = absl::Seconds(30);
   absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream is reset whose client does not take its end
-  absl::Duration drain_timeout = absl::Seconds(25);  // after SIGTERM
-  absl::Duration start_timeout = absl::Minutes(10);  // for the first group to form, while nothing makes progress
+  absl::Duration drain_timeout = absl::Seconds(25);       // after SIGTERM
+  absl::Duration start_timeout = absl::Minutes(10);       // for the first group to form, while nothing makes progress
   // A step that takes longer than step_timeout + its rows x row_timeout is a lost group; see WorkerGroup::Options.
   absl::Duration step_timeout = absl::Seconds(120);
   absl::Duration row_timeout = absl::Seconds(1);

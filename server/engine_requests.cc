@@ -66,12 +66,11 @@ absl::Status EngineLoop::Admit(const InferenceRequest& request) const {
   if (draining_) return Stopping();
   if (group_.state() != WorkerGroup::State::kReady) {
     const std::string why = group_.NotReadyReason();
-    return WithRetry(
-        scheduler_ ? MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST,
-                               absl::StrCat("not ready: ", why, "; ", down_reason_))
-                   : MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
-                               absl::StrCat("model ", config_->served_model_name, " is LOADING: ", why)),
-        absl::Seconds(1));
+    return WithRetry(scheduler_ ? MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST,
+                                            absl::StrCat("not ready: ", why, "; ", down_reason_))
+                                : MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                                            absl::StrCat("model ", config_->served_model_name, " is LOADING: ", why)),
+                     absl::Seconds(1));
   }
   if (by_request_id_.contains(request.request_id)) {
     return MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,

@@ -80,8 +80,8 @@ std::string LocalFleet::Bury(int index, int status, absl::Time now) {
   child.pid = -1;
   ++child.deaths;
   child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
-  child.start_at = now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)),
-                                  absl::Duration(absl::Seconds(5)));
+  child.start_at =
+      now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
   const std::string how = HowItEnded(status);
   if (!stopping_) LogWarn("worker ", index, " ended: ", how);
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);

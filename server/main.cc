@@ -42,9 +42,10 @@ ABSL_FLAG(std::string, join_token_file, "",
 ABSL_FLAG(std::string, dtype, "auto",
           "what local workers compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = the cores that this process may use / local_workers");
-ABSL_FLAG(int64_t, kv_cache_bytes, 0,
-          "bytes of KV cache per worker, taken at the start; 0 = up to a share of what memory the weights leave, taken as "
-          "it fills");
+ABSL_FLAG(
+    int64_t, kv_cache_bytes, 0,
+    "bytes of KV cache per worker, taken at the start; 0 = up to a share of what memory the weights leave, taken as "
+    "it fills");
 ABSL_FLAG(int, max_model_len, 0, "longest sequence in tokens, prompt and output together; 0 = the model's context");
 ABSL_FLAG(int, max_num_seqs, 64, "sequences that run at once on each worker");
 ABSL_FLAG(int, max_batched_tokens, 2048, "tokens that one step computes on each worker at most");

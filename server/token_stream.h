@@ -3,7 +3,8 @@
 // A reader that does not keep up never blocks the engine: chunks of the same choice are joined while they wait, so at
 // most one chunk per choice and no more than the request's own output is held (bounded by the context length).  How
 // long the oldest has been waiting is known: the engine ends the request as SLOW_READER past its limit.  What is popped
-// is cut so that its message stays below the 4 MiB that a client takes by default, however many logprobs were asked for.
+// is cut so that its message stays below the 4 MiB that a client takes by default, however many logprobs were asked
+// for.
 //
 // Thread-safe.  Owned by the engine loop's request and by the reactor (two owners: either may outlive the other).
 #pragma once

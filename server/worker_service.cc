@@ -78,8 +78,8 @@ class Link final : public LinkReactor {
     if (lobby_->Enter(id_, client_, MonotonicNow())) {
       StartRead(&request_);
     } else {
-      client_->Close(absl::ResourceExhaustedError(
-          absl::StrCat("links that have not registered: limit ", LinkLobby::kMaxWaiting)));
+      client_->Close(
+          absl::ResourceExhaustedError(absl::StrCat("links that have not registered: limit ", LinkLobby::kMaxWaiting)));
     }
   }
 

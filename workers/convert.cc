@@ -166,9 +166,8 @@ std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result,
       part->set_item(static_cast<int32_t>(i));
       return part;
     };
-    CutPositions(&result->items[i].logprobs, budget, [&](const std::vector<PositionLogprobs>& piece) {
-      FillPositions(piece, next()->mutable_logprobs());
-    });
+    CutPositions(&result->items[i].logprobs, budget,
+                 [&](const std::vector<PositionLogprobs>& piece) { FillPositions(piece, next()->mutable_logprobs()); });
     CutPositions(&result->items[i].prompt_logprobs, budget, [&](const std::vector<PositionLogprobs>& piece) {
       FillPositions(piece, next()->mutable_prompt_logprobs());
     });

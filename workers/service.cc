@@ -213,8 +213,8 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker
   *out->mutable_model() = FactsToProto(worker);
   if (options.metrics_port > 0) {
     const bool everywhere = options.metrics_host == "0.0.0.0";
-    out->set_metrics_address(absl::StrCat(everywhere ? out->collective_address() : options.metrics_host, ":",
-                                          options.metrics_port));
+    out->set_metrics_address(
+        absl::StrCat(everywhere ? out->collective_address() : options.metrics_host, ":", options.metrics_port));
   }
   return message;
 }
@@ -266,8 +266,8 @@ struct Place {
 absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
   ASSIGN_OR_RETURN(const Route route, RouteTo(options.server));
   if (!options.insecure && !CheckGroupAddress(route.peer).ok()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        options.server, " is ", route.peer, ", a public address; a plaintext link to it wants --insecure"));
+    return absl::FailedPreconditionError(absl::StrCat(options.server, " is ", route.peer,
+                                                      ", a public address; a plaintext link to it wants --insecure"));
   }
   if (options.address != kAutoAddress) return Place{options.address, false};
   // Beside the server, whatever its address: loopback, unless someone comes from elsewhere.

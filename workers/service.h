@@ -20,12 +20,12 @@ inline constexpr char kAutoAddress[] = "auto";
 struct LinkOptions {
   std::string metrics_host;  // of the metrics' page; 0.0.0.0: every address of this machine
   int metrics_port = -1;     // -1: there is none
-  std::string server;  // HOST:PORT
+  std::string server;        // HOST:PORT
   std::string join_token;
   int local_index = -1;
   std::string address = kAutoAddress;  // where the other ranks reach this worker
-  bool insecure = false;  // a plaintext link may go to a public address
-  bool reconnect = true;  // when the link breaks: wait and register again (false: return)
+  bool insecure = false;               // a plaintext link may go to a public address
+  bool reconnect = true;               // when the link breaks: wait and register again (false: return)
 };
 
 // Serves until the server refuses this worker (its status), the link breaks for good, or Stop is called from a signal

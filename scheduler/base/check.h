@@ -15,13 +15,13 @@ namespace switchyard::internal {
 
 #define SY_CHECK(cond) \
   (__builtin_expect(!(cond), 0) ? ::switchyard::internal::CheckFailed(__FILE__, __LINE__, #cond, "") : (void)0)
-#define SY_CHECK_OP_(a, op, b)                                                                    \
-  do {                                                                                            \
-    const auto& sy_a_ = (a);                                                                      \
-    const auto& sy_b_ = (b);                                                                      \
-    if (__builtin_expect(!(sy_a_ op sy_b_), 0))                                                   \
-      ::switchyard::internal::CheckFailed(__FILE__, __LINE__, #a " " #op " " #b,                  \
-                                          ::absl::StrCat(sy_a_, " vs ", sy_b_));                  \
+#define SY_CHECK_OP_(a, op, b)                                                   \
+  do {                                                                           \
+    const auto& sy_a_ = (a);                                                     \
+    const auto& sy_b_ = (b);                                                     \
+    if (__builtin_expect(!(sy_a_ op sy_b_), 0))                                  \
+      ::switchyard::internal::CheckFailed(__FILE__, __LINE__, #a " " #op " " #b, \
+                                          ::absl::StrCat(sy_a_, " vs ", sy_b_)); \
   } while (false)
 #define SY_CHECK_EQ(a, b) SY_CHECK_OP_(a, ==, b)
 #define SY_CHECK_NE(a, b) SY_CHECK_OP_(a, !=, b)
@@ -29,8 +29,8 @@ namespace switchyard::internal {
 #define SY_CHECK_LT(a, b) SY_CHECK_OP_(a, <, b)
 #define SY_CHECK_GE(a, b) SY_CHECK_OP_(a, >=, b)
 #define SY_CHECK_GT(a, b) SY_CHECK_OP_(a, >, b)
-#define SY_CHECK_OK(expr)                                                                             \
-  do {                                                                                                \
-    if (const ::absl::Status sy_status_ = (expr); !sy_status_.ok())                                   \
+#define SY_CHECK_OK(expr)                                                                                \
+  do {                                                                                                   \
+    if (const ::absl::Status sy_status_ = (expr); !sy_status_.ok())                                      \
       ::switchyard::internal::CheckFailed(__FILE__, __LINE__, #expr, std::string(sy_status_.message())); \
   } while (false)

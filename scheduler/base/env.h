@@ -17,7 +17,8 @@ inline constexpr EnvVar kEnvVars[] = {
     {"SY_LOG", "info", "lowest level that is logged: debug, info, warn, error"},
     {"SY_CHECK_NAN", "0", "1: check every layer's output for NaN and Inf and fail the step that has one"},
     {"SY_DUMP_STEP", "", "directory: the server writes each step's plan and result there as text"},
-    {"SY_ISA", "", "cap the CPU kernels' instruction set: amx, avx512_bf16, avx512, avx2, scalar (default: the best here)"},
+    {"SY_ISA", "",
+     "cap the CPU kernels' instruction set: amx, avx512_bf16, avx512, avx2, scalar (default: the best here)"},
 };
 
 // The variable's value or its default.  REQUIRES: name is in kEnvVars.

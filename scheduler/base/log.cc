@@ -44,8 +44,9 @@ void LogLine(LogLevel level, absl::string_view text) {
     name = Name();
   }
   const char letter = "DIWE"[static_cast<int>(level)];
-  const std::string line = absl::StrCat(
-      std::string(1, letter), " ", absl::FormatTime("%H:%M:%E3S", absl::Now(), absl::LocalTimeZone()), " ", name, ": ", text, "\n");
+  const std::string line =
+      absl::StrCat(std::string(1, letter), " ", absl::FormatTime("%H:%M:%E3S", absl::Now(), absl::LocalTimeZone()), " ",
+                   name, ": ", text, "\n");
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

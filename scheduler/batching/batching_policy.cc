@@ -26,9 +26,9 @@ absl::Status BatchingPolicy::Validate() const {
   RETURN_IF_ERROR(AtLeast("max_prefix_imbalance", max_prefix_imbalance, 0));
   RETURN_IF_ERROR(AtLeast("max_in_flight", max_in_flight, 1));
   if (max_batched_tokens < max_num_seqs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batching: max_batched_tokens=", max_batched_tokens, " must be at least max_num_seqs=",
-                     max_num_seqs, ", so that every running sequence can decode in each step"));
+    return absl::InvalidArgumentError(absl::StrCat("batching: max_batched_tokens=", max_batched_tokens,
+                                                   " must be at least max_num_seqs=", max_num_seqs,
+                                                   ", so that every running sequence can decode in each step"));
   }
   return absl::OkStatus();
 }

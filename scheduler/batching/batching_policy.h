@@ -8,20 +8,20 @@
 namespace switchyard {
 
 struct BatchingPolicy {
-  int32_t max_num_seqs = 64;             // running sequences per rank = its slots
-  int32_t max_batched_tokens = 2048;     // rows of one step per rank; >= max_num_seqs
-  int32_t prefill_chunk = 0;             // rows of one sequence in one step; 0 = what the step's budget leaves
-  int32_t block_size = 16;               // tokens per KV block
-  int32_t max_model_len = 4096;          // prompt + outputs of one sequence
-  int32_t max_queue = 1024;              // requests with a choice in the queue; beyond it Submit refuses
-  int64_t max_queued_tokens = 1 << 20;   // tokens of all queued choices (an empty queue takes any request)
-  int32_t max_choices = 64;              // of one request
+  int32_t max_num_seqs = 64;            // running sequences per rank = its slots
+  int32_t max_batched_tokens = 2048;    // rows of one step per rank; >= max_num_seqs
+  int32_t prefill_chunk = 0;            // rows of one sequence in one step; 0 = what the step's budget leaves
+  int32_t block_size = 16;              // tokens per KV block
+  int32_t max_model_len = 4096;         // prompt + outputs of one sequence
+  int32_t max_queue = 1024;             // requests with a choice in the queue; beyond it Submit refuses
+  int64_t max_queued_tokens = 1 << 20;  // tokens of all queued choices (an empty queue takes any request)
+  int32_t max_choices = 64;             // of one request
   bool prefix_reuse = true;
   // A rank attracts newcomers by the prefix it holds only while it runs at most this many sequences more than the least
   // loaded: else one system prompt, shared by all, would fill one rank and leave the others idle.
   int32_t max_prefix_imbalance = 8;
-  int32_t max_in_flight = 2;             // plans that are out at once
-  bool preempt_every_step = false;       // verify mode: each Plan preempts someone that made progress; same answers
+  int32_t max_in_flight = 2;        // plans that are out at once
+  bool preempt_every_step = false;  // verify mode: each Plan preempts someone that made progress; same answers
 
   // InvalidArgument that names field, value and limit.
   absl::Status Validate() const;

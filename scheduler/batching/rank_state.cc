@@ -11,9 +11,8 @@ RankState::RankState(int32_t num_slots, int32_t num_blocks, int32_t block_size) 
 }
 
 void RankState::Insert(Sequence* sequence) {
-  const auto at = std::upper_bound(running.begin(), running.end(), sequence, [](const Sequence* a, const Sequence* b) {
-    return a->arrival() < b->arrival();
-  });
+  const auto at = std::upper_bound(running.begin(), running.end(), sequence,
+                                   [](const Sequence* a, const Sequence* b) { return a->arrival() < b->arrival(); });
   running.insert(at, sequence);
 }
 

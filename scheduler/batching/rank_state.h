@@ -22,10 +22,10 @@ struct RankState {
   void Release(Sequence* sequence);
 
   BlockPool pool;
-  std::vector<Sequence*> running;       // by arrival; not the finished ones
-  absl::btree_set<SlotId> free_slots;   // the lowest is taken first
-  std::vector<SlotId> freed_slots;      // since the last plan: travel with the next one
-  int32_t num_leaving = 0;              // sequences that give blocks back as soon as nothing of them is in flight
+  std::vector<Sequence*> running;      // by arrival; not the finished ones
+  absl::btree_set<SlotId> free_slots;  // the lowest is taken first
+  std::vector<SlotId> freed_slots;     // since the last plan: travel with the next one
+  int32_t num_leaving = 0;             // sequences that give blocks back as soon as nothing of them is in flight
 };
 
 }  // namespace switchyard

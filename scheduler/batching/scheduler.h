@@ -56,15 +56,15 @@ struct Request {
   int32_t num_choices = 1;      // n; logprobs of the prompt come with choice 0 only
   int32_t max_tokens = 1;       // outputs of each choice, >= 1; the context may end them earlier (kLength)
   absl::Time deadline = absl::InfiniteFuture();
-  std::string cache_salt;       // tenants of different salts never share KV blocks
+  std::string cache_salt;  // tenants of different salts never share KV blocks
   uint64_t adapter = 0;
 };
 
 // A group of workers, ready to take step 1.
 struct GroupShape {
-  int64_t epoch = 0;            // larger than any before
+  int64_t epoch = 0;  // larger than any before
   int32_t num_ranks = 1;
-  int32_t num_blocks = 0;       // of each rank's pool
+  int32_t num_blocks = 0;  // of each rank's pool
   uint64_t weights_version = 0;
   // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
   // two share no blocks.  0 = all prompts are alike.
@@ -83,17 +83,17 @@ struct SchedulerStats {
   int32_t waiting = 0;           // sequences in the queue, preempted ones included
   int32_t waiting_requests = 0;  // requests with a choice in the queue
   int64_t waiting_tokens = 0;
-  int32_t in_flight = 0;         // plans
+  int32_t in_flight = 0;  // plans
   std::vector<RankStats> ranks;
   // Totals since construction:
-  int64_t submitted = 0;            // requests accepted
-  int64_t refused = 0;              // requests refused because the queue was full
+  int64_t submitted = 0;  // requests accepted
+  int64_t refused = 0;    // requests refused because the queue was full
   int64_t preemptions = 0;
-  int64_t prefix_query_tokens = 0;  // known tokens of sequences when they were started with reuse
-  int64_t prefix_hit_tokens = 0;    // of those, found
-  int64_t evictions = 0;            // cached blocks that were given a new content
-  int64_t prompt_tokens = 0;        // of sequences whose prompt was computed
-  int64_t generated_tokens = 0;     // token events
+  int64_t prefix_query_tokens = 0;                    // known tokens of sequences when they were started with reuse
+  int64_t prefix_hit_tokens = 0;                      // of those, found
+  int64_t evictions = 0;                              // cached blocks that were given a new content
+  int64_t prompt_tokens = 0;                          // of sequences whose prompt was computed
+  int64_t generated_tokens = 0;                       // token events
   std::array<int64_t, kNumFinishReasons> finished{};  // sequences, by FinishReason
 
   double KvUsage() const;  // 0..1: used blocks / all blocks
@@ -229,7 +229,7 @@ class Scheduler {
   std::vector<RankState> ranks_;  // [R]
   absl::flat_hash_map<RequestId, RequestState> requests_;
   absl::flat_hash_map<const Sequence*, std::unique_ptr<Sequence>> sequences_;  // finished ones while in flight
-  absl::btree_map<uint64_t, Sequence*> waiting_;  // by arrival
+  absl::btree_map<uint64_t, Sequence*> waiting_;                               // by arrival
   absl::btree_set<std::pair<absl::Time, RequestId>> deadlines_;
   std::deque<InFlight> in_flight_;
   int64_t waiting_tokens_ = 0;

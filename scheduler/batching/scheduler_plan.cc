@@ -51,8 +51,8 @@ void Scheduler::PlanRunning(int32_t rank_idx, bool decodes, Draft* draft) {
     if (sequence->state() != SequenceState::kRunning || sequence->draining) continue;
     if ((sequence->num_to_compute() == 1) != decodes || !sequence->WantsMore(max_context_)) continue;
     const int32_t num_query = ChunkOf(*sequence, budget);
-    const int32_t num_new = BlocksFor(sequence->num_planned() + num_query) -
-                            static_cast<int32_t>(sequence->block_table.size());
+    const int32_t num_new =
+        BlocksFor(sequence->num_planned() + num_query) - static_cast<int32_t>(sequence->block_table.size());
     if (num_new > 0) {
       if (!MakeRoom(*sequence, num_new)) continue;
       SY_CHECK(rank.pool.Allocate(num_new, &sequence->block_table));
@@ -121,9 +121,8 @@ Scheduler::Placement Scheduler::Place(const Sequence& sequence, const Draft& dra
     return std::tuple(attracts ? -static_cast<int64_t>(place.match.blocks.size()) : 0, rank.running.size(),
                       rank.pool.num_used(), place.rank);
   };
-  const auto best = std::min_element(places.begin(), places.end(), [&order](const Placement& a, const Placement& b) {
-    return order(a) < order(b);
-  });
+  const auto best = std::min_element(places.begin(), places.end(),
+                                     [&order](const Placement& a, const Placement& b) { return order(a) < order(b); });
   return best == places.end() ? Placement() : std::move(*best);
 }
 

@@ -9,15 +9,16 @@ namespace switchyard {
 namespace {
 
 //                              Waiting Running Finished
-constexpr bool kMay[3][3] = {{  false,  true,   true },    // Waiting
-                             {  true,   false,  true },    // Running (→ Waiting = preempted)
-                             {  false,  false,  false}};   // Finished is terminal
+constexpr bool kMay[3][3] = {{false, true, true},     // Waiting
+                             {true, false, true},     // Running (→ Waiting = preempted)
+                             {false, false, false}};  // Finished is terminal
 
 constexpr bool May(SequenceState from, SequenceState to) { return kMay[static_cast<int>(from)][static_cast<int>(to)]; }
 static_assert(May(SequenceState::kRunning, SequenceState::kWaiting), "preemption");
 static_assert(May(SequenceState::kWaiting, SequenceState::kFinished), "cancelled while queued");
 static_assert(!May(SequenceState::kFinished, SequenceState::kWaiting) &&
-                  !May(SequenceState::kFinished, SequenceState::kRunning), "Finished is terminal");
+                  !May(SequenceState::kFinished, SequenceState::kRunning),
+              "Finished is terminal");
 
 absl::Duration Between(absl::Time from, absl::Time to) {
   if (from == absl::InfinitePast() || to == absl::InfinitePast()) return absl::ZeroDuration();

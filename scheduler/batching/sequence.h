@@ -67,10 +67,10 @@ struct SequenceUsage {
 struct SequenceSpec {
   RequestId request = 0;
   int32_t choice = 0;
-  uint64_t arrival = 0;          // unique, grows with arrival: the order of scheduling, and (reversed) of preemption
-  std::vector<int32_t> prompt;   // not empty
+  uint64_t arrival = 0;         // unique, grows with arrival: the order of scheduling, and (reversed) of preemption
+  std::vector<int32_t> prompt;  // not empty
   SamplingParams sampling;
-  int32_t max_tokens = 1;        // outputs, >= 1
+  int32_t max_tokens = 1;  // outputs, >= 1
   uint64_t adapter = 0;
   PrefixRoot root;
   int32_t block_size = 1;

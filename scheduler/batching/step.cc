@@ -12,9 +12,9 @@ int32_t RankPlan::NumRows() const {
 }
 
 std::string StepPlan::DebugString() const {
-  std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch, " schedule ",
-                                 schedule_version, " micro_batches ", micro_batches, " padded_rows ", padded_rows,
-                                 "\n");
+  std::string out =
+      absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch, " schedule ",
+                   schedule_version, " micro_batches ", micro_batches, " padded_rows ", padded_rows, "\n");
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankPlan& rank = ranks[r];
     absl::StrAppend(&out, "  rank ", r, ": rows ", rank.NumRows());
@@ -36,8 +36,8 @@ std::string StepResult::DebugString() const {
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankResult& rank = ranks[r];
     absl::StrAppend(&out, "  rank ", r, ": rows ", rank.rows, " sent ", rank.rows_sent, " received ",
-                    rank.rows_received, " ledger ", absl::Hex(rank.ledger_hash), " ",
-                    rank.timings.total_seconds * 1e3, " ms\n");
+                    rank.rows_received, " ledger ", absl::Hex(rank.ledger_hash), " ", rank.timings.total_seconds * 1e3,
+                    " ms\n");
     for (const ItemResult& item : rank.items) {
       absl::StrAppend(&out, "    ", item.status == ItemStatus::kOk ? "ok" : "non-finite", " tokens [",
                       absl::StrJoin(item.tokens, " "), "]\n");

@@ -34,8 +34,8 @@ struct SamplingParams {
   double repetition_penalty = 1.0;                    // > 0; over prompt and output, as HF does
   std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added to its logit)
   uint64_t seed = 0;
-  uint32_t choice = 0;      // the generator is keyed by (seed, choice, index of the output token)
-  int32_t min_tokens = 0;   // before this many output tokens the tokens of `stop_ids` cannot be chosen
+  uint32_t choice = 0;     // the generator is keyed by (seed, choice, index of the output token)
+  int32_t min_tokens = 0;  // before this many output tokens the tokens of `stop_ids` cannot be chosen
   std::vector<int32_t> stop_ids;
   int32_t num_logprobs = -1;         // of each output token: -1 none, 0 the chosen one, k also the k most likely
   int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
@@ -43,8 +43,8 @@ struct SamplingParams {
 
 // First item of a sequence on this rank (or after preemption: prompt then holds the emitted tokens, too).
 struct SlotInit {
-  std::vector<int32_t> tokens;     // prompt and, after a preemption, the tokens emitted so far
-  int32_t num_prompt_tokens = 0;   // of `tokens`, how many are the client's prompt (penalties, index of outputs)
+  std::vector<int32_t> tokens;    // prompt and, after a preemption, the tokens emitted so far
+  int32_t num_prompt_tokens = 0;  // of `tokens`, how many are the client's prompt (penalties, index of outputs)
   SamplingParams sampling;
   uint64_t adapter = 0;  // 0 = none
 };
@@ -55,11 +55,11 @@ struct StepItem {
   SlotId slot = 0;
   int32_t start_pos = 0;  // also the number of keys already in the cache
   int32_t num_query = 0;
-  std::optional<SlotInit> init;         // (re)fills the slot first
-  std::vector<BlockId> new_blocks;      // appended to the slot's block table
-  bool sample = false;                  // the last query row is sampled; its token is appended to the slot
-  std::vector<int32_t> draft_tokens;    // speculation: verified after the last query
-  uint64_t token_mask = 0;              // constrained decoding: handle of a mask that the rank holds; 0 = none
+  std::optional<SlotInit> init;       // (re)fills the slot first
+  std::vector<BlockId> new_blocks;    // appended to the slot's block table
+  bool sample = false;                // the last query row is sampled; its token is appended to the slot
+  std::vector<int32_t> draft_tokens;  // speculation: verified after the last query
+  uint64_t token_mask = 0;            // constrained decoding: handle of a mask that the rank holds; 0 = none
 };
 
 struct BlockCopy {
@@ -79,9 +79,9 @@ struct RankPlan {
 
 // One step of the whole group.  Every rank gets the head and its own RankPlan.
 struct StepPlan {
-  int64_t step = 0;             // 1, 2, 3 … within an epoch of the group
-  int64_t group_epoch = 0;      // a plan of another epoch is refused
-  int64_t placement_epoch = 0;  // which expert replicas hold
+  int64_t step = 0;              // 1, 2, 3 … within an epoch of the group
+  int64_t group_epoch = 0;       // a plan of another epoch is refused
+  int64_t placement_epoch = 0;   // which expert replicas hold
   int32_t schedule_version = 0;  // which MoeSchedule builder and parameters
   int32_t exchange_version = 0;  // 0 = kExact (counts on the host)
   int32_t micro_batches = 1;     // chunks that each rank cuts its rows into; agreed by all
@@ -107,10 +107,10 @@ enum class ItemStatus : uint8_t { kOk, kNonFinite };  // kNonFinite: a logit was
 
 struct ItemResult {
   ItemStatus status = ItemStatus::kOk;
-  std::vector<int32_t> tokens;              // [0..n): what was sampled, in order
-  std::vector<PositionLogprobs> logprobs;   // one per token, if asked for
+  std::vector<int32_t> tokens;                    // [0..n): what was sampled, in order
+  std::vector<PositionLogprobs> logprobs;         // one per token, if asked for
   std::vector<PositionLogprobs> prompt_logprobs;  // of positions start_pos+1 … start_pos+num_query that are prompt
-  std::vector<int16_t> expert_paths;        // [rows, L, K] if asked for
+  std::vector<int16_t> expert_paths;              // [rows, L, K] if asked for
 };
 
 struct StepTimings {
@@ -122,13 +122,13 @@ struct StepTimings {
 };
 
 struct RankResult {
-  std::vector<ItemResult> items;         // as RankPlan::items
-  std::vector<int64_t> expert_counts;    // [L * E] rows of this rank sent to each expert (empty if not asked for)
-  int64_t rows = 0;                      // rows that this rank ran
-  int64_t rows_sent = 0;                 // expert rows sent to other ranks, summed over layers
-  int64_t rows_received = 0;             // expert rows computed here for other ranks, summed over layers
-  int64_t expert_rows = 0;               // expert rows computed here in all, summed over layers
-  uint64_t ledger_hash = 0;              // rolling hash of the collectives launched: equal on all ranks
+  std::vector<ItemResult> items;       // as RankPlan::items
+  std::vector<int64_t> expert_counts;  // [L * E] rows of this rank sent to each expert (empty if not asked for)
+  int64_t rows = 0;                    // rows that this rank ran
+  int64_t rows_sent = 0;               // expert rows sent to other ranks, summed over layers
+  int64_t rows_received = 0;           // expert rows computed here for other ranks, summed over layers
+  int64_t expert_rows = 0;             // expert rows computed here in all, summed over layers
+  uint64_t ledger_hash = 0;            // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;
 };
 

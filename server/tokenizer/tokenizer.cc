@@ -10,10 +10,7 @@
 #include "server/tokenizer/utf8.h"
 
 namespace switchyard {
-namespace {
-
-
-}  // namespace
+namespace {}  // namespace
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -212,6 +213,28 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
   }
 }
 
+// Which tokens each expert computes, in the layout that ExpertFfn takes: every token has k different experts of n.
+struct Routing {
+  std::vector<int64_t> offsets;  // [n + 1]
+  std::vector<int32_t> token;    // [tokens * k]
+};
+
+Routing RandomRouting(int64_t tokens, int64_t n, int64_t k, std::mt19937* rng) {
+  std::vector<std::vector<int32_t>> of_expert(n);
+  std::vector<int64_t> ids(n);
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), *rng);
+    for (int64_t i = 0; i < k; ++i) of_expert[ids[i]].push_back(static_cast<int32_t>(t));
+  }
+  Routing routing{.offsets = {0}, .token = {}};
+  for (const std::vector<int32_t>& rows : of_expert) {
+    routing.token.insert(routing.token.end(), rows.begin(), rows.end());
+    routing.offsets.push_back(static_cast<int64_t>(routing.token.size()));
+  }
+  return routing;
+}
+
 // A layer's experts at OLMoE's shape: 64 experts, 8 a token, H 2048, F 1024, random routing.
 void Experts(const Options& options, const Stream& stream, std::string* json) {
   constexpr int64_t kExperts = 64, kTopK = 8, kH = 2048, kF = 1024;
@@ -228,10 +251,6 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
       y(options.dtype, {512 * kTopK, kH});
   Fill(x, 3);
 
-  struct Routing {
-    std::vector<int64_t> offsets;
-    std::vector<int32_t> token;
-  };
   std::mt19937 rng(1);
   std::vector<Contender> table;
   for (int64_t tokens : {1, 16, 64, 512}) {
@@ -240,19 +259,9 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
     double bytes = 0;
     std::vector<const Weight*> reads;
     for (Routing& routing : *routings) {
-      std::vector<std::vector<int32_t>> of_expert(kExperts);
-      std::vector<int> ids(kExperts);
-      for (int64_t t = 0; t < tokens; ++t) {
-        for (int e = 0; e < kExperts; ++e) ids[e] = e;
-        std::shuffle(ids.begin(), ids.end(), rng);
-        for (int64_t k = 0; k < kTopK; ++k) of_expert[ids[k]].push_back(static_cast<int32_t>(t));
-      }
-      routing.offsets.push_back(0);
-      for (const std::vector<int32_t>& rows : of_expert) {
-        routing.token.insert(routing.token.end(), rows.begin(), rows.end());
-        routing.offsets.push_back(static_cast<int64_t>(routing.token.size()));
-        if (rows.empty()) continue;
-        const size_t e = routing.offsets.size() - 2;
+      routing = RandomRouting(tokens, kExperts, kTopK, &rng);
+      for (int64_t e = 0; e < kExperts; ++e) {
+        if (routing.offsets[e] == routing.offsets[e + 1]) continue;
         reads.push_back(gate_up_of[e]), reads.push_back(down_of[e]);
         bytes += 3.0 * kF * kH * DTypeBytes(options.dtype);
       }

@@ -278,8 +278,8 @@ TEST_F(MetricsTest, PromtoolAcceptsEveryPage) {
 // Addresses that were chosen are those that are told: what a scrape configuration is written from.
 TEST(WorkerMetricsTest, PortsFollowTheFlagOrThereAreNone) {
   const int first = 20000 + getpid() % 20000;
-  const auto server = TestServer::Start(
-      {.model = kTinyModel, .workers = 2, .flags = {absl::StrCat("--worker_metrics_port=", first)}});
+  const auto server =
+      TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {absl::StrCat("--worker_metrics_port=", first)}});
   ASSERT_NE(server, nullptr);
   auto load = server->client().GetLoad();
   ASSERT_TRUE(load.ok()) << load.status();

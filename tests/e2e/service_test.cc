@@ -207,9 +207,7 @@ TEST_F(ServiceTest, AScraperThatHangsHoldsNobodyAndIsCutOff) {
   EXPECT_TRUE(IsClosed(hangs));
 }
 
-TEST_F(ServiceTest, AConnectionThatSaysNothingIsCutOff) {
-  EXPECT_TRUE(IsClosed(SilentSocket(server_->address())));
-}
+TEST_F(ServiceTest, AConnectionThatSaysNothingIsCutOff) { EXPECT_TRUE(IsClosed(SilentSocket(server_->address()))); }
 
 TEST_F(ServiceTest, PromptsAndAnswersAreNotLogged) {
   v1::GenerateRequest request = TextRequest("quagga Zanzibar 73911", 4);

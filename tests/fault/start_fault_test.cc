@@ -54,9 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"SeveralUnknown", {"--xyzzyx=1", "--ports=2"}, "unknown flag --xyzzyx\n.*unknown flag --ports"},
         BadStart{"NotAFlag", {kModelFlag, "serve"}, "unexpected argument serve"},
         BadStart{"NoNumber", {kModelFlag, "--port=http"}, "Illegal value 'http' .* flag 'port'"},
-        BadStart{"NoUnit",
-                 {kModelFlag, "--slow_client_timeout=5"},
-                 "Illegal value '5' .* flag 'slow_client_timeout'"},
+        BadStart{"NoUnit", {kModelFlag, "--slow_client_timeout=5"}, "Illegal value '5' .* flag 'slow_client_timeout'"},
         BadStart{"NegativeTimeout",
                  {kModelFlag, "--max_deadline=-1s"},
                  "--max_deadline=-1s: must be within \\[1ms, 1000h\\]"},
@@ -83,7 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"TokenizerIsNone",
                  {kModelFlag, "--tokenizer=deploy/demo-model/config.json"},
                  "config.json: model: expected an object"},
-        BadStart{"NoTemplateFile", {kModelFlag, "--chat_template=/nonexistent"}, "--chat_template=/nonexistent: no such"},
+        BadStart{
+            "NoTemplateFile", {kModelFlag, "--chat_template=/nonexistent"}, "--chat_template=/nonexistent: no such"},
         BadStart{"NoTokenFile", {kModelFlag, "--join_token_file=/nonexistent"}, "=/nonexistent: cannot be read: No "},
         BadStart{"EmptyTokenFile", {kModelFlag, "--join_token_file=/dev/null"}, "at least 16 bytes, has 0"},
         BadStart{"LongTokenFile", {kModelFlag, "--join_token_file=README.md"}, "README.md: at most 1000 bytes"},
@@ -122,9 +121,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"PlaintextElsewhere", {kModelFlag, "--server=8.8.8.8:5"}, "--server=8.8.8.8:5: .*wants --insecure"},
         BadStart{"NoTokenFile", {kModelFlag, "--join_token_file=/nonexistent"}, "=/nonexistent: cannot be read"},
         BadStart{"MetricsPort", {kModelFlag, "--metrics_port=65536"}, "--metrics_port=65536: must be within"},
-        BadStart{"AllAtOnce",
-                 {"--threads=-1", "--device=tpu"},
-                 "--model: missing.*\n.*--device=tpu.*\n.*--threads=-1"}),
+        BadStart{
+            "AllAtOnce", {"--threads=-1", "--device=tpu"}, "--model: missing.*\n.*--device=tpu.*\n.*--threads=-1"}),
     NameOf);
 
 // A model's directory with one thing wrong.
@@ -189,8 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadModel{"UnknownArchitecture",
                  [](const fs::path& dir) { Replace(dir / "config.json", "qwen3_moe", "llama_mo"); },
                  "config.json: unknown architecture \"llama_mo\"; known: "},
-        BadModel{"HalfWrittenConfig",
-                 [](const fs::path& dir) { fs::resize_file(dir / "config.json", 100); },
+        BadModel{"HalfWrittenConfig", [](const fs::path& dir) { fs::resize_file(dir / "config.json", 100); },
                  "config.json: syntax error at byte"},
         BadModel{"AbsurdConfig",
                  [](const fs::path& dir) {

@@ -17,9 +17,8 @@ absl::Status Clamp(const Stream& stream, double limit, const TensorView& x) {
   }
   const ClampArgs args = {
       .dtype = DTypeCode(x.dtype()), .x = x.raw(), .x_stride = x.row_stride(), .width = x.dim(1), .limit = limit};
-  stream.pool().ParallelFor(x.dim(0), RowGrain(x.dim(1) * DTypeBytes(x.dtype())), [&](int64_t begin, int64_t end) {
-    CpuKernels().clamp(args, begin, end);
-  });
+  stream.pool().ParallelFor(x.dim(0), RowGrain(x.dim(1) * DTypeBytes(x.dtype())),
+                            [&](int64_t begin, int64_t end) { CpuKernels().clamp(args, begin, end); });
   return absl::OkStatus();
 }
 

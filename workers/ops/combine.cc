@@ -17,13 +17,13 @@ absl::Status Check(const CombineInputs& in, const TensorView& residual) {
   RETURN_IF_ERROR(ExpectView("combine", "weight", in.weight, acc, {num_tokens, top_k}));
   RETURN_IF_ERROR(ExpectView("combine", "residual", residual, acc, {num_tokens, width}));
   if (static_cast<int64_t>(in.slot_row.size()) != num_tokens * top_k) {
-    return absl::InvalidArgumentError(absl::StrCat("combine: slot_row has ", in.slot_row.size(), " entries, T * K is ",
-                                                   num_tokens, " * ", top_k));
+    return absl::InvalidArgumentError(
+        absl::StrCat("combine: slot_row has ", in.slot_row.size(), " entries, T * K is ", num_tokens, " * ", top_k));
   }
   for (size_t i = 0; i < in.slot_row.size(); ++i) {
     if (in.slot_row[i] < -1 || in.slot_row[i] >= in.y.dim(0)) {
-      return absl::InvalidArgumentError(absl::StrCat("combine: slot_row[", i, "] = ", in.slot_row[i],
-                                                     " is outside [-1, ", in.y.dim(0), ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("combine: slot_row[", i, "] = ", in.slot_row[i], " is outside [-1, ", in.y.dim(0), ")"));
     }
   }
   if (in.shared.rank() != 0) {
@@ -56,9 +56,8 @@ absl::Status Combine(const Stream& stream, const CombineInputs& in, const Tensor
                             .top_k = in.weight.dim(1),
                             .width = in.y.dim(1)};
   const int64_t row_bytes = in.y.dim(1) * DTypeBytes(in.y.dtype()) * (args.top_k + 1);
-  stream.pool().ParallelFor(residual.dim(0), RowGrain(row_bytes), [&](int64_t begin, int64_t end) {
-    CpuKernels().combine(args, begin, end);
-  });
+  stream.pool().ParallelFor(residual.dim(0), RowGrain(row_bytes),
+                            [&](int64_t begin, int64_t end) { CpuKernels().combine(args, begin, end); });
   return absl::OkStatus();
 }
 

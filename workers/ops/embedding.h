@@ -14,8 +14,8 @@
 namespace switchyard {
 
 absl::Status Embed(const Stream& stream,
-                   const TensorView& table,            // [V, H] model dtype
-                   absl::Span<const int32_t> tokens,   // [T]
-                   const TensorView& residual);        // [T, H] AccDType(table's)
+                   const TensorView& table,           // [V, H] model dtype
+                   absl::Span<const int32_t> tokens,  // [T]
+                   const TensorView& residual);       // [T, H] AccDType(table's)
 
 }  // namespace switchyard

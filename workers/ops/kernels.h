@@ -24,7 +24,7 @@ struct RopeArgs {
   const void* cos;  // [table rows, half] AccDType
   const void* sin;
   const int32_t* table_rows;  // [T]
-  void* x;                   // [T, heads * head_dim]
+  void* x;                    // [T, heads * head_dim]
   int64_t x_stride, heads, head_dim, half;
 };
 
@@ -65,9 +65,9 @@ struct CombineArgs {
 
 struct RouterArgs {
   uint8_t dtype;
-  const void* logits;   // [T, E]
-  int32_t* topk_idx;    // [T, K]
-  void* topk_weight;    // [T, K]
+  const void* logits;  // [T, E]
+  int32_t* topk_idx;   // [T, K]
+  void* topk_weight;   // [T, K]
   int64_t logits_stride, idx_stride, weight_stride;
   int64_t experts, top_k;
   bool renormalize;
@@ -93,8 +93,8 @@ inline constexpr int64_t kAttentionTaskRows = 64;  // what a task aims at: queri
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim);
 
 struct LogitStats {
-  double max;     // -Inf if there is nothing else
-  bool broken;    // a NaN or +Inf, or nothing finite
+  double max;   // -Inf if there is nothing else
+  bool broken;  // a NaN or +Inf, or nothing finite
 };
 
 struct KernelTable {

@@ -33,8 +33,8 @@ struct KvCacheView {
 // [start_pos, start_pos + num_query).
 struct SequenceRows {
   int64_t row_begin = 0;
-  int32_t num_query = 0;                   // 0 is allowed: the sequence is skipped
-  int32_t start_pos = 0;                   // also the number of its keys already in the cache
+  int32_t num_query = 0;                       // 0 is allowed: the sequence is skipped
+  int32_t start_pos = 0;                       // also the number of its keys already in the cache
   absl::Span<const int32_t> block_table = {};  // covers at least start_pos + num_query positions; borrowed
 };
 
@@ -42,8 +42,8 @@ struct SequenceRows {
 // Errors (InvalidArgument): shapes or dtypes that do not fit, rows outside the batch, a block table that is too short
 // or names a block outside the cache.
 absl::Status WriteKv(const Stream& stream, absl::Span<const SequenceRows> sequences,
-                     const TensorView& k,         // [T, Nkv*D] model dtype; rows may be strided
-                     const TensorView& v,         // [T, Nkv*D] model dtype; rows may be strided
+                     const TensorView& k,  // [T, Nkv*D] model dtype; rows may be strided
+                     const TensorView& v,  // [T, Nkv*D] model dtype; rows may be strided
                      const KvCacheView& cache);
 
 }  // namespace switchyard

@@ -5,8 +5,8 @@ namespace switchyard {
 absl::Status ExpectView(absl::string_view op, absl::string_view name, const TensorView& view, DType dtype,
                         const Shape& shape) {
   if (view.dtype() == dtype && view.shape() == shape && view.device() == Device::Cpu()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(op, ": ", name, " must be ", DTypeName(dtype), " ", shape.ToString(),
-                                                 " cpu, is ", view.ToString()));
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, ": ", name, " must be ", DTypeName(dtype), " ", shape.ToString(), " cpu, is ", view.ToString()));
 }
 
 absl::Status ExpectFloatMatrix(absl::string_view op, absl::string_view name, const TensorView& view) {

@@ -17,9 +17,9 @@ namespace switchyard {
 
 // Reused from step to step: Build keeps the vectors' capacity.  Thread-compatible.
 struct ExpertOrder {
-  std::vector<int64_t> offsets;     // [E + 1] rows of expert e are [offsets[e], offsets[e + 1])
-  std::vector<int32_t> token;       // [rows] which token a sorted row comes from
-  std::vector<int32_t> slot_row;    // [T * K] where (t, k) went; -1 = dropped
+  std::vector<int64_t> offsets;   // [E + 1] rows of expert e are [offsets[e], offsets[e + 1])
+  std::vector<int32_t> token;     // [rows] which token a sorted row comes from
+  std::vector<int32_t> slot_row;  // [T * K] where (t, k) went; -1 = dropped
 
   int64_t num_rows() const { return static_cast<int64_t>(token.size()); }
 };
@@ -30,8 +30,8 @@ absl::Status BuildExpertOrder(const TensorView& topk_idx,  // [T, K] int32, -1 =
 
 // y[i] = x[rows[i]].  Any dtype.  Errors (InvalidArgument): shapes or dtypes that differ, a row outside x.
 absl::Status GatherRows(const Stream& stream,
-                        const TensorView& x,               // [T, H]; rows may be strided
-                        absl::Span<const int32_t> rows,    // [rows]
-                        const TensorView& y);              // [rows, H]
+                        const TensorView& x,             // [T, H]; rows may be strided
+                        absl::Span<const int32_t> rows,  // [rows]
+                        const TensorView& y);            // [rows, H]
 
 }  // namespace switchyard

@@ -29,9 +29,8 @@ absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc, const Tensor
                             .groups = y.dim(1) / width,
                             .width = width,
                             .eps = desc.eps};
-  stream.pool().ParallelFor(y.dim(0), RowGrain(y.dim(1) * DTypeBytes(x_dtype)), [&](int64_t begin, int64_t end) {
-    CpuKernels().rms_norm(args, begin, end);
-  });
+  stream.pool().ParallelFor(y.dim(0), RowGrain(y.dim(1) * DTypeBytes(x_dtype)),
+                            [&](int64_t begin, int64_t end) { CpuKernels().rms_norm(args, begin, end); });
   return absl::OkStatus();
 }
 

@@ -35,9 +35,8 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
                          .heads = x.dim(1) / head_dim,
                          .head_dim = head_dim,
                          .half = table.rotary_dim() / 2};
-  stream.pool().ParallelFor(num_tokens, RowGrain(x.dim(1) * DTypeBytes(x.dtype())), [&](int64_t begin, int64_t end) {
-    CpuKernels().rope(args, begin, end);
-  });
+  stream.pool().ParallelFor(num_tokens, RowGrain(x.dim(1) * DTypeBytes(x.dtype())),
+                            [&](int64_t begin, int64_t end) { CpuKernels().rope(args, begin, end); });
   return absl::OkStatus();
 }
 

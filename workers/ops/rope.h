@@ -33,20 +33,20 @@ enum class RopeKind : uint8_t { kDefault, kLinear, kYarn, kLongRope, kLlama3 };
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
-  int64_t rotary_dim = 0;               // d: head_dim · partial_rotary_factor; even, > 0
-  double factor = 1.0;                  // linear, yarn, longrope (max_positions / original), llama3
-  double original_max_positions = 0;    // yarn, longrope, llama3
+  int64_t rotary_dim = 0;                       // d: head_dim · partial_rotary_factor; even, > 0
+  double factor = 1.0;                          // linear, yarn, longrope (max_positions / original), llama3
+  double original_max_positions = 0;            // yarn, longrope, llama3
   std::optional<double> attention_factor = {};  // yarn, longrope: absent = by formula
-  double beta_fast = 32.0;              // yarn
-  double beta_slow = 1.0;               // yarn
-  bool truncate = true;                 // yarn
-  double mscale = 0;                    // yarn: 0 = absent
-  double mscale_all_dim = 0;            // yarn: 0 = absent
-  double low_freq_factor = 1.0;         // llama3
-  double high_freq_factor = 4.0;        // llama3
-  std::vector<double> short_factor = {};  // longrope: [d/2]
-  std::vector<double> long_factor = {};   // longrope: [d/2]
-  bool use_long_factors = false;          // longrope: of ComputeRopeFrequencies; RopeTable holds both
+  double beta_fast = 32.0;                      // yarn
+  double beta_slow = 1.0;                       // yarn
+  bool truncate = true;                         // yarn
+  double mscale = 0;                            // yarn: 0 = absent
+  double mscale_all_dim = 0;                    // yarn: 0 = absent
+  double low_freq_factor = 1.0;                 // llama3
+  double high_freq_factor = 4.0;                // llama3
+  std::vector<double> short_factor = {};        // longrope: [d/2]
+  std::vector<double> long_factor = {};         // longrope: [d/2]
+  bool use_long_factors = false;                // longrope: of ComputeRopeFrequencies; RopeTable holds both
 
   // longrope, in a context of max_positions: prompts of more tokens than this take the long factors throughout.
   // 0 = none does: the context is not that long, or this is another kind.

@@ -18,8 +18,7 @@ absl::Status Check(const RopeConfig& c) {
   }
   if (!(c.theta > 0) || !std::isfinite(c.theta)) return fail("theta must be positive and finite, is ", c.theta);
   if (!(c.factor > 0) || !std::isfinite(c.factor)) return fail("factor must be positive and finite, is ", c.factor);
-  const bool needs_original =
-      c.kind == RopeKind::kYarn || c.kind == RopeKind::kLongRope || c.kind == RopeKind::kLlama3;
+  const bool needs_original = c.kind == RopeKind::kYarn || c.kind == RopeKind::kLongRope || c.kind == RopeKind::kLlama3;
   if (needs_original && !(c.original_max_positions > 0)) {
     return fail("original_max_positions must be positive, is ", c.original_max_positions);
   }

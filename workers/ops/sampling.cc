@@ -72,8 +72,7 @@ class Row {
     if (p.temperature < kGreedyBelow) return Greedy();
     std::vector<Acc>& weights = Buffers().weights;
     weights.resize(size_);
-    const double total =
-        CpuKernels().exp_sum(Code(), logits_, size_, stats_.max, 1.0 / p.temperature, weights.data());
+    const double total = CpuKernels().exp_sum(Code(), logits_, size_, stats_.max, 1.0 / p.temperature, weights.data());
     const bool top_k = p.top_k > 0 && p.top_k < size_;
     if (!top_k && p.top_p >= 1.0) {
       // min_p alone needs no order: a token's weight is its probability relative to the largest.
@@ -232,9 +231,8 @@ absl::Status SampleTokens(const Stream& stream, const TensorView& logits, absl::
                           absl::Span<SampleOutcome> outcomes) {
   RETURN_IF_ERROR(ExpectCpu("sampling", stream));
   RETURN_IF_ERROR(CheckLogits("sampling", logits, requests.size(), outcomes.size()));
-  ForRows(stream, logits, [&](int64_t i, const auto* row) {
-    SampleRow(row, logits.dim(1), requests[i], &outcomes[i]);
-  });
+  ForRows(stream, logits,
+          [&](int64_t i, const auto* row) { SampleRow(row, logits.dim(1), requests[i], &outcomes[i]); });
   return absl::OkStatus();
 }
 
@@ -248,8 +246,8 @@ absl::Status TokenLogprobs(const Stream& stream, const TensorView& logits, absl:
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].token < 0 || requests[i].token >= logits.dim(1)) {
-      return absl::InvalidArgumentError(absl::StrCat("logprobs: token ", requests[i].token, " of row ", i,
-                                                     " is outside [0, ", logits.dim(1), ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("logprobs: token ", requests[i].token, " of row ", i, " is outside [0, ", logits.dim(1), ")"));
     }
   }
   ForRows(stream, logits, [&]<class Acc>(int64_t i, const Acc* values) {

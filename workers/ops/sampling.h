@@ -56,9 +56,9 @@ struct SampleOutcome {
 // Token ids outside [0, V) in params (bias, stop ids) or history are ignored: the server has checked them.
 // Errors (InvalidArgument): logits not [n, V] fp32 or fp64, spans of another length.
 absl::Status SampleTokens(const Stream& stream,
-                          const TensorView& logits,                    // [n, V] fp32 or fp64; rows may be strided
-                          absl::Span<const SampleRequest> requests,    // [n]
-                          absl::Span<SampleOutcome> outcomes);         // [n]
+                          const TensorView& logits,                  // [n, V] fp32 or fp64; rows may be strided
+                          absl::Span<const SampleRequest> requests,  // [n]
+                          absl::Span<SampleOutcome> outcomes);       // [n]
 
 struct LogprobRequest {
   int32_t token = 0;    // the token that stands there
@@ -68,9 +68,9 @@ struct LogprobRequest {
 // Logprobs of given tokens (prompt_logprobs).  statuses may be empty; else kNonFinite marks broken rows, whose logprobs
 // are left empty.  Errors (InvalidArgument): as SampleTokens; a token outside [0, V).
 absl::Status TokenLogprobs(const Stream& stream,
-                           const TensorView& logits,                      // [n, V] fp32 or fp64; rows may be strided
-                           absl::Span<const LogprobRequest> requests,     // [n]
-                           absl::Span<PositionLogprobs> logprobs,         // [n]
-                           absl::Span<ItemStatus> statuses);              // [n] or empty
+                           const TensorView& logits,                   // [n, V] fp32 or fp64; rows may be strided
+                           absl::Span<const LogprobRequest> requests,  // [n]
+                           absl::Span<PositionLogprobs> logprobs,      // [n]
+                           absl::Span<ItemStatus> statuses);           // [n] or empty
 
 }  // namespace switchyard

@@ -179,9 +179,7 @@ SY_INLINE float SumLanes(F32x16 x) {
   const F32x4 b = LoadBytes<F32x4>(half) + LoadBytes<F32x4>(half + 4);
   return (b[0] + b[2]) + (b[1] + b[3]);
 }
-SY_INLINE double SumLanes(F64x8 x) {
-  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
-}
+SY_INLINE double SumLanes(F64x8 x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
 
 // sums[i] = SumLanes(x[i]) of 16 vectors, the same bits: with AVX-512 all 16 are halved side by side.
 SY_INLINE void SumLanesOfEach(const F32x16* x, float* sums) {
@@ -195,8 +193,8 @@ SY_INLINE void SumLanesOfEach(const F32x16* x, float* sums) {
   }
   for (int i = 0; i < 2; ++i) {
     const __m512d low = _mm512_castps_pd(b[i]), high = _mm512_castps_pd(b[i + 2]);
-    c[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)),
-                         _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
+    c[i] =
+        _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(low, high)), _mm512_castpd_ps(_mm512_unpackhi_pd(low, high)));
   }
   const __m512 d = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
   // Quarters now stand for vectors 0, 8, 4, 12 and on, in each 0, 2, 1, 3.

@@ -20,9 +20,8 @@ absl::Status SwiGlu(const Stream& stream, const TensorView& gate, const TensorVi
                            .up_stride = up.row_stride(),
                            .y_stride = y.row_stride(),
                            .width = y.dim(1)};
-  stream.pool().ParallelFor(y.dim(0), RowGrain(3 * y.dim(1) * DTypeBytes(y.dtype())), [&](int64_t begin, int64_t end) {
-    CpuKernels().swiglu(args, begin, end);
-  });
+  stream.pool().ParallelFor(y.dim(0), RowGrain(3 * y.dim(1) * DTypeBytes(y.dtype())),
+                            [&](int64_t begin, int64_t end) { CpuKernels().swiglu(args, begin, end); });
   return absl::OkStatus();
 }
 

@@ -23,8 +23,8 @@ struct Device {
 };
 
 // An order of work.  Ops on one stream run in the order of their calls.  On the CPU a stream runs each op to its end on
-// the pool's threads before the call returns, so there is nothing to wait for; on CUDA it will hold the driver's stream.
-// Thread-compatible: one caller at a time.
+// the pool's threads before the call returns, so there is nothing to wait for; on CUDA it will hold the driver's
+// stream. Thread-compatible: one caller at a time.
 class Stream {
  public:
   static Stream OnCpu(ThreadPool* pool) { return Stream(Device::Cpu(), pool); }

@@ -48,7 +48,8 @@ void ThreadPool::Work() {
 void ThreadPool::WorkerLoop() {
   uint64_t seen = 0;
   for (;;) {
-    for (int spins = 0; spin_ && spins < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spins) CpuRelax();
+    for (int spins = 0; spin_ && spins < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spins)
+      CpuRelax();
     if (generation_.load(std::memory_order_acquire) == seen) {
       absl::MutexLock lock(&mu_);
       sleepers_.fetch_add(1);

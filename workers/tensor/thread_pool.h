@@ -1,8 +1,8 @@
 // A fixed team of threads that runs one parallel loop at a time: the CPU's "device".
 //
-// The caller is thread 0 of the team.  Between loops the others spin for a short while (decode has hundreds of small loops
-// a step), then sleep.  With more teams on a machine than cores, spinning is turned off: `spin = false`.
-// Which thread runs which part never changes a result: ops give every row the same bits on any thread.
+// The caller is thread 0 of the team.  Between loops the others spin for a short while (decode has hundreds of small
+// loops a step), then sleep.  With more teams on a machine than cores, spinning is turned off: `spin = false`. Which
+// thread runs which part never changes a result: ops give every row the same bits on any thread.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,9 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls fn(task) for every task in [0, num_tasks), each exactly once, and returns when all are done.  Tasks are handed
-  // out one by one in rising order, so unequal ones balance.  REQUIRES: not from inside a task; one caller at a time.
+  // Calls fn(task) for every task in [0, num_tasks), each exactly once, and returns when all are done.  Tasks are
+  // handed out one by one in rising order, so unequal ones balance.  REQUIRES: not from inside a task; one caller at a
+  // time.
   void Run(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
 
   // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).

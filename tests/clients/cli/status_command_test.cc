@@ -36,8 +36,8 @@ TEST(StatusCommandTest, Table) {
   const CliRun run = RunCliWith({"status", server.flag()});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr(": ready"), HasSubstr("fake"),
-                             HasSubstr("3 running, 2 waiting (0 tokens) of at most 1024"), HasSubstr("4242"), HasSubstr("10.0.0.7:9465"),
-                             HasSubstr("10 + 5 / 100 of 16 tokens (10.0% used)")));
+                             HasSubstr("3 running, 2 waiting (0 tokens) of at most 1024"), HasSubstr("4242"),
+                             HasSubstr("10.0.0.7:9465"), HasSubstr("10 + 5 / 100 of 16 tokens (10.0% used)")));
 }
 
 TEST(StatusCommandTest, Json) {

@@ -57,7 +57,9 @@ TEST(Errors, SayWhetherAnotherTryMaySucceed) {
   EXPECT_EQ(retryable(BadField("n", "is 65", "[1, 64]", "65")), "false");
   EXPECT_EQ(retryable(absl::DeadlineExceededError("late")), "false");
   EXPECT_EQ(retryable(MakeError(absl::StatusCode::kResourceExhausted, v1::SLOW_READER, "slow")), "false");
-  EXPECT_EQ(retryable(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "full"), absl::Seconds(1))), "true");
+  EXPECT_EQ(
+      retryable(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "full"), absl::Seconds(1))),
+      "true");
   EXPECT_EQ(retryable(MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "stopping")), "true");
 }
 

@@ -44,7 +44,11 @@ struct Client {
 class Drill {
  public:
   Drill(uint32_t seed, BatchingPolicy policy, int32_t num_ranks, int32_t num_blocks, Accidents accidents)
-      : random_(seed), policy_(policy), num_ranks_(num_ranks), num_blocks_(num_blocks), accidents_(accidents),
+      : random_(seed),
+        policy_(policy),
+        num_ranks_(num_ranks),
+        num_blocks_(num_blocks),
+        accidents_(accidents),
         scheduler_(policy) {
     for (int i = 0; i < 3; ++i) prefixes_.push_back(Tokens(Pick(1, policy.max_model_len / 2)));
     StartGroup();

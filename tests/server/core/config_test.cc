@@ -68,8 +68,7 @@ TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
         "--kv_cache_bytes=-1", "--max_streams=0", "block_size",
         "--metrics_host=10.0.0.1: another address than loopback wants --insecure",
         "--slow_client_timeout=-1s: must be within [1ms, 1000h]", "--max_deadline=inf: must be",
-        "--start_timeout=0: must be",
-        "--drain_timeout=-2s: must be", "--step_timeout=2000h: must be"}) {
+        "--start_timeout=0: must be", "--drain_timeout=-2s: must be", "--step_timeout=2000h: must be"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 17);
@@ -129,7 +128,8 @@ TEST_F(ConfigTest, TimesMustBePositive) {
   config_.default_deadline = -absl::Seconds(1);
   config_.row_timeout = -absl::Seconds(1);
   const std::string text(config_.Finish().message());
-  for (const char* part : {"--step_timeout=0", "--default_deadline=-1s", "--row_timeout"}) EXPECT_THAT(text, HasSubstr(part));
+  for (const char* part : {"--step_timeout=0", "--default_deadline=-1s", "--row_timeout"})
+    EXPECT_THAT(text, HasSubstr(part));
 }
 
 TEST_F(ConfigTest, PortsMustDiffer) {

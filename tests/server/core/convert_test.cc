@@ -192,8 +192,7 @@ TEST_F(ConvertTest, ReservedIdsOfThePaddingAreLegalAndHaveNoText) {
   detokenize.add_token_ids(280);
   EXPECT_EQ(ConvertDetokenize(detokenize, args_)->text(), "a");
   detokenize.add_token_ids(300);
-  EXPECT_EQ(std::string(ConvertDetokenize(detokenize, args_).status().message()),
-            "token_ids[2]: 300 outside [0, 300)");
+  EXPECT_EQ(std::string(ConvertDetokenize(detokenize, args_).status().message()), "token_ids[2]: 300 outside [0, 300)");
 }
 
 TEST_F(ConvertTest, AnotherModelIsNotFound) {

@@ -84,8 +84,7 @@ TEST_F(EngineTest, BeforeTheModelIsKnownRequestsAreSentAway) {
   Submit(reader, "r", 5);
   EXPECT_EQ(reader.Reason(), "MODEL_LOADING");
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(std::string(reader.End().message()),
-            "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");
+  EXPECT_EQ(std::string(reader.End().message()), "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");
   EXPECT_GT(ViewError(ToGrpcStatus(reader.End(), "")).retry_after, absl::ZeroDuration());
   EXPECT_EQ(engine->model(), nullptr);
 }

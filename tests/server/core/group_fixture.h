@@ -25,7 +25,7 @@ class FakeWorker final : public WorkerClient {
   void Close(const absl::Status& status) override { closed = status; }
 
   std::vector<GroupSeat> seats;
-  std::vector<std::pair<int64_t, int>> plans;           // (step, rank)
+  std::vector<std::pair<int64_t, int>> plans;  // (step, rank)
   std::vector<absl::Duration> limits;
   std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
   absl::Status closed;

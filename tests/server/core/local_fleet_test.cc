@@ -133,8 +133,7 @@ TEST_F(LocalFleetTest, OneThatNeverComesUpIsGivenUpAndNamed) {
   ASSERT_TRUE(fleet->Start().ok());
   EXPECT_TRUE(Eventually([&] { return !fatal().empty(); }));
   EXPECT_LT(absl::Now() - start, absl::Seconds(30));
-  EXPECT_EQ(fatal()[0],
-            "worker 1 (rank 1) ended 3 times before the group formed, at last with signal 9 (Killed)");
+  EXPECT_EQ(fatal()[0], "worker 1 (rank 1) ended 3 times before the group formed, at last with signal 9 (Killed)");
   EXPECT_EQ(fleet->restarts(), 2);
 }
 

@@ -107,7 +107,8 @@ TEST_F(GroupTest, WhatStepsTookBoundsWhatARowMayTake) {
   now += absl::Seconds(1);
   Answer(1, 2);  // a faster one takes nothing away
   Execute(3, 2000);
-  EXPECT_THAT(workers[1]->limits, ElementsAre(absl::Seconds(120 + 1000), absl::Seconds(120 + 160), absl::Seconds(120 + 320)));
+  EXPECT_THAT(workers[1]->limits,
+              ElementsAre(absl::Seconds(120 + 1000), absl::Seconds(120 + 160), absl::Seconds(120 + 320)));
 }
 
 TEST_F(GroupTest, ALossForgetsTheStepsInFlight) {

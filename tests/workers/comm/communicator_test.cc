@@ -29,8 +29,7 @@ class CommunicatorTest : public testing::TestWithParam<std::tuple<Backend, int>>
 };
 
 INSTANTIATE_TEST_SUITE_P(Groups, CommunicatorTest,
-                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo),
-                                          testing::Values(1, 2, 3)),
+                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo), testing::Values(1, 2, 3)),
                          [](const auto& i) {
                            return absl::StrCat(test::BackendName(std::get<0>(i.param)), std::get<1>(i.param));
                          });

@@ -66,9 +66,9 @@ TensorView Step(const Scene& scene, const Stream& stream, PagedCache* cache, siz
                              .num_query = static_cast<int32_t>(count),
                              .start_pos = static_cast<int32_t>(begin),
                              .block_table = cache->tables[s]};
-  EXPECT_TRUE(WriteKv(stream, {rows}, scene.k[s].view().Rows(begin, count), scene.v[s].view().Rows(begin, count),
-                      cache->view())
-                  .ok());
+  EXPECT_TRUE(
+      WriteKv(stream, {rows}, scene.k[s].view().Rows(begin, count), scene.v[s].view().Rows(begin, count), cache->view())
+          .ok());
   const TensorView to = out.view().Rows(begin, count);
   EXPECT_TRUE(
       PagedAttention(stream, scene.desc(), {rows}, scene.q[s].view().Rows(begin, count), cache->view(), to).ok());
@@ -99,10 +99,10 @@ class AttentionTest : public OpTest {};
 
 TEST_P(AttentionTest, MatchesReference) {
   const std::vector<reference::AttentionCase> shapes = {
-      {.heads = 1, .kv_heads = 1, .head_dim = 8},    {.heads = 2, .kv_heads = 2, .head_dim = 24},
-      {.heads = 6, .kv_heads = 2, .head_dim = 40},   {.heads = 4, .kv_heads = 1, .head_dim = 64},
-      {.heads = 2, .kv_heads = 2, .head_dim = 128},  {.heads = 1, .kv_heads = 1, .head_dim = 256},
-      {.heads = 3, .kv_heads = 1, .head_dim = 20},   {.heads = 8, .kv_heads = 1, .head_dim = 16},
+      {.heads = 1, .kv_heads = 1, .head_dim = 8},   {.heads = 2, .kv_heads = 2, .head_dim = 24},
+      {.heads = 6, .kv_heads = 2, .head_dim = 40},  {.heads = 4, .kv_heads = 1, .head_dim = 64},
+      {.heads = 2, .kv_heads = 2, .head_dim = 128}, {.heads = 1, .kv_heads = 1, .head_dim = 256},
+      {.heads = 3, .kv_heads = 1, .head_dim = 20},  {.heads = 8, .kv_heads = 1, .head_dim = 16},
   };
   for (const reference::AttentionCase& shape : shapes) {
     const Scene scene(dtype(), shape, {70});

@@ -56,9 +56,9 @@ TEST_P(CombineTest, MatchesReferenceWithSharedExpertAndDroppedSlots) {
                residual = RandomMatrix(acc(), rows, width, 5);
   const Tensor before = Copy(residual);
   const std::vector<int32_t> slots = {4, 0, -1, 1, -1, -1};
-  ASSERT_TRUE(Combine(stream(),
-                      {.y = y, .slot_row = slots, .weight = weight, .shared = shared, .shared_gate = gate}, residual)
-                  .ok());
+  ASSERT_TRUE(
+      Combine(stream(), {.y = y, .slot_row = slots, .weight = weight, .shared = shared, .shared_gate = gate}, residual)
+          .ok());
   for (int64_t t = 0; t < rows; ++t) {
     std::vector<double> want = RowOf(before, t);
     for (int64_t c = 0; c < width; ++c) {

@@ -38,9 +38,8 @@ std::vector<FilterCase> FilterCases() {
   add("top_p_tiny", [](SamplingParams& p) { p.top_p = 1e-6; });
   add("min_p", [](SamplingParams& p) { p.min_p = 0.1; });
   add("all_filters", [](SamplingParams& p) { p.temperature = 1.3, p.top_k = 20, p.top_p = 0.9, p.min_p = 0.05; });
-  add("penalties", [](SamplingParams& p) {
-    p.repetition_penalty = 1.5, p.presence_penalty = 0.5, p.frequency_penalty = 0.7;
-  });
+  add("penalties",
+      [](SamplingParams& p) { p.repetition_penalty = 1.5, p.presence_penalty = 0.5, p.frequency_penalty = 0.7; });
   add("bias", [](SamplingParams& p) { p.logit_bias = {{3, 5.0f}, {4, -100.0f}, {77, 1.0f}}; });
   add("min_tokens", [](SamplingParams& p) { p.min_tokens = 5, p.stop_ids = {0, 1, 2}; });
   return cases;
