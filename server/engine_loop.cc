@@ -325,6 +325,7 @@ void EngineLoop::UpdateSnapshot() {
   metrics_->group_epoch->Set(static_cast<double>(snapshot.group_epoch));
   metrics_->workers->Set(static_cast<double>(snapshot.workers.size()));
   Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
+  Advance(metrics_->rows_lent, stats.rows_lent, reported_.rows_lent);
   Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);
   Advance(metrics_->prefix_hits, stats.prefix_hit_tokens, reported_.prefix_hit_tokens);
   Advance(metrics_->refused, stats.refused, reported_.refused);

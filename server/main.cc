@@ -53,6 +53,9 @@ ABSL_FLAG(int, prefill_chunk, 0, "tokens of one prompt in one step at most; 0 = 
 ABSL_FLAG(int, block_size, 16, "tokens per block of the KV cache");
 ABSL_FLAG(bool, prefix_reuse, true, "keep KV blocks of finished requests and reuse them for prompts that begin alike");
 ABSL_FLAG(int, max_queue, 1024, "requests that may wait; beyond it RESOURCE_EXHAUSTED at once");
+ABSL_FLAG(int, min_loan_rows, 64,
+          "fewest rows of a step that one worker computes for another that has more of them (all but their attention); "
+          "0 = never");
 ABSL_FLAG(int, max_in_flight, 2, "steps that are under way at once (1 or 2)");
 ABSL_FLAG(bool, preempt_every_step, false,
           "verification: every step preempts a sequence; slow, must not change answers");
@@ -102,6 +105,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.batching.block_size = absl::GetFlag(FLAGS_block_size);
   config.batching.prefix_reuse = absl::GetFlag(FLAGS_prefix_reuse);
   config.batching.max_queue = absl::GetFlag(FLAGS_max_queue);
+  config.batching.min_loan_rows = absl::GetFlag(FLAGS_min_loan_rows);
   config.batching.max_in_flight = absl::GetFlag(FLAGS_max_in_flight);
   config.batching.preempt_every_step = absl::GetFlag(FLAGS_preempt_every_step);
   config.max_streams = absl::GetFlag(FLAGS_max_streams);

@@ -90,6 +90,8 @@ const Row kTable[] = {
               &M::exchange_seconds, &kStep),
     Histogram("switchyard_moe_balancedness_ratio", "Mean over max of the expert rows per rank in a step.",
               &M::moe_balancedness, &kRatio),
+    Counter("switchyard_rows_lent_total", "Rows that one worker computed for another, all but their attention.",
+            &M::rows_lent),
     Counter("switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged),
     Gauge("switchyard_ready", "1 when requests are served.", &M::ready),
     Gauge("switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch),

@@ -63,6 +63,7 @@ class ServerMetrics {
   prometheus::Gauge* waiting_tokens = nullptr;
   prometheus::Gauge* kv_cache_usage = nullptr;
   prometheus::Counter* preemptions = nullptr;
+  prometheus::Counter* rows_lent = nullptr;
   prometheus::Counter* prefix_queries = nullptr;
   prometheus::Counter* prefix_hits = nullptr;
   prometheus::Counter* refused = nullptr;

@@ -119,6 +119,12 @@ v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit) {
   message.set_exchange_version(plan.exchange_version);
   message.set_micro_batches(plan.micro_batches);
   message.set_padded_rows(plan.padded_rows);
+  for (const RowLoan& loan : plan.loans) {
+    v1::RowLoan* to = message.add_loans();
+    to->set_from(loan.from);
+    to->set_to(loan.to);
+    to->set_rows(loan.rows);
+  }
   const RankPlan& part = plan.ranks[rank];
   message.mutable_freed_slots()->Add(part.freed_slots.begin(), part.freed_slots.end());
   for (const BlockCopy& copy : part.copies) {

@@ -93,6 +93,8 @@ RankPlan FromProto(const v1::StepPlan& message, StepPlan* head) {
   head->exchange_version = message.exchange_version();
   head->micro_batches = message.micro_batches();
   head->padded_rows = message.padded_rows();
+  head->loans.clear();
+  for (const v1::RowLoan& loan : message.loans()) head->loans.push_back({loan.from(), loan.to(), loan.rows()});
   RankPlan part;
   part.freed_slots.assign(message.freed_slots().begin(), message.freed_slots().end());
   const int num_copies = std::min(message.copy_from_size(), message.copy_to_size());

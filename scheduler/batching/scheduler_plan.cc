@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "scheduler/base/check.h"
+#include "scheduler/batching/row_loans.h"
 #include "scheduler/batching/scheduler.h"
 
 namespace switchyard {
@@ -217,9 +218,13 @@ StepPlan Scheduler::Seal(Draft draft) {
   StepPlan& plan = draft.plan;
   plan.step = draft.refs.step = next_step_++;
   plan.group_epoch = group_epoch_;
+  std::vector<int32_t> rank_rows;
+  for (const RankPlan& rank : plan.ranks) rank_rows.push_back(rank.NumRows());
+  plan.loans = LendRows(rank_rows, policy_.min_loan_rows);
+  for (const RowLoan& loan : plan.loans) totals_.rows_lent += loan.rows;
+  for (const int32_t rows : ComputedRows(rank_rows, plan.loans)) plan.padded_rows = std::max(plan.padded_rows, rows);
   for (size_t r = 0; r < ranks_.size(); ++r) {
     plan.ranks[r].freed_slots = std::exchange(ranks_[r].freed_slots, {});
-    plan.padded_rows = std::max(plan.padded_rows, plan.ranks[r].NumRows());
     // Only now, so that nobody in this plan found them; a rank runs plans in order, so the next plan may.
     for (const ItemRef& ref : draft.refs.ranks[r]) PublishComputed(ref.sequence);
   }

@@ -15,6 +15,9 @@ std::string StepPlan::DebugString() const {
   std::string out =
       absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch, " schedule ",
                    schedule_version, " micro_batches ", micro_batches, " padded_rows ", padded_rows, "\n");
+  for (const RowLoan& loan : loans) {
+    absl::StrAppend(&out, "  loan ", loan.from, "->", loan.to, ": rows ", loan.rows, "\n");
+  }
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankPlan& rank = ranks[r];
     absl::StrAppend(&out, "  rank ", r, ": rows ", rank.NumRows());

@@ -77,6 +77,13 @@ struct RankPlan {
   int32_t NumRows() const;
 };
 
+// Rank `to` computes `rows` of rank `from`'s rows, all but their attention: row_loans.h.
+struct RowLoan {
+  int32_t from = 0;
+  int32_t to = 0;
+  int32_t rows = 0;
+};
+
 // One step of the whole group.  Every rank gets the head and its own RankPlan.
 struct StepPlan {
   int64_t step = 0;              // 1, 2, 3 … within an epoch of the group
@@ -85,7 +92,8 @@ struct StepPlan {
   int32_t schedule_version = 0;  // which MoeSchedule builder and parameters
   int32_t exchange_version = 0;  // 0 = kExact (counts on the host)
   int32_t micro_batches = 1;     // chunks that each rank cuts its rows into; agreed by all
-  int32_t padded_rows = 0;       // the largest number of rows of any rank: what a fixed-size exchange must hold
+  std::vector<RowLoan> loans;    // the last rows of `from`, in this order; no rank lends and borrows
+  int32_t padded_rows = 0;       // the most rows that any rank computes, after loans: for fixed-size exchanges
   std::vector<RankPlan> ranks;   // [R]
 
   std::string DebugString() const;
@@ -124,7 +132,7 @@ struct StepTimings {
 struct RankResult {
   std::vector<ItemResult> items;       // as RankPlan::items
   std::vector<int64_t> expert_counts;  // [L * E] rows of this rank sent to each expert (empty if not asked for)
-  int64_t rows = 0;                    // rows that this rank ran
+  int64_t rows = 0;                    // rows that this rank computed, borrowed ones among them
   int64_t rows_sent = 0;               // expert rows sent to other ranks, summed over layers
   int64_t rows_received = 0;           // expert rows computed here for other ranks, summed over layers
   int64_t expert_rows = 0;             // expert rows computed here in all, summed over layers

@@ -1,12 +1,13 @@
 """Two Switchyard workers of one thread each beside one worker of two threads: prefill of 512 tokens and decode at batch
 16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
-A sequence lives on one rank: while one prompt is prefilled, the other rank has experts to compute but no attention, so
-0.8 is about what one prompt can reach.  Two prompts at once, one for each rank, are measured, too.
+A sequence lives on one rank, which lends half of a long prompt's rows to the other (all but their attention).  Two
+prompts at once, one for each rank, are measured, too.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
 Checked: both give the same greedy tokens; one worker exchanges nothing; two exchange, for each prompt, as many expert
-rows as HF's routing of the same ids sends away from the rank that holds the sequence (answers do not say which).
+rows as HF's routing of the same ids sends away from the rank that computes the row: the rank that holds the sequence
+(answers do not say which) for the first half of a prompt, the other one for the second half.
 """
 import random
 import statistics
@@ -41,6 +42,16 @@ def check_tokens(one, two):
     report.log(f"one and two workers: the same {BATCH * DECODE_TOKENS} greedy tokens")
 
 
+def leaving(routing, num_ids, home):
+    """Expert rows that leave the rank that computes them: `home` has the first half of the ids, the other the rest."""
+    count = 0
+    for layer in routing:
+        for position, row in enumerate(layer):
+            rank = home if position < num_ids // 2 else 1 - home
+            count += sum((expert >= shape.EXPERTS // 2) != bool(rank) for expert in row)
+    return count
+
+
 def check_rows(one, two, checkpoint):
     """Returns the exchanged rows counted, and their largest relative difference from the routing; None without HF."""
     try:
@@ -57,10 +68,9 @@ def check_rows(one, two, checkpoint):
         two.generate([ids], 1)
         rows = two.metric(EXCHANGED) - before
         _, _, routing = hf.logprobs_and_routing(ids, [0])
-        experts = [expert for layer in routing for row in layer for expert in row]
-        first = sum(expert < shape.EXPERTS // 2 for expert in experts)  # rank 0 has them: they leave rank 1
-        off = min(abs(rows - first), abs(rows - (len(experts) - first))) / len(experts)
-        report.log(f"exchanged {rows:.0f} rows; routing: {len(experts) - first} leave rank 0, {first} leave rank 1")
+        expected = [leaving(routing, len(ids), home) for home in (0, 1)]
+        off = min(abs(rows - e) for e in expected) / sum(len(row) for layer in routing for row in layer)
+        report.log(f"exchanged {rows:.0f} rows; routing: {expected[0]} if rank 0 holds the prompt, {expected[1]} if rank 1")
         counted, worst = counted + int(rows), max(worst, off)
     hf.close()
     if worst > ROWS_TOLERANCE:

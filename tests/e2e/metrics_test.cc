@@ -75,6 +75,7 @@ const Families& ServerFamilies() {
       {"switchyard_iteration_tokens", {"histogram", kOurs, kRows}},
       // mixture of experts
       {"switchyard_moe_balancedness_ratio", {"histogram", kOurs, kRatio}},
+      {"switchyard_rows_lent_total", {"counter", kOurs, ""}},
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
       {"switchyard_moe_expert_seconds", {"histogram", kOurs, kStep}},
       {"switchyard_moe_exchange_seconds", {"histogram", kOurs, kStep}},

@@ -68,12 +68,14 @@ struct Factors {
   int block_size = 16;
   bool preempt_every_step = false;
   int max_in_flight = 2;
+  int min_loan_rows = 4;
 };
 
 std::string Name(const Factors& f) {
   return absl::StrCat(f.workers, "workers", f.prefix_reuse ? "" : "_noreuse",
                       f.prefill_chunk > 0 ? absl::StrCat("_chunk", f.prefill_chunk) : "", "_block", f.block_size,
-                      f.preempt_every_step ? "_preempt" : "", f.max_in_flight == 1 ? "_oneinflight" : "");
+                      f.preempt_every_step ? "_preempt" : "", f.max_in_flight == 1 ? "_oneinflight" : "",
+                      f.min_loan_rows == 0 ? "_noloans" : "");
 }
 
 std::vector<Factors> EachAlone() {
@@ -86,7 +88,9 @@ std::vector<Factors> EachAlone() {
           {.prefill_chunk = 512},
           {.block_size = 1},
           {.preempt_every_step = true},
-          {.max_in_flight = 1}};
+          {.max_in_flight = 1},
+          {.workers = 2, .min_loan_rows = 0},
+          {.workers = 4, .min_loan_rows = 1}};
 }
 
 std::vector<Factors> AllCombinations() {
@@ -113,7 +117,8 @@ void ExpectReference(const Factors& factors) {
                  absl::StrCat("--prefill_chunk=", factors.prefill_chunk),
                  absl::StrCat("--block_size=", factors.block_size),
                  absl::StrCat("--preempt_every_step=", factors.preempt_every_step ? "true" : "false"),
-                 absl::StrCat("--max_in_flight=", factors.max_in_flight)}});
+                 absl::StrCat("--max_in_flight=", factors.max_in_flight),
+                 absl::StrCat("--min_loan_rows=", factors.min_loan_rows)}});
   ASSERT_NE(server, nullptr);
   // All at once, then 32 at once (with cached prefixes, if they are on).
   EXPECT_EQ(TokensOf(GenerateAll(server->client(), Prompts())), Reference());

@@ -7,8 +7,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "workers/model/batch.h"
 #include "workers/model/config.h"
+#include "workers/model/row_lending.h"
 #include "workers/model/weights.h"
 #include "workers/ops/kv_cache_view.h"
 #include "workers/ops/rope.h"
@@ -17,20 +19,36 @@
 
 namespace switchyard {
 
+// One layer's call.  Borrowed.
+struct AttentionCall {
+  const Batch* batch = nullptr;
+  RowLending* lending = nullptr;  // null: no rows are lent
+  const AttentionWeights* weights = nullptr;
+  int32_t window = 0;
+  KvCacheView cache;
+};
+
 class AttentionLayer {
  public:
   // config and rope: borrowed, must outlive this.
   AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope);
 
-  // Writes the rows' keys and values into the cache, then adds the layer's output.
-  absl::Status Run(const Stream& stream, const Batch& batch, const AttentionWeights& weights, int32_t window,
-                   const KvCacheView& cache,
-                   const TensorView& residual);  // [T, H] AccDType
+  // Writes the own rows' keys and values into the cache, then adds the layer's output to the computed rows.
+  absl::Status Run(const Stream& stream, const AttentionCall& call,
+                   const TensorView& residual);  // [T, H] AccDType, T computed rows
 
  private:
+  // residual → q, k, v, ready for attention.
+  absl::Status ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
+                         const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
   // Norms, clamp and RoPE between projection and attention, in place.
   absl::Status PrepareQkv(const Stream& stream, const Batch& batch, const AttentionWeights& weights,
                           const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
+  absl::Status Attend(const Stream& stream, const AttentionCall& call, absl::Span<const SequenceRows> sequences,
+                      const TensorView& qkv,        // [own rows or more, N*D + 2*Nkv*D]
+                      const TensorView& attended);  // [own rows or more, N*D]
+  absl::Status AttendLent(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
+                          const TensorView& attended);
 
   const ModelConfig& config_;
   const RopeTable& rope_;

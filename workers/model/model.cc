@@ -93,7 +93,9 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   if (saved != nullptr) return absl::UnimplementedError("forward: keeping activations for a backward pass");
   SY_CHECK(0 <= layers.begin && layers.begin <= layers.end && layers.end <= config_.num_layers());
   const Batch& batch = *in.batch;
-  const TensorView residual = residual_.Rows(batch.num_rows());
+  // Lent rows come back, where they are wanted, to their place behind the computed ones.
+  const TensorView all_rows = residual_.Rows(std::max(batch.num_rows(), batch.num_own_rows()));
+  const TensorView residual = all_rows.Rows(0, batch.num_rows());
   StageOut out;
   if (in.hidden.rank() == 0) {
     SY_CHECK_EQ(layers.begin, 0);
@@ -109,8 +111,9 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
     if (check_nan_) RETURN_IF_ERROR(CheckFinite(residual, i));
   }
   if (layers.end == config_.num_layers() && in.logits.has_value()) {
+    if (in.lending != nullptr && in.lending->active()) RETURN_IF_ERROR(in.lending->ReturnWanted(all_rows));
     const absl::Time start = absl::Now();
-    RETURN_IF_ERROR(RunHead(stream, batch, residual, *in.logits));
+    RETURN_IF_ERROR(RunHead(stream, batch, all_rows, *in.logits));
     out.head_seconds = SecondsSince(start);
   }
   out.hidden = residual;
@@ -120,9 +123,16 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
 absl::Status Model::RunLayer(const Stream& stream, const StageIn& in, int64_t layer_idx, KvCache* cache,
                              const TensorView& residual, StageOut* out) {
   const absl::Time start = absl::Now();
-  RETURN_IF_ERROR(attention_.Run(stream, *in.batch, weights_.layers[layer_idx].attention,
-                                 config_.layers[layer_idx].window, cache->layer(layer_idx), residual));
+  const double exchanged = in.lending != nullptr ? in.lending->exchange_seconds() : 0;
+  RETURN_IF_ERROR(attention_.Run(stream,
+                                 {.batch = in.batch,
+                                  .lending = in.lending,
+                                  .weights = &weights_.layers[layer_idx].attention,
+                                  .window = config_.layers[layer_idx].window,
+                                  .cache = cache->layer(layer_idx)},
+                                 residual));
   out->attention_seconds += SecondsSince(start);
+  if (in.lending != nullptr) out->attention_seconds -= in.lending->exchange_seconds() - exchanged;
   Tap(in, "attention", layer_idx, residual);
   RETURN_IF_ERROR(RunFfn(stream, in, layer_idx, residual, out));
   Tap(in, "layer", layer_idx, residual);

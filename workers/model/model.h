@@ -51,8 +51,9 @@ struct MoeGroup {
 };
 
 struct StageIn {
-  const Batch* batch = nullptr;  // borrowed
-  TensorView hidden = {};        // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
+  const Batch* batch = nullptr;   // borrowed
+  RowLending* lending = nullptr;  // borrowed, begun with this batch; null: no rows are lent
+  TensorView hidden = {};         // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
   MoeGroup moe = {};
   std::optional<LogitsSink> logits = {};  // where the last stage's logits go; none: no head
   std::optional<ResidualTap> tap = {};    // for tests and debugging
@@ -61,8 +62,8 @@ struct StageIn {
 struct StageOut {
   TensorView hidden;  // [T, H] AccDType residual after the last layer; the model's scratch, valid until the next call
   MoeStats moe;
-  double attention_seconds = 0;
-  double head_seconds = 0;  // the sink included
+  double attention_seconds = 0;  // without waiting for lent rows
+  double head_seconds = 0;       // the sink included
 };
 
 struct LayerRange {

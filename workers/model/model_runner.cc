@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
@@ -74,7 +75,11 @@ absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const Rank
   const auto take_logits = [&](int64_t first, const TensorView& logits) {
     return TakeLogits(rank_plan, first, logits, &result);
   };
+  // Work that an error leaves under way must not outlive the group.
+  const absl::Cleanup drop = [this] { lending_.Drop(); };
+  RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, deadline, &batch_));
   StageIn in = {.batch = &batch_,
+                .lending = &lending_,
                 .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline},
                 .logits = LogitsSink(take_logits)};
   StageOut out;
@@ -89,7 +94,7 @@ absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const Rank
   result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - start),
                     .attention_seconds = out.attention_seconds,
                     .expert_seconds = out.moe.expert_seconds,
-                    .exchange_seconds = out.moe.exchange_seconds,
+                    .exchange_seconds = out.moe.exchange_seconds + lending_.exchange_seconds(),
                     .head_seconds = out.head_seconds};
   return result;
 }

@@ -21,6 +21,7 @@
 #include "workers/model/batch.h"
 #include "workers/model/kv_cache.h"
 #include "workers/model/model.h"
+#include "workers/model/row_lending.h"
 #include "workers/model/slot_table.h"
 #include "workers/ops/sampling.h"
 #include "workers/tensor/device.h"
@@ -86,6 +87,7 @@ class ModelRunner {
 
   // Of the step under way; kept for their capacity.
   Batch batch_;
+  RowLending lending_;
   std::vector<LogitUse> uses_;  // of each of batch_.logit_rows
   std::vector<SampleRequest> sample_requests_;
   std::vector<SampleOutcome> outcomes_;

@@ -106,11 +106,11 @@ void Drill::CheckPlan(const StepPlan& plan) {
   EXPECT_EQ(plan.step, next_step_++);
   EXPECT_EQ(plan.group_epoch, epoch_);
   ASSERT_EQ(static_cast<int32_t>(plan.ranks.size()), num_ranks_);
-  int32_t most = 0;
+  std::vector<int32_t> rank_rows;
   for (const RankPlan& rank : plan.ranks) {
     EXPECT_LE(rank.NumRows(), policy_.max_batched_tokens);
     EXPECT_LE(static_cast<int32_t>(rank.items.size()), policy_.max_num_seqs);
-    most = std::max(most, rank.NumRows());
+    rank_rows.push_back(rank.NumRows());
     for (const StepItem& item : rank.items) {
       if (policy_.prefill_chunk > 0) {
         EXPECT_LE(item.num_query, policy_.prefill_chunk);
@@ -118,6 +118,26 @@ void Drill::CheckPlan(const StepPlan& plan) {
       EXPECT_TRUE(policy_.prefix_reuse || !item.init || item.start_pos == 0);
     }
   }
+  CheckLoans(plan, rank_rows);
+}
+
+// Loans are worth it, nobody lends what it has not, lends and borrows, or ends with more than the fullest rank had.
+void Drill::CheckLoans(const StepPlan& plan, const std::vector<int32_t>& rank_rows) {
+  std::vector<int32_t> lent(rank_rows.size()), borrowed(rank_rows.size());
+  for (const RowLoan& loan : plan.loans) {
+    EXPECT_GT(policy_.min_loan_rows, 0);
+    EXPECT_GE(loan.rows, policy_.min_loan_rows);
+    lent[loan.from] += loan.rows;
+    borrowed[loan.to] += loan.rows;
+  }
+  const int32_t before = *std::max_element(rank_rows.begin(), rank_rows.end());
+  int32_t most = 0;
+  for (size_t r = 0; r < rank_rows.size(); ++r) {
+    EXPECT_TRUE(lent[r] == 0 || borrowed[r] == 0) << plan.DebugString();
+    EXPECT_LE(lent[r], rank_rows[r]);
+    most = std::max(most, rank_rows[r] - lent[r] + borrowed[r]);
+  }
+  EXPECT_LE(most, before);
   EXPECT_EQ(plan.padded_rows, most);
 }
 

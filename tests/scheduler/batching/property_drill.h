@@ -76,6 +76,7 @@ class Drill {
   // One item of each rank comes back as not finite.
   void Spoil(StepResult* result);
   void CheckPlan(const StepPlan& plan);
+  void CheckLoans(const StepPlan& plan, const std::vector<int32_t>& rank_rows);
   void CommitOne();
   void CancelOne();
   void LoseGroup();

@@ -105,6 +105,7 @@ void ScenarioInterpreter::SetPolicy(const Args& args) {
   policy.max_queued_tokens = Get(args, "max_queued_tokens", 1000);
   policy.prefix_reuse = number("prefix_reuse", 1) != 0;
   policy.max_prefix_imbalance = number("max_prefix_imbalance", 8);
+  policy.min_loan_rows = number("min_loan_rows", 0);
   policy.max_in_flight = number("max_in_flight", 1);
   policy.preempt_every_step = number("preempt_every_step", 0) != 0;
   scheduler_ = std::make_unique<Scheduler>(policy);
@@ -146,6 +147,9 @@ std::vector<std::string> ScenarioInterpreter::Plan() {
     return lines;
   }
   for (size_t r = 0; r < plan->ranks.size(); ++r) lines.push_back(RankLine(r, plan->ranks[r]));
+  for (const RowLoan& loan : plan->loans) {
+    lines.push_back(absl::StrCat("loan ", loan.from, " -> ", loan.to, " rows ", loan.rows));
+  }
   plans_.push_back(*std::move(plan));
   return lines;
 }
@@ -199,6 +203,7 @@ std::vector<std::string> ScenarioInterpreter::Stats(const std::vector<std::strin
       {"submitted", absl::StrCat(stats.submitted)},
       {"refused", absl::StrCat(stats.refused)},
       {"preemptions", absl::StrCat(stats.preemptions)},
+      {"rows_lent", absl::StrCat(stats.rows_lent)},
       {"queries", absl::StrCat(stats.prefix_query_tokens)},
       {"hits", absl::StrCat(stats.prefix_hit_tokens)},
       {"evictions", absl::StrCat(stats.evictions)},

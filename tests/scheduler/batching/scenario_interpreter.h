@@ -6,7 +6,7 @@
 //   at 15                                          the clock, in milliseconds; starts at 0
 //   submit 1 prompt=1,2,3 max_tokens=4 [n= stop=7,8 min_tokens= deadline=ms salt=a adapter= prompt_logprobs=0]
 //   cancel 1 abort|stop [choice=0]
-//   plan                                           one line per rank: rows freed, then each item
+//   plan                                           one line per rank: rows freed, then each item; then each loan
 //   commit 11 12 nan                               tokens of the sampled items of the oldest plan, in its order
 //   lose [fail_waiting=1]                          LoseGroup
 //   stats running waiting …                        the fields asked for

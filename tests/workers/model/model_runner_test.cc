@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <fstream>
+#include <thread>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -71,6 +73,15 @@ class ModelRunnerTest : public ::testing::Test {
   RankGroup group_;
   int64_t step_ = 0;
 };
+
+// So that all logits are NaN.
+void OverflowingRope(ModelConfig* config) {
+  config->rope = {.kind = RopeKind::kYarn,
+                  .rotary_dim = config->head_dim,
+                  .factor = 2,
+                  .original_max_positions = 320,
+                  .attention_factor = 1e38};
+}
 
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
@@ -239,15 +250,46 @@ TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
   EXPECT_TRUE(result->items.empty());
 }
 
+// Refused before anything is sent, so that this rank alone can ask.
+TEST_F(ModelRunnerTest, LoansThatDoNotFitAreRefused) {
+  RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
+  const auto refusal = [&](std::vector<RowLoan> loans) {
+    StepPlan step;
+    step.loans = std::move(loans);
+    const auto result = two.runner(0).Execute(step, Items({Prefill(0, {1, 2, 3}, {0})}), absl::Now());
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
+    return std::string(result.status().message());
+  };
+  EXPECT_EQ(refusal({{0, 2, 1}}), "plan: loan of 1 rows from rank 0 to rank 2: wants two ranks of 2");
+  EXPECT_EQ(refusal({{-1, 0, 1}}), "plan: loan of 1 rows from rank -1 to rank 0: wants two ranks of 2");
+  EXPECT_EQ(refusal({{0, 0, 1}}), "plan: loan of 1 rows from rank 0 to rank 0: wants two ranks of 2");
+  EXPECT_EQ(refusal({{0, 1, 0}}), "plan: loan of 0 rows from rank 0 to rank 1: wants at least one row");
+  EXPECT_EQ(refusal({{0, 1, 1}, {1, 0, 1}}), "plan: loan of 1 rows from rank 1 to rank 0: rank 0 lends and borrows");
+  EXPECT_EQ(refusal({{0, 1, 4}}), "plan: loans of 4 of the 3 rows of rank 0");
+}
+
+// The plan was made before anyone knew that a sequence had broken: its rows are missing, and fewer are lent.
+TEST_F(ModelRunnerTest, ALoanOfABrokenSequencesRows) {
+  RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4, .edit = OverflowingRope});
+  const auto execute = [&](const RankPlan& plan, int32_t lent) {
+    StepPlan step;
+    if (lent > 0) step.loans = {{.from = 0, .to = 1, .rows = lent}};
+    absl::StatusOr<RankResult> results[2];
+    std::thread other([&] { results[1] = two.runner(1).Execute(step, {}, absl::Now() + absl::Seconds(10)); });
+    results[0] = two.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
+    other.join();
+    EXPECT_TRUE(results[0].ok() && results[1].ok()) << results[0].status() << results[1].status();
+    return std::pair(results[0]->rows, results[1]->rows);
+  };
+  EXPECT_EQ(execute(Items({Prefill(0, {1, 2, 3}, {0})}), 0), std::pair(int64_t{3}, int64_t{0}));
+  EXPECT_EQ(execute(Items({Decode(0, 3), Prefill(1, {1, 2, 3}, {1})}), 2), std::pair(int64_t{1}, int64_t{2}));
+  EXPECT_EQ(execute(Items({Decode(0, 4, {2}), Prefill(2, {1, 2, 3}, {3})}), 4), std::pair(int64_t{0}, int64_t{3}));
+  EXPECT_EQ(execute(Items({Decode(0, 5)}), 1), std::pair(int64_t{0}, int64_t{0}));
+}
+
 // A sequence whose logits are no numbers ends; the step, the others and plans already on their way go on.
 TEST_F(ModelRunnerTest, BrokenSequencesAreAnsweredNotRun) {
-  RankGroup broken(fixture_.dir, {.dtype = DType::kF32, .block_size = 4, .batch = 4, .edit = [](ModelConfig* c) {
-                                    c->rope = {.kind = RopeKind::kYarn,
-                                               .rotary_dim = c->head_dim,
-                                               .factor = 2,
-                                               .original_max_positions = 320,
-                                               .attention_factor = 1e38};
-                                  }});
+  RankGroup broken(fixture_.dir, {.dtype = DType::kF32, .block_size = 4, .batch = 4, .edit = OverflowingRope});
   const auto execute = [&](RankPlan plan) {
     StepPlan step;
     return broken.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));

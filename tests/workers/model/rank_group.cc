@@ -6,9 +6,11 @@
 
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/batching/row_loans.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/local_communicator.h"
 #include "workers/model/loader.h"
+#include "workers/model/row_lending.h"
 
 namespace switchyard {
 namespace {
@@ -54,6 +56,9 @@ class Planner {
       plan->ranks[sequence.rank].items.push_back(Item(&sequence));
       (*owners)[sequence.rank].push_back(sequence.id);
     }
+    std::vector<int32_t> rank_rows;
+    for (const RankPlan& rank : plan->ranks) rank_rows.push_back(rank.NumRows());
+    plan->loans = LendRows(rank_rows, options_.min_loan_rows);
     for (size_t i = 0; i < running_.size();) {
       if (running_[i].done < running_[i].length + num_tokens_ - 1) {
         ++i;
@@ -178,6 +183,7 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
   StepPlan plan;
   for (std::vector<std::vector<int32_t>> step_owners; planner.Next(&plan, &step_owners);) {
     plans.push_back(plan);
+    for (const RowLoan& loan : plan.loans) rows_lent_ += loan.rows;
     owners.push_back(step_owners);
   }
   std::vector<std::vector<int32_t>> tokens(prompts.size());
@@ -199,6 +205,10 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
 std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
   const MoeSchedule schedule =
       BuildExpertParallel({.micro_batches = options_.micro_batches, .shared_expert = config().shared_intermediate > 0});
+  std::vector<int32_t> rank_rows(options_.world);
+  rank_rows[0] = static_cast<int32_t>(tokens.size());
+  const std::vector<RowLoan> loans = LendRows(rank_rows, options_.min_loan_rows);
+  for (const RowLoan& loan : loans) rows_lent_ += loan.rows;
   std::vector<double> out;
   OnAllRanks([&](int r) {
     const auto num_rows = static_cast<int32_t>(r == 0 ? tokens.size() : 0);
@@ -227,7 +237,10 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
       });
       return absl::OkStatus();
     };
+    RowLending lending;
+    SY_CHECK_OK(lending.Begin(loans, num_rows, comms_[r].get(), absl::Now() + kStepDeadline, &batch));
     const StageIn in = {.batch = &batch,
+                        .lending = &lending,
                         .moe = {.comm = comms_[r].get(),
                                 .layout = &layout_,
                                 .schedule = &schedule,

@@ -25,6 +25,7 @@ struct GroupOptions {
   int32_t chunk = 512;  // most queries of one sequence in a step
   int32_t batch = 32;   // most sequences at a time, on all ranks together
   int32_t micro_batches = 1;
+  int32_t min_loan_rows = 0;                    // as in BatchingPolicy
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
 };
 
@@ -42,6 +43,7 @@ class RankGroup {
   const ModelConfig& config() const;
   ModelRunner& runner(int rank);
   const StepTimings& last_timings() const { return last_timings_; }
+  int64_t rows_lent() const { return rows_lent_; }  // in all
 
  private:
   struct Rank;
@@ -53,6 +55,7 @@ class RankGroup {
   std::vector<std::unique_ptr<Communicator>> comms_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   StepTimings last_timings_;
+  int64_t rows_lent_ = 0;
 };
 
 }  // namespace switchyard

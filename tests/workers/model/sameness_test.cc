@@ -25,6 +25,9 @@ std::vector<Variant> Variants() {
       {"two ranks", {.world = 2}},
       {"four ranks", {.world = 4}},
       {"two ranks, three micro-batches", {.world = 2, .micro_batches = 3}},
+      {"two ranks that lend rows", {.world = 2, .batch = 3, .min_loan_rows = 1}},
+      {"four ranks that lend rows, three micro-batches",
+       {.world = 4, .threads = 2, .block_size = 1, .chunk = 7, .batch = 5, .micro_batches = 3, .min_loan_rows = 2}},
       {"all at once", {.world = 4, .threads = 2, .block_size = 1, .chunk = 7, .batch = 3, .micro_batches = 2}},
   };
 }
@@ -44,7 +47,9 @@ TEST_P(SamenessTest, GreedyTokens) {
   const auto expected = RankGroup(fixture.dir, base).Greedy(prompts, kNumTokens);
   for (Variant& run : Variants()) {
     run.options.dtype = dtype;
-    EXPECT_EQ(RankGroup(fixture.dir, run.options).Greedy(prompts, kNumTokens), expected) << run.name;
+    RankGroup group(fixture.dir, run.options);
+    EXPECT_EQ(group.Greedy(prompts, kNumTokens), expected) << run.name;
+    EXPECT_EQ(group.rows_lent() > 0, run.options.min_loan_rows > 0) << run.name;
   }
 }
 
@@ -62,6 +67,10 @@ TEST_P(SamenessTest, LogitsBitForBit) {
   const std::vector<int32_t>& tokens = fixture.steady.tokens;
   const std::vector<double> expected = one.Logits(tokens);
   EXPECT_EQ(three.Logits(tokens), expected);
+  ranks.min_loan_rows = 1;
+  RankGroup lending(fixture.dir, ranks);
+  EXPECT_EQ(lending.Logits(tokens), expected);
+  EXPECT_GE(lending.rows_lent(), static_cast<int64_t>(tokens.size()) / 2);
   const std::vector<int32_t> half(tokens.begin(), tokens.begin() + 17);
   const size_t count = half.size() * static_cast<size_t>(one.config().vocab_size);
   EXPECT_EQ(one.Logits(half), std::vector<double>(expected.begin(), expected.begin() + static_cast<int64_t>(count)));

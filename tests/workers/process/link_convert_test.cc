@@ -58,6 +58,7 @@ StepPlan Plan() {
   plan.exchange_version = 1;
   plan.micro_batches = 4;
   plan.padded_rows = 96;
+  plan.loans = {{.from = 1, .to = 0, .rows = 12}, {.from = 1, .to = 2, .rows = 7}};
   plan.ranks.resize(2);
   plan.ranks[0].items.resize(3);  // of the other rank: must not arrive
   RankPlan& part = plan.ranks[1];
@@ -87,6 +88,10 @@ TEST(LinkConvert, APlanArrivesAsItWasSent) {
   EXPECT_EQ(head.exchange_version, 1);
   EXPECT_EQ(head.micro_batches, 4);
   EXPECT_EQ(head.padded_rows, 96);
+  ASSERT_EQ(head.loans.size(), 2u);
+  EXPECT_EQ(head.loans[1].from, 1);
+  EXPECT_EQ(head.loans[1].to, 2);
+  EXPECT_EQ(head.loans[1].rows, 7);
   EXPECT_EQ(part.freed_slots, plan.ranks[1].freed_slots);
   ASSERT_EQ(part.copies.size(), 2u);
   EXPECT_EQ(part.copies[1].from, 3);
