@@ -53,9 +53,9 @@ ABSL_FLAG(int, prefill_chunk, 0, "tokens of one prompt in one step at most; 0 = 
 ABSL_FLAG(int, block_size, 16, "tokens per block of the KV cache");
 ABSL_FLAG(bool, prefix_reuse, true, "keep KV blocks of finished requests and reuse them for prompts that begin alike");
 ABSL_FLAG(int, max_queue, 1024, "requests that may wait; beyond it RESOURCE_EXHAUSTED at once");
-ABSL_FLAG(int, min_loan_rows, 64,
+ABSL_FLAG(int, min_loan_rows, -1,
           "fewest rows of a step that one worker computes for another that has more of them (all but their attention); "
-          "0 = never");
+          "0 = never, -1 = from where it pays for the model and the workers' threads");
 ABSL_FLAG(int, max_in_flight, 2, "steps that are under way at once (1 or 2)");
 ABSL_FLAG(bool, preempt_every_step, false,
           "verification: every step preempts a sequence; slow, must not change answers");

@@ -38,6 +38,7 @@ struct WorkerInfo {
   int32_t hidden = 0;
   std::vector<int32_t> eos_token_ids;
   int32_t long_rope_above = 0;
+  int32_t min_loan_rows = 0;
 };
 
 // A worker's seat in a group that is about to form.

@@ -86,6 +86,7 @@ WorkerInfo FromProto(const v1::Register& message) {
   info.hidden = model.hidden();
   info.eos_token_ids.assign(model.eos_token_ids().begin(), model.eos_token_ids().end());
   info.long_rope_above = model.long_rope_above();
+  info.min_loan_rows = model.min_loan_rows();
   return info;
 }
 

@@ -65,6 +65,7 @@ class Worker {
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
+  int threads() const { return options_.threads; }
   const std::string& weights_hash() const { return weights_hash_; }
 
   // Takes the seat: loads weights if this seat's are not there, makes the KV cache, meets the others.  Blocks.

@@ -24,7 +24,7 @@ absl::Status BatchingPolicy::Validate() const {
   RETURN_IF_ERROR(AtLeast("max_queued_tokens", max_queued_tokens, 1));
   RETURN_IF_ERROR(AtLeast("max_choices", max_choices, 1));
   RETURN_IF_ERROR(AtLeast("max_prefix_imbalance", max_prefix_imbalance, 0));
-  RETURN_IF_ERROR(AtLeast("min_loan_rows", min_loan_rows, 0));
+  RETURN_IF_ERROR(AtLeast("min_loan_rows", min_loan_rows, -1));
   RETURN_IF_ERROR(AtLeast("max_in_flight", max_in_flight, 1));
   if (max_batched_tokens < max_num_seqs) {
     return absl::InvalidArgumentError(absl::StrCat("batching: max_batched_tokens=", max_batched_tokens,

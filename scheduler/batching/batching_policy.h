@@ -20,7 +20,8 @@ struct BatchingPolicy {
   // A rank attracts newcomers by the prefix it holds only while it runs at most this many sequences more than the least
   // loaded: else one system prompt, shared by all, would fill one rank and leave the others idle.
   int32_t max_prefix_imbalance = 8;
-  int32_t min_loan_rows = 64;       // fewest rows that one rank computes for another (row_loans.h); 0 = no loans
+  // Fewest rows of a step that one rank computes for another (row_loans.h); 0 = never, -1 = as the group says.
+  int32_t min_loan_rows = -1;
   int32_t max_in_flight = 2;        // plans that are out at once
   bool preempt_every_step = false;  // verify mode: each Plan preempts someone that made progress; same answers
 

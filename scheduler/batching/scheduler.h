@@ -69,6 +69,7 @@ struct GroupShape {
   // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
   // two share no blocks.  0 = all prompts are alike.
   int32_t long_rope_above = 0;
+  int32_t min_loan_rows = 0;  // what policy.min_loan_rows = -1 stands for: from how many rows on loans pay here
 };
 
 struct RankStats {
@@ -225,6 +226,7 @@ class Scheduler {
   int64_t group_epoch_ = 0;
   uint64_t weights_version_ = 0;
   int32_t long_rope_above_ = 0;
+  int32_t min_loan_rows_ = 0;
   int64_t next_step_ = 1;
   uint64_t next_arrival_ = 1;
   std::vector<RankState> ranks_;  // [R]

@@ -220,7 +220,7 @@ StepPlan Scheduler::Seal(Draft draft) {
   plan.group_epoch = group_epoch_;
   std::vector<int32_t> rank_rows;
   for (const RankPlan& rank : plan.ranks) rank_rows.push_back(rank.NumRows());
-  plan.loans = LendRows(rank_rows, policy_.min_loan_rows);
+  plan.loans = LendRows(rank_rows, min_loan_rows_);
   for (const RowLoan& loan : plan.loans) totals_.rows_lent += loan.rows;
   for (const int32_t rows : ComputedRows(rank_rows, plan.loans)) plan.padded_rows = std::max(plan.padded_rows, rows);
   for (size_t r = 0; r < ranks_.size(); ++r) {

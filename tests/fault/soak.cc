@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -102,6 +103,9 @@ class Crowd {
   std::vector<std::thread> threads_;
 };
 
+// The tiny model would lend no rows by itself; here workers also die with rows of others.
+constexpr char kLoans[] = "--min_loan_rows=4";
+
 void Print(const std::map<std::string, int>& ends) {
   for (const auto& [how, count] : ends) std::cout << "  " << how << ": " << count << "\n";
 }
@@ -111,8 +115,15 @@ void ExpectOnly(const std::map<std::string, int>& ends, const std::vector<std::s
     EXPECT_TRUE(std::count(allowed.begin(), allowed.end(), how) == 1) << count << " x " << how;
 }
 
+double RowsLent(const TestServer& server) {
+  const std::string page = Scrape(server.metrics_address());
+  const size_t at = page.find("\nswitchyard_rows_lent_total");
+  return at == std::string::npos ? -1 : std::atof(page.c_str() + page.find(' ', at));
+}
+
 TEST(SoakTest, ManyClientsCancellingAndPreempted) {
-  const auto server = TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {"--kv_cache_bytes=393216"}});
+  const auto server =
+      TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {"--kv_cache_bytes=393216", kLoans}});
   ASSERT_NE(server, nullptr);
   const int context = server->client().GetModelInfo()->max_model_len();
   {
@@ -132,13 +143,14 @@ TEST(SoakTest, ManyClientsCancellingAndPreempted) {
   const int64_t preemptions = server->client().GetLoad()->preemptions();
   std::cout << "  preemptions: " << preemptions << "\n";
   EXPECT_GE(preemptions, full ? 100 : 1);
+  EXPECT_GT(RowsLent(*server), 0);
   const Usage after = UsageOf(server->process().pid());
   EXPECT_LE(after.fds, before.fds + 4);
   EXPECT_LE(after.rss_kb, before.rss_kb + 50 * 1024);
 }
 
 TEST(SoakTest, KillsAndStopsUnderStreams) {
-  const auto server = TestServer::Start({.model = kTinyModel, .workers = 2});
+  const auto server = TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {kLoans}});
   ASSERT_NE(server, nullptr);
   const int context = server->client().GetModelInfo()->max_model_len();
   const Usage before = UsageOf(server->process().pid());

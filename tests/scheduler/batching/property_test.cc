@@ -39,7 +39,7 @@ Shape RandomShape(uint32_t seed) {
   p.max_queue = pick(4, 40);
   p.prefix_reuse = pick(0, 3) > 0;
   p.max_prefix_imbalance = pick(0, 3);
-  p.min_loan_rows = pick(0, 5);
+  p.min_loan_rows = pick(-1, 5);
   p.max_in_flight = pick(1, 3);
   p.preempt_every_step = pick(0, 3) == 0;
   shape.num_ranks = pick(1, 3);

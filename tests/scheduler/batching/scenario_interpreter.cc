@@ -105,7 +105,7 @@ void ScenarioInterpreter::SetPolicy(const Args& args) {
   policy.max_queued_tokens = Get(args, "max_queued_tokens", 1000);
   policy.prefix_reuse = number("prefix_reuse", 1) != 0;
   policy.max_prefix_imbalance = number("max_prefix_imbalance", 8);
-  policy.min_loan_rows = number("min_loan_rows", 0);
+  policy.min_loan_rows = number("min_loan_rows", -1);
   policy.max_in_flight = number("max_in_flight", 1);
   policy.preempt_every_step = number("preempt_every_step", 0) != 0;
   scheduler_ = std::make_unique<Scheduler>(policy);
@@ -116,7 +116,8 @@ void ScenarioInterpreter::StartGroup(const Args& args) {
                           .num_ranks = static_cast<int32_t>(Get(args, "ranks", 1)),
                           .num_blocks = static_cast<int32_t>(Get(args, "blocks", 16)),
                           .weights_version = static_cast<uint64_t>(Get(args, "weights", 0)),
-                          .long_rope_above = static_cast<int32_t>(Get(args, "long_rope_above", 0))},
+                          .long_rope_above = static_cast<int32_t>(Get(args, "long_rope_above", 0)),
+                          .min_loan_rows = static_cast<int32_t>(Get(args, "min_loan_rows", 0))},
                          now_, &events_);
   plans_.clear();
 }

@@ -40,8 +40,12 @@ StepResult Answer(const StepPlan& plan) {
 class SchedulerTest : public testing::Test {
  protected:
   void Start(Scheduler* scheduler, int32_t num_ranks = 1) {
-    const GroupShape group{
-        .epoch = 1, .num_ranks = num_ranks, .num_blocks = 64, .weights_version = 0, .long_rope_above = 0};
+    const GroupShape group{.epoch = 1,
+                           .num_ranks = num_ranks,
+                           .num_blocks = 64,
+                           .weights_version = 0,
+                           .long_rope_above = 0,
+                           .min_loan_rows = 0};
     scheduler->StartGroup(group, kStart, &events_);
   }
   std::vector<Event> events_;
