@@ -5,22 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/timed.h"
 
 namespace switchyard {
 namespace {
-
-class Timed {
- public:
-  explicit Timed(double* seconds) : seconds_(seconds), start_(absl::Now()) {}
-  ~Timed() { *seconds_ += absl::ToDoubleSeconds(absl::Now() - start_); }
-
- private:
-  double* const seconds_;
-  const absl::Time start_;
-};
 
 int64_t RowBytes(const TensorView& rows) { return rows.dim(1) * DTypeBytes(rows.dtype()); }
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/timed.h"
 #include "workers/ops/combine.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -30,17 +30,6 @@ void GatherTo(const Stream& stream, const TensorView& from, absl::Span<const int
                                 std::memcpy(to + i * bytes, RowAt(from, index[i]), bytes);
                             });
 }
-
-// Adds the time of a scope.
-class Timed {
- public:
-  explicit Timed(double* seconds) : seconds_(seconds), begin_(absl::Now()) {}
-  ~Timed() { *seconds_ += absl::ToDoubleSeconds(absl::Now() - begin_); }
-
- private:
-  double* const seconds_;
-  const absl::Time begin_;
-};
 
 absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x) {
   SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
