@@ -193,7 +193,7 @@ v1::ModelFacts FactsToProto(const Worker& worker) {
   facts.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
   facts.set_kv_bytes_per_token(KvBytesPerToken(config, worker.dtype()));
   facts.set_long_rope_above(static_cast<int32_t>(config.rope.LongAbove(config.context)));
-  facts.set_min_loan_rows(MinLoanRows(config, worker.dtype(), worker.threads()));
+  facts.set_min_loan_rows(MinLoanRows(config, worker.dtype(), CurrentIsa(), worker.threads()));
   return facts;
 }
 

@@ -16,9 +16,11 @@ ModelConfig Shape(int64_t hidden, int64_t num_heads, int64_t num_kv_heads, int64
 
 TEST(LendingCost, WhatWasMeasured) {
   const ModelConfig olmoe = Shape(2048, 16, 16, 128), demo = Shape(192, 4, 2, 32);
-  EXPECT_EQ(MinLoanRows(olmoe, DType::kBf16, 1), 32);  // two workers on one prompt of 512: 0.88 of one, 0.72 without
-  EXPECT_EQ(MinLoanRows(demo, DType::kBf16, 1), 0);    // 26 ms, 20 ms without
-  EXPECT_EQ(MinLoanRows(demo, DType::kF32, 1), 0);
+  EXPECT_EQ(MinLoanRows(olmoe, DType::kBf16, Isa::kAvx512Bf16, 1),
+            32);  // two workers on one prompt of 512: 0.88 of one, 0.72 without
+  EXPECT_EQ(MinLoanRows(demo, DType::kBf16, Isa::kAvx512Bf16, 1), 0);  // 26 ms, 20 ms without
+  EXPECT_GT(MinLoanRows(olmoe, DType::kBf16, Isa::kAmx, 1), 32);       // faster: fewer loans pay
+  EXPECT_EQ(MinLoanRows(demo, DType::kF32, Isa::kAvx512Bf16, 1), 0);
 }
 
 // The faster a rank computes, the less a loan saves, until the way costs more.
@@ -27,7 +29,7 @@ TEST(LendingCost, MoreThreadsNeedMoreRows) {
     int32_t before = 1;
     int never = 0;
     for (int threads = 1; threads <= 64; ++threads) {
-      const int32_t rows = MinLoanRows(Shape(4096, 32, 8, 128), dtype, threads);
+      const int32_t rows = MinLoanRows(Shape(4096, 32, 8, 128), dtype, Isa::kAvx512Bf16, threads);
       EXPECT_GE(rows, 0);
       never += rows == 0;
       if (never > 0) {
