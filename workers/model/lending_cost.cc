@@ -9,7 +9,7 @@ namespace {
 // Of one thread, in whole layers.
 constexpr double kFlopPerSecondAmx = 0.52e12;
 constexpr double kFlopPerSecondBf16 = 0.33e12;
-constexpr double kFlopPerSecondFma = 0.1e12;  // fp32, and what is widened to it
+constexpr double kFlopPerSecondFma = 0.1e12;  // fp32, and what is widened to it: a guess
 constexpr double kBytesPerSecond = 0.5e9;     // of rows on their way, waiting included
 constexpr double kSecondsPerLayer = 1e-3;     // of two exchanges with hardly anything in them
 constexpr double kWorthIt = 1.5;              // gain over cost: estimates are off by this much
