@@ -1,6 +1,5 @@
 #include "server/config.h"
 
-#include <arpa/inet.h>
 #include <sys/stat.h>
 
 #include <climits>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
 
 namespace switchyard {
@@ -51,12 +51,6 @@ class Problems {
 };
 
 }  // namespace
-
-bool IsLoopback(const std::string& host) {
-  in_addr address;  // a name such as 127.example.org is none
-  const bool v4 = inet_pton(AF_INET, host.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
-  return v4 || host == "localhost" || host == "::1" || host == "[::1]";
-}
 
 std::string NameOfModel(const std::string& directory) {
   std::string given = directory;

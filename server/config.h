@@ -52,8 +52,6 @@ struct ServerConfig {
   int num_workers() const { return workers; }
 };
 
-bool IsLoopback(const std::string& host);
-
 // What a checkpoint's directory is called: its last part; where that is "." or "..", of the directory meant by it.  A
 // snapshot of the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is ORG/NAME.
 std::string NameOfModel(const std::string& directory);

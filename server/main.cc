@@ -24,7 +24,8 @@ ABSL_FLAG(std::string, served_model_name, "",
           "the name that requests give as `model` (default: the directory's last part; ORG/NAME of a hub snapshot)");
 ABSL_FLAG(std::string, tokenizer, "", "tokenizer.json to use instead of the model's");
 ABSL_FLAG(std::string, chat_template, "", "chat template (Jinja) to use instead of the model's");
-ABSL_FLAG(std::string, host, "127.0.0.1", "address to listen on; another than loopback wants --insecure");
+ABSL_FLAG(std::string, host, "127.0.0.1",
+          "address to listen on, IPv4 or IPv6 (::1); another than loopback wants --insecure");
 ABSL_FLAG(int, port, 50051, "gRPC port; 0 = any free one");
 ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
           "address of the metrics page; another than loopback wants --insecure");

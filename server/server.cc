@@ -11,6 +11,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
@@ -19,6 +20,7 @@ namespace switchyard {
 namespace {
 
 constexpr char kReadiness[] = "readiness";
+constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
 v1::EngineOptions WorkerOptions(const ServerConfig& config) {
@@ -90,7 +92,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
     server->metrics_port_ = server->metrics_->Expose(own.metrics_host, own.metrics_port);
     if (server->metrics_port_ < 0) {
       return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", own.metrics_port, ": cannot listen on ",
-                                                     own.metrics_host, ":", own.metrics_port, " (is it in use?)"));
+                                                     JoinHostPort(own.metrics_host, own.metrics_port), " (is it in use",
+                                                     IsIpv6(own.metrics_host) ? kMaybeNoIpv6 : "?)"));
     }
   }
   RETURN_IF_ERROR(server->Listen());
@@ -134,25 +137,26 @@ absl::Status Server::Listen() {
   grpc::ServerBuilder builder;
   SetKeepalive(&builder);
   SetLimits(&builder, config_);
-  builder.AddListeningPort(absl::StrCat(config_.host, ":", config_.port), grpc::InsecureServerCredentials(), &port_);
+  builder.AddListeningPort(JoinHostPort(config_.host, config_.port), grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(inference_.get());
   builder.RegisterService(workers_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port_ == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ", config_.host, ":",
-                                                   config_.port, " (is it in use?)"));
+    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
+                                                   JoinHostPort(config_.host, config_.port), " (is it in use?)"));
   }
   grpc_->GetHealthCheckService()->SetServingStatus("", true);
   SetReady(false);
-  const std::string page = absl::StrCat(config_.metrics_host, ":", metrics_port_, "/metrics");
-  LogInfo("gRPC on ", config_.host, ":", port_, metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", page) : "");
+  const std::string page = absl::StrCat(JoinHostPort(config_.metrics_host, metrics_port_), "/metrics");
+  LogInfo("gRPC on ", JoinHostPort(config_.host, port_),
+          metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", page) : "");
   return absl::OkStatus();
 }
 
 absl::Status Server::StartWorkers() {
   if (config_.local_workers == 0) {
-    LogInfo("waiting for ", config_.num_workers(), " workers: switchyard-worker --server=", config_.host, ":", port_,
-            " --model=", config_.model);
+    LogInfo("waiting for ", config_.num_workers(),
+            " workers: switchyard-worker --server=", JoinHostPort(config_.host, port_), " --model=", config_.model);
     return absl::OkStatus();
   }
   LocalFleet::Options options;
@@ -160,9 +164,9 @@ absl::Status Server::StartWorkers() {
   options.count = config_.local_workers;
   ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
   options.args = [this](int index) {
-    const std::string host = config_.host == "0.0.0.0" || config_.host == "::" ? "127.0.0.1" : config_.host;
+    const std::string host = IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host;
     const char* insecure = config_.insecure ? "true" : "false";
-    return std::vector<std::string>{absl::StrCat("--server=", host, ":", port_),
+    return std::vector<std::string>{absl::StrCat("--server=", JoinHostPort(host, port_)),
                                     absl::StrCat("--model=", config_.model),
                                     absl::StrCat("--dtype=", config_.dtype),
                                     absl::StrCat("--threads=", config_.threads),
@@ -182,7 +186,7 @@ void Server::SetReady(bool ready) {
   grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   health->SetServingStatus(kReadiness, ready);
   health->SetServingStatus(kServiceName, ready);
-  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", config_.host, ":", port_);
+  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", JoinHostPort(config_.host, port_));
 }
 
 void Server::Fail(std::string text) {

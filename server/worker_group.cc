@@ -5,10 +5,10 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
+#include "proto/support/host_port.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/config.h"
 
 namespace switchyard {
 namespace {

@@ -12,6 +12,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/flags.h"
 #include "scheduler/base/join_token.h"
@@ -24,7 +25,8 @@
 #include "workers/service.h"
 #include "workers/worker.h"
 
-ABSL_FLAG(std::string, server, "127.0.0.1:50051", "HOST:PORT of the server to join");
+ABSL_FLAG(std::string, server, "127.0.0.1:50051",
+          "HOST:PORT of the server to join; an IPv6 address in brackets: [::1]:50051");
 ABSL_FLAG(std::string, model, "", "directory of the checkpoint that the server serves (required)");
 ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
@@ -37,13 +39,14 @@ ABSL_FLAG(int, local_index, -1, "set by a server for the workers that it starts"
 ABSL_FLAG(int, metrics_port, -1,
           "port of http://METRICS_HOST:PORT/metrics; 0 = any free one (switchyard status tells it), -1 = none");
 ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
-          "IPv4 address on which the metrics' page listens; 0.0.0.0 = every one of this machine");
+          "address on which the metrics' page listens; 0.0.0.0 or :: = every one of this machine");
 ABSL_FLAG(bool, insecure, false, "allow a plaintext link to a server on a public address");
 
 namespace switchyard {
 namespace {
 
 constexpr int kExitBadConfig = 2;
+constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr int64_t kOpenFiles = 512;  // a few for each peer
 
 int Complain(absl::string_view text) {
@@ -53,9 +56,9 @@ int Complain(absl::string_view text) {
 
 // Links are plaintext: they stay on this machine or in a private network, as the collectives do.
 std::string CheckServer(const std::string& server) {
-  const absl::StatusOr<Route> route = RouteTo(server);
-  if (absl::IsInvalidArgument(route.status()))
-    return absl::StrCat("--server=", server, ": ", route.status().message(), "\n");
+  const absl::StatusOr<HostPort> target = SplitHostPort(server);
+  if (!target.ok()) return absl::StrCat("--server: ", target.status().message(), "\n");
+  const absl::StatusOr<Route> route = RouteTo(target->host, target->port);
   // A name that is not known now may be later; the link asks again, and then its address has to be a private one.
   if (!route.ok() || CheckGroupAddress(route->peer).ok() || absl::GetFlag(FLAGS_insecure)) return "";
   return absl::StrCat("--server=", server, ": ", route->peer,
@@ -74,7 +77,7 @@ std::string CheckFlags() {
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
   absl::StrAppend(&problems, CheckServer(absl::GetFlag(FLAGS_server)));
-  if (const std::string address = absl::GetFlag(FLAGS_address); address != kAutoAddress) {
+  if (const std::string address = BareHost(absl::GetFlag(FLAGS_address)); address != kAutoAddress) {
     if (const absl::Status status = CheckGroupAddress(address); !status.ok())
       absl::StrAppend(&problems, "--address: ", status.message(), "\n");
   }
@@ -111,22 +114,23 @@ int Main() {
   WorkerMetrics metrics;
   LinkOptions link_options;
   if (const int wanted = absl::GetFlag(FLAGS_metrics_port); wanted >= 0) {
-    link_options.metrics_host = absl::GetFlag(FLAGS_metrics_host);
+    link_options.metrics_host = BareHost(absl::GetFlag(FLAGS_metrics_host));
     if (!CheckGroupAddress(link_options.metrics_host).ok() && !absl::GetFlag(FLAGS_insecure)) {
       return Complain(absl::StrCat("--metrics_host=", link_options.metrics_host,
                                    ": another address than loopback or a private one wants --insecure"));
     }
     link_options.metrics_port = metrics.Expose(link_options.metrics_host, wanted);
     if (link_options.metrics_port < 0) {
-      return Complain(absl::StrCat("--metrics_port=", wanted, ": cannot listen on ", link_options.metrics_host, ":",
-                                   wanted, " (is it in use?)"));
+      return Complain(absl::StrCat("--metrics_port=", wanted, ": cannot listen on ",
+                                   JoinHostPort(link_options.metrics_host, wanted), " (is it in use",
+                                   IsIpv6(link_options.metrics_host) ? kMaybeNoIpv6 : "?)"));
     }
-    LogInfo("metrics on http://", link_options.metrics_host, ":", link_options.metrics_port, "/metrics");
+    LogInfo("metrics on http://", JoinHostPort(link_options.metrics_host, link_options.metrics_port), "/metrics");
   }
   link_options.server = absl::GetFlag(FLAGS_server);
   link_options.join_token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).value_or("");
   link_options.local_index = local_index;
-  link_options.address = absl::GetFlag(FLAGS_address);
+  link_options.address = BareHost(absl::GetFlag(FLAGS_address));
   link_options.insecure = absl::GetFlag(FLAGS_insecure);
   WorkerLink link(link_options, worker->get(), &metrics);
   // The signals' own thread; it ends with the process.

@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "absl/strings/str_cat.h"
+#include "proto/support/host_port.h"
 
 namespace switchyard {
 namespace {
@@ -70,8 +70,8 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken
     // Two threads, and five seconds for a request: a scraper that hangs holds neither for long.
     exposer_ = std::make_unique<prometheus::Exposer>(
-        std::vector<std::string>{"listening_ports", absl::StrCat(host, ":", port), "num_threads", "2",
-                                 "request_timeout_ms", "5000", "enable_keep_alive", "no"});
+        std::vector<std::string>{"listening_ports", JoinHostPort(host, port), "num_threads", "2", "request_timeout_ms",
+                                 "5000", "enable_keep_alive", "no"});
     exposer_->RegisterCollectable(registry_);
     const std::vector<int> ports = exposer_->GetListeningPorts();
     return ports.empty() ? -1 : ports[0];

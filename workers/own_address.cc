@@ -1,6 +1,5 @@
 #include "workers/own_address.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -37,17 +36,12 @@ absl::StatusOr<Route> RouteOver(const addrinfo& target) {
 
 }  // namespace
 
-absl::StatusOr<Route> RouteTo(const std::string& host_port) {
-  const size_t colon = host_port.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == host_port.size())
-    return absl::InvalidArgumentError(absl::StrCat("\"", host_port, "\" is not HOST:PORT"));
-  std::string host = host_port.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+absl::StatusOr<Route> RouteTo(const std::string& host, int port) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), host_port.c_str() + colon + 1, &hints, &found);
-  if (error != 0) return absl::UnavailableError(absl::StrCat("cannot find ", host_port, ": ", gai_strerror(error)));
+  const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  if (error != 0) return absl::UnavailableError(absl::StrCat("cannot find ", host, ": ", gai_strerror(error)));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
   absl::Status last = absl::UnavailableError("no address");
   for (const addrinfo* target = found; target != nullptr; target = target->ai_next) {
@@ -55,14 +49,7 @@ absl::StatusOr<Route> RouteTo(const std::string& host_port) {
     if (route.ok()) return route;
     last = route.status();
   }
-  return absl::UnavailableError(absl::StrCat("no way to ", host_port, ": ", last.message()));
-}
-
-bool IsLoopbackAddress(const std::string& address) {
-  in_addr v4;
-  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
-  in6_addr v6;
-  return inet_pton(AF_INET6, address.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+  return absl::UnavailableError(absl::StrCat("no way to ", host, ": ", last.message()));
 }
 
 }  // namespace switchyard

@@ -12,12 +12,8 @@ struct Route {
   std::string peer;  // the other end's
 };
 
-// The way to HOST:PORT (a name or an address; [ADDRESS]:PORT for IPv6), as this host would take it.  Nothing is sent,
-// unless a name has to be resolved.
-//   InvalidArgument: not HOST:PORT.  Unavailable: the name is not known or no way leads there, now.
-absl::StatusOr<Route> RouteTo(const std::string& host_port);
-
-// 127/8 or ::1, as an address.
-bool IsLoopbackAddress(const std::string& address);
+// The way to `host` (a name or an address, without brackets), as this host would take it.  Nothing is sent, unless a
+// name has to be resolved.  Unavailable: the name is not known or no way leads there, now.
+absl::StatusOr<Route> RouteTo(const std::string& host, int port);
 
 }  // namespace switchyard

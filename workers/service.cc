@@ -14,6 +14,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
@@ -212,9 +213,9 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker
   out->set_collective_address(address);
   *out->mutable_model() = FactsToProto(worker);
   if (options.metrics_port > 0) {
-    const bool everywhere = options.metrics_host == "0.0.0.0";
+    const bool everywhere = IsEveryAddress(options.metrics_host);
     out->set_metrics_address(
-        absl::StrCat(everywhere ? out->collective_address() : options.metrics_host, ":", options.metrics_port));
+        JoinHostPort(everywhere ? out->collective_address() : options.metrics_host, options.metrics_port));
   }
   return message;
 }
@@ -257,14 +258,15 @@ struct Place {
 
   // Loopback is no address for those who come from elsewhere.
   std::string Toward(const std::string& reach) const {
-    if (!found || reach.empty() || !IsLoopbackAddress(address)) return address;
-    const absl::StatusOr<Route> route = RouteTo(absl::StrCat("[", reach, "]:1"));
+    if (!found || reach.empty() || !IsLoopback(address)) return address;
+    const absl::StatusOr<Route> route = RouteTo(reach, 1);
     return route.ok() ? route->own : address;
   }
 };
 
 absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
-  ASSIGN_OR_RETURN(const Route route, RouteTo(options.server));
+  ASSIGN_OR_RETURN(const HostPort server, SplitHostPort(options.server));
+  ASSIGN_OR_RETURN(const Route route, RouteTo(server.host, server.port));
   if (!options.insecure && !CheckGroupAddress(route.peer).ok()) {
     return absl::FailedPreconditionError(absl::StrCat(options.server, " is ", route.peer,
                                                       ", a public address; a plaintext link to it wants --insecure"));

@@ -18,7 +18,7 @@ namespace switchyard {
 inline constexpr char kAutoAddress[] = "auto";
 
 struct LinkOptions {
-  std::string metrics_host;  // of the metrics' page; 0.0.0.0: every address of this machine
+  std::string metrics_host;  // of the metrics' page; 0.0.0.0 or ::, every address of this machine
   int metrics_port = -1;     // -1: there is none
   std::string server;        // HOST:PORT
   std::string join_token;

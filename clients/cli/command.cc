@@ -6,7 +6,9 @@
 namespace switchyard {
 
 void ServerFlags::AddTo(CLI::App* app) {
-  app->add_option("--server", server, "the server's gRPC address")->type_name("HOST:PORT")->capture_default_str();
+  app->add_option("--server", server, "the server's gRPC address; an IPv6 one in brackets: [::1]:50051")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
   app->add_option("--timeout", timeout_seconds, "longest time that one request may take, in seconds")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 86400.0))

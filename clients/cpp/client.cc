@@ -3,17 +3,18 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "clients/cpp/client_error.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "proto/support/host_port.h"
 
 namespace switchyard {
 namespace {
 
-constexpr int kMaxMessageBytes = 256 << 20;  // prompt_logprobs of a long prompt are one message
+constexpr int kMaxMessageBytes = 256 << 20;  // the server stays below 4 MiB; whoever stands in for it may not
 
 std::chrono::system_clock::time_point DeadlineIn(absl::Duration duration) {
   return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(duration);
@@ -31,15 +32,12 @@ grpc::ChannelArguments ChannelSettings() {
   return args;
 }
 
+// HOST:PORT, or one of gRPC's own targets such as dns:///NAME:PORT.
 absl::Status CheckAddress(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon != absl::string_view::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) && port > 0 &&
-      port < 65536) {
-    return absl::OkStatus();
-  }
-  return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT",
-                     absl::StrCat("server address \"", address, "\": must be HOST:PORT with a port of 1 to 65535"));
+  if (absl::StrContains(address, ":///")) return absl::OkStatus();
+  const absl::Status status = SplitHostPort(address).status();
+  if (status.ok()) return status;
+  return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT", absl::StrCat("server ", status.message()));
 }
 
 // Connected, or the reason why not.  Does not sit out the limit when every address refuses at once.

@@ -32,7 +32,8 @@ struct ClientOptions {
 
 class Client {
  public:
-  // `address` is HOST:PORT.  Returns once connected; UNAVAILABLE (UNREACHABLE) as soon as all of its addresses refuse.
+  // `address` is HOST:PORT; an IPv6 address stands in brackets.  Returns once connected; UNAVAILABLE (UNREACHABLE) as
+  // soon as all of its addresses refuse.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address, const ClientOptions& options = {});
 
   // Starts a stream and returns at once.

@@ -1,7 +1,6 @@
 #include "tests/e2e/harness.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <netdb.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -10,10 +9,9 @@
 #include <iostream>
 #include <random>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
+#include "proto/support/host_port.h"
 
 namespace switchyard {
 namespace {
@@ -165,19 +163,20 @@ std::vector<int32_t> RandomIds(int length, int vocab, uint64_t seed) {
 }
 
 std::string Scrape(const std::string& address) {
-  const std::vector<std::string> parts = absl::StrSplit(address, ':');
-  int port = 0;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port)) return "";
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto at = SplitHostPort(address);
+  if (!at.ok()) return "";
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(at->host.c_str(), absl::StrCat(at->port).c_str(), &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> to(found, &freeaddrinfo);
+  const int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const timeval limit = {5, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-  sockaddr_in to = {};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, parts[0].c_str(), &to.sin_addr);
   std::string page;
   const std::string get = absl::StrCat("GET /metrics HTTP/1.0\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
-  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0 &&
+  if (connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
       write(fd, get.data(), get.size()) == static_cast<ssize_t>(get.size())) {
     char buffer[8192];
     for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;) page.append(buffer, static_cast<size_t>(got));

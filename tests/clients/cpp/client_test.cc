@@ -123,11 +123,18 @@ TEST(ClientTest, AServerThatIsGoneIsUnreachable) {
 }
 
 TEST(ClientTest, AddressesMustHaveAPort) {
-  for (const char* wrong : {"", "localhost", ":50051", "host:0", "host:65536", "host:port"}) {
+  for (const char* wrong : {"", "localhost", ":50051", "host:0", "host:65536", "host:port", "[::1]"}) {
     const auto client = Client::Connect(wrong);
     EXPECT_EQ(client.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
     EXPECT_THAT(std::string(client.status().message()), HasSubstr("HOST:PORT")) << wrong;
   }
+}
+
+TEST(ClientTest, AnIpv6AddressStandsInBrackets) {
+  const absl::Status status = Client::Connect("::1:50051").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("\"::1:50051\": an IPv6 address stands in brackets: [::1]:50051"));
 }
 
 TEST(ClientTest, UnaryCalls) {

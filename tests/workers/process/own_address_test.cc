@@ -1,34 +1,34 @@
 // The address by which others reach this host.
 #include "workers/own_address.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/support/host_port.h"
 
 namespace switchyard {
 namespace {
 
 TEST(RouteTo, LoopbackIsReachedByLoopback) {
-  for (const char* target : {"127.0.0.1:50051", "127.0.0.9:1", "localhost:50051"}) {
-    const absl::StatusOr<Route> route = RouteTo(target);
-    ASSERT_TRUE(route.ok()) << target << ": " << route.status();
-    EXPECT_TRUE(IsLoopbackAddress(route->own)) << route->own;
-    EXPECT_TRUE(IsLoopbackAddress(route->peer)) << route->peer;
+  for (const char* host : {"127.0.0.1", "127.0.0.9", "localhost"}) {
+    const absl::StatusOr<Route> route = RouteTo(host, 50051);
+    ASSERT_TRUE(route.ok()) << host << ": " << route.status();
+    EXPECT_TRUE(IsLoopback(route->own)) << route->own;
+    EXPECT_TRUE(IsLoopback(route->peer)) << route->peer;
   }
-  EXPECT_EQ(RouteTo("127.0.0.9:1")->peer, "127.0.0.9");
+  EXPECT_EQ(RouteTo("127.0.0.9", 1)->peer, "127.0.0.9");
 }
 
-TEST(RouteTo, WhatIsNoAddressIsRefused) {
-  for (const char* target : {"", "127.0.0.1", ":5", "localhost:"}) {
-    EXPECT_EQ(RouteTo(target).status().code(), absl::StatusCode::kInvalidArgument) << target;
-  }
-  EXPECT_EQ(RouteTo("no-such-host.invalid:1").status().code(), absl::StatusCode::kUnavailable);
+TEST(RouteTo, AnUnknownNameIsSaidToBe) {
+  const absl::Status status = RouteTo("no-such-host.invalid", 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("cannot find no-such-host.invalid"));
 }
 
-TEST(IsLoopbackAddress, AddressesNotNames) {
-  EXPECT_TRUE(IsLoopbackAddress("127.3.2.1"));
-  EXPECT_TRUE(IsLoopbackAddress("::1"));
-  for (const char* address : {"10.0.0.1", "128.0.0.1", "::", "localhost", "127.example.org", ""}) {
-    EXPECT_FALSE(IsLoopbackAddress(address)) << address;
-  }
+TEST(RouteTo, Ipv6LoopbackIsReachedByItself) {
+  const absl::StatusOr<Route> route = RouteTo("::1", 50051);
+  if (!route.ok()) GTEST_SKIP() << "this machine has no ::1: " << route.status();
+  EXPECT_EQ(route->own, "::1");
+  EXPECT_EQ(route->peer, "::1");
 }
 
 }  // namespace
