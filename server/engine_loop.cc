@@ -386,8 +386,16 @@ void EngineLoop::OnGroupFault(WorkerId id, int64_t epoch, std::string message) {
   Post([this, id, epoch, message = std::move(message)] { group_.Fault(id, epoch, message, MonotonicNow()); });
 }
 
+// A link ends when its process does: of a local one it is known how.
+std::string EngineLoop::WhyLost(WorkerId id, const std::string& link_reason) const {
+  const auto member = group_.members().find(id);
+  if (member == group_.members().end() || member->second.info.local_index < 0 || !hooks_.end_of) return link_reason;
+  const std::string end = hooks_.end_of(member->second.info.local_index, member->second.info.pid);
+  return end.empty() ? link_reason : absl::StrCat("process ended with ", end);
+}
+
 void EngineLoop::OnLinkLost(WorkerId id, std::string reason) {
-  Post([this, id, reason = std::move(reason)] { group_.Lost(id, reason, MonotonicNow()); });
+  Post([this, id, reason = std::move(reason)] { group_.Lost(id, WhyLost(id, reason), MonotonicNow()); });
 }
 
 }  // namespace switchyard

@@ -55,10 +55,12 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   struct Hooks {
     std::function<void(bool ready)> on_ready;                     // readiness turned
     std::function<void(int local_index, int64_t pid)> on_fenced;  // kill this local worker
-    std::function<void(const std::string& token)> on_epoch;       // open the rendezvous store
-    std::function<void(absl::Time now)> on_tick;                  // every 50 ms or so: what waits for a time limit
-    std::function<void()> on_first_group;                         // a group stood for the first time
-    std::function<void(std::string why)> on_fatal;                // the server cannot start with these workers
+    // How the process of a local worker ended ("signal 9 (Killed)"); empty if it runs or nobody knows.
+    std::function<std::string(int local_index, int64_t pid)> end_of;
+    std::function<void(const std::string& token)> on_epoch;  // open the rendezvous store
+    std::function<void(absl::Time now)> on_tick;             // every 50 ms or so: what waits for a time limit
+    std::function<void()> on_first_group;                    // a group stood for the first time
+    std::function<void(std::string why)> on_fatal;           // the server cannot start with these workers
   };
 
   // All borrowed; they outlive the loop.
@@ -130,6 +132,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void OnStepDone(const StepResult& result) override;
   void OnLocalWorkerFenced(int local_index, int64_t pid) override;
   void ObserveStep(const StepResult& result, absl::Time now);
+  std::string WhyLost(WorkerId id, const std::string& link_reason) const;
   void PublishModel(int world, const WorkerInfo& info);
 
   // engine_requests.cc: requests

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -77,13 +78,14 @@ absl::Status LocalFleet::Spawn(int index) {
 
 std::string LocalFleet::Bury(int index, int status, absl::Time now) {
   Child& child = children_[index];
-  child.pid = -1;
+  const std::string how = HowItEnded(status);
+  child.last_pid = std::exchange(child.pid, -1);
+  child.last_end = how;
   ++child.deaths;
   child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
   child.start_at =
       now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
-  const std::string how = HowItEnded(status);
-  if (!stopping_) LogWarn("worker ", index, " ended: ", how);
+  if (!stopping_) LogWarn("worker ", index, " (pid ", child.last_pid, ") ended: ", how);
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
   if (stopping_) return "";
   if (settled_ && refused) {
@@ -152,6 +154,18 @@ void LocalFleet::Kill(int index, int64_t pid) {
   absl::MutexLock lock(&mu_);
   if (index < 0 || index >= static_cast<int>(children_.size()) || children_[index].pid != pid) return;
   kill(children_[index].pid, SIGKILL);
+}
+
+std::string LocalFleet::EndOf(int index, int64_t pid) const {
+  absl::MutexLock lock(&mu_);
+  if (index < 0 || index >= static_cast<int>(children_.size())) return "";
+  const Child& child = children_[index];
+  if (child.last_pid == pid) return child.last_end;
+  siginfo_t seen = {};  // si_pid stays 0 while it runs
+  const bool asked = child.pid == pid && waitid(P_PID, child.pid, &seen, WEXITED | WNOHANG | WNOWAIT) == 0;
+  if (!asked || seen.si_pid == 0) return "";
+  // As waitpid would put it; the child is left for the watcher to reap.
+  return HowItEnded(seen.si_code == CLD_EXITED ? W_EXITCODE(seen.si_status, 0) : seen.si_status);
 }
 
 void LocalFleet::Stop(absl::Duration grace) {

@@ -44,6 +44,9 @@ class LocalFleet {
   void Settle();
   // SIGKILL to worker `index` if it still is process `pid`; it will be started again.
   void Kill(int index, int64_t pid);
+  // How process `pid`, worker `index` now or the one before it, ended: "signal 9 (Killed)", "exit code 1".  Empty while
+  // it runs.
+  std::string EndOf(int index, int64_t pid) const;
   // SIGTERM to all, SIGKILL to those that remain after `grace`; no more restarts.  Blocks until all are gone.
   void Stop(absl::Duration grace);
   std::vector<pid_t> Pids() const;
@@ -51,7 +54,9 @@ class LocalFleet {
 
  private:
   struct Child {
-    pid_t pid = -1;  // -1: not running
+    pid_t pid = -1;       // -1: not running
+    pid_t last_pid = -1;  // the one before, and how it ended
+    std::string last_end;
     absl::Time started;
     absl::Time start_at = absl::InfinitePast();
     int early_deaths = 0;

@@ -109,6 +109,9 @@ absl::Status Server::Listen() {
   hooks.on_fenced = [self](int index, int64_t pid) {
     if (self->fleet_) self->fleet_->Kill(index, pid);
   };
+  hooks.end_of = [self](int index, int64_t pid) {
+    return self->fleet_ ? self->fleet_->EndOf(index, pid) : std::string();
+  };
   hooks.on_epoch = [self](const std::string& token) { self->store_.Open(token); };
   hooks.on_tick = [self](absl::Time now) {
     self->store_.Sweep(now);

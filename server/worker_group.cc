@@ -207,11 +207,11 @@ void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr) return;
   if (dismissed_) return Remove(id);
-  const std::string text =
-      absl::StrCat("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
-  if (state_ == State::kWaiting) LogWarn(text);
+  LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
+  // What clients are told names no process.
+  const std::string told = absl::StrCat("worker of rank ", member->rank, " was lost: ", reason);
   Remove(id);
-  GoDown(text, now, absl::ZeroDuration());
+  GoDown(told, now, absl::ZeroDuration());
 }
 
 void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, RankResult result, absl::Time now) {

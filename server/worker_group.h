@@ -45,6 +45,7 @@ class WorkerGroup {
     // A store for the epoch's rendezvous is needed under this token; the last one's can go.
     virtual void OnEpoch(const std::string& store_token) = 0;
     virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) = 0;
+    // `reason` is for clients, too: ranks, no processes or addresses.
     virtual void OnGroupDown(const std::string& reason) = 0;
     virtual void OnStepDone(const StepResult& result) = 0;
     // A worker that this server started does not answer: kill it.

@@ -38,6 +38,7 @@ class Streams {
                                                              }}));
     }
   }
+  std::string Message(size_t stream) { return Describe(streams_[stream]->Wait()).message; }
   bool WaitBegun() {
     absl::MutexLock lock(&mu_);
     const auto all = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return begun_ == seen_.size(); };
@@ -104,6 +105,25 @@ class WorkerFaultTest : public testing::Test {
 TEST_F(WorkerFaultTest, SigkillOfEitherRank) {
   Break(1, SIGKILL);
   if (!HasFailure()) Break(0, SIGKILL);
+}
+
+// What a client is told: rank and reason.  What the log has besides: the process.
+TEST(WorkerLostTest, TheMessageNamesRankAndReasonTheLogTheProcess) {
+  const auto server = TestServer::Start({.model = kDemoModel, .workers = 1});
+  ASSERT_NE(server, nullptr);
+  Streams streams(server->client(), 1);
+  ASSERT_TRUE(streams.WaitBegun());
+  const pid_t worker = server->WorkerPids().at(0);
+  const std::string pid = absl::StrCat(worker);
+  const absl::Time start = absl::Now();
+  ASSERT_EQ(kill(worker, SIGKILL), 0);
+  streams.ExpectLost(start);
+  const std::string message = streams.Message(0);
+  EXPECT_THAT(message, testing::HasSubstr("worker of rank 0 was lost: "));
+  EXPECT_THAT(message,
+              testing::AnyOf(testing::HasSubstr("process ended with signal 9"), testing::HasSubstr("its link ended")));
+  EXPECT_THAT(message, testing::Not(testing::AnyOf(testing::HasSubstr("pid"), testing::HasSubstr(pid))));
+  EXPECT_TRUE(server->process().WaitForOutput(absl::StrCat("(rank 0, pid ", pid, ") is lost"), kEndLimit));
 }
 
 // A stopped worker answers nothing and closes nothing: only its silence tells.

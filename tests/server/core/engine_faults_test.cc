@@ -36,6 +36,25 @@ TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
   AwaitReady(true);
 }
 
+// Rank and reason, but no process: that is for the log.
+TEST_F(EngineTest, ClientsAreToldHowAWorkerEndedButNotWhichProcessItWas) {
+  end_of = "signal 9 (Killed)";
+  StartReady();
+  worker->Allow(0);
+  Reader running, refused;
+  Submit(running, "a", 5);
+  worker->AwaitHeld();
+  engine->OnLinkLost(1, "its link ended");
+  EXPECT_EQ(std::string(running.End().message()),
+            "the workers' group was lost: worker of rank 0 was lost: process ended with signal 9 (Killed)");
+  AwaitReady(false);
+  Submit(refused, "c", 5);
+  EXPECT_EQ(
+      std::string(refused.End().message()),
+      "not ready: 0 of 1 workers registered; none for rank 0; worker of rank 0 was lost: process ended with signal 9 "
+      "(Killed)");
+}
+
 TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
   StartReady();
   worker->Allow(0);
@@ -153,7 +172,7 @@ TEST_F(EngineTest, AGroupThatStoodMayTakeItsTimeToReturn) {
   StartReady();
   engine->OnLinkLost(1, "its link ended");
   AwaitReady(false);
-  absl::SleepFor(absl::Milliseconds(600));
+  AwaitTick(MonotonicNow() + 3 * config.start_timeout);
   absl::MutexLock lock(&mu);
   EXPECT_EQ(fatal, "") << "the server never gives up serving";
 }

@@ -24,6 +24,7 @@
 namespace switchyard {
 
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
+inline constexpr int64_t kPid = 31337;  // of every worker
 
 // A worker with slots, as far as the engine can see one.  `hold` keeps answers back until Release.
 class ScriptedWorker final : public WorkerClient {
@@ -195,7 +196,12 @@ class EngineTest : public testing::Test {
     EngineLoop::Hooks hooks;
     hooks.on_ready = [this](bool ready) { SetReady(ready); };
     hooks.on_fenced = [](int, int64_t) {};
+    hooks.end_of = [this](int index, int64_t pid) { return index == 0 && pid == kPid ? end_of : "not asked for"; };
     hooks.on_epoch = [](const std::string&) {};
+    hooks.on_tick = [this](absl::Time now) {
+      absl::MutexLock lock(&mu);
+      last_tick = now;
+    };
     hooks.on_fatal = [this](std::string why) {
       absl::MutexLock lock(&mu);
       if (fatal.empty()) fatal = std::move(why);
@@ -220,6 +226,7 @@ class EngineTest : public testing::Test {
     info.vocab_size = kFar;
     info.eos_token_ids = {kEnd};
     info.local_index = 0;
+    info.pid = kPid;
     engine->OnRegister(id, worker, info);
     absl::MutexLock lock(&mu);
     hearts.push_back(id);
@@ -234,6 +241,12 @@ class EngineTest : public testing::Test {
     absl::MutexLock lock(&mu);
     const auto turned = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return ready == wanted; };
     EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&turned), kPatience)) << "readiness does not turn";
+  }
+  // Until the loop has looked at its time limits at `time` or later.
+  void AwaitTick(absl::Time time) {
+    absl::MutexLock lock(&mu);
+    const auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return last_tick >= time; };
+    EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&reached), kPatience)) << "the loop does not tick";
   }
   // Until groups have come up that often.
   void AwaitUps(int wanted) {
@@ -280,6 +293,7 @@ class EngineTest : public testing::Test {
 
   ServerConfig config;
   int32_t num_blocks = 100;
+  std::string end_of;  // how the worker's process ended, for whoever asks
   std::unique_ptr<const TextRoom> text;
   std::unique_ptr<ServerMetrics> metrics;
   std::unique_ptr<EngineLoop> engine;
@@ -290,6 +304,7 @@ class EngineTest : public testing::Test {
   bool stop ABSL_GUARDED_BY(mu) = false;
   bool ready ABSL_GUARDED_BY(mu) = false;
   int ups ABSL_GUARDED_BY(mu) = 0;
+  absl::Time last_tick ABSL_GUARDED_BY(mu) = absl::InfinitePast();
   std::string fatal ABSL_GUARDED_BY(mu);
 };
 

@@ -74,6 +74,27 @@ TEST_F(LocalFleetTest, AKilledWorkerComesBackAndTheOthersStay) {
   EXPECT_TRUE(fatal().empty());
 }
 
+TEST_F(LocalFleetTest, ItIsKnownHowAWorkerEnded) {
+  auto fleet = Make(1, kSleeps);
+  ASSERT_TRUE(fleet->Start().ok());
+  const pid_t first = fleet->Pids()[0];
+  EXPECT_EQ(fleet->EndOf(0, first), "") << "it runs";
+  ASSERT_EQ(kill(first, SIGKILL), 0);
+  EXPECT_TRUE(Eventually([&] { return !fleet->EndOf(0, first).empty(); }));
+  EXPECT_EQ(fleet->EndOf(0, first), "signal 9 (Killed)");
+  EXPECT_TRUE(Eventually([&] { return fleet->Pids()[0] > 0 && fleet->Pids()[0] != first; }));
+  EXPECT_EQ(fleet->EndOf(0, first), "signal 9 (Killed)") << "also when the next one runs";
+  EXPECT_EQ(fleet->EndOf(0, fleet->Pids()[0]), "");
+  EXPECT_EQ(fleet->EndOf(1, first), "") << "there is no such worker";
+}
+
+TEST_F(LocalFleetTest, AnExitCodeIsKnownBeforeAndAfterTheWatcherTookIt) {
+  auto fleet = Make(1, "exit 3");
+  ASSERT_TRUE(fleet->Start().ok());
+  const pid_t first = fleet->Pids()[0];
+  EXPECT_TRUE(Eventually([&] { return fleet->EndOf(0, first) == "exit code 3"; }));
+}
+
 TEST_F(LocalFleetTest, KillMeansThatProcessOnly) {
   auto fleet = Make(1, kSleeps);
   ASSERT_TRUE(fleet->Start().ok());
