@@ -67,7 +67,7 @@ absl::Status ConvertSampling(const v1::SamplingParameters& in, const ConvertArgs
                                                 in.frequency_penalty(), kNone, 0.0, {-2, 2}));
   ASSIGN_OR_RETURN(out->repetition_penalty,
                    Pick("sampling.repetition_penalty", in.has_repetition_penalty(), in.repetition_penalty(),
-                        defaults.repetition_penalty, 1.0, {0.01, 10}));
+                        defaults.repetition_penalty, 1.0, {.min = 0, .max = 10, .open = true}));
   out->seed = in.has_seed() ? in.seed() : args.drawn_seed;
   return ConvertLogitBias(in, args, out);
 }

@@ -78,7 +78,8 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& mod
   RETURN_IF_ERROR(ReadNumber(root, path, "top_p", {.min = 0, .max = 1, .open = true}, &defaults.top_p));
   RETURN_IF_ERROR(ReadNumber(root, path, "top_k", {-1, 1e9}, &defaults.top_k));
   RETURN_IF_ERROR(ReadNumber(root, path, "min_p", {0, 1}, &defaults.min_p));
-  RETURN_IF_ERROR(ReadNumber(root, path, "repetition_penalty", {0.01, 10}, &defaults.repetition_penalty));
+  RETURN_IF_ERROR(
+      ReadNumber(root, path, "repetition_penalty", {.min = 0, .max = 10, .open = true}, &defaults.repetition_penalty));
   RETURN_IF_ERROR(ReadNumber(root, path, "max_new_tokens", {1, INT32_MAX}, &defaults.max_new_tokens));
   RETURN_IF_ERROR(ReadEos(root, path, &defaults.eos_token_ids));
   return defaults;

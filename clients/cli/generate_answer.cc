@@ -111,14 +111,13 @@ Json GenerateAnswer::ToJson() const {
   return out;
 }
 
-std::string AnswerText(const Json& answer) {
+std::string AnswerText(const Json& answer, bool has_text) {
   if (!answer.contains("choices")) {
-    const std::string text = answer.value("text", "");
-    return text.empty() ? absl::StrJoin(answer.value("token_ids", std::vector<int32_t>()), " ") : text;
+    return has_text ? answer.value("text", "") : absl::StrJoin(answer.value("token_ids", std::vector<int32_t>()), " ");
   }
   std::string out;
   for (const Json& choice : answer["choices"]) {
-    absl::StrAppend(&out, out.empty() ? "" : "\n", "[", choice.value("index", 0), "] ", AnswerText(choice));
+    absl::StrAppend(&out, out.empty() ? "" : "\n", "[", choice.value("index", 0), "] ", AnswerText(choice, has_text));
   }
   return out;
 }

@@ -50,9 +50,9 @@ class GenerateAnswer {
   uint64_t seed_ = 0;
 };
 
-// What a person reads of an answer's JSON: the text, or the token ids where the model has no text; choices each on a
-// line under "[0] ", "[1] " ...
-std::string AnswerText(const Json& answer);
+// What a person reads of an answer's JSON: the text, be it empty, or the token ids where the model has no text (no
+// tokenizer); choices each on a line under "[0] ", "[1] " ...
+std::string AnswerText(const Json& answer, bool has_text);
 
 // "stop", "length", "abort"
 const char* FinishName(v1::FinishReason reason);

@@ -61,7 +61,9 @@ class LiveOutput {
     }
     console_->out.flush();
   }
-  void End(const GenerateAnswer& answer) { console_->out << (live_ ? "" : AnswerText(answer.ToJson())) << std::endl; }
+  void End(const GenerateAnswer& answer) {
+    console_->out << (live_ ? "" : AnswerText(answer.ToJson(), !show_ids_)) << std::endl;
+  }
 
  private:
   Console* const console_;
@@ -116,7 +118,13 @@ int Run(Console& console, const GenerateFlags& flags) {
     if (status.ok() || !answer.empty()) *json = answer.ToJson();
     return status;
   };
-  return RunLines<GenerateRequest>(console, flags.lines, *given, ask, AnswerText);
+  bool has_text = true;
+  if (!flags.lines.json) {  // else nothing hangs on it
+    const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
+    has_text = !model.ok() || model->has_tokenizer();
+  }
+  const auto as_text = [has_text](const Json& answer) { return AnswerText(answer, has_text); };
+  return RunLines<GenerateRequest>(console, flags.lines, *given, ask, as_text);
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ const FieldCase kFieldCases[] = {
     {"RepetitionPenaltyInf", SAMPLING(set_repetition_penalty, kInf), StatusCode::kInvalidArgument, "BAD_FIELD",
      "repetition_penalty: must be within .*, is inf"},
     {"RepetitionPenaltyZero", SAMPLING(set_repetition_penalty, 0), StatusCode::kInvalidArgument, "BAD_FIELD",
-     "repetition_penalty"},
+     "repetition_penalty: must be within \\(0, 10\\], is 0"},
     {"ChoicesZero", FIELD(set_n, 0), StatusCode::kInvalidArgument, "BAD_FIELD",
      "n: must be within \\[1, [0-9]+\\], is 0"},
     {"ChoicesMany", FIELD(set_n, 16385), StatusCode::kInvalidArgument, "BAD_FIELD",

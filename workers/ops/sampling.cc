@@ -58,7 +58,7 @@ class Row {
       }
     }
     for (const auto& [id, bias] : p.logit_bias) {
-      if (InVocabulary(id)) copy[id] += bias;
+      if (InVocabulary(id)) copy[id] = Capped(copy[id] + bias);
     }
     for (int32_t id : p.stop_ids) {
       if (masked && InVocabulary(id)) copy[id] = -std::numeric_limits<Acc>::infinity();
@@ -96,11 +96,14 @@ class Row {
   bool InVocabulary(int32_t id) const { return id >= 0 && id < size_; }
 
   static Acc Penalized(Acc logit, const SamplingParams& p, int32_t output_count) {
-    const Acc repetition = static_cast<Acc>(p.repetition_penalty);
-    logit = logit > 0 ? logit / repetition : logit * repetition;
+    // A penalty near 0 must not become 0 in Acc: 0 · -Inf is no number.
+    const Acc repetition = std::max(static_cast<Acc>(p.repetition_penalty), std::numeric_limits<Acc>::min());
+    logit = logit > 0 ? Capped(logit / repetition) : logit * repetition;
     if (output_count > 0) logit -= static_cast<Acc>(p.presence_penalty + p.frequency_penalty * output_count);
     return logit;
   }
+  // What a request asks for makes a logit as large as there are numbers, but never Inf: that is the model's fault only.
+  static Acc Capped(Acc logit) { return std::min(logit, std::numeric_limits<Acc>::max()); }
 
   int32_t Greedy() const {
     const Acc max = static_cast<Acc>(stats_.max);

@@ -2,7 +2,7 @@
 //
 // Order: penalties → logit_bias → min_tokens mask → temperature < 1e-5: the largest logit, ties to the smaller id; else
 // temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the output token).
-//   repetition penalty: logits of tokens in prompt or output: / r if positive, · r if negative (HF);
+//   repetition penalty r > 0: logits of tokens in prompt or output: / r if positive, · r if negative (HF);
 //   presence, frequency: - presence - frequency · count, over output tokens alone (OpenAI, vLLM);
 //   top_k: the k largest, ties to the smaller id;   top_p: the shortest prefix by falling probability (renormalised
 //   after top_k) that reaches top_p, the token that reaches it included;   min_p: probability >= min_p · the largest.
@@ -10,6 +10,7 @@
 //
 // A row's outcome depends on its logits, params and history alone, never on the batch.  Cost O(V) for a row; filters
 // sort only what they keep.  Parallel over rows.  Borrows all memory.
+// What penalties and bias raise beyond Acc stays at its largest number.
 // A row with a NaN or +Inf logit, or with nothing finite, gets kNonFinite and no token (-Inf is a legal "never").
 // Does not do: token masks of constrained decoding, speculation.
 #pragma once

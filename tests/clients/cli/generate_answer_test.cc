@@ -52,7 +52,8 @@ TEST(GenerateAnswerTest, Choices) {
   ASSERT_EQ(json["choices"].size(), 2u);
   EXPECT_EQ(json["choices"][0]["text"], "x");
   EXPECT_EQ(json["choices"][1]["index"], 1);
-  EXPECT_EQ(AnswerText(json), "[0] x\n[1] y");
+  EXPECT_EQ(AnswerText(json, true), "[0] x\n[1] y");
+  EXPECT_EQ(AnswerText(json, false), "[0] 10\n[1] 10");
 }
 
 TEST(GenerateAnswerTest, GapsAndRepeatsAreFaults) {
@@ -65,8 +66,10 @@ TEST(GenerateAnswerTest, GapsAndRepeatsAreFaults) {
   EXPECT_THAT(std::string(answer.Add(Part(0, 2, "c", false)).message()), HasSubstr("after its end"));
 }
 
-TEST(GenerateAnswerTest, WithoutTextTheIdsAreShown) {
-  EXPECT_EQ(AnswerText(Json{{"text", ""}, {"token_ids", {4, 5}}}), "4 5");
+TEST(GenerateAnswerTest, TheIdsAreShownWhereTheModelHasNoTextNotWhereItIsEmpty) {
+  const Json answer = {{"text", ""}, {"token_ids", {4, 5}}};
+  EXPECT_EQ(AnswerText(answer, false), "4 5");
+  EXPECT_EQ(AnswerText(answer, true), "");
 }
 
 }  // namespace

@@ -58,6 +58,23 @@ TEST(GenerateCommandTest, AModelWithoutTextShowsTokenIds) {
   EXPECT_EQ(run.out, "100 101 102\n");
 }
 
+// An answer of an end token alone, say: its text is empty, not its ids.
+TEST(GenerateCommandTest, AnEmptyTextIsEmpty) {
+  FakeServer server;
+  server.model.set_has_tokenizer(true);
+  server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {
+    for (int choice = 0; choice < (request.has_n() ? request.n() : 1); ++choice)
+      writer->Write(Part(choice, 0, "", true));
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(RunCliWith({"generate", "x", server.flag()}).out, "\n");
+  EXPECT_EQ(RunCliWith({"generate", "x", "--n=2", server.flag()}).out, "[0] \n[1] \n");
+  const std::string lines = "{\"text\": \"a\"}\n{\"token_ids\": [5]}\n";
+  EXPECT_EQ(RunCliWith({"generate", "--input=-", server.flag()}, lines).out, "\n\n");
+  server.model.set_has_tokenizer(false);
+  EXPECT_EQ(RunCliWith({"generate", "--input=-", server.flag()}, "{\"token_ids\": [5]}\n").out, "100\n");
+}
+
 TEST(GenerateCommandTest, ChoicesAreShownWhenWhole) {
   FakeServer server;
   server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {

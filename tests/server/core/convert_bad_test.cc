@@ -73,10 +73,10 @@ std::vector<BadRequest> SamplingCases() {
           "sampling.presence_penalty", "[-2, 2]", "nan"),
       Range(
           "repetition_inf", [](Generate* r) { r->mutable_sampling()->set_repetition_penalty(kInf); },
-          "sampling.repetition_penalty", "[0.01, 10]", "inf"),
+          "sampling.repetition_penalty", "(0, 10]", "inf"),
       Range(
           "repetition_zero", [](Generate* r) { r->mutable_sampling()->set_repetition_penalty(0); },
-          "sampling.repetition_penalty", "[0.01, 10]", "0"),
+          "sampling.repetition_penalty", "(0, 10]", "0"),
       {"bias_inf", [](Generate* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = INFINITY; },
        "sampling.logit_bias: must be finite", bias, "finite", "inf"},
       {"bias_nan", [](Generate* r) { (*r->mutable_sampling()->mutable_logit_bias())[3] = NAN; },

@@ -156,6 +156,27 @@ TEST_P(SamplingTest, BrokenRowsAreReportedAndLeaveOthersAlone) {
   EXPECT_EQ(statuses[4], ItemStatus::kOk);
 }
 
+// Legal, if absurd: the largest numbers there are, and no fault of the model's.
+TEST_P(SamplingTest, TinyPenaltiesAndHugeBiasesOverflowNothing) {
+  Tensor row(dtype(), {1, kVocabulary});
+  for (int64_t t = 0; t < kVocabulary; ++t) Set(row, 0, t, -1.0 - 0.01 * static_cast<double>(t));
+  Set(row, 0, 7, 3.0), Set(row, 0, 8, 0.0), Set(row, 0, 9, -std::numeric_limits<double>::infinity());
+  TokenHistory history;
+  history.Reset({7, 8, 9, 10}, 2);
+  for (double penalty : {1e-3, 1e-40, 1e-300, 5e-324}) {
+    SamplingParams params;
+    params.temperature = 0, params.repetition_penalty = penalty;
+    SampleOutcome outcome = SampleOne(row, params, history);
+    EXPECT_EQ(outcome.status, ItemStatus::kOk) << penalty;
+    EXPECT_EQ(outcome.token, 7) << penalty;
+    params.logit_bias = {{7, std::numeric_limits<float>::max()}};
+    params.temperature = 1;
+    outcome = SampleOne(row, params, history);
+    EXPECT_EQ(outcome.status, ItemStatus::kOk) << penalty;
+    EXPECT_EQ(outcome.token, 7) << penalty;
+  }
+}
+
 TEST_P(SamplingTest, RowsIgnoreCompany) {
   constexpr int64_t kRows = 64;
   const Tensor logits = RandomMatrix(dtype(), kRows, 1000, 14, 2.0);
