@@ -4,12 +4,15 @@
 // for (include, import, extends, block) are errors that name their line.
 #pragma once
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/chat_template/ast.h"
 #include "server/chat_template/lexer.h"
@@ -20,7 +23,8 @@ namespace switchyard::jinja {
 // INVALID_ARGUMENT "… (line N)".
 absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const ChatTemplateLimits& limits);
 
-// The recursive descent behind it; statements in parser_stmt.cc, expressions in parser_expr.cc.
+// The recursive descent behind it: tokens in parser.cc, statements in parser_stmt.cc, operators in parser_expr.cc, what
+// stands between them in parser_operand.cc.
 class Parser {
  public:
   Parser(std::vector<Token> tokens, const ChatTemplateLimits& limits)
@@ -94,6 +98,8 @@ class Parser {
   // An expression node one higher than `height`, its highest child.
   template <class Node>
   ExprOr Make(int line, int height, Node node);
+  static int Height(const ast::ExprPtr& expr) { return expr == nullptr ? 0 : expr->height; }
+  static void Raise(int* height, const ast::ExprPtr& expr) { *height = std::max(*height, Height(expr)); }
 
   const std::vector<Token> tokens_;
   const int max_nesting_;
@@ -102,5 +108,15 @@ class Parser {
   int loop_depth_ = 0;                   // for blocks around the current tag, within its macro
   std::vector<ast::MacroBody*> macros_;  // being parsed, outermost first
 };
+
+template <class Node>
+Parser::ExprOr Parser::Make(int line, int height, Node node) {
+  if (height >= max_nesting_) return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
+  auto expr = std::make_unique<ast::Expr>();
+  expr->line = line;
+  expr->height = height + 1;
+  expr->node = std::move(node);
+  return expr;
+}
 
 }  // namespace switchyard::jinja
