@@ -107,6 +107,12 @@ absl::Status ServerConfig::Finish() {
                  absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
   problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);
   problems.Range("max_streams", max_streams, 1, 100000);
+  problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
+  problems.Range("max_connections", max_connections, 1, 100000);
+  problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
+  if (max_streams_per_client == 0) max_streams_per_client = std::max(1, max_streams / 2);
+  if (max_connections_per_client == 0) max_connections_per_client = std::max(1, max_connections / 2);
+  problems.Span("request_message_timeout", request_message_timeout);
   problems.Span("slow_client_timeout", slow_client_timeout);
   problems.Span("default_deadline", default_deadline);
   problems.Span("max_deadline", max_deadline);

@@ -34,11 +34,15 @@ struct ServerConfig {
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
   BatchingPolicy batching;     // max_model_len 0 = the model's context
 
-  int max_streams = 512;  // open Generate calls
+  int max_streams = 512;               // open Generate calls
+  int max_streams_per_client = 0;      // of one address; 0 = half of max_streams
+  int max_connections = 512;           // workers' links included
+  int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
   int64_t max_request_bytes = 4 << 20;
   int64_t max_prompt_bytes = 4 << 20;
-  absl::Duration default_deadline = absl::Seconds(300);  // of requests that come without one
-  absl::Duration max_deadline = absl::Hours(1);          // longest that a request may ask for
+  absl::Duration default_deadline = absl::Seconds(300);        // of requests that come without one
+  absl::Duration max_deadline = absl::Hours(1);                // longest that a request may ask for
+  absl::Duration request_message_timeout = absl::Seconds(30);  // for a Generate call's message to come
   absl::Duration slow_client_timeout = absl::Seconds(30);
   absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream is reset whose client does not take its end
   absl::Duration drain_timeout = absl::Seconds(25);       // after SIGTERM

@@ -6,6 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
+#include "server/client_shares.h"
 #include "server/config.h"
 #include "server/convert.h"
 #include "server/engine_loop.h"
@@ -22,6 +23,7 @@ struct FrontDesk {
   FrontPool* pool = nullptr;
   ServerMetrics* metrics = nullptr;
   std::atomic<int> open_streams{0};
+  ClientShares streams_of;  // open Generate calls of each client
   OpenCalls open_calls;
 
   // Arguments for convert.h, for a call that came with `context`.  FAILED_PRECONDITION while the model is not known

@@ -9,28 +9,69 @@
 
 namespace switchyard {
 
-GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request)
+GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context)
     : desk_(desk),
       context_(context),
-      request_(*request),
+      client_(ClientOfPeer(context->peer())),
       arrival_(MonotonicNow()),
       handle_(desk->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {
   desk_->open_calls.Add(this);
+  if (const absl::Status room = Enter(); !room.ok()) {
+    Refuse(room);
+  } else {
+    StartRead(&incoming_);
+  }
+}
+
+absl::Status GenerateReactor::Enter() {
+  const ServerConfig& config = *desk_->config;
+  const auto full = [](absl::string_view whose, int limit) {
+    return WithRetry(
+        MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
+                  absl::StrCat("open Generate calls", whose, ": limit ", limit), {{"limit", absl::StrCat(limit)}}),
+        absl::Milliseconds(500));
+  };
   const int open = desk_->open_streams.fetch_add(1) + 1;
   desk_->metrics->open_streams->Set(open);
-  const absl::Status full = WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
-                                                absl::StrCat("open Generate calls: limit ", desk_->config->max_streams),
-                                                {{"limit", absl::StrCat(desk_->config->max_streams)}}),
-                                      absl::Milliseconds(500));
-  if (open > desk_->config->max_streams || !desk_->pool->Post([this] { Prepare(); })) Refuse(full);
+  if (open > config.max_streams) return full("", config.max_streams);
+  has_share_ = desk_->streams_of.Enter(client_, config.max_streams_per_client);
+  return has_share_ ? absl::OkStatus() : full(" of one client", config.max_streams_per_client);
 }
 
 void GenerateReactor::Refuse(const absl::Status& status) {
   desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
   FinishOnce(status);
   absl::MutexLock lock(&mu_);
-  preparing_ = false;  // the last touch: OnDone may be waiting to delete this
+  stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this
+}
+
+bool GenerateReactor::TakeRequest(Stage next) {
+  absl::MutexLock lock(&mu_);
+  if (stage_ != Stage::kAwaited) return false;
+  stage_ = next;
+  return true;
+}
+
+void GenerateReactor::OnReadDone(bool ok) {
+  if (!TakeRequest(Stage::kPreparing)) {  // what comes behind the request, or too late
+    if (ok) {
+      End(MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
+                    "a second request message on one Generate call: one is the limit", {{"limit", "1"}}));
+    }
+    return;
+  }
+  if (cancelled_.load()) return Refuse(absl::CancelledError("the client cancelled"));
+  if (!ok) {
+    return Refuse(MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
+                            "the call ended without its request message"));
+  }
+  request_.Swap(&incoming_);
+  StartRead(&incoming_);
+  if (desk_->pool->Post([this] { Prepare(); })) return;
+  Refuse(WithRetry(
+      MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS, "too many requests are being read"),
+      absl::Milliseconds(500)));
 }
 
 void GenerateReactor::Prepare() {
@@ -67,7 +108,7 @@ void GenerateReactor::Prepare() {
   if (cancelled_.load()) desk_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
   stream_->Attach([this] { Pump(); });
   absl::MutexLock lock(&mu_);
-  preparing_ = false;  // the last touch: OnDone may be waiting to delete this
+  stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this
 }
 
 void GenerateReactor::Pump() {
@@ -116,13 +157,26 @@ void GenerateReactor::OnCancel() {
   bool prepared;
   {
     absl::MutexLock lock(&mu_);
-    prepared = !preparing_;
+    prepared = stage_ != Stage::kPreparing;
   }
   // Prepare finishes the call itself if it still runs; the engine's Close may come later and finds it finished.
   if (prepared) FinishOnce(absl::CancelledError("the client cancelled"));
 }
 
+void GenerateReactor::End(const absl::Status& status) {
+  FinishOnce(status);
+  cancelled_.store(true);  // a request that is being prepared is not begun, or cancelled as soon as it is
+  desk_->engine->Cancel(handle_, status);
+}
+
 void GenerateReactor::CheckTime(absl::Time now) {
+  if (const absl::Duration wait = desk_->config->request_message_timeout;
+      now - arrival_ > wait && TakeRequest(Stage::kDone)) {
+    const std::string text = absl::FormatDuration(wait);
+    Refuse(MakeError(absl::StatusCode::kDeadlineExceeded, v1::DEADLINE,
+                     absl::StrCat("no request message came within ", text, " (--request_message_timeout)"),
+                     {{"limit", text}}));
+  }
   const absl::Duration limit = desk_->config->slow_client_timeout;
   bool slow, gone;
   {
@@ -132,10 +186,7 @@ void GenerateReactor::CheckTime(absl::Time now) {
     reset_ = reset_ || gone;
   }
   // The engine ends requests that still run; here are those that were complete before their client read them.
-  if (slow) {
-    desk_->engine->Cancel(handle_, SlowReader(limit));
-    FinishOnce(SlowReader(limit));
-  }
+  if (slow) End(SlowReader(limit));
   if (gone) context_->TryCancel();
 }
 
@@ -149,11 +200,12 @@ void GenerateReactor::FinishOnce(const absl::Status& status) {
 void GenerateReactor::OnDone() {
   {
     absl::MutexLock lock(&mu_);
-    const auto prepared = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !preparing_; };
+    const auto prepared = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stage_ != Stage::kPreparing; };
     mu_.Await(absl::Condition(&prepared));
   }
   stream_->Detach();
   desk_->open_calls.Remove(this);
+  if (has_share_) desk_->streams_of.Leave(client_);
   desk_->metrics->open_streams->Set(desk_->open_streams.fetch_sub(1) - 1);
   delete this;
 }

@@ -1,9 +1,11 @@
 // One Generate call: raw request → front pool (parse, render, tokenize) → engine → token stream → messages.
 //
-// gRPC calls OnWriteDone, OnCancel and OnDone; the front pool calls Prepare; the engine's thread calls Pump.  At most
-// one write is under way; Finish is called once.  The object deletes itself in OnDone, which waits for Prepare to be
-// over.  A client that does not read is ended as SLOW_READER after slow_client_timeout, and its stream is reset when it
-// does not take the end either: OnDone comes in bounded time.
+// gRPC calls OnReadDone, OnWriteDone, OnCancel and OnDone; the front pool calls Prepare; the engine's thread calls
+// Pump. At most one write is under way; Finish is called once.  The object deletes itself in OnDone, which waits for
+// Prepare to be over.  A client whose request does not come within request_message_timeout is ended
+// (DEADLINE_EXCEEDED), and one that sends a second message (INVALID_ARGUMENT).  A client that does not read is ended as
+// SLOW_READER after slow_client_timeout, and its stream is reset when it does not take the end either: OnDone comes in
+// bounded time.
 #pragma once
 
 #include <atomic>
@@ -19,17 +21,28 @@
 
 namespace switchyard {
 
-class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private OpenCalls::Call {
+class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                              private OpenCalls::Call {
  public:
-  // `desk` is borrowed and outlives the gRPC server.  `request` is copied (its slices are shared).
-  GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
+  // `desk` is borrowed and outlives the gRPC server.
+  GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context);
 
+  void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
+  // Of the request; Prepare runs or waits for the pool in kPreparing alone, and the object lives as long.
+  enum class Stage { kAwaited, kPreparing, kDone };
+
   void CheckTime(absl::Time now) override;
+  // Whether there is room for this call; else why not.
+  absl::Status Enter();
+  // From kAwaited to `next`; false: it was not awaited any more.
+  bool TakeRequest(Stage next);
+  // Ends a call that is under way, and its work.
+  void End(const absl::Status& status);
   void Prepare();
   void Refuse(const absl::Status& status);
   // Starts the next write or finishes, if neither is under way.
@@ -38,6 +51,9 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   FrontDesk* const desk_;
   grpc::CallbackServerContext* const context_;
+  const std::string client_;
+  bool has_share_ = false;     // of its client's calls
+  grpc::ByteBuffer incoming_;  // being read
   grpc::ByteBuffer request_;
   const absl::Time arrival_;
   const uint64_t handle_;
@@ -45,7 +61,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::atomic<bool> cancelled_{false};
 
   absl::Mutex mu_;
-  bool preparing_ ABSL_GUARDED_BY(mu_) = true;
+  Stage stage_ ABSL_GUARDED_BY(mu_) = Stage::kAwaited;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   bool reset_ ABSL_GUARDED_BY(mu_) = false;

@@ -15,6 +15,7 @@ namespace switchyard {
 namespace {
 
 constexpr char kVersion[] = "0.1.0";
+constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
 
 // A unary call that is answered from the front pool (or later, by whoever holds it).  Finish exactly once, then it
 // deletes itself when gRPC is done with it.
@@ -141,9 +142,16 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* context,
-                                                                           const grpc::ByteBuffer* request) {
-  return new GenerateReactor(desk_, context, request);
+// gRPC gives a method with one request message to its handler when the message is there, however long that takes, and
+// reads no second one.  As one of two streams, which are the same bytes for the client, Generate sees the call at once:
+// it can end one whose message does not come, and one with a second message.
+InferenceServiceImpl::InferenceServiceImpl(FrontDesk* desk) : desk_(desk) {
+  using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+  const auto handler = [desk] {
+    return new Handler([desk](grpc::CallbackServerContext* context) { return new GenerateReactor(desk, context); });
+  };
+  MarkMethodStreamed(kGenerateIndex, handler());     // sets the kind of the method
+  MarkMethodRawCallback(kGenerateIndex, handler());  // sets who calls it
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context,

@@ -6,19 +6,17 @@
 
 namespace switchyard {
 
-// Every method of InferenceService, raw.
-using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate<
+// Every method of InferenceService, raw; but Generate, which the constructor adds.
+using RawInferenceService =
     v1::InferenceService::WithRawCallbackMethod_Abort<v1::InferenceService::WithRawCallbackMethod_Tokenize<
         v1::InferenceService::WithRawCallbackMethod_Detokenize<v1::InferenceService::WithRawCallbackMethod_GetModelInfo<
-            v1::InferenceService::WithRawCallbackMethod_GetLoad<v1::InferenceService::Service>>>>>>;
+            v1::InferenceService::WithRawCallbackMethod_GetLoad<v1::InferenceService::Service>>>>>;
 
 class InferenceServiceImpl final : public RawInferenceService {
  public:
   // Borrowed; outlives the gRPC server.
-  explicit InferenceServiceImpl(FrontDesk* desk) : desk_(desk) {}
+  explicit InferenceServiceImpl(FrontDesk* desk);
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,

@@ -61,6 +61,13 @@ ABSL_FLAG(int, max_in_flight, 2, "steps that are under way at once (1 or 2)");
 ABSL_FLAG(bool, preempt_every_step, false,
           "verification: every step preempts a sequence; slow, must not change answers");
 ABSL_FLAG(int, max_streams, 512, "open Generate calls; beyond it RESOURCE_EXHAUSTED at once");
+ABSL_FLAG(int, max_streams_per_client, 0,
+          "open Generate calls of one client, that is of one address; 0 = half of max_streams");
+ABSL_FLAG(int, max_connections, 512, "open connections, the workers' among them; beyond it they are closed at once");
+ABSL_FLAG(int, max_connections_per_client, 0,
+          "open connections of one client, that is of one address; 0 = half of max_connections");
+ABSL_FLAG(absl::Duration, request_message_timeout, absl::Seconds(30),
+          "how long a Generate call may be open before its request message has come");
 ABSL_FLAG(absl::Duration, slow_client_timeout, absl::Seconds(30), "how long a client may leave its stream unread");
 ABSL_FLAG(absl::Duration, default_deadline, absl::Seconds(300),
           "how long a request may take that comes without a deadline; at most --max_deadline");
@@ -79,7 +86,7 @@ namespace {
 
 constexpr int kExitBadConfig = 2;
 constexpr size_t kMinTokenBytes = 16;
-constexpr int64_t kOwnOpenFiles = 128;  // besides one connection for each stream
+constexpr int64_t kOwnOpenFiles = 128;  // besides the connections
 
 absl::StatusOr<ServerConfig> ConfigFromFlags() {
   ServerConfig config;
@@ -110,6 +117,10 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.batching.max_in_flight = absl::GetFlag(FLAGS_max_in_flight);
   config.batching.preempt_every_step = absl::GetFlag(FLAGS_preempt_every_step);
   config.max_streams = absl::GetFlag(FLAGS_max_streams);
+  config.max_streams_per_client = absl::GetFlag(FLAGS_max_streams_per_client);
+  config.max_connections = absl::GetFlag(FLAGS_max_connections);
+  config.max_connections_per_client = absl::GetFlag(FLAGS_max_connections_per_client);
+  config.request_message_timeout = absl::GetFlag(FLAGS_request_message_timeout);
   config.slow_client_timeout = absl::GetFlag(FLAGS_slow_client_timeout);
   config.max_deadline = absl::GetFlag(FLAGS_max_deadline);
   config.default_deadline = absl::GetFlag(FLAGS_default_deadline);
@@ -121,9 +132,9 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   if (token.ok()) config.join_token = *token;
   // Every problem at once.
   const absl::Status finished = config.Finish();
-  const int64_t files = config.max_streams + kOwnOpenFiles;
-  const absl::Status guarded =
-      GuardProcess(files, absl::StrCat("--max_streams=", config.max_streams, " and ", kOwnOpenFiles, " of its own"));
+  const int64_t files = config.max_connections + kOwnOpenFiles;
+  const absl::Status guarded = GuardProcess(
+      files, absl::StrCat("--max_connections=", config.max_connections, " and ", kOwnOpenFiles, " of its own"));
   std::vector<std::string> problems;
   for (const absl::Status& status : {finished, token.status(), guarded}) {
     if (!status.ok()) problems.emplace_back(status.message());

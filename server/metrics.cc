@@ -100,6 +100,10 @@ const Row kTable[] = {
     Counter("switchyard_groups_lost_total", "Times that the serving group was lost.", &M::groups_lost),
     Counter("switchyard_workers_fenced_total", "Workers fenced for silence.", &M::workers_fenced),
     Gauge("switchyard_open_streams", "Open Generate calls.", &M::open_streams),
+    Gauge("switchyard_open_connections", "Connections to the gRPC port, the workers' among them.",
+          &M::open_connections),
+    Counter("switchyard_connections_refused_total", "Connections closed at once because there were too many.",
+            &M::connections_refused),
 };
 
 // vLLM's series for tokens: 1, 2, 5, 10 … while not above `most`.

@@ -82,6 +82,8 @@ class ServerMetrics {
   prometheus::Counter* groups_lost = nullptr;
   prometheus::Counter* workers_fenced = nullptr;
   prometheus::Gauge* open_streams = nullptr;
+  prometheus::Gauge* open_connections = nullptr;
+  prometheus::Counter* connections_refused = nullptr;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "proto/support/host_port.h"
@@ -20,6 +21,8 @@ namespace switchyard {
 namespace {
 
 constexpr char kReadiness[] = "readiness";
+constexpr int kReflectionThreads = 16;
+constexpr int kOtherStreams = 64;  // on one connection
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
@@ -47,8 +50,16 @@ void SetKeepalive(grpc::ServerBuilder* builder) {
 void SetLimits(grpc::ServerBuilder* builder, const ServerConfig& config) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  // Of all kinds: also of those that never become calls here, as their request does not come, and of Health.Watch. What
+  // is beyond waits in its client, so there is room for the refusals of what is beyond the client's share.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * config.max_streams_per_client + kOtherStreams);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // a connection that says nothing
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
+  // Reflection alone takes a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
+  grpc::ResourceQuota quota("switchyard");
+  quota.SetMaxThreads(kReflectionThreads);
+  builder->SetResourceQuota(quota);
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);  // not one for each core
 }
 
 // A file in memory that local workers inherit: a secret belongs neither in argv nor in the environment.
@@ -96,13 +107,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
                                                      IsIpv6(own.metrics_host) ? kMaybeNoIpv6 : "?)"));
     }
   }
+  server->StartRooms();
   RETURN_IF_ERROR(server->Listen());
   RETURN_IF_ERROR(server->StartWorkers());
   server->engine_->Start();  // last: its thread uses all of the above
   return server;
 }
 
-absl::Status Server::Listen() {
+// What is behind the door.
+void Server::StartRooms() {
   Server* self = this;
   EngineLoop::Hooks hooks;
   hooks.on_ready = [self](bool ready) { self->SetReady(ready); };
@@ -113,11 +126,7 @@ absl::Status Server::Listen() {
     return self->fleet_ ? self->fleet_->EndOf(index, pid) : std::string();
   };
   hooks.on_epoch = [self](const std::string& token) { self->store_.Open(token); };
-  hooks.on_tick = [self](absl::Time now) {
-    self->store_.Sweep(now);
-    self->workers_->CheckTime(now);
-    self->desk_.open_calls.CheckTime(now);
-  };
+  hooks.on_tick = [self](absl::Time now) { self->Tick(now); };
   hooks.on_fatal = [self](std::string text) { self->Fail(std::move(text)); };
   hooks.on_first_group = [self] {
     if (self->fleet_) self->fleet_->Settle();
@@ -131,25 +140,50 @@ absl::Status Server::Listen() {
   desk_.metrics = metrics_.get();
   inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
   workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), &store_, WorkerOptions(config_));
+}
 
+void Server::Tick(absl::Time now) {
+  store_.Sweep(now);
+  workers_->CheckTime(now);
+  desk_.open_calls.CheckTime(now);
+  metrics_->open_connections->Set(gate_->num_open());
+  const int64_t refused = gate_->num_refused();
+  metrics_->connections_refused->Increment(static_cast<double>(refused - std::exchange(refused_connections_, refused)));
+}
+
+absl::Status Server::Listen() {
+  auto gate =
+      ConnectionGate::Listen(config_.host, config_.port, {config_.max_connections, config_.max_connections_per_client});
+  if (!gate.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
+                                                   JoinHostPort(config_.host, config_.port),
+                                                   " (is it in use?): ", gate.status().message()));
+  }
+  gate_ = *std::move(gate);
+  port_ = gate_->port();
   grpc::EnableDefaultHealthCheckService(true);
-  const bool loopback = IsLoopback(config_.host);
   // Whoever may speak plaintext to this port may also ask what it serves.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  if (!loopback) LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
+  if (!IsLoopback(config_.host)) {
+    LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
+  }
   grpc::ServerBuilder builder;
   SetKeepalive(&builder);
   SetLimits(&builder, config_);
-  builder.AddListeningPort(JoinHostPort(config_.host, config_.port), grpc::InsecureServerCredentials(), &port_);
+  inside_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(inference_.get());
   builder.RegisterService(workers_.get());
   grpc_ = builder.BuildAndStart();
-  if (grpc_ == nullptr || port_ == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
-                                                   JoinHostPort(config_.host, config_.port), " (is it in use?)"));
-  }
+  if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its message is above");
   grpc_->GetHealthCheckService()->SetServingStatus("", true);
   SetReady(false);
+  gate_->Open([this](int listener, int connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    parameters.listener_fd = listener;
+    parameters.fd = connection;
+    inside_->HandleNewConnection(&parameters);
+  });
   const std::string page = absl::StrCat(JoinHostPort(config_.metrics_host, metrics_port_), "/metrics");
   LogInfo("gRPC on ", JoinHostPort(config_.host, port_),
           metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", page) : "");
@@ -224,6 +258,7 @@ void Server::Stop() {
   // The engine first: it ends the streams that remain with a reason, and the workers' links.
   if (engine_) engine_->Stop();
   store_.Open("");  // whoever waits in it is answered, else Shutdown would wait for them
+  if (gate_) gate_->Close();
   // Calls that still do not end (a client that does not read) are cancelled.
   if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   pool_.reset();

@@ -12,7 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
 #include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "server/config.h"
+#include "server/connection_gate.h"
 #include "server/engine_loop.h"
 #include "server/front_desk.h"
 #include "server/group_store.h"
@@ -43,7 +45,9 @@ class Server {
 
  private:
   explicit Server(ServerConfig config);
+  void StartRooms();
   absl::Status Listen();
+  void Tick(absl::Time now);
   absl::Status StartWorkers();
   void SetReady(bool ready);
   void Fail(std::string text);
@@ -57,6 +61,8 @@ class Server {
   FrontDesk desk_;
   std::unique_ptr<InferenceServiceImpl> inference_;
   std::unique_ptr<WorkerServiceImpl> workers_;
+  std::unique_ptr<ConnectionGate> gate_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // where the gate brings connections
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<LocalFleet> fleet_;
   int port_ = 0;
@@ -65,6 +71,7 @@ class Server {
   absl::Notification failed_;
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
+  int64_t refused_connections_ = 0;  // as the metrics have it
   bool stopped_ = false;
 };
 

@@ -92,6 +92,8 @@ const Families& ServerFamilies() {
       {"switchyard_groups_lost_total", {"counter", kOurs, ""}},
       {"switchyard_workers_fenced_total", {"counter", kOurs, ""}},
       {"switchyard_open_streams", {"gauge", kOurs, ""}},
+      {"switchyard_open_connections", {"gauge", kOurs, ""}},
+      {"switchyard_connections_refused_total", {"counter", kOurs, ""}},
   };
   return families;
 }

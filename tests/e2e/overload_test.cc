@@ -65,7 +65,9 @@ TEST(OverloadTest, WhenBlocksRunOutSequencesArePreemptedAndAnswersStay) {
 
 TEST(OverloadTest, StreamsAreBounded) {
   const auto server =
-      TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--max_streams=4", "--max_num_seqs=2"}});
+      TestServer::Start({.model = kTinyModel,
+                         .workers = 1,
+                         .flags = {"--max_streams=4", "--max_streams_per_client=4", "--max_num_seqs=2"}});
   ASSERT_NE(server, nullptr);
   const std::vector<StreamSeen> seen =
       GenerateAll(server->client(), std::vector<v1::GenerateRequest>(12, IdsRequest({5, 6, 7}, 400)));

@@ -192,6 +192,17 @@ class ServerTest : public testing::Test {
       ASSERT_TRUE(stub_->GetLoad(&context, v1::GetLoadRequest(), &load).ok());
     }
   }
+  // Until so many requests run or wait.
+  void AwaitRequests(int wanted) {
+    v1::GetLoadResponse load;
+    const auto held = [&load] { return load.running_requests() + load.waiting_requests(); };
+    load.set_running_requests(-1);
+    for (const absl::Time end = absl::Now() + absl::Seconds(60); held() != wanted;) {
+      ASSERT_LT(absl::Now(), end) << held() << " requests are there";
+      grpc::ClientContext context;
+      ASSERT_TRUE(stub_->GetLoad(&context, v1::GetLoadRequest(), &load).ok());
+    }
+  }
   static v1::GenerateRequest Request(int max_tokens) {
     v1::GenerateRequest request;
     for (int id : {1, 2, 3}) request.mutable_token_ids()->add_ids(id);

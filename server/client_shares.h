@@ -1,0 +1,48 @@
+// How much each client holds of what there is little of: calls, connections.
+//
+// A client is an address: before there are accounts nothing else tells clients apart.  A gateway that speaks for many
+// is one client, and so are all programs of one machine.  Thread-safe.
+#pragma once
+
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+
+namespace switchyard {
+
+class ClientShares {
+ public:
+  // One more for `client`, unless it has `limit` already: then false, and no Leave is due.
+  [[nodiscard]] bool Enter(const std::string& client, int limit) {
+    absl::MutexLock lock(&mu_);
+    int& held = held_[client];
+    if (held >= limit) return false;
+    ++held;
+    return true;
+  }
+  void Leave(const std::string& client) {
+    absl::MutexLock lock(&mu_);
+    const auto it = held_.find(client);
+    if (it != held_.end() && --it->second == 0) held_.erase(it);
+  }
+  // That hold something.
+  size_t num_clients() const {
+    absl::MutexLock lock(&mu_);
+    return held_.size();
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<std::string, int> held_ ABSL_GUARDED_BY(mu_);
+};
+
+// The client behind a call's peer as gRPC names it: "ipv4:10.0.0.1:4711" without the port.
+inline std::string ClientOfPeer(absl::string_view peer) {
+  const bool has_port = peer.substr(0, 2) == "ip";
+  return std::string(has_port ? peer.substr(0, peer.rfind(':')) : peer);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,171 @@
+// The door: how many connections it lets in, and that it stands whatever happens.
+#include "server/connection_gate.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+// A client's end; closed with this object.
+class Socket {
+ public:
+  explicit Socket(int port, const char* from = "127.0.0.1") : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own = {}, to = {};
+    own.sin_family = to.sin_family = AF_INET;
+    inet_pton(AF_INET, from, &own.sin_addr);
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  ~Socket() { close(fd_); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  // Whether the other end closes it.
+  bool IsClosed() const {
+    pollfd wait = {fd_, POLLIN, 0};
+    char byte;
+    return poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))) == 1 && read(fd_, &byte, 1) <= 0;
+  }
+
+ private:
+  const int fd_;
+};
+
+class ConnectionGateTest : public testing::Test {
+ protected:
+  ~ConnectionGateTest() override {
+    gate_.reset();
+    for (const int fd : taken_) close(fd);
+  }
+  void Open(ConnectionGate::Limits limits) {
+    auto gate = ConnectionGate::Listen("127.0.0.1", 0, limits);
+    ASSERT_TRUE(gate.ok()) << gate.status();
+    gate_ = *std::move(gate);
+    gate_->Open([this](int, int fd) {
+      absl::MutexLock lock(&mu_);
+      taken_.push_back(fd);
+    });
+  }
+  // The connections that were let in, when there are that many.
+  std::vector<int> AwaitTaken(size_t count) {
+    absl::MutexLock lock(&mu_);
+    const auto enough = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return taken_.size() >= count; };
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&enough), kPatience)) << taken_.size() << " were let in";
+    return taken_;
+  }
+  void CloseTaken(size_t at) {
+    absl::MutexLock lock(&mu_);
+    close(taken_[at]);
+    taken_.erase(taken_.begin() + static_cast<ptrdiff_t>(at));
+  }
+
+  std::unique_ptr<ConnectionGate> gate_;
+  absl::Mutex mu_;
+  std::vector<int> taken_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(ConnectionGateTest, BeyondTheLimitAConnectionIsClosedAtOnce) {
+  Open({.connections = 2, .per_client = 2});
+  const Socket first(gate_->port()), second(gate_->port());
+  AwaitTaken(2);
+  const Socket third(gate_->port());
+  EXPECT_TRUE(third.IsClosed());
+  EXPECT_EQ(gate_->num_refused(), 1);
+  EXPECT_EQ(gate_->num_open(), 2);
+  CloseTaken(0);
+  EXPECT_EQ(gate_->num_open(), 1);
+  const Socket fourth(gate_->port());
+  AwaitTaken(2);
+  EXPECT_EQ(gate_->num_refused(), 1);
+}
+
+TEST_F(ConnectionGateTest, OneClientHasItsShare) {
+  Open({.connections = 10, .per_client = 1});
+  const Socket first(gate_->port());
+  AwaitTaken(1);
+  EXPECT_TRUE(Socket(gate_->port()).IsClosed());
+  const Socket another(gate_->port(), "127.0.0.2");
+  AwaitTaken(2);
+  CloseTaken(0);
+  const Socket again(gate_->port());
+  AwaitTaken(2);
+  EXPECT_EQ(gate_->num_refused(), 1);
+}
+
+// The numbers of closed sockets are used again.
+TEST_F(ConnectionGateTest, ANumberThatIsUsedAgainIsAnotherConnection) {
+  Open({.connections = 1, .per_client = 1});
+  const Socket first(gate_->port());
+  const int fd = AwaitTaken(1)[0];
+  const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(dup2(other, fd), fd);
+  close(other);
+  EXPECT_EQ(gate_->num_open(), 0);
+  const Socket second(gate_->port());
+  AwaitTaken(2);
+}
+
+TEST_F(ConnectionGateTest, WithoutDescriptorsItWaitsAndGoesOn) {
+  Open({.connections = 10, .per_client = 10});
+  std::vector<int> all;
+  const int last = dup(0);
+  for (int fd = dup(0); fd >= 0; fd = dup(0)) all.push_back(fd);
+  close(last);
+  const Socket waits(gate_->port());  // takes the last number; the gate finds none
+  pollfd wait = {0, 0, 0};
+  poll(&wait, 0, 300);
+  {
+    absl::MutexLock lock(&mu_);
+    EXPECT_TRUE(taken_.empty());
+  }
+  for (const int fd : all) close(fd);
+  AwaitTaken(1);
+}
+
+TEST_F(ConnectionGateTest, WhenItIsClosedNobodyComesIn) {
+  Open({});
+  const Socket before(gate_->port());
+  AwaitTaken(1);
+  gate_->Close();
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  to.sin_port = htons(static_cast<uint16_t>(gate_->port()));
+  const int late = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_NE(connect(late, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  close(late);
+  EXPECT_EQ(gate_->num_open(), 1) << "who is in stays";
+}
+
+TEST(ConnectionGateListenTest, SaysWhyNot) {
+  const auto first = ConnectionGate::Listen("127.0.0.1", 0, {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = ConnectionGate::Listen("127.0.0.1", (*first)->port(), {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr("in use"));
+  EXPECT_FALSE(ConnectionGate::Listen("192.0.2.1", 0, {}).ok()) << "not this machine's";
+  EXPECT_FALSE(ConnectionGate::Listen("no-such-host.invalid", 0, {}).ok());
+}
+
+TEST(ConnectionGateListenTest, ANameIsAllOfItsAddresses) {
+  const auto gate = ConnectionGate::Listen("localhost", 0, {});
+  ASSERT_TRUE(gate.ok()) << gate.status();
+  const Socket reaches((*gate)->port());
+}
+
+}  // namespace
+}  // namespace switchyard
