@@ -14,6 +14,8 @@
 
 namespace switchyard {
 
+class LinkSession;
+
 // As an address: the one by which this host reaches the server, or the members of its group that are elsewhere.
 inline constexpr char kAutoAddress[] = "auto";
 
@@ -39,14 +41,13 @@ class WorkerLink {
   void Stop();
 
  private:
-  class Session;
   absl::Status RunSession();
 
   const LinkOptions options_;
   Worker* const worker_;          // borrowed
   WorkerMetrics* const metrics_;  // borrowed
   absl::Mutex mu_;
-  std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mu_);  // shared with the thread that runs it
+  std::shared_ptr<LinkSession> session_ ABSL_GUARDED_BY(mu_);  // shared with the thread that runs it
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool served_ = false;  // was ready once; of the thread in Run
 };

@@ -1,0 +1,88 @@
+#include "workers/service_duty.h"
+
+#include <utility>
+
+#include "proto/support/host_port.h"
+#include "scheduler/base/log.h"
+#include "workers/convert.h"
+#include "workers/own_address.h"
+#include "workers/remote_store.h"
+
+namespace switchyard {
+namespace {
+
+// Errors of the model's files or of the memory, as opposed to those of the network and of other workers.
+bool CannotServe(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) || absl::IsDataLoss(status) ||
+         absl::IsNotFound(status) || absl::IsUnimplemented(status);
+}
+
+}  // namespace
+
+std::string Place::Toward(const std::string& reach) const {
+  if (!found || reach.empty() || !IsLoopback(address)) return address;
+  const absl::StatusOr<Route> route = RouteTo(reach, 1);
+  return route.ok() ? route->own : address;
+}
+
+void Duty::Join(const v1::JoinGroup& message) {
+  worker_->Leave();
+  epoch_ = 0;
+  Seat seat = FromProto(message);
+  seat.address = place_.Toward(message.reach());
+  RemoteStore store(channel_, seat.token);
+  const absl::Status status = worker_->Join(seat, settings_, &store, [this](int64_t done, int64_t total) {
+    v1::LinkRequest progress;
+    progress.mutable_load_progress()->set_bytes_done(done);
+    progress.mutable_load_progress()->set_bytes_total(total);
+    return send_(std::move(progress));
+  });
+  if (CannotServe(status) && !*served_) {
+    fatal_ = absl::FailedPreconditionError(status.message());
+    return;
+  }
+  if (!status.ok()) return Fault(seat.epoch, status);
+  epoch_ = seat.epoch;
+  *served_ = true;
+  metrics_->rank->Set(seat.rank);
+  metrics_->group_epoch->Set(static_cast<double>(seat.epoch));
+  metrics_->weight_bytes->Set(static_cast<double>(worker_->weight_bytes()));
+  metrics_->kv_blocks->Set(worker_->num_kv_blocks());
+  v1::LinkRequest ready;
+  ready.mutable_group_ready()->set_epoch(seat.epoch);
+  ready.mutable_group_ready()->set_num_kv_blocks(worker_->num_kv_blocks());
+  ready.mutable_group_ready()->set_weight_bytes(worker_->weight_bytes());
+  send_(std::move(ready));
+}
+
+void Duty::Execute(const v1::StepPlan& message) {
+  if (message.group_epoch() != epoch_) return;  // of a group that is over
+  StepPlan head;
+  const RankPlan part = FromProto(message, &head);
+  absl::StatusOr<RankResult> result = worker_->Execute(head, part, absl::Milliseconds(message.timeout_ms()));
+  if (!result.ok()) return Fault(epoch_, result.status());
+  metrics_->ObserveStep(*result);
+  for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
+    v1::LinkRequest before;
+    *before.mutable_step_part() = std::move(piece);
+    send_(std::move(before));
+  }
+  v1::LinkRequest reply;
+  *reply.mutable_step_result() = ToProto(head, *result);
+  send_(std::move(reply));
+}
+
+void Duty::Fault(int64_t epoch, const absl::Status& status) {
+  LogWarn("epoch ", epoch, " ends here: ", status.message());
+  metrics_->group_faults->Increment();
+  metrics_->rank->Set(-1);
+  worker_->Leave();
+  epoch_ = 0;
+  v1::LinkRequest fault;
+  fault.mutable_group_fault()->set_epoch(epoch);
+  fault.mutable_group_fault()->set_message(std::string(status.message()));
+  fault.mutable_group_fault()->set_code(static_cast<int>(status.code()));
+  send_(std::move(fault));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,61 @@
+// What one session of a worker does with the server's commands, and where this worker is for the others of its group.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "grpcpp/channel.h"
+#include "switchyard/v1/worker.pb.h"
+#include "workers/metrics.h"
+#include "workers/worker.h"
+
+namespace switchyard {
+
+// Where this worker is for the others of its group.
+struct Place {
+  std::string address;
+  bool found = false;  // by ourselves, not given
+
+  // Loopback is no address for those who come from elsewhere.
+  std::string Toward(const std::string& reach) const;
+};
+
+// Of the thread that runs the worker.
+class Duty {
+ public:
+  using SendFn = absl::AnyInvocable<bool(v1::LinkRequest)>;  // false: the link is over
+  // `served`: whether this process was ever ready; set by this.
+  Duty(Worker* worker, WorkerMetrics* metrics, std::shared_ptr<grpc::Channel> channel, Place place, bool* served,
+       SendFn send)
+      : worker_(worker),
+        metrics_(metrics),
+        channel_(std::move(channel)),
+        place_(std::move(place)),
+        served_(served),
+        send_(std::move(send)) {}
+
+  void Join(const v1::JoinGroup& message);
+  void Execute(const v1::StepPlan& message);
+
+  void set_settings(EngineSettings settings) { settings_ = settings; }
+  // Not OK: this worker cannot serve the model, and never has.
+  const absl::Status& fatal() const { return fatal_; }
+
+ private:
+  void Fault(int64_t epoch, const absl::Status& status);
+
+  Worker* const worker_;
+  WorkerMetrics* const metrics_;
+  const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
+  const Place place_;
+  bool* const served_;
+  SendFn send_;
+  EngineSettings settings_;
+  int64_t epoch_ = 0;  // 0 = in no group
+  absl::Status fatal_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,99 @@
+#include "workers/service_session.h"
+
+#include <utility>
+
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace switchyard {
+
+std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server) {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  args.SetMaxReceiveMessageSize(256 << 20);
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // not even for loopback
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), args);
+}
+
+LinkSession::LinkSession(std::shared_ptr<grpc::Channel> channel, Worker* worker)
+    : channel_(channel), stub_(v1::WorkerService::NewStub(channel)), worker_(worker) {}
+
+void LinkSession::Start() {
+  stub_->async()->Link(&context_, this);
+  AddHold();  // messages are sent from outside of reactions
+  StartRead(&response_);
+  StartCall();
+}
+
+bool LinkSession::Send(v1::LinkRequest message) {
+  absl::MutexLock lock(&mu_);
+  if (closing_) return false;
+  outbox_.push_back(std::move(message));
+  if (outbox_.size() == 1) StartWrite(&outbox_.front());
+  return true;
+}
+
+void LinkSession::Close() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (closing_) return;
+    context_.TryCancel();
+    LetGo();
+  }
+  FreeWorker();
+}
+
+bool LinkSession::Pop(v1::LinkResponse* command) {
+  absl::MutexLock lock(&mu_);
+  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return closing_ || !commands_.empty(); };
+  mu_.Await(absl::Condition(&wanted));
+  if (closing_) return false;
+  *command = std::move(commands_.front());
+  commands_.pop_front();
+  return true;
+}
+
+grpc::Status LinkSession::WaitDone() {
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&done_));
+  return status_;
+}
+
+void LinkSession::OnReadDone(bool ok) {
+  if (!ok) {
+    {
+      absl::MutexLock lock(&mu_);
+      LetGo();
+    }
+    return FreeWorker();
+  }
+  if (response_.has_abort_group()) {
+    // At once, not in the queue: the worker's thread may be waiting for a peer that is gone.
+    worker_->Abort(response_.abort_group().epoch(), response_.abort_group().reason());
+  } else {
+    absl::MutexLock lock(&mu_);
+    commands_.push_back(response_);
+  }
+  StartRead(&response_);
+}
+
+void LinkSession::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  outbox_.pop_front();
+  if (!ok) return LetGo();
+  if (!closing_ && !outbox_.empty()) StartWrite(&outbox_.front());
+}
+
+void LinkSession::OnDone(const grpc::Status& status) {
+  absl::MutexLock lock(&mu_);
+  status_ = status;
+  closing_ = true;
+  done_ = true;
+}
+
+}  // namespace switchyard
