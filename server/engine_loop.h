@@ -125,6 +125,9 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void CheckStart(absl::Time now);
   void PlanAll(absl::Time now, std::vector<Event>* events);
   void UpdateSnapshot();
+  static void DumpStep(int64_t epoch, int64_t step, const char* what, const std::string& text);
+
+  // engine_workers.cc: groups, steps, what workers say
   void OnEpoch(const std::string& store_token) override;
   bool Contradicts(int32_t context) const;
   void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) override;

@@ -107,15 +107,18 @@ class WorkerGroup {
     std::vector<bool> have;  // [R]
   };
 
+  // worker_group.cc
   absl::Duration LimitOf(int64_t rows) const;
-  std::string AddressFromElsewhere() const;
   Member* Find(WorkerId id);
+  void GoDown(const std::string& reason, absl::Time now, absl::Duration pause);
+  void Remove(WorkerId id);
+
+  // worker_group_forming.cc
   absl::Status CheckCompatible(const WorkerInfo& info) const;
   void TryForm(absl::Time now);
   void AssignRanks();
+  std::string AddressFromElsewhere() const;
   std::string MissingRanks() const;
-  void GoDown(const std::string& reason, absl::Time now, absl::Duration pause);
-  void Remove(WorkerId id);
 
   const Options options_;
   Listener* const listener_;
