@@ -89,6 +89,8 @@ class GlooLane {
 
   GlooLane(const Options& options, std::shared_ptr<MessagePool> pool);
   Channel& ChannelOf(uint32_t split);
+
+  // gloo_lane_frames.cc
   absl::Status Post(const Communicator::Exchange& exchange, int peer, int64_t sequence);
   absl::Status SendFrame(Pending* pending, int peer);
   absl::StatusOr<Message> ReceiveFrame(const Communicator::Exchange& exchange, int peer);

@@ -1,0 +1,195 @@
+// One frame's way over a lane: posted room, what goes at once, what follows, and waiting for it.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/gloo_lane.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int32_t kFirstFrameBytes = 16 << 10;  // posted before anything was seen; and always for one-way messages
+constexpr int32_t kMaxFrameBytes = 8 << 20;     // posted buffers do not grow beyond
+
+// Gloo's 64-bit slot: what a frame belongs to.  A one-way message and a collective may have the same sequence.
+uint64_t SlotOf(const OpKey& key, uint32_t split, bool rest) {
+  return static_cast<uint64_t>(split) << 48 | static_cast<uint64_t>(key.op == CommOp::kSend) << 47 |
+         static_cast<uint64_t>(rest) << 46 | static_cast<uint64_t>(key.sequence + 1);
+}
+
+std::chrono::milliseconds Remaining(absl::Time deadline) {
+  const absl::Duration left = std::clamp(deadline - absl::Now(), absl::Milliseconds(1), absl::Hours(24));
+  return std::chrono::milliseconds(absl::ToInt64Milliseconds(left));
+}
+
+// Gloo's messages carry file names and addresses, which are nobody's business: the status says what it means.
+absl::Status Gone(int peer, const OpKey& key) {
+  return absl::UnavailableError(
+      absl::StrCat("rank ", peer, " is gone during ", key.ToString(), ": its connection closed"));
+}
+
+absl::Status Aborted() { return absl::UnavailableError("the group was aborted"); }
+
+}  // namespace
+
+GlooLane::Peer::Peer() : frame_bytes(kFirstFrameBytes), room_from{{-1, kFirstFrameBytes}} {}
+
+absl::StatusOr<GlooLane::Transfer> GlooLane::Register(int peer, Message message, char* begin, int64_t bytes) {
+  Transfer transfer;
+  transfer.peer = peer;
+  transfer.message = std::move(message);
+  absl::MutexLock lock(&mu_);
+  if (aborted_) return Aborted();
+  transfer.buffer = {context_->createUnboundBuffer(begin, static_cast<size_t>(bytes)).release(), Unregister(this)};
+  active_.emplace(transfer.buffer.get(), peer);
+  return transfer;
+}
+
+absl::Status GlooLane::Post(const Communicator::Exchange& exchange, int peer, int64_t sequence) {
+  Peer& state = ChannelOf(exchange.split)[peer];
+  const bool one_way = exchange.key.op == CommOp::kSend;
+  // One-way messages are keyed apart, below every collective.
+  const int64_t place = one_way ? INT64_MIN + sequence : sequence;
+  if (state.posted.count(place) > 0) return absl::OkStatus();
+  Posted posted;
+  posted.frame_bytes = one_way ? kFirstFrameBytes : state.frame_bytes;
+  Message message = pool_->Take(posted.frame_bytes - kFrameHeaderBytes);
+  char* begin = message.frame();
+  std::memset(begin, 0, kFrameHeaderBytes);  // so that less than a header from a stranger is none
+  ASSIGN_OR_RETURN(posted.transfer, Register(peer, std::move(message), begin, posted.frame_bytes));
+  OpKey key = exchange.key;
+  key.sequence = sequence;
+  try {
+    posted.transfer.buffer->recv(peer, SlotOf(key, exchange.split, false));
+  } catch (const std::exception&) {
+    return Gone(peer, exchange.key);
+  }
+  state.posted.emplace(place, std::move(posted));
+  return absl::OkStatus();
+}
+
+absl::Status GlooLane::SendFrame(Pending* pending, int peer) {
+  Communicator::Exchange& exchange = pending->exchange;
+  Peer& state = ChannelOf(exchange.split)[peer];
+  Message message = std::move(exchange.out[peer]);
+  if (message.capacity() == 0) message = pool_->Take(0);
+  const bool one_way = exchange.key.op == CommOp::kSend;
+  FrameHeader header = MakeFrameHeader(group_, exchange.key, exchange.split, message.bytes());
+  header.posted_bytes = state.frame_bytes;
+  header.room_bytes = kFirstFrameBytes;
+  if (!one_way) {
+    // Promise no more than the smallest buffer that is already out.
+    for (auto it = state.posted.upper_bound(exchange.key.sequence); it != state.posted.end(); ++it) {
+      header.posted_bytes = std::min(header.posted_bytes, it->second.frame_bytes);
+    }
+    header.room_bytes = std::prev(state.room_from.upper_bound(exchange.key.sequence))->second;
+  }
+  char* frame = message.frame();
+  std::memcpy(frame, &header, sizeof(header));
+  const int64_t total = kFrameHeaderBytes + message.bytes();
+  const int64_t first = std::min<int64_t>(total, header.room_bytes);
+  ASSIGN_OR_RETURN(Transfer transfer, Register(peer, std::move(message), frame, total));
+  try {
+    transfer.buffer->send(peer, SlotOf(exchange.key, exchange.split, false), 0, first);
+    pending->sends.push_back(std::move(transfer));
+    if (first < total) {
+      // The same memory under a second registration: Gloo allows one operation per buffer.
+      ASSIGN_OR_RETURN(Transfer rest, Register(peer, Message(), frame + first, total - first));
+      rest.buffer->send(peer, SlotOf(exchange.key, exchange.split, true));
+      pending->sends.push_back(std::move(rest));
+    }
+  } catch (const std::exception&) {
+    return Gone(peer, exchange.key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GlooLane::AwaitTransfer(const Transfer& transfer, bool receive, const Communicator::Exchange& exchange) {
+  const int peer = transfer.peer;
+  enum class End { kDone, kWoken, kFailed };
+  const auto wait = [&](std::chrono::milliseconds timeout) {
+    try {
+      const bool done =
+          receive ? transfer.buffer->waitRecv(nullptr, timeout) : transfer.buffer->waitSend(nullptr, timeout);
+      return done ? End::kDone : End::kWoken;
+    } catch (const std::exception&) {
+      return End::kFailed;
+    }
+  };
+  const End end = wait(Remaining(exchange.deadline));
+  if (end == End::kDone) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mu_);
+    if (aborted_) return Aborted();
+  }
+  if (end == End::kWoken) {  // an orphan: what has come or gone until now is all
+    return wait(std::chrono::milliseconds(0)) == End::kDone ? absl::OkStatus() : Gone(peer, exchange.key);
+  }
+  if (absl::Now() + absl::Milliseconds(1) < exchange.deadline) return Gone(peer, exchange.key);
+  return absl::DeadlineExceededError(
+      receive ? absl::StrCat("rank ", peer, " did not launch ", exchange.key.ToString(), " in time")
+              : absl::StrCat("rank ", peer, " did not take its part of ", exchange.key.ToString(), " in time"));
+}
+
+absl::StatusOr<Message> GlooLane::ReceiveRest(const Communicator::Exchange& exchange, int peer, int64_t first,
+                                              int64_t total, Message message) {
+  if (message.capacity() + kFrameHeaderBytes < total) {
+    Message larger = pool_->Take(total - kFrameHeaderBytes);
+    std::memcpy(larger.frame(), message.frame(), static_cast<size_t>(first));
+    message = std::move(larger);
+  }
+  char* frame = message.frame();
+  ASSIGN_OR_RETURN(Transfer rest, Register(peer, std::move(message), frame + first, total - first));
+  absl::Status status;
+  try {
+    rest.buffer->recv(peer, SlotOf(exchange.key, exchange.split, true));
+    status = AwaitTransfer(rest, true, exchange);
+  } catch (const std::exception&) {
+    status = Gone(peer, exchange.key);
+  }
+  RETURN_IF_ERROR(status);
+  rest.buffer.reset();
+  return std::move(rest.message);
+}
+
+absl::StatusOr<Message> GlooLane::ReceiveFrame(const Communicator::Exchange& exchange, int peer) {
+  Peer& state = ChannelOf(exchange.split)[peer];
+  const bool one_way = exchange.key.op == CommOp::kSend;
+  const int64_t sequence = exchange.key.sequence;
+  const auto it = state.posted.find(one_way ? INT64_MIN + sequence : sequence);
+  SY_CHECK(it != state.posted.end());
+  Posted posted = std::move(it->second);
+  state.posted.erase(it);
+  RETURN_IF_ERROR(AwaitTransfer(posted.transfer, true, exchange));
+  posted.transfer.buffer.reset();
+
+  FrameHeader header;
+  std::memcpy(&header, posted.transfer.message.frame(), sizeof(header));
+  RETURN_IF_ERROR(CheckFrameHeader(header, group_, peer, exchange.key, exchange.split));
+  const int64_t total = kFrameHeaderBytes + header.payload_bytes;
+  if (!one_way) {
+    state.room_from[sequence + 1] = header.posted_bytes;
+    // The first entry holds for ever; of the others, a few cover whatever is started next.
+    while (state.room_from.size() > 4) state.room_from.erase(std::next(state.room_from.begin()));
+    while (state.frame_bytes < std::min<int64_t>(total, kMaxFrameBytes)) state.frame_bytes *= 2;
+  }
+  Message message = std::move(posted.transfer.message);
+  const int64_t first = std::min<int64_t>(total, header.room_bytes);
+  if (first < kFrameHeaderBytes || first > posted.frame_bytes) {
+    return absl::InternalError(absl::StrCat("rank ", peer, " took this rank's buffer of ", posted.frame_bytes,
+                                            " bytes for ", header.room_bytes));
+  }
+  if (first < total) {
+    ASSIGN_OR_RETURN(message, ReceiveRest(exchange, peer, first, total, std::move(message)));
+  }
+  message.SetBytes(header.payload_bytes);
+  return message;
+}
+
+}  // namespace switchyard
