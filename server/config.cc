@@ -110,7 +110,10 @@ absl::Status ServerConfig::Finish() {
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections", max_connections, 1, 100000);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
-  if (max_streams_per_client == 0) max_streams_per_client = std::max(1, max_streams / 2);
+  // On loopback all clients are this machine's, and cannot be told apart.
+  if (max_streams_per_client == 0) {
+    max_streams_per_client = IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
+  }
   if (max_connections_per_client == 0) max_connections_per_client = std::max(1, max_connections / 2);
   problems.Span("request_message_timeout", request_message_timeout);
   problems.Span("slow_client_timeout", slow_client_timeout);

@@ -35,7 +35,7 @@ struct ServerConfig {
   BatchingPolicy batching;     // max_model_len 0 = the model's context
 
   int max_streams = 512;               // open Generate calls
-  int max_streams_per_client = 0;      // of one address; 0 = half of max_streams
+  int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback
   int max_connections = 512;           // workers' links included
   int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
   int64_t max_request_bytes = 4 << 20;

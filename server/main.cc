@@ -61,8 +61,9 @@ ABSL_FLAG(int, max_in_flight, 2, "steps that are under way at once (1 or 2)");
 ABSL_FLAG(bool, preempt_every_step, false,
           "verification: every step preempts a sequence; slow, must not change answers");
 ABSL_FLAG(int, max_streams, 512, "open Generate calls; beyond it RESOURCE_EXHAUSTED at once");
-ABSL_FLAG(int, max_streams_per_client, 0,
-          "open Generate calls of one client, that is of one address; 0 = half of max_streams");
+ABSL_FLAG(
+    int, max_streams_per_client, 0,
+    "open Generate calls of one client, that is of one address; 0 = half of max_streams, all of them on loopback");
 ABSL_FLAG(int, max_connections, 512, "open connections, the workers' among them; beyond it they are closed at once");
 ABSL_FLAG(int, max_connections_per_client, 0,
           "open connections of one client, that is of one address; 0 = half of max_connections");

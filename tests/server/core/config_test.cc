@@ -96,6 +96,22 @@ TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
   EXPECT_TRUE(config_.Finish().ok());
 }
 
+TEST_F(ConfigTest, OneClientsShareIsHalfButOnLoopbackWhereAllLookAlike) {
+  ServerConfig local = config_, network = config_, said = config_;
+  network.host = "192.0.2.7";
+  network.insecure = true;
+  said.max_streams_per_client = 5;
+  for (ServerConfig* config : {&local, &network, &said}) {
+    config->max_streams = 100;
+    config->max_connections = 60;
+    ASSERT_TRUE(config->Finish().ok()) << config->Finish();
+    EXPECT_EQ(config->max_connections_per_client, 30);
+  }
+  EXPECT_EQ(local.max_streams_per_client, 100);
+  EXPECT_EQ(network.max_streams_per_client, 50);
+  EXPECT_EQ(said.max_streams_per_client, 5);
+}
+
 TEST_F(ConfigTest, AModelIsCalledWhatItsDirectoryIsCalled) {
   namespace fs = std::filesystem;
   const fs::path root = dir_.path();
