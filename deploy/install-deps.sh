@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building Switchyard needs, from the distribution's packages; with --tests also what only its tests need.
+# Installs what building Switchyard needs, from the distribution's packages; with --tests also what only its tests need,
+# with --clang also the compiler of that preset.
 # Safe to run again: it asks for nothing that is there.  Debian 12; Ubuntu 24.04 is meant to work, untested.
 set -euo pipefail
 
@@ -9,6 +10,14 @@ packages=(
   prometheus-cpp-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libdnnl-dev libgloo-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
+tests=0
+for arg in "$@"; do
+  case "$arg" in
+    --tests) tests=1 ;;
+    --clang) packages+=(clang-19) ;;
+    *) echo "install-deps.sh: unknown argument $arg" >&2; exit 2 ;;
+  esac
+done
 
 missing=()
 for package in "${packages[@]}"; do
@@ -16,8 +25,8 @@ for package in "${packages[@]}"; do
 done
 # What a test can do without: clang-format for a part of check_format, promtool for one test.
 want_promtool=0 want_format=0
-[ "${1:-}" = --tests ] && ! command -v clang-format-14 >/dev/null && want_format=1
-[ "${1:-}" = --tests ] && ! command -v promtool >/dev/null && want_promtool=1
+[ $tests -eq 1 ] && ! command -v clang-format-14 >/dev/null && want_format=1
+[ $tests -eq 1 ] && ! command -v promtool >/dev/null && want_promtool=1
 [ ${#missing[@]} -eq 0 ] && [ $want_promtool$want_format = 00 ] && exit 0
 
 run=()

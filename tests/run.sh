@@ -1,18 +1,26 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test.  usage: tests/run.sh [ctest arguments, e.g. -R scheduler or -L unit]
+# Installs, builds and runs every test.  usage: tests/run.sh [--preset release|clang|asan|tsan] [ctest arguments, e.g. -R scheduler or -L unit]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-deploy/install-deps.sh --tests
-deploy/build.sh all
-log=build/release/ctest.log
+preset=release
+if [ "${1:-}" = --preset ]; then
+  preset=${2:?tests/run.sh: --preset needs a name of CMakePresets.json}
+  shift 2
+fi
+needs=(--tests)
+[ "$preset" = clang ] && needs+=(--clang)
+deploy/install-deps.sh "${needs[@]}"
+deploy/build.sh -p "$preset" all
+log=build/$preset/ctest.log
 set +e
-ctest --test-dir build/release --output-on-failure --no-tests=error -LE slow "$@" 2>&1 | tee "$log"
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -LE slow "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 set -e
 # One plain line at the end, for machines that read it.
 total=$(grep -oE 'tests failed out of [0-9]+' "$log" | grep -oE '[0-9]+$' || echo 0)
 failed=$(grep -oE '[0-9]+ tests failed out of' "$log" | grep -oE '^[0-9]+' || echo 0)
 skipped=$(grep -cE '\*\*\*Skipped' "$log" || true)
+[ "$preset" = release ] || printf '%s: ' "$preset"
 echo "$((total - failed - skipped)) passed, $failed failed, $skipped skipped"
 exit "$status"

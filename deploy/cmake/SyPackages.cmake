@@ -1,5 +1,26 @@
 # Every outside package, in one place.
-find_package(absl REQUIRED)
+
+# sy_instrumented(NAME BINARY_PACKAGE [cmake argument ...]): the distribution's version, built with the sanitizers, is what find_package(NAME) finds.
+function(sy_instrumented name package)
+  set(dir "${CMAKE_BINARY_DIR}/instrumented/${name}")
+  list(JOIN sy_sanitizer_flags " " flags)
+  message(STATUS "${name}: building it with ${flags}; minutes, the first time")
+  execute_process(COMMAND "${CMAKE_SOURCE_DIR}/deploy/ci/build_instrumented.sh" ${package} "${dir}" "${CMAKE_CXX_COMPILER}"
+                          "${CMAKE_CXX_FLAGS_RELEASE} ${flags}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" ${ARGN}
+                  RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "${name} could not be built with the sanitizers; without it they report thousands of false races")
+  endif()
+  find_package(${name} REQUIRED PATHS "${dir}/prefix" NO_DEFAULT_PATH)
+endfunction()
+
+if(SY_SANITIZE)
+  # absl::Mutex tells ThreadSanitizer what it does only if it is compiled for it.  Shared libraries with the distribution's names, so that
+  # gRPC takes these, too: one Abseil in a process.
+  sy_instrumented(absl libabsl-dev -DBUILD_SHARED_LIBS=ON -DCMAKE_CXX_STANDARD=17 -DABSL_PROPAGATE_CXX_STD=ON)
+else()
+  find_package(absl REQUIRED)
+endif()
 find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)

@@ -186,7 +186,7 @@ class TileTask {
     F32x16 max = Load(max_ + row_tile * kSide);
     for (int32_t c = 0; c < kTile; ++c) {
       F32x16 x = Load(s + c * kSide) * scale;
-      if (partial) x = (lo <= c) & (hi > c) ? x : hidden;
+      if (partial) x = ((lo <= c) & (hi > c)) ? x : hidden;
       Store(x, s + c * kSide);
       max = Max(x, max);
     }

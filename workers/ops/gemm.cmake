@@ -11,7 +11,8 @@ function(sy_gemm_kernel name source)
   add_library(sy_gemm_${name} OBJECT kernels/${source})
   target_link_libraries(sy_gemm_${name} PRIVATE sy_flags)
   target_compile_definitions(sy_gemm_${name} PRIVATE SY_KERNEL_NS=${name})
-  target_compile_options(sy_gemm_${name} PRIVATE -O3 -Wno-psabi -Wno-maybe-uninitialized -Wno-uninitialized ${ARGN})
+  target_compile_options(sy_gemm_${name} PRIVATE -O3 -Wno-psabi $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+                         -Wno-uninitialized ${ARGN})
   target_sources(sy_ops_gemm PRIVATE $<TARGET_OBJECTS:sy_gemm_${name}>)
 endfunction()
 

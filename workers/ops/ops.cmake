@@ -9,7 +9,8 @@ function(sy_ops_kernels isa)
   add_library(sy_ops_kernels_${isa} OBJECT ${arg_SRCS})
   target_link_libraries(sy_ops_kernels_${isa} PRIVATE sy_flags)
   target_compile_definitions(sy_ops_kernels_${isa} PRIVATE SY_KERNEL_NS=${isa})
-  target_compile_options(sy_ops_kernels_${isa} PRIVATE -O3 -Wno-psabi -Wno-maybe-uninitialized ${arg_FLAGS})
+  target_compile_options(sy_ops_kernels_${isa} PRIVATE -O3 -Wno-psabi $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
+                         ${arg_FLAGS})
   target_sources(sy_ops PRIVATE $<TARGET_OBJECTS:sy_ops_kernels_${isa}>)
 endfunction()
 

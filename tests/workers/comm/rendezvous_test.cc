@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -134,7 +136,10 @@ class InvadedStore : public InMemoryStore {
     if (key.find("/all_to_all/") != absl::string_view::npos) Invade();
     return InMemoryStore::Set(key, value);
   }
-  bool invaded() const { return !fds_.empty(); }
+  bool invaded() const {
+    absl::MutexLock lock(&mu_);
+    return !fds_.empty();
+  }
 
  private:
   void Invade() {
@@ -150,11 +155,13 @@ class InvadedStore : public InMemoryStore {
             "GET / HTTP/1.1\r\nHost: example\r\n\r\nand some more bytes to fill what a preamble may be\r\n";
         (void)!send(fd, junk, sizeof(junk), MSG_NOSIGNAL);
       }
+      absl::MutexLock lock(&mu_);
       fds_.push_back(fd);
     }
   }
   const std::vector<int> known_;
-  std::vector<int> fds_;
+  mutable absl::Mutex mu_;  // both ranks connect at the same time
+  std::vector<int> fds_ ABSL_GUARDED_BY(mu_);
 };
 
 TEST(RendezvousTest, AStrangerOnThePortFailsTheStartAndTheNextEpochForms) {
