@@ -148,7 +148,9 @@ RankResult FromProto(const v1::StepResult& message) {
     out.logprobs = PositionsFromProto(item.logprobs());
     out.prompt_logprobs = PositionsFromProto(item.prompt_logprobs());
     out.expert_paths.resize(item.expert_paths().size() / sizeof(int16_t));
-    std::memcpy(out.expert_paths.data(), item.expert_paths().data(), out.expert_paths.size() * sizeof(int16_t));
+    if (!out.expert_paths.empty()) {  // memcpy takes no null, not even for no bytes
+      std::memcpy(out.expert_paths.data(), item.expert_paths().data(), out.expert_paths.size() * sizeof(int16_t));
+    }
     result.items.push_back(std::move(out));
   }
   result.expert_counts.assign(message.expert_counts().begin(), message.expert_counts().end());
