@@ -58,13 +58,21 @@ int ComplainOfArguments(Console& console, const CLI::App& app, const std::vector
   return kExitUsage;
 }
 
-// `help` and `help COMMAND` are `--help` and `COMMAND --help`.
+// `help` and `help COMMAND` are `--help` and `COMMAND --help`; `--flag=` has an empty value, where the parser would
+// take the next argument.
 std::vector<std::string> Normalized(std::vector<std::string> args) {
   if (args.empty()) return {"--help"};
-  if (args[0] != "help") return args;
-  args.erase(args.begin());
-  args.push_back("--help");
-  return args;
+  if (args[0] == "help") {
+    args.erase(args.begin());
+    args.push_back("--help");
+  }
+  std::vector<std::string> out;
+  for (const std::string& arg : args) {
+    const bool empty_value = absl::StartsWith(arg, "--") && arg.find('=') == arg.size() - 1;
+    out.push_back(empty_value ? arg.substr(0, arg.size() - 1) : arg);
+    if (empty_value) out.emplace_back();
+  }
+  return out;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ struct LineAnswer {
 // they are needed and an answer is written (and flushed) once those before it are, so a pipe may wait for an answer
 // before it sends the next line.  At most kMaxUnwritten answers wait behind a slow one.  Blocks until the input ends;
 // returns the number of answers that were not ok.
+// REQUIRES: neither `in` nor what `answer` writes to is tied to `out` (std::ios::tie): that would flush it meanwhile.
 inline constexpr int kMaxUnwritten = 4096;
 int AnswerLines(std::istream& in, std::ostream& out, int concurrency,
                 const std::function<LineAnswer(int, const std::string&)>& answer);

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace switchyard {
@@ -22,6 +23,7 @@ void LineFlags::AddTo(CLI::App* app) {
 std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* status) {
   auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
   if (!*file) *status = BadInput(absl::StrCat("--input=", path, ": ", std::strerror(errno)));
+  if (std::filesystem::is_directory(path)) *status = BadInput(absl::StrCat("--input=", path, ": is a directory"));
   return file;
 }
 

@@ -71,6 +71,32 @@ TEST_F(CliTest, JsonLinesKeepTheirOrder) {
               testing::HasSubstr("line 13: unknown field \"max_token\"; did you mean \"max_tokens\"?"));
 }
 
+// From a pipe, with errors told while other threads answer: nothing is written twice, or in pieces.
+TEST_F(CliTest, JsonLinesFromAPipe) {
+  const std::string path = testing::TempDir() + absl::StrCat("switchyard-pipe-", getpid());
+  {
+    std::ofstream file(path);
+    for (int i = 0; i < 40; ++i)
+      file << (i % 3 == 0 ? "{\"txt\": 1}" : absl::StrCat("{\"text\": \"", i, "\"}")) << "\n";
+  }
+  const std::string command = absl::StrCat("cat '", path, "' | '", Binary("switchyard"), "' tokenize --input=- --json",
+                                           " --server=", server_->address(), " 2>/dev/null");
+  for (int round = 0; round < 20; ++round) {
+    const auto process = Process::Start({"/bin/sh", "-c", command});
+    EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), 1);
+    const auto lines = JsonLines(process->Output());
+    ASSERT_EQ(lines.size(), 40u) << "round " << round << ": " << process->Output();
+    for (size_t i = 0; i < lines.size(); ++i) {
+      ASSERT_EQ(lines[i].contains("error"), i % 3 == 0) << "round " << round << ", line " << i;
+      if (i % 3 == 0) continue;
+      std::string text;
+      for (const auto& piece : lines[i]["tokens"]) text += piece.get<std::string>();
+      ASSERT_EQ(text, absl::StrCat(i));
+    }
+  }
+  unlink(path.c_str());
+}
+
 TEST_F(CliTest, TextAndTokens) {
   const auto tokens = JsonLines(Run({"tokenize", "The sea is", "--json"}));
   ASSERT_EQ(tokens.size(), 1u);

@@ -37,6 +37,21 @@ TEST(GenerateCommandTest, StreamsTextAndSumsUp) {
   EXPECT_EQ(request.sampling().temperature(), 0);
 }
 
+TEST(GenerateCommandTest, AnEmptyValueIsNotTheNextArgument) {
+  FakeServer server;
+  const CliRun run =
+      RunCliWith({"generate", "--request_id=", "--text=a=", "--stop=", server.flag(), "--max_tokens=3", "--stop=x="});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const v1::GenerateRequest request = server.requests().at(0);
+  EXPECT_EQ(request.text(), "a=");
+  EXPECT_EQ(request.max_tokens(), 3);
+  EXPECT_THAT(request.stop(), ElementsAre("", "x="));
+  EXPECT_EQ(request.request_id(), "");
+  EXPECT_EQ(RunCliWith({"generate", "--text=", server.flag(), "--max_tokens=4"}).exit_code, 0);
+  EXPECT_EQ(server.requests().at(1).text(), "");
+  EXPECT_EQ(server.requests().at(1).max_tokens(), 4);
+}
+
 TEST(GenerateCommandTest, OneAnswerAsJson) {
   FakeServer server;
   const CliRun run = RunCliWith({"generate", "--token_ids=5,9", server.flag(), "--json", "--ignore_eos=false"});
@@ -202,6 +217,9 @@ TEST(GenerateCommandTest, AMissingInputFileIsAUsageError) {
   const CliRun run = RunCliWith({"generate", "--input=/nonexistent/x.jsonl", server.flag()});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("/nonexistent/x.jsonl"));
+  const CliRun directory = RunCliWith({"generate", "--input=/tmp", server.flag()});
+  EXPECT_EQ(directory.exit_code, 2);
+  EXPECT_THAT(directory.err, HasSubstr("--input=/tmp: is a directory"));
 }
 
 }  // namespace
