@@ -75,12 +75,19 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
   ASSIGN_OR_RETURN(token.rstrip, field["rstrip"].BoolOr(false));
   ASSIGN_OR_RETURN(token.special, field["special"].BoolOr(false));
   ASSIGN_OR_RETURN(token.normalized, field["normalized"].BoolOr(!token.special));
-  if (token.content.empty() || token.content.size() > kMaxContentBytes) {
+  if (token.content.empty()) return absl::OkStatus();  // HuggingFace passes it by; it takes no id
+  if (token.content.size() > kMaxContentBytes) {
     return field["content"].Error(
-        absl::StrCat("expected 1 to ", kMaxContentBytes, " bytes, found ", token.content.size()));
+        absl::StrCat("expected at most ", kMaxContentBytes, " bytes, found ", token.content.size()));
   }
-  if (by_content_.contains(token.content))
-    return field["content"].Error(absl::StrCat(Quoted(token.content), " is added twice"));
+  if (const auto same = by_content_.find(token.content); same != by_content_.end()) {
+    // As HuggingFace does: one token, which keeps its id and stays special; of the rest the last entry speaks.
+    AddedToken& known = tokens_[same->second];
+    token.id = known.id;
+    token.special |= known.special;
+    known = std::move(token);
+    return absl::OkStatus();
+  }
   token.id = model_vocabulary.IdOf(token.content);
   if (token.id < 0) {
     token.id = next_id_++;
@@ -109,7 +116,7 @@ absl::Status AddedTokens::BuildMatchers(const Field& list, const Normalizer* nor
     NormalizedText content{token.content, true};
     if (token.normalized && normalizer != nullptr) {
       const absl::Status status = normalizer->Apply(&content);
-      if (!status.ok()) return list.at(i).Error(status.message());
+      if (!status.ok()) return list.Error(absl::StrCat(Quoted(token.content), ": ", status.message()));
     }
     token.spelling = content.text;
     // A token that its normalizer empties can never be found.

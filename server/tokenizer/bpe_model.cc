@@ -111,7 +111,7 @@ bool BpeModel::AppendBytes(absl::string_view character, std::vector<int32_t>* sy
   return true;
 }
 
-void BpeModel::SplitIntoSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const {
+absl::Status BpeModel::SplitIntoSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const {
   // An unk is held back so that unknown neighbours can join it; characters that fall back to bytes pass it by, as they
   // do in the original.
   bool unk_waits = false;
@@ -126,14 +126,16 @@ void BpeModel::SplitIntoSymbols(absl::string_view piece, std::vector<int32_t>* s
       // The prefix and the suffix belong to what falls back.
       const std::string spelled = absl::StrCat(begin > 0 ? subword_prefix_ : "", piece.substr(begin, end - begin),
                                                end == piece.size() ? word_suffix_ : "");
-      if (!AppendBytes(spelled, symbols) && unk_id_ >= 0) {
+      if (!AppendBytes(spelled, symbols)) {
+        if (missing_unk_) return UnkError(spelled, *missing_unk_);
         if (unk_waits && !fuse_unk_) symbols->push_back(unk_id_);
-        unk_waits = true;
+        unk_waits = unk_id_ >= 0;
       }
     }
     begin = end;
   }
   if (unk_waits) symbols->push_back(unk_id_);
+  return absl::OkStatus();
 }
 
 absl::Status BpeModel::Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const {
@@ -146,7 +148,7 @@ absl::Status BpeModel::Tokenize(absl::string_view piece, WorkGuard* guard, std::
   }
   std::vector<int32_t> symbols;
   symbols.reserve(piece.size());
-  SplitIntoSymbols(piece, &symbols);
+  RETURN_IF_ERROR(SplitIntoSymbols(piece, &symbols));
   Merger merger(*this, symbols);
   RETURN_IF_ERROR(merger.Run(guard));
   merger.AppendIds(ids);

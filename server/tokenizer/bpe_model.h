@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ class BpeModel : public Model {
   void IndexCharacters();
 
   // The characters of a piece as symbols, unknown ones as bytes or unk.
-  void SplitIntoSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
+  absl::Status SplitIntoSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
   int32_t CharacterId(absl::string_view piece, size_t begin, size_t end) const;
   bool AppendBytes(absl::string_view character, std::vector<int32_t>* symbols) const;
   static uint64_t PairKey(int32_t left, int32_t right) {
@@ -54,6 +55,7 @@ class BpeModel : public Model {
   std::string subword_prefix_;
   std::string word_suffix_;
   int32_t unk_id_ = -1;
+  std::optional<std::string> missing_unk_;  // the unk_token that the vocabulary does not have: see UnkError
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
 };

@@ -31,7 +31,7 @@ absl::Status BpeModel::ParseOptions(const Field& field) {
   if (unk.present()) {
     ASSIGN_OR_RETURN(const std::string token, unk.String());
     unk_id_ = vocabulary_.IdOf(token);
-    if (unk_id_ < 0) return unk.Expected("a token of model.vocab");
+    if (unk_id_ < 0) missing_unk_ = token;
   }
   ASSIGN_OR_RETURN(const bool byte_fallback, field["byte_fallback"].BoolOr(false));
   if (!byte_fallback) return absl::OkStatus();
@@ -41,7 +41,7 @@ absl::Status BpeModel::ParseOptions(const Field& field) {
     byte_ids_[byte] = vocabulary_.IdOf(absl::StrFormat("<0x%02X>", byte));
     any |= byte_ids_[byte] >= 0;
   }
-  if (!any && unk_id_ < 0) {
+  if (!any && !unk.present()) {
     return field["byte_fallback"].Error("the vocabulary has no <0x00>...<0xFF> tokens and there is no unk_token");
   }
   return absl::OkStatus();

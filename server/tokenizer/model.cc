@@ -1,10 +1,16 @@
 #include "server/tokenizer/model.h"
 
+#include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "server/tokenizer/bpe_model.h"
 #include "server/tokenizer/word_models.h"
 
 namespace switchyard {
+
+absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token) {
+  return absl::InvalidArgumentError(absl::StrCat("text: the tokenizer's vocabulary does not have ", Quoted(unknown),
+                                                 ", nor the unk_token ", Quoted(unk_token), " that would replace it"));
+}
 
 absl::StatusOr<std::unique_ptr<Model>> ParseModel(const Field& field) {
   RETURN_IF_ERROR(field.CheckObject());

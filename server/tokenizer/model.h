@@ -21,6 +21,10 @@ class Model {
   virtual const Vocabulary& vocabulary() const = 0;
 };
 
+// The InvalidArgument of a text that needs the unknown token where the vocabulary does not have that token.  The file
+// is not refused for it: HuggingFace loads it, and with every byte in the vocabulary no text needs it.
+absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token);
+
 // BPE, WordLevel or WordPiece, by `type` (files of old leave it out: guessed as HuggingFace guesses).  Unigram is
 // refused.
 absl::StatusOr<std::unique_ptr<Model>> ParseModel(const Field& field);

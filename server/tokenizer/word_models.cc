@@ -7,20 +7,35 @@
 namespace switchyard {
 namespace {
 
+struct Unk {
+  std::string token;
+  int32_t id;  // -1 = the vocabulary does not have it: see UnkError
+
+  absl::Status Append(absl::string_view unknown, std::vector<int32_t>* ids) const {
+    if (id < 0) return UnkError(unknown, token);
+    ids->push_back(id);
+    return absl::OkStatus();
+  }
+};
+
 class WordLevelModel : public Model {
  public:
-  WordLevelModel(Vocabulary vocabulary, int32_t unk_id) : vocabulary_(std::move(vocabulary)), unk_id_(unk_id) {}
+  WordLevelModel(Vocabulary vocabulary, Unk unk) : vocabulary_(std::move(vocabulary)), unk_(std::move(unk)) {}
 
   absl::Status Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const override {
     const int32_t id = vocabulary_.IdOf(piece);
-    ids->push_back(id >= 0 ? id : unk_id_);
+    if (id < 0) {
+      RETURN_IF_ERROR(unk_.Append(piece, ids));
+    } else {
+      ids->push_back(id);
+    }
     return guard->Step();
   }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
  private:
   const Vocabulary vocabulary_;
-  const int32_t unk_id_;
+  const Unk unk_;
 };
 
 class WordPieceModel : public Model {
@@ -28,7 +43,7 @@ class WordPieceModel : public Model {
   struct Options {
     std::string prefix;
     int64_t max_chars;
-    int32_t unk_id;
+    Unk unk;
   };
   WordPieceModel(Vocabulary vocabulary, Options options)
       : vocabulary_(std::move(vocabulary)), options_(std::move(options)) {}
@@ -37,7 +52,7 @@ class WordPieceModel : public Model {
     const size_t before = ids->size();
     if (!TryTokenize(piece, ids)) {
       ids->resize(before);
-      ids->push_back(options_.unk_id);
+      RETURN_IF_ERROR(options_.unk.Append(piece, ids));
     }
     return guard->Step();
   }
@@ -68,20 +83,19 @@ class WordPieceModel : public Model {
   const Options options_;
 };
 
-absl::StatusOr<int32_t> UnkId(const Field& field, const Vocabulary& vocabulary, absl::string_view fallback) {
-  const Field unk = field["unk_token"];
-  ASSIGN_OR_RETURN(const std::string token, unk.StringOr(fallback));
-  const int32_t id = vocabulary.IdOf(token);
-  if (id < 0) return unk.Error(absl::StrCat("expected a token of model.vocab, found ", Quoted(token)));
-  return id;
+absl::StatusOr<Unk> ParseUnk(const Field& field, const Vocabulary& vocabulary, absl::string_view fallback) {
+  Unk unk;
+  ASSIGN_OR_RETURN(unk.token, field["unk_token"].StringOr(fallback));
+  unk.id = vocabulary.IdOf(unk.token);
+  return unk;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> ParseWordLevel(const Field& field) {
   ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Parse(field["vocab"]));
-  ASSIGN_OR_RETURN(const int32_t unk_id, UnkId(field, vocabulary, "<unk>"));
-  return std::make_unique<WordLevelModel>(std::move(vocabulary), unk_id);
+  ASSIGN_OR_RETURN(Unk unk, ParseUnk(field, vocabulary, "<unk>"));
+  return std::make_unique<WordLevelModel>(std::move(vocabulary), std::move(unk));
 }
 
 absl::StatusOr<std::unique_ptr<Model>> ParseWordPiece(const Field& field) {
@@ -90,7 +104,7 @@ absl::StatusOr<std::unique_ptr<Model>> ParseWordPiece(const Field& field) {
   WordPieceModel::Options options;
   ASSIGN_OR_RETURN(options.prefix, field["continuing_subword_prefix"].StringOr("##"));
   ASSIGN_OR_RETURN(options.max_chars, field["max_input_chars_per_word"].IntOr(100, 1, kMaxWordChars));
-  ASSIGN_OR_RETURN(options.unk_id, UnkId(field, vocabulary, "[UNK]"));
+  ASSIGN_OR_RETURN(options.unk, ParseUnk(field, vocabulary, "[UNK]"));
   return std::make_unique<WordPieceModel>(std::move(vocabulary), std::move(options));
 }
 
