@@ -126,16 +126,18 @@ void ReadDType(ConfigReader& reader, ModelConfig* config) {
 void ReadHeads(ConfigReader& reader, ModelConfig* config) {
   config->num_heads = reader.Int("num_attention_heads", std::nullopt, {1, kMaxHeads});
   config->num_kv_heads = reader.Int("num_key_value_heads", config->num_heads, {1, kMaxHeads});
-  if (config->num_heads % config->num_kv_heads != 0) {
+  const bool heads_known = reader.AllGood({"num_attention_heads"});
+  if (heads_known && reader.AllGood({"num_key_value_heads"}) && config->num_heads % config->num_kv_heads != 0) {
     reader.Problem("num_key_value_heads", absl::StrCat("num_attention_heads ", config->num_heads,
                                                        " is no multiple of it: ", config->num_kv_heads));
   }
-  if (!reader.Has("head_dim") && config->hidden % config->num_heads != 0) {
+  const bool width_known = heads_known && reader.AllGood({"hidden_size"});
+  if (width_known && !reader.Has("head_dim") && config->hidden % config->num_heads != 0) {
     reader.Problem("num_attention_heads", absl::StrCat("hidden_size ", config->hidden, " is no multiple of it: ",
                                                        config->num_heads, ", and there is no head_dim"));
   }
   config->head_dim = reader.Int("head_dim", std::max<int64_t>(config->hidden / config->num_heads, 1), {1, kMaxHeadDim});
-  if (config->head_dim > kMaxHeadDim) {
+  if (width_known && config->head_dim > kMaxHeadDim) {
     reader.Problem("head_dim",
                    absl::StrCat("hidden_size / num_attention_heads is ", config->head_dim, ", limit ", kMaxHeadDim));
   }

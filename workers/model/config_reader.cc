@@ -75,6 +75,12 @@ std::string ConfigReader::FirstOf(std::initializer_list<const char*> keys) {
 
 void ConfigReader::Problem(absl::string_view key, absl::string_view text) { problems_.emplace_back(key, text); }
 
+bool ConfigReader::AllGood(absl::Span<const absl::string_view> keys) const {
+  return std::none_of(problems_.begin(), problems_.end(), [&](const auto& problem) {
+    return std::find(keys.begin(), keys.end(), problem.first) != keys.end();
+  });
+}
+
 void ConfigReader::Missing(absl::string_view key) {
   const std::string near = NearestUnknown(key);
   Problem(key, near.empty() ? "missing" : absl::StrCat("missing; is it misspelled as \"", near, "\"?"));
@@ -193,9 +199,7 @@ void ConfigReader::CheckSpelling() {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     for (const std::string& key : known_) {
       if (object_.contains(key) || !IsNear(name, key)) continue;
-      const bool reported =
-          std::any_of(problems_.begin(), problems_.end(), [&key](const auto& problem) { return problem.first == key; });
-      if (!reported) Problem(Excerpt(name), absl::StrCat("unknown key; did you mean \"", key, "\"?"));
+      if (AllGood({key})) Problem(Excerpt(name), absl::StrCat("unknown key; did you mean \"", key, "\"?"));
       break;
     }
   }

@@ -48,6 +48,12 @@ class ConfigReader {
   std::vector<std::string> Strings(absl::string_view key);           // absent = empty
   const nlohmann::json* Object(absl::string_view key);               // nullptr if absent
 
+  // False if one of the keys has a problem already.  Ask before comparing values: a getter that noted a problem has
+  // returned some value that the file does not have.
+  bool AllGood(absl::Span<const absl::string_view> keys) const;
+  bool AllGood(std::initializer_list<absl::string_view> keys) const {
+    return AllGood(absl::MakeConstSpan(keys.begin(), keys.size()));
+  }
   // Adds a problem: "<key>: <text>".
   void Problem(absl::string_view key, absl::string_view text);
   // Takes over the problems of a reader of a nested object, whose key is `prefix`.

@@ -44,6 +44,7 @@ void ReadLongRope(ConfigReader& scaling, RopeConfig* rope) {
   rope->long_factor = scaling.Numbers("long_factor");
   for (const auto& [key, factors] :
        {std::make_pair("short_factor", &rope->short_factor), std::make_pair("long_factor", &rope->long_factor)}) {
+    if (!scaling.AllGood({key})) continue;
     if (static_cast<int64_t>(factors->size()) != rope->rotary_dim / 2) {
       scaling.Problem(key, absl::StrCat("expected ", rope->rotary_dim / 2, " numbers, found ", factors->size()));
     }
@@ -81,7 +82,7 @@ void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config,
   if (rope->kind == RopeKind::kLlama3) {
     rope->low_freq_factor = scaling.Number("low_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
     rope->high_freq_factor = scaling.Number("high_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
-    if (rope->high_freq_factor <= rope->low_freq_factor) {
+    if (scaling.AllGood({"low_freq_factor", "high_freq_factor"}) && rope->high_freq_factor <= rope->low_freq_factor) {
       scaling.Problem("high_freq_factor", absl::StrCat("must exceed low_freq_factor ", rope->low_freq_factor));
     }
   }
@@ -113,6 +114,8 @@ void ReadRope(ConfigReader& reader, double default_theta, ModelConfig* config) {
   const nlohmann::json empty = nlohmann::json::object();
   const nlohmann::json* object = reader.Object(key);
   if (object == nullptr) object = &empty;
+  // How many dims rotate, and how far, follows from these: nothing true can be said without them.
+  if (!reader.AllGood({"head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"})) return;
   ConfigReader scaling(*Unnest(reader, key, object), "");
   ReadScaling(scaling, theta, *config, original_max, &config->rope);
   scaling.CheckSpelling();

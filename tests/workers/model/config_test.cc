@@ -16,6 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 nlohmann::json Qwen3() {
   return {{"model_type", "qwen3_moe"}, {"architectures", {"Qwen3MoeForCausalLM"}},
@@ -165,8 +166,20 @@ TEST(ConfigTest, BadFields) {
        "rope_scaling",
        {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}},
        "high_freq_factor: must exceed low_freq_factor 4"},
-      {"mlp_only", "mlp_only_layers", {4}, "mlp_only_layers: expected an integer in [0, 3] or a list of such"},
-      {"sparse_step", "decoder_sparse_step", 0, "decoder_sparse_step: expected an integer in [1, 4], found 0"},
+      {"mlp_only", "mlp_only_layers", {"4"}, "mlp_only_layers: expected an integer in"},
+      {"sparse_step", "decoder_sparse_step", 0, "decoder_sparse_step: expected an integer in [1, "},
+      {"head_dim", "head_dim", 0, "head_dim: expected an integer in [1, "},
+      {"hidden", "hidden_size", "64", "hidden_size: expected an integer in"},
+      {"heads", "num_attention_heads", 0, "num_attention_heads: expected an integer in"},
+      {"kv_heads", "num_key_value_heads", 5000, "num_key_value_heads: expected an integer in"},
+      {"longrope_type",
+       "rope_scaling",
+       {{"type", "longrope"}, {"short_factor", 1.0}, {"long_factor", std::vector<double>(16, 1.0)}},
+       "rope_scaling.short_factor: expected a list of numbers, found 1.0"},
+      {"llama3_bad_factor",
+       "rope_scaling",
+       {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", "1"}, {"high_freq_factor", 4}},
+       "rope_scaling.low_freq_factor: expected a number"},
       {"eos_negative", "eos_token_id", -1, "eos_token_id: expected an integer in [0, 2147483647]"},
       {"tie_string", "tie_word_embeddings", "true", "tie_word_embeddings: expected true or false, found \"true\""},
       {"remote_code", "auto_map", {{"AutoModel", "modeling_x.X"}}, "auto_map: remote code is refused"},
@@ -182,6 +195,40 @@ TEST(ConfigTest, BadFields) {
     if (!c.value.is_discarded()) config[c.key] = c.value;
     if (absl::string_view(c.name) == "architecture_type") config.erase("architectures");
     EXPECT_THAT(Error(config), HasSubstr(c.message));
+    // One bad field, one message: none about what other fields do not say.
+    if (absl::string_view(c.name) != "longrope_lengths") EXPECT_THAT(Error(config), Not(HasSubstr("\n")));
+  }
+}
+
+// A bad number of layers or of experts says nothing about the fields that are compared with it.
+TEST(ConfigTest, ABadFieldIsNotComparedWithOthers) {
+  nlohmann::json config = Qwen3();
+  config["num_hidden_layers"] = 1000000000;
+  config["layer_types"] = {"full_attention", "full_attention"};
+  config.erase("intermediate_size");
+  EXPECT_EQ(Error(config), "config.json: num_hidden_layers: expected an integer in [1, 4096], found 1000000000");
+  config = Qwen3();
+  config.erase("head_dim");
+  config["hidden_size"] = 0;
+  config["num_attention_heads"] = 7;
+  config["num_key_value_heads"] = 7;
+  EXPECT_EQ(Error(config), "config.json: hidden_size: expected an integer in [1, 1048576], found 0");
+}
+
+// As transformers reads them: (i + 1) % step == 0 and i not in the list, whatever their sizes.
+TEST(ConfigTest, SparseStepsAndDenseLayersBeyondTheLastLayer) {
+  nlohmann::json config = Qwen3();
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = {7, -1, int64_t{1} << 62};
+  auto c = ParseModelConfig(config.dump(), "");
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->num_moe_layers(), 4);
+  for (const int64_t step : {int64_t{9}, int64_t{1} << 62}) {
+    config["decoder_sparse_step"] = step;
+    c = ParseModelConfig(config.dump(), "");
+    ASSERT_TRUE(c.ok()) << c.status();
+    EXPECT_EQ(c->num_moe_layers(), 0);
+    EXPECT_EQ(c->dense_intermediate, 96);
   }
 }
 

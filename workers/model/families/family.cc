@@ -1,6 +1,7 @@
 #include "workers/model/families/family.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -26,17 +27,23 @@ void ReadExperts(ConfigReader& reader, ModelConfig* config) {
   const std::string key = reader.FirstOf({"num_experts", "num_local_experts"});
   config->num_experts = reader.Int(key, std::nullopt, {1, kMaxExperts});
   config->top_k = reader.Int("num_experts_per_tok", std::nullopt, {1, kMaxTopK});
-  if (config->top_k > config->num_experts) {
+  if (reader.AllGood({key, "num_experts_per_tok"}) && config->top_k > config->num_experts) {
     reader.Problem("num_experts_per_tok", absl::StrCat(config->top_k, " exceeds ", key, " ", config->num_experts));
   }
 }
 
 void ReadSparseLayers(ConfigReader& reader, ModelConfig* config) {
   const int64_t num_layers = config->num_layers();
-  const int64_t step = reader.Int("decoder_sparse_step", 1, {1, num_layers});
+  // As in transformers, a step beyond the last layer leaves every layer dense, and an index that no layer has is passed
+  // by.
+  const int64_t step = reader.Int("decoder_sparse_step", 1, {1, std::numeric_limits<int64_t>::max()});
   for (int64_t i = 0; i < num_layers; ++i) config->layers[i].moe = (i + 1) % step == 0;
-  for (const int64_t i : reader.Ints("mlp_only_layers", {0, num_layers - 1})) config->layers[i].moe = false;
-  if (config->num_moe_layers() < num_layers) {
+  for (const int64_t i : reader.Ints("mlp_only_layers", {})) {
+    if (i >= 0 && i < num_layers) config->layers[i].moe = false;
+  }
+  // Which layers are dense cannot be told from a bad number of layers, and intermediate_size is needed for those only.
+  const bool known = reader.AllGood({"num_hidden_layers", "decoder_sparse_step", "mlp_only_layers"});
+  if (known && config->num_moe_layers() < num_layers) {
     config->dense_intermediate = reader.Int("intermediate_size", std::nullopt, {1, kMaxIntermediate});
   }
 }
@@ -44,14 +51,17 @@ void ReadSparseLayers(ConfigReader& reader, ModelConfig* config) {
 bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config) {
   if (!reader.Has("layer_types")) return false;
   const std::vector<std::string> types = reader.Strings("layer_types");
+  if (!reader.AllGood({"layer_types", "num_hidden_layers"})) return true;
   if (types.size() != config->layers.size()) {
     reader.Problem("layer_types",
                    absl::StrCat("has ", types.size(), " entries for ", config->layers.size(), " layers"));
     return true;
   }
+  const bool window_known = reader.AllGood({"sliding_window", "use_sliding_window"});
   for (size_t i = 0; i < types.size(); ++i) {
     if (types[i] == "sliding_attention") {
-      if (window <= 0) reader.Problem("layer_types", "has sliding_attention, but there is no sliding_window");
+      if (window <= 0 && window_known)
+        reader.Problem("layer_types", "has sliding_attention, but there is no sliding_window");
       config->layers[i].window = window;
     } else if (types[i] != "full_attention") {
       reader.Problem("layer_types", absl::StrCat("unknown type \"", Excerpt(types[i]),
