@@ -206,22 +206,25 @@ void EngineLoop::PublishToken(LiveRequest* live, int choice, TokenEvent token, a
 void EngineLoop::PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished) {
   live->ended[choice] = true;
   --live->unfinished;
+  // The last allowed token may complete a stop string; the scheduler, which sees no text, then says kLength.
+  const bool stopped = finished.reason == FinishReason::kLength && live->choices[choice].stop_string();
+  const FinishReason reason = stopped ? FinishReason::kStop : finished.reason;
   // As vLLM counts: a client that goes away aborts; what the server ends for a fault of either side is no success.
-  if (IsClean(finished.reason) && (live->error.ok() || absl::IsCancelled(live->error)))
-    metrics_->request_success(finished.reason).Increment();
+  if (IsClean(reason) && (live->error.ok() || absl::IsCancelled(live->error)))
+    metrics_->request_success(reason).Increment();
   metrics_->request_generation_tokens->Observe(finished.usage.completion_tokens);
   live->most_tokens = std::max(live->most_tokens, finished.usage.completion_tokens);
   if (live->unfinished == 0) metrics_->request_max_num_generation_tokens->Observe(live->most_tokens);
   ObserveTimings(finished.timings, metrics_);
-  if (!IsClean(finished.reason)) {
-    if (live->error.ok()) live->error = ErrorOf(*live, finished.reason);
+  if (!IsClean(reason)) {
+    if (live->error.ok()) live->error = ErrorOf(*live, reason);
     return;
   }
   OutputChunk& chunk = live->chunks[choice];
   chunk.text += live->choices[choice].Flush();
   chunk.finished = true;
-  chunk.reason = finished.reason;
-  chunk.stop_token = finished.reason == FinishReason::kStop ? live->choices[choice].stop_token() : -1;
+  chunk.reason = reason;
+  chunk.stop_token = reason == FinishReason::kStop ? live->choices[choice].stop_token() : -1;
   chunk.stop_string = live->choices[choice].stop_string().value_or("");
   chunk.usage = finished.usage;
   chunk.timings = finished.timings;

@@ -66,6 +66,29 @@ TEST_F(EngineTest, AStopStringEndsTheChoiceAndIsNotShown) {
   EXPECT_EQ(reader.last().stop_token, -1);
 }
 
+// The scheduler, which sees no text, ends that choice for its length first.
+TEST_F(EngineTest, AStopStringThatTheLastAllowedTokenCompletesIsAStop) {
+  StartReady();
+  auto request = Request("r", 6);
+  request->stop = {"def"};
+  Reader reader;
+  Submit(reader, std::move(request));
+  EXPECT_TRUE(reader.End().ok());
+  EXPECT_EQ(reader.text(), "abc");
+  EXPECT_EQ(reader.tokens().size(), 6u);
+  EXPECT_EQ(reader.last().reason, FinishReason::kStop);
+  EXPECT_EQ(reader.last().stop_string, "def");
+  EXPECT_EQ(metrics->request_success(FinishReason::kStop).Value(), 1);
+  EXPECT_EQ(metrics->request_success(FinishReason::kLength).Value(), 0);
+  auto other = Request("other", 5);
+  other->stop = {"def"};
+  Reader cut;
+  Submit(cut, std::move(other));
+  EXPECT_TRUE(cut.End().ok());
+  EXPECT_EQ(cut.text(), "abcde") << "what might have become the stop string is shown";
+  EXPECT_EQ(cut.last().reason, FinishReason::kLength);
+}
+
 TEST_F(EngineTest, AStopTokenEndsTheChoiceAndIsNamed) {
   StartReady();
   auto request = Request("r", 500);
