@@ -21,6 +21,11 @@ bool IsDirectory(const std::string& path) {
   return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool Exists(const std::string& path) {
+  struct stat st;
+  return stat(path.c_str(), &st) == 0;
+}
+
 bool IsFile(const std::string& path) {
   struct stat st;
   return stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
@@ -40,6 +45,10 @@ class Problems {
   void Span(absl::string_view flag, absl::Duration value) {
     Check(value >= absl::Milliseconds(1) && value <= absl::Hours(1000),
           absl::StrCat("--", flag, "=", absl::FormatDuration(value), ": must be within [1ms, 1000h]"));
+  }
+  // A device or a FIFO could be read for ever.
+  void File(absl::string_view flag, const std::string& path) {
+    Check(IsFile(path), absl::StrCat("--", flag, "=", path, Exists(path) ? ": not a regular file" : ": no such file"));
   }
   absl::Status status() const {
     if (list_.empty()) return absl::OkStatus();
@@ -77,9 +86,8 @@ absl::Status ServerConfig::Finish() {
     problems.Check(!IsDirectory(model) || IsFile(model + "/config.json"),
                    absl::StrCat("--model=", model, ": has no config.json"));
   }
-  if (!tokenizer.empty()) problems.Check(IsFile(tokenizer), absl::StrCat("--tokenizer=", tokenizer, ": no such file"));
-  if (!chat_template.empty())
-    problems.Check(IsFile(chat_template), absl::StrCat("--chat_template=", chat_template, ": no such file"));
+  if (!tokenizer.empty()) problems.File("tokenizer", tokenizer);
+  if (!chat_template.empty()) problems.File("chat_template", chat_template);
   if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
   if (served_model_name.empty()) {
     served_model_name = NameOfModel(model);

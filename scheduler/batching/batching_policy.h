@@ -25,7 +25,7 @@ struct BatchingPolicy {
   int32_t max_in_flight = 2;        // plans that are out at once
   bool preempt_every_step = false;  // verify mode: each Plan preempts someone that made progress; same answers
 
-  // InvalidArgument that names field, value and limit.
+  // InvalidArgument that names field, value and limit of every problem, one a line.
   absl::Status Validate() const;
 };
 

@@ -10,8 +10,6 @@
 #include "server/tokenizer/utf8.h"
 
 namespace switchyard {
-namespace {}  // namespace
-
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));

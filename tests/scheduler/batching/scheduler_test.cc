@@ -157,6 +157,13 @@ TEST(BatchingPolicyTest, SaysWhichValueIsWrong) {
   policy.max_batched_tokens = 8;
   EXPECT_THAT(std::string(policy.Validate().message()),
               HasSubstr("max_batched_tokens=8 must be at least max_num_seqs=64"));
+  policy.max_choices = 0;
+  policy.block_size = -1;
+  EXPECT_EQ(
+      std::string(policy.Validate().message()),
+      "batching: block_size=-1 must be at least 1\nbatching: max_choices=0 must be at least 1\n"
+      "batching: max_batched_tokens=8 must be at least max_num_seqs=64, so that every running sequence can decode "
+      "in each step");
 }
 
 }  // namespace

@@ -52,6 +52,9 @@ TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
   config_.kv_cache_bytes = -1;
   config_.max_streams = 0;
   config_.batching.block_size = 0;
+  config_.batching.max_queue = -7;
+  config_.batching.max_num_seqs = 5;
+  config_.batching.max_batched_tokens = 3;
   config_.metrics_host = "10.0.0.1";
   config_.slow_client_timeout = -absl::Seconds(1);
   config_.max_deadline = absl::InfiniteDuration();
@@ -61,17 +64,39 @@ TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
   const absl::Status status = config_.Finish();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   const std::string text(status.message());
-  for (const char* part :
-       {"nowhere: no such directory", "--tokenizer=missing.json: no such file", "--chat_template=missing.jinja",
-        "--port=65536: must be within [0, 65535]", "--metrics_port=-2", "wants --insecure",
-        "--workers=1: fewer than --local_workers=2", "--dtype=int3: must be one of", "--threads=-1",
-        "--kv_cache_bytes=-1", "--max_streams=0", "block_size",
-        "--metrics_host=10.0.0.1: another address than loopback wants --insecure",
-        "--slow_client_timeout=-1s: must be within [1ms, 1000h]", "--max_deadline=inf: must be",
-        "--start_timeout=0: must be", "--drain_timeout=-2s: must be", "--step_timeout=2000h: must be"}) {
+  for (const char* part : {"nowhere: no such directory",
+                           "--tokenizer=missing.json: no such file",
+                           "--chat_template=missing.jinja",
+                           "--port=65536: must be within [0, 65535]",
+                           "--metrics_port=-2",
+                           "wants --insecure",
+                           "--workers=1: fewer than --local_workers=2",
+                           "--dtype=int3: must be one of",
+                           "--threads=-1",
+                           "--kv_cache_bytes=-1",
+                           "--max_streams=0",
+                           "block_size=0",
+                           "max_queue=-7",
+                           "max_batched_tokens=3 must be at least max_num_seqs=5",
+                           "--metrics_host=10.0.0.1: another address than loopback wants --insecure",
+                           "--slow_client_timeout=-1s: must be within [1ms, 1000h]",
+                           "--max_deadline=inf: must be",
+                           "--start_timeout=0: must be",
+                           "--drain_timeout=-2s: must be",
+                           "--step_timeout=2000h: must be"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 17);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 19);
+}
+
+TEST_F(ConfigTest, WhatIsThereButNoRegularFileIsCalledSo) {
+  const std::string fifo = dir_.path() + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  config_.tokenizer = fifo;
+  config_.chat_template = dir_.path();
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            absl::StrCat("--tokenizer=", fifo, ": not a regular file\n--chat_template=", dir_.path(),
+                         ": not a regular file"));
 }
 
 TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
