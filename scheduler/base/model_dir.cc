@@ -84,6 +84,17 @@ ModelDir::~ModelDir() {
   if (root_fd_ >= 0) close(root_fd_);
 }
 
+absl::StatusOr<ModelDir> ModelDir::Folder(const std::string& name) const {
+  RETURN_IF_ERROR(CheckPlainName(name));
+  struct stat st = {};
+  if (fstatat(root_fd_, (prefix_ + name).c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(st.st_mode)) {
+    return absl::NotFoundError(absl::StrCat(name, ": no such folder in the model directory"));
+  }
+  const int fd = fcntl(root_fd_, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return absl::ResourceExhaustedError(absl::StrCat(name, ": ", std::strerror(errno)));
+  return ModelDir(fd, absl::StrCat(prefix_, name, "/"), absl::StrCat(path_, "/", name));
+}
+
 absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
   RETURN_IF_ERROR(CheckPlainName(name));
   const int fd = OpenBeneath(root_fd_, prefix_ + name);

@@ -24,6 +24,8 @@ class ModelDir {
   ModelDir& operator=(ModelDir&&) = delete;
   ~ModelDir();
 
+  // One of its folders, within the same bounds.  NotFound if there is none, or if it is a link.
+  absl::StatusOr<ModelDir> Folder(const std::string& name) const;
   // A descriptor for reading; the caller closes it.
   absl::StatusOr<int> OpenFile(const std::string& name) const;
   bool Exists(const std::string& name) const;

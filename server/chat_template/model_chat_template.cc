@@ -20,6 +20,7 @@ constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 constexpr int kMaxConfigDepth = 64;
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
+constexpr char kTemplateFolder[] = "additional_chat_templates";  // beside it, by name, where there are several
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
                                           "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
 
@@ -92,9 +93,17 @@ Json SpecialTokens(const PlainJson& config, const PlainJson& map) {
   return out;
 }
 
+// Many templates print "None" for a null, and do well without the key: HuggingFace leaves it out.
+Json WithoutNulls(const Json& message) {
+  Json out = Json::object();
+  for (const auto& [key, value] : message.items()) {
+    if (!value.is_null()) out[key] = value;
+  }
+  return out;
+}
+
 // Reasoning comes under three names; templates read the first or, for gpt-oss, the second.
 Json WithReasoning(const Json& message) {
-  if (!message.is_object()) return message;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     if (!message.contains(name) || message[name].is_null()) continue;
     Json out = {{"thinking", message[name]}};
@@ -129,36 +138,64 @@ absl::StatusOr<ModelChatTemplate> ModelChatTemplate::Load(const std::string& mod
   ASSIGN_OR_RETURN(const PlainJson map, ReadConfig(dir, model_dir, "special_tokens_map.json"));
   out.special_tokens_ = SpecialTokens(config, map);
 
-  const std::string file = override_file.empty() ? absl::StrCat(model_dir, "/", kTemplateFile) : override_file;
-  ASSIGN_OR_RETURN(const std::optional<std::string> source,
-                   override_file.empty() ? ReadOwn(dir, model_dir, kTemplateFile, limits.max_source_bytes)
-                                         : ReadIfThere(override_file, limits.max_source_bytes));
-  if (source.has_value()) {
-    ASSIGN_OR_RETURN(out.default_, ParseFrom(file, *source, limits));
+  if (!override_file.empty()) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> source, ReadIfThere(override_file, limits.max_source_bytes));
+    if (!source.has_value()) return absl::NotFoundError(absl::StrCat("chat template: no file ", override_file));
+    ASSIGN_OR_RETURN(out.default_, ParseFrom(override_file, *source, limits));
     return out;
   }
-  if (!override_file.empty()) return absl::NotFoundError(absl::StrCat("chat template: no file ", override_file));
-
-  const PlainJson templates = config.value("chat_template", PlainJson());
-  if (templates.is_string()) {
-    ASSIGN_OR_RETURN(out.default_, ParseFrom(config_path, templates.get_ref<const std::string&>(), limits));
-  } else if (templates.is_array()) {
-    for (const PlainJson& entry : templates) {
-      const bool well_formed = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
-                               entry.contains("template") && entry["template"].is_string();
-      if (!well_formed) {
-        return absl::InvalidArgumentError(absl::StrCat(config_path, ": chat_template must list {name, template}"));
-      }
-      if (entry["name"] != "default" && entry["name"] != "tool_use") continue;
-      std::optional<ChatTemplate>& slot = entry["name"] == "default" ? out.default_ : out.tool_use_;
-      ASSIGN_OR_RETURN(slot, ParseFrom(config_path, entry["template"].get_ref<const std::string&>(), limits));
-    }
-  } else if (!templates.is_null()) {
-    return absl::InvalidArgumentError(absl::StrCat(config_path, ": chat_template is neither text nor a list"));
+  RETURN_IF_ERROR(out.LoadFiles(dir, model_dir, limits));
+  if (!out.default_.has_value() && !out.tool_use_.has_value()) {
+    RETURN_IF_ERROR(out.LoadConfig(config.value("chat_template", PlainJson()), config_path, limits));
   }
   if (out.default_.has_value() || out.tool_use_.has_value()) return out;
-  return absl::NotFoundError(absl::StrCat("chat template: neither ", file, " nor ", config_path,
+  return absl::NotFoundError(absl::StrCat("chat template: neither ", model_dir, "/", kTemplateFile, " nor ",
+                                          config_path,
                                           " has one; pass --chat_template=FILE, or send text instead of messages"));
+}
+
+// As transformers does: any template file makes it forget the configuration's.
+absl::Status ModelChatTemplate::LoadFiles(const ModelDir& dir, const std::string& path,
+                                          const ChatTemplateLimits& limits) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> source, ReadOwn(dir, path, kTemplateFile, limits.max_source_bytes));
+  if (source.has_value()) {
+    ASSIGN_OR_RETURN(default_, ParseFrom(absl::StrCat(path, "/", kTemplateFile), *source, limits));
+  }
+  const absl::StatusOr<ModelDir> folder = dir.Folder(kTemplateFolder);
+  if (absl::IsNotFound(folder.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(folder.status());
+  const std::string folder_path = absl::StrCat(path, "/", kTemplateFolder);
+  for (const auto& [name, slot] : {std::pair("default.jinja", &default_), std::pair("tool_use.jinja", &tool_use_)}) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> more,
+                     ReadOwn(*folder, folder_path, name, limits.max_source_bytes));
+    if (more.has_value()) {
+      ASSIGN_OR_RETURN(*slot, ParseFrom(absl::StrCat(folder_path, "/", name), *more, limits));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelChatTemplate::LoadConfig(const nlohmann::json& templates, const std::string& path,
+                                           const ChatTemplateLimits& limits) {
+  if (templates.is_null()) return absl::OkStatus();
+  if (templates.is_string()) {
+    ASSIGN_OR_RETURN(default_, ParseFrom(path, templates.get_ref<const std::string&>(), limits));
+    return absl::OkStatus();
+  }
+  if (!templates.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": chat_template is neither text nor a list"));
+  }
+  for (const PlainJson& entry : templates) {
+    const bool well_formed = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+                             entry.contains("template") && entry["template"].is_string();
+    if (!well_formed) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": chat_template must list {name, template}"));
+    }
+    if (entry["name"] != "default" && entry["name"] != "tool_use") continue;
+    std::optional<ChatTemplate>& slot = entry["name"] == "default" ? default_ : tool_use_;
+    ASSIGN_OR_RETURN(slot, ParseFrom(path, entry["template"].get_ref<const std::string&>(), limits));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request,
@@ -172,7 +209,7 @@ absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request
   variables["documents"] = nullptr;
   if (request.template_args.is_object()) variables.update(request.template_args);
   variables["messages"] = Json::array();
-  for (const Json& message : request.messages) variables["messages"].push_back(WithReasoning(message));
+  for (const Json& message : request.messages) variables["messages"].push_back(WithReasoning(WithoutNulls(message)));
   variables["tools"] = request.tools;
   variables["add_generation_prompt"] = request.add_generation_prompt;
   return (for_tools ? *tool_use_ : *default_).Render(variables, clock);

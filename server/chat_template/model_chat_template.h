@@ -1,8 +1,8 @@
 // A model's chat template(s) and special tokens, found where HuggingFace keeps them.
 //
-// Immutable and thread-safe after loading.  Reads chat_template.jinja, else tokenizer_config.json's `chat_template` (a
-// string, or a list of {name, template}); special tokens (bos_token, eos_token, …) from tokenizer_config.json, else
-// from special_tokens_map.json.
+// Immutable and thread-safe after loading.  Reads chat_template.jinja and additional_chat_templates/NAME.jinja, else
+// tokenizer_config.json's `chat_template` (a string, or a list of {name, template}); special tokens (bos_token,
+// eos_token, …) from tokenizer_config.json, else from special_tokens_map.json.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/model_dir.h"
 #include "server/chat_template/chat_template.h"
 
 namespace switchyard {
@@ -38,6 +39,8 @@ class ModelChatTemplate {
 
  private:
   ModelChatTemplate() = default;
+  absl::Status LoadFiles(const ModelDir& dir, const std::string& path, const ChatTemplateLimits& limits);
+  absl::Status LoadConfig(const nlohmann::json& templates, const std::string& path, const ChatTemplateLimits& limits);
 
   std::optional<ChatTemplate> default_;
   std::optional<ChatTemplate> tool_use_;

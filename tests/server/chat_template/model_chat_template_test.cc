@@ -74,6 +74,34 @@ TEST_F(ModelChatTemplateTest, ToolsSelectToolUse) {
   EXPECT_EQ(*Render(request), "tools 1");
 }
 
+// As transformers saves a model with several templates, and loads it.
+TEST_F(ModelChatTemplateTest, ToolsSelectTheFileToolUse) {
+  std::filesystem::create_directories(dir_ / "additional_chat_templates");
+  Write("additional_chat_templates/rag.jinja", "{% not parsed");
+  Write("chat_template.jinja", "plain");
+  Write("additional_chat_templates/tool_use.jinja", "tools {{ tools | length }}");
+  EXPECT_EQ(*Render(Hello()), "plain");
+  ChatRequest request = Hello();
+  request.tools = Json::array();
+  EXPECT_EQ(*Render(request), "tools 0");
+  request.tools.push_back(Json::object());
+  EXPECT_EQ(*Render(request), "tools 1");
+  std::filesystem::remove(dir_ / "chat_template.jinja");
+  WriteConfig({{"chat_template", "config"}});
+  EXPECT_THAT(std::string(Render(Hello()).status().message()), HasSubstr("has one for tools only"));
+  Write("additional_chat_templates/default.jinja", "named");
+  EXPECT_EQ(*Render(Hello()), "named");
+  Write("additional_chat_templates/tool_use.jinja", "{% bad");
+  EXPECT_THAT(std::string(Load().status().message()), HasSubstr("additional_chat_templates/tool_use.jinja: "));
+}
+
+TEST_F(ModelChatTemplateTest, KeysThatAreNullAreLeftOut) {
+  WriteConfig({{"chat_template", "{{ messages[0] | tojson }}"}});
+  ChatRequest request;
+  request.messages = Json::parse(R"([{"x": null, "role": "user", "content": null, "y": [null]}])");
+  EXPECT_EQ(*Render(request), R"({"role": "user", "y": [null]})");
+}
+
 TEST_F(ModelChatTemplateTest, VariablesAndTheirPrecedence) {
   WriteConfig(
       {{"bos_token", "<s>"},
