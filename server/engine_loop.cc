@@ -20,6 +20,8 @@ constexpr absl::Duration kRestartBudget = absl::Seconds(30);
 WorkerGroup::Options GroupOptions(const ServerConfig& config) {
   WorkerGroup::Options options;
   options.world = config.num_workers();
+  options.local_workers = config.local_workers;
+  options.dtype = config.dtype;
   options.join_token = config.join_token;
   options.step_timeout = config.step_timeout;
   options.row_timeout = config.row_timeout;

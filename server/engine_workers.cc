@@ -43,13 +43,12 @@ void EngineLoop::PublishModel(int world, const WorkerInfo& info) {
   model_ = std::move(model);
 }
 
-// --max_model_len beyond what the model can: told to hooks_.on_fatal, and nothing is served meanwhile.
+// --max_model_len beyond what the model can: such a worker is sent away before a group with it can stand.
 bool EngineLoop::Contradicts(int32_t context) const {
   return scheduler_ == nullptr && config_->batching.max_model_len > context;
 }
 
 void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) {
-  if (Contradicts(first.context)) return;
   if (!scheduler_) {
     scheduler_ = std::make_unique<Scheduler>(PolicyFor(*config_, first.context));
     if (hooks_.on_first_group) hooks_.on_first_group();
@@ -139,15 +138,17 @@ void EngineLoop::OnLocalWorkerFenced(int local_index, int64_t pid) {
 void EngineLoop::OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) {
   Post([this, id, client = std::move(client), info = std::move(info)]() mutable {
     const int32_t context = info.context;
+    const bool own = group_.IsOwn(info);
     const absl::Status status = group_.Register(id, client, std::move(info), MonotonicNow());
     if (!status.ok()) {
       LogWarn("worker ", id, " is refused: ", status.message());
       client->Close(status);
-    } else if (Contradicts(context) && hooks_.on_fatal) {
+    } else if (Contradicts(context)) {
       const std::string message = absl::StrCat("--max_model_len=", config_->batching.max_model_len,
                                                ": the model's context is ", context, " tokens");
-      client->Close(absl::FailedPreconditionError(message));
-      hooks_.on_fatal(message);
+      group_.Evict(id, absl::FailedPreconditionError(message), MonotonicNow());
+      // One from elsewhere may have come with a wrong model; of an own one it is this server's model.
+      if (own && hooks_.on_fatal) hooks_.on_fatal(message);
     }
   });
 }

@@ -41,7 +41,7 @@ ABSL_FLAG(std::string, join_token_file, "",
           "file with the token that workers must present (default: one is drawn for local workers; none if others are "
           "awaited)");
 ABSL_FLAG(std::string, dtype, "auto",
-          "what local workers compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
+          "what workers compute in, wherever they are: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = the cores that this process may use / local_workers");
 ABSL_FLAG(
     int64_t, kv_cache_bytes, 0,

@@ -61,6 +61,17 @@ void WorkerGroup::Break(const std::string& reason, absl::Time now) { GoDown(reas
 
 void WorkerGroup::Remove(WorkerId id) { members_.erase(id); }
 
+void WorkerGroup::Evict(WorkerId id, const absl::Status& status, absl::Time now) {
+  const Member* member = Find(id);
+  if (member == nullptr) return;
+  LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is sent away: ", status.message());
+  const std::shared_ptr<WorkerClient> client = member->client;
+  const std::string told = absl::StrCat("worker of rank ", member->rank, " was sent away: ", status.message());
+  Remove(id);
+  client->Close(status);
+  GoDown(told, now, absl::ZeroDuration());
+}
+
 void WorkerGroup::Dismiss() {
   dismissed_ = true;
   state_ = State::kWaiting;

@@ -5,9 +5,11 @@
 //
 // A returning group always has a new epoch; what carries an old one is dropped.  Survivors keep their rank (and with it
 // their loaded experts); a newcomer gets the seat that is free.  What a group once served it serves until the server
-// ends: workers with other weights are refused even when no member is left.  A worker that stops answering is fenced:
-// its link is closed, the others are told to abort their collectives, and whatever it says later belongs to an old
-// epoch.
+// ends: workers with other weights are refused even when no member is left.  Before that the server's own workers say
+// what is served (weights, ISA, dtype), and one from elsewhere that comes before them is told to try again: it must not
+// shut them out by being faster.  Without own workers the first that registers says it.  A worker that stops answering
+// is fenced: its link is closed, the others are told to abort their collectives, and whatever it says later belongs to
+// an old epoch.
 //
 // No thread, clock or socket of its own: the engine loop owns it and calls it with the time.  Everything that happens
 // is reported through Listener, synchronously.
@@ -29,6 +31,8 @@ class WorkerGroup {
  public:
   struct Options {
     int world = 1;
+    int local_workers = 0;       // started by this server; they say what all others must be
+    std::string dtype = "auto";  // that all must compute in; auto: whatever they agree on
     std::string join_token;
     absl::Duration suspect_after = absl::Seconds(1);
     absl::Duration fence_after = absl::Milliseconds(1500);
@@ -69,6 +73,9 @@ class WorkerGroup {
 
   WorkerGroup(Options options, Listener* listener);
 
+  // Whether this server started it.
+  bool IsOwn(const WorkerInfo& info) const;
+
   // What workers tell.  An error refuses the worker: the caller closes its link with it.
   absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
@@ -77,6 +84,9 @@ class WorkerGroup {
   void Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now);
   void Lost(WorkerId id, const std::string& reason, absl::Time now);
   void Result(WorkerId id, int64_t epoch, int64_t step, RankResult result, absl::Time now);
+
+  // Closes the link of a member that turned out to be wrong; it is none any more.
+  void Evict(WorkerId id, const absl::Status& status, absl::Time now);
 
   // Sends a plan to every rank.  REQUIRES: kReady.
   void Execute(const StepPlan& plan, absl::Time now);
@@ -115,6 +125,7 @@ class WorkerGroup {
 
   // worker_group_forming.cc
   absl::Status CheckCompatible(const WorkerInfo& info) const;
+  void AdoptOwn(const WorkerInfo& info, absl::Time now);
   void TryForm(absl::Time now);
   void AssignRanks();
   std::string AddressFromElsewhere() const;
@@ -131,8 +142,9 @@ class WorkerGroup {
   absl::Time next_try_ = absl::InfinitePast();
   int failed_tries_ = 0;
   bool dismissed_ = false;
-  std::string served_weights_;  // hash of the first group that was ready; empty before
-  absl::Duration slowest_row_;  // of the steps done so far; zero before the first
+  std::unique_ptr<const WorkerInfo> own_;  // the last of the server's own workers that registered; null before
+  std::string served_weights_;             // hash of the first group that was ready; empty before
+  absl::Duration slowest_row_;             // of the steps done so far; zero before the first
 };
 
 }  // namespace switchyard

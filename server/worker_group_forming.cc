@@ -26,7 +26,27 @@ bool ConstantTimeEqual(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
+// Ranks that differ in one of these cannot make a group.
+absl::Status CheckAlike(const WorkerInfo& info, const WorkerInfo& group) {
+  if (group.weights_hash != info.weights_hash) {
+    return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
+                                                      group.weights_hash, "; give the worker the same --model"));
+  }
+  if (group.isa != info.isa) {
+    return absl::FailedPreconditionError(absl::StrCat("ISA ", info.isa, ": the group runs ", group.isa,
+                                                      ", whose bits differ; set SY_ISA alike on all workers"));
+  }
+  if (group.dtype != info.dtype) {
+    return absl::FailedPreconditionError(absl::StrCat("dtype ", info.dtype, ": the group runs ", group.dtype));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+bool WorkerGroup::IsOwn(const WorkerInfo& info) const {
+  return info.local_index >= 0 && info.local_index < options_.local_workers;
+}
 
 absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
   if (!ConstantTimeEqual(info.join_token, options_.join_token)) {
@@ -38,21 +58,24 @@ absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
                                                       served_weights_,
                                                       "; give the worker that --model or start the server again"));
   }
+  if (options_.dtype != "auto" && info.dtype != options_.dtype) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("dtype ", info.dtype, ": this server's --dtype is ", options_.dtype));
+  }
+  const bool own = IsOwn(info);
+  if (options_.local_workers > 0 && !own) {
+    if (own_ == nullptr) {  // not final
+      return absl::UnavailableError(
+          absl::StrCat("0 of this server's own ", options_.local_workers,
+                       " workers registered; they come first, as they say what the group runs"));
+    }
+    RETURN_IF_ERROR(CheckAlike(info, *own_));
+  }
   for (const auto& [id, member] : members_) {
-    const WorkerInfo& other = member.info;
-    if (other.incarnation == info.incarnation)
+    if (member.info.incarnation == info.incarnation)
       return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
-    if (other.weights_hash != info.weights_hash) {
-      return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
-                                                        other.weights_hash, "; give the worker the same --model"));
-    }
-    if (other.isa != info.isa) {
-      return absl::FailedPreconditionError(absl::StrCat("ISA ", info.isa, ": the group runs ", other.isa,
-                                                        ", whose bits differ; set SY_ISA alike on all workers"));
-    }
-    if (other.dtype != info.dtype) {
-      return absl::FailedPreconditionError(absl::StrCat("dtype ", info.dtype, ": the group runs ", other.dtype));
-    }
+    // One from elsewhere has no say against an own one: AdoptOwn sends it away.
+    if (!own || IsOwn(member.info)) RETURN_IF_ERROR(CheckAlike(info, member.info));
   }
   if (static_cast<int>(members_.size()) >= options_.world) {
     // Not final: the one whose link broke may come back before the old link is known to be gone.
@@ -61,8 +84,19 @@ absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
   return absl::OkStatus();
 }
 
+// An own worker is about to be a member.
+void WorkerGroup::AdoptOwn(const WorkerInfo& info, absl::Time now) {
+  own_ = std::make_unique<const WorkerInfo>(info);
+  std::map<WorkerId, absl::Status> wrong;
+  for (const auto& [id, member] : members_) {
+    if (absl::Status status = CheckAlike(member.info, info); !status.ok()) wrong[id] = std::move(status);
+  }
+  for (const auto& [id, status] : wrong) Evict(id, status, now);
+}
+
 absl::Status WorkerGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info, absl::Time now) {
   RETURN_IF_ERROR(CheckCompatible(info));
+  if (IsOwn(info)) AdoptOwn(info, now);
   LogInfo("worker ", id, " registered: pid ", info.pid, " on ", info.host, ", ", info.device, " ", info.isa, " (",
           members_.size() + 1, " of ", options_.world, ")");
   Member member;

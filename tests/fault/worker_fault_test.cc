@@ -1,6 +1,8 @@
 // Workers that die or stop while streams run: every stream ends with a reason, readiness says so, and all is well
 // again.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -190,6 +192,37 @@ TEST(StrangerTest, AWorkerWithAWrongTokenIsRefused) {
   EXPECT_THAT(worker->Output(), testing::HasSubstr("token"));
   EXPECT_TRUE(Generate(server->client(), TextRequest("x", 4)).ok()) << "others are unharmed";
   unlink(token.c_str());
+}
+
+// One that is there first, but with another model, neither ends the server nor says what it serves.
+TEST(StrangerTest, AWorkerOfAnotherModelThatIsFirstHarmsNobody) {
+  const std::string base = testing::TempDir() + absl::StrCat("switchyard-late-", getpid());
+  const std::string program = base + ".sh", door = base + ".fifo";
+  ASSERT_EQ(mkfifo(door.c_str(), 0600), 0);
+  // The server's own worker starts when someone opens the FIFO to write.
+  std::ofstream(program) << "#!/bin/sh\n: <" << door << "\nexec " << Binary("switchyard-worker") << " \"$@\"\n";
+  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
+  const auto server = TestServer::Start(
+      {.model = kDemoModel, .workers = 1, .flags = {"--workers=2", "--worker_binary=" + program}, .wait_ready = false});
+  ASSERT_NE(server, nullptr);
+  const auto start = [&](const char* model) {
+    return Process::Start(
+        {Binary("switchyard-worker"), "--server=" + server->address(), absl::StrCat("--model=", model), "--threads=1"});
+  };
+  const auto wrong = start(kTinyModel);
+  ASSERT_NE(wrong, nullptr);
+  EXPECT_TRUE(wrong->WaitForOutput("they come first", absl::Seconds(30))) << wrong->Output();
+  int opened = -1;
+  EXPECT_TRUE(WaitUntil([&] { return (opened = open(door.c_str(), O_WRONLY | O_NONBLOCK)) >= 0; }, absl::Seconds(30)));
+  close(opened);
+  EXPECT_EQ(wrong->Wait(absl::Seconds(60)).value_or(-1), 2) << wrong->Output();
+  EXPECT_THAT(wrong->Output(), testing::HasSubstr("give the worker the same --model"));
+  const auto right = start(kDemoModel);
+  ASSERT_NE(right, nullptr);
+  EXPECT_TRUE(server->WaitReady(true, kReadyLimit)) << server->process().Output() << right->Output();
+  EXPECT_TRUE(Generate(server->client(), TextRequest("x", 4)).ok());
+  unlink(program.c_str());
+  unlink(door.c_str());
 }
 
 }  // namespace

@@ -190,6 +190,20 @@ TEST_F(EngineTest, ALengthBeyondTheModelsContextIsAContradiction) {
   EXPECT_EQ(AwaitFatal(), "--max_model_len=1001: the model's context is 1000 tokens");
 }
 
+TEST_F(EngineTest, AWorkerFromElsewhereOfTooSmallAModelIsRefusedAlone) {
+  config.local_workers = 0;
+  config.batching.max_model_len = 1001;
+  Start();
+  const absl::Status status = Connect(1, "secret", -1)->AwaitClosed();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(status.message()), "--max_model_len=1001: the model's context is 1000 tokens");
+  Reader reader;
+  Submit(reader, "r", 5);
+  EXPECT_EQ(std::string(reader.End().message()), "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");
+  absl::MutexLock lock(&mu);
+  EXPECT_EQ(fatal, "") << "the server waits for a right one";
+}
+
 TEST_F(EngineTest, ManyClientsComeCancelAndGo) {
   num_blocks = 24;  // 8 clients want 4 each: there are preemptions
   config.batching.max_queue = 1000;

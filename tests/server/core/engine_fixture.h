@@ -217,7 +217,7 @@ class EngineTest : public testing::Test {
       for (WorkerId id : hearts) engine->OnHeartbeat(id, 0);
     }
   }
-  std::shared_ptr<ScriptedWorker> Connect(WorkerId id, const std::string& token = "secret") {
+  std::shared_ptr<ScriptedWorker> Connect(WorkerId id, const std::string& token = "secret", int local_index = 0) {
     auto worker = std::make_shared<ScriptedWorker>(id, engine.get(), num_blocks);
     WorkerInfo info;
     info.incarnation = absl::StrCat("w", id);
@@ -225,7 +225,7 @@ class EngineTest : public testing::Test {
     info.context = 1000;
     info.vocab_size = kFar;
     info.eos_token_ids = {kEnd};
-    info.local_index = 0;
+    info.local_index = local_index;
     info.pid = kPid;
     engine->OnRegister(id, worker, info);
     absl::MutexLock lock(&mu);

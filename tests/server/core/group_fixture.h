@@ -48,9 +48,11 @@ inline WorkerInfo Info(const std::string& incarnation, int local_index = -1) {
 
 class GroupTest : public testing::Test, public WorkerGroup::Listener {
  protected:
-  void Make(int world) {
+  void Make(int world, int local_workers = 0, const std::string& dtype = "auto") {
     WorkerGroup::Options options;
     options.world = world;
+    options.local_workers = local_workers;
+    options.dtype = dtype;
     options.join_token = "secret";
     group = std::make_unique<WorkerGroup>(options, this);
   }

@@ -83,6 +83,78 @@ INSTANTIATE_TEST_SUITE_P(
                            "worker a is registered"}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// A worker from elsewhere that is faster must not lay down what the server's own workers have to be.
+TEST_F(GroupTest, TheServersOwnWorkersComeFirst) {
+  Make(2, /*local_workers=*/1);
+  WorkerInfo wrong = Info("wrong");
+  wrong.dtype = "bf16";
+  const absl::Status early = Register(1, wrong);
+  EXPECT_EQ(early.code(), absl::StatusCode::kUnavailable) << "not final: it may try again";
+  EXPECT_THAT(std::string(early.message()), HasSubstr("0 of this server's own 1 workers registered; they come first"));
+  WorkerInfo stranger = Info("stranger");
+  stranger.join_token = "guess";
+  EXPECT_EQ(Register(2, stranger).code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(group->members(), IsEmpty());
+
+  ASSERT_TRUE(Register(3, Info("local", 0)).ok());
+  const absl::Status late = Register(4, wrong);
+  EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(late.message()), "dtype bf16: the group runs fp32");
+  ASSERT_TRUE(Register(5, Info("right")).ok());
+  EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
+}
+
+TEST_F(GroupTest, WhatTheServersOwnWorkersSetOutlivesThem) {
+  Make(3, /*local_workers=*/1);
+  ASSERT_TRUE(Register(1, Info("local", 0)).ok());
+  ASSERT_TRUE(Register(2, Info("remote")).ok());
+  group->Lost(1, "gone", now);
+  group->Lost(2, "gone", now);
+  WorkerInfo wrong = Info("wrong");
+  wrong.isa = "avx512";
+  EXPECT_EQ(Register(3, wrong).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Register(4, Info("right")).ok()) << "it need not wait for the local one to come back";
+}
+
+// Before anything was served a local worker may come back as another: its model was changed, say.
+TEST_F(GroupTest, ALocalWorkerSendsAwayWhoeverDiffersFromIt) {
+  Make(3, /*local_workers=*/1);
+  ASSERT_TRUE(Register(1, Info("local", 0)).ok());
+  ASSERT_TRUE(Register(2, Info("remote")).ok());
+  group->Lost(1, "gone", now);
+  WorkerInfo changed = Info("again", 0);
+  changed.weights_hash = "h2";
+  ASSERT_TRUE(Register(3, changed).ok());
+  EXPECT_EQ(workers[2]->closed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(workers[2]->closed.message()),
+            "weights hash h1: the group serves h2; give the worker the same --model");
+  EXPECT_EQ(group->members().size(), 1u);
+  WorkerInfo remote = Info("remote2");
+  remote.weights_hash = "h2";
+  EXPECT_TRUE(Register(4, remote).ok());
+}
+
+TEST_F(GroupTest, LocalWorkersMustAgreeWithEachOther) {
+  Make(2, /*local_workers=*/2);
+  ASSERT_TRUE(Register(1, Info("a", 0)).ok());
+  WorkerInfo other = Info("b", 1);
+  other.weights_hash = "h2";
+  EXPECT_EQ(Register(2, other).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(group->members().size(), 1u);
+  Make(1, /*local_workers=*/1);
+  EXPECT_EQ(Register(3, Info("c", 1)).code(), absl::StatusCode::kUnavailable) << "no index of this server's";
+}
+
+TEST_F(GroupTest, ADtypeThatTheServerNamesHoldsForTheFirstToo) {
+  Make(1, /*local_workers=*/0, "bf16");
+  const absl::Status status = Register(1, Info("a"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(status.message()), "dtype fp32: this server's --dtype is bf16");
+  WorkerInfo right = Info("b");
+  right.dtype = "bf16";
+  EXPECT_TRUE(Register(2, right).ok());
+}
+
 TEST_F(GroupTest, AWrongTokenNeverShowsTheRightOne) {
   Make(1);
   WorkerInfo info = Info("a");
