@@ -95,8 +95,10 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   } else {
     out->max_tokens = std::min(args.text->defaults().max_new_tokens.value_or(context), context - prompt);
   }
-  ASSIGN_OR_RETURN(out->sampling.min_tokens, Pick("min_tokens", message.has_min_tokens(), message.min_tokens(), kNone,
-                                                  0, {0.0, double(out->max_tokens)}));
+  ASSIGN_OR_RETURN(out->sampling.min_tokens,
+                   Pick("min_tokens", message.has_min_tokens(), message.min_tokens(),
+                        args.text->defaults().min_new_tokens, 0, {0.0, double(out->max_tokens)}));
+  out->sampling.min_tokens = std::min(out->sampling.min_tokens, out->max_tokens);  // a model's own may be longer
   return absl::OkStatus();
 }
 
@@ -126,6 +128,8 @@ absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs&
     }
     out->stop.push_back(stop);
   }
+  // A model's own, without a tokenizer to find them with, hinder nobody.
+  if (out->stop.empty() && args.text->has_tokenizer()) out->stop = args.text->defaults().stop_strings;
   if (!out->stop.empty() && !args.text->has_tokenizer()) {
     return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
                      "stop: this model has no tokenizer; use stop_token_ids", {{"field", "stop"}});

@@ -34,13 +34,24 @@ absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::st
   return value;
 }
 
+absl::Status CheckCount(const char* field, int count, const char* of_what, int limit) {
+  if (count <= limit) return absl::OkStatus();
+  return BadField(field, absl::StrCat(count, " ", of_what, ", limit ", limit), absl::StrCat(limit),
+                  absl::StrCat(count));
+}
+
 absl::StatusOr<ordered_json> ConvertMessage(const v1::ChatMessage& message, int index) {
-  if (message.role().empty()) return BadField(absl::StrCat("messages[", index, "].role"), "is empty", "a role", "");
-  ordered_json out = {{"role", message.role()}, {"content", message.content()}};
+  ordered_json out = ordered_json::object();
+  if (!message.role().empty()) out["role"] = message.role();
+  if (message.has_content()) out["content"] = message.content();
   if (!message.extra_json().empty()) {
     ASSIGN_OR_RETURN(const ordered_json extra,
                      ParseObject(absl::StrCat("messages[", index, "].extra_json"), message.extra_json()));
     for (const auto& [key, value] : extra.items()) out[key] = value;
+  }
+  const auto role = out.find("role");
+  if (role == out.end() || *role == "") {
+    return BadField(absl::StrCat("messages[", index, "].role"), "is empty", "a role", "");
   }
   return out;
 }
@@ -95,12 +106,8 @@ absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const C
         {{"field", "messages"}});
   }
   if (messages.messages_size() == 0) return BadField("messages", "is empty", "1", "0");
-  if (messages.messages_size() > kMaxMessages || messages.tools_size() > kMaxTools) {
-    return BadField("messages",
-                    absl::StrCat(messages.messages_size(), " messages and ", messages.tools_size(), " tools, limits ",
-                                 kMaxMessages, " and ", kMaxTools),
-                    absl::StrCat(kMaxMessages), absl::StrCat(messages.messages_size()));
-  }
+  RETURN_IF_ERROR(CheckCount("messages", messages.messages_size(), "messages", kMaxMessages));
+  RETURN_IF_ERROR(CheckCount("messages.tools", messages.tools_size(), "tools", kMaxTools));
   ChatRequest request;
   if (!messages.template_args_json().empty()) {
     ASSIGN_OR_RETURN(request.template_args, ParseObject("messages.template_args_json", messages.template_args_json()));
@@ -110,7 +117,9 @@ absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const C
     ASSIGN_OR_RETURN(ordered_json message, ConvertMessage(messages.messages(i), i));
     request.messages.push_back(std::move(message));
   }
-  if (messages.tools_size() > 0) request.tools = ordered_json::array();
+  const bool empty_tools = request.template_args.is_object() && request.template_args.contains("tools") &&
+                           request.template_args["tools"] == ordered_json::array();
+  if (messages.tools_size() > 0 || empty_tools) request.tools = ordered_json::array();
   for (int i = 0; i < messages.tools_size(); ++i) {
     ASSIGN_OR_RETURN(ordered_json tool, ParseObject(absl::StrCat("messages.tools[", i, "]"), messages.tools(i)));
     request.tools.push_back(std::move(tool));

@@ -1,5 +1,6 @@
 #include "server/generation_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -8,6 +9,7 @@
 #include "scheduler/base/json_shape.h"
 #include "scheduler/base/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "server/convert.h"
 
 namespace switchyard {
 namespace {
@@ -60,6 +62,24 @@ absl::Status ReadEos(const json& root, const std::string& path, std::vector<int3
   return absl::OkStatus();
 }
 
+absl::Status ReadStopStrings(const json& root, const std::string& path, std::vector<std::string>* out) {
+  const auto it = root.find("stop_strings");
+  if (it == root.end() || it->is_null()) return absl::OkStatus();
+  const json list = it->is_array() ? *it : json::array({*it});
+  const RequestLimits limits;
+  const auto good = [&](const json& stop) {
+    return stop.is_string() && !stop.get_ref<const std::string&>().empty() &&
+           stop.get_ref<const std::string&>().size() <= limits.max_stop_bytes;
+  };
+  if (list.size() > static_cast<size_t>(limits.max_stop_strings) || !std::all_of(list.begin(), list.end(), good)) {
+    const std::string expected =
+        absl::StrCat("at most ", limits.max_stop_strings, " strings of 1 to ", limits.max_stop_bytes, " bytes each");
+    return Wrong(path, "stop_strings", expected.c_str(), *it);
+  }
+  *out = list.get<std::vector<std::string>>();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir) {
@@ -81,6 +101,8 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& mod
   RETURN_IF_ERROR(
       ReadNumber(root, path, "repetition_penalty", {.min = 0, .max = 10, .open = true}, &defaults.repetition_penalty));
   RETURN_IF_ERROR(ReadNumber(root, path, "max_new_tokens", {1, INT32_MAX}, &defaults.max_new_tokens));
+  RETURN_IF_ERROR(ReadNumber(root, path, "min_new_tokens", {0, INT32_MAX}, &defaults.min_new_tokens));
+  RETURN_IF_ERROR(ReadStopStrings(root, path, &defaults.stop_strings));
   RETURN_IF_ERROR(ReadEos(root, path, &defaults.eos_token_ids));
   return defaults;
 }

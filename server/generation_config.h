@@ -17,6 +17,8 @@ struct GenerationDefaults {
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
   std::optional<int32_t> max_new_tokens;
+  std::optional<int32_t> min_new_tokens;
+  std::vector<std::string> stop_strings;
   std::vector<int32_t> eos_token_ids;
 };
 

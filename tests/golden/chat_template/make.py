@@ -75,9 +75,11 @@ def families():
         source = path.read_text(encoding="utf-8")
         for name, request in conversations.REQUESTS.items():
             kwargs = {"bos_token": "<s>", "eos_token": "</s>", **request.get("template_args", {})}
+            # As apply_chat_template of transformers 5 does before it calls the same function.
+            messages = [{k: v for k, v in message.items() if v is not None} for message in request["messages"]]
             try:
                 rendered, _ = chat_template_utils.render_jinja_template(
-                    conversations=[request["messages"]], tools=request.get("tools"), chat_template=source,
+                    conversations=[messages], tools=request.get("tools"), chat_template=source,
                     add_generation_prompt=request.get("add_generation_prompt", False), **kwargs)
                 outcome = {"text": rendered[0]}
             except Exception as e:

@@ -154,6 +154,11 @@ std::vector<BadRequest> PromptCases() {
        "prompt[2]: 258 outside [0, 258)", "prompt[2]", "[0, 258)", "258"},
       {"text_bytes", [](Generate* r) { r->set_text(std::string(5001, 'a')); }, "text: 5001 bytes, limit 5000", "text",
        "5000", "5001"},
+  };
+}
+
+std::vector<BadRequest> MessageCases() {
+  return {
       {"no_messages", [](Generate* r) { r->mutable_messages(); }, "messages: is empty", "messages", "1", "0"},
       {"no_role", [](Generate* r) { r->mutable_messages()->add_messages()->set_content("x"); },
        "messages[0].role: is empty", "messages[0].role", "a role", ""},
@@ -188,7 +193,16 @@ std::vector<BadRequest> PromptCases() {
        [](Generate* r) {
          for (int i = 0; i < 4097; ++i) r->mutable_messages()->add_messages();
        },
-       "messages: 4097 messages and 0 tools, limits 4096 and 512", "messages", "4096", "4097"},
+       "messages: 4097 messages, limit 4096", "messages", "4096", "4097"},
+      {"tools_many",
+       [](Generate* r) {
+         r->mutable_messages()->add_messages()->set_role("user");
+         for (int i = 0; i < 600; ++i) r->mutable_messages()->add_tools("{}");
+       },
+       "messages.tools: 600 tools, limit 512", "messages.tools", "512", "600"},
+      {"no_role_in_extra",
+       [](Generate* r) { r->mutable_messages()->add_messages()->set_extra_json(R"({"content": "x"})"); },
+       "messages[0].role: is empty", "messages[0].role", "a role", ""},
   };
 }
 
@@ -226,6 +240,7 @@ std::string NameOf(const testing::TestParamInfo<BadRequest>& info) { return info
 INSTANTIATE_TEST_SUITE_P(Sampling, BadRequestTest, testing::ValuesIn(SamplingCases()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Counts, BadRequestTest, testing::ValuesIn(CountCases()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Prompts, BadRequestTest, testing::ValuesIn(PromptCases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Messages, BadRequestTest, testing::ValuesIn(MessageCases()), NameOf);
 
 }  // namespace
 }  // namespace switchyard

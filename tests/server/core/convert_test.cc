@@ -96,6 +96,30 @@ TEST_F(ConvertTest, AModelsLongDefaultIsCutToTheContext) {
   EXPECT_EQ(Convert()->max_tokens, 97);
 }
 
+TEST_F(ConvertTest, TheModelsShortestLengthAndStopStringsComeFirst) {
+  TinyTextOptions options;
+  options.generation_config = R"({"min_new_tokens": 5, "stop_strings": ["###", "\n\n"]})";
+  Use(options);
+  auto out = Convert();
+  EXPECT_EQ(out->sampling.min_tokens, 5);
+  EXPECT_EQ(out->stop, (std::vector<std::string>{"###", "\n\n"}));
+  request_.set_max_tokens(3);
+  EXPECT_EQ(Convert()->sampling.min_tokens, 3) << "cut to what the request allows";
+  request_.set_min_tokens(0);
+  request_.add_stop("END");
+  out = Convert();
+  EXPECT_EQ(out->sampling.min_tokens, 0);
+  EXPECT_EQ(out->stop, std::vector<std::string>{"END"});
+  options.generation_config = R"({"stop_strings": "one"})";
+  Use(options);
+  request_.clear_stop();
+  EXPECT_EQ(Convert()->stop, std::vector<std::string>{"one"});
+  options.tokenizer = false;
+  Use(options);
+  request_.mutable_token_ids()->add_ids(1);
+  EXPECT_TRUE(Convert()->stop.empty()) << "nothing to find them with";
+}
+
 TEST_F(ConvertTest, EverySeedIsLegal) {
   for (uint64_t seed : {uint64_t{0}, ~uint64_t{0}}) {
     request_.mutable_sampling()->set_seed(seed);
@@ -142,6 +166,30 @@ TEST_F(ConvertTest, TemplatesSeeToolsExtrasAndArguments) {
   messages->add_tools(R"({"t": "F"})");
   messages->set_template_args_json(R"({"think": true})");
   EXPECT_EQ(Convert()->prompt, (Ids{'N', 'F', 'T'}));
+}
+
+TEST_F(ConvertTest, TemplatesSeeMessagesAsTheyWereSent) {
+  TinyTextOptions options;
+  options.chat_template = "{% for m in messages %}{{ m.content is defined }}{{ m | tojson }}{% endfor %}{{ tools }}";
+  Use(options);
+  request_.set_add_special_tokens(false);
+  const auto rendered = [&] {
+    const auto out = Convert();
+    return out == nullptr ? "" : std::string(out->prompt.begin(), out->prompt.end());
+  };
+  auto* messages = request_.mutable_messages();
+  auto* message = messages->add_messages();
+  message->set_role("u");
+  EXPECT_EQ(rendered(), R"(False{"role": "u"}None)");
+  message->set_content("");
+  EXPECT_EQ(rendered(), R"(True{"role": "u", "content": ""}None)");
+  message->set_extra_json(R"({"content": null, "name": null})");
+  EXPECT_EQ(rendered(), R"(False{"role": "u"}None)") << "HuggingFace leaves out what is null";
+  message->Clear();
+  message->set_extra_json(R"({"x": 1, "content": "c", "role": "u"})");
+  EXPECT_EQ(rendered(), R"(True{"x": 1, "content": "c", "role": "u"}None)");
+  messages->set_template_args_json(R"({"tools": []})");
+  EXPECT_EQ(rendered(), R"(True{"x": 1, "content": "c", "role": "u"}[])");
 }
 
 TEST_F(ConvertTest, WhatTheTemplateRefusesIsABadField) {
