@@ -19,20 +19,21 @@ for arg in "$@"; do
   esac
 done
 
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
 missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
-done
-# What a test can do without: clang-format for a part of check_format, promtool for one test.
-want_promtool=0 want_format=0
-[ $tests -eq 1 ] && ! command -v clang-format-14 >/dev/null && want_format=1
-[ $tests -eq 1 ] && ! command -v promtool >/dev/null && want_promtool=1
-[ ${#missing[@]} -eq 0 ] && [ $want_promtool$want_format = 00 ] && exit 0
+for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
+# What the tests can do without: clang-format for a part of check_format, ip and promtool for one test each.
+extras=() want_promtool=0
+if [ $tests -eq 1 ]; then
+  for package in clang-format-14 iproute2; do installed "$package" || extras+=("$package"); done
+  command -v promtool >/dev/null || want_promtool=1
+fi
+[ ${#missing[@]} -eq 0 ] && [ ${#extras[@]} -eq 0 ] && [ $want_promtool -eq 0 ] && exit 0
 
 run=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
-    [ ${#missing[@]} -eq 0 ] && { echo "install-deps.sh: not root and no sudo: no promtool or no clang-format-14, so not all will be tested" >&2; exit 0; }
+    [ ${#missing[@]} -eq 0 ] && { echo "install-deps.sh: not root and no sudo: not there: ${extras[*]} or promtool, so not all will be tested" >&2; exit 0; }
     echo "install-deps.sh: not root and no sudo; install: ${missing[*]}" >&2
     exit 1
   fi
@@ -60,10 +61,10 @@ if [ ${#missing[@]} -gt 0 ]; then
     exit 1
   fi
 fi
-if [ $want_format -eq 1 ]; then
-  echo "installing clang-format-14"
-  quietly "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends clang-format-14 ||
-    { tail -n 5 "$work/log" >&2; echo "install-deps.sh: no clang-format-14; the format will be checked in part" >&2; }
+if [ ${#extras[@]} -gt 0 ]; then
+  echo "installing for the tests: ${extras[*]}"
+  quietly "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${extras[@]}" ||
+    { tail -n 5 "$work/log" >&2; echo "install-deps.sh: without ${extras[*]}: what needs them is left out" >&2; }
 fi
 if [ $want_promtool -eq 1 ]; then
   echo "installing promtool"
