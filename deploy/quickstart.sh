@@ -46,8 +46,10 @@ if ! wait "$waiter" || ! kill -0 "$server" 2>/dev/null; then
 fi
 waiter=
 
+bold='' plain=''
+[ ! -t 1 ] || bold=$'\033[1m' plain=$'\033[0m'
 ask() {
-  printf '\n\033[1m> %s\033[0m\n' "$1"
+  printf '\n%s> %s%s\n' "$bold" "$1" "$plain"
   "$bin/switchyard" generate --server="127.0.0.1:$port" --text="$1" --max_tokens=80
 }
 ask "In the beginning"
