@@ -113,7 +113,7 @@ TEST_P(ForwardTest, GreedyTokens) {
 
 // Over all fixtures: positions beyond 2e-2 are rare, and fewer than in transformers' own bf16 (45 and 109 of 929).  Of
 // the 45, 8 were answered by other experts than in fp32, 13 come after such a row of their prompt, and 24 (up to 0.037)
-// are roundings alone, half of them in fixtures whose files are fp32 or fp16, where the weights are rounded, too.
+// are roundings alone, 10 of them in fixtures whose files are fp32 or fp16, where the weights are rounded, too.
 TEST(Bf16Test, PositionsBeyondTheToleranceAreRare) {
   int64_t ours = 0, theirs = 0, positions = 0;
   const auto beyond = [](auto distance) { return !(distance <= kBf16Tolerance); };
