@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Configures and builds a preset's targets, with a line of progress.  usage: deploy/build.sh [-p preset] [target...]
+# Configures and builds a preset's targets, with a line of progress.
+# usage: deploy/build.sh [-p preset] [-DNAME=VALUE | -UNAME for cmake]... [target...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,14 +12,20 @@ if [ "${1:-}" = "-p" ]; then
   preset=$2
   shift 2
 fi
+options=()
+while [[ "${1:-}" = -[DU]* ]]; do
+  options+=("$1")
+  shift
+done
 targets=("${@:-all}")
 build="build/$preset"
 
 mkdir -p "$build"
-if ! cmake --preset "$preset" >"$build/configure.log" 2>&1; then
+if ! cmake --preset "$preset" "${options[@]}" >"$build/configure.log" 2>&1; then
   tail -n 25 "$build/configure.log" >&2
   exit 1
 fi
+sed -n 's/^-- \(CUDA: \)/\1/p' "$build/configure.log"
 # On a terminal ninja shows one moving line; in a log one line of every fiftieth step is enough.
 if [ -t 1 ]; then
   cmake --build "$build" --target "${targets[@]}"

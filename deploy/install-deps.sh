@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building Switchyard needs, from the distribution's packages; with --tests also what only its tests need,
-# with --clang also the compiler of that preset.
+# with --clang also the compiler of that preset, with --cuda a CUDA toolkit where no complete one is (deploy/cuda/make_toolkit.sh:
+# from pinned wheels, into the user's cache; no driver).  Exit status 3: all is there but for that toolkit; without it the build is for CPUs.
 # Safe to run again: it asks for nothing that is there.  Debian 12; Ubuntu 24.04 is meant to work, untested.
 set -euo pipefail
 
@@ -10,11 +11,13 @@ packages=(
   prometheus-cpp-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libdnnl-dev libgloo-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-tests=0
+deploy=$(cd "$(dirname "$0")" && pwd)
+tests=0 want_cuda=0
 for arg in "$@"; do
   case "$arg" in
     --tests) tests=1 ;;
     --clang) packages+=(clang-19) ;;
+    --cuda) want_cuda=1 ;;
     *) echo "install-deps.sh: unknown argument $arg" >&2; exit 2 ;;
   esac
 done
@@ -28,12 +31,24 @@ if [ $tests -eq 1 ]; then
   for package in clang-format-14 iproute2; do installed "$package" || extras+=("$package"); done
   command -v promtool >/dev/null || want_promtool=1
 fi
-[ ${#missing[@]} -eq 0 ] && [ ${#extras[@]} -eq 0 ] && [ $want_promtool -eq 0 ] && exit 0
+# cmake itself may be among the missing.
+toolkit_there() { command -v cmake >/dev/null && cmake -P "$deploy/cmake/SyFindCuda.cmake" >/dev/null 2>&1; }
+has_pip() { python3 -m pip --version >/dev/null 2>&1 || /usr/bin/python3 -m pip --version >/dev/null 2>&1; }
+if [ $want_cuda -eq 1 ]; then
+  toolkit_there && want_cuda=0
+  [ $want_cuda -eq 0 ] || has_pip || extras+=(python3-pip)
+fi
+# The last thing done, whatever came before it.
+make_toolkit() {
+  [ $want_cuda -eq 0 ] || toolkit_there || "$deploy/cuda/make_toolkit.sh" || { echo "install-deps.sh: no CUDA toolkit: the build will be for CPUs" >&2; exit 3; }
+  exit 0
+}
+[ ${#missing[@]} -eq 0 ] && [ ${#extras[@]} -eq 0 ] && [ $want_promtool -eq 0 ] && make_toolkit
 
 run=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
-    [ ${#missing[@]} -eq 0 ] && { echo "install-deps.sh: not root and no sudo: not there: ${extras[*]} or promtool, so not all will be tested" >&2; exit 0; }
+    [ ${#missing[@]} -eq 0 ] && { echo "install-deps.sh: not root and no sudo: not there: ${extras[*]} or promtool, so not all will be tested" >&2; make_toolkit; }
     echo "install-deps.sh: not root and no sudo; install: ${missing[*]}" >&2
     exit 1
   fi
@@ -62,7 +77,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 if [ ${#extras[@]} -gt 0 ]; then
-  echo "installing for the tests: ${extras[*]}"
+  echo "installing: ${extras[*]}"
   quietly "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${extras[@]}" ||
     { tail -n 5 "$work/log" >&2; echo "install-deps.sh: without ${extras[*]}: what needs them is left out" >&2; }
 fi
@@ -71,3 +86,4 @@ if [ $want_promtool -eq 1 ]; then
   # Not worth stopping for: without it one test is skipped, and says so.
   (install_promtool) || { tail -n 5 "$work/log" >&2; echo "install-deps.sh: no promtool; the test of the metrics' format will be skipped" >&2; }
 fi
+make_toolkit

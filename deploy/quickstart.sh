@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From nothing to streaming text: installs packages, builds, starts the server with two CPU workers on the demo model, sends
-# three prompts, and keeps serving until Ctrl-C.
+# From nothing to streaming text: installs packages, builds (for CUDA, too, where it sees a GPU), starts the server with two
+# CPU workers on the demo model, sends three prompts, and keeps serving until Ctrl-C.
 #   --once           stop after the prompts
 #   --model=DIR      serve this checkpoint instead of the demo model
 #   --port=N --metrics_port=N  (default 50051 and 9464)
@@ -19,8 +19,12 @@ for arg in "$@"; do
   esac
 done
 
-deploy/install-deps.sh
-deploy/build.sh switchyard-server switchyard-worker switchyard
+needs=() options=(-DSY_CUDA=OFF)
+if deploy/sees_gpu.sh; then
+  needs=(--cuda) options=(-DSY_CUDA=AUTO -USY_CUDA_ARCHS)
+fi
+deploy/install-deps.sh "${needs[@]}" || [ $? -eq 3 ]  # 3: all but the CUDA toolkit
+deploy/build.sh "${options[@]}" switchyard-server switchyard-worker switchyard
 bin=build/release/bin
 
 log=build/quickstart.log

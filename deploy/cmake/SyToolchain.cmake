@@ -19,13 +19,15 @@ add_library(sy_flags INTERFACE)
 target_include_directories(sy_flags INTERFACE "${CMAKE_SOURCE_DIR}")
 # -ffp-contract=off: whether a*b+c is fused must not depend on how the compiler inlined a loop, or a row's bits
 # would depend on the code path that its batch size chose.  Kernels say fma where they mean it.
-target_compile_options(sy_flags INTERFACE -Wall -Wextra -Werror=return-type -Werror=unused-result -ffp-contract=off
-                                          -fstack-protector-strong)
+set(sy_compile_options -Wall -Wextra -Werror=return-type -Werror=unused-result -ffp-contract=off -fstack-protector-strong)
+list(JOIN sy_compile_options "," sy_nvcc_host_options)  # nvcc hands them to the compiler of its host code
+target_compile_options(sy_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${sy_compile_options}>"
+                                          "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${sy_nvcc_host_options}>")
 if(SY_SANITIZE)
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1 -DNDEBUG")  # half the time to compile, and stacks that name most functions
 else()
   set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
-  target_compile_definitions(sy_flags INTERFACE "$<$<CONFIG:Release>:_FORTIFY_SOURCE=2>")
+  target_compile_definitions(sy_flags INTERFACE "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:_FORTIFY_SOURCE=2>")
 endif()
 target_link_options(sy_flags INTERFACE -Wl,-z,relro,-z,now)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
