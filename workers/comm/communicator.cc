@@ -9,6 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/reduce_work.h"
 #include "workers/comm/subgroup.h"
+#include "workers/comm/view_work.h"
 
 namespace switchyard {
 namespace {
@@ -30,8 +31,7 @@ absl::Status CheckReducible(const TensorView& values) {
 }
 
 absl::Span<const char> BytesOf(const TensorView& values) {
-  return {static_cast<const char*>(values.raw()),
-          static_cast<size_t>(values.NumElements() * DTypeBytes(values.dtype()))};
+  return {static_cast<const char*>(values.raw()), static_cast<size_t>(NumBytes(values))};
 }
 
 }  // namespace
@@ -58,15 +58,19 @@ absl::StatusOr<int64_t> Communicator::TakeSequence(const CommCall& call) {
 WorkOr Communicator::StartToAll(const CommCall& call, OpKey key, std::vector<Message> out) {
   key.comm_class = call.comm_class;
   ASSIGN_OR_RETURN(key.sequence, TakeSequence(call));
+  ledger_.Record(key);
+  return StartExchange(ToAll(key, call.deadline, std::move(out)));
+}
+
+Communicator::Exchange Communicator::ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out) {
   Exchange exchange;
   exchange.key = key;
-  exchange.deadline = call.deadline;
+  exchange.deadline = deadline;
   exchange.out = std::move(out);
   exchange.send_to.assign(world(), 1);
   exchange.send_to[rank()] = 0;
   exchange.recv_from = exchange.send_to;
-  ledger_.Record(exchange.key);
-  return StartExchange(std::move(exchange));
+  return exchange;
 }
 
 std::vector<Message> Communicator::Copies(absl::Span<const char> bytes) {
@@ -109,6 +113,10 @@ WorkOr Communicator::ReduceScatterSum(const CommCall& call, const TensorView& va
                                                    ", this rank's part of ", values.ToString(), " has ", mine.count,
                                                    " elements"));
   }
+  if (values.device().kind != DeviceKind::kCpu) {
+    return StartStreamOrdered(
+        call, {.key = {.op = CommOp::kReduceScatterSum, .bytes = NumBytes(values)}, .send = values, .recv = out});
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<Work> work, StartToAll(call, {.op = CommOp::kReduceScatterSum},
                                                           PartsOf(BytesOf(values), DTypeBytes(values.dtype()))));
   return MakeReduceScatterWork(this, std::move(work), out);
@@ -125,6 +133,10 @@ std::vector<Message> Communicator::PartsOf(absl::Span<const char> bytes, int64_t
 
 WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values) {
   RETURN_IF_ERROR(CheckReducible(values));
+  if (values.device().kind != DeviceKind::kCpu) {
+    return StartStreamOrdered(
+        call, {.key = {.op = CommOp::kAllReduceSum, .bytes = NumBytes(values)}, .send = values, .recv = values});
+  }
   const absl::Span<const char> bytes = BytesOf(values);
   if (static_cast<int64_t>(bytes.size()) <= kSmallReduceBytes || world() <= 2) {
     // Everybody gets everybody's values: one latency.  With two ranks these are also the fewest bytes.

@@ -14,6 +14,15 @@
 // and waits for nothing: what was sent is what is received. Reductions add in rank order, so all ranks get the same
 // bits, the same in every run.
 //
+// Collectives on views may be on device memory, and are then ordered by streams, not by the host: they start behind
+// what call.stream holds, Work::Wait makes that stream wait for them and returns at once, and both can be captured into
+// a graph.  So OK from Wait says nothing about the peers: errors and expired deadlines show in status(), which is
+// sticky, and in every later call.  A step therefore ends with: wait for the stream, at most until a deadline; then
+// look at status(), and throw the step's results away unless it is OK.  (status() is set before anything frees the
+// stream.) Stream-ordered collectives have one order over all classes, the same on all ranks and backends.  A graph's
+// replay launches its collectives again without a call: Fence behind it gives them a deadline.  Views stay until the
+// stream has passed the Wait.  On the CPU the same calls are done when Wait returns.
+//
 // Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits.
 // Errors: Unavailable (a peer is gone; aborted), DeadlineExceeded (names who was waited for), Internal (mismatch: names
 // rank, op and sequence on both sides), InvalidArgument (the call itself).
@@ -29,14 +38,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "workers/comm/device_collective.h"
 #include "workers/comm/launch_ledger.h"
 #include "workers/comm/message.h"
 #include "workers/comm/op_key.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
-
-class Stream;
 
 inline constexpr int64_t kNextSequence = -1;
 
@@ -52,7 +60,11 @@ class Work {
  public:
   virtual ~Work() = default;
   // Blocks until the collective is done on this rank, at most until its deadline.  Again: the same answer at once.
+  // On device memory: makes the call's stream wait; OK = that is enqueued.
   virtual absl::Status Wait() = 0;
+  // Blocks the host, also for device memory, until the collective is done on this rank, at most until its deadline.
+  // Not while the stream is captured (FailedPrecondition).
+  virtual absl::Status WaitOnHost() { return Wait(); }
   // After an OK Wait.  received()[r]: what rank r sent here (empty where the op has none).  Owned by the work; take
   // with std::move.
   std::vector<Message>& received() { return received_; }
@@ -82,12 +94,25 @@ class Communicator {
   // Every rank's `mine`, of the same size on all; received()[rank()] holds a copy of this rank's.
   WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
   // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
+  // (On device memory: see above, here and below; the order of its sums is the device library's.)
   WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
   // out = this rank's part of the sum of all `values`: part r is [r * n / R, (r + 1) * n / R).  `out` must stay.
   WorkOr ReduceScatterSum(const CommCall& call, const TensorView& values, const TensorView& out);
   // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
   WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);
   WorkOr Barrier(const CommCall& call);
+
+  // Rank r's part of `send` becomes this rank's part of rank r's `recv`.  All sizes are known on both sides; where they
+  // differ, Wait names both (on device memory: at the deadline).  This rank's own part is copied.
+  WorkOr AllToAllSized(const CommCall& call, const SizedParts& send, const SizedParts& recv);
+  // all = every rank's `mine`, one after the other, of the same size on all; `mine` may be its place in `all`.
+  WorkOr AllGatherInto(const CommCall& call, const TensorView& mine, const TensorView& all);
+  // view = the root's, on every rank.
+  WorkOr BroadcastView(const CommCall& call, int root, const TensorView& view);
+  // No collective: watches that what call.stream holds by now, a replayed graph's collectives among it, is done by the
+  // deadline.  In the ledger.
+  WorkOr Fence(const CommCall& call);
+
   // To and from one peer.  They are numbered per (class, peer, direction) and are not part of the ledger.
   WorkOr Send(const CommCall& call, int peer, Message message);
   WorkOr Recv(const CommCall& call, int peer);
@@ -113,6 +138,8 @@ class Communicator {
     std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, whose out comes back
   };
   virtual WorkOr StartExchange(Exchange exchange) = 0;
+  // The same for collectives on views.  Here: CPU views through StartExchange, whoever implements that.
+  virtual WorkOr StartOnDevice(const DeviceCollective& collective);
 
  protected:
   Communicator(const GroupId& group, std::shared_ptr<MessagePool> pool);
@@ -124,6 +151,8 @@ class Communicator {
  private:
   absl::StatusOr<int64_t> TakeSequence(const CommCall& call);
   WorkOr StartToAll(const CommCall& call, OpKey key, std::vector<Message> out);
+  WorkOr StartStreamOrdered(const CommCall& call, DeviceCollective collective);
+  Exchange ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out);
   WorkOr StartOneWay(const CommCall& call, int peer, bool send, Message message);
   std::vector<Message> Copies(absl::Span<const char> bytes);
   std::vector<Message> PartsOf(absl::Span<const char> bytes, int64_t element_bytes);

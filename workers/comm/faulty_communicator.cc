@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
 
 namespace switchyard {
 namespace {
@@ -18,27 +19,40 @@ class FaultyCommunicator : public Communicator {
   absl::Status status() const override { return inner_->status(); }
 
   WorkOr StartExchange(Exchange exchange) override {
-    if (launches_++ == fault_.at_launch) {
-      switch (fault_.kind) {
-        case CommFault::Kind::kNone:
-          break;
-        case CommFault::Kind::kFail: {
-          const std::string reason = absl::StrCat("injected fault in ", exchange.key.ToString());
-          inner_->Abort(reason);
-          return absl::UnavailableError(reason);
-        }
-        case CommFault::Kind::kDelay:
-          absl::SleepFor(fault_.delay);
-          break;
-        case CommFault::Kind::kWrongOp:
-          exchange.key.op = exchange.key.op == CommOp::kBarrier ? CommOp::kBroadcast : CommOp::kBarrier;
-          break;
-      }
-    }
+    RETURN_IF_ERROR(Inject(&exchange.key));
     return inner_->StartExchange(std::move(exchange));
+  }
+  WorkOr StartOnDevice(const DeviceCollective& collective) override {
+    if (collective.stream == nullptr || collective.stream->device().kind == DeviceKind::kCpu) {
+      return Communicator::StartOnDevice(collective);  // comes back as an exchange
+    }
+    DeviceCollective faulty = collective;
+    RETURN_IF_ERROR(Inject(&faulty.key));
+    return inner_->StartOnDevice(faulty);
   }
 
  private:
+  // The fault, if this launch is the one.
+  absl::Status Inject(OpKey* key) {
+    if (launches_++ != fault_.at_launch) return absl::OkStatus();
+    switch (fault_.kind) {
+      case CommFault::Kind::kNone:
+        break;
+      case CommFault::Kind::kFail: {
+        const std::string reason = absl::StrCat("injected fault in ", key->ToString());
+        inner_->Abort(reason);
+        return absl::UnavailableError(reason);
+      }
+      case CommFault::Kind::kDelay:
+        absl::SleepFor(fault_.delay);
+        break;
+      case CommFault::Kind::kWrongOp:
+        key->op = key->op == CommOp::kBarrier ? CommOp::kBroadcast : CommOp::kBarrier;
+        break;
+    }
+    return absl::OkStatus();
+  }
+
   const std::unique_ptr<Communicator> inner_;
   const CommFault fault_;
   int64_t launches_ = 0;

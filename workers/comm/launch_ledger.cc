@@ -27,8 +27,14 @@ void LaunchLedger::Record(const OpKey& key) {
   ++lane.count;
 }
 
+void LaunchLedger::RecordInOrder(const OpKey& key) {
+  Record(key);
+  order_hash_ = Mix(order_hash_ ^ static_cast<uint64_t>(key.comm_class));
+  order_hash_ = Mix(order_hash_ ^ lanes_[static_cast<int>(key.comm_class)].hash);
+}
+
 uint64_t LaunchLedger::hash() const {
-  uint64_t hash = 0;
+  uint64_t hash = order_hash_;
   for (const Lane& lane : lanes_) hash = Mix(hash ^ lane.hash);
   return hash;
 }

@@ -1,6 +1,7 @@
 // Rolling hash of the collectives that a rank launched: equal on all ranks that launched the same in the same order.
 //
-// One hash per class (classes are independent, so their interleaving is no agreement) folded into one on demand.  Also
+// One hash per class (classes are independent, so their interleaving is no agreement), and one over all classes for
+// the stream-ordered collectives, which have one order; folded into one on demand.  Also
 // keeps the last few keys, to say what was going on when a step failed.  Thread-compatible.
 #pragma once
 
@@ -14,6 +15,8 @@ namespace switchyard {
 class LaunchLedger {
  public:
   void Record(const OpKey& key);
+  // A stream-ordered one: its place among those of all classes counts, too.
+  void RecordInOrder(const OpKey& key);
 
   uint64_t hash() const;
   int64_t num_launched() const;
@@ -29,6 +32,7 @@ class LaunchLedger {
     OpKey last[kKept];
   };
   Lane lanes_[kNumCommClasses];
+  uint64_t order_hash_ = 0;  // of the stream-ordered ones
 };
 
 }  // namespace switchyard

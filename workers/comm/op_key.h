@@ -19,8 +19,10 @@ enum class CommOp : uint8_t {
   kBarrier,
   kSend,   // one way; the receiver's call has the same key
   kHello,  // the handshake of a new group
+  kAllToAllSized,
+  kFence,  // no collective: a deadline for what the stream holds
 };
-inline constexpr int kNumCommOps = 8;
+inline constexpr int kNumCommOps = 10;
 
 const char* CommClassName(CommClass comm_class);  // "all_to_all"
 const char* CommOpName(CommOp op);                // "all_to_all_v"

@@ -1,0 +1,171 @@
+#include "tests/workers/comm/view_checks.h"
+
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/workers/comm/comm_test_util.h"
+
+namespace switchyard::test {
+namespace {
+
+// Tells who sent it to whom, when, and where in the part it is.
+uint8_t ByteOf(int from, int to, int round, int64_t i) {
+  return static_cast<uint8_t>(from * 101 + to * 37 + round * 17 + i * 7 + 1);
+}
+
+// A plan of parts with `gap` bytes before each.
+struct Plan {
+  std::vector<int64_t> offsets, bytes;
+  int64_t total = 0;
+
+  template <class Size>
+  Plan(int world, int64_t gap, const Size& size) {
+    for (int r = 0; r < world; ++r) {
+      total += gap;
+      offsets.push_back(total);
+      bytes.push_back(size(r));
+      total += bytes.back();
+    }
+  }
+};
+
+using SizeOf = std::function<int64_t(int from, int to)>;
+
+absl::Status ExchangeOnce(Communicator* comm, RankMemory* memory, int round, const SizeOf& size) {
+  const int me = comm->rank();
+  const Plan send(comm->world(), round % 3, [&](int r) { return size(me, r); });
+  const Plan recv(comm->world(), round % 2, [&](int r) { return size(r, me); });
+  std::vector<uint8_t> out(send.total, 0xee), in(recv.total, 0xdd), expected(recv.total, 0xdd);
+  for (int r = 0; r < comm->world(); ++r) {
+    for (int64_t i = 0; i < send.bytes[r]; ++i) out[send.offsets[r] + i] = ByteOf(me, r, round, i);
+    for (int64_t i = 0; i < recv.bytes[r]; ++i) expected[recv.offsets[r] + i] = ByteOf(r, me, round, i);
+  }
+  const TensorView send_view = memory->Make(DType::kU8, send.total);
+  const TensorView recv_view = memory->Make(DType::kU8, recv.total);
+  memory->Put(send_view, out.data());
+  memory->Put(recv_view, in.data());
+  ASSIGN_OR_RETURN(auto work,
+                   comm->AllToAllSized({.stream = memory->stream(), .deadline = Soon()},
+                                       {send_view, send.offsets, send.bytes}, {recv_view, recv.offsets, recv.bytes}));
+  RETURN_IF_ERROR(work->Wait());
+  RETURN_IF_ERROR(memory->Get(recv_view, in.data()));
+  if (in == expected) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("rank ", me, " received something else in round ", round));
+}
+
+template <class Elem>
+absl::Status SumsOf(Communicator* comm, RankMemory* memory, int64_t n) {
+  const auto value = [](int rank, int64_t i) { return static_cast<Elem>((i * 3 + rank * 5) % 64) / 2; };
+  std::vector<Elem> mine(n), sum(n, 0);
+  for (int64_t i = 0; i < n; ++i) {
+    mine[i] = value(comm->rank(), i);
+    for (int r = 0; r < comm->world(); ++r) sum[i] += value(r, i);
+  }
+  const CommCall call{.stream = memory->stream(), .comm_class = CommClass::kAllReduce, .deadline = Soon()};
+  const TensorView all = memory->Make(DTypeOf<Elem>::value, n);
+  memory->Put(all, mine.data());
+  const int64_t begin = n * comm->rank() / comm->world();
+  const int64_t count = n * (comm->rank() + 1) / comm->world() - begin;
+  const TensorView part = memory->Make(DTypeOf<Elem>::value, count);
+  ASSIGN_OR_RETURN(auto scatter, comm->ReduceScatterSum(call, all, part));
+  RETURN_IF_ERROR(scatter->Wait());
+  std::vector<Elem> got(count);
+  RETURN_IF_ERROR(memory->Get(part, got.data()));
+  if (got != std::vector<Elem>(sum.begin() + begin, sum.begin() + begin + count)) {
+    return absl::DataLossError(absl::StrCat("reduce_scatter_sum of ", n));
+  }
+  ASSIGN_OR_RETURN(auto reduce, comm->AllReduceSum(call, all));
+  RETURN_IF_ERROR(reduce->Wait());
+  RETURN_IF_ERROR(memory->Get(all, mine.data()));
+  return mine == sum ? absl::OkStatus() : absl::DataLossError(absl::StrCat("all_reduce_sum of ", n));
+}
+
+}  // namespace
+
+TensorView HostMemory::Make(DType dtype, int64_t elements) {
+  tensors_.emplace_back(dtype, Shape({elements}));
+  return tensors_.back().view();
+}
+
+void HostMemory::Put(const TensorView& to, const void* from) {
+  if (!to.empty()) std::memcpy(to.raw(), from, NumBytes(to));
+}
+
+absl::Status HostMemory::Get(const TensorView& from, void* to) {
+  if (!from.empty()) std::memcpy(to, from.raw(), NumBytes(from));
+  return absl::OkStatus();
+}
+
+absl::Status CheckSizedExchanges(Communicator* comm, RankMemory* memory) {
+  for (int round = 0; round < 8; ++round) {
+    RETURN_IF_ERROR(ExchangeOnce(comm, memory, round, [&](int from, int to) -> int64_t {
+      if ((from + to + round) % 3 == 0) return 0;
+      return (from * 7 + to * 3 + round * 5) % 11 * (round == 7 ? 5003 : 13);
+    }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOneSidedExchange(Communicator* comm, RankMemory* memory) {
+  RETURN_IF_ERROR(ExchangeOnce(comm, memory, 0, [](int, int) -> int64_t { return 0; }));
+  const int last = comm->world() - 1;
+  RETURN_IF_ERROR(ExchangeOnce(comm, memory, 1, [&](int from, int) -> int64_t { return from == last ? 100 : 0; }));
+  return ExchangeOnce(comm, memory, 2, [&](int, int to) -> int64_t { return to == 0 ? 100 : 0; });
+}
+
+absl::Status CheckGatherAndBroadcast(Communicator* comm, RankMemory* memory) {
+  for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{1000}}) {
+    std::vector<int32_t> mine(n), all(n * comm->world()), expected;
+    std::iota(mine.begin(), mine.end(), comm->rank() * 10'000);
+    for (int r = 0; r < comm->world(); ++r) {
+      for (int64_t i = 0; i < n; ++i) expected.push_back(static_cast<int32_t>(r * 10'000 + i));
+    }
+    const TensorView mine_view = memory->Make(DType::kI32, n);
+    const TensorView all_view = memory->Make(DType::kI32, n * comm->world());
+    memory->Put(mine_view, mine.data());
+    const CommCall call{.stream = memory->stream(), .deadline = Soon()};
+    ASSIGN_OR_RETURN(auto gather, comm->AllGatherInto(call, mine_view, all_view));
+    RETURN_IF_ERROR(gather->Wait());
+    RETURN_IF_ERROR(memory->Get(all_view, all.data()));
+    if (all != expected) return absl::DataLossError(absl::StrCat("all_gather of ", n));
+    for (int root = 0; root < comm->world(); ++root) {
+      memory->Put(mine_view, mine.data());
+      ASSIGN_OR_RETURN(auto cast, comm->BroadcastView(call, root, mine_view));
+      RETURN_IF_ERROR(cast->Wait());
+      std::vector<int32_t> got(n);
+      RETURN_IF_ERROR(memory->Get(mine_view, got.data()));
+      if (got != std::vector<int32_t>(expected.begin() + root * n, expected.begin() + (root + 1) * n)) {
+        return absl::DataLossError(absl::StrCat("broadcast of ", n, " from ", root));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGatherInPlace(Communicator* comm, RankMemory* memory) {
+  const TensorView all = memory->Make(DType::kI64, 3 * comm->world());
+  std::vector<int64_t> values(3 * comm->world(), -1), expected(values);
+  std::iota(expected.begin(), expected.end(), 0);
+  for (int i = 0; i < 3; ++i) values[3 * comm->rank() + i] = expected[3 * comm->rank() + i];
+  memory->Put(all, values.data());
+  ASSIGN_OR_RETURN(auto work, comm->AllGatherInto({.stream = memory->stream(), .deadline = Soon()},
+                                                  all.Rows(3 * comm->rank(), 3), all));
+  RETURN_IF_ERROR(work->Wait());
+  RETURN_IF_ERROR(memory->Get(all, values.data()));
+  return values == expected ? absl::OkStatus() : absl::DataLossError("all_gather in place");
+}
+
+absl::Status CheckExactSums(Communicator* comm, RankMemory* memory) {
+  for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{64}, int64_t{30'001}}) {
+    RETURN_IF_ERROR(SumsOf<float>(comm, memory, n));
+    RETURN_IF_ERROR(SumsOf<double>(comm, memory, n));
+    RETURN_IF_ERROR(SumsOf<int64_t>(comm, memory, n));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::test

@@ -1,0 +1,47 @@
+// What collectives on views must do, whatever carries them: checks that every backend's test runs on every rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "workers/comm/communicator.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard::test {
+
+// A rank's memory and stream: the host's here, a device's in the tests of device groups.
+class RankMemory {
+ public:
+  virtual ~RankMemory() = default;
+  // Lives as long as this object.
+  virtual TensorView Make(DType dtype, int64_t elements) = 0;
+  virtual void Put(const TensorView& to, const void* from) = 0;
+  // What is there once the stream has done all that it holds.
+  virtual absl::Status Get(const TensorView& from, void* to) = 0;
+  virtual const Stream* stream() const = 0;
+};
+
+class HostMemory : public RankMemory {
+ public:
+  TensorView Make(DType dtype, int64_t elements) override;
+  void Put(const TensorView& to, const void* from) override;
+  absl::Status Get(const TensorView& from, void* to) override;
+  const Stream* stream() const override { return nullptr; }
+
+ private:
+  std::vector<Tensor> tensors_;
+};
+
+// Rounds of unequal splits, with empty parts, gaps between them and parts of one rank only; own parts, too.
+absl::Status CheckSizedExchanges(Communicator* comm, RankMemory* memory);
+// A rank that sends nothing and receives nothing, and one that sends all.
+absl::Status CheckOneSidedExchange(Communicator* comm, RankMemory* memory);
+absl::Status CheckGatherAndBroadcast(Communicator* comm, RankMemory* memory);
+// In place of `all`.
+absl::Status CheckGatherInPlace(Communicator* comm, RankMemory* memory);
+// Sums have the bits of rank order (integers and halves, so that any order has).
+absl::Status CheckExactSums(Communicator* comm, RankMemory* memory);
+
+}  // namespace switchyard::test

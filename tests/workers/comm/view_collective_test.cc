@@ -1,0 +1,163 @@
+// Collectives on views over the backends that carry them by messages: CPU memory, done when Wait returns.
+#include <array>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/view_checks.h"
+#include "workers/comm/faulty_communicator.h"
+
+namespace switchyard {
+namespace {
+
+using test::Backend;
+using test::HostMemory;
+using test::Soon;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class ViewCollectiveTest : public testing::TestWithParam<std::tuple<Backend, int>> {
+ protected:
+  void ExpectOk(absl::Status (*check)(Communicator*, test::RankMemory*)) {
+    test::ExpectRanksOk(std::get<0>(GetParam()), std::get<1>(GetParam()), [&](Communicator* comm) {
+      HostMemory memory;
+      return check(comm, &memory);
+    });
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Groups, ViewCollectiveTest,
+                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo), testing::Values(1, 2, 4)),
+                         [](const auto& i) {
+                           return absl::StrCat(test::BackendName(std::get<0>(i.param)), std::get<1>(i.param));
+                         });
+
+TEST_P(ViewCollectiveTest, SizedExchanges) { ExpectOk(test::CheckSizedExchanges); }
+TEST_P(ViewCollectiveTest, OneSidedExchanges) { ExpectOk(test::CheckOneSidedExchange); }
+TEST_P(ViewCollectiveTest, GatherAndBroadcast) { ExpectOk(test::CheckGatherAndBroadcast); }
+TEST_P(ViewCollectiveTest, GatherInPlace) { ExpectOk(test::CheckGatherInPlace); }
+TEST_P(ViewCollectiveTest, Sums) { ExpectOk(test::CheckExactSums); }
+
+TEST_P(ViewCollectiveTest, LedgersAgreeAndAFenceIsInThem) {
+  auto ranks = test::MakeGroup(std::get<0>(GetParam()), std::get<1>(GetParam()));
+  const auto run = [](Communicator* comm) -> absl::Status {
+    HostMemory memory;
+    RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, &memory));
+    ASSIGN_OR_RETURN(auto fence, comm->Fence({.deadline = Soon()}));
+    return fence->Wait();
+  };
+  for (const absl::Status& status : test::RunRanks(&ranks, run)) EXPECT_TRUE(status.ok()) << status;
+  for (const auto& comm : ranks) {
+    EXPECT_EQ(comm->ledger().num_launched(), 4);
+    EXPECT_EQ(comm->ledger().hash(), ranks[0]->ledger().hash());
+  }
+}
+
+TEST(LaunchLedgerTest, TheOrderOverClassesCountsForStreamOrderedLaunchesOnly) {
+  const OpKey exchange{.op = CommOp::kAllToAllSized, .comm_class = CommClass::kAllToAll};
+  const OpKey reduce{.op = CommOp::kAllReduceSum, .comm_class = CommClass::kAllReduce, .bytes = 4};
+  LaunchLedger a, b;
+  a.Record(exchange);
+  a.Record(reduce);
+  b.Record(reduce);
+  b.Record(exchange);
+  EXPECT_EQ(a.hash(), b.hash());
+  a.RecordInOrder(exchange);
+  a.RecordInOrder(reduce);
+  b.RecordInOrder(reduce);
+  b.RecordInOrder(exchange);
+  EXPECT_NE(a.hash(), b.hash());
+}
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+// Rank 1 sends `sent` bytes where rank 0 expects four.
+absl::Status ExchangeWithSize(Communicator* comm, int64_t sent) {
+  std::array<uint8_t, 16> out{}, in{};
+  const int64_t to_other = comm->rank() == 1 ? sent : 4;
+  const std::vector<int64_t> offsets = {0, 8};
+  const std::vector<int64_t> send = comm->rank() == 0 ? std::vector<int64_t>{0, 4} : std::vector<int64_t>{to_other, 0};
+  const std::vector<int64_t> recv = comm->rank() == 0 ? std::vector<int64_t>{0, 4} : std::vector<int64_t>{4, 0};
+  ASSIGN_OR_RETURN(auto work,
+                   comm->AllToAllSized({.deadline = Soon()}, {TensorView(out.data(), DType::kU8, {16}), offsets, send},
+                                       {TensorView(in.data(), DType::kU8, {16}), offsets, recv}));
+  return work->Wait();
+}
+
+TEST(ViewCollectiveFaultTest, SizesThatDifferAreNamed) {
+  for (const Backend backend : {Backend::kLocal, Backend::kGloo}) {
+    for (const int64_t sent : {0, 7}) {
+      auto ranks = test::MakeGroup(backend, 2);
+      const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) { return ExchangeWithSize(comm, sent); });
+      EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInternal) << statuses[0];
+      EXPECT_THAT(MessageOf(statuses[0]),
+                  AllOf(HasSubstr("all_to_all_sized #0"), HasSubstr(absl::StrCat("rank 1 sent ", sent, " bytes")),
+                        HasSubstr("rank 0 expects 4")));
+      EXPECT_FALSE(ranks[0]->status().ok());  // sticky
+    }
+  }
+}
+
+TEST(ViewCollectiveFaultTest, AFaultyLaunchEndsTheGroup) {
+  auto ranks = test::MakeGroup(Backend::kLocal, 2);
+  ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kFail, 1, {}});
+  const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
+    RETURN_IF_ERROR(ExchangeWithSize(comm, 4));
+    return ExchangeWithSize(comm, 4);
+  });
+  for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+struct BadParts {
+  const char* what;
+  std::vector<int64_t> send_offsets, send_bytes, recv_offsets, recv_bytes;
+};
+
+// This rank is 0 of 2; the memory has 16 bytes.
+TEST(ViewCollectiveFaultTest, PartsThatDoNotFitAreRefused) {
+  const BadParts table[] = {
+      {"rank 1's part to send, 9 bytes at 8, is outside", {0, 8}, {0, 9}, {0, 8}, {0, 8}},
+      {"rank 1's part to receive, 4 bytes at 13, is outside", {0, 8}, {0, 8}, {0, 13}, {0, 4}},
+      {"rank 0's part to send, -1 bytes", {0, 8}, {-1, 8}, {0, 8}, {-1, 8}},
+      {"rank 1's part to send, 8 bytes at -8", {0, -8}, {0, 8}, {0, 8}, {0, 8}},
+      {"9223372036854775807 bytes at 8", {0, 8}, {0, INT64_MAX}, {0, 8}, {0, 8}},
+      {"what ranks 0 and 1 send overlaps", {0, 8}, {8, 8}, {0, 7}, {8, 8}},
+      {"rank 0 sends itself 4 bytes and receives 5", {0, 8}, {4, 0}, {0, 8}, {5, 0}},
+      {"1 offsets and 2 sizes to send in a group of 2", {0}, {0, 0}, {0, 0}, {0, 0}},
+      {"2 offsets and 3 sizes to receive", {0, 0}, {0, 0}, {0, 0}, {0, 0, 0}},
+  };
+  auto ranks = test::MakeGroup(Backend::kLocal, 2);
+  std::array<uint8_t, 16> bytes{};
+  const TensorView memory(bytes.data(), DType::kU8, {16});
+  for (const BadParts& bad : table) {
+    const auto work = ranks[0]->AllToAllSized({.deadline = Soon()}, {memory, bad.send_offsets, bad.send_bytes},
+                                              {memory, bad.recv_offsets, bad.recv_bytes});
+    EXPECT_EQ(work.status().code(), absl::StatusCode::kInvalidArgument) << bad.what;
+    EXPECT_THAT(MessageOf(work.status()), HasSubstr(bad.what));
+  }
+  EXPECT_TRUE(ranks[0]->status().ok());
+  EXPECT_EQ(ranks[0]->ledger().num_launched(), 0);  // refused calls are no launches
+}
+
+TEST(ViewCollectiveFaultTest, ViewsThatDoNotFitAreRefused) {
+  auto ranks = test::MakeGroup(Backend::kLocal, 2);
+  const CommCall call{.deadline = Soon()};
+  std::array<float, 16> values{};
+  const TensorView sixteen(values.data(), DType::kF32, {16});
+  const TensorView strided = TensorView(values.data(), DType::kF32, {4, 4}).Columns(0, 2);
+  EXPECT_THAT(MessageOf(ranks[0]->AllGatherInto(call, sixteen, sixteen).status()), HasSubstr("do not make up"));
+  EXPECT_THAT(MessageOf(ranks[0]->BroadcastView(call, 2, sixteen).status()), HasSubstr("no rank 2"));
+  EXPECT_THAT(MessageOf(ranks[0]->BroadcastView(call, 0, strided).status()), HasSubstr("strided"));
+  const TensorView device(values.data(), DType::kF32, {16}, Device::Cuda(1));
+  EXPECT_THAT(MessageOf(ranks[0]->AllReduceSum(call, device).status()),
+              HasSubstr("needs a stream of cuda:1, not none"));
+  EXPECT_TRUE(ranks[0]->status().ok());
+}
+
+}  // namespace
+}  // namespace switchyard
