@@ -28,8 +28,9 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
   // The destinations are never touched, so they cost address space only.
   std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
   std::iota(all_experts.begin(), all_experts.end(), 0);
-  ModelWeights untouched = AllocateWeights(config, dtype, std::move(all_experts));
-  return BuildParams(config, *FindFamily(config.model_type), checkpoint, &untouched).status();
+  absl::StatusOr<ModelWeights> untouched = AllocateWeights(config, dtype, std::move(all_experts));
+  RETURN_IF_ERROR(untouched.status());
+  return BuildParams(config, *FindFamily(config.model_type), checkpoint, &*untouched).status();
 }
 
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
@@ -74,7 +75,7 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
   weight_bytes_ = weights.bytes();
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
-  ASSIGN_OR_RETURN(model_, Model::Create(config_, dtype_, std::move(weights), context));
+  ASSIGN_OR_RETURN(model_, Model::Create(Stream::OnCpu(&pool_), config_, dtype_, std::move(weights), context));
   loaded_rank_ = seat.rank;
   loaded_world_ = seat.world;
   LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights in ",

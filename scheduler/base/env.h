@@ -15,6 +15,7 @@ struct EnvVar {
 
 inline constexpr EnvVar kEnvVars[] = {
     {"SY_LOG", "info", "lowest level that is logged: debug, info, warn, error"},
+    {"SY_SYNC_OPS", "0", "1: wait for the device after every op, so that an error names the op that made it"},
     {"SY_CHECK_NAN", "0", "1: check every layer's output for NaN and Inf and fail the step that has one"},
     {"SY_DUMP_STEP", "", "directory: the server writes each step's plan and result there as text"},
     {"SY_ISA", "",

@@ -215,7 +215,7 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
 
 // Which tokens each expert computes, in the layout that ExpertFfn takes: every token has k different experts of n.
 struct Routing {
-  std::vector<int64_t> offsets;  // [n + 1]
+  std::vector<int32_t> offsets;  // [n + 1]
   std::vector<int32_t> token;    // [tokens * k]
 };
 
@@ -230,7 +230,7 @@ Routing RandomRouting(int64_t tokens, int64_t n, int64_t k, std::mt19937* rng) {
   Routing routing{.offsets = {0}, .token = {}};
   for (const std::vector<int32_t>& rows : of_expert) {
     routing.token.insert(routing.token.end(), rows.begin(), rows.end());
-    routing.offsets.push_back(static_cast<int64_t>(routing.token.size()));
+    routing.offsets.push_back(static_cast<int32_t>(routing.token.size()));
   }
   return routing;
 }

@@ -5,53 +5,56 @@
 
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/attention.h"
-#include "workers/ops/clamp.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/rms_norm.h"
 
 namespace switchyard {
 
-AttentionLayer::AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope)
+AttentionLayer::AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope, Device device)
     : config_(config),
       rope_(rope),
-      normed_(dtype, {config.hidden}),
-      qkv_(dtype, {config.qkv_width()}),
-      attended_(dtype, {config.q_width()}) {}
+      normed_(dtype, {config.hidden}, device),
+      qkv_(dtype, {config.qkv_width()}, device),
+      attended_(dtype, {config.q_width()}, device) {}
 
-absl::Status AttentionLayer::PrepareQkv(const Stream& stream, const Batch& batch, const AttentionWeights& weights,
-                                        const TensorView& qkv) {
-  const TensorView q = qkv.Columns(0, config_.q_width());
-  const TensorView k = qkv.Columns(config_.q_width(), config_.kv_width());
-  if (config_.qk_norm != QkNorm::kNone) {
-    const RmsNormDesc norm = {.eps = config_.norm_eps,
-                              .head_dim = config_.qk_norm == QkNorm::kPerHead ? config_.head_dim : 0};
-    RETURN_IF_ERROR(RmsNorm(stream, norm, q, weights.q_norm, q));
-    RETURN_IF_ERROR(RmsNorm(stream, norm, k, weights.k_norm, k));
-  }
-  if (config_.clip_qkv > 0) RETURN_IF_ERROR(Clamp(stream, config_.clip_qkv, qkv));
-  RETURN_IF_ERROR(ApplyRope(stream, rope_, config_.head_dim, batch.rope_rows, q));
-  return ApplyRope(stream, rope_, config_.head_dim, batch.rope_rows, k);
+absl::Status AttentionLayer::Reserve(int64_t rows) {
+  for (ScratchTensor* scratch : {&normed_, &qkv_, &attended_}) RETURN_IF_ERROR(scratch->Reserve(rows));
+  return absl::OkStatus();
+}
+
+QkvDesc AttentionLayer::QkvOf(const AttentionWeights& weights) const {
+  return {.num_heads = config_.num_heads,
+          .num_kv_heads = config_.num_kv_heads,
+          .head_dim = config_.head_dim,
+          .eps = config_.norm_eps,
+          .q_norm = config_.qk_norm != QkNorm::kNone ? weights.q_norm.view() : TensorView(),
+          .k_norm = config_.qk_norm != QkNorm::kNone ? weights.k_norm.view() : TensorView(),
+          .clip = config_.clip_qkv};
 }
 
 absl::Status AttentionLayer::ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
                                        const TensorView& qkv) {
   const TensorView x = normed_.Rows(residual.dim(0));
   RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, residual, call.weights->norm, x));
-  RETURN_IF_ERROR(Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv));
-  return PrepareQkv(stream, *call.batch, *call.weights, qkv);
+  return Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv);
 }
 
-absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& call,
-                                    absl::Span<const SequenceRows> sequences, const TensorView& qkv,
-                                    const TensorView& attended) {
-  if (sequences.empty()) return absl::OkStatus();
-  const TensorView k = qkv.Columns(config_.q_width(), config_.kv_width());
-  const TensorView v = qkv.Columns(config_.q_width() + config_.kv_width(), config_.kv_width());
-  RETURN_IF_ERROR(WriteKv(stream, sequences, k, v, call.cache));
+absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
+                                    const TensorView& qkv, const TensorView& attended) {
   const AttentionDesc desc = {.num_heads = config_.num_heads,
                               .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
                               .window = call.window};
   return PagedAttention(stream, desc, sequences, qkv.Columns(0, config_.q_width()), call.cache, attended);
+}
+
+absl::Status AttentionLayer::CacheAndAttend(const Stream& stream, const AttentionCall& call,
+                                            const SequenceBatch& sequences, const TensorView& qkv,
+                                            const TensorView& attended) {
+  if (sequences.rows.empty()) return absl::OkStatus();
+  const TensorView k = qkv.Columns(config_.q_width(), config_.kv_width());
+  const TensorView v = qkv.Columns(config_.q_width() + config_.kv_width(), config_.kv_width());
+  RETURN_IF_ERROR(WriteKv(stream, sequences, k, v, call.cache));
+  return Attend(stream, call, sequences, qkv, attended);
 }
 
 // While the lent rows' q, k and v are on their way, this rank attends to the rows that it kept: those stand before.
@@ -59,9 +62,9 @@ absl::Status AttentionLayer::AttendLent(const Stream& stream, const AttentionCal
                                         const TensorView& attended) {
   RowLending& lending = *call.lending;
   RETURN_IF_ERROR(lending.StartHome(qkv));
-  RETURN_IF_ERROR(Attend(stream, call, lending.kept_sequences(), qkv, attended));
+  RETURN_IF_ERROR(CacheAndAttend(stream, call, lending.kept_sequences(), qkv, attended));
   RETURN_IF_ERROR(lending.FinishHome(qkv));
-  RETURN_IF_ERROR(Attend(stream, call, lending.lent_sequences(), qkv, attended));
+  RETURN_IF_ERROR(CacheAndAttend(stream, call, lending.lent_sequences(), qkv, attended));
   return lending.StartOut(attended);
 }
 
@@ -72,10 +75,16 @@ absl::Status AttentionLayer::Run(const Stream& stream, const AttentionCall& call
   const TensorView qkv = qkv_.Rows(all_rows);
   const TensorView attended = attended_.Rows(all_rows);
   if (computed > 0) RETURN_IF_ERROR(ProjectIn(stream, call, residual, qkv.Rows(0, computed)));
+  const QkvDesc desc = QkvOf(*call.weights);
   if (lends) {
+    if (computed > 0) {
+      RETURN_IF_ERROR(PrepareQkv(stream, desc, rope_, call.batch->table_rows(), qkv.Rows(0, computed)));
+    }
     RETURN_IF_ERROR(AttendLent(stream, call, qkv, attended));
-  } else {
-    RETURN_IF_ERROR(Attend(stream, call, call.batch->sequences, qkv, attended));
+  } else if (computed > 0) {
+    const SequenceBatch sequences = call.batch->own_sequences();
+    RETURN_IF_ERROR(PrepareAndCacheQkv(stream, desc, rope_, call.batch->table_rows(), qkv, sequences, call.cache));
+    RETURN_IF_ERROR(Attend(stream, call, sequences, qkv, attended));
   }
   const auto project_out = [&]() -> absl::Status {
     if (computed == 0) return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "workers/model/row_lending.h"
 #include "workers/model/weights.h"
 #include "workers/ops/kv_cache_view.h"
+#include "workers/ops/qkv.h"
 #include "workers/ops/rope.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
@@ -31,22 +32,26 @@ struct AttentionCall {
 class AttentionLayer {
  public:
   // config and rope: borrowed, must outlive this.
-  AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope);
+  AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope, Device device);
+
+  // Takes scratch for so many rows at once.  Errors: ResourceExhausted.
+  absl::Status Reserve(int64_t rows);
 
   // Writes the own rows' keys and values into the cache, then adds the layer's output to the computed rows.
   absl::Status Run(const Stream& stream, const AttentionCall& call,
                    const TensorView& residual);  // [T, H] AccDType, T computed rows
 
  private:
-  // residual → q, k, v, ready for attention.
+  // residual → q, k, v as projected.
   absl::Status ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
                          const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
-  // Norms, clamp and RoPE between projection and attention, in place.
-  absl::Status PrepareQkv(const Stream& stream, const Batch& batch, const AttentionWeights& weights,
-                          const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
-  absl::Status Attend(const Stream& stream, const AttentionCall& call, absl::Span<const SequenceRows> sequences,
+  QkvDesc QkvOf(const AttentionWeights& weights) const;
+  absl::Status Attend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
                       const TensorView& qkv,        // [own rows or more, N*D + 2*Nkv*D]
                       const TensorView& attended);  // [own rows or more, N*D]
+  // Brings the rows' keys and values into the cache, then attends.
+  absl::Status CacheAndAttend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
+                              const TensorView& qkv, const TensorView& attended);
   absl::Status AttendLent(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
                           const TensorView& attended);
 

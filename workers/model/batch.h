@@ -12,8 +12,19 @@
 #include <vector>
 
 #include "workers/ops/kv_cache_view.h"
+#include "workers/tensor/int_view.h"
 
 namespace switchyard {
+
+// The same where a device's ops find it.  Borrowed.
+struct BatchOnDevice {
+  int64_t num_rows = 0;  // with a graph's padding
+  IntView tokens;        // [num_rows]
+  IntView rope_rows;     // [num_rows]
+  IntView logit_rows;
+  SequenceBatch sequences;
+  const int32_t* num_real_rows = nullptr;  // on the device: rows from here on are padding; null: none are
+};
 
 struct Batch {
   std::vector<int32_t> tokens;          // [T] of the computed rows
@@ -21,7 +32,15 @@ struct Batch {
   std::vector<SequenceRows> sequences;  // cover the own rows in order; block tables are borrowed from the slots
   std::vector<int32_t> logit_rows;      // own rows whose logits are wanted, rising
 
-  int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }  // computed
+  const BatchOnDevice* on_device = nullptr;  // set by whoever brought it there; null: the CPU
+
+  int64_t num_rows() const {  // computed
+    return on_device != nullptr ? on_device->num_rows : static_cast<int64_t>(tokens.size());
+  }
+  IntView token_ids() const { return on_device != nullptr ? on_device->tokens : IntView(tokens); }
+  IntView table_rows() const { return on_device != nullptr ? on_device->rope_rows : IntView(rope_rows); }
+  IntView wanted_rows() const { return on_device != nullptr ? on_device->logit_rows : IntView(logit_rows); }
+  SequenceBatch own_sequences() const { return on_device != nullptr ? on_device->sequences : SequenceBatch(sequences); }
   int64_t num_own_rows() const {
     return sequences.empty() ? 0 : sequences.back().row_begin + sequences.back().num_query;
   }
@@ -30,6 +49,7 @@ struct Batch {
     rope_rows.clear();
     sequences.clear();
     logit_rows.clear();
+    on_device = nullptr;
   }
 };
 

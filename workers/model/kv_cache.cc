@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -19,7 +22,8 @@ std::vector<CacheSpec> CacheSpecs(const ModelConfig& config, DType dtype) {
   return specs;
 }
 
-absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes) {
+absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes,
+                                        Device device) {
   if (block_size < 1 || block_size > kMaxBlockSize) {
     return absl::InvalidArgumentError(absl::StrCat("block_size ", block_size, " is outside [1, ", kMaxBlockSize, "]"));
   }
@@ -36,23 +40,31 @@ absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t bl
   cache.num_blocks_ = static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<BlockId>::max()));
   for (const CacheSpec& spec : cache.specs_) {
     const Shape shape = KvCacheShape(cache.num_blocks_, spec.num_kv_heads, block_size, spec.head_dim);
-    cache.tensors_.emplace_back(spec.dtype, shape);
-    const TensorView k = cache.tensors_.back();
-    cache.tensors_.emplace_back(spec.dtype, shape);
+    for (int half = 0; half < 2; ++half) {
+      absl::StatusOr<Tensor> tensor = Tensor::Allocate(spec.dtype, shape, device);
+      RETURN_IF_ERROR(tensor.status());
+      cache.tensors_.push_back(*std::move(tensor));
+    }
+    const TensorView k = cache.tensors_[cache.tensors_.size() - 2];
     cache.views_.push_back({.k = k, .v = cache.tensors_.back()});
   }
   return cache;
 }
 
-void KvCache::Touch(const Stream& stream) {
+absl::Status KvCache::Touch(const Stream& stream) {
   constexpr int64_t kPiece = 2 << 20;
   for (const Tensor& tensor : tensors_) {
+    if (stream.queue() != nullptr) {
+      RETURN_IF_ERROR(FillZero(stream, tensor));
+      continue;
+    }
     char* base = static_cast<char*>(tensor.view().raw());
     const int64_t bytes = tensor.bytes();
     stream.pool().ParallelFor((bytes + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
       std::memset(base + begin * kPiece, 0, static_cast<size_t>(std::min(bytes, end * kPiece) - begin * kPiece));
     });
   }
+  return absl::OkStatus();
 }
 
 int64_t KvCache::bytes() const {
@@ -61,7 +73,7 @@ int64_t KvCache::bytes() const {
   return bytes;
 }
 
-absl::Status KvCache::Copy(absl::Span<const BlockCopy> copies) {
+absl::Status KvCache::Copy(const Stream& stream, absl::Span<const BlockCopy> copies) {
   for (const BlockCopy& copy : copies) {
     if (copy.from < 0 || copy.from >= num_blocks_ || copy.to < 0 || copy.to >= num_blocks_) {
       return absl::InvalidArgumentError(
@@ -73,7 +85,13 @@ absl::Status KvCache::Copy(absl::Span<const BlockCopy> copies) {
     char* base = static_cast<char*>(tensor.view().raw());
     for (const BlockCopy& copy : copies) {
       if (copy.from == copy.to) continue;
-      std::memcpy(base + copy.to * block_bytes, base + copy.from * block_bytes, static_cast<size_t>(block_bytes));
+      char* const to = base + copy.to * block_bytes;
+      const char* const from = base + copy.from * block_bytes;
+      if (stream.queue() != nullptr) {
+        RETURN_IF_ERROR(stream.queue()->Copy(to, from, block_bytes));
+      } else {
+        std::memcpy(to, from, static_cast<size_t>(block_bytes));
+      }
     }
   }
   return absl::OkStatus();

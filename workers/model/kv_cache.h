@@ -40,7 +40,9 @@ class KvCache {
  public:
   // As many blocks as fit into `bytes`.  InvalidArgument when not even one does, or when block_size is not in [1,
   // kMaxBlockSize].
-  static absl::StatusOr<KvCache> Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes);
+  // ResourceExhausted: the device has not so much.
+  static absl::StatusOr<KvCache> Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes,
+                                        Device device = Device::Cpu());
 
   int32_t num_blocks() const { return num_blocks_; }
   int32_t block_size() const { return block_size_; }
@@ -49,9 +51,9 @@ class KvCache {
   KvCacheView layer(int64_t layer_idx) const { return views_[layer_idx]; }
 
   // Takes the memory now rather than where it is first written to: writes zeros everywhere.
-  void Touch(const Stream& stream);
+  absl::Status Touch(const Stream& stream);
   // Copies whole blocks in every layer, in order.  InvalidArgument for a block outside the pool.
-  absl::Status Copy(absl::Span<const BlockCopy> copies);
+  absl::Status Copy(const Stream& stream, absl::Span<const BlockCopy> copies);
 
  private:
   std::vector<CacheSpec> specs_;

@@ -19,6 +19,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/model/params.h"
 #include "workers/model/strict_json.h"
+#include "workers/tensor/device_writer.h"
 
 namespace switchyard {
 namespace {
@@ -72,7 +73,8 @@ int64_t FindUnfit(const Elem* values, int64_t n, double largest) {
 
 class Loader {
  public:
-  Loader(DType dtype, LoadOptions* options) : dtype_(dtype), options_(options) {}
+  // writer: null for the CPU.
+  Loader(DType dtype, LoadOptions* options, DeviceWriter* writer) : dtype_(dtype), options_(options), writer_(writer) {}
 
   void AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& params);
   absl::Status Run();
@@ -88,6 +90,7 @@ class Loader {
 
   const DType dtype_;
   LoadOptions* const options_;
+  DeviceWriter* const writer_;
   std::vector<Piece> pieces_;
   int64_t total_bytes_ = 0;
   absl::Time start_;
@@ -174,14 +177,20 @@ absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) con
 
 absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {
   const int64_t first_row = piece.param->first_row + piece.row;
-  if (piece.param->weight != nullptr) return piece.param->weight->PackRows(first_row, rows);
-  VisitDType(piece.dtype, [&]<class From>() {
-    VisitDType(dtype_, [&]<class To>() {
-      const From* from = rows.data<From>();
-      To* to = piece.param->tensor->data<To>() + first_row * piece.param->columns;
-      for (int64_t i = 0; i < rows.NumElements(); ++i) to[i] = static_cast<To>(static_cast<Acc<From>>(from[i]));
+  if (piece.param->weight != nullptr) return piece.param->weight->PackRows(first_row, rows, writer_);
+  const int64_t columns = piece.param->columns, row_bytes = columns * DTypeBytes(dtype_);
+  const auto convert = [&](int64_t first, int64_t count, char* at) {
+    VisitDType(piece.dtype, [&]<class From>() {
+      VisitDType(dtype_, [&]<class To>() {
+        const From* from = rows.data<From>() + first * columns;
+        To* to = reinterpret_cast<To*>(at);
+        for (int64_t i = 0; i < count * columns; ++i) to[i] = static_cast<To>(static_cast<Acc<From>>(from[i]));
+      });
     });
-  });
+  };
+  char* const to = static_cast<char*>(piece.param->tensor->view().raw()) + first_row * row_bytes;
+  if (writer_ != nullptr) return writer_->Write(to, rows.dim(0), row_bytes, convert);
+  convert(0, rows.dim(0), to);
   return absl::OkStatus();
 }
 
@@ -233,13 +242,19 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Mod
   const ModelFamily* family = FindFamily(config.model_type);
   SY_CHECK(family != nullptr);
   options.num_threads = std::clamp<int>(options.num_threads, 1, static_cast<int>(kStagingBytes / kChunkBytes));
-  ModelWeights weights = AllocateWeights(config, options.dtype, options.residents);
+  absl::StatusOr<ModelWeights> weights = AllocateWeights(config, options.dtype, options.residents, options.device);
+  RETURN_IF_ERROR(weights.status());
+  std::unique_ptr<DeviceWriter> writer;
+  if (!options.device.is_cpu()) {
+    ASSIGN_OR_RETURN(writer, DeviceWriter::Create(options.device));
+  }
   std::vector<Param> params;
-  ASSIGN_OR_RETURN(params, BuildParams(config, *family, checkpoint, &weights));
+  ASSIGN_OR_RETURN(params, BuildParams(config, *family, checkpoint, &*weights));
   LogUnused(checkpoint, config, params);
-  Loader loader(options.dtype, &options);
+  Loader loader(options.dtype, &options, writer.get());
   loader.AddPieces(checkpoint, params);
   RETURN_IF_ERROR(loader.Run());
+  if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
   return weights;
 }
 

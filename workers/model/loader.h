@@ -1,5 +1,5 @@
 // Loads a rank's weights from a checkpoint: each needed byte is read once, checked, converted to the model's dtype and
-// packed, through small staging buffers.
+// packed, through small staging buffers; to a device through pinned ones.
 //
 // Resident memory stays below the held weights + kStagingBytes + a few MB.  Several threads read and pack; LoadWeights
 // blocks until all is there.
@@ -28,6 +28,7 @@ struct LoadOptions {
   DType dtype = DType::kBf16;      // to serve in; the files' own may differ
   std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
   int num_threads = 1;
+  Device device = Device::Cpu();  // where the weights go
   // Called by the loading threads, one at a time, every 250 ms or so and at the end.  false stops the load (Cancelled).
   absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };

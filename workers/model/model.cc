@@ -15,6 +15,7 @@
 #include "workers/ops/gemm.h"
 #include "workers/ops/permute.h"
 #include "workers/ops/rms_norm.h"
+#include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -22,7 +23,8 @@ namespace {
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
-MoeLayer MakeMoeLayer(const ModelConfig& config, DType dtype, const MoeWeights& weights) {
+absl::StatusOr<MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConfig& config, DType dtype,
+                                      const MoeWeights& weights) {
   MoeLayer layer;
   layer.desc = {.hidden = config.hidden,
                 .expert_ffn = config.expert_intermediate,
@@ -30,10 +32,13 @@ MoeLayer MakeMoeLayer(const ModelConfig& config, DType dtype, const MoeWeights& 
                 .dtype = dtype,
                 .router = {.top_k = config.top_k, .renormalize = config.renormalize}};
   layer.weights.router = &weights.router;
+  std::vector<const Weight*> gate_up, down;
   for (const FfnWeights& expert : weights.experts) {
-    layer.weights.gate_up.push_back(&expert.gate_up);
-    layer.weights.down.push_back(&expert.down);
+    gate_up.push_back(&expert.gate_up);
+    down.push_back(&expert.down);
   }
+  ASSIGN_OR_RETURN(layer.weights.gate_up, WeightTable::Make(stream, std::move(gate_up)));
+  ASSIGN_OR_RETURN(layer.weights.down, WeightTable::Make(stream, std::move(down)));
   if (weights.shared.has_value()) {
     layer.weights.shared_gate_up = &weights.shared->gate_up;
     layer.weights.shared_down = &weights.shared->down;
@@ -43,7 +48,10 @@ MoeLayer MakeMoeLayer(const ModelConfig& config, DType dtype, const MoeWeights& 
 }
 
 // Under SY_CHECK_NAN: Internal with the first element of the residual stream that is no finite number.
-absl::Status CheckFinite(const TensorView& residual, int64_t layer_idx) {
+absl::Status CheckFinite(const Stream& stream, const TensorView& rows, int64_t layer_idx) {
+  Tensor on_host;
+  ASSIGN_OR_RETURN(on_host, CopyToHost(stream, rows));
+  const TensorView residual = on_host;
   return VisitDType(residual.dtype(), [&]<class Elem>() -> absl::Status {
     for (int64_t row = 0; row < residual.dim(0); ++row) {
       for (int64_t column = 0; column < residual.dim(1); ++column) {
@@ -63,29 +71,47 @@ void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorVie
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Create(const ModelConfig& config, DType dtype, ModelWeights weights,
-                                                     int64_t max_positions) {
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const Stream& stream, const ModelConfig& config, DType dtype,
+                                                     ModelWeights weights, int64_t max_positions) {
   absl::StatusOr<RopeTable> rope = RopeTable::Build(config.rope, max_positions, AccDType(dtype));
   RETURN_IF_ERROR(rope.status());
-  return std::unique_ptr<Model>(new Model(config, dtype, std::move(weights), *std::move(rope)));
+  RETURN_IF_ERROR(rope->MoveTo(stream));
+  std::unique_ptr<Model> model(new Model(config, dtype, std::move(weights), *std::move(rope), stream.device()));
+  RETURN_IF_ERROR(model->MakeMoeLayers(stream));
+  return model;
 }
 
-Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope)
+Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope, Device device)
     : config_(config),
       dtype_(dtype),
       weights_(std::move(weights)),
       rope_(std::move(rope)),
       check_nan_(EnvBool("SY_CHECK_NAN")),
-      attention_(config_, dtype, rope_),
-      residual_(AccDType(dtype), {config.hidden}),
-      normed_(dtype, {config.hidden}),
-      dense_hidden_(dtype, {config.dense_intermediate}),
-      head_rows_(AccDType(dtype), {config.hidden}),
-      logits_(AccDType(dtype), {config.vocab_size}) {
+      attention_(config_, dtype, rope_, device),
+      residual_(AccDType(dtype), {config.hidden}, device),
+      normed_(dtype, {config.hidden}, device),
+      dense_hidden_(dtype, {config.dense_intermediate}, device),
+      head_rows_(AccDType(dtype), {config.hidden}, device),
+      logits_(AccDType(dtype), {config.vocab_size}, device),
+      counts_(DType::kI32, {config.num_experts}, device) {}
+
+absl::Status Model::MakeMoeLayers(const Stream& stream) {
   for (const LayerWeights& layer : weights_.layers) {
     moe_layers_.emplace_back();
-    if (layer.moe.has_value()) moe_layers_.back() = MakeMoeLayer(config_, dtype_, *layer.moe);
+    if (!layer.moe.has_value()) continue;
+    ASSIGN_OR_RETURN(moe_layers_.back(), MakeMoeLayer(stream, config_, dtype_, *layer.moe));
   }
+  return counts_.Reserve(config_.num_layers());
+}
+
+absl::Status Model::Reserve(int64_t rows) {
+  RETURN_IF_ERROR(attention_.Reserve(rows));
+  for (ScratchTensor* scratch : {&residual_, &normed_}) RETURN_IF_ERROR(scratch->Reserve(rows));
+  if (config_.num_moe_layers() < config_.num_layers()) RETURN_IF_ERROR(dense_hidden_.Reserve(rows));
+  for (ScratchTensor* scratch : {&head_rows_, &logits_}) {
+    RETURN_IF_ERROR(scratch->Reserve(std::min<int64_t>(rows, kHeadRows)));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
@@ -97,18 +123,23 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   const TensorView all_rows = residual_.Rows(std::max(batch.num_rows(), batch.num_own_rows()));
   const TensorView residual = all_rows.Rows(0, batch.num_rows());
   StageOut out;
+  out.expert_counts = counts_.Rows(config_.num_layers());
+  RETURN_IF_ERROR(FillZero(stream, out.expert_counts));
   if (in.hidden.rank() == 0) {
     SY_CHECK_EQ(layers.begin, 0);
     RETURN_IF_ERROR(Embed(stream, batch, residual));
   } else if (in.hidden.raw() != residual.raw()) {
     SY_CHECK(in.hidden.contiguous() && in.hidden.dtype() == residual.dtype() && in.hidden.shape() == residual.shape());
-    std::copy_n(static_cast<const char*>(in.hidden.raw()), residual.NumElements() * DTypeBytes(residual.dtype()),
-                static_cast<char*>(residual.raw()));
+    RETURN_IF_ERROR(CopyTensor(stream, in.hidden, residual));
   }
   Tap(in, "embed", -1, residual);
   for (int64_t i = layers.begin; i < layers.end; ++i) {
     RETURN_IF_ERROR(RunLayer(stream, in, i, cache, residual, &out));
-    if (check_nan_) RETURN_IF_ERROR(CheckFinite(residual, i));
+    if (check_nan_) RETURN_IF_ERROR(CheckFinite(stream, residual, i));
+  }
+  if (stream.device().is_cpu()) {
+    out.moe.expert_counts.assign(out.expert_counts.data<int32_t>(),
+                                 out.expert_counts.data<int32_t>() + out.expert_counts.NumElements());
   }
   if (layers.end == config_.num_layers() && in.logits.has_value()) {
     if (in.lending != nullptr && in.lending->active()) RETURN_IF_ERROR(in.lending->ReturnWanted(all_rows));
@@ -151,11 +182,12 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
                           .layout = in.moe.layout,
                           .schedule = in.moe.schedule,
                           .deadline = in.moe.deadline,
-                          .stats = &out->moe};
+                          .stats = &out->moe,
+                          .expert_counts = out->expert_counts.Rows(layer_idx, 1).Reshape({config_.num_experts}),
+                          .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
+                          .exchange = in.moe.exchange};
     return moe_executor_.Run(step, *moe_layers_[layer_idx], x, residual);
   }
-  // Counts are [L * E]: a dense layer has its zeros there.
-  out->moe.expert_counts.resize(out->moe.expert_counts.size() + config_.num_experts);
   if (num_rows == 0) return absl::OkStatus();
   const TensorView hidden = dense_hidden_.Rows(num_rows);
   RETURN_IF_ERROR(GatedGemm(stream, x, layer.dense->gate_up, hidden));
@@ -165,11 +197,15 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
 absl::Status Model::Embed(const Stream& stream, const Batch& batch, const TensorView& residual) {
   if (batch.num_rows() == 0) return absl::OkStatus();
   if (config_.tie_embeddings) return EmbedTied(stream, batch, residual);
-  return switchyard::Embed(stream, weights_.embedding, batch.tokens, residual);
+  return switchyard::Embed(stream, weights_.embedding, batch.token_ids(), residual);
 }
 
-// A tied table is held once, packed as lm_head: its rows are unpacked one by one, then widened.
+// A tied table is held once, packed as lm_head: where its rows are not as they were they are unpacked one by one, then
+// widened.
 absl::Status Model::EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual) {
+  if (!stream.device().is_cpu()) {
+    return switchyard::Embed(stream, weights_.lm_head.rows(), batch.token_ids(), residual);
+  }
   const int64_t num_rows = batch.num_rows();
   const TensorView rows = normed_.Rows(num_rows);
   for (const int32_t token : batch.tokens) {
@@ -186,14 +222,14 @@ absl::Status Model::EmbedTied(const Stream& stream, const Batch& batch, const Te
 }
 
 absl::Status Model::RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink) {
-  const auto num_logits = static_cast<int64_t>(batch.logit_rows.size());
+  const IntView wanted = batch.wanted_rows();
+  const int64_t num_logits = wanted.size();
   for (int64_t first = 0; first < num_logits; first += kHeadRows) {
     const int64_t count = std::min(kHeadRows, num_logits - first);
     const TensorView rows = head_rows_.Rows(count);
     const TensorView x = normed_.Rows(count);
     const TensorView logits = logits_.Rows(count);
-    const auto chosen = absl::MakeConstSpan(batch.logit_rows).subspan(first, count);
-    RETURN_IF_ERROR(GatherRows(stream, residual, chosen, rows));
+    RETURN_IF_ERROR(GatherRows(stream, residual, wanted.Part(first, count), rows));
     RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, rows, weights_.final_norm, x));
     RETURN_IF_ERROR(Gemm(stream, {}, x, weights_.lm_head, TensorView(), logits));
     RETURN_IF_ERROR(sink(first, logits));

@@ -48,6 +48,7 @@ struct MoeGroup {
   const ExpertLayout* layout = nullptr;   // borrowed; its residents of this rank are the weights'
   const MoeSchedule* schedule = nullptr;  // borrowed
   absl::Time deadline = absl::InfiniteFuture();
+  ExchangeMode exchange = ExchangeMode::kExact;
 };
 
 struct StageIn {
@@ -61,7 +62,8 @@ struct StageIn {
 
 struct StageOut {
   TensorView hidden;  // [T, H] AccDType residual after the last layer; the model's scratch, valid until the next call
-  MoeStats moe;
+  MoeStats moe;       // on the CPU with expert_counts
+  TensorView expert_counts;      // [L, E] int32 of this rank's rows, on the stream's device; the model's, as hidden
   double attention_seconds = 0;  // without waiting for lent rows
   double head_seconds = 0;       // the sink included
 };
@@ -73,9 +75,12 @@ struct LayerRange {
 
 class Model {
  public:
-  // Takes the weights.  max_positions: of the RoPE table, the served context.
-  static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config, DType dtype, ModelWeights weights,
-                                                       int64_t max_positions);
+  // Takes the weights, which are on the stream's device.  max_positions: of the RoPE table, the served context.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const Stream& stream, const ModelConfig& config, DType dtype,
+                                                       ModelWeights weights, int64_t max_positions);
+  // Takes scratch for steps of so many rows at once, where otherwise it grows with the largest step.
+  // Errors: ResourceExhausted.
+  absl::Status Reserve(int64_t rows);
 
   // saved: nullptr = inference; anything else is Unimplemented.
   absl::StatusOr<StageOut> Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
@@ -89,7 +94,8 @@ class Model {
   LayerRange all_layers() const { return {0, config_.num_layers()}; }
 
  private:
-  Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope);
+  Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope, Device device);
+  absl::Status MakeMoeLayers(const Stream& stream);
 
   absl::Status Embed(const Stream& stream, const Batch& batch, const TensorView& residual);
   absl::Status EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual);
@@ -113,6 +119,7 @@ class Model {
   ScratchTensor dense_hidden_;  // [T, dense_intermediate]
   ScratchTensor head_rows_;     // [kHeadRows, H] AccDType
   ScratchTensor logits_;        // [kHeadRows, V] AccDType
+  ScratchTensor counts_;        // [L, E] int32
   std::vector<int32_t> row_ids_;
 };
 

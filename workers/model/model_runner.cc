@@ -1,6 +1,7 @@
 #include "workers/model/model_runner.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -10,6 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/communicator.h"
+#include "workers/tensor/copy.h"
 
 namespace switchyard {
 
@@ -23,17 +25,25 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
     return absl::InvalidArgumentError(absl::StrCat("max_num_seqs ", options.num_slots, " and max_batched_tokens ",
                                                    options.max_rows, " must be positive"));
   }
-  absl::StatusOr<KvCache> cache =
-      KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size, options.kv_cache_bytes);
+  absl::StatusOr<KvCache> cache = KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size,
+                                                  options.kv_cache_bytes, stream.device());
   RETURN_IF_ERROR(cache.status());
-  if (options.touch_cache) cache->Touch(stream);
+  if (options.touch_cache) RETURN_IF_ERROR(cache->Touch(stream));
   const SlotLimits limits = {.num_slots = options.num_slots,
                              .num_blocks = cache->num_blocks(),
                              .block_size = options.block_size,
                              .vocab_size = static_cast<int32_t>(model->config().vocab_size),
                              .context = options.context,
                              .max_rows = options.max_rows};
-  return std::unique_ptr<ModelRunner>(new ModelRunner(model, stream, *std::move(cache), limits));
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, *std::move(cache), limits));
+  if (stream.device().is_cpu()) return runner;
+  RETURN_IF_ERROR(model->Reserve(options.max_rows));
+  ASSIGN_OR_RETURN(runner->upload_,
+                   BatchUpload::Create(stream.device(),
+                                       {.sequences = options.num_slots,
+                                        .rows = options.max_rows,
+                                        .blocks = (options.context + options.block_size - 1) / options.block_size}));
+  return runner;
 }
 
 absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layout) {
@@ -67,7 +77,7 @@ absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const Rank
   if (rank_plan.train_slice != 0) return absl::UnimplementedError("plan: training slices");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
-  RETURN_IF_ERROR(cache_.Copy(rank_plan.copies));
+  RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));
   slots_.Apply(rank_plan);
   BuildBatch(rank_plan);
   RankResult result;
@@ -78,6 +88,7 @@ absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const Rank
   // Work that an error leaves under way must not outlive the group.
   const absl::Cleanup drop = [this] { lending_.Drop(); };
   RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, deadline, &batch_));
+  if (!stream_.device().is_cpu()) RETURN_IF_ERROR(upload_.Send(stream_, cache_.layer(0), &batch_));
   StageIn in = {.batch = &batch_,
                 .lending = &lending_,
                 .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline},
@@ -90,6 +101,12 @@ absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const Rank
   result.rows_received = out.moe.rows_received;
   result.expert_rows = out.moe.expert_rows;
   result.expert_counts = std::move(out.moe.expert_counts);
+  if (!stream_.device().is_cpu()) {
+    Tensor counts;
+    ASSIGN_OR_RETURN(counts, CopyToHost(stream_, out.expert_counts));
+    result.expert_counts.assign(counts.data<int32_t>(), counts.data<int32_t>() + counts.view().NumElements());
+    result.expert_rows = std::accumulate(result.expert_counts.begin(), result.expert_counts.end(), int64_t{0});
+  }
   result.ledger_hash = comm_->ledger().hash();
   result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - start),
                     .attention_seconds = out.attention_seconds,

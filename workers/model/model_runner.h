@@ -19,6 +19,7 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/model/batch.h"
+#include "workers/model/batch_upload.h"
 #include "workers/model/kv_cache.h"
 #include "workers/model/model.h"
 #include "workers/model/row_lending.h"
@@ -87,6 +88,7 @@ class ModelRunner {
 
   // Of the step under way; kept for their capacity.
   Batch batch_;
+  BatchUpload upload_;  // not on the CPU
   RowLending lending_;
   std::vector<LogitUse> uses_;  // of each of batch_.logit_rows
   std::vector<SampleRequest> sample_requests_;

@@ -2,22 +2,32 @@
 
 #include <utility>
 
+#include "scheduler/base/status_macros.h"
+
 namespace switchyard {
 namespace {
 
 struct Allocator {
   const ModelConfig& config;
   DType dtype;
+  Device device;
+  absl::Status status = {};  // the first error; what comes then is empty
 
-  Tensor Vector(int64_t n) const { return Tensor(dtype, {n}); }
-  Weight Matrix(int64_t n, int64_t k) const { return Weight({.n = n, .k = k, .dtype = dtype}); }
-  FfnWeights Ffn(int64_t width) const {
-    return {
-        .gate_up = Weight({.n = 2 * width, .k = config.hidden, .dtype = dtype, .layout = WeightLayout::kGatedPanels}),
-        .down = Matrix(config.hidden, width)};
+  Tensor Vector(int64_t n) { return Keep(Tensor::Allocate(dtype, {n}, device)); }
+  Tensor Table(int64_t rows, int64_t columns) { return Keep(Tensor::Allocate(dtype, {rows, columns}, device)); }
+  Weight Make(const WeightDesc& desc) { return Keep(Weight::Allocate(desc, device)); }
+  Weight Matrix(int64_t n, int64_t k) { return Make({.n = n, .k = k, .dtype = dtype}); }
+  FfnWeights Ffn(int64_t width) {
+    return {.gate_up = Make({.n = 2 * width, .k = config.hidden, .dtype = dtype, .layout = WeightLayout::kGatedPanels}),
+            .down = Matrix(config.hidden, width)};
+  }
+  template <class Owner>
+  Owner Keep(absl::StatusOr<Owner> owner) {
+    status.Update(owner.status());
+    return status.ok() ? *std::move(owner) : Owner();
   }
 
-  AttentionWeights Attention() const {
+  AttentionWeights Attention() {
     AttentionWeights a;
     a.norm = Vector(config.hidden);
     a.qkv = Matrix(config.qkv_width(), config.hidden);
@@ -32,7 +42,7 @@ struct Allocator {
     return a;
   }
 
-  MoeWeights Moe(size_t num_residents) const {
+  MoeWeights Moe(size_t num_residents) {
     MoeWeights moe;
     moe.router = Matrix(config.num_experts, config.hidden);
     for (size_t i = 0; i < num_residents; ++i) moe.experts.push_back(Ffn(config.expert_intermediate));
@@ -66,14 +76,15 @@ int64_t ModelWeights::bytes() const {
   return bytes;
 }
 
-ModelWeights AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents) {
-  const Allocator allocate{config, dtype};
+absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
+                                             Device device) {
+  Allocator allocate{config, dtype, device};
   ModelWeights weights;
-  if (!config.tie_embeddings) weights.embedding = Tensor(dtype, {config.vocab_size, config.hidden});
+  if (!config.tie_embeddings) weights.embedding = allocate.Table(config.vocab_size, config.hidden);
   weights.lm_head = allocate.Matrix(config.vocab_size, config.hidden);
   weights.final_norm = allocate.Vector(config.hidden);
   weights.layers.resize(config.layers.size());
-  for (size_t i = 0; i < config.layers.size(); ++i) {
+  for (size_t i = 0; i < config.layers.size() && allocate.status.ok(); ++i) {
     LayerWeights& layer = weights.layers[i];
     layer.attention = allocate.Attention();
     layer.ffn_norm = allocate.Vector(config.hidden);
@@ -84,6 +95,7 @@ ModelWeights AllocateWeights(const ModelConfig& config, DType dtype, std::vector
     }
   }
   weights.residents = std::move(residents);
+  RETURN_IF_ERROR(allocate.status);
   return weights;
 }
 

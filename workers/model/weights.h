@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "workers/model/config.h"
 #include "workers/ops/weight.h"
 #include "workers/tensor/tensor.h"
@@ -54,7 +55,9 @@ struct ModelWeights {
 };
 
 // Memory for everything that a rank with these residents holds; contents are undefined until the loader has filled it.
-// REQUIRES: residents are experts of the config; CheckMemory has passed.
-ModelWeights AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents);
+// REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed.
+// Errors: ResourceExhausted on a device, with needed and available bytes.
+absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
+                                             Device device = Device::Cpu());
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@
 #include "workers/moe/schedule_executor.h"
 #include "workers/ops/expert_ffn.h"
 #include "workers/ops/gemm.h"
+#include "workers/ops/permute.h"
 
 namespace switchyard {
 namespace {
@@ -25,10 +26,11 @@ absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, 
 absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
   const size_t residents = step.layout->Residents(step.comm->rank()).size();
-  if (weights.gate_up.size() != residents || weights.down.size() != residents) {
-    return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", weights.gate_up.size(), " gate_up and ",
-                                                   weights.down.size(), " down weights for ", residents,
-                                                   " resident experts"));
+  const auto gate_up = static_cast<size_t>(weights.gate_up.group().size());
+  const auto down = static_cast<size_t>(weights.down.group().size());
+  if (gate_up != residents || down != residents) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", gate_up, " gate_up and ", down, " down weights for ",
+                                                   residents, " resident experts"));
   }
   if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
@@ -74,7 +76,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     if (!status.ok()) {
       // The others wait for this rank's rows: end it for them, too.
       if (step.comm->world() > 1) step.comm->Abort(status.message());
-      for (RowExchange& exchange : exchanges_) exchange.Drop();
+      for (auto& exchange : exchanges_) exchange->Drop();
     }
     unread_stats_.Clear();
     return status;
@@ -88,13 +90,13 @@ class MoeExecutor::Impl : public MicroOpRunner {
         return Gate(RangeOf(op));
       case MicroOpKind::kDispatch: {
         const ChunkRange range = RangeOf(op);
-        return exchanges_[op.chunk].StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
-                                                  x_.Rows(range.begin, range.count), range.begin);
+        return exchanges_[op.chunk]->StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
+                                                   x_.Rows(range.begin, range.count), range.begin);
       }
       case MicroOpKind::kExpert:
-        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(&exchanges_[op.chunk]);
+        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(exchanges_[op.chunk].get());
       case MicroOpKind::kCombine:
-        return exchanges_[op.chunk].StartCombine(context_);
+        return exchanges_[op.chunk]->StartCombine(context_);
       default:
         return absl::UnimplementedError(absl::StrCat("moe_layer: op ", MicroOpKindName(op.kind), " of schedule ",
                                                      step_->schedule->name, " has no executor yet"));
@@ -102,7 +104,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status Finish(const MicroOp& op) override {
-    RowExchange& exchange = exchanges_[op.chunk];
+    RowExchange& exchange = *exchanges_[op.chunk];
     if (op.kind == MicroOpKind::kDispatch) return exchange.FinishDispatch(context_);
     SY_CHECK(op.kind == MicroOpKind::kCombine);
     const ChunkRange range = RangeOf(op);
@@ -130,24 +132,28 @@ class MoeExecutor::Impl : public MicroOpRunner {
                 .comm = step_->comm,
                 .layout = step_->layout,
                 .deadline = step_->deadline,
-                .stats = stats_};
-    if (exchanges_.size() < static_cast<size_t>(step_->schedule->num_chunks))
-      exchanges_.resize(step_->schedule->num_chunks);
+                .stats = stats_,
+                .mode = step_->exchange};
+    while (exchanges_.size() < static_cast<size_t>(step_->schedule->num_chunks)) {
+      exchanges_.push_back(MakeExchange(step_->stream->device()));
+    }
     const DType acc = AccDType(desc.dtype);
-    topk_idx_ = topk_idx_memory_.Rows(rows, desc.router.top_k, DType::kI32);
-    topk_weight_ = topk_weight_memory_.Rows(rows, desc.router.top_k, acc);
-    logits_ = logits_memory_.Rows(rows, step_->layout->num_experts(), acc);
+    topk_idx_ = Scratch(&topk_idx_memory_, rows, desc.router.top_k, DType::kI32);
+    topk_weight_ = Scratch(&topk_weight_memory_, rows, desc.router.top_k, acc);
+    logits_ = Scratch(&logits_memory_, rows, step_->layout->num_experts(), acc);
     shared_ = TensorView();
     shared_gate_ = TensorView();
     RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
-    CountExperts();
-    return absl::OkStatus();
+    if (step_->expert_counts.rank() == 0 || rows == 0) return absl::OkStatus();
+    return CountExperts(*step_->stream, topk_idx_, step_->expert_counts);
   }
 
   absl::Status Gate(const ChunkRange& range) {
     const TensorView logits = logits_.Rows(range.begin, range.count);
     RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_.Rows(range.begin, range.count), *layer_->weights.router, {}, logits));
-    return RouteTopK(*step_->stream, layer_->desc.router, logits, topk_idx_.Rows(range.begin, range.count),
+    RouterDesc desc = layer_->desc.router;
+    desc.num_rows = step_->num_rows;
+    return RouteTopK(*step_->stream, desc, logits, topk_idx_.Rows(range.begin, range.count),
                      topk_weight_.Rows(range.begin, range.count));
   }
 
@@ -155,12 +161,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const absl::Time begin = absl::Now();
     const TensorView& y = exchange->y();
     RETURN_IF_ERROR(ExpertFfn(*step_->stream,
-                              {.gate_up = layer_->weights.gate_up,
-                               .down = layer_->weights.down,
+                              {.gate_up = layer_->weights.gate_up.group(),
+                               .down = layer_->weights.down.group(),
                                .offsets = exchange->offsets(),
                                .x_rows = exchange->x_rows()},
-                              exchange->x(), hidden_memory_.Rows(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype),
-                              y));
+                              exchange->x(),
+                              Scratch(&hidden_memory_, y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype), y));
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
     return absl::OkStatus();
   }
@@ -170,26 +176,21 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const MoeLayerDesc& desc = layer_->desc;
     const MoeLayerWeights& weights = layer_->weights;
     const int64_t rows = x_.dim(0);
-    const TensorView hidden = hidden_memory_.Rows(rows, desc.shared_ffn, desc.dtype);
-    shared_ = shared_memory_.Rows(rows, desc.hidden, desc.dtype);
+    const TensorView hidden = Scratch(&hidden_memory_, rows, desc.shared_ffn, desc.dtype);
+    shared_ = Scratch(&shared_memory_, rows, desc.hidden, desc.dtype);
     RETURN_IF_ERROR(GatedGemm(*step_->stream, x_, *weights.shared_gate_up, hidden));
     RETURN_IF_ERROR(Gemm(*step_->stream, {}, hidden, *weights.shared_down, {}, shared_));
     if (weights.shared_gate != nullptr) {
-      shared_gate_ = shared_gate_memory_.Rows(rows, 1, AccDType(desc.dtype));
+      shared_gate_ = Scratch(&shared_gate_memory_, rows, 1, AccDType(desc.dtype));
       RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_, *weights.shared_gate, {}, shared_gate_));
     }
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
     return absl::OkStatus();
   }
 
-  void CountExperts() {
-    const size_t first = stats_->expert_counts.size();
-    stats_->expert_counts.resize(first + step_->layout->num_experts(), 0);
-    if (topk_idx_.empty()) return;
-    const int32_t* idx = topk_idx_.data<int32_t>();
-    for (int64_t i = 0; i < topk_idx_.NumElements(); ++i) {
-      if (idx[i] >= 0) ++stats_->expert_counts[first + idx[i]];
-    }
+  // Scratch on the step's device.
+  TensorView Scratch(RowScratch* memory, int64_t rows, int64_t width, DType dtype) const {
+    return memory->Rows(rows, width, dtype, step_->stream->device());
   }
 
   // Of the present Run; borrowed.
@@ -202,7 +203,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
   TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none
 
-  std::vector<RowExchange> exchanges_;  // [chunks]
+  std::vector<std::unique_ptr<RowExchange>> exchanges_;  // [chunks]
   RowScratch topk_idx_memory_, topk_weight_memory_, logits_memory_, hidden_memory_, shared_memory_, shared_gate_memory_;
 };
 

@@ -15,10 +15,11 @@
 #include "absl/time/time.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/comm/communicator.h"
+#include "workers/moe/exchange.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/moe_stats.h"
 #include "workers/ops/router.h"
-#include "workers/ops/weight.h"
+#include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
@@ -26,9 +27,8 @@ namespace switchyard {
 
 struct MoeLayerWeights {
   const Weight* router = nullptr;  // [E, H]
-  std::vector<const Weight*>
-      gate_up;                      // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
-  std::vector<const Weight*> down;  // [El] [H, F]
+  WeightTable gate_up;             // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
+  WeightTable down;                // [El] [H, F]
   const Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
   const Weight* shared_down = nullptr;     // [H, Fs]
   const Weight* shared_gate = nullptr;     // [1, H]: its logit goes through a sigmoid; null = weight 1
@@ -54,7 +54,10 @@ struct MoeStep {
   const ExpertLayout* layout = nullptr;  // layout->num_ranks() == comm->world()
   const MoeSchedule* schedule = nullptr;
   absl::Time deadline = absl::InfiniteFuture();
-  MoeStats* stats = nullptr;  // added to; expert_counts gets E more numbers per layer
+  MoeStats* stats = nullptr;      // added to, but for expert_counts
+  TensorView expert_counts = {};  // [E] int32 on the stream's device, added to: this rank's rows; rank 0 = not wanted
+  const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
+  ExchangeMode exchange = ExchangeMode::kExact;
 };
 
 class MoeExecutor {

@@ -14,7 +14,7 @@ struct MoeStats {
   int64_t bytes_sent = 0;        // to other ranks, dispatch and combine, headers not counted
   double exchange_seconds = 0;   // packing, waiting and unpacking
   double expert_seconds = 0;     // expert FFNs, the shared one included
-  std::vector<int64_t> expert_counts;  // [L * E] pairs of this rank's tokens per expert, layer after layer; see MoeStep
+  std::vector<int64_t> expert_counts;  // [L * E] pairs of this rank's tokens per expert, layer after layer
 
   void Clear() { *this = MoeStats(); }
 };

@@ -11,11 +11,11 @@ namespace switchyard {
 
 class RowScratch {
  public:
-  // [rows, width], contents undefined.
-  TensorView Rows(int64_t rows, int64_t width, DType dtype) {
+  // [rows, width], contents undefined.  Always of the same device.
+  TensorView Rows(int64_t rows, int64_t width, DType dtype, Device device = Device::Cpu()) {
     const int64_t bytes = rows * width * DTypeBytes(dtype);
-    if (bytes > buffer_.bytes()) buffer_ = Buffer(bytes + bytes / 2, Device::Cpu());
-    return TensorView(buffer_.data(), dtype, {rows, width});
+    if (bytes > buffer_.bytes()) buffer_ = Buffer(bytes + bytes / 2, device);
+    return TensorView(buffer_.data(), dtype, {rows, width}, device);
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/attention_layout.h"
+#include "workers/ops/cuda_call.h"
 #include "workers/ops/kernels.h"
 #include "workers/ops/kv_checks.h"
 #include "workers/ops/op_checks.h"
@@ -62,9 +63,10 @@ std::vector<QueryTile> CutIntoTiles(absl::Span<const SequenceRows> sequences, in
   return tiles;
 }
 
-absl::Status Check(const AttentionDesc& desc, const TensorView& q, const KvCacheView& cache, const TensorView& out) {
-  RETURN_IF_ERROR(ExpectFloatMatrix("attention", "q", q));
-  RETURN_IF_ERROR(CheckKvCache("attention", cache, q.dtype()));
+absl::Status Check(const OpSite& at, const AttentionDesc& desc, const TensorView& q, const KvCacheView& cache,
+                   const TensorView& out) {
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "q", q));
+  RETURN_IF_ERROR(CheckKvCache(at, cache, q.dtype()));
   if (desc.num_heads < 1 || desc.num_heads % cache.num_kv_heads() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("attention: num_heads ", desc.num_heads,
                                                    " is not a positive multiple of the cache's ", cache.num_kv_heads(),
@@ -76,8 +78,8 @@ absl::Status Check(const AttentionDesc& desc, const TensorView& q, const KvCache
                                                    " is not allowed"));
   }
   const Shape shape = {q.dim(0), desc.num_heads * cache.head_dim()};
-  RETURN_IF_ERROR(ExpectView("attention", "q", q, q.dtype(), shape));
-  return ExpectView("attention", "out", out, q.dtype(), shape);
+  RETURN_IF_ERROR(ExpectView(at, "q", q, q.dtype(), shape));
+  return ExpectView(at, "out", out, q.dtype(), shape);
 }
 
 // One per thread, grown to the largest task it has seen.
@@ -91,13 +93,36 @@ char* At(const TensorView& view, int64_t row, int64_t column) {
   return static_cast<char*>(view.raw()) + (row * view.row_stride() + column) * DTypeBytes(view.dtype());
 }
 
+absl::Status AttentionOnCuda(const Stream& stream, const AttentionDesc& desc, const CudaSequences& sequences,
+                             const TensorView& q, const KvCacheView& cache, const TensorView& out) {
+  const CudaAttentionArgs args = {.dtype = DTypeCode(q.dtype()),
+                                  .sequences = sequences,
+                                  .q = q.raw(),
+                                  .out = out.raw(),
+                                  .q_stride = q.row_stride(),
+                                  .out_stride = out.row_stride(),
+                                  .k_cache = cache.k.raw(),
+                                  .v_cache = cache.v.raw(),
+                                  .heads = desc.num_heads,
+                                  .kv_heads = cache.num_kv_heads(),
+                                  .block_size = cache.block_size(),
+                                  .head_dim = cache.head_dim(),
+                                  .window = desc.window,
+                                  .scale = desc.scale};
+  return RunOnCuda("attention", stream,
+                   [&](const CudaCall& call, const CudaKernelTable& kernels) { return kernels.attention(call, args); });
+}
+
 }  // namespace
 
-absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, absl::Span<const SequenceRows> sequences,
+absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, const SequenceBatch& batch,
                             const TensorView& q, const KvCacheView& cache, const TensorView& out) {
-  RETURN_IF_ERROR(ExpectCpu("attention", stream));
-  RETURN_IF_ERROR(Check(desc, q, cache, out));
-  RETURN_IF_ERROR(CheckSequences("attention", sequences, q.dim(0), cache));
+  const OpSite at = {"attention", stream.device()};
+  RETURN_IF_ERROR(ExpectKernels(at));
+  RETURN_IF_ERROR(Check(at, desc, q, cache, out));
+  RETURN_IF_ERROR(CheckSequences(at, batch, q.dim(0), cache));
+  if (!at.device.is_cpu()) return AttentionOnCuda(stream, desc, *batch.on_device, q, cache, out);
+  const absl::Span<const SequenceRows> sequences = batch.rows;
   const int64_t kv_heads = cache.num_kv_heads(), head_dim = cache.head_dim(), group = desc.num_heads / kv_heads;
   const int64_t head_bytes = cache.block_size() * head_dim * DTypeBytes(q.dtype());
   const std::vector<QueryTile> tiles = CutIntoTiles(sequences, group, kv_heads, stream.pool().num_threads());

@@ -18,7 +18,6 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "workers/ops/kv_cache_view.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
@@ -36,7 +35,7 @@ struct AttentionDesc {
 
 // Errors (InvalidArgument): shapes or dtypes that do not fit, D > kMaxHeadDim, rows outside the batch, a block table
 // that is too short or names a block outside the cache.  Rows of `out` that no sequence names are left as they are.
-absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, absl::Span<const SequenceRows> sequences,
+absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, const SequenceBatch& sequences,
                             const TensorView& q,       // [T, N*D] model dtype; rows may be strided
                             const KvCacheView& cache,  // of the model dtype
                             const TensorView& out);    // [T, N*D] model dtype; rows may be strided

@@ -1,6 +1,7 @@
 #include "workers/ops/combine.h"
 
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/cuda_call.h"
 #include "workers/ops/kernels.h"
 #include "workers/ops/op_checks.h"
 #include "workers/tensor/thread_pool.h"
@@ -9,28 +10,19 @@ namespace switchyard {
 namespace {
 
 // y's dtype is the model's; a token whose experts were all dropped still needs one, so y is a matrix even without rows.
-absl::Status Check(const CombineInputs& in, const TensorView& residual) {
-  RETURN_IF_ERROR(ExpectFloatMatrix("combine", "y", in.y));
-  RETURN_IF_ERROR(ExpectFloatMatrix("combine", "weight", in.weight));
+absl::Status Check(const OpSite& at, const CombineInputs& in, const TensorView& residual) {
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "y", in.y));
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "weight", in.weight));
   const DType acc = AccDType(in.y.dtype());
   const int64_t num_tokens = in.weight.dim(0), top_k = in.weight.dim(1), width = in.y.dim(1);
-  RETURN_IF_ERROR(ExpectView("combine", "weight", in.weight, acc, {num_tokens, top_k}));
-  RETURN_IF_ERROR(ExpectView("combine", "residual", residual, acc, {num_tokens, width}));
-  if (static_cast<int64_t>(in.slot_row.size()) != num_tokens * top_k) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("combine: slot_row has ", in.slot_row.size(), " entries, T * K is ", num_tokens, " * ", top_k));
-  }
-  for (size_t i = 0; i < in.slot_row.size(); ++i) {
-    if (in.slot_row[i] < -1 || in.slot_row[i] >= in.y.dim(0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("combine: slot_row[", i, "] = ", in.slot_row[i], " is outside [-1, ", in.y.dim(0), ")"));
-    }
-  }
+  RETURN_IF_ERROR(ExpectView(at, "weight", in.weight, acc, {num_tokens, top_k}));
+  RETURN_IF_ERROR(ExpectView(at, "residual", residual, acc, {num_tokens, width}));
+  RETURN_IF_ERROR(ExpectInts(at, "slot_row", in.slot_row, num_tokens * top_k, -1, in.y.dim(0)));
   if (in.shared.rank() != 0) {
-    RETURN_IF_ERROR(ExpectView("combine", "shared", in.shared, in.y.dtype(), {num_tokens, width}));
+    RETURN_IF_ERROR(ExpectView(at, "shared", in.shared, in.y.dtype(), {num_tokens, width}));
   }
   if (in.shared_gate.rank() != 0) {
-    RETURN_IF_ERROR(ExpectView("combine", "shared_gate", in.shared_gate, acc, {num_tokens, 1}));
+    RETURN_IF_ERROR(ExpectView(at, "shared_gate", in.shared_gate, acc, {num_tokens, 1}));
   }
   return absl::OkStatus();
 }
@@ -38,8 +30,9 @@ absl::Status Check(const CombineInputs& in, const TensorView& residual) {
 }  // namespace
 
 absl::Status Combine(const Stream& stream, const CombineInputs& in, const TensorView& residual) {
-  RETURN_IF_ERROR(ExpectCpu("combine", stream));
-  RETURN_IF_ERROR(Check(in, residual));
+  const OpSite at = {"combine", stream.device()};
+  RETURN_IF_ERROR(ExpectKernels(at));
+  RETURN_IF_ERROR(Check(at, in, residual));
   const bool gated = in.shared.rank() != 0 && in.shared_gate.rank() != 0;
   const CombineArgs args = {.dtype = DTypeCode(in.y.dtype()),
                             .y = in.y.raw(),
@@ -56,6 +49,11 @@ absl::Status Combine(const Stream& stream, const CombineInputs& in, const Tensor
                             .top_k = in.weight.dim(1),
                             .width = in.y.dim(1)};
   const int64_t row_bytes = in.y.dim(1) * DTypeBytes(in.y.dtype()) * (args.top_k + 1);
+  if (!stream.device().is_cpu()) {
+    return RunOnCuda("combine", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
+      return kernels.combine(call, args, residual.dim(0));
+    });
+  }
   stream.pool().ParallelFor(residual.dim(0), RowGrain(row_bytes),
                             [&](int64_t begin, int64_t end) { CpuKernels().combine(args, begin, end); });
   return absl::OkStatus();

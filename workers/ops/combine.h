@@ -10,18 +10,18 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
 struct CombineInputs {
-  TensorView y;                        // [rows, H] model dtype: expert outputs
-  absl::Span<const int32_t> slot_row;  // [T * K] row of y for (t, k); -1 = dropped
-  TensorView weight;                   // [T, K] AccDType
-  TensorView shared = {};              // [T, H] model dtype; empty view (rank 0) = no shared expert
-  TensorView shared_gate = {};         // [T, 1] AccDType: the gate's logit; rank 0 = the shared term has weight 1
+  TensorView y;                 // [rows, H] model dtype: expert outputs
+  IntView slot_row;             // [T * K] row of y for (t, k); -1 = dropped
+  TensorView weight;            // [T, K] AccDType
+  TensorView shared = {};       // [T, H] model dtype; empty view (rank 0) = no shared expert
+  TensorView shared_gate = {};  // [T, 1] AccDType: the gate's logit; rank 0 = the shared term has weight 1
 };
 
 absl::Status Combine(const Stream& stream, const CombineInputs& inputs,

@@ -7,15 +7,15 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
 absl::Status Embed(const Stream& stream,
-                   const TensorView& table,           // [V, H] model dtype
-                   absl::Span<const int32_t> tokens,  // [T]
-                   const TensorView& residual);       // [T, H] AccDType(table's)
+                   const TensorView& table,      // [V, H] model dtype
+                   const IntView& tokens,        // [T]
+                   const TensorView& residual);  // [T, H] AccDType(table's)
 
 }  // namespace switchyard

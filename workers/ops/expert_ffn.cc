@@ -8,13 +8,11 @@ namespace switchyard {
 absl::Status GatedGemm(const Stream& stream, const TensorView& x, const Weight& gate_up, const TensorView& hidden,
                        Isa isa) {
   const Weight* const weights[] = {&gate_up};
-  const int64_t offsets[] = {0, hidden.rank() > 0 ? hidden.dim(0) : 0};
-  return GroupedGatedGemm(stream, {.isa = isa}, x, weights, offsets, hidden);
+  return GroupedGatedGemm(stream, {.isa = isa}, x, weights, {}, hidden);
 }
 
 absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
-                              absl::Span<const Weight* const> gate_up, absl::Span<const int64_t> offsets,
-                              const TensorView& hidden) {
+                              const WeightGroup& gate_up, const IntView& offsets, const TensorView& hidden) {
   return RunGemmJob(stream, {.op = "gated_gemm",
                              .x = x,
                              .x_rows = desc.x_rows,

@@ -8,11 +8,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "workers/ops/grouped_gemm.h"
 #include "workers/ops/isa.h"
-#include "workers/ops/weight.h"
+#include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
@@ -26,16 +26,16 @@ absl::Status GatedGemm(const Stream& stream,
 
 // The same per expert; arguments as GroupedGemm's.
 absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
-                              absl::Span<const Weight* const> gate_up,  // [El] each [2F, K] kGatedPanels
-                              absl::Span<const int64_t> offsets,        // [El + 1]
-                              const TensorView& hidden);                // [rows, F] w's dtype
+                              const WeightGroup& gate_up,  // [El] each [2F, K] kGatedPanels
+                              const IntView& offsets,      // [El + 1]
+                              const TensorView& hidden);   // [rows, F] w's dtype
 
 struct ExpertFfnDesc {
-  absl::Span<const Weight* const> gate_up;  // [El] each [2F, H] kGatedPanels
-  absl::Span<const Weight* const> down;     // [El] each [H, F] kPanels
-  absl::Span<const int64_t> offsets;        // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
-  absl::Span<const int32_t> x_rows = {};    // as in GroupedGemmDesc; empty: x is in expert order already
-  Isa isa = CurrentIsa();                   // tests only
+  WeightGroup gate_up;     // [El] each [2F, H] kGatedPanels
+  WeightGroup down;        // [El] each [H, F] kPanels
+  IntView offsets;         // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
+  IntView x_rows = {};     // as in GroupedGemmDesc; empty: x is in expert order already
+  Isa isa = CurrentIsa();  // tests only
 };
 
 // Both products.  Errors (InvalidArgument): as GroupedGemm's.

@@ -7,11 +7,10 @@ namespace switchyard {
 absl::Status Gemm(const Stream& stream, const GemmDesc& desc, const TensorView& x, const Weight& w,
                   const TensorView& bias, const TensorView& y) {
   const Weight* const weights[] = {&w};
-  const int64_t offsets[] = {0, y.rank() > 0 ? y.dim(0) : 0};
   return RunGemmJob(stream, {.op = "gemm",
                              .x = x,
                              .weights = weights,
-                             .offsets = offsets,
+                             .offsets = {},
                              .bias = bias,
                              .y = y,
                              .accumulate = desc.accumulate,

@@ -1,10 +1,12 @@
 # Weights and matrix products.  Kernel files (kernels/*_cpu.cc) are compiled with flags of their own, those of plain
 # multiply-adds once per instruction set; gemm_kernels.cc chooses at run time.
+# What every op needs to check its arguments and to reach a device's kernels.
+sy_library(sy_ops_common SRCS cuda_call.cc cuda_kernels.cc op_checks.cc DEPS sy_tensor absl::status absl::statusor absl::strings)
 sy_library(sy_isa SRCS isa.cc DEPS sy_base absl::statusor absl::strings)
 sy_library(sy_ops_gemm
-           SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc gemm_tasks.cc grouped_gemm.cc
+           SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc gemm_tasks.cc grouped_gemm.cc weight_group.cc
                 weight.cc kernels/gemm_kernels.cc
-           DEPS sy_tensor sy_isa absl::span absl::status absl::statusor absl::strings)
+           DEPS sy_tensor sy_isa sy_ops_common absl::span absl::status absl::statusor absl::strings)
 
 # sy_gemm_kernel(NAME SOURCE [flags ...])
 function(sy_gemm_kernel name source)

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/cuda_call.h"
+#include "workers/ops/op_checks.h"
 
 namespace switchyard {
 namespace {
@@ -11,33 +13,45 @@ absl::Status Bad(const GemmJob& job, const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(job.op, ": ", args...));
 }
 
-absl::Status CheckWeights(const GemmJob& job, DType dtype) {
+absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
+  const bool on_cpu = device.is_cpu();
+  const int32_t* const offsets = job.offsets.data();
   const int64_t k = job.x.dim(1);
   const int64_t n = job.gated ? 2 * job.y.dim(1) : job.y.dim(1);
-  for (size_t e = 0; e < job.weights.size(); ++e) {
+  for (int64_t e = 0; e < job.weights.size(); ++e) {
     const Weight* w = job.weights[e];
     if (w == nullptr || w->empty()) {
-      if (job.offsets[e] == job.offsets[e + 1]) continue;
+      if (on_cpu && offsets[e] == offsets[e + 1]) continue;
       return Bad(job, "weight ", e, " has rows but is empty");
     }
     if (w->n() != n || w->k() != k || w->dtype() != dtype || w->gated() != job.gated) {
       return Bad(job, "weight ", e, " must be ", DTypeName(dtype), " [", n, ", ", k, "]", job.gated ? " gated" : "",
                  ", is ", w->desc().ToString());
     }
-    if (!(w->device() == Device::Cpu())) return Bad(job, "weight ", e, " is on ", w->device().ToString(), ", not cpu");
+    if (!(w->device() == device)) {
+      return Bad(job, "weight ", e, " is on ", w->device().ToString(), ", not ", device.ToString());
+    }
+  }
+  if (!on_cpu && !job.offsets.empty() && job.weights.on_device() == nullptr) {
+    return Bad(job, "weights of groups on ", device.ToString(), " need a WeightTable");
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckRows(const GemmJob& job) {
-  const int64_t rows = job.y.dim(0);
-  if (job.offsets.size() != job.weights.size() + 1 || job.offsets.front() != 0 || job.offsets.back() != rows) {
-    return Bad(job, "offsets must be ", job.weights.size() + 1, " from 0 to y's ", rows, " rows, are ",
-               job.offsets.size(), job.offsets.empty() ? "" : absl::StrCat(", the last ", job.offsets.back()));
+absl::Status CheckRows(const GemmJob& job, Device device) {
+  const OpSite at = {job.op, device};
+  const int64_t rows = job.y.dim(0), weights = job.weights.size();
+  const int32_t* const offsets = job.offsets.data();
+  // One weight has all rows: no offsets need to be there.
+  if (job.offsets.size() != weights + 1 && !(weights == 1 && job.offsets.empty())) {
+    return Bad(job, "offsets must be ", weights + 1, ", are ", job.offsets.size());
   }
-  for (size_t e = 0; e < job.weights.size(); ++e) {
-    if (job.offsets[e] > job.offsets[e + 1]) {
-      return Bad(job, "offsets fall at ", e, ": ", job.offsets[e], " to ", job.offsets[e + 1]);
+  if (device.is_cpu() && !job.offsets.empty()) {
+    if (offsets[0] != 0 || offsets[weights] != rows) {
+      return Bad(job, "offsets must be from 0 to y's ", rows, " rows, are from ", offsets[0], " to ", offsets[weights]);
+    }
+    for (int64_t e = 0; e < weights; ++e) {
+      if (offsets[e] > offsets[e + 1]) return Bad(job, "offsets fall at ", e, ": ", offsets[e], " to ", offsets[e + 1]);
     }
   }
   if (job.x_rows.empty()) {
@@ -45,20 +59,15 @@ absl::Status CheckRows(const GemmJob& job) {
     if (job.x.dim(0) != rows && rows != 0) return Bad(job, "x has ", job.x.dim(0), " rows, y ", rows);
     return absl::OkStatus();
   }
-  if (static_cast<int64_t>(job.x_rows.size()) != rows)
-    return Bad(job, "x_rows has ", job.x_rows.size(), " rows, y ", rows);
-  for (size_t i = 0; i < job.x_rows.size(); ++i) {
-    if (job.x_rows[i] < 0 || job.x_rows[i] >= job.x.dim(0)) {
-      return Bad(job, "x_rows[", i, "] = ", job.x_rows[i], " is not a row of x ", job.x.ToString());
-    }
-  }
-  return absl::OkStatus();
+  return ExpectInts(at, "x_rows", job.x_rows, rows, 0, job.x.dim(0));
 }
 
 absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   const DType dtype = job.x.dtype();
-  if (!(stream.device() == Device::Cpu()) || !(job.x.device() == Device::Cpu()) || !(job.y.device() == Device::Cpu())) {
-    return Bad(job, "stream, x and y must be on the cpu, are on ", stream.device().ToString(), ", ",
+  const Device device = stream.device();
+  RETURN_IF_ERROR(ExpectKernels({job.op, device}));
+  if (!(job.x.device() == device) || !(job.y.device() == device)) {
+    return Bad(job, "stream, x and y must be on one device, are on ", device.ToString(), ", ",
                job.x.device().ToString(), ", ", job.y.device().ToString());
   }
   if (job.x.rank() != 2 || !IsFloating(dtype)) return Bad(job, "x must be a floating matrix, is ", job.x.ToString());
@@ -78,15 +87,65 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   if (job.isa > DetectedIsa()) {
     return Bad(job, "this processor has ", IsaName(DetectedIsa()), ", not ", IsaName(job.isa));
   }
-  RETURN_IF_ERROR(CheckRows(job));
-  return CheckWeights(job, dtype);
+  RETURN_IF_ERROR(CheckRows(job, device));
+  return CheckWeights(job, dtype, device);
 }
 
 }  // namespace
 
+namespace {
+
+DenseGemmArgs DenseArgs(const GemmJob& job) {
+  const Weight& w = *job.weights[0];
+  return {.dtype = DTypeCode(job.x.dtype()),
+          .y_dtype = DTypeCode(job.y.dtype()),
+          .x = job.x.raw(),
+          .w = w.data(),
+          .bias = job.bias.raw(),
+          .y = job.y.raw(),
+          .m = job.y.dim(0),
+          .n = w.n(),
+          .k = w.k(),
+          .x_stride = job.x.row_stride(),
+          .w_stride = w.padded_k(),
+          .y_stride = job.y.row_stride(),
+          .accumulate = job.accumulate,
+          .gated = job.gated};
+}
+
+CudaGroupedGemmArgs GroupedArgs(const GemmJob& job) {
+  const Weight& w = *job.weights[0];
+  return {.dtype = DTypeCode(job.x.dtype()),
+          .y_dtype = DTypeCode(job.y.dtype()),
+          .x = job.x.raw(),
+          .x_rows = job.x_rows.empty() ? nullptr : job.x_rows.data(),
+          .weights = job.weights.on_device(),
+          .offsets = job.offsets.data(),
+          .y = job.y.raw(),
+          .max_rows = job.y.dim(0),
+          .experts = job.weights.size(),
+          .n = w.n(),
+          .k = w.k(),
+          .x_stride = job.x.row_stride(),
+          .w_stride = w.padded_k(),
+          .y_stride = job.y.row_stride(),
+          .gated = job.gated};
+}
+
+}  // namespace
+
+absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job) {
+  return RunOnCuda(job.op, stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
+    if (job.offsets.empty()) return kernels.dense_gemm(call, DenseArgs(job));
+    return kernels.grouped_gemm(call, GroupedArgs(job));
+  });
+}
+
 absl::Status RunGemmJob(const Stream& stream, const GemmJob& job) {
   RETURN_IF_ERROR(CheckJob(stream, job));
-  if (job.y.dim(0) > 0) RunGemmJobOnCpu(stream, job);
+  if (job.y.dim(0) == 0) return absl::OkStatus();
+  if (!stream.device().is_cpu()) return RunGemmJobOnCuda(stream, job);
+  RunGemmJobOnCpu(stream, job);
   return absl::OkStatus();
 }
 

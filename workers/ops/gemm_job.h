@@ -7,23 +7,23 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "workers/ops/isa.h"
-#include "workers/ops/weight.h"
+#include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
 // Rows [offsets[e], offsets[e + 1]) of y are x's times weights[e]ᵀ.
 struct GemmJob {
-  absl::string_view op;                     // for messages
-  TensorView x;                             // [rows, K], or [T, K] with x_rows
-  absl::Span<const int32_t> x_rows = {};    // empty, or which row of x each row takes
-  absl::Span<const Weight* const> weights;  // [El]; null where there are no rows
-  absl::Span<const int64_t> offsets;        // [El + 1]
-  TensorView bias = {};                     // [N] or raw() == nullptr
-  TensorView y;                             // [rows, N]; gated: [rows, N / 2]
+  absl::string_view op;  // for messages
+  TensorView x;          // [rows, K], or [T, K] with x_rows
+  IntView x_rows = {};   // empty, or which row of x each row takes
+  WeightGroup weights;   // [El]; null where there are no rows
+  IntView offsets;       // [El + 1]; elsewhere than on the CPU y may have more rows than the last says
+  TensorView bias = {};  // [N] or raw() == nullptr
+  TensorView y;          // [rows, N]; gated: [rows, N / 2]
   bool accumulate = false;
   bool gated = false;  // y = silu(gate) * up
   Isa isa = Isa::kScalar;
@@ -34,5 +34,6 @@ absl::Status RunGemmJob(const Stream& stream, const GemmJob& job);
 
 // REQUIRES: checked.
 void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job);
+absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job);
 
 }  // namespace switchyard

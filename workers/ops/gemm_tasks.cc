@@ -17,12 +17,19 @@ struct Slab {
 // What streaming a panel costs beside multiplying it with one row.
 constexpr double kStreamCostInRows = 48;
 
+// Without offsets the one weight has all rows.
+int64_t FirstRow(const GemmJob& job, int64_t e) {
+  if (job.offsets.empty()) return e == 0 ? 0 : job.y.dim(0);
+  return job.offsets.data()[e];
+}
+int64_t RowsOf(const GemmJob& job, int64_t e) { return FirstRow(job, e + 1) - FirstRow(job, e); }
+
 std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
   std::vector<Slab> slabs;
   int busy = 0;
-  for (size_t e = 0; e < job.weights.size(); ++e) busy += job.offsets[e + 1] > job.offsets[e] ? 1 : 0;
-  for (size_t e = 0; e < job.weights.size(); ++e) {
-    const int64_t rows = job.offsets[e + 1] - job.offsets[e];
+  for (int64_t e = 0; e < job.weights.size(); ++e) busy += RowsOf(job, e) > 0 ? 1 : 0;
+  for (int64_t e = 0; e < job.weights.size(); ++e) {
+    const int64_t rows = RowsOf(job, e);
     if (rows == 0) continue;
     const Weight& w = *job.weights[e];
     const GemmConfig config = ChooseGemm({.m = rows,
@@ -34,7 +41,7 @@ std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
                                           .num_threads = (num_threads + busy - 1) / busy});
     for (int64_t r = 0; r < rows; r += config.rows_per_task) {
       const int64_t part = std::min(config.rows_per_task, rows - r);
-      const int64_t begin = job.offsets[e] + r;
+      const int64_t begin = FirstRow(job, e) + r;
       slabs.push_back({{&w, begin, begin + part, 0, w.num_panels()},
                        config.min_panels,
                        static_cast<double>(w.padded_k()) * (kStreamCostInRows + static_cast<double>(part))});

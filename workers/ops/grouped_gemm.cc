@@ -5,8 +5,7 @@
 namespace switchyard {
 
 absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
-                         absl::Span<const Weight* const> experts, absl::Span<const int64_t> offsets,
-                         const TensorView& y) {
+                         const WeightGroup& experts, const IntView& offsets, const TensorView& y) {
   return RunGemmJob(stream, {.op = "grouped_gemm",
                              .x = x,
                              .x_rows = desc.x_rows,

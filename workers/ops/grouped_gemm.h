@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "workers/ops/isa.h"
-#include "workers/ops/weight.h"
+#include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
@@ -19,16 +19,16 @@ namespace switchyard {
 struct GroupedGemmDesc {
   // If not empty: row i of the product is row x_rows[i] of x, so that tokens need not be copied into expert order first
   // (ExpertOrder::token).  [rows], each in [0, x.dim(0)).
-  absl::Span<const int32_t> x_rows = {};
+  IntView x_rows = {};
   Isa isa = CurrentIsa();  // tests only
 };
 
 // Errors (InvalidArgument): shapes or dtypes that do not fit, offsets that fall or do not end at y's rows, a row
 // outside x.
 absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc,
-                         const TensorView& x,                      // [rows, K] w's dtype, or [T, K] with x_rows
-                         absl::Span<const Weight* const> experts,  // [El] each [N, K] kPanels; unused ones may be null
-                         absl::Span<const int64_t> offsets,  // [El + 1] rows of expert e: [offsets[e], offsets[e+1])
-                         const TensorView& y);               // [rows, N] w's dtype or AccDType
+                         const TensorView& x,         // [rows, K] w's dtype, or [T, K] with x_rows
+                         const WeightGroup& experts,  // [El] each [N, K] kPanels; unused ones may be null
+                         const IntView& offsets,      // [El + 1] rows of expert e: [offsets[e], offsets[e+1])
+                         const TensorView& y);        // [rows, N] w's dtype or AccDType
 
 }  // namespace switchyard

@@ -207,6 +207,9 @@ struct CudaKernelTable {
   int (*sample)(const CudaCall& call, const CudaSampleArgs& args);
   int (*convert)(const CudaCall& call, const ConvertArgs& args);
   int (*find_non_finite)(const CudaCall& call, const FindNonFiniteArgs& args);
+  const char* (*error_string)(int error);
+  // Whether the error means that this process cannot use the device any more.
+  bool (*device_lost)(int error);
 };
 
 // What was linked in and registered; null: this build has no CUDA ops.

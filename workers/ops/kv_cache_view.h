@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -38,10 +39,24 @@ struct SequenceRows {
   absl::Span<const int32_t> block_table = {};  // covers at least start_pos + num_query positions; borrowed
 };
 
+struct CudaSequences;
+
+// The sequences of a step as ops take them: on a device also what device_sequences.h has brought there.
+struct SequenceBatch {
+  SequenceBatch() = default;
+  // Implicit: on the CPU a span or vector is a batch.
+  SequenceBatch(absl::Span<const SequenceRows> rows) : rows(rows) {}                                  // NOLINT
+  SequenceBatch(const std::vector<SequenceRows>& rows) : SequenceBatch(absl::MakeConstSpan(rows)) {}  // NOLINT
+  explicit SequenceBatch(const CudaSequences& on_device) : on_device(&on_device) {}
+
+  absl::Span<const SequenceRows> rows;       // on the CPU
+  const CudaSequences* on_device = nullptr;  // borrowed
+};
+
 // Scatters the step's k and v rows into the cache.  No block may be written by two sequences of one call.
 // Errors (InvalidArgument): shapes or dtypes that do not fit, rows outside the batch, a block table that is too short
 // or names a block outside the cache.
-absl::Status WriteKv(const Stream& stream, absl::Span<const SequenceRows> sequences,
+absl::Status WriteKv(const Stream& stream, const SequenceBatch& sequences,
                      const TensorView& k,  // [T, Nkv*D] model dtype; rows may be strided
                      const TensorView& v,  // [T, Nkv*D] model dtype; rows may be strided
                      const KvCacheView& cache);

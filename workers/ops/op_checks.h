@@ -7,18 +7,28 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
-// InvalidArgument("rms_norm: gamma must be bf16 [64], is fp32 [64]") unless dtype and shape are these and the view is
-// on the CPU.
-absl::Status ExpectView(absl::string_view op, absl::string_view name, const TensorView& view, DType dtype,
+// The op that checks, and the device on which all of its arguments must be.
+struct OpSite {
+  absl::string_view op;
+  Device device;
+};
+
+// InvalidArgument unless there are kernels for the device.
+absl::Status ExpectKernels(const OpSite& at);
+// InvalidArgument("rms_norm: gamma must be bf16 [64] cpu, is fp32 [64] cpu") unless dtype, shape and device are these.
+absl::Status ExpectView(const OpSite& at, absl::string_view name, const TensorView& view, DType dtype,
                         const Shape& shape);
-// InvalidArgument unless the view is a matrix of a floating dtype on the CPU.
-absl::Status ExpectFloatMatrix(absl::string_view op, absl::string_view name, const TensorView& view);
-// InvalidArgument unless the stream is the CPU's.
-absl::Status ExpectCpu(absl::string_view op, const Stream& stream);
+// InvalidArgument unless the view is a matrix of a floating dtype.
+absl::Status ExpectFloatMatrix(const OpSite& at, absl::string_view name, const TensorView& view);
+// InvalidArgument unless there are `count` numbers, all in [low, high) where the host can see them.  On other devices
+// they are taken as they are: whoever put them there has checked them.
+absl::Status ExpectInts(const OpSite& at, absl::string_view name, const IntView& ints, int64_t count, int64_t low,
+                        int64_t high);
 
 inline uint8_t DTypeCode(DType dtype) { return static_cast<uint8_t>(dtype); }
 

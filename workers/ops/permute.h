@@ -1,37 +1,41 @@
 // From "token t chose experts e_0 … e_K-1" to rows sorted by expert, as grouped GEMMs want them, and back.
 //
 // The sort is stable: within an expert, rows come in the order of (token, k).  Experts without tokens have empty
-// ranges. Combine (combine.h) undoes it.  Index building is single-threaded and linear; gathering is parallel over
-// rows.
+// ranges. Combine (combine.h) undoes it.  On the CPU index building is single-threaded and linear; gathering is
+// parallel over rows.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
-// Reused from step to step: Build keeps the vectors' capacity.  Thread-compatible.
+// Where the order goes; memory is the caller's, on the stream's device.
 struct ExpertOrder {
-  std::vector<int64_t> offsets;   // [E + 1] rows of expert e are [offsets[e], offsets[e + 1])
-  std::vector<int32_t> token;     // [rows] which token a sorted row comes from
-  std::vector<int32_t> slot_row;  // [T * K] where (t, k) went; -1 = dropped
-
-  int64_t num_rows() const { return static_cast<int64_t>(token.size()); }
+  TensorView offsets;   // [E + 1] int32: rows of expert e are [offsets[e], offsets[e + 1])
+  TensorView token;     // [T * K] int32: which token a sorted row comes from; undefined from offsets[E] on
+  TensorView slot_row;  // [T * K] int32: where (t, k) went; -1 = dropped
 };
 
-// Errors (InvalidArgument): topk_idx not int32 [T, K], an id outside [-1, num_experts), with its place.
-absl::Status BuildExpertOrder(const TensorView& topk_idx,  // [T, K] int32, -1 = dropped
-                              int64_t num_experts, ExpertOrder* order);
+// Errors (InvalidArgument): shapes, dtypes or devices that do not fit; on the CPU an id outside [-1, num_experts), with
+// its place.
+absl::Status BuildExpertOrder(const Stream& stream,
+                              const TensorView& topk_idx,  // [T, K] int32, contiguous, -1 = dropped
+                              int64_t num_experts, const ExpertOrder& order);
+
+// counts[e] += how many of topk_idx are e.  Errors (InvalidArgument): as above.
+absl::Status CountExperts(const Stream& stream,
+                          const TensorView& topk_idx,  // int32, any shape, contiguous; -1 = dropped
+                          const TensorView& counts);   // [E] int32
 
 // y[i] = x[rows[i]].  Any dtype.  Errors (InvalidArgument): shapes or dtypes that differ, a row outside x.
 absl::Status GatherRows(const Stream& stream,
-                        const TensorView& x,             // [T, H]; rows may be strided
-                        absl::Span<const int32_t> rows,  // [rows]
-                        const TensorView& y);            // [rows, H]
+                        const TensorView& x,   // [T, H]; rows may be strided
+                        const IntView& rows,   // [rows]
+                        const TensorView& y);  // [rows, H]
 
 }  // namespace switchyard

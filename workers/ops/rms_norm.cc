@@ -1,6 +1,7 @@
 #include "workers/ops/rms_norm.h"
 
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/cuda_call.h"
 #include "workers/ops/kernels.h"
 #include "workers/ops/op_checks.h"
 #include "workers/tensor/thread_pool.h"
@@ -9,16 +10,17 @@ namespace switchyard {
 
 absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc, const TensorView& x, const TensorView& gamma,
                      const TensorView& y) {
-  RETURN_IF_ERROR(ExpectCpu("rms_norm", stream));
-  RETURN_IF_ERROR(ExpectFloatMatrix("rms_norm", "y", y));
+  const OpSite at = {"rms_norm", stream.device()};
+  RETURN_IF_ERROR(ExpectKernels(at));
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "y", y));
   const DType x_dtype = x.dtype() == y.dtype() ? y.dtype() : AccDType(y.dtype());
-  RETURN_IF_ERROR(ExpectView("rms_norm", "x", x, x_dtype, y.shape()));
+  RETURN_IF_ERROR(ExpectView(at, "x", x, x_dtype, y.shape()));
   const int64_t width = desc.head_dim > 0 ? desc.head_dim : y.dim(1);
   if (width <= 0 || y.dim(1) % width != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("rms_norm: row width ", y.dim(1), " is not a positive multiple of head_dim ", width));
   }
-  RETURN_IF_ERROR(ExpectView("rms_norm", "gamma", gamma, y.dtype(), {width}));
+  RETURN_IF_ERROR(ExpectView(at, "gamma", gamma, y.dtype(), {width}));
   const RmsNormArgs args = {.x_dtype = DTypeCode(x_dtype),
                             .dtype = DTypeCode(y.dtype()),
                             .x = x.raw(),
@@ -29,6 +31,11 @@ absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc, const Tensor
                             .groups = y.dim(1) / width,
                             .width = width,
                             .eps = desc.eps};
+  if (!stream.device().is_cpu()) {
+    return RunOnCuda("rms_norm", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
+      return kernels.rms_norm(call, args, y.dim(0));
+    });
+  }
   stream.pool().ParallelFor(y.dim(0), RowGrain(y.dim(1) * DTypeBytes(x_dtype)),
                             [&](int64_t begin, int64_t end) { CpuKernels().rms_norm(args, begin, end); });
   return absl::OkStatus();

@@ -1,17 +1,19 @@
 #include "workers/ops/rope.h"
 
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/cuda_call.h"
 #include "workers/ops/kernels.h"
 #include "workers/ops/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
 
-absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim,
-                       absl::Span<const int32_t> table_rows, const TensorView& x) {
-  RETURN_IF_ERROR(ExpectCpu("rope", stream));
-  RETURN_IF_ERROR(ExpectFloatMatrix("rope", "x", x));
-  const int64_t num_tokens = static_cast<int64_t>(table_rows.size());
+absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim, const IntView& table_rows,
+                       const TensorView& x) {
+  const OpSite at = {"rope", stream.device()};
+  RETURN_IF_ERROR(ExpectKernels(at));
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "x", x));
+  const int64_t num_tokens = table_rows.size();
   if (x.dim(0) != num_tokens || table.cos().dtype() != AccDType(x.dtype())) {
     return absl::InvalidArgumentError(absl::StrCat("rope: x is ", x.ToString(), ", table rows are ", num_tokens,
                                                    ", the table is ", DTypeName(table.cos().dtype())));
@@ -20,12 +22,7 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
     return absl::InvalidArgumentError(absl::StrCat("rope: rows of ", x.dim(1), " elements, head_dim ", head_dim,
                                                    ", rotary_dim ", table.rotary_dim(), " do not fit"));
   }
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    if (table_rows[t] < 0 || table_rows[t] >= table.num_rows()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rope: table row ", table_rows[t], " of row ", t, " is outside [0, ", table.num_rows(), ")"));
-    }
-  }
+  RETURN_IF_ERROR(ExpectInts(at, "table rows", table_rows, num_tokens, 0, table.num_rows()));
   const RopeArgs args = {.dtype = DTypeCode(x.dtype()),
                          .cos = table.cos().raw(),
                          .sin = table.sin().raw(),
@@ -35,6 +32,11 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
                          .heads = x.dim(1) / head_dim,
                          .head_dim = head_dim,
                          .half = table.rotary_dim() / 2};
+  if (!stream.device().is_cpu()) {
+    return RunOnCuda("rope", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
+      return kernels.rope(call, args, num_tokens);
+    });
+  }
   stream.pool().ParallelFor(num_tokens, RowGrain(x.dim(1) * DTypeBytes(x.dtype())),
                             [&](int64_t begin, int64_t end) { CpuKernels().rope(args, begin, end); });
   return absl::OkStatus();

@@ -21,8 +21,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
@@ -68,6 +68,9 @@ class RopeTable {
   // Errors: as ComputeRopeFrequencies; max_positions < 1.
   static absl::StatusOr<RopeTable> Build(const RopeConfig& config, int64_t max_positions, DType acc);
 
+  // Brings the table to the stream's device.  Errors: the device's.
+  absl::Status MoveTo(const Stream& stream);
+
   // The row that rotates `position` of a sequence with a prompt of num_prompt_tokens: the position itself unless the
   // prompt is a long one.  REQUIRES: 0 <= position < max_positions().
   int32_t RowOf(int32_t position, int64_t num_prompt_tokens) const {
@@ -93,7 +96,7 @@ class RopeTable {
 // Rotates every head of every row in place.
 // Errors (InvalidArgument): shapes or dtypes that do not fit; a row outside the table, with its token.
 absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim,
-                       absl::Span<const int32_t> table_rows,  // [T] of RowOf
-                       const TensorView& x);                  // [T, N*D] (or Nkv*D) model dtype; rows may be strided
+                       const IntView& table_rows,  // [T] of RowOf
+                       const TensorView& x);       // [T, N*D] (or Nkv*D) model dtype; rows may be strided
 
 }  // namespace switchyard

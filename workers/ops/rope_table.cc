@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/rope.h"
+#include "workers/tensor/copy.h"
 
 namespace switchyard {
 namespace {
@@ -173,6 +174,13 @@ absl::StatusOr<RopeTable> RopeTable::Build(const RopeConfig& config, int64_t max
   fill(stretched, {above, above, max_positions - above});
   fill(stretched, {max_positions, 0, above});
   return table;
+}
+
+absl::Status RopeTable::MoveTo(const Stream& stream) {
+  if (cos_.view().device() == stream.device()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(cos_, CopyToDevice(stream, cos_));
+  ASSIGN_OR_RETURN(sin_, CopyToDevice(stream, sin_));
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard

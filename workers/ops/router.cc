@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/cuda_call.h"
 #include "workers/ops/kernels.h"
 #include "workers/ops/op_checks.h"
 #include "workers/tensor/thread_pool.h"
@@ -11,16 +12,17 @@ namespace switchyard {
 
 absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const TensorView& logits,
                        const TensorView& topk_idx, const TensorView& topk_weight) {
-  RETURN_IF_ERROR(ExpectCpu("router", stream));
-  RETURN_IF_ERROR(ExpectFloatMatrix("router", "logits", logits));
-  RETURN_IF_ERROR(ExpectView("router", "logits", logits, AccDType(logits.dtype()), logits.shape()));
+  const OpSite at = {"router", stream.device()};
+  RETURN_IF_ERROR(ExpectKernels(at));
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "logits", logits));
+  RETURN_IF_ERROR(ExpectView(at, "logits", logits, AccDType(logits.dtype()), logits.shape()));
   const int64_t num_tokens = logits.dim(0), most = std::min(logits.dim(1), kMaxTopK);
   if (desc.top_k < 1 || desc.top_k > most) {
     return absl::InvalidArgumentError(
         absl::StrCat("router: top_k must be in [1, ", most, "] for ", logits.dim(1), " experts, is ", desc.top_k));
   }
-  RETURN_IF_ERROR(ExpectView("router", "topk_idx", topk_idx, DType::kI32, {num_tokens, desc.top_k}));
-  RETURN_IF_ERROR(ExpectView("router", "topk_weight", topk_weight, logits.dtype(), {num_tokens, desc.top_k}));
+  RETURN_IF_ERROR(ExpectView(at, "topk_idx", topk_idx, DType::kI32, {num_tokens, desc.top_k}));
+  RETURN_IF_ERROR(ExpectView(at, "topk_weight", topk_weight, logits.dtype(), {num_tokens, desc.top_k}));
   const RouterArgs args = {.dtype = DTypeCode(logits.dtype()),
                            .logits = logits.raw(),
                            .topk_idx = topk_idx.data<int32_t>(),
@@ -31,6 +33,11 @@ absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const Tenso
                            .experts = logits.dim(1),
                            .top_k = desc.top_k,
                            .renormalize = desc.renormalize};
+  if (!stream.device().is_cpu()) {
+    return RunOnCuda("router", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
+      return kernels.router(call, CudaRouterArgs{args, desc.num_rows}, num_tokens);
+    });
+  }
   stream.pool().ParallelFor(num_tokens, 16, [&](int64_t begin, int64_t end) { CpuKernels().router(args, begin, end); });
   return absl::OkStatus();
 }

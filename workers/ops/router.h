@@ -25,6 +25,8 @@ struct RouterDesc {
   int64_t top_k = 1;  // K
   RouterScore score = RouterScore::kSoftmaxAll;
   bool renormalize = false;  // divide the K weights by their sum
+  // On a device: rows from *num_rows on choose nobody (-1, weight 0); null: all count.  A recorded graph's padding.
+  const int32_t* num_rows = nullptr;
 };
 
 absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc,

@@ -10,6 +10,7 @@
 #include "workers/ops/kernels.h"
 #include "workers/ops/op_checks.h"
 #include "workers/ops/random.h"
+#include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -189,14 +190,21 @@ void SampleRow(const Acc* logits, int64_t size, const SampleRequest& request, Sa
   if (p.num_logprobs >= 0) outcome->logprobs = row.Logprobs(outcome->token, p.num_logprobs);
 }
 
-absl::Status CheckLogits(absl::string_view op, const TensorView& logits, size_t requests, size_t results) {
-  RETURN_IF_ERROR(ExpectFloatMatrix(op, "logits", logits));
-  RETURN_IF_ERROR(ExpectView(op, "logits", logits, AccDType(logits.dtype()), logits.shape()));
+absl::Status CheckLogits(const OpSite& at, const TensorView& logits, size_t requests, size_t results) {
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "logits", logits));
+  RETURN_IF_ERROR(ExpectView(at, "logits", logits, AccDType(logits.dtype()), logits.shape()));
   if (logits.dim(1) < 1 || static_cast<int64_t>(requests) != logits.dim(0) || results != requests) {
-    return absl::InvalidArgumentError(absl::StrCat(op, ": ", logits.ToString(), " logits, ", requests, " requests, ",
+    return absl::InvalidArgumentError(absl::StrCat(at.op, ": ", logits.ToString(), " logits, ", requests, " requests, ",
                                                    results, " results do not fit"));
   }
   return absl::OkStatus();
+}
+
+// The logits where the host can read them: on a device a copy, which waits for them.
+absl::StatusOr<TensorView> OnHost(const Stream& stream, const TensorView& logits, Tensor* copy) {
+  if (stream.device().is_cpu()) return logits;
+  ASSIGN_OR_RETURN(*copy, CopyToHost(stream, logits));
+  return copy->view();
 }
 
 // Calls fn.operator()<Acc>(row, logits of the row) for every row, in parallel.
@@ -230,19 +238,24 @@ void TokenHistory::AppendOutput(int32_t token) {
   ++num_output_;
 }
 
-absl::Status SampleTokens(const Stream& stream, const TensorView& logits, absl::Span<const SampleRequest> requests,
+absl::Status SampleTokens(const Stream& stream, const TensorView& raw_logits, absl::Span<const SampleRequest> requests,
                           absl::Span<SampleOutcome> outcomes) {
-  RETURN_IF_ERROR(ExpectCpu("sampling", stream));
-  RETURN_IF_ERROR(CheckLogits("sampling", logits, requests.size(), outcomes.size()));
+  const OpSite at = {"sampling", stream.device()};
+  RETURN_IF_ERROR(CheckLogits(at, raw_logits, requests.size(), outcomes.size()));
+  Tensor copy;
+  ASSIGN_OR_RETURN(const TensorView logits, OnHost(stream, raw_logits, &copy));
   ForRows(stream, logits,
           [&](int64_t i, const auto* row) { SampleRow(row, logits.dim(1), requests[i], &outcomes[i]); });
   return absl::OkStatus();
 }
 
-absl::Status TokenLogprobs(const Stream& stream, const TensorView& logits, absl::Span<const LogprobRequest> requests,
-                           absl::Span<PositionLogprobs> logprobs, absl::Span<ItemStatus> statuses) {
-  RETURN_IF_ERROR(ExpectCpu("logprobs", stream));
-  RETURN_IF_ERROR(CheckLogits("logprobs", logits, requests.size(), logprobs.size()));
+absl::Status TokenLogprobs(const Stream& stream, const TensorView& raw_logits,
+                           absl::Span<const LogprobRequest> requests, absl::Span<PositionLogprobs> logprobs,
+                           absl::Span<ItemStatus> statuses) {
+  const OpSite at = {"logprobs", stream.device()};
+  RETURN_IF_ERROR(CheckLogits(at, raw_logits, requests.size(), logprobs.size()));
+  Tensor copy;
+  ASSIGN_OR_RETURN(const TensorView logits, OnHost(stream, raw_logits, &copy));
   if (!statuses.empty() && statuses.size() != requests.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("logprobs: ", statuses.size(), " statuses for ", requests.size(), " requests"));

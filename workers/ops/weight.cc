@@ -18,6 +18,8 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 
 bool Paired(DType dtype) { return dtype == DType::kBf16; }
 int64_t PaddedK(const WeightDesc& desc) { return Paired(desc.dtype) ? RoundUp(desc.k, kPairedKMultiple) : desc.k; }
+// On a device: rows begin where 16 bytes can be loaded at once.
+int64_t RowElements(const WeightDesc& desc) { return RoundUp(desc.k, 16 / DTypeBytes(desc.dtype)); }
 int64_t PanelBytes(const WeightDesc& desc) { return PaddedK(desc) * kPanelColumns * DTypeBytes(desc.dtype); }
 int64_t NumPanels(const WeightDesc& desc) {
   const int64_t parts = desc.layout == WeightLayout::kGatedPanels ? 2 : 1;
@@ -64,16 +66,30 @@ std::string WeightDesc::ToString() const {
   return absl::StrCat(DTypeName(dtype), " [", n, ", ", k, "]", layout == WeightLayout::kGatedPanels ? " gated" : "");
 }
 
-int64_t PackedBytes(const WeightDesc& desc) { return NumPanels(desc) * PanelBytes(desc); }
+int64_t PackedBytes(const WeightDesc& desc, DeviceKind device) {
+  if (device != DeviceKind::kCpu) return desc.n * RowElements(desc) * DTypeBytes(desc.dtype);
+  return NumPanels(desc) * PanelBytes(desc);
+}
 
-Weight::Weight(const WeightDesc& desc, Device device)
-    : desc_(desc), backing_(WeightBacking::kOwned), buffer_(PackedBytes(desc), device), data_(buffer_.data()) {
+Weight::Weight(const WeightDesc& desc, Device device) {
+  absl::StatusOr<Weight> weight = Allocate(desc, device);
+  SY_CHECK_OK(weight.status());
+  *this = *std::move(weight);
+}
+
+absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   SY_CHECK(IsFloating(desc.dtype));
   SY_CHECK_GE(desc.n, 1);
   SY_CHECK_GE(desc.k, 1);
   SY_CHECK_EQ(desc.group_size, 0);
   SY_CHECK(desc.layout == WeightLayout::kPanels || desc.n % 2 == 0);
-  ZeroPadding();
+  Weight weight;
+  weight.desc_ = desc;
+  weight.backing_ = WeightBacking::kOwned;
+  ASSIGN_OR_RETURN(weight.buffer_, Buffer::Allocate(PackedBytes(desc, device.kind), device));
+  weight.data_ = weight.buffer_.data();
+  if (device.is_cpu()) weight.ZeroPadding();  // on a device PackRows writes it
+  return weight;
 }
 
 Weight Weight::Over(const WeightDesc& desc, void* memory, bool packed) {
@@ -95,7 +111,13 @@ Weight& Weight::operator=(Weight&& other) noexcept {
   return *this;
 }
 
-int64_t Weight::padded_k() const { return PaddedK(desc_); }
+int64_t Weight::padded_k() const { return device().is_cpu() ? PaddedK(desc_) : RowElements(desc_); }
+
+TensorView Weight::rows() const {
+  SY_CHECK(!device().is_cpu());
+  return TensorView(data_, desc_.dtype, {desc_.n, RowElements(desc_)}, device()).Columns(0, desc_.k);
+}
+
 int64_t Weight::panel_bytes() const { return PanelBytes(desc_); }
 int64_t Weight::num_panels() const { return NumPanels(desc_); }
 
@@ -143,8 +165,27 @@ absl::Status Weight::CheckRows(const char* what, int64_t first_row, const Tensor
   return absl::OkStatus();
 }
 
-absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows) {
+absl::Status Weight::PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer) {
+  SY_CHECK(writer != nullptr);
+  const int64_t row_bytes = padded_k() * DTypeBytes(dtype());
+  return writer->Write(static_cast<char*>(data_) + first_row * row_bytes, rows.dim(0), row_bytes,
+                       [&](int64_t first, int64_t count, char* to) {
+                         VisitDType(dtype(), [&]<class To>() {
+                           VisitDType(rows.dtype(), [&]<class From>() {
+                             for (int64_t i = 0; i < count; ++i) {
+                               const From* from = rows.row<From>(first + i);
+                               To* row = reinterpret_cast<To*>(to + i * row_bytes);
+                               for (int64_t k = 0; k < desc_.k; ++k) row[k] = Convert<To>(from[k]);
+                               std::fill(row + desc_.k, row + padded_k(), To());
+                             }
+                           });
+                         });
+                       });
+}
+
+absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer) {
   RETURN_IF_ERROR(CheckRows("PackRows", first_row, rows));
+  if (!device().is_cpu()) return PackOnDevice(first_row, rows, writer);
   const int64_t end = first_row + rows.dim(0);
   // So many k at a time that the block of the panel (4 KB or so) stays in the first cache while its columns are filled.
   constexpr int64_t kBlock = 32;
@@ -167,6 +208,7 @@ absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows) {
 }
 
 absl::Status Weight::UnpackRows(int64_t first_row, const TensorView& rows) const {
+  SY_CHECK(device().is_cpu());
   RETURN_IF_ERROR(CheckRows("UnpackRows", first_row, rows));
   if (rows.dtype() != dtype()) {
     return absl::InvalidArgumentError(
@@ -189,13 +231,22 @@ absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, 
   if (rows.rank() != 2 || rows.dim(0) != desc.n) {
     return absl::InvalidArgumentError(absl::StrCat("PackWeight: ", rows.ToString(), " is not ", desc.ToString()));
   }
-  Weight weight(desc, stream.device());
+  absl::StatusOr<Weight> packed = Weight::Allocate(desc, stream.device());
+  RETURN_IF_ERROR(packed.status());
+  Weight& weight = *packed;
   RETURN_IF_ERROR(weight.CheckRows("PackWeight", 0, rows));
+  if (!stream.device().is_cpu()) {
+    absl::StatusOr<std::unique_ptr<DeviceWriter>> writer = DeviceWriter::Create(stream.device());
+    RETURN_IF_ERROR(writer.status());
+    RETURN_IF_ERROR(weight.PackRows(0, rows, writer->get()));
+    RETURN_IF_ERROR((*writer)->Finish());
+    return packed;
+  }
   const int64_t chunk = 4 * kPanelColumns;
   stream.pool().Run((desc.n + chunk - 1) / chunk, [&](int64_t i) {
     SY_CHECK_OK(weight.PackRows(i * chunk, rows.Rows(i * chunk, std::min(chunk, desc.n - i * chunk))));
   });
-  return weight;
+  return packed;
 }
 
 }  // namespace switchyard

@@ -1,12 +1,14 @@
 // Weight: a matrix [n, k] in the form that the matrix products read: packed once, at load, from row-major checkpoint
 // rows.
 //
-// The form, the same for every instruction set: panels of 32 output columns, each walked along k in one contiguous
+// On the CPU, the same for every instruction set: panels of 32 output columns, each walked along k in one contiguous
 // stream.
 //   bf16               [panel][k/2][32][2]   pairs of k side by side (vdpbf16ps, AMX tiles); k padded to 32 with zeros
 //   fp16, fp32, fp64   [panel][k][32]
 // Columns past n are zeros.  With kGatedPanels, rows [0, n/2) are a gate and rows [n/2, n) its up projection; their
 // panels alternate (gate 0, up 0, gate 1, …) so that one task has both at hand for SwiGLU (expert_ffn.h).
+//
+// On a device: the rows as they are, each padded with zeros to a multiple of 16 bytes; gated: the gate's, then up's.
 //
 // Thread-safety: PackRows of disjoint rows may run at once; reading is safe once packing is over.
 // A Weight owns its memory (huge pages where the system gives them) unless made by Over().  Movable, not copyable.
@@ -19,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/device_writer.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
@@ -39,7 +42,7 @@ struct WeightDesc {
 };
 
 // What the packed form takes: for memory plans.  REQUIRES: a valid desc.
-int64_t PackedBytes(const WeightDesc& desc);
+int64_t PackedBytes(const WeightDesc& desc, DeviceKind device = DeviceKind::kCpu);
 
 class Weight {
  public:
@@ -50,14 +53,16 @@ class Weight {
   // The packed form in memory of somebody else that outlives this: 64-byte aligned, PackedBytes(desc) long.
   // With `packed` its contents are taken as they are, else as by the constructor.
   static Weight Over(const WeightDesc& desc, void* memory, bool packed);
+  // Errors: ResourceExhausted where the constructor would abort.
+  static absl::StatusOr<Weight> Allocate(const WeightDesc& desc, Device device);
   Weight(Weight&& other) noexcept { *this = std::move(other); }
   Weight& operator=(Weight&& other) noexcept;
 
   // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype,
   // converted to the weight's (rounded to nearest even).  Single-threaded. Errors (InvalidArgument): shape, dtype or
-  // range that do not fit.
-  absl::Status PackRows(int64_t first_row, const TensorView& rows);
-  // The same rows back, in the weight's dtype.
+  // range that do not fit.  For a weight on a device `writer` brings them there: they are there after its Finish.
+  absl::Status PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer = nullptr);
+  // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
 
   const WeightDesc& desc() const { return desc_; }
@@ -68,17 +73,21 @@ class Weight {
   bool empty() const { return data_ == nullptr; }
   WeightBacking backing() const { return backing_; }
   Device device() const { return buffer_.device(); }
-  int64_t bytes() const { return empty() ? 0 : PackedBytes(desc_); }
+  int64_t bytes() const { return empty() ? 0 : PackedBytes(desc_, device().kind); }
 
   // For kernels and for copies to other places.
   const void* data() const { return data_; }
-  int64_t padded_k() const;
+  int64_t padded_k() const;  // on a device: elements from one row to the next
+  // All rows.  REQUIRES: on a device, where they stand as they are.
+  TensorView rows() const;
+  // On the CPU:
   int64_t panel_bytes() const;  // distance from one panel to the next
   int64_t num_panels() const;
 
  private:
   friend absl::StatusOr<Weight> PackWeight(const Stream&, const WeightDesc&, const TensorView&);
 
+  absl::Status PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer);
   void ZeroPadding();
   absl::Status CheckRows(const char* what, int64_t first_row, const TensorView& rows) const;
   // Where a row of [n, k] lives: its panel, its column there, and the address of that column's first element.

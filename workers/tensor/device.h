@@ -8,6 +8,7 @@
 
 namespace switchyard {
 
+class DeviceQueue;
 class ThreadPool;
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
@@ -19,25 +20,33 @@ struct Device {
   static constexpr Device Cpu() { return {}; }
   static constexpr Device Cuda(int index) { return {DeviceKind::kCuda, index}; }
   bool operator==(const Device& other) const { return kind == other.kind && index == other.index; }
-  std::string ToString() const { return kind == DeviceKind::kCpu ? "cpu" : absl::StrCat("cuda:", index); }
+  bool is_cpu() const { return kind == DeviceKind::kCpu; }
+  std::string ToString() const { return is_cpu() ? "cpu" : absl::StrCat("cuda:", index); }
 };
 
 // An order of work.  Ops on one stream run in the order of their calls.  On the CPU a stream runs each op to its end on
-// the pool's threads before the call returns, so there is nothing to wait for; on CUDA it will hold the driver's
-// stream. Thread-compatible: one caller at a time.
+// the pool's threads before the call returns, so there is nothing to wait for; on other devices ops are put into a
+// queue (device_queue.h) and run later.  A light handle that borrows pool and queue.  Thread-compatible: one caller at
+// a time.
 class Stream {
  public:
-  static Stream OnCpu(ThreadPool* pool) { return Stream(Device::Cpu(), pool); }
+  static Stream OnCpu(ThreadPool* pool) { return Stream(Device::Cpu(), pool, nullptr); }
+  // pool: for what ops do on the host.
+  static Stream On(DeviceQueue* queue, ThreadPool* pool);
 
   Device device() const { return device_; }
-  // REQUIRES: a CPU stream.
   ThreadPool& pool() const { return *pool_; }
+  // null: the CPU.
+  DeviceQueue* queue() const { return queue_; }
+  // The driver's stream (a cudaStream_t); null on the CPU.
+  void* handle() const;
 
  private:
-  Stream(Device device, ThreadPool* pool) : device_(device), pool_(pool) {}
+  Stream(Device device, ThreadPool* pool, DeviceQueue* queue) : device_(device), pool_(pool), queue_(queue) {}
 
   Device device_;
-  ThreadPool* pool_ = nullptr;  // borrowed
+  ThreadPool* pool_ = nullptr;    // borrowed
+  DeviceQueue* queue_ = nullptr;  // borrowed
 };
 
 }  // namespace switchyard

@@ -10,11 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/device_backend.h"
 
 namespace switchyard {
 namespace {
 
-std::atomic<int64_t> cpu_bytes{0};
+std::atomic<int64_t> cpu_bytes{0}, cuda_bytes{0};
+
+std::atomic<int64_t>& BytesInUse(DeviceKind kind) { return kind == DeviceKind::kCpu ? cpu_bytes : cuda_bytes; }
 
 }  // namespace
 
@@ -31,9 +35,27 @@ std::string TensorView::ToString() const {
   return absl::StrCat(DTypeName(dtype_), " ", shape_.ToString(), " ", device_.ToString());
 }
 
-Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
-  SY_CHECK(device.kind == DeviceKind::kCpu);
+absl::StatusOr<Buffer> Buffer::Allocate(int64_t bytes, Device device) {
   SY_CHECK_GE(bytes, 0);
+  if (device.is_cpu()) return Buffer(bytes, device);
+  ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
+  Buffer buffer;
+  ASSIGN_OR_RETURN(buffer.data_, backend->Allocate(device.index, std::max<int64_t>(bytes, 1)));
+  buffer.bytes_ = bytes;
+  buffer.device_ = device;
+  BytesInUse(device.kind).fetch_add(bytes);
+  return buffer;
+}
+
+Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
+  SY_CHECK_GE(bytes, 0);
+  if (!device.is_cpu()) {
+    bytes_ = 0;
+    absl::StatusOr<Buffer> buffer = Allocate(bytes, device);
+    SY_CHECK_OK(buffer.status());
+    *this = *std::move(buffer);
+    return;
+  }
   if (bytes >= kHugePageBytes) {
     // Over-map so that the data can start on a huge page's boundary; the slack is never touched.
     mapped_bytes_ = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
@@ -63,32 +85,76 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
-  if (mapped_bytes_ > 0) {
+  if (!device_.is_cpu()) {
+    RegisteredBackend(device_.kind).Free(device_.index, data_);
+  } else if (mapped_bytes_ > 0) {
     munmap(data_, mapped_bytes_);
   } else {
     std::free(data_);
   }
-  cpu_bytes.fetch_sub(bytes_);
+  BytesInUse(device_.kind).fetch_sub(bytes_);
 }
 
-int64_t MemoryInUse(DeviceKind kind) { return kind == DeviceKind::kCpu ? cpu_bytes.load() : 0; }
+int64_t MemoryInUse(DeviceKind kind) { return BytesInUse(kind).load(); }
 
-Tensor Tensor::Zeros(DType dtype, Shape shape, Device device) {
-  Tensor tensor(dtype, shape, device);
+absl::StatusOr<PinnedBuffer> PinnedBuffer::Allocate(int64_t bytes, DeviceKind kind) {
+  PinnedBuffer buffer;
+  void* memory = nullptr;
+  if (kind == DeviceKind::kCpu) {
+    memory = std::aligned_alloc(64, static_cast<size_t>((std::max<int64_t>(bytes, 1) + 63) / 64 * 64));
+    SY_CHECK(memory != nullptr);
+  } else {
+    ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(kind));
+    ASSIGN_OR_RETURN(memory, backend->AllocatePinned(std::max<int64_t>(bytes, 1)));
+  }
+  buffer.data_ = static_cast<char*>(memory);
+  buffer.bytes_ = bytes;
+  buffer.kind_ = kind;
+  return buffer;
+}
+
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(kind_, other.kind_);
+  return *this;
+}
+
+PinnedBuffer::~PinnedBuffer() {
+  if (data_ == nullptr) return;
+  if (kind_ == DeviceKind::kCpu) {
+    std::free(data_);
+  } else {
+    RegisteredBackend(kind_).FreePinned(data_);
+  }
+}
+
+absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, Shape shape, Device device) {
+  Tensor tensor;
+  ASSIGN_OR_RETURN(tensor.buffer_, Buffer::Allocate(shape.NumElements() * DTypeBytes(dtype), device));
+  tensor.view_ = TensorView(tensor.buffer_.data(), dtype, shape, device);
+  return tensor;
+}
+
+Tensor Tensor::Zeros(DType dtype, Shape shape) {
+  Tensor tensor(dtype, shape);
   std::memset(tensor.buffer_.data(), 0, static_cast<size_t>(tensor.buffer_.bytes()));
   return tensor;
 }
 
+absl::Status ScratchTensor::Reserve(int64_t rows) {
+  if (rows <= capacity_ && capacity_ > 0) return absl::OkStatus();
+  Shape shape = row_shape_;
+  for (int i = shape.rank; i > 0; --i) shape.dims[i] = shape.dims[i - 1];
+  shape.dims[0] = std::max<int64_t>(rows, 1);
+  ++shape.rank;
+  ASSIGN_OR_RETURN(tensor_, Tensor::Allocate(dtype_, shape, device_));
+  capacity_ = shape.dims[0];
+  return absl::OkStatus();
+}
+
 TensorView ScratchTensor::Rows(int64_t rows) {
-  if (rows > capacity_ || capacity_ == 0) {
-    capacity_ = std::max<int64_t>(rows, capacity_ + capacity_ / 2);
-    capacity_ = std::max<int64_t>(capacity_, 1);
-    Shape shape = row_shape_;
-    for (int i = shape.rank; i > 0; --i) shape.dims[i] = shape.dims[i - 1];
-    shape.dims[0] = capacity_;
-    ++shape.rank;
-    tensor_ = Tensor(dtype_, shape, device_);
-  }
+  if (rows > capacity_ || capacity_ == 0) SY_CHECK_OK(Reserve(std::max<int64_t>(rows, capacity_ + capacity_ / 2)));
   return tensor_.view().Rows(0, rows);
 }
 

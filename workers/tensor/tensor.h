@@ -9,7 +9,9 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "scheduler/base/check.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
@@ -103,13 +105,16 @@ class TensorView {
   int64_t row_stride_ = 0;
 };
 
-// Memory of one device: 64-byte aligned; from kHugePageBytes on backed by huge pages where the system gives them
-// (madvise).  Counted: see MemoryInUse.  Not initialised.  Aborts when memory is out: sizes that come from a user are
-// checked against the machine before (loader, kv_cache).
+// Memory of one device.  On the CPU 64-byte aligned, from kHugePageBytes on backed by huge pages where the system gives
+// them (madvise); elsewhere 256-byte aligned and out of the host's reach.  Counted: see MemoryInUse.  Not initialised.
+// The constructor aborts when memory is out: sizes that come from a user are checked before (loader, kv_cache), or
+// Allocate is asked.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(int64_t bytes, Device device);
+  // ResourceExhausted, with needed and available bytes; the device's other errors.
+  static absl::StatusOr<Buffer> Allocate(int64_t bytes, Device device);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -130,12 +135,32 @@ inline constexpr int64_t kHugePageBytes = 2 << 20;
 // Bytes held by Buffers of this kind of device in this process.
 int64_t MemoryInUse(DeviceKind kind);
 
+// Host memory that devices copy from and to without a detour, and asynchronously.  Not counted.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  // For devices of this kind; plain memory for the CPU.
+  static absl::StatusOr<PinnedBuffer> Allocate(int64_t bytes, DeviceKind kind);
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
+  ~PinnedBuffer();
+
+  char* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+  DeviceKind kind_ = DeviceKind::kCpu;
+};
+
 class Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, Shape shape, Device device = Device::Cpu())
       : buffer_(shape.NumElements() * DTypeBytes(dtype), device), view_(buffer_.data(), dtype, shape, device) {}
-  static Tensor Zeros(DType dtype, Shape shape, Device device = Device::Cpu());
+  static Tensor Zeros(DType dtype, Shape shape);                                    // on the CPU
+  static absl::StatusOr<Tensor> Allocate(DType dtype, Shape shape, Device device);  // as Buffer's
 
   const TensorView& view() const { return view_; }
   operator const TensorView&() const { return view_; }  // NOLINT: a tensor is usable wherever a view is
@@ -162,6 +187,8 @@ class ScratchTensor {
   ScratchTensor(DType dtype, Shape row_shape, Device device = Device::Cpu())
       : dtype_(dtype), row_shape_(row_shape), device_(device) {}
   TensorView Rows(int64_t rows);
+  // Grows now, if it must; ResourceExhausted where Rows would abort.
+  absl::Status Reserve(int64_t rows);
 
  private:
   DType dtype_ = DType::kF32;

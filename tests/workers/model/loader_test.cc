@@ -274,7 +274,7 @@ TEST(LoaderTest, MemoryPlanAgreesWithWhatIsHeld) {
   for (const std::string& name : FixtureNames()) {
     const auto config = ReadModelConfig(LoadFixture(name).dir);
     ASSERT_TRUE(config.ok());
-    const ModelWeights weights = AllocateWeights(*config, DType::kF32, {0, 1});
+    const ModelWeights weights = *AllocateWeights(*config, DType::kF32, {0, 1});
     const auto planned = static_cast<int64_t>(WeightBytes(*config, DType::kF32, 2));
     EXPECT_GE(weights.bytes(), planned) << name;
     EXPECT_LE(weights.bytes(), planned * 2) << name;

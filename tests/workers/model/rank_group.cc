@@ -145,7 +145,7 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
     load.residents.assign(residents.begin(), residents.end());
     absl::StatusOr<ModelWeights> weights = LoadWeights(*checkpoint, *config, std::move(load));
     SY_CHECK_OK(weights.status());
-    auto model = Model::Create(*config, options.dtype, *std::move(weights), kMaxTokens);
+    auto model = Model::Create(rank->stream, *config, options.dtype, *std::move(weights), kMaxTokens);
     SY_CHECK_OK(model.status());
     rank->model = *std::move(model);
     int64_t token_bytes = 0;

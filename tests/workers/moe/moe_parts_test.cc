@@ -12,8 +12,8 @@
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/comm/faulty_communicator.h"
 #include "workers/moe/dispatch_message.h"
-#include "workers/moe/exchange.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/moe/host_exchange.h"
 #include "workers/moe/moe_layer.h"
 #include "workers/moe/schedule_executor.h"
 #include "workers/tensor/thread_pool.h"
@@ -202,7 +202,7 @@ TEST(RowExchangeTest, RefusesBadIdsAndTheBoundedMode) {
   int32_t ids[] = {0, 4};
   float rows[8] = {};
   const TensorView idx(ids, DType::kI32, {1, 2}), x(rows, DType::kF32, {1, 8});
-  RowExchange exchange;
+  HostExchange exchange;
   EXPECT_THAT(std::string(exchange.StartDispatch(context, idx, x, 0).message()), HasSubstr("topk_idx[0, 1] = 4"));
   ids[1] = -1;  // dropped: fine
   EXPECT_TRUE(exchange.StartDispatch(context, idx, x, 0).ok());

@@ -89,10 +89,14 @@ MoeLayer MoeTestModel::LayerOf(const ExpertLayout& layout, int rank) const {
                 .dtype = shape_.dtype,
                 .router = {.top_k = shape_.top_k, .renormalize = shape_.renormalize}};
   layer.weights.router = &router_.weight;
+  std::vector<const Weight*> gate_up, down;
   for (const int32_t expert : layout.Residents(rank)) {
-    layer.weights.gate_up.push_back(&gate_up_[expert].weight);
-    layer.weights.down.push_back(&down_[expert].weight);
+    gate_up.push_back(&gate_up_[expert].weight);
+    down.push_back(&down_[expert].weight);
   }
+  ThreadPool pool(1);
+  layer.weights.gate_up = *WeightTable::Make(Stream::OnCpu(&pool), std::move(gate_up));
+  layer.weights.down = *WeightTable::Make(Stream::OnCpu(&pool), std::move(down));
   if (shape_.shared_ffn > 0) {
     layer.weights.shared_gate_up = &shared_gate_up_.weight;
     layer.weights.shared_down = &shared_down_.weight;
@@ -172,6 +176,7 @@ absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, c
   const MoeSchedule schedule =
       BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
   const int64_t row_bytes = model.shape().hidden * DTypeBytes(residual.dtype());
+  const int64_t experts = model.shape().num_experts;
   MoeResult result;
   result.residual.assign(static_cast<const char*>(residual.raw()), static_cast<size_t>(x.dim(0) * row_bytes));
   result.stats.resize(world);
@@ -185,15 +190,18 @@ absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, c
     MoeExecutor executor;
     const TensorView mine(result.residual.data() + begin * row_bytes, residual.dtype(),
                           {run.rank_rows[rank], model.shape().hidden});
+    const Tensor counts = Tensor::Zeros(DType::kI32, {repeats, experts});
     for (int i = 0; i < repeats; ++i) {
       RETURN_IF_ERROR(executor.Run({.stream = &stream,
                                     .comm = comm,
                                     .layout = &run.layout,
                                     .schedule = &schedule,
                                     .deadline = Soon(),
-                                    .stats = &result.stats[rank]},
+                                    .stats = &result.stats[rank],
+                                    .expert_counts = counts.view().Rows(i, 1).Reshape({experts})},
                                    layer, x.Rows(begin, run.rank_rows[rank]), mine));
     }
+    result.stats[rank].expert_counts.assign(counts.data<int32_t>(), counts.data<int32_t>() + repeats * experts);
     return absl::OkStatus();
   });
   for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);

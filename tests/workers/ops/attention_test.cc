@@ -66,12 +66,13 @@ TensorView Step(const Scene& scene, const Stream& stream, PagedCache* cache, siz
                              .num_query = static_cast<int32_t>(count),
                              .start_pos = static_cast<int32_t>(begin),
                              .block_table = cache->tables[s]};
-  EXPECT_TRUE(
-      WriteKv(stream, {rows}, scene.k[s].view().Rows(begin, count), scene.v[s].view().Rows(begin, count), cache->view())
-          .ok());
+  EXPECT_TRUE(WriteKv(stream, absl::MakeConstSpan(&rows, 1), scene.k[s].view().Rows(begin, count),
+                      scene.v[s].view().Rows(begin, count), cache->view())
+                  .ok());
   const TensorView to = out.view().Rows(begin, count);
-  EXPECT_TRUE(
-      PagedAttention(stream, scene.desc(), {rows}, scene.q[s].view().Rows(begin, count), cache->view(), to).ok());
+  EXPECT_TRUE(PagedAttention(stream, scene.desc(), absl::MakeConstSpan(&rows, 1), scene.q[s].view().Rows(begin, count),
+                             cache->view(), to)
+                  .ok());
   return to;
 }
 
@@ -186,7 +187,7 @@ TEST_P(AttentionTest, NothingToDoIsFine) {
   const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 8}, {4});
   const PagedCache cache(scene, 16);
   const Tensor none(dtype(), {0, 16});
-  EXPECT_TRUE(PagedAttention(stream(), scene.desc(), {}, none, cache.view(), none).ok());
+  EXPECT_TRUE(PagedAttention(stream(), scene.desc(), SequenceBatch(), none, cache.view(), none).ok());
 }
 
 TEST_P(AttentionTest, BadBlockTablesAreNamed) {
@@ -195,11 +196,13 @@ TEST_P(AttentionTest, BadBlockTablesAreNamed) {
   const Tensor out(dtype(), {20, 16});
   const std::vector<int32_t> outside = {0, 2};
   SequenceRows rows = {.num_query = 20, .block_table = absl::MakeSpan(outside).first(1)};
-  EXPECT_EQ(PagedAttention(stream(), scene.desc(), {rows}, scene.q[0], cache.view(), out).message(),
-            "attention: sequence 0 needs 2 blocks of 16 for 20 positions, has 1");
+  EXPECT_EQ(
+      PagedAttention(stream(), scene.desc(), absl::MakeConstSpan(&rows, 1), scene.q[0], cache.view(), out).message(),
+      "attention: sequence 0 needs 2 blocks of 16 for 20 positions, has 1");
   rows.block_table = outside;
-  EXPECT_EQ(PagedAttention(stream(), scene.desc(), {rows}, scene.q[0], cache.view(), out).message(),
-            "attention: block 2 of sequence 0 is outside [0, 2)");
+  EXPECT_EQ(
+      PagedAttention(stream(), scene.desc(), absl::MakeConstSpan(&rows, 1), scene.q[0], cache.view(), out).message(),
+      "attention: block 2 of sequence 0 is outside [0, 2)");
 }
 
 SY_INSTANTIATE_OP_TEST(AttentionTest, kAllDTypes);

@@ -49,7 +49,7 @@ TEST(GemmTasksTest, EveryOutputOnceAndTheLastTasksAreSmall) {
     const WeightDesc desc = {.n = 1100, .k = 256, .layout = gated ? WeightLayout::kGatedPanels : WeightLayout::kPanels};
     const Weight first(desc), second(desc);
     const Weight* const weights[] = {&first, nullptr, &second, &first};
-    const std::vector<int64_t> offsets = {0, 3, 3, 5000, 5040};
+    const std::vector<int32_t> offsets = {0, 3, 3, 5000, 5040};
     const Tensor x(DType::kBf16, {5040, 256}), y(DType::kBf16, {5040, gated ? 550 : 1100});
     const GemmJob job = {.op = "test", .x = x, .weights = weights, .offsets = offsets, .y = y, .gated = gated};
     for (int threads : {1, 2, 5, 64}) {

@@ -135,10 +135,10 @@ TEST_P(GemmSamenessTest, GroupsAreTheirExpertsAlone) {
   std::mt19937 rng(5);
   ThreadPool pool(3, /*spin=*/false);
   const Stream stream = Stream::OnCpu(&pool);
-  const std::vector<std::vector<int64_t>> splits = {{0, 0, 300, 300, 300, 300}, {0, 1, 2, 3, 4, 5},
+  const std::vector<std::vector<int32_t>> splits = {{0, 0, 300, 300, 300, 300}, {0, 1, 2, 3, 4, 5},
                                                     {0, 0, 0, 0, 0, 40},        {0, 17, 17, 50, 83, 100},
                                                     {0, 0, 0, 0, 0, 0},         {0, 2, 15, 28, 60, 61}};
-  for (const std::vector<int64_t>& offsets : splits) {
+  for (const std::vector<int32_t>& offsets : splits) {
     const int64_t rows = offsets.back();
     std::vector<int32_t> pick(rows);
     for (int32_t& row : pick) row = static_cast<int32_t>(rng() % kRows);

@@ -115,16 +115,16 @@ TEST_F(GemmErrorsTest, NameBothSides) {
 
 TEST_F(GemmErrorsTest, OfGroups) {
   const Weight* const experts[] = {&w_, nullptr};
-  const auto message = [&](std::vector<int64_t> offsets, std::vector<int32_t> rows) {
+  const auto message = [&](std::vector<int32_t> offsets, std::vector<int32_t> rows) {
     return std::string(GroupedGemm(stream_, {.x_rows = rows}, x_, experts, offsets, y_).message());
   };
   EXPECT_EQ(message({0, 3, 3}, {0, 2, 1}), "");
-  EXPECT_THAT(message({0, 3}, {}), HasSubstr("offsets must be 3 from 0 to y's 3 rows"));
-  EXPECT_THAT(message({0, 3, 2}, {}), HasSubstr("the last 2"));
+  EXPECT_THAT(message({0, 3}, {}), HasSubstr("offsets must be 3, are 2"));
+  EXPECT_THAT(message({0, 3, 2}, {}), HasSubstr("offsets must be from 0 to y's 3 rows, are from 0 to 2"));
   EXPECT_THAT(message({0, 4, 3}, {}), HasSubstr("offsets fall at 1: 4 to 3"));
   EXPECT_THAT(message({0, 2, 3}, {}), HasSubstr("weight 1 has rows but is empty"));
-  EXPECT_THAT(message({0, 3, 3}, {0, 3, 1}), HasSubstr("x_rows[1] = 3 is not a row of x bf16 [3, 4]"));
-  EXPECT_THAT(message({0, 3, 3}, {0, 1}), HasSubstr("x_rows has 2 rows, y 3"));
+  EXPECT_THAT(message({0, 3, 3}, {0, 3, 1}), HasSubstr("x_rows[1] = 3 is outside [0, 3)"));
+  EXPECT_THAT(message({0, 3, 3}, {0, 1}), HasSubstr("x_rows must be 3 numbers on cpu, is 2 on cpu"));
 }
 
 TEST(IsaTest, Names) {

@@ -14,38 +14,66 @@ Tensor Choices(std::initializer_list<std::initializer_list<int32_t>> rows) {
   return t;
 }
 
-TEST(ExpertOrderTest, SortsStablyAndLeavesEmptyRanges) {
-  ExpertOrder order;
-  ASSERT_TRUE(BuildExpertOrder(Choices({{3, 1}, {1, -1}, {3, 0}}), 5, &order).ok());
-  EXPECT_EQ(order.offsets, (std::vector<int64_t>{0, 1, 3, 3, 5, 5}));
-  EXPECT_EQ(order.token, (std::vector<int32_t>{2, 0, 1, 0, 2}));
-  EXPECT_EQ(order.slot_row, (std::vector<int32_t>{3, 1, 2, -1, 4, 0}));
+std::vector<int32_t> Ints(const TensorView& view) {
+  return std::vector<int32_t>(view.data<int32_t>(), view.data<int32_t>() + view.NumElements());
 }
 
-TEST(ExpertOrderTest, OneExpertTakesAllAndReuseForgets) {
-  ExpertOrder order;
-  ASSERT_TRUE(BuildExpertOrder(Choices({{2}, {2}, {2}}), 4, &order).ok());
-  EXPECT_EQ(order.offsets, (std::vector<int64_t>{0, 0, 0, 3, 3}));
-  EXPECT_EQ(order.token, (std::vector<int32_t>{0, 1, 2}));
-  ASSERT_TRUE(BuildExpertOrder(Tensor(DType::kI32, {0, 2}), 4, &order).ok());
-  EXPECT_EQ(order.num_rows(), 0);
-  EXPECT_EQ(order.offsets, (std::vector<int64_t>(5, 0)));
+// An order with memory of its own; token is cut to the rows that there are.
+struct OwnedOrder {
+  Tensor offsets, token, slot_row;
+  absl::Status status;
+
+  OwnedOrder(const TensorView& idx, int64_t num_experts)
+      : offsets(DType::kI32, {num_experts + 1}),
+        token(DType::kI32, {idx.NumElements()}),
+        slot_row(DType::kI32, {idx.NumElements()}) {
+    ThreadPool pool(1);
+    status = BuildExpertOrder(Stream::OnCpu(&pool), idx, num_experts, {offsets, token, slot_row});
+  }
+  TensorView rows() const { return token.view().Rows(0, Ints(offsets).back()); }
+};
+
+TEST(ExpertOrderTest, SortsStablyAndLeavesEmptyRanges) {
+  const OwnedOrder order(Choices({{3, 1}, {1, -1}, {3, 0}}), 5);
+  ASSERT_TRUE(order.status.ok());
+  EXPECT_EQ(Ints(order.offsets), (std::vector<int32_t>{0, 1, 3, 3, 5, 5}));
+  EXPECT_EQ(Ints(order.rows()), (std::vector<int32_t>{2, 0, 1, 0, 2}));
+  EXPECT_EQ(Ints(order.slot_row), (std::vector<int32_t>{3, 1, 2, -1, 4, 0}));
+}
+
+TEST(ExpertOrderTest, OneExpertTakesAllOrThereIsNothing) {
+  const OwnedOrder order(Choices({{2}, {2}, {2}}), 4);
+  EXPECT_EQ(Ints(order.offsets), (std::vector<int32_t>{0, 0, 0, 3, 3}));
+  EXPECT_EQ(Ints(order.rows()), (std::vector<int32_t>{0, 1, 2}));
+  const OwnedOrder none(Tensor(DType::kI32, {0, 2}), 4);
+  ASSERT_TRUE(none.status.ok());
+  EXPECT_EQ(Ints(none.offsets), (std::vector<int32_t>(5, 0)));
 }
 
 TEST(ExpertOrderTest, AnIdOutsideIsNamed) {
-  ExpertOrder order;
-  EXPECT_EQ(BuildExpertOrder(Choices({{0, 1}, {4, 1}}), 4, &order).message(),
+  EXPECT_EQ(OwnedOrder(Choices({{0, 1}, {4, 1}}), 4).status.message(),
             "permute: expert 4 of token 1, k 0 is outside [-1, 4)");
+}
+
+TEST(ExpertOrderTest, CountsAddUp) {
+  ThreadPool pool(1);
+  const Tensor counts = Tensor::Zeros(DType::kI32, {4});
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(CountExperts(Stream::OnCpu(&pool), Choices({{3, 1}, {1, -1}}), counts).ok());
+  }
+  EXPECT_EQ(Ints(counts), (std::vector<int32_t>{0, 4, 0, 2}));
+  EXPECT_EQ(CountExperts(Stream::OnCpu(&pool), Choices({{4}}), counts).message(),
+            "count_experts: expert 4 is outside [-1, 4)");
 }
 
 class CombineTest : public OpTest {};
 
 TEST_P(CombineTest, GathersRowsOfStridedInput) {
   const Tensor x = RandomMatrix(dtype(), 4, 50, 1), y(dtype(), {3, 30});
-  ASSERT_TRUE(GatherRows(stream(), x.view().Columns(11, 30), {2, 0, 2}, y).ok());
+  ASSERT_TRUE(GatherRows(stream(), x.view().Columns(11, 30), std::vector<int32_t>{2, 0, 2}, y).ok());
   const std::vector<int64_t> from = {2, 0, 2};
   for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(RowOf(y, i), RowOf(x.view().Columns(11, 30), from[i]));
-  EXPECT_EQ(GatherRows(stream(), x, {0, 4, 1}, Tensor(dtype(), {3, 50})).message(),
+  EXPECT_EQ(GatherRows(stream(), x, std::vector<int32_t>{0, 4, 1}, Tensor(dtype(), {3, 50})).message(),
             "gather_rows: rows[1] = 4 is outside [0, 4)");
 }
 
@@ -76,11 +104,12 @@ TEST_P(CombineTest, UndoesTheOrderForIdentityExperts) {
   const Tensor idx = Choices({{0, 3}, {3, 1}, {2, 0}, {3, 2}, {1, 0}, {3, 0}});
   const Tensor weight(acc(), {6, 2});
   for (int64_t t = 0; t < 6; ++t) Set(weight, t, 0, 0.25), Set(weight, t, 1, 0.75);
-  ExpertOrder order;
-  ASSERT_TRUE(BuildExpertOrder(idx, 4, &order).ok());
-  const Tensor sorted(dtype(), {order.num_rows(), 32});
-  ASSERT_TRUE(GatherRows(stream(), x, order.token, sorted).ok());
-  ASSERT_TRUE(Combine(stream(), {.y = sorted, .slot_row = order.slot_row, .weight = weight}, residual).ok());
+  const OwnedOrder order(idx, 4);
+  ASSERT_TRUE(order.status.ok());
+  const Tensor sorted(dtype(), {order.rows().dim(0), 32});
+  ASSERT_TRUE(GatherRows(stream(), x, IntView(order.rows()), sorted).ok());
+  ASSERT_TRUE(
+      Combine(stream(), {.y = sorted, .slot_row = IntView(order.slot_row.view()), .weight = weight}, residual).ok());
   for (int64_t t = 0; t < 6; ++t) {
     ExpectNear(RowOf(residual, t), RowOf(x, t), reference::ElementwiseTolerance(acc()), "token " + std::to_string(t));
   }
@@ -113,7 +142,7 @@ TEST_P(CombineTest, NoTokensIsFineAndABadSlotIsNamed) {
   const Tensor none(dtype(), {0, 8}), weights(acc(), {0, 2}), residual(acc(), {0, 8});
   EXPECT_TRUE(Combine(stream(), {.y = none, .slot_row = {}, .weight = weights}, residual).ok());
   const Tensor weight(acc(), {1, 1}), to(acc(), {1, 8});
-  EXPECT_EQ(Combine(stream(), {.y = none, .slot_row = {0}, .weight = weight}, to).message(),
+  EXPECT_EQ(Combine(stream(), {.y = none, .slot_row = std::vector<int32_t>{0}, .weight = weight}, to).message(),
             "combine: slot_row[0] = 0 is outside [-1, 0)");
 }
 

@@ -45,7 +45,7 @@ TEST_P(RopeTest, ARowOutsideTheTableIsNamed) {
   const RopeTable table = RopeTable::Build({.rotary_dim = 8}, 16, acc()).value();
   const Tensor x = RandomMatrix(dtype(), 2, 8, 5);
   const absl::Status status = ApplyRope(stream(), table, 8, {3, 16}, x);
-  EXPECT_EQ(status.message(), "rope: table row 16 of row 1 is outside [0, 16)");
+  EXPECT_EQ(status.message(), "rope: table rows[1] = 16 is outside [0, 16)");
 }
 
 SY_INSTANTIATE_OP_TEST(RopeTest, kAllDTypes);

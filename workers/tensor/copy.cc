@@ -1,0 +1,77 @@
+#include "workers/tensor/copy.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/device_queue.h"
+
+namespace switchyard {
+
+absl::Status CopyTensor(const Stream& stream, const TensorView& from, const TensorView& to) {
+  const bool fits = from.shape() == to.shape() && from.dtype() == to.dtype();
+  if (!fits || (stream.queue() != nullptr && !(from.contiguous() && to.contiguous()))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("copy: ", from.ToString(), " to ", to.ToString(), fits ? ": rows with a stride" : ""));
+  }
+  if (from.empty()) return absl::OkStatus();
+  const int64_t row_bytes = from.NumElements() / from.dim(0) * DTypeBytes(from.dtype());
+  if (stream.queue() != nullptr) return stream.queue()->Copy(to.raw(), from.raw(), from.dim(0) * row_bytes);
+  for (int64_t i = 0; i < from.dim(0); ++i) {
+    std::memcpy(to.Rows(i, 1).raw(), from.Rows(i, 1).raw(), static_cast<size_t>(row_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillZero(const Stream& stream, const TensorView& view) {
+  SY_CHECK(view.contiguous());
+  const int64_t bytes = view.NumElements() * DTypeBytes(view.dtype());
+  if (stream.queue() != nullptr) return stream.queue()->Fill(view.raw(), 0, bytes);
+  if (bytes > 0) std::memset(view.raw(), 0, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status Synchronize(const Stream& stream, absl::Time deadline) {
+  return stream.queue() == nullptr ? absl::OkStatus() : stream.queue()->Synchronize(deadline);
+}
+
+absl::StatusOr<Tensor> CopyToDevice(const Stream& stream, const TensorView& from) {
+  absl::StatusOr<Tensor> to = Tensor::Allocate(from.dtype(), from.shape(), stream.device());
+  RETURN_IF_ERROR(to.status());
+  if (stream.queue() == nullptr || from.empty()) {
+    RETURN_IF_ERROR(CopyTensor(stream, from, *to));
+    return to;
+  }
+  absl::StatusOr<PinnedBuffer> pinned = PinnedBuffer::Allocate(to->bytes(), stream.device().kind);
+  RETURN_IF_ERROR(pinned.status());
+  const int64_t row_bytes = to->bytes() / from.dim(0);
+  for (int64_t i = 0; i < from.dim(0); ++i) {
+    std::memcpy(pinned->data() + i * row_bytes, from.Rows(i, 1).raw(), static_cast<size_t>(row_bytes));
+  }
+  RETURN_IF_ERROR(stream.queue()->Copy(to->view().raw(), pinned->data(), to->bytes()));
+  RETURN_IF_ERROR(Synchronize(stream));
+  return to;
+}
+
+absl::StatusOr<Tensor> CopyToHost(const Stream& stream, const TensorView& from) {
+  Tensor to(from.dtype(), from.shape());
+  if (stream.queue() == nullptr || from.empty()) {
+    RETURN_IF_ERROR(CopyTensor(stream, from, to));
+    return to;
+  }
+  // With a stride: everything from the first element to the last.
+  const int64_t elem_bytes = DTypeBytes(from.dtype()), row_bytes = to.bytes() / from.dim(0);
+  const int64_t stride_bytes = from.dim(0) > 1 ? from.row_stride() * elem_bytes : row_bytes;
+  const int64_t span_bytes = (from.dim(0) - 1) * stride_bytes + row_bytes;
+  absl::StatusOr<PinnedBuffer> pinned = PinnedBuffer::Allocate(span_bytes, stream.device().kind);
+  RETURN_IF_ERROR(pinned.status());
+  RETURN_IF_ERROR(stream.queue()->Copy(pinned->data(), from.raw(), span_bytes));
+  RETURN_IF_ERROR(Synchronize(stream));
+  for (int64_t i = 0; i < from.dim(0); ++i) {
+    std::memcpy(static_cast<char*>(to.view().raw()) + i * row_bytes, pinned->data() + i * stride_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+  return to;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,78 @@
+// A queue of work on a device: what a Stream that is not the CPU's stands for.
+//
+// Everything is enqueued and runs later, in order; only Synchronize waits.  Memory that a copy reads or writes on the
+// host must be pinned (PinnedBuffer) and must stay as it is until the copy has run.
+// Errors of work that ran later surface at a later call and are sticky: the device's context is lost then.
+// Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "workers/tensor/device.h"
+
+namespace switchyard {
+
+// A point in a queue.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Whether the queue has passed it.
+  virtual absl::StatusOr<bool> Passed() = 0;
+};
+
+// Work recorded once, to be run many times: a CUDA graph.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
+struct DeviceQueueOptions {
+  // A row's bits may not depend on its company, also in matrix products (gemm.h).
+  bool deterministic = false;
+  bool high_priority = false;  // before other queues of the device, where it has a choice
+};
+
+class DeviceQueue {
+ public:
+  virtual ~DeviceQueue() = default;
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  Device device() const { return device_; }
+  void* handle() const { return handle_; }
+  bool deterministic() const { return options_.deterministic; }
+  int num_multiprocessors() const { return num_multiprocessors_; }
+
+  // Scratch that every op of this queue may use while it runs.  The first call allocates; not while recording.
+  virtual absl::StatusOr<void*> Workspace(int64_t bytes) = 0;
+
+  // Host or this device on either side.
+  virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
+  virtual absl::Status Fill(void* to, uint8_t value, int64_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() = 0;
+  // What comes next waits until `event`, of any queue, has passed.
+  virtual absl::Status WaitFor(const DeviceEvent& event) = 0;
+  // Blocks until all that was enqueued has run, at most until the deadline (DeadlineExceeded).
+  virtual absl::Status Synchronize(absl::Time deadline) = 0;
+
+  // Between the two nothing runs: it is recorded.  What may not be recorded (waiting, allocating) is an error then.
+  virtual absl::Status BeginRecording() = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndRecording() = 0;
+  virtual absl::Status Run(DeviceGraph* graph) = 0;
+
+ protected:
+  DeviceQueue(Device device, void* handle, int num_multiprocessors, const DeviceQueueOptions& options)
+      : device_(device), handle_(handle), num_multiprocessors_(num_multiprocessors), options_(options) {}
+
+ private:
+  const Device device_;
+  void* const handle_;
+  const int num_multiprocessors_;
+  const DeviceQueueOptions options_;
+};
+
+}  // namespace switchyard
