@@ -4,9 +4,11 @@
 #   sy_binary(NAME SRCS ... [DEPS ...])       a program, in <build>/bin
 #   sy_test(NAME SRCS ... [DEPS ...] [LABELS unit|rpc|e2e|slow|gpu ...] [ARGS ...] [TIMEOUT seconds])
 #   sy_proto(NAME SRCS ... [DEPS ...])        generated messages and gRPC stubs
+#   sy_gpu_binary(NAME)                       a program, of the above, that tests/gpu/pack.sh takes to a machine with a GPU
 #
 # DEPS are PUBLIC.  A test's default label is `unit`, its default time limit 120 s.  `rpc`: messages go through gRPC.
 # Tests run in the source tree's root.
+# `gpu`: needs a GPU (tests/gpu/gpu_test.h), is there only if CUDA is built, and tests/gpu/pack.sh takes it along.
 
 # Under a sanitizer a test may take this many times its time limit, and every test, or process that it starts, has these options.
 # (No detect_stack_use_after_return: g++ 12 does not align vectors of 64 bytes on the stack that it brings.  memmem without
@@ -62,6 +64,9 @@ function(sy_test name)
   if(NOT SY_TEST_RPC AND arg_LABELS MATCHES "rpc|e2e")
     return()
   endif()
+  if("gpu" IN_LIST arg_LABELS AND NOT SY_CUDA_FOUND)
+    return()
+  endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -70,6 +75,22 @@ function(sy_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   sy_test_properties(${name} "${arg_LABELS}" ${arg_TIMEOUT})
+  if("gpu" IN_LIST arg_LABELS)
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: no GPU" RESOURCE_LOCK gpu)
+    sy_gpu_binary(${name})
+  endif()
+endfunction()
+
+# <build>/gpu_binaries.txt has a line for each: its file, and the folder of its CMakeLists.txt.
+function(sy_gpu_binary name)
+  if(NOT TARGET gpu_binaries)
+    add_custom_target(gpu_binaries)
+    file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/gpu_binaries.txt"
+         CONTENT "$<JOIN:$<TARGET_GENEX_EVAL:gpu_binaries,$<TARGET_PROPERTY:gpu_binaries,SY_LINES>>,\n>\n")
+  endif()
+  file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  set_property(TARGET gpu_binaries APPEND PROPERTY SY_LINES "$<TARGET_FILE:${name}> ${folder}")
+  add_dependencies(gpu_binaries ${name})
 endfunction()
 
 function(sy_proto name)
