@@ -25,7 +25,7 @@ set +e
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -LE slow "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 set -e
-sed -n 's/^-- CUDA: built for \([0-9a-z -]*\) by .*/CUDA: compiled for \1/p; s/^-- CUDA: not built: /CUDA: not compiled: /p' "build/$preset/configure.log"
+sed -n 's/^-- CUDA: built for \([0-9a-z_ -]*\) by .*/CUDA: compiled for \1/p; s/^-- CUDA: not built: /CUDA: not compiled: /p' "build/$preset/configure.log"
 # One plain line at the end, for machines that read it.
 total=$(grep -oE 'tests failed out of [0-9]+' "$log" | grep -oE '[0-9]+$' || echo 0)
 failed=$(grep -oE '[0-9]+ tests failed out of' "$log" | grep -oE '^[0-9]+' || echo 0)
