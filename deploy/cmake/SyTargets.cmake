@@ -6,6 +6,8 @@
 #   sy_proto(NAME SRCS ... [DEPS ...])        generated messages and gRPC stubs
 #   sy_gpu_binary(NAME)                       a program, of the above, that tests/gpu/pack.sh takes to a machine with a GPU
 #
+#   sy_cuda_emulated(NAME SRCS ... [DEPS ...])  .cu sources compiled as C++ against tests/cuda_emulation, which runs kernels on the CPU
+#
 # DEPS are PUBLIC.  A test's default label is `unit`, its default time limit 120 s.  `rpc`: messages go through gRPC.
 # Tests run in the source tree's root.
 # `gpu`: needs a GPU (tests/gpu/gpu_test.h), is there only if CUDA is built, and tests/gpu/pack.sh takes it along.
@@ -45,6 +47,27 @@ function(sy_library name)
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE sy_flags ${arg_DEPS})
   endif()
+endfunction()
+
+# Through a wrapper of one line, as the same .cu source may be compiled as CUDA in the same folder.
+function(sy_cuda_emulated name)
+  if(NOT SY_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
+  set(sources)
+  foreach(src ${arg_SRCS})
+    cmake_path(ABSOLUTE_PATH src OUTPUT_VARIABLE path)
+    if(src MATCHES "\\.cu$")
+      cmake_path(GET src STEM stem)
+      set(wrapper "${CMAKE_CURRENT_BINARY_DIR}/${name}/${stem}.cc")
+      file(CONFIGURE OUTPUT "${wrapper}" CONTENT "#include \"${path}\"\n")
+      set(path "${wrapper}")
+    endif()
+    list(APPEND sources "${path}")
+  endforeach()
+  add_library(${name} STATIC ${sources})
+  target_link_libraries(${name} PUBLIC sy_cuda_emulation sy_flags ${arg_DEPS})
 endfunction()
 
 function(sy_binary name)

@@ -1,0 +1,41 @@
+// What tests tell the emulation.  Process-wide; thread-safe, but meant for moments when no work runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda_emulation/runtime_api.h"
+
+namespace cuda_emulation {
+
+// The order in which blocks and threads run (and the nodes of a graph, as far as their dependencies let it free).  0:
+// as they are numbered.  At start: the environment variable SY_CUDA_EMULATION_SEED, or 1.
+void SetSeed(uint64_t seed);
+uint64_t Seed();
+
+// Work runs at once, when it is put on a stream, instead of when somebody waits for it.  Hides what a host does too
+// early.
+void SetEager(bool eager);
+bool Eager();
+
+// Bytes of each device, 4 GiB at start.
+void SetMemoryCapacity(size_t bytes);
+// Bytes that are allocated on the device.
+size_t MemoryInUse(int device);
+
+// Devices (8 at start, at most 64), their compute capability (9.0) and multiprocessors (132).
+void SetDeviceCount(int count);
+void SetComputeCapability(int major, int minor);
+void SetMultiprocessorCount(int count);
+
+// The nth call (from 1, counted from here) of the function of the runtime API `call_name`, on any thread, returns
+// `error` and does nothing. An error that breaks the device on a real one (illegal address, ECC ...) is returned by
+// every later call for the current device. Work runs under the names "kernel", "memcpy", "memset": FailAt("kernel", 3,
+// ...) fails the third kernel from now when it runs.
+void FailAt(const char* call_name, int nth, cudaError_t error);
+
+// Seed, eagerness, capacity, device properties and injected errors as at start; devices unbroken, what waits on their
+// streams dropped. Allocations, streams and events stay.
+void Reset();
+
+}  // namespace cuda_emulation

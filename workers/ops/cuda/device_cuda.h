@@ -1,0 +1,120 @@
+// What kernels share: dynamic shared memory, reductions in a fixed order, conversions, 16-byte vectors.  Device code
+// only.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "workers/ops/cuda/dynamic_shared_cuda.h"
+
+namespace switchyard::cuda {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+inline constexpr int kMaxWarps = 32;  // of a block
+
+// Numbers.  To 16 bits: to the nearest, ties to even.
+__device__ __forceinline__ float ToFloat(float x) { return x; }
+__device__ __forceinline__ float ToFloat(double x) { return static_cast<float>(x); }
+__device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float ToFloat(__half x) { return __half2float(x); }
+
+template <class Elem>
+__device__ __forceinline__ Elem FromFloat(float x);
+template <>
+__device__ __forceinline__ float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ double FromFloat<double>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ __half FromFloat<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+// 16 bytes of Elem: one load or store of a thread.
+template <class Elem>
+struct alignas(16) Vector16 {
+  static constexpr int kSize = 16 / sizeof(Elem);
+  Elem at[kSize];
+};
+
+// REQUIRES: `pointer` aligned to 16.
+template <class Elem>
+__device__ __forceinline__ Vector16<Elem> LoadVector(const Elem* pointer) {
+  return *reinterpret_cast<const Vector16<Elem>*>(pointer);
+}
+template <class Elem>
+__device__ __forceinline__ void StoreVector(Elem* pointer, const Vector16<Elem>& value) {
+  *reinterpret_cast<Vector16<Elem>*>(pointer) = value;
+}
+template <class Elem>
+__device__ __forceinline__ bool IsAligned16(const Elem* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+// Reductions.  The order of the additions depends on nothing but the number of threads.
+struct Sum {
+  template <class Value>
+  __device__ __forceinline__ Value operator()(Value a, Value b) const {
+    return a + b;
+  }
+};
+// NaN is smaller than all others, as for fmaxf.
+struct Max {
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ __forceinline__ double operator()(double a, double b) const { return fmax(a, b); }
+  __device__ __forceinline__ int operator()(int a, int b) const { return a > b ? a : b; }
+};
+
+// Every lane gets the result.  REQUIRES: all 32 lanes call it.
+template <class Function, class Value>
+__device__ __forceinline__ Value WarpReduce(Value value, Function function) {
+#pragma unroll
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+    value = function(value, __shfl_xor_sync(kAllLanes, value, distance));
+  }
+  return value;
+}
+template <class Value>
+__device__ __forceinline__ Value WarpSum(Value value) {
+  return WarpReduce(value, Sum());
+}
+template <class Value>
+__device__ __forceinline__ Value WarpMax(Value value) {
+  return WarpReduce(value, Max());
+}
+
+// Every thread gets the result.  `identity` changes nothing (0 for a sum).  `scratch` is shared memory of kMaxWarps
+// values, free again when the call returns.  REQUIRES: all threads of a one-dimensional block call it; their number is
+// a multiple of 32.
+template <class Function, class Value>
+__device__ __forceinline__ Value BlockReduce(Value value, Function function, Value identity, Value* scratch) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int num_warps = static_cast<int>(blockDim.x) / kWarpSize;
+  value = WarpReduce(value, function);
+  if (num_warps == 1) return value;
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  value = WarpReduce(lane < num_warps ? scratch[lane] : identity, function);
+  __syncthreads();
+  return value;
+}
+template <class Value>
+__device__ __forceinline__ Value BlockSum(Value value, Value* scratch) {
+  return BlockReduce(value, Sum(), Value(0), scratch);
+}
+__device__ __forceinline__ float BlockMax(float value, float* scratch) {
+  return BlockReduce(value, Max(), -INFINITY, scratch);
+}
+
+}  // namespace switchyard::cuda

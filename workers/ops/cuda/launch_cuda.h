@@ -1,0 +1,88 @@
+// The one way to launch a kernel.
+//
+//   cudaError_t error = Launch({.grid = dim3(T), .block = dim3(256), .stream = stream}, RmsNormKernel<Elem>, x, gamma,
+//   y, H, eps);
+//
+// Never blocks and never allocates on the device, so it may be captured into a graph.  Thread-safe.  REQUIRES: the
+// current device is the stream's.  Returns the launch's own error only: a kernel that fails says so at a later call.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace switchyard::cuda {
+
+struct LaunchConfig {
+  dim3 grid;  // blocks; no dimension 0
+  dim3 block;
+  size_t shared_bytes = 0;  // dynamic shared memory, at most 227 KiB on Hopper, 163 KiB on an A100
+  cudaStream_t stream = nullptr;
+  // May begin while the kernel before it on the stream still runs (programmatic dependent launch; from compute
+  // capability 9.0 on, before that it changes nothing).  REQUIRES: every thread calls WaitForPrecedingKernel() before
+  // it reads or writes what that kernel, or one before it, touches.
+  bool dependent = false;
+};
+
+inline constexpr size_t kSharedBytesWithoutAsking = 48 << 10;
+inline constexpr int kMaxDevicesPerProcess = 64;
+
+// Whether the device takes programmatic dependent launches; asks it once.
+inline cudaError_t TakesDependentLaunches(int device, bool* takes) {
+  static std::atomic<int> known[kMaxDevicesPerProcess] =
+      {};  // 0: not asked, else 1 + the compute capability's major number
+  int major = known[device].load(std::memory_order_relaxed) - 1;
+  if (major < 0) {
+    const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error != cudaSuccess) return error;
+    known[device].store(major + 1, std::memory_order_relaxed);
+  }
+  *takes = major >= 9;
+  return cudaSuccess;
+}
+
+// Allows the kernel that much dynamic shared memory on the device, unless it has been before.
+inline cudaError_t AllowSharedBytes(const void* kernel, int device, size_t bytes) {
+  static std::mutex mu;
+  static std::map<std::pair<const void*, int>, size_t> allowed;  // guarded by mu
+  std::lock_guard lock(mu);
+  size_t& most = allowed[{kernel, device}];
+  if (bytes <= most) return cudaSuccess;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error == cudaSuccess) most = bytes;
+  return error;
+}
+
+template <class... Parameters, class... Arguments>
+cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  if (config.shared_bytes > kSharedBytesWithoutAsking) {
+    const cudaError_t error = AllowSharedBytes(reinterpret_cast<const void*>(kernel), device, config.shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchAttribute attribute = {};
+  unsigned int num_attributes = 0;
+  if (config.dependent) {
+    bool takes = false;
+    if (const cudaError_t error = TakesDependentLaunches(device, &takes); error != cudaSuccess) return error;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    num_attributes = takes ? 1 : 0;
+  }
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = config.grid;
+  launch.blockDim = config.block;
+  launch.dynamicSmemBytes = config.shared_bytes;
+  launch.stream = config.stream;
+  launch.attrs = &attribute;
+  launch.numAttrs = num_attributes;
+  return cudaLaunchKernelEx(&launch, kernel, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace switchyard::cuda
