@@ -43,6 +43,8 @@ class GlooGroup {
   }
 
   const GroupId& id() const { return group_; }
+  bool Has(CommClass comm_class) const { return lanes_[static_cast<int>(comm_class)] != nullptr; }
+  // REQUIRES: Has.
   GlooLane& lane(CommClass comm_class) { return *lanes_[static_cast<int>(comm_class)]; }
 
   absl::Status status() {
@@ -57,7 +59,9 @@ class GlooGroup {
       if (status_.ok()) status_ = status;
       kept = status_;
     }
-    for (const std::unique_ptr<GlooLane>& lane : lanes_) lane->Abort();
+    for (const std::unique_ptr<GlooLane>& lane : lanes_) {
+      if (lane != nullptr) lane->Abort();
+    }
     return kept;
   }
 
@@ -75,7 +79,7 @@ class GlooGroup {
   // What a late peer launched in another class, if anything: the likely reason.
   std::string Instead(const GlooLane::Pending& pending) {
     for (int c = 0; c < kNumCommClasses; ++c) {
-      if (c == static_cast<int>(pending.exchange.key.comm_class)) continue;
+      if (lanes_[c] == nullptr || c == static_cast<int>(pending.exchange.key.comm_class)) continue;
       const std::optional<OpKey> other = lanes_[c]->Unclaimed(pending.late_peer);
       if (other) return absl::StrCat("; it launched ", other->ToString(), ", which rank ", group_.rank, " did not");
     }
@@ -84,12 +88,14 @@ class GlooGroup {
 
   void FreeOrphansUntilTheEnd() {
     while (!end_.WaitForNotificationWithTimeout(kOrphanPeriod)) {
-      for (const std::unique_ptr<GlooLane>& lane : lanes_) lane->FreeOrphans();
+      for (const std::unique_ptr<GlooLane>& lane : lanes_) {
+        if (lane != nullptr) lane->FreeOrphans();
+      }
     }
   }
 
   const GroupId group_;
-  const Lanes lanes_;
+  const Lanes lanes_;  // null: not connected
   absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   absl::Notification end_;
@@ -136,6 +142,9 @@ class GlooCommunicator : public Communicator {
 
   WorkOr StartExchange(Exchange exchange) override {
     RETURN_IF_ERROR(group_->status());
+    if (!group_->Has(exchange.key.comm_class)) {
+      return absl::InvalidArgumentError(absl::StrCat(exchange.key.ToString(), " in a group of control_only"));
+    }
     GlooLane::Pending pending;
     pending.exchange = std::move(exchange);
     const absl::Status started = group_->lane(pending.exchange.key.comm_class).Start(&pending);
@@ -178,6 +187,10 @@ absl::StatusOr<Lanes> ConnectLanes(const GlooGroupOptions& options, const GroupI
   std::array<absl::StatusOr<std::unique_ptr<GlooLane>>, kNumCommClasses> connected;
   std::vector<std::thread> threads;
   for (int c = 0; c < kNumCommClasses; ++c) {
+    if (options.control_only && static_cast<CommClass>(c) != CommClass::kControl) {
+      connected[c] = nullptr;
+      continue;
+    }
     threads.emplace_back([&, c] {
       const auto comm_class = static_cast<CommClass>(c);
       connected[c] = GlooLane::Connect({.group = id,
@@ -199,6 +212,7 @@ absl::StatusOr<Lanes> ConnectLanes(const GlooGroupOptions& options, const GroupI
 // The first frames on every connection: is the other end who it should be?
 absl::Status ShakeHands(const GlooGroupOptions& options, GlooGroup* group) {
   for (int c = 0; c < kNumCommClasses; ++c) {
+    if (!group->Has(static_cast<CommClass>(c))) continue;
     GlooLane::Pending pending;
     Communicator::Exchange& hello = pending.exchange;
     hello.key = {.op = CommOp::kHello, .comm_class = static_cast<CommClass>(c), .sequence = -1, .bytes = 0};

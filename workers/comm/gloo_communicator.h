@@ -32,6 +32,9 @@ struct GlooGroupOptions {
   std::string token;    // the group's secret, the same on all ranks
   std::string address;  // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
   absl::Time deadline;  // by when the group must have formed
+  // Connects the class control alone, a third of the connections and threads: for a PeerWatch.  Calls of another class
+  // are InvalidArgument.
+  bool control_only = false;
 };
 
 // Forms the group; blocks until every rank is there.  A world of one opens nothing.  `store` is used only during the
