@@ -40,7 +40,7 @@ if [ $want_cuda -eq 1 ]; then
 fi
 # The last thing done, whatever came before it.
 make_toolkit() {
-  [ $want_cuda -eq 0 ] || toolkit_there || "$deploy/cuda/make_toolkit.sh" || { echo "install-deps.sh: no CUDA toolkit: the build will be for CPUs" >&2; exit 3; }
+  [ $want_cuda -eq 0 ] || toolkit_there || "$deploy/cuda/make_toolkit.sh" || exit 3
   exit 0
 }
 [ ${#missing[@]} -eq 0 ] && [ ${#extras[@]} -eq 0 ] && [ $want_promtool -eq 0 ] && make_toolkit

@@ -2,7 +2,7 @@
 # Looks at files only, so that a script may ask, too:  cmake -P deploy/cmake/SyFindCuda.cmake  prints the toolkit's folder, or
 # fails with what is missing.  Searched in this order, the first complete one is taken:
 #
-#   1. -DCUDAToolkit_ROOT=DIR or -DCMAKE_CUDA_COMPILER=DIR/bin/nvcc: then nowhere else
+#   1. -DCUDAToolkit_ROOT=DIR or -DCMAKE_CUDA_COMPILER=DIR/bin/nvcc: then nowhere else (a build folder keeps the compiler that it first took)
 #   2. SY_CUDA_DIR (cache entry or environment)
 #   3. what deploy/install-deps.sh --cuda makes: ~/.cache/switchyard/cuda-13.0-HASH
 #   4. /usr/local/cuda

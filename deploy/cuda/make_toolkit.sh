@@ -24,8 +24,9 @@ mkdir "$work/tmp"
 echo "making a CUDA toolkit in $dir (downloads 0.9 GB)"
 if ! TMPDIR="$work/tmp" PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1 "${pip[@]}" install --quiet --no-cache-dir \
   --no-deps --only-binary=:all: --no-compile --require-hashes --requirement "$here/requirements.txt" --target "$work/wheels" >"$work/log" 2>&1; then
-  cut -c1-300 "$work/log" | tail -n 3 >&2
-  echo "make_toolkit.sh: the CUDA wheels could not be installed" >&2
+  # A connection that broke says more than what follows from it.
+  why=$(grep -m 1 'connection broken' "$work/log" || tail -n 1 "$work/log")
+  echo "make_toolkit.sh: no CUDA toolkit, so the build will be for CPUs; pip: ${why:0:300}" >&2
   exit 1
 fi
 
