@@ -17,7 +17,7 @@ while read -r file; do
 done < <(git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cu' '*.cuh')
 if command -v clang-format-14 >/dev/null; then
   git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cu' '*.cuh' |
-    xargs clang-format-14 --dry-run --Werror --ferror-limit=1 2>&1 | grep -E ': (warning|error):' && bad=1
+    xargs clang-format-14 --dry-run --Werror --ferror-limit=1 2>&1 | { ! grep -E ': (warning|error):'; } || bad=1
 else
   echo "clang-format-14 is not installed: its rules were not checked"
 fi

@@ -16,8 +16,7 @@ TEST_P(ElementwiseTest, EmbeddingWidensRowsExactly) {
   ASSERT_TRUE(Embed(stream(), table, {10, 0, 3, 3}, residual).ok());
   const std::vector<int64_t> tokens = {10, 0, 3, 3};
   for (int64_t t = 0; t < 4; ++t) EXPECT_EQ(RowOf(residual, t), RowOf(table, tokens[t]));
-  EXPECT_EQ(Embed(stream(), table, {1, 11, 0, 0}, residual).message(),
-            "embedding: tokens[1] = 11 is outside [0, 11)");
+  EXPECT_EQ(Embed(stream(), table, {1, 11, 0, 0}, residual).message(), "embedding: tokens[1] = 11 is outside [0, 11)");
 }
 
 TEST_P(ElementwiseTest, SwiGluMatchesReference) {
