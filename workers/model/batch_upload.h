@@ -21,9 +21,12 @@ class BatchUpload {
   // Enqueues the copies and sets batch->on_device (borrowed from this).  cache: any layer's, to check against.
   // Errors (InvalidArgument): rows or blocks outside the limits.
   absl::Status Send(const Stream& stream, const KvCacheView& cache, Batch* batch);
+  // The same for a graph of bounds.decodes rows, row i of sequence i: rows that are missing are padding.  All rows'
+  // logits are wanted, also those of padding.  REQUIRES: the batch has no more, one row a sequence.
+  absl::Status SendDecodes(const Stream& stream, const KvCacheView& cache, Batch* batch, const DecodeBounds& bounds);
 
  private:
-  enum Array { kTokens, kRopeRows, kLogitRows, kNumArrays };
+  enum Array { kTokens, kRopeRows, kLogitRows, kNumRows, kNumArrays };
 
   SequenceLimits limits_;
   IntUpload ints_;

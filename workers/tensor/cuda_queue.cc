@@ -90,7 +90,6 @@ class CudaQueue : public DeviceQueue {
     return absl::OkStatus();
   }
 
-  // Polls: the runtime's own wait knows no deadline, and a device that waits for a peer that is gone waits for ever.
   absl::Status Synchronize(absl::Time deadline) override {
     if (recording_) return absl::InternalError("a graph is being recorded: nothing can be waited for");
     if (deadline == absl::InfiniteFuture()) {
@@ -98,18 +97,11 @@ class CudaQueue : public DeviceQueue {
       return absl::OkStatus();
     }
     SY_RETURN_IF_CUDA_ERROR(cudaEventRecord(done_, StreamOf(handle())));
-    // A step takes milliseconds: the first look after that costs no latency, sleeping would.
-    constexpr int kSpins = 20000;
-    for (int i = 0;; ++i) {
-      const cudaError_t error = cudaEventQuery(done_);
-      if (error != cudaErrorNotReady) return CudaStatus("cudaEventQuery", error);
-      if (i < kSpins) continue;
-      if (absl::Now() >= deadline) {
-        return absl::DeadlineExceededError(
-            absl::StrCat(device().ToString(), ": the work of this step was not done in time"));
-      }
-      absl::SleepFor(absl::Microseconds(50));
-    }
+    return Poll(done_, deadline);
+  }
+
+  absl::Status WaitOnHost(DeviceEvent& event, absl::Time deadline) override {
+    return Poll(static_cast<CudaEvent&>(event).get(), deadline);
   }
 
   absl::Status BeginRecording() override {
@@ -135,6 +127,22 @@ class CudaQueue : public DeviceQueue {
   }
 
  private:
+  // The runtime's own wait knows no deadline, and a device that waits for a peer that is gone waits for ever.
+  absl::Status Poll(cudaEvent_t event, absl::Time deadline) const {
+    // A step takes milliseconds: looking again and again costs no latency, sleeping would.
+    constexpr int kSpins = 20000;
+    for (int i = 0;; ++i) {
+      const cudaError_t error = cudaEventQuery(event);
+      if (error != cudaErrorNotReady) return CudaStatus("cudaEventQuery", error);
+      if (i < kSpins) continue;
+      if (absl::Now() >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(device().ToString(), ": the work of this step was not done in time"));
+      }
+      absl::SleepFor(absl::Microseconds(50));
+    }
+  }
+
   const cudaEvent_t done_;
   Buffer workspace_;
   bool recording_ = false;

@@ -58,6 +58,8 @@ class DeviceQueue {
   virtual absl::Status WaitFor(const DeviceEvent& event) = 0;
   // Blocks until all that was enqueued has run, at most until the deadline (DeadlineExceeded).
   virtual absl::Status Synchronize(absl::Time deadline) = 0;
+  // The same until this event of this queue.
+  virtual absl::Status WaitOnHost(DeviceEvent& event, absl::Time deadline) = 0;
 
   // Between the two nothing runs: it is recorded.  What may not be recorded (waiting, allocating) is an error then.
   virtual absl::Status BeginRecording() = 0;

@@ -1,0 +1,44 @@
+// Sampling where the logits are, for rows that ask for nothing special: no penalties, bias, forced minimum or logprobs.
+//
+// The same outcome as SampleTokens (sampling.h) for such params.  The token also goes to its slot, where the next step
+// finds it (ResolveTokens): so a step need not wait for the host to hear what the one before chose.
+// Errors (InvalidArgument): shapes, dtypes or devices that do not fit.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "scheduler/batching/step.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// Whether such sampling serves a request that has emitted num_output tokens.
+bool IsPlainSampling(const SamplingParams& params, int64_t num_output);
+
+// A row's request as 32-bit numbers, on the stream's device.
+struct PlainSampling {
+  IntView temperature;  // [n] bits of floats
+  IntView top_k;        // [n]
+  IntView top_p;        // [n] bits of floats
+  IntView min_p;        // [n] bits of floats
+  IntView random;       // [n * 4] seed low, seed high, choice, index of the output token
+  IntView slot;         // [n] -1 = none
+
+  PlainSampling Part(int64_t begin, int64_t count) const;
+};
+
+absl::Status SamplePlain(const Stream& stream,
+                         const TensorView& logits,  // [n, V] fp32
+                         const PlainSampling& requests,
+                         const TensorView& tokens,  // [n] int32; -1 = a logit was no number
+                         const TensorView& last);   // [slots] int32: what was sampled last in each; 0 if broken
+
+// tokens[i] = planned[i], or, where that is negative, last[-1 - planned[i]].
+absl::Status ResolveTokens(const Stream& stream, const IntView& planned,
+                           const TensorView& last,     // [slots] int32
+                           const TensorView& tokens);  // [n] int32
+
+}  // namespace switchyard
