@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy.h"
@@ -89,7 +90,9 @@ PlainSampling DeviceSteps::Sampling(int64_t rows) const {
 
 absl::Status DeviceSteps::Enqueue(const StageIn& in, Batch* batch, int64_t rows) {
   // The batch as it came to the device, but with the tokens that only the device knows.
-  BatchOnDevice known = *batch->on_device;
+  const BatchOnDevice* const sent = batch->on_device;
+  const absl::Cleanup restore = [&] { batch->on_device = sent; };
+  BatchOnDevice known = *sent;
   const TensorView resolved = resolved_.view().Rows(0, known.num_rows);
   if (known.num_rows > 0) RETURN_IF_ERROR(ResolveTokens(stream_, known.tokens, last_, resolved));
   known.tokens = IntView(resolved);

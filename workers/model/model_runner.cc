@@ -37,12 +37,13 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
                              .max_rows = options.max_rows};
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, *std::move(cache), limits));
   if (stream.device().is_cpu()) return runner;
-  RETURN_IF_ERROR(model->Reserve(options.max_rows));
-  ASSIGN_OR_RETURN(runner->upload_,
-                   BatchUpload::Create(stream.device(),
-                                       {.sequences = options.num_slots,
-                                        .rows = options.max_rows,
-                                        .blocks = (options.context + options.block_size - 1) / options.block_size}));
+  const int64_t blocks = (options.context + options.block_size - 1) / options.block_size;
+  ASSIGN_OR_RETURN(runner->device_steps_, DeviceSteps::Create(stream, model, &runner->cache_,
+                                                              {.slots = options.num_slots,
+                                                               .rows = options.max_rows,
+                                                               .blocks = blocks,
+                                                               .context = options.context,
+                                                               .graphs = options.graphs}));
   return runner;
 }
 
@@ -56,6 +57,8 @@ absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layou
   comm_ = comm;
   layout_ = layout;
   slots_.Clear();
+  started_.clear();
+  if (device_steps_ != nullptr) device_steps_->Clear();
   return absl::OkStatus();
 }
 
@@ -72,48 +75,67 @@ absl::Status ModelRunner::UseSchedule(int32_t micro_batches) {
 }
 
 absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline) {
+  SY_CHECK_EQ(num_started(), 0);
+  RETURN_IF_ERROR(Start(plan, rank_plan, deadline));
+  return Finish();
+}
+
+absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline) {
   SY_CHECK(comm_ != nullptr);
-  const absl::Time start = absl::Now();
+  SY_CHECK_LT(num_started(), kMaxStarted);
+  Started step = {.result = {}, .begin = absl::Now(), .deadline = deadline};
   if (rank_plan.train_slice != 0) return absl::UnimplementedError("plan: training slices");
+  if (device_steps_ != nullptr && !plan.loans.empty())
+    return absl::UnimplementedError("plan: loans of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
   RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));
   slots_.Apply(rank_plan);
+  const bool plain = device_steps_ != nullptr && IsPlain(rank_plan);
+  // The host samples from what it knows: all that was sampled before must be heard of.
+  while (!plain && device_steps_ != nullptr && device_steps_->under_way() > 0) RETURN_IF_ERROR(CollectOldest());
   BuildBatch(rank_plan);
-  RankResult result;
-  result.items.resize(rank_plan.items.size());
+  step.result.items.resize(rank_plan.items.size());
+  RETURN_IF_ERROR(plain ? Enqueue(rank_plan, &step) : RunNow(plan, rank_plan, &step));
+  step.result.ledger_hash = comm_->ledger().hash();
+  started_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+StageIn ModelRunner::StageOf(absl::Time deadline) const {
+  return {.batch = &batch_, .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline}};
+}
+
+absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
+  RankResult& result = step->result;
   const auto take_logits = [&](int64_t first, const TensorView& logits) {
     return TakeLogits(rank_plan, first, logits, &result);
   };
   // Work that an error leaves under way must not outlive the group.
   const absl::Cleanup drop = [this] { lending_.Drop(); };
-  RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, deadline, &batch_));
-  if (!stream_.device().is_cpu()) RETURN_IF_ERROR(upload_.Send(stream_, cache_.layer(0), &batch_));
-  StageIn in = {.batch = &batch_,
-                .lending = &lending_,
-                .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline},
-                .logits = LogitsSink(take_logits)};
+  RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, step->deadline, &batch_));
+  if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
+  const StageIn base = StageOf(step->deadline);
+  const StageIn in = {.batch = &batch_, .lending = &lending_, .moe = base.moe, .logits = LogitsSink(take_logits)};
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, in, model_->all_layers(), &cache_, /*saved=*/nullptr));
-  Finish(rank_plan, &result);
+  Settle(rank_plan, &result);
   result.rows = batch_.num_rows();
   result.rows_sent = out.moe.rows_sent;
   result.rows_received = out.moe.rows_received;
   result.expert_rows = out.moe.expert_rows;
   result.expert_counts = std::move(out.moe.expert_counts);
-  if (!stream_.device().is_cpu()) {
+  if (device_steps_ != nullptr) {
     Tensor counts;
     ASSIGN_OR_RETURN(counts, CopyToHost(stream_, out.expert_counts));
     result.expert_counts.assign(counts.data<int32_t>(), counts.data<int32_t>() + counts.view().NumElements());
-    result.expert_rows = std::accumulate(result.expert_counts.begin(), result.expert_counts.end(), int64_t{0});
   }
-  result.ledger_hash = comm_->ledger().hash();
-  result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - start),
+  result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
                     .attention_seconds = out.attention_seconds,
                     .expert_seconds = out.moe.expert_seconds,
                     .exchange_seconds = out.moe.exchange_seconds + lending_.exchange_seconds(),
                     .head_seconds = out.head_seconds};
-  return result;
+  return absl::OkStatus();
 }
 
 void ModelRunner::BuildBatch(const RankPlan& plan) {
@@ -125,7 +147,8 @@ void ModelRunner::BuildBatch(const RankPlan& plan) {
     if (slot.broken) continue;
     const int64_t row_begin = batch_.num_rows();
     for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p) {
-      batch_.tokens.push_back(slot.tokens[p]);
+      // What only the device knows it looks up by slot.
+      batch_.tokens.push_back(slot.tokens[p] == kPendingToken ? -1 - item.slot : slot.tokens[p]);
       batch_.rope_rows.push_back(model_->rope().RowOf(p, slot.num_prompt_tokens));
     }
     batch_.sequences.push_back({.row_begin = row_begin,
@@ -204,7 +227,7 @@ absl::Status ModelRunner::ScorePrompt(const RankPlan& plan, absl::Span<const Log
   return absl::OkStatus();
 }
 
-void ModelRunner::Finish(const RankPlan& plan, RankResult* result) {
+void ModelRunner::Settle(const RankPlan& plan, RankResult* result) {
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const StepItem& item = plan.items[i];
     ItemResult& outcome = result->items[i];

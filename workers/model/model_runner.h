@@ -1,5 +1,9 @@
 // Executes one rank's part of a StepPlan: slots, batch, forward pass, sampling → RankResult.
 //
+// A step is started and finished.  On the CPU Start does all of it.  On a device it enqueues the step, and the next one
+// may be started before this one is finished: what was sampled stays there.  Only steps that sample in ways that need
+// the host (device_sampling.h) wait in Start.
+//
 // Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible: the
 // worker's step thread is its one user.  What a step samples stays in the slot, so the next plan may be executed before
 // the server has seen the result.
@@ -9,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -19,7 +24,7 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/model/batch.h"
-#include "workers/model/batch_upload.h"
+#include "workers/model/device_steps.h"
 #include "workers/model/kv_cache.h"
 #include "workers/model/model.h"
 #include "workers/model/row_lending.h"
@@ -36,6 +41,7 @@ struct RunnerOptions {
   bool touch_cache = false;    // take its memory at once, not as it is first written to
   int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
   int64_t context = 0;         // positions that a sequence may have, at most model->max_positions()
+  bool graphs = true;          // on a device: record and replay steps of decodes
 };
 
 class ModelRunner {
@@ -48,15 +54,39 @@ class ModelRunner {
   // InvalidArgument if the layout's residents of this rank are not those that the model holds.
   absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
 
-  // Runs this rank's part of the plan.  Every rank of the group must call it for every step, also when its part is
-  // empty. REQUIRES: SetGroup was called.
+  // Runs or enqueues this rank's part of the plan.  Every rank of the group must call it for every step, also when its
+  // part is empty.  REQUIRES: SetGroup was called; num_started() < kMaxStarted.
+  absl::Status Start(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
+  static constexpr int kMaxStarted = DeviceSteps::kMaxUnderWay;
+  int num_started() const { return static_cast<int>(started_.size()); }  // and not finished
+  // Whether Finish would not wait.  REQUIRES: num_started() > 0.
+  absl::StatusOr<bool> IsDone();
+  // The result of the oldest.  Waits at most until its deadline.  REQUIRES: num_started() > 0.
+  absl::StatusOr<RankResult> Finish();
+  // Start and Finish.  REQUIRES: num_started() == 0.
   absl::StatusOr<RankResult> Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
 
   int32_t num_blocks() const { return cache_.num_blocks(); }
   int64_t cache_bytes() const { return cache_.bytes(); }
   const SlotTable& slots() const { return slots_; }
+  // Of a device; null on the CPU.
+  const DeviceSteps* device_steps() const { return device_steps_.get(); }
 
  private:
+  // A token that a step under way samples.
+  struct Pending {
+    int32_t item = 0;
+    SlotId slot = 0;
+    uint64_t generation = 0;
+    int64_t position = 0;
+  };
+  struct Started {
+    RankResult result;
+    absl::Time begin, deadline;
+    std::vector<Pending> pending = {};  // in the order of the step's logit rows
+    bool under_way = false;             // on the device
+  };
+
   // What the logits of one row are for.
   struct LogitUse {
     int32_t item = 0;     // of the plan
@@ -68,6 +98,12 @@ class ModelRunner {
       : model_(model), stream_(stream), cache_(std::move(cache)), slots_(limits) {}
 
   absl::Status UseSchedule(int32_t micro_batches);
+  // Whether all that the plan samples can be sampled on the device.
+  bool IsPlain(const RankPlan& plan) const;
+  absl::Status RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
+  absl::Status Enqueue(const RankPlan& rank_plan, Started* step);
+  absl::Status CollectOldest();
+  StageIn StageOf(absl::Time deadline) const;
   void BuildBatch(const RankPlan& plan);
   void AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin);
   absl::Status TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, RankResult* result);
@@ -75,7 +111,7 @@ class ModelRunner {
                       RankResult* result);
   absl::Status ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
                            RankResult* result);
-  void Finish(const RankPlan& plan, RankResult* result);
+  void Settle(const RankPlan& plan, RankResult* result);
 
   Model* const model_;
   const Stream stream_;
@@ -88,7 +124,9 @@ class ModelRunner {
 
   // Of the step under way; kept for their capacity.
   Batch batch_;
-  BatchUpload upload_;  // not on the CPU
+  std::unique_ptr<DeviceSteps> device_steps_;  // null on the CPU
+  std::deque<Started> started_;
+  std::vector<PlainRow> plain_rows_;
   RowLending lending_;
   std::vector<LogitUse> uses_;  // of each of batch_.logit_rows
   std::vector<SampleRequest> sample_requests_;

@@ -30,6 +30,12 @@ absl::Status CheckTokens(SlotId slot, const SlotInit& init, const SlotLimits& li
   return absl::OkStatus();
 }
 
+void Empty(Slot* slot) {
+  const uint64_t generation = slot->generation + 1;
+  *slot = Slot();
+  slot->generation = generation;
+}
+
 }  // namespace
 
 SlotTable::SlotTable(const SlotLimits& limits) : limits_(limits), slots_(static_cast<size_t>(limits.num_slots)) {}
@@ -99,11 +105,11 @@ absl::Status SlotTable::ValidateItem(const StepItem& item, const Slot& before) c
 }
 
 void SlotTable::Apply(const RankPlan& plan) {
-  for (const SlotId id : plan.freed_slots) slots_[id] = Slot();
+  for (const SlotId id : plan.freed_slots) Empty(&slots_[id]);
   for (const StepItem& item : plan.items) {
     Slot& slot = slots_[item.slot];
     if (item.init.has_value()) {
-      slot = Slot();
+      Empty(&slot);
       slot.in_use = true;
       slot.tokens = item.init->tokens;
       slot.num_prompt_tokens = item.init->num_prompt_tokens;
@@ -122,8 +128,23 @@ void SlotTable::Append(SlotId id, int32_t token) {
   slots_[id].history.AppendOutput(token);
 }
 
+void SlotTable::AppendPending(SlotId id) {
+  slots_[id].tokens.push_back(kPendingToken);
+  ++slots_[id].num_pending;
+}
+
+void SlotTable::Resolve(SlotId id, uint64_t generation, int64_t position, int32_t token) {
+  Slot& slot = slots_[id];
+  if (slot.generation != generation) return;
+  slot.tokens[position] = token;
+  slot.history.AppendOutput(token);
+  --slot.num_pending;
+}
+
 void SlotTable::Break(SlotId id) { slots_[id].broken = true; }
 
-void SlotTable::Clear() { std::fill(slots_.begin(), slots_.end(), Slot()); }
+void SlotTable::Clear() {
+  for (Slot& slot : slots_) Empty(&slot);
+}
 
 }  // namespace switchyard

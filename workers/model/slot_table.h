@@ -17,13 +17,19 @@ namespace switchyard {
 struct Slot {
   bool in_use = false;
   bool broken = false;          // its logits were NaN or Inf: later items are not run, only answered so
-  std::vector<int32_t> tokens;  // prompt, then what was emitted or sampled
+  std::vector<int32_t> tokens;  // prompt, then what was emitted or sampled; kPendingToken: the device knows it
   int32_t num_prompt_tokens = 0;
   int32_t num_computed = 0;  // positions whose keys are in the cache: where the next item must start
   std::vector<BlockId> block_table;
   SamplingParams sampling;
   TokenHistory history;
+  int64_t num_pending = 0;  // sampled, not yet heard of
+  uint64_t generation = 0;  // rises with every sequence that comes here
+
+  int64_t num_output() const { return history.num_output() + num_pending; }
 };
+
+inline constexpr int32_t kPendingToken = -1;
 
 struct SlotLimits {
   int32_t num_slots = 0;
@@ -46,6 +52,10 @@ class SlotTable {
   void Advance(const StepItem& item);
   // Appends a sampled token.
   void Append(SlotId slot, int32_t token);
+  // Appends a token that only the device knows so far; then what it was.  Another sequence may be in the slot by then:
+  // nothing happens.
+  void AppendPending(SlotId slot);
+  void Resolve(SlotId slot, uint64_t generation, int64_t position, int32_t token);
   // Its sequence gave something that is no number.
   void Break(SlotId slot);
   // Empties every slot (a new epoch of the group).

@@ -1,0 +1,86 @@
+// The runner's steps that run on a device by themselves: enqueued, then collected.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/communicator.h"
+#include "workers/model/model_runner.h"
+
+namespace switchyard {
+
+bool ModelRunner::IsPlain(const RankPlan& plan) const {
+  if (model_->dtype() == DType::kF64) return false;  // its logits are fp64
+  return std::all_of(plan.items.begin(), plan.items.end(), [&](const StepItem& item) {
+    const Slot& slot = slots_.slot(item.slot);
+    return !slot.broken && IsPlainSampling(slot.sampling, slot.num_output());
+  });
+}
+
+absl::Status ModelRunner::Enqueue(const RankPlan& rank_plan, Started* step) {
+  plain_rows_.clear();
+  bool decodes = !rank_plan.items.empty();
+  for (const StepItem& item : rank_plan.items) decodes &= item.sample && item.num_query == 1;
+  for (const LogitUse& use : uses_) {
+    const SlotId id = rank_plan.items[use.item].slot;
+    const Slot& slot = slots_.slot(id);
+    plain_rows_.push_back({.params = &slot.sampling, .index = slot.num_output(), .slot = id});
+    step->pending.push_back({.item = use.item,
+                             .slot = id,
+                             .generation = slot.generation,
+                             .position = static_cast<int64_t>(slot.tokens.size())});
+  }
+  step->result.rows = batch_.num_rows();
+  RETURN_IF_ERROR(device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, decodes));
+  step->under_way = true;
+  for (const StepItem& item : rank_plan.items) {
+    slots_.Advance(item);
+    if (item.sample) slots_.AppendPending(item.slot);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::CollectOldest() {
+  const auto oldest =
+      std::find_if(started_.begin(), started_.end(), [](const Started& step) { return step.under_way; });
+  SY_CHECK(oldest != started_.end());
+  CollectedStep collected;
+  ASSIGN_OR_RETURN(collected, device_steps_->Collect(oldest->deadline));
+  oldest->under_way = false;
+  oldest->result.expert_counts = std::move(collected.expert_counts);
+  for (size_t i = 0; i < oldest->pending.size(); ++i) {
+    const Pending& pending = oldest->pending[i];
+    const int32_t token = collected.tokens[i];
+    ItemResult& item = oldest->result.items[pending.item];
+    const Slot& slot = slots_.slot(pending.slot);
+    const bool broken = token < 0 || (slot.generation == pending.generation && slot.broken);
+    slots_.Resolve(pending.slot, pending.generation, pending.position, std::max(token, 0));
+    if (!broken) {
+      item.tokens.push_back(token);
+      continue;
+    }
+    item.status = ItemStatus::kNonFinite;
+    if (slot.generation == pending.generation) slots_.Break(pending.slot);
+  }
+  oldest->result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - oldest->begin);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ModelRunner::IsDone() {
+  return started_.front().under_way ? device_steps_->OldestIsDone() : absl::StatusOr<bool>(true);
+}
+
+absl::StatusOr<RankResult> ModelRunner::Finish() {
+  SY_CHECK_GT(num_started(), 0);
+  if (started_.front().under_way) RETURN_IF_ERROR(CollectOldest());
+  RankResult result = std::move(started_.front().result);
+  started_.pop_front();
+  if (device_steps_ != nullptr && comm_->world() == 1) {
+    result.expert_rows = std::accumulate(result.expert_counts.begin(), result.expert_counts.end(), int64_t{0});
+  }
+  return result;
+}
+
+}  // namespace switchyard
