@@ -1,0 +1,127 @@
+#include "workers/ops/gemm_choice_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+
+namespace switchyard {
+namespace {
+
+CudaGemmDesc Dense(int64_t m, int64_t n, int64_t k) { return {.m = m, .n = n, .k = k}; }
+CudaGemmDesc Grouped(int64_t m, int64_t n, int64_t k, int64_t experts) {
+  return {.m = m, .n = n, .k = k, .experts = experts};
+}
+CudaGemmDesc Deterministic(CudaGemmDesc desc) {
+  desc.deterministic = true;
+  return desc;
+}
+CudaGemmDesc Gated(CudaGemmDesc desc) {
+  desc.gated = true;
+  return desc;
+}
+CudaGemmDesc Of(uint8_t dtype, CudaGemmDesc desc) {
+  desc.dtype = dtype;
+  return desc;
+}
+
+CudaGemmConfig Choose(const CudaGemmDesc& desc) { return desc.experts == 0 ? ChooseDense(desc) : ChooseGrouped(desc); }
+
+std::string Print(const CudaGemmConfig& config) {
+  std::ostringstream out;
+  out << config;
+  return out.str();
+}
+
+// The beginning of what is printed.
+void ExpectChoice(const CudaGemmDesc& desc, const std::string& want) {
+  const std::string printed = Print(Choose(desc));
+  EXPECT_EQ(printed.substr(0, printed.find(';')), want) << desc << ": " << printed;
+}
+
+TEST(GemmChoiceTest, TableOfShapes) {
+  // Qwen3-30B-A3B, one token: gate and up of 8 experts, down, o, router, qkv.
+  ExpectChoice(Gated(Grouped(8, 1536, 2048, 128)), "stream64x8 on 192 CTAs");
+  ExpectChoice(Grouped(8, 2048, 768, 128), "stream64x8 on 256 CTAs");
+  ExpectChoice(Dense(1, 2048, 4096), "stream16x8_split4 on 128 CTAs");
+  ExpectChoice(Dense(1, 128, 2048), "stream16x8_split4 on 8 CTAs");
+  ExpectChoice(Deterministic(Dense(1, 2048, 4096)), "stream16x8 on 128 CTAs");
+  ExpectChoice(Dense(1, 151936, 2048), "stream64x8 on 264 CTAs");
+  // 32 tokens: 2 rows an expert on average; of the dense ones, cuBLASLt has those that are not deterministic.
+  ExpectChoice(Gated(Grouped(256, 1536, 2048, 128)), "stream64x8 on 264 CTAs");
+  ExpectChoice(Dense(32, 2048, 4096), "cublaslt");
+  ExpectChoice(Deterministic(Dense(32, 2048, 4096)), "stream16x32 on 256 CTAs");
+  ExpectChoice(Deterministic(Dense(32, 151936, 2048)), "stream64x32 on 264 CTAs");
+  // Prefills.
+  ExpectChoice(Gated(Grouped(8 * 256, 1536, 2048, 128)), "stream64x32 on 264 CTAs");
+  ExpectChoice(Gated(Grouped(8 * 512, 1536, 2048, 128)), "tiles128x64 on 264 CTAs");
+  ExpectChoice(Gated(Grouped(8 * 4096, 1536, 2048, 128)), "tiles128x128 on 264 CTAs");
+  ExpectChoice(Deterministic(Dense(4096, 5120, 2048)), "tiles128x128 on 264 CTAs");
+  ExpectChoice(Gated(Dense(4096, 5120, 2048)), "tiles128x128 on 264 CTAs");
+  ExpectChoice(Dense(4096, 5120, 2048), "cublaslt");
+  // What the tensor cores do not take.
+  ExpectChoice(Of(kCudaF32, Dense(1, 64, 64)), "cublaslt");
+  ExpectChoice(Of(kCudaF32, Deterministic(Dense(1, 64, 64))), "plain on 4 CTAs");
+  ExpectChoice(Of(kCudaF64, Grouped(20, 64, 64, 4)), "plain on 20 CTAs");
+  ExpectChoice(Grouped(20, 64, 63, 4), "plain on 20 CTAs");
+}
+
+// Deterministic: which kind and how many chains depend on dtype and k alone.
+TEST(GemmChoiceTest, DeterministicChoicesShareBits) {
+  for (uint8_t dtype : {kCudaF32, kCudaF64, kCudaBf16, kCudaF16}) {
+    for (int64_t k : {1, 8, 100, 2048}) {
+      const CudaGemmKind kind = ChooseDense(Of(dtype, Deterministic(Dense(1, 64, k)))).kind;
+      for (int64_t m : {1, 8, 9, 16, 17, 64, 65, 5000}) {
+        for (int64_t n : {2, 128, 2048, 100000}) {
+          for (int64_t experts : {0, 1, 7, 256}) {
+            for (bool gated : {false, true}) {
+              CudaGemmDesc desc = Of(dtype, Deterministic(Grouped(m, n, k, experts)));
+              desc.gated = gated;
+              const CudaGemmConfig config = Choose(desc);
+              ASSERT_EQ(config.kind, kind) << desc << ": " << config;
+              if (kind == CudaGemmKind::kTiles) {
+                ASSERT_EQ(kCudaGemmTiles[config.tile].warps_k, 1) << desc << ": " << config;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Exactly one candidate is chosen, each other has a reason, and somebody runs it.
+TEST(GemmChoiceTest, OneIsChosenAndTheOthersSayWhyNot) {
+  for (uint8_t dtype : {kCudaF32, kCudaBf16}) {
+    for (int64_t m : {1, 8, 9, 17, 33, 65, 5000}) {
+      for (int64_t n : {1, 100, 2048, 100000}) {
+        for (int64_t k : {7, 64}) {
+          for (int64_t experts : {0, 1, 128}) {
+            for (bool deterministic : {false, true}) {
+              CudaGemmDesc desc = Of(dtype, Grouped(m, n, k, experts));
+              desc.deterministic = deterministic;
+              const CudaGemmConfig config = Choose(desc);
+              int chosen = (config.not_cublas == nullptr) + (config.not_plain == nullptr);
+              for (const char* why : config.not_tile) chosen += why == nullptr;
+              ASSERT_EQ(chosen, 1) << desc << ": " << config;
+              ASSERT_EQ(config.grid > 0, config.kind != CudaGemmKind::kCublasLt) << desc << ": " << config;
+              if (config.kind == CudaGemmKind::kTiles) {
+                ASSERT_EQ(config.not_tile[config.tile], nullptr);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmChoiceTest, Prints) {
+  std::ostringstream desc;
+  desc << Gated(Deterministic(Grouped(8, 1536, 2048, 128)));
+  EXPECT_EQ(desc.str(), "bf16 8x1536x2048 over 128 experts gated deterministic on 132 SMs");
+  EXPECT_EQ(Print(Choose(Of(kCudaF32, Dense(1, 64, 64)))).substr(0, 40), "cublaslt; not plain: the library is fast");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,87 @@
+// Which tiles there are, found on the device: the host does not know how many rows an expert has.
+//
+// Every CTA reads the offsets and adds up, in shared memory, how many tiles of rows each expert needs; after that, work
+// item i (in [0, num_items)) is found by a binary search.  CTA b takes items b, b + gridDim.x, ...: experts without
+// rows cost nothing, a crowded one is shared by all CTAs, any grid is right.  Items run over (expert, tile of columns,
+// tile of rows), rows fastest, so that CTAs side by side read the same weights at the same time: once from memory, then
+// from L2.
+#pragma once
+
+#include <cstdint>
+
+#include "workers/ops/cuda/device_cuda.h"
+#include "workers/ops/cuda/gemm_problem_cuda.h"
+
+namespace switchyard::cuda {
+
+struct GemmItem {
+  const void* weight;
+  int32_t first_row, end_row;  // this tile's first row of the product; where the expert's rows end
+  int32_t column_tile;
+};
+
+class GemmPlan {
+ public:
+  // Shared memory that it wants, 16-byte aligned.
+  __host__ __device__ static constexpr int Bytes(int experts) {
+    return (experts * 8 + (experts + 1) * 4 * 2 + 15) / 16 * 16;
+  }
+
+  // By all threads of the CTA; ends with a barrier.
+  __device__ GemmPlan(const GemmProblem& p, void* shared, int tile_rows, int tile_columns)
+      : weights_(static_cast<const void**>(shared)),
+        row_begin_(reinterpret_cast<int32_t*>(weights_ + p.experts)),
+        tile_begin_(row_begin_ + p.experts + 1),
+        experts_(p.experts),
+        tile_rows_(tile_rows),
+        column_tiles_((p.columns + tile_columns - 1) / tile_columns) {
+    for (int e = threadIdx.x; e <= experts_; e += blockDim.x) {
+      row_begin_[e] = p.offsets != nullptr ? p.offsets[e] : e == 0 ? 0 : static_cast<int32_t>(p.rows);
+      if (e < experts_) weights_[e] = p.weights != nullptr ? p.weights[e] : p.weight;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) AddUpTiles(static_cast<int>(threadIdx.x));
+    __syncthreads();
+  }
+
+  __device__ int32_t num_items() const { return tile_begin_[experts_] * column_tiles_; }
+
+  // REQUIRES: 0 <= item < num_items().
+  __device__ GemmItem Find(int32_t item) const {
+    const int32_t tile = item / column_tiles_;
+    int low = 0, high = experts_;  // tile_begin_[low] <= tile < tile_begin_[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (tile_begin_[middle] <= tile ? low : high) = middle;
+    }
+    const int32_t tiles = tile_begin_[low + 1] - tile_begin_[low];
+    const int32_t local = item - tile_begin_[low] * column_tiles_;
+    return {weights_[low], row_begin_[low] + local % tiles * tile_rows_, row_begin_[low + 1], local / tiles};
+  }
+
+ private:
+  // By the first warp: tile_begin_[e] = tiles of the experts before e.
+  __device__ void AddUpTiles(int lane) {
+    int32_t before = 0;
+    for (int base = 0; base < experts_; base += 32) {
+      const int e = base + lane;
+      const int32_t own = e < experts_ ? (row_begin_[e + 1] - row_begin_[e] + tile_rows_ - 1) / tile_rows_ : 0;
+      int32_t sum = own;
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int32_t left = __shfl_up_sync(0xffffffffu, sum, distance);
+        if (lane >= distance) sum += left;
+      }
+      if (e < experts_) tile_begin_[e] = before + sum - own;
+      before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    if (lane == 0) tile_begin_[experts_] = before;
+  }
+
+  const void** weights_;  // [experts]
+  int32_t* row_begin_;    // [experts + 1]
+  int32_t* tile_begin_;   // [experts + 1]
+  int32_t experts_, tile_rows_, column_tiles_;
+};
+
+}  // namespace switchyard::cuda

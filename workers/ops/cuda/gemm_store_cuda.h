@@ -1,0 +1,81 @@
+// From sums to y: bias, accumulation, SwiGLU, rounding, and 16 columns of a token side by side.
+#pragma once
+
+#include <cstdint>
+
+#include "workers/ops/cuda/device_cuda.h"
+#include "workers/ops/cuda/gemm_problem_cuda.h"
+
+namespace switchyard::cuda {
+
+// y = silu(gate) * up; right at both ends: the exponential of a large negative gate is infinite, the quotient -0.
+__device__ inline float SiluTimes(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
+__device__ inline double SiluTimes(double gate, double up) { return gate / (1 + exp(-gate)) * up; }
+
+struct YPlace {
+  int64_t row, end_row, column;
+};
+
+// Scratch of a warp: 8 tokens of 16 columns, and 4 so that the threads of a fragment write to different banks.
+inline constexpr int kScratchStride = 20;
+inline constexpr int kStoreScratchBytes = 8 * kScratchStride * 4;
+
+// kValues neighbouring columns of one row: + bias, + y, converted to Out.
+template <class Elem, class Out, int kValues>
+__device__ void StoreValues(const GemmProblem& p, int64_t row, int64_t column, float (&value)[kValues]) {
+  struct alignas(sizeof(Out) * kValues) Pack {
+    Out v[kValues];
+  };
+  Out* y = static_cast<Out*>(p.y) + row * p.y_stride + column;
+  if (p.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      if (column + i < p.columns) value[i] += ToFloat(static_cast<const Elem*>(p.bias)[column + i]);
+    }
+  }
+  if (column + kValues <= p.columns && reinterpret_cast<uintptr_t>(y) % sizeof(Pack) == 0) {
+    Pack pack;
+    if (p.accumulate) pack = *reinterpret_cast<const Pack*>(y);
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) {
+      pack.v[i] = FromFloat<Out>(p.accumulate ? ToFloat(pack.v[i]) + value[i] : value[i]);
+    }
+    *reinterpret_cast<Pack*>(y) = pack;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kValues; ++i) {
+    if (column + i < p.columns) y[i] = FromFloat<Out>(p.accumulate ? ToFloat(y[i]) + value[i] : value[i]);
+  }
+}
+
+// By a whole warp: the 16 x 8 sums of one mma (columns x tokens; gated: 8 gates above their 8 ups).
+template <class Elem>
+__device__ void StoreMma(const GemmProblem& p, const float (&sum)[4], const YPlace& at, float* scratch) {
+  const int lane = threadIdx.x % 32, g = lane / 4, token = lane % 4 * 2;
+  const int64_t row = at.row + lane / 4;
+  const bool in_rows = row < at.end_row;
+  if (p.gated) {
+    scratch[token * kScratchStride + g] = SiluTimes(sum[0], sum[2]);
+    scratch[(token + 1) * kScratchStride + g] = SiluTimes(sum[1], sum[3]);
+    __syncwarp();
+    const int column = lane % 4 * 2;
+    float value[2] = {scratch[g * kScratchStride + column], scratch[g * kScratchStride + column + 1]};
+    if (in_rows && p.y_dtype == p.dtype) StoreValues<Elem, Elem>(p, row, at.column + column, value);
+    if (in_rows && p.y_dtype != p.dtype) StoreValues<Elem, float>(p, row, at.column + column, value);
+  } else {
+    scratch[token * kScratchStride + g] = sum[0];
+    scratch[(token + 1) * kScratchStride + g] = sum[1];
+    scratch[token * kScratchStride + g + 8] = sum[2];
+    scratch[(token + 1) * kScratchStride + g + 8] = sum[3];
+    __syncwarp();
+    const int column = lane % 4 * 4;
+    const float4 four = *reinterpret_cast<const float4*>(scratch + g * kScratchStride + column);
+    float value[4] = {four.x, four.y, four.z, four.w};
+    if (in_rows && p.y_dtype == p.dtype) StoreValues<Elem, Elem>(p, row, at.column + column, value);
+    if (in_rows && p.y_dtype != p.dtype) StoreValues<Elem, float>(p, row, at.column + column, value);
+  }
+  __syncwarp();  // the scratch is free again
+}
+
+}  // namespace switchyard::cuda

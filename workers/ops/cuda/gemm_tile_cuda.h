@@ -1,0 +1,242 @@
+// One tile of a matrix product on the tensor cores: mma.sync m16n8k16 of bf16 or fp16 with fp32 sums.
+//
+// The weights are the M side: an mma takes 16 weight rows and 8 tokens, so a decode of a few tokens wastes little, and
+// every shape of the tile computes an output in the same way.  Bits: an output's sum begins at +0 and takes k in steps
+// of 16, ascending, each one mma whose row of weights, column of tokens and sum are this output's own; steps past k
+// multiply zeros.  So with one chain (warps_k == 1) they depend on neither tile nor place nor the other rows.  With
+// warps_k > 1, warp w takes every warps_k-th step, and the partial sums are added in the order of w.
+//
+// Gated: rows 0-7 of 16 are gate columns c..c+7 and rows 8-15 the same columns of up, so that the thread that holds a
+// gate's sum holds its up, too: silu(gate) * up from fp32 sums, rounded once.
+//
+// Bytes in flight.  A GPU that moves 4.3 TB/s with a latency of 0.7 to 0.8 us under load must have 4.3e12 * 0.75e-6 =
+// 3.2 MB on the way (Little's law), 24 KB on each of 132 SMs; more where fewer CTAs have work than could run. With
+// `stages` buffers, stages - 1 are on the way.  Of weights, per CTA and per SM (ctas_per_sm):
+//   stream64x8    4 * 16 KB = 64 KB, 128 KB     192 tiles (8 experts of 1536 rows): 12 MB on the way
+//   stream64x16   4 * 16 KB = 64 KB, 128 KB
+//   stream64x32   3 * 16 KB = 48 KB,  96 KB
+//   stream16x8    7 *  4 KB = 28 KB, 112 KB     128 tiles (2048 rows, one token): 3.5 MB
+//   stream16x8_split4  4 * 8 KB = 32 KB, 96 KB  128 tiles: 4 MB.  Its four chains matter: one chain of k / 16 mma at
+//                 ~33 clocks each takes 4.8 us for k = 4096, longer than the 3.9 us that 2048 such rows take to arrive.
+// A step takes 256 bytes of each weight row (stream16x8_split4: 512), so that memory is read in long pieces.
+// Shared memory: rows of `depth` elements, 16-byte chunk c of row r kept at c ^ (r % 8): the eight rows that ldmatrix
+// reads at one k lie in eight different groups of banks, and so do the chunks that eight lanes write.
+#pragma once
+
+#include <cstdint>
+
+#include "workers/ops/cuda/device_cuda.h"
+#include "workers/ops/cuda/gemm_plan_cuda.h"
+#include "workers/ops/cuda/gemm_store_cuda.h"
+#include "workers/ops/cuda/ptx_cuda.h"
+
+namespace switchyard::cuda {
+
+// What follows from an entry of kCudaGemmTiles.
+template <int kTile>
+struct TileShape {
+  static constexpr CudaGemmTile kT = kCudaGemmTiles[kTile];
+  static constexpr int kColumns = kT.columns, kRows = kT.rows, kDepth = kT.depth, kStages = kT.stages;
+  static constexpr int kWarpsN = kT.warps_n, kWarpsT = kT.warps_t, kWarpsK = kT.warps_k;
+  static constexpr int kWarps = kWarpsN * kWarpsT * kWarpsK;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kChunks = kDepth / 8;  // of 16 bytes, a row
+  static constexpr int kRowStep = kThreads / kChunks;
+  static constexpr int kWeightLoads = kColumns / kRowStep;  // of 16 bytes, a thread and step
+  static constexpr int kXLoads = (kRows + kRowStep - 1) / kRowStep;
+  static constexpr int kMmaColumns = kColumns / 16 / kWarpsN;  // a warp's, in units of 16
+  static constexpr int kMmaRows = kRows / 8 / kWarpsT;         // in units of 8
+  static constexpr int kStageBytes = (kColumns + kRows) * kDepth * 2;
+  static constexpr int kPartialBytes = (kWarpsK - 1) * kColumns * kRows * 4;
+  static constexpr int kFixedBytes = kStages * kStageBytes + kWarps * kStoreScratchBytes + kPartialBytes;
+  static_assert(kChunks % 8 == 0 && kThreads % kChunks == 0 && kColumns % kRowStep == 0);
+  static_assert(kMmaColumns >= 1 && kMmaRows >= 1 && (kMmaRows == 1 || kMmaRows % 2 == 0));
+  static_assert(kWarpsK == 1 || (kWarpsN == 1 && kWarpsT == 1 && kDepth / 16 % kWarpsK == 0));
+
+  // An SM of compute 9.0 has 228 KB, of which each CTA costs one more.
+  static_assert((kFixedBytes + GemmPlan::Bytes(256) + 1024) * kT.ctas_per_sm <= 228 * 1024);
+
+  __host__ __device__ static constexpr int SharedBytes(int experts) { return kFixedBytes + GemmPlan::Bytes(experts); }
+  // Where chunk c of row r is, in bytes.
+  __device__ static constexpr int At(int row, int chunk) { return (row * kChunks + (chunk ^ (row & 7))) * 16; }
+};
+
+// Moves the tiles of one item from memory to a stage.
+template <class Elem, class Shape>
+class TileLoader {
+ public:
+  // Whole groups of 16 rows apart, a thread's columns are evenly apart, gated or not: the first one will do.
+  static constexpr bool kEvenSteps = Shape::kRowStep % 16 == 0;
+  static constexpr int kColumnsKept = kEvenSteps ? 1 : Shape::kWeightLoads;
+
+  __device__ explicit TileLoader(const GemmProblem& p)
+      : p_(p), chunk_(threadIdx.x % Shape::kChunks), row_(threadIdx.x / Shape::kChunks) {}
+
+  __device__ void Aim(const GemmItem& item) {
+    weight_ = static_cast<const Elem*>(item.weight);
+    const int32_t first = item.column_tile * (p_.gated ? Shape::kColumns / 2 : Shape::kColumns);
+#pragma unroll
+    for (int i = 0; i < kColumnsKept; ++i) {
+      const int row = row_ + i * Shape::kRowStep;
+      column_[i] = first + (p_.gated ? row / 16 * 8 + row % 8 : row);
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kXLoads; ++i) {
+      const int row = row_ + i * Shape::kRowStep;
+      const int32_t y_row = item.first_row + row;
+      x_row_[i] = -1;
+      if (row < Shape::kRows && y_row < item.end_row) x_row_[i] = p_.x_rows != nullptr ? p_.x_rows[y_row] : y_row;
+    }
+  }
+
+  // Elements [k, k + depth) of every row; zeros where there are none.
+  __device__ void Load(char* stage, int64_t k) const {
+    const int64_t at = k + chunk_ * 8;
+    const bool in_k = at < p_.k;  // whole chunks: k is a multiple of 8
+#pragma unroll
+    for (int i = 0; i < Shape::kWeightLoads; ++i) {
+      const int row = row_ + i * Shape::kRowStep;
+      const int32_t column = kEvenSteps ? column_[0] + i * (p_.gated ? Shape::kRowStep / 2 : Shape::kRowStep)
+                                        : column_[kEvenSteps ? 0 : i];
+      const bool valid = in_k && column < p_.columns;
+      const int32_t weight_row = column + (p_.gated && row % 16 >= 8 ? p_.columns : 0);
+      CpAsync16(stage + Shape::At(row, chunk_), valid ? weight_ + weight_row * p_.w_stride + at : weight_, valid);
+    }
+    char* x_stage = stage + Shape::kColumns * Shape::kDepth * 2;
+#pragma unroll
+    for (int i = 0; i < Shape::kXLoads; ++i) {
+      const int row = row_ + i * Shape::kRowStep;
+      if (Shape::kRows % Shape::kRowStep != 0 && row >= Shape::kRows) continue;
+      const bool valid = in_k && x_row_[i] >= 0;
+      const Elem* x = static_cast<const Elem*>(p_.x) + (valid ? x_row_[i] * p_.x_stride + at : 0);
+      char* to = x_stage + Shape::At(row, chunk_);
+      if (p_.x_aligned) {
+        CpAsync16(to, x, valid);
+      } else {
+        CopyElements(to, valid ? x : nullptr);
+      }
+    }
+  }
+
+ private:
+  // 16 bytes from anywhere; zeros from null.
+  __device__ static void CopyElements(char* to, const Elem* from) {
+    uint32_t words[4] = {};
+    if (from != nullptr) {
+      const uint16_t* bits = reinterpret_cast<const uint16_t*>(from);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = bits[2 * i] | static_cast<uint32_t>(bits[2 * i + 1]) << 16;
+    }
+    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+
+  const GemmProblem& p_;
+  const int chunk_, row_;
+  const Elem* weight_;
+  int32_t column_[kColumnsKept];   // of y, that the rows of weights are for
+  int32_t x_row_[Shape::kXLoads];  // -1 = none
+};
+
+// A warp's sums of one item.
+template <class Elem, class Shape>
+class TileSums {
+ public:
+  static constexpr int kI = Shape::kMmaColumns, kJ = Shape::kMmaRows;
+
+  __device__ TileSums()
+      : lane_(threadIdx.x % 32),
+        warp_n_(threadIdx.x / 32 % Shape::kWarpsN),
+        warp_t_(threadIdx.x / 32 / Shape::kWarpsN % Shape::kWarpsT),
+        warp_k_(threadIdx.x / 32 / (Shape::kWarpsN * Shape::kWarpsT)) {}
+
+  __device__ void Clear() {
+#pragma unroll
+    for (int i = 0; i < kI; ++i) {
+#pragma unroll
+      for (int j = 0; j < kJ; ++j) sum_[i][j][0] = sum_[i][j][1] = sum_[i][j][2] = sum_[i][j][3] = 0;
+    }
+  }
+
+  // Adds a stage.
+  __device__ void Multiply(const char* stage) {
+    const char* x_stage = stage + Shape::kColumns * Shape::kDepth * 2;
+#pragma unroll
+    for (int step = 0; step < Shape::kDepth / 16 / Shape::kWarpsK; ++step) {
+      const int chunk = (step * Shape::kWarpsK + warp_k_) * 2;
+      uint32_t x[kJ][2];
+      LoadX(x_stage, chunk, x);
+#pragma unroll
+      for (int i = 0; i < kI; ++i) {
+        uint32_t w[4];
+        LdMatrixX4(w, stage + Shape::At((warp_n_ * kI + i) * 16 + lane_ % 16, chunk + lane_ / 16));
+#pragma unroll
+        for (int j = 0; j < kJ; ++j) MmaM16N8K16<Elem>(sum_[i][j], w, x[j]);
+      }
+    }
+  }
+
+  // warps_k > 1: the sums of all warps in those of the first.  A barrier lies between this and the next call.
+  __device__ void AddPartials(float* partial) {
+    if constexpr (Shape::kWarpsK > 1) {
+      constexpr int kFloats = kI * kJ * 4 * 32;
+      Each([&](float& sum, int at) {
+        if (warp_k_ > 0) partial[(warp_k_ - 1) * kFloats + at] = sum;
+      });
+      __syncthreads();
+      Each([&](float& sum, int at) {
+        if (warp_k_ > 0) return;
+#pragma unroll
+        for (int w = 0; w < Shape::kWarpsK - 1; ++w) sum += partial[w * kFloats + at];
+      });
+    }
+  }
+
+  // To y, through this warp's scratch.
+  __device__ void Store(const GemmProblem& p, const GemmItem& item, float* scratch) {
+    if (warp_k_ > 0) return;
+    const int64_t first_column = int64_t{item.column_tile} * (p.gated ? Shape::kColumns / 2 : Shape::kColumns);
+#pragma unroll
+    for (int i = 0; i < kI; ++i) {
+      const int64_t column = first_column + (warp_n_ * kI + i) * (p.gated ? 8 : 16);
+#pragma unroll
+      for (int j = 0; j < kJ; ++j) {
+        const int64_t row = int64_t{item.first_row} + (warp_t_ * kJ + j) * 8;
+        if (row < item.end_row) StoreMma<Elem>(p, sum_[i][j], {row, item.end_row, column}, scratch);
+      }
+    }
+  }
+
+ private:
+  // Fragments of this warp's tokens for 16 of k, two mma's at a time where there are two.
+  __device__ void LoadX(const char* x_stage, int chunk, uint32_t (&x)[kJ][2]) const {
+    const int first = warp_t_ * kJ * 8;
+    if constexpr (kJ == 1) {
+      LdMatrixX2(x[0], x_stage + Shape::At(first + lane_ % 8, chunk + lane_ / 8 % 2));
+    } else {
+#pragma unroll
+      for (int j = 0; j < kJ; j += 2) {
+        uint32_t pair[4];
+        LdMatrixX4(pair, x_stage + Shape::At(first + j * 8 + lane_ / 16 * 8 + lane_ % 8, chunk + lane_ / 8 % 2));
+        x[j][0] = pair[0], x[j][1] = pair[1], x[j + 1][0] = pair[2], x[j + 1][1] = pair[3];
+      }
+    }
+  }
+
+  // fn(sum, index) over this thread's sums; the 32 indices of a warp lie side by side.
+  template <class Fn>
+  __device__ void Each(Fn fn) {
+#pragma unroll
+    for (int i = 0; i < kI; ++i) {
+#pragma unroll
+      for (int j = 0; j < kJ; ++j) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) fn(sum_[i][j][v], ((i * kJ + j) * 4 + v) * 32 + lane_);
+      }
+    }
+  }
+
+  const int lane_, warp_n_, warp_t_, warp_k_;
+  float sum_[kI][kJ][4];
+};
+
+}  // namespace switchyard::cuda

@@ -1,0 +1,70 @@
+// Which CUDA kernel computes a matrix product, with which tile, on how many CTAs: a pure function that can be printed.
+//
+// Plain C++, for nvcc and for tests without a GPU.  The numbers behind the table of tiles are in
+// workers/ops/cuda/gemm_tile_cuda.h.  The choice changes speed; which choices may change a row's bits:
+//   deterministic:      only kPlain, or only tiles with one k-chain, and which of the two depends on dtype and k alone,
+//                       never on the rows.  All of these tiles add an output's products in the same order by the same
+//                       instruction, so a row keeps its bits with every m and in every company.
+//   not deterministic:  kCublasLt, and tiles that split k over warps, come in.  Their bits depend on the shape.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+
+namespace switchyard {
+
+// Values of DType (gemm_choice_cuda.cc checks that they are).
+inline constexpr uint8_t kCudaF32 = 0, kCudaF64 = 1, kCudaBf16 = 2, kCudaF16 = 3;
+
+// One shape of the tensor-core kernel: `columns` weight rows by `rows` tokens, k taken `depth` elements a step through
+// `stages` buffers of shared memory.  Warps: warps_n * warps_t * warps_k.
+struct CudaGemmTile {
+  const char* name;
+  int columns, rows, depth;
+  int warps_n, warps_t, warps_k;  // warps_k > 1: k is split, so not for deterministic products
+  int stages;
+  int ctas_per_sm;
+};
+inline constexpr CudaGemmTile kCudaGemmTiles[] = {
+    {"stream16x8_split4", 16, 8, 256, 1, 1, 4, 5, 3}, {"stream16x8", 16, 8, 128, 1, 1, 1, 8, 4},
+    {"stream16x32", 16, 32, 128, 1, 2, 1, 5, 3},      {"stream64x8", 64, 8, 128, 4, 1, 1, 5, 2},
+    {"stream64x16", 64, 16, 128, 4, 1, 1, 5, 2},      {"stream64x32", 64, 32, 128, 4, 1, 1, 4, 2},
+    {"tiles128x64", 128, 64, 64, 4, 2, 1, 4, 2},      {"tiles128x128", 128, 128, 64, 2, 4, 1, 3, 2},
+};
+inline constexpr int kNumCudaGemmTiles = sizeof(kCudaGemmTiles) / sizeof(kCudaGemmTiles[0]);
+// The plain kernel's: one output a thread.
+inline constexpr int kCudaPlainTile = 16;
+
+struct CudaGemmDesc {
+  uint8_t dtype = kCudaBf16;
+  int64_t m = 0;  // rows; of all experts together, as a bound, if grouped
+  int64_t n = 0;  // weight rows (of gate and up together if gated)
+  int64_t k = 0;
+  int64_t experts = 0;  // 0 = a dense product
+  bool gated = false;
+  bool deterministic = false;
+  int num_sms = 132;
+};
+
+enum class CudaGemmKind : uint8_t { kCublasLt, kTiles, kPlain };
+
+struct CudaGemmConfig {
+  CudaGemmKind kind = CudaGemmKind::kPlain;
+  int tile = -1;     // of kCudaGemmTiles, for kTiles
+  int64_t grid = 0;  // CTAs; 0 for kCublasLt.  CTAs walk over the work, so any number is right
+  // Why not, per candidate; null for the one that was chosen.
+  const char* not_cublas = nullptr;
+  const char* not_plain = nullptr;
+  const char* not_tile[kNumCudaGemmTiles] = {};
+};
+
+// REQUIRES: m, n, k >= 1; num_sms >= 1.  ChooseDense: experts == 0; ChooseGrouped: experts >= 1.
+CudaGemmConfig ChooseDense(const CudaGemmDesc& desc);
+CudaGemmConfig ChooseGrouped(const CudaGemmDesc& desc);
+// ChooseDense without cuBLASLt: what runs where the library refuses.
+CudaGemmConfig ChooseOwnDense(const CudaGemmDesc& desc);
+
+std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc);
+std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config);
+
+}  // namespace switchyard

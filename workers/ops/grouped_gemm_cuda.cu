@@ -1,0 +1,195 @@
+// y[i] = x[x_rows[i]] · weights[e]ᵀ for rows i in [offsets[e], offsets[e + 1]): our own kernels, for dense products,
+// too.
+//
+// A pipeline of `stages` buffers runs through all items of a CTA without a break: while one tile's last steps are
+// multiplied and its outputs stored, the next tile's first steps are on their way already.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "workers/ops/cuda/gemm_plain_cuda.h"
+#include "workers/ops/cuda/gemm_plan_cuda.h"
+#include "workers/ops/cuda/gemm_problem_cuda.h"
+#include "workers/ops/cuda/gemm_tile_cuda.h"
+#include "workers/ops/cuda/launch_cuda.h"
+
+namespace switchyard::cuda {
+namespace {
+
+constexpr int kPlainThreads = kCudaPlainTile * kCudaPlainTile;
+
+// Fills one stage after the other, through all items of this CTA.
+template <class Elem, class Shape>
+class StageFiller {
+ public:
+  __device__ StageFiller(const GemmProblem& p, const GemmPlan& plan, char* stages, int32_t num_items)
+      : loader_(p),
+        plan_(plan),
+        stages_(stages),
+        k_(p.k),
+        num_items_(num_items),
+        item_(static_cast<int32_t>(blockIdx.x)) {}
+
+  // Starts the next stage's copies, if there is one; a group in any case, so that waiting can count.
+  __device__ void FillNext() {
+    if (item_ < num_items_) {
+      if (at_ == 0) loader_.Aim(plan_.Find(item_));
+      loader_.Load(stages_ + stage_ * Shape::kStageBytes, at_);
+      at_ += Shape::kDepth;
+      if (at_ >= k_) {
+        at_ = 0;
+        item_ += static_cast<int32_t>(gridDim.x);
+      }
+    }
+    CpAsyncCommit();
+    stage_ = stage_ + 1 == Shape::kStages ? 0 : stage_ + 1;
+  }
+
+ private:
+  TileLoader<Elem, Shape> loader_;
+  const GemmPlan& plan_;
+  char* stages_;
+  const int64_t k_;
+  const int32_t num_items_;
+  int32_t item_;
+  int64_t at_ = 0;
+  int stage_ = 0;
+};
+
+template <class Elem, int kTile>
+__global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::kT.ctas_per_sm)
+    GemmTilesKernel(const GemmProblem p) {
+  using Shape = TileShape<kTile>;
+  char* stages = DynamicShared<char>();
+  float* scratch = reinterpret_cast<float*>(stages + Shape::kStages * Shape::kStageBytes);
+  float* partial = scratch + Shape::kWarps * kStoreScratchBytes / 4;
+  scratch += threadIdx.x / 32 * (kStoreScratchBytes / 4);
+
+  WaitForPrecedingKernel();
+  const GemmPlan plan(p, stages + Shape::kFixedBytes, Shape::kRows, p.gated ? Shape::kColumns / 2 : Shape::kColumns);
+  const int32_t num_items = plan.num_items();
+  StageFiller<Elem, Shape> filler(p, plan, stages, num_items);
+  for (int i = 0; i < Shape::kStages - 1; ++i) filler.FillNext();
+  LaunchDependents();
+
+  TileSums<Elem, Shape> sums;
+  int stage = 0;
+  for (int32_t i = static_cast<int32_t>(blockIdx.x); i < num_items; i += static_cast<int32_t>(gridDim.x)) {
+    sums.Clear();
+    for (int64_t k = 0; k < p.k; k += Shape::kDepth) {
+      CpAsyncWait<Shape::kStages - 2>();
+      __syncthreads();  // this stage has come for all, and all are done with the one before, which is filled next
+      filler.FillNext();
+      sums.Multiply(stages + stage * Shape::kStageBytes);
+      stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+    }
+    sums.AddPartials(partial);
+    sums.Store(p, plan.Find(i), scratch);
+  }
+}
+
+template <class Elem, class Accum>
+__global__ void __launch_bounds__(kPlainThreads) GemmPlainKernel(const GemmProblem p) {
+  __shared__ Accum x[kCudaPlainTile][kCudaPlainTile + 1];
+  __shared__ Accum gate[kCudaPlainTile][kCudaPlainTile + 1];
+  __shared__ Accum up[kCudaPlainTile][kCudaPlainTile + 1];
+  WaitForPrecedingKernel();
+  LaunchDependents();
+  const GemmPlan plan(p, DynamicShared<char>(), kCudaPlainTile, kCudaPlainTile);
+  PlainTile<Elem, Accum> tile(p, x, gate, up);
+  const int32_t num_items = plan.num_items();
+  for (int32_t i = static_cast<int32_t>(blockIdx.x); i < num_items; i += static_cast<int32_t>(gridDim.x)) {
+    tile.Run(plan.Find(i));
+  }
+}
+
+template <class Kernel>
+int Enqueue(const CudaCall& call, const GemmProblem& p, int64_t grid, int threads, int shared_bytes, Kernel kernel) {
+  return Launch({.grid = dim3(static_cast<unsigned>(grid)),
+                 .block = dim3(static_cast<unsigned>(threads)),
+                 .shared_bytes = static_cast<size_t>(shared_bytes),
+                 .stream = static_cast<cudaStream_t>(call.stream),
+                 .dependent = true},
+                kernel, p);
+}
+
+template <class Elem, int kTile = 0>
+int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
+  if constexpr (kTile == kNumCudaGemmTiles) {
+    return cudaErrorInvalidValue;
+  } else {
+    if (config.tile != kTile) return EnqueueTiles<Elem, kTile + 1>(call, p, config);
+    using Shape = TileShape<kTile>;
+    return Enqueue(call, p, config.grid, Shape::kThreads, Shape::SharedBytes(p.experts), GemmTilesKernel<Elem, kTile>);
+  }
+}
+
+template <class Elem, class Accum>
+int EnqueuePlain(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
+  return Enqueue(call, p, config.grid, kPlainThreads, GemmPlan::Bytes(p.experts), GemmPlainKernel<Elem, Accum>);
+}
+
+bool AlignedRows(const void* x, int64_t stride, int64_t elem_bytes) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && stride * elem_bytes % 16 == 0;
+}
+
+}  // namespace
+
+GemmProblem GroupedProblem(const CudaGroupedGemmArgs& args) {
+  GemmProblem p = {};
+  p.x = args.x, p.x_rows = args.x_rows, p.weights = args.weights, p.offsets = args.offsets, p.y = args.y;
+  p.rows = args.max_rows, p.n = args.n, p.k = args.k;
+  p.x_stride = args.x_stride, p.w_stride = args.w_stride, p.y_stride = args.y_stride;
+  p.experts = static_cast<int32_t>(args.experts);
+  p.columns = static_cast<int32_t>(args.gated ? args.n / 2 : args.n);
+  p.dtype = args.dtype, p.y_dtype = args.y_dtype, p.gated = args.gated;
+  p.x_aligned = AlignedRows(args.x, args.x_stride, 2);  // asked only where elements have 2 bytes
+  return p;
+}
+
+GemmProblem DenseProblem(const DenseGemmArgs& args) {
+  GemmProblem p = {};
+  p.x = args.x, p.weight = args.w, p.bias = args.bias, p.y = args.y;
+  p.rows = args.m, p.n = args.n, p.k = args.k;
+  p.x_stride = args.x_stride, p.w_stride = args.w_stride, p.y_stride = args.y_stride;
+  p.experts = 1;
+  p.columns = static_cast<int32_t>(args.gated ? args.n / 2 : args.n);
+  p.dtype = args.dtype, p.y_dtype = args.y_dtype, p.accumulate = args.accumulate, p.gated = args.gated;
+  p.x_aligned = AlignedRows(args.x, args.x_stride, 2);
+  return p;
+}
+
+CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
+  return {.dtype = p.dtype,
+          .m = p.rows,
+          .n = p.n,
+          .k = p.k,
+          .experts = grouped ? p.experts : 0,
+          .gated = p.gated,
+          .deterministic = call.deterministic,
+          .num_sms = std::max(call.num_sms, 1)};
+}
+
+int LaunchGemm(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
+  if (p.rows == 0 || p.columns == 0) return cudaSuccess;
+  if (config.kind == CudaGemmKind::kTiles) {
+    if (p.dtype == kCudaBf16) return EnqueueTiles<__nv_bfloat16>(call, p, config);
+    if (p.dtype == kCudaF16) return EnqueueTiles<__half>(call, p, config);
+  } else if (config.kind == CudaGemmKind::kPlain) {
+    if (p.dtype == kCudaF32) return EnqueuePlain<float, float>(call, p, config);
+    if (p.dtype == kCudaF64) return EnqueuePlain<double, double>(call, p, config);
+    if (p.dtype == kCudaBf16) return EnqueuePlain<__nv_bfloat16, float>(call, p, config);
+    if (p.dtype == kCudaF16) return EnqueuePlain<__half, float>(call, p, config);
+  }
+  return cudaErrorInvalidValue;
+}
+
+int GroupedGemm(const CudaCall& call, const CudaGroupedGemmArgs& args) {
+  if (args.max_rows == 0 || args.n == 0 || args.experts == 0) return cudaSuccess;
+  const GemmProblem problem = GroupedProblem(args);
+  return LaunchGemm(call, problem, ChooseGrouped(DescOf(call, problem, /*grouped=*/true)));
+}
+
+}  // namespace switchyard::cuda
