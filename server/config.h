@@ -29,7 +29,12 @@ struct ServerConfig {
   std::string worker_binary;  // default: switchyard-worker beside this program
   std::string join_token;     // workers must present it; default: drawn at the start (local workers get it)
   std::string dtype = "auto";
-  int threads = 0;  // per local worker; 0 = usable cores / local workers
+  int threads = 0;                   // per local worker; 0 = usable cores / local workers
+  std::string device = "cpu";        // of local workers; "cuda": worker i has GPU i
+  double gpu_memory_fraction = 0.9;  // of a GPU's memory, for weights, scratch and cache
+  bool deterministic = false;        // on GPUs: what is computed of a sequence does not depend on its company
+  bool cuda_graphs = true;
+  std::string load_format = "auto";  // "dummy": random weights of the config's shapes
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
   BatchingPolicy batching;     // max_model_len 0 = the model's context

@@ -42,6 +42,14 @@ ABSL_FLAG(std::string, join_token_file, "",
           "awaited)");
 ABSL_FLAG(std::string, dtype, "auto",
           "what workers compute in, wherever they are: auto (as the checkpoint), fp32, bf16, fp16, fp64");
+ABSL_FLAG(std::string, device, "cpu", "what local workers compute on: cpu, or cuda: worker N on GPU N");
+ABSL_FLAG(double, gpu_memory_fraction, 0.9,
+          "of each GPU's memory, how much a local worker's weights, scratch and KV cache may take together; (0, 1]");
+ABSL_FLAG(bool, deterministic, false,
+          "on GPUs: what is computed of a sequence does not depend on what else is computed with it; slower");
+ABSL_FLAG(bool, cuda_graphs, true, "on GPUs: local workers record steps of decodes and replay them");
+ABSL_FLAG(std::string, load_format, "auto",
+          "auto = the checkpoint's weights; dummy = local workers make random ones of the shapes in its config.json");
 ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = the cores that this process may use / local_workers");
 ABSL_FLAG(
     int64_t, kv_cache_bytes, 0,
@@ -106,6 +114,11 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.worker_binary = absl::GetFlag(FLAGS_worker_binary);
   config.dtype = absl::GetFlag(FLAGS_dtype);
   config.threads = absl::GetFlag(FLAGS_threads);
+  config.device = absl::GetFlag(FLAGS_device);
+  config.gpu_memory_fraction = absl::GetFlag(FLAGS_gpu_memory_fraction);
+  config.deterministic = absl::GetFlag(FLAGS_deterministic);
+  config.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
+  config.load_format = absl::GetFlag(FLAGS_load_format);
   config.kv_cache_bytes = absl::GetFlag(FLAGS_kv_cache_bytes);
   config.batching.max_model_len = absl::GetFlag(FLAGS_max_model_len);
   config.batching.max_num_seqs = absl::GetFlag(FLAGS_max_num_seqs);

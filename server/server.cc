@@ -202,14 +202,19 @@ absl::Status Server::StartWorkers() {
   ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
   options.args = [this](int index) {
     const std::string host = IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host;
-    const char* insecure = config_.insecure ? "true" : "false";
+    const auto flag = [](bool on) { return on ? "true" : "false"; };
     return std::vector<std::string>{absl::StrCat("--server=", JoinHostPort(host, port_)),
                                     absl::StrCat("--model=", config_.model),
                                     absl::StrCat("--dtype=", config_.dtype),
                                     absl::StrCat("--threads=", config_.threads),
+                                    config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
+                                    absl::StrCat("--gpu_memory_fraction=", config_.gpu_memory_fraction),
+                                    absl::StrCat("--deterministic=", flag(config_.deterministic)),
+                                    absl::StrCat("--cuda_graphs=", flag(config_.cuda_graphs)),
+                                    absl::StrCat("--load_format=", config_.load_format),
                                     absl::StrCat("--local_index=", index),
                                     absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
-                                    absl::StrCat("--insecure=", insecure),
+                                    absl::StrCat("--insecure=", flag(config_.insecure)),
                                     absl::StrCat("--metrics_host=", config_.metrics_host),
                                     absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))};
   };

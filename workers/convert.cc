@@ -193,7 +193,9 @@ v1::ModelFacts FactsToProto(const Worker& worker) {
   facts.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
   facts.set_kv_bytes_per_token(KvBytesPerToken(config, worker.dtype()));
   facts.set_long_rope_above(static_cast<int32_t>(config.rope.LongAbove(config.context)));
-  facts.set_min_loan_rows(MinLoanRows(config, worker.dtype(), CurrentIsa(), worker.threads()));
+  // Devices keep their rows: what would travel is in their memory, and they have rows to spare.
+  const bool lends = worker.device().is_cpu();
+  facts.set_min_loan_rows(lends ? MinLoanRows(config, worker.dtype(), CurrentIsa(), worker.threads()) : 0);
   return facts;
 }
 

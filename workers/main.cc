@@ -10,25 +10,37 @@
 #include <thread>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/flags.h"
 #include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/process_guard.h"
+#include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_communicator.h"
+#include "workers/device_setup.h"
 #include "workers/metrics.h"
 #include "workers/ops/isa.h"
 #include "workers/own_address.h"
 #include "workers/service.h"
+#include "workers/tensor/device_backend.h"
 #include "workers/worker.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
           "HOST:PORT of the server to join; an IPv6 address in brackets: [::1]:50051");
 ABSL_FLAG(std::string, model, "", "directory of the checkpoint that the server serves (required)");
-ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu");
+ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu, cuda (the first GPU) or cuda:N");
+ABSL_FLAG(double, gpu_memory_fraction, 0.9,
+          "of a GPU's memory, how much weights, scratch and KV cache may take together; (0, 1]");
+ABSL_FLAG(bool, deterministic, false,
+          "on a GPU: what is computed of a sequence does not depend on what else is computed with it; slower");
+ABSL_FLAG(bool, cuda_graphs, true, "on a GPU: record steps of decodes and replay them");
+ABSL_FLAG(std::string, load_format, "auto",
+          "auto = the checkpoint's weights; dummy = random ones of the shapes that its config.json says");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads; 0 = one per core that this process may use");
 ABSL_FLAG(std::string, address, "auto",
@@ -65,13 +77,28 @@ std::string CheckServer(const std::string& server) {
                       " is a public address; a plaintext link to it wants --insecure\n");
 }
 
+// InvalidArgument: no device's name.  Unimplemented: of a kind that this program is built without.
+absl::StatusOr<Device> ParseDevice(absl::string_view name) {
+  if (name == "cpu") return Device::Cpu();
+  int index = 0;
+  if (name != "cuda" && !(absl::ConsumePrefix(&name, "cuda:") && absl::SimpleAtoi(name, &index) && index >= 0)) {
+    return absl::InvalidArgumentError("must be cpu, cuda or cuda:N");
+  }
+  RETURN_IF_ERROR(BackendOf(DeviceKind::kCuda).status());
+  return Device::Cuda(index);
+}
+
 // All problems of the flags, one a line; empty if there are none.
 std::string CheckFlags() {
   std::string problems;
   if (absl::GetFlag(FLAGS_model).empty())
     absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
-  if (absl::GetFlag(FLAGS_device) != "cpu")
-    absl::StrAppend(&problems, "--device=", absl::GetFlag(FLAGS_device), ": this build computes on cpu\n");
+  if (const absl::Status status = ParseDevice(absl::GetFlag(FLAGS_device)).status(); !status.ok())
+    absl::StrAppend(&problems, "--device=", absl::GetFlag(FLAGS_device), ": ", status.message(), "\n");
+  if (const double fraction = absl::GetFlag(FLAGS_gpu_memory_fraction); !(fraction > 0 && fraction <= 1))
+    absl::StrAppend(&problems, "--gpu_memory_fraction=", fraction, ": must be within (0, 1]\n");
+  if (const std::string format = absl::GetFlag(FLAGS_load_format); format != "auto" && format != "dummy")
+    absl::StrAppend(&problems, "--load_format=", format, ": must be auto or dummy\n");
   if (const int port = absl::GetFlag(FLAGS_metrics_port); port < -1 || port > 65535)
     absl::StrAppend(&problems, "--metrics_port=", port, ": must be within [-1, 65535]\n");
   if (absl::GetFlag(FLAGS_threads) < 0)
@@ -96,6 +123,7 @@ std::string CheckFlags() {
 int Main() {
   const int local_index = absl::GetFlag(FLAGS_local_index);
   SetLogName(local_index >= 0 ? absl::StrCat("worker ", local_index) : "worker");
+  FormDeviceGroupFn form_device_group = SetUpDevices(absl::GetFlag(FLAGS_deterministic));
   if (const std::string problems = CheckFlags(); !problems.empty()) return Complain(problems);
   sigset_t signals;
   sigemptyset(&signals);
@@ -108,7 +136,13 @@ int Main() {
   options.model_dir = absl::GetFlag(FLAGS_model);
   options.dtype = absl::GetFlag(FLAGS_dtype);
   options.threads = absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : UsableCores();
-  absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(options);
+  options.device = *ParseDevice(absl::GetFlag(FLAGS_device));
+  options.gpu_memory_fraction = absl::GetFlag(FLAGS_gpu_memory_fraction);
+  options.deterministic = absl::GetFlag(FLAGS_deterministic);
+  options.graphs = absl::GetFlag(FLAGS_cuda_graphs);
+  options.dummy_weights = absl::GetFlag(FLAGS_load_format) == "dummy";
+  options.form_device_group = std::move(form_device_group);
+  absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(std::move(options));
   if (!worker.ok()) return Complain(worker.status().message());
 
   WorkerMetrics metrics;

@@ -89,9 +89,9 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker
   gethostname(host, sizeof(host) - 1);
   out->set_host(host);
   out->set_pid(getpid());
-  out->set_device("cpu");
-  out->set_isa(IsaName(CurrentIsa()));
-  out->set_memory_bytes(MachineMemoryBytes());
+  out->set_device(worker.device().ToString());
+  out->set_isa(worker.isa());
+  out->set_memory_bytes(worker.memory_bytes());
   for (const char* dtype : {"fp32", "bf16", "fp16", "fp64"}) out->add_dtypes(dtype);
   out->set_weights_hash(worker.weights_hash());
   out->set_join_token(options.join_token);
@@ -150,7 +150,9 @@ absl::Status WorkerLink::RunSession() {
             [&session](v1::LinkRequest message) { return session->Send(std::move(message)); });
   std::unique_ptr<Heart> heart;
   v1::LinkResponse command;
-  while (session->Pop(&command)) {
+  // While steps run on a device their results are looked for as often as plans.
+  while (session->Pop(&command, /*wait=*/!duty.busy())) {
+    duty.SendDone();
     if (command.has_registered()) {
       duty.set_settings(FromProto(command.registered().options()));
       heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()),
@@ -168,6 +170,7 @@ absl::Status WorkerLink::RunSession() {
       LogInfo("the server says: ", command.shutdown().reason());
       Stop();
     }
+    duty.SendDone();
     if (!duty.fatal().ok()) session->Close();
   }
   heart.reset();

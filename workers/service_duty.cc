@@ -27,6 +27,7 @@ std::string Place::Toward(const std::string& reach) const {
 
 void Duty::Join(const v1::JoinGroup& message) {
   worker_->Leave();
+  started_.clear();
   epoch_ = 0;
   Seat seat = FromProto(message);
   seat.address = place_.Toward(message.reach());
@@ -57,10 +58,25 @@ void Duty::Join(const v1::JoinGroup& message) {
 
 void Duty::Execute(const v1::StepPlan& message) {
   if (message.group_epoch() != epoch_) return;  // of a group that is over
+  while (epoch_ != 0 && !worker_->can_start()) SendOldest();
+  if (epoch_ == 0) return;
   StepPlan head;
   const RankPlan part = FromProto(message, &head);
-  absl::StatusOr<RankResult> result = worker_->Execute(head, part, absl::Milliseconds(message.timeout_ms()));
+  if (const absl::Status status = worker_->Start(head, part, absl::Milliseconds(message.timeout_ms())); !status.ok()) {
+    return Fault(epoch_, status);
+  }
+  started_.push_back(std::move(head));
+}
+
+void Duty::SendDone() {
+  while (busy() && worker_->IsDone()) SendOldest();
+}
+
+void Duty::SendOldest() {
+  absl::StatusOr<RankResult> result = worker_->Finish();
   if (!result.ok()) return Fault(epoch_, result.status());
+  const StepPlan head = std::move(started_.front());
+  started_.pop_front();
   metrics_->ObserveStep(*result);
   for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
     v1::LinkRequest before;
@@ -77,6 +93,7 @@ void Duty::Fault(int64_t epoch, const absl::Status& status) {
   metrics_->group_faults->Increment();
   metrics_->rank->Set(-1);
   worker_->Leave();
+  started_.clear();
   epoch_ = 0;
   v1::LinkRequest fault;
   fault.mutable_group_fault()->set_epoch(epoch);

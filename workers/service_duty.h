@@ -1,6 +1,7 @@
 // What one session of a worker does with the server's commands, and where this worker is for the others of its group.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,12 +40,17 @@ class Duty {
 
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
+  // Sends the results of the steps that are done, in order.
+  void SendDone();
+  // Whether steps are under way.
+  bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
 
   void set_settings(EngineSettings settings) { settings_ = settings; }
   // Not OK: this worker cannot serve the model, and never has.
   const absl::Status& fatal() const { return fatal_; }
 
  private:
+  void SendOldest();
   void Fault(int64_t epoch, const absl::Status& status);
 
   Worker* const worker_;
@@ -54,7 +60,8 @@ class Duty {
   bool* const served_;
   SendFn send_;
   EngineSettings settings_;
-  int64_t epoch_ = 0;  // 0 = in no group
+  int64_t epoch_ = 0;             // 0 = in no group
+  std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;
 };
 

@@ -48,8 +48,12 @@ void LinkSession::Close() {
   FreeWorker();
 }
 
-bool LinkSession::Pop(v1::LinkResponse* command) {
+bool LinkSession::Pop(v1::LinkResponse* command, bool wait) {
   absl::MutexLock lock(&mu_);
+  if (!wait && !closing_ && commands_.empty()) {
+    command->Clear();
+    return true;
+  }
   const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return closing_ || !commands_.empty(); };
   mu_.Await(absl::Condition(&wanted));
   if (closing_) return false;

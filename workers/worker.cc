@@ -9,10 +9,14 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_communicator.h"
+#include "workers/model/dummy_weights.h"
 #include "workers/model/families/family.h"
 #include "workers/model/memory_plan.h"
 #include "workers/model/params.h"
+#include "workers/ops/isa.h"
+#include "workers/ops/kernels_cuda.h"
 #include "workers/process_stats.h"
+#include "workers/tensor/device_backend.h"
 
 namespace switchyard {
 namespace {
@@ -33,11 +37,16 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
   return BuildParams(config, *FindFamily(config.model_type), checkpoint, &*untouched).status();
 }
 
+std::string DummyHash(const ModelConfig& config) {
+  return absl::StrCat("dummy-", config.model_type, "-", config.num_layers(), "-", config.hidden, "-",
+                      config.num_experts, "-", config.vocab_size);
+}
+
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 }  // namespace
 
-Worker::Worker(WorkerOptions options, ModelConfig config, Checkpoint checkpoint)
+Worker::Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint)
     // With one thread there is nobody to spin for.
     : options_(std::move(options)),
       config_(std::move(config)),
@@ -48,52 +57,104 @@ Worker::~Worker() { Leave(); }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(options.model_dir));
-  ASSIGN_OR_RETURN(const DType dtype, ServingDType(options.dtype, config, checkpoint));
-  RETURN_IF_ERROR(CheckTensors(checkpoint, config, dtype));
+  std::optional<Checkpoint> checkpoint;
+  DType dtype = config.file_dtype.value_or(DType::kBf16);
+  if (!options.dummy_weights) {
+    ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
+    ASSIGN_OR_RETURN(dtype, ServingDType(options.dtype, config, *checkpoint));
+    RETURN_IF_ERROR(CheckTensors(*checkpoint, config, dtype));
+  } else if (options.dtype != "auto") {
+    ASSIGN_OR_RETURN(dtype, NamedDType(options.dtype));
+  }
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
-  worker->weights_hash_ = worker->checkpoint_.Hash();
+  worker->weights_hash_ = worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->config_);
+  RETURN_IF_ERROR(worker->OpenDevice());
   return worker;
 }
 
-absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
-  if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world) return absl::OkStatus();
-  runner_.reset();
-  model_.reset();
+absl::Status Worker::OpenDevice() {
+  const Device device = options_.device;
+  if (device.is_cpu()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
+  ASSIGN_OR_RETURN(const DeviceDescription description, backend->Describe(device.index));
+  ASSIGN_OR_RETURN(queue_, backend->NewQueue(device.index, {.deterministic = options_.deterministic}));
+  LogInfo(device.ToString(), ": ", description.name, ", compute capability ", description.capability, ", ",
+          Mib(description.free_bytes), " of ", Mib(description.total_bytes), " free");
+  return absl::OkStatus();
+}
+
+Stream Worker::stream() { return queue_ == nullptr ? Stream::OnCpu(&pool_) : Stream::On(queue_.get(), &pool_); }
+
+std::string Worker::isa() const {
+  if (options_.device.is_cpu()) return IsaName(CurrentIsa());
+  const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
+  return absl::StrCat("cuda ", description.ok() ? description->capability : "?",
+                      options_.deterministic ? " deterministic" : "");
+}
+
+int64_t Worker::memory_bytes() const {
+  if (options_.device.is_cpu()) return MachineMemoryBytes();
+  const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
+  return description.ok() ? description->total_bytes : 0;
+}
+
+// What weights, scratch and cache may still take.
+absl::StatusOr<int64_t> Worker::AvailableBytes() const {
+  if (options_.device.is_cpu()) return AvailableMemoryBytes();
+  ASSIGN_OR_RETURN(const DeviceDescription now,
+                   RegisteredBackend(options_.device.kind).Describe(options_.device.index));
+  const auto allowed = static_cast<int64_t>(options_.gpu_memory_fraction * static_cast<double>(now.total_bytes));
+  return std::min(now.free_bytes, allowed - MemoryInUse(options_.device.kind));
+}
+
+absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress) {
   LoadOptions load;
   load.dtype = dtype_;
   layout_ = ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config_.num_experts, 1)), seat.world);
   const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
   const MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
-  RETURN_IF_ERROR(CheckMemory(config_, need, AvailableMemoryBytes()));
+  ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
+  RETURN_IF_ERROR(CheckMemory(config_, need, available));
   load.num_threads = options_.threads;
+  load.device = options_.device;
   load.progress = std::move(progress);
+  if (!checkpoint_.has_value()) return MakeDummyWeights(config_, std::move(load));
+  return LoadWeights(*checkpoint_, config_, std::move(load));
+}
+
+absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
+  if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world) return absl::OkStatus();
+  runner_.reset();
+  model_.reset();
   const absl::Time start = absl::Now();
-  ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(checkpoint_, config_, std::move(load)));
+  ASSIGN_OR_RETURN(ModelWeights weights, MakeWeights(seat, settings, std::move(progress)));
   weight_bytes_ = weights.bytes();
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
-  ASSIGN_OR_RETURN(model_, Model::Create(Stream::OnCpu(&pool_), config_, dtype_, std::move(weights), context));
+  ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context));
   loaded_rank_ = seat.rank;
   loaded_world_ = seat.world;
-  LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights in ",
+  LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights ",
+          options_.device.is_cpu() ? "in " : absl::StrCat("on ", options_.device.ToString(), " in "),
           absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
   return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t context) const {
   const int64_t one_sequence = KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
-  const int64_t available = AvailableMemoryBytes();
+  ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
   int64_t bytes = settings.kv_cache_bytes;
   if (bytes == 0) {
-    // Enough for every slot at full length, or the share of the memory that is left.
-    const int64_t share = static_cast<int64_t>(options_.kv_memory_fraction * static_cast<double>(available));
-    bytes = std::min(one_sequence * settings.max_num_seqs, share);
+    // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take.
+    const double share = options_.device.is_cpu() ? options_.kv_memory_fraction : 1.0;
+    bytes =
+        std::min(one_sequence * settings.max_num_seqs, static_cast<int64_t>(share * static_cast<double>(available)));
   } else if (bytes > available) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("--kv_cache_bytes=", bytes, ": the machine has ", available, " bytes available"));
+    return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes=", bytes, ": ",
+                                                     options_.device.is_cpu() ? "the machine" : "the device", " has ",
+                                                     available, " bytes available"));
   }
   return bytes;
 }
@@ -105,12 +166,41 @@ absl::Status Worker::MakeRunner(const EngineSettings& settings) {
   options.block_size = settings.block_size;
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
+  options.graphs = options_.graphs;
+  // Scratch first: the cache takes what is left.
+  if (!options_.device.is_cpu()) {
+    RETURN_IF_ERROR(model_->Reserve(options.max_rows));
+    RETURN_IF_ERROR(queue_->Workspace(kCudaWorkspaceBytes).status());
+  }
   ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
   options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound
-  ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), Stream::OnCpu(&pool_), options));
+  ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), stream(), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
           Mib(runner_->cache_bytes()));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat, RendezvousStore* store) {
+  GlooGroupOptions group;
+  group.rank = seat.rank;
+  group.world = seat.world;
+  group.epoch = seat.epoch;
+  group.token = seat.token;
+  group.address = seat.address;
+  group.deadline = absl::Now() + seat.form_timeout;
+  std::unique_ptr<Communicator> messages;
+  ASSIGN_OR_RETURN(messages, FormGlooGroup(group, store));
+  if (options_.device.is_cpu() || seat.world == 1) return messages;
+  group.control_only = true;
+  PrefixStore beside(store, "watch/");
+  std::unique_ptr<Communicator> watch;
+  ASSIGN_OR_RETURN(watch, FormGlooGroup(group, &beside));
+  return options_.form_device_group({.device = options_.device,
+                                     .deterministic = options_.deterministic,
+                                     .deadline = group.deadline,
+                                     .store = store,
+                                     .messages = std::move(messages),
+                                     .watch = std::move(watch)});
 }
 
 absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
@@ -123,14 +213,7 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
     forming_ = store;
     forming_epoch_ = seat.epoch;
   }
-  GlooGroupOptions group;
-  group.rank = seat.rank;
-  group.world = seat.world;
-  group.epoch = seat.epoch;
-  group.token = seat.token;
-  group.address = seat.address;
-  group.deadline = absl::Now() + seat.form_timeout;
-  absl::StatusOr<std::unique_ptr<Communicator>> comm = FormGlooGroup(group, store);
+  absl::StatusOr<std::unique_ptr<Communicator>> comm = FormGroup(seat, store);
   absl::MutexLock lock(&mu_);
   forming_ = nullptr;
   RETURN_IF_ERROR(comm.status());
@@ -141,14 +224,28 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
 }
 
 absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
+  RETURN_IF_ERROR(Start(head, part, limit));
+  return Finish();
+}
+
+absl::Status Worker::Start(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
   {
     absl::MutexLock lock(&mu_);
     if (comm_ == nullptr) return absl::FailedPreconditionError("no group");
   }
-  return runner_->Execute(head, part, absl::Now() + limit);
+  return runner_->Start(head, part, absl::Now() + limit);
+}
+
+absl::StatusOr<RankResult> Worker::Finish() { return runner_->Finish(); }
+
+bool Worker::IsDone() {
+  const absl::StatusOr<bool> done = runner_->IsDone();
+  return !done.ok() || *done;
 }
 
 void Worker::Leave() {
+  // Recorded steps hold the group's collectives.
+  if (runner_ != nullptr) runner_->LeaveGroup();
   std::unique_ptr<Communicator> gone;
   absl::MutexLock lock(&mu_);
   gone = std::move(comm_);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -19,12 +20,14 @@
 #include "scheduler/batching/step.h"
 #include "workers/comm/communicator.h"
 #include "workers/comm/rendezvous_store.h"
+#include "workers/device_setup.h"
 #include "workers/model/config.h"
 #include "workers/model/loader.h"
 #include "workers/model/model.h"
 #include "workers/model/model_runner.h"
 #include "workers/model/safetensors.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -34,6 +37,12 @@ struct WorkerOptions {
   std::string dtype = "auto";  // or fp32, bf16, fp16, fp64
   int threads = 1;
   double kv_memory_fraction = 0.25;  // of the memory that is available when the weights are loaded, if no size is given
+  Device device = Device::Cpu();
+  double gpu_memory_fraction = 0.9;  // of a device's memory, for weights, scratch and cache
+  bool deterministic = false;        // on a device: a row's bits do not depend on its company; the CPU's never do
+  bool graphs = true;                // on a device: record and replay steps of decodes
+  bool dummy_weights = false;        // random ones, of the config's shapes
+  FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
 };
 
 // What the server's flags say; they come with the registration.
@@ -66,6 +75,11 @@ class Worker {
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   int threads() const { return options_.threads; }
+  Device device() const { return options_.device; }
+  // What decides bits, as ranks compare it: the CPU's instruction set, or the device's kind.
+  std::string isa() const;
+  // Memory that weights and cache may take: the machine's or the device's.
+  int64_t memory_bytes() const;
   const std::string& weights_hash() const { return weights_hash_; }
 
   // Takes the seat: loads weights if this seat's are not there, makes the KV cache, meets the others.  Blocks.
@@ -77,6 +91,13 @@ class Worker {
 
   // One step; blocks, for the other ranks at most `limit`.  An error ends the epoch for this rank: Leave follows.
   absl::StatusOr<RankResult> Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit);
+  // The same in two halves; the next step may be started before this one is finished (ModelRunner).
+  absl::Status Start(const StepPlan& head, const RankPlan& part, absl::Duration limit);
+  absl::StatusOr<RankResult> Finish();
+  int num_started() const { return runner_ == nullptr ? 0 : runner_->num_started(); }
+  bool can_start() const { return num_started() < ModelRunner::kMaxStarted; }
+  // Whether Finish would not wait.  An error counts as done: Finish tells it.
+  bool IsDone();
   // Drops the group; the weights stay.
   void Leave();
   // Ends the communication of that epoch, now or when it forms.  Any thread.
@@ -85,17 +106,23 @@ class Worker {
   void ForgetEpochs();
 
  private:
-  explicit Worker(WorkerOptions options, ModelConfig config, Checkpoint checkpoint);
+  Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint);
+  absl::Status OpenDevice();
+  Stream stream();
+  absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
+  absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);
   absl::Status Load(const Seat& seat, const EngineSettings& settings, Progress progress);
   absl::Status MakeRunner(const EngineSettings& settings);
+  absl::StatusOr<int64_t> AvailableBytes() const;
   absl::StatusOr<int64_t> KvBytes(const EngineSettings& settings, int64_t context) const;
 
   const WorkerOptions options_;
   const ModelConfig config_;
-  Checkpoint checkpoint_;
+  const std::optional<Checkpoint> checkpoint_;  // none for dummy weights
   DType dtype_ = DType::kF32;
   std::string weights_hash_;
   ThreadPool pool_;
+  std::unique_ptr<DeviceQueue> queue_;  // null on the CPU
   int64_t weight_bytes_ = 0;
   int loaded_rank_ = -1;
   int loaded_world_ = 0;

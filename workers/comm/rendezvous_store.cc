@@ -33,4 +33,14 @@ void InMemoryStore::CancelWaits(absl::string_view reason) {
   cancelled_ = reason.empty() ? "cancelled" : std::string(reason.data(), reason.size());
 }
 
+absl::Status PrefixStore::Set(absl::string_view key, absl::string_view value) {
+  return store_->Set(absl::StrCat(prefix_, key), value);
+}
+
+absl::StatusOr<std::vector<std::string>> PrefixStore::Get(absl::Span<const std::string> keys, absl::Time deadline) {
+  std::vector<std::string> names;
+  for (const std::string& key : keys) names.push_back(absl::StrCat(prefix_, key));
+  return store_->Get(names, deadline);
+}
+
 }  // namespace switchyard

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -42,6 +43,21 @@ class InMemoryStore : public RendezvousStore {
   absl::Mutex mu_;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
   std::string cancelled_ ABSL_GUARDED_BY(mu_);
+};
+
+// The same store under names of their own, so that two groups of the same ranks do not meet.
+class PrefixStore : public RendezvousStore {
+ public:
+  // store: borrowed.
+  PrefixStore(RendezvousStore* store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override;
+  void CancelWaits(absl::string_view reason) override { store_->CancelWaits(reason); }
+
+ private:
+  RendezvousStore* const store_;
+  const std::string prefix_;
 };
 
 }  // namespace switchyard

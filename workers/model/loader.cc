@@ -258,15 +258,17 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Mod
   return weights;
 }
 
-absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint) {
+absl::StatusOr<DType> NamedDType(absl::string_view name) {
   if (name == "fp32") return DType::kF32;
   if (name == "bf16") return DType::kBf16;
   if (name == "fp16") return DType::kF16;
   if (name == "fp64") return DType::kF64;
-  if (name != "auto") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
-  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
+}
+
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (name != "auto") return NamedDType(name);
   if (config.file_dtype.has_value()) return *config.file_dtype;
   const TensorLocation embedding = checkpoint.Find("model.embed_tokens.weight");
   if (embedding.file == nullptr) return absl::InvalidArgumentError("tensor \"model.embed_tokens.weight\" is missing");

@@ -36,6 +36,8 @@ struct LoadOptions {
 // Logs a line every two seconds, and one for tensors of the checkpoint that the model does not use.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options);
 
+// fp32, bf16, fp16, fp64.  InvalidArgument for another name.
+absl::StatusOr<DType> NamedDType(absl::string_view name);
 // What --dtype=NAME serves in: auto (the config's dtype, else that of the checkpoint's embedding), fp32, bf16, fp16,
 // fp64. InvalidArgument for another name.
 absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint);

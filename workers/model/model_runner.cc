@@ -54,12 +54,18 @@ absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layou
     return absl::InvalidArgumentError(absl::StrCat("the layout gives rank ", comm->rank(), " ", residents.size(),
                                                    " experts; other ones than the ", held.size(), " that it holds"));
   }
+  LeaveGroup();
   comm_ = comm;
   layout_ = layout;
   slots_.Clear();
+  return absl::OkStatus();
+}
+
+void ModelRunner::LeaveGroup() {
   started_.clear();
   if (device_steps_ != nullptr) device_steps_->Clear();
-  return absl::OkStatus();
+  comm_ = nullptr;
+  layout_ = nullptr;
 }
 
 absl::Status ModelRunner::UseSchedule(int32_t micro_batches) {

@@ -54,6 +54,9 @@ class ModelRunner {
   // InvalidArgument if the layout's residents of this rank are not those that the model holds.
   absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
 
+  // The group is about to go: drops what is under way and what was recorded.
+  void LeaveGroup();
+
   // Runs or enqueues this rank's part of the plan.  Every rank of the group must call it for every step, also when its
   // part is empty.  REQUIRES: SetGroup was called; num_started() < kMaxStarted.
   absl::Status Start(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);

@@ -1,0 +1,17 @@
+// Random weights for a config alone: so that a model's real shapes run where its checkpoint is not at hand.
+//
+// Matrices are drawn from a uniform distribution of standard deviation 0.02, gammas are 1, biases 0.  The same for the
+// same config, dtype and residents: an expert's numbers depend on the expert, not on the rank that holds it.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "workers/model/config.h"
+#include "workers/model/loader.h"
+#include "workers/model/weights.h"
+
+namespace switchyard {
+
+// Uses options.dtype, residents, device, num_threads, progress.  Errors: as LoadWeights', of memory and devices.
+absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOptions options);
+
+}  // namespace switchyard
