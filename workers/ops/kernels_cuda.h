@@ -214,7 +214,7 @@ struct CudaKernelTable {
 
 // What was linked in and registered; null: this build has no CUDA ops.
 const CudaKernelTable* CudaKernels();
-// By workers/ops/kernel_table_cuda.cu, through RegisterCudaOps().  Before the first op.
+// By workers/ops/kernel_table_cuda.cc, through RegisterCudaOps().  Before the first op.
 void SetCudaKernels(const CudaKernelTable* table);
 // Defined where the CUDA ops are linked (sy_ops_cuda, or its emulated twin).
 void RegisterCudaOps();

@@ -12,12 +12,9 @@
 
 namespace switchyard {
 
-inline absl::Status CudaStatus(absl::string_view what, cudaError_t error) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  const std::string message = absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+// Whether this process cannot use the device any more.
+inline bool CudaDeviceLost(cudaError_t error) {
   switch (error) {
-    case cudaErrorMemoryAllocation:
-      return absl::ResourceExhaustedError(message);
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorECCUncorrectable:
@@ -25,10 +22,19 @@ inline absl::Status CudaStatus(absl::string_view what, cudaError_t error) {
     case cudaErrorHardwareStackError:
     case cudaErrorIllegalInstruction:
     case cudaErrorMisalignedAddress:
-      return absl::UnavailableError(absl::StrCat(message, "; this process cannot use the device any more"));
+      return true;
     default:
-      return absl::InternalError(message);
+      return false;
   }
+}
+
+inline absl::Status CudaStatus(absl::string_view what, cudaError_t error) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message = absl::StrCat(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  if (CudaDeviceLost(error)) {
+    return absl::UnavailableError(absl::StrCat(message, "; this process cannot use the device any more"));
+  }
+  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message) : absl::InternalError(message);
 }
 
 #define SY_RETURN_IF_CUDA_ERROR(call)                                   \

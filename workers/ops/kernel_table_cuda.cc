@@ -1,0 +1,42 @@
+#include <cuda_runtime.h>
+
+#include "workers/ops/kernels_cuda.h"
+#include "workers/tensor/cuda_status.h"
+
+namespace switchyard {
+namespace {
+
+const char* ErrorString(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
+bool DeviceLost(int error) { return CudaDeviceLost(static_cast<cudaError_t>(error)); }
+
+}  // namespace
+
+void RegisterCudaOps() {
+  static constexpr CudaKernelTable kTable = {
+      .embed = cuda::Embed,
+      .rms_norm = cuda::RmsNorm,
+      .rope = cuda::Rope,
+      .swiglu = cuda::SwiGlu,
+      .clamp = cuda::Clamp,
+      .combine = cuda::Combine,
+      .router = cuda::Router,
+      .expert_order = cuda::ExpertOrder,
+      .count_experts = cuda::CountExperts,
+      .gather = cuda::Gather,
+      .dense_gemm = cuda::DenseGemm,
+      .grouped_gemm = cuda::GroupedGemm,
+      .write_kv = cuda::WriteKv,
+      .attention = cuda::Attention,
+      .qkv = cuda::Qkv,
+      .copy_blocks = cuda::CopyBlocks,
+      .resolve_tokens = cuda::ResolveTokens,
+      .sample = cuda::Sample,
+      .convert = cuda::Convert,
+      .find_non_finite = cuda::FindNonFinite,
+      .error_string = ErrorString,
+      .device_lost = DeviceLost,
+  };
+  SetCudaKernels(&kTable);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,154 @@
+// Softmax over all experts, then the K largest: one warp per token, lane l holds logits l, l + 32, l + 64, ...
+#include "workers/ops/cuda/rows_cuda.h"
+
+namespace switchyard::cuda {
+namespace {
+
+constexpr int kWarpsPerBlock = 4;
+
+template <class Acc>
+struct RouteArgs {
+  const Acc* __restrict__ logits;        // [T, E]
+  int32_t* __restrict__ topk_idx;        // [T, K]
+  Acc* __restrict__ topk_weight;         // [T, K]
+  const int32_t* __restrict__ num_rows;  // null = all
+  int64_t logits_stride, idx_stride, weight_stride, rows;
+  int experts, top_k;
+  bool renormalize;
+};
+
+template <class Acc>
+struct Candidate {
+  Acc logit;
+  int expert;  // 1 << 30: none
+};
+
+// NaN is below every number, -Inf included; equal ones: the smaller id first.
+template <class Acc>
+__device__ bool Before(Candidate<Acc> a, Candidate<Acc> b) {
+  if (a.logit > b.logit || (b.logit != b.logit && a.logit == a.logit)) return true;
+  if (b.logit > a.logit || (a.logit != a.logit && b.logit == b.logit)) return false;
+  return a.expert < b.expert;
+}
+
+// The best candidate of the warp, in every lane.  `taken` has bit i for logit i of this lane.
+template <class Acc, int kPerLane>
+__device__ Candidate<Acc> BestOfWarp(const Acc (&logits)[kPerLane], unsigned taken, int experts) {
+  const int lane = threadIdx.x % 32;
+  Candidate<Acc> best = {.logit = Acc(__uint_as_float(0x7fffffffu)), .expert = 1 << 30};
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const Candidate<Acc> next = {.logit = logits[i], .expert = lane + 32 * i};
+    if (next.expert < experts && (taken >> i & 1u) == 0 && Before(next, best)) best = next;
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const Candidate<Acc> other = {.logit = __shfl_xor_sync(kAllLanes, best.logit, distance),
+                                  .expert = __shfl_xor_sync(kAllLanes, best.expert, distance)};
+    if (Before(other, best)) best = other;
+  }
+  return best;
+}
+
+// Σ e^(logit - max) in the CPU's order: as many interleaved sums as it has lanes, then by halving.
+template <class Acc, int kPerLane>
+__device__ Acc SumOfExp(const Acc (&logits)[kPerLane], Acc max, int experts) {
+  constexpr int kCpuLanes = 64 / static_cast<int>(sizeof(Acc));
+  const int lane = threadIdx.x % 32;
+  Acc sum{0};
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const Acc term = lane + 32 * i < experts ? Exp(Add(logits[i], -max)) : Acc{0};
+#pragma unroll
+    for (int first = 0; first < 32; first += kCpuLanes) {
+      sum = Add(sum, __shfl_sync(kAllLanes, term, first + lane % kCpuLanes));
+    }
+  }
+#pragma unroll
+  for (int distance = kCpuLanes / 2; distance > 0; distance /= 2) {
+    sum = Add(sum, __shfl_xor_sync(kAllLanes, sum, distance));
+  }
+  return sum;
+}
+
+template <class Acc>
+__device__ void ChooseNobody(const RouteArgs<Acc>& a, int64_t row) {
+  for (int k = threadIdx.x % 32; k < a.top_k; k += 32) {
+    a.topk_idx[row * a.idx_stride + k] = -1;
+    a.topk_weight[row * a.weight_stride + k] = Acc{0};
+  }
+}
+
+template <class Acc, int kPerLane>
+__global__ void __launch_bounds__(32 * kWarpsPerBlock) RouterKernel(const RouteArgs<Acc> a) {
+  WaitForPrecedingKernel();
+  LaunchDependents();
+  const int lane = threadIdx.x % 32;
+  const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
+  if (row >= a.rows) return;
+  if (a.num_rows != nullptr && row >= *a.num_rows) return ChooseNobody(a, row);
+
+  Acc logits[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + 32 * i;
+    logits[i] = e < a.experts ? a.logits[row * a.logits_stride + e] : Acc{0};
+  }
+  Candidate<Acc> best = BestOfWarp(logits, 0, a.experts);
+  const Acc max = best.logit, total = SumOfExp(logits, max, a.experts);
+  unsigned taken = 0;
+  Acc kept{0}, early{0}, late{0};  // lane l keeps the weights of k = l and k = l + 32
+  for (int k = 0; k < a.top_k; ++k) {
+    if (k > 0) best = BestOfWarp(logits, taken, a.experts);
+    if (best.expert % 32 == lane) taken |= 1u << (best.expert / 32);
+    const Acc w = Exp(Add(best.logit, -max)) / total;
+    kept = Add(kept, w);
+    if (lane == 0) a.topk_idx[row * a.idx_stride + k] = best.expert;
+    if (lane == k) early = w;
+    if (lane + 32 == k) late = w;
+  }
+  Acc* weights = a.topk_weight + row * a.weight_stride;
+  if (lane < a.top_k) weights[lane] = a.renormalize ? early / kept : early;
+  if (lane + 32 < a.top_k) weights[lane + 32] = a.renormalize ? late / kept : late;
+}
+
+template <class Acc, int kPerLane>
+int LaunchRouter(const CudaCall& call, const RouteArgs<Acc>& a) {
+  const LaunchConfig config = {.grid = dim3(static_cast<unsigned>((a.rows + kWarpsPerBlock - 1) / kWarpsPerBlock)),
+                               .block = dim3(32 * kWarpsPerBlock),
+                               .stream = static_cast<cudaStream_t>(call.stream),
+                               .dependent = true};
+  return Launch(config, &RouterKernel<Acc, kPerLane>, a);
+}
+
+template <class Acc>
+int Route(const CudaCall& call, const CudaRouterArgs& args, int64_t rows) {
+  const RouterArgs& r = args.router;
+  const RouteArgs<Acc> a = {.logits = static_cast<const Acc*>(r.logits),
+                            .topk_idx = r.topk_idx,
+                            .topk_weight = static_cast<Acc*>(r.topk_weight),
+                            .num_rows = args.num_rows,
+                            .logits_stride = r.logits_stride,
+                            .idx_stride = r.idx_stride,
+                            .weight_stride = r.weight_stride,
+                            .rows = rows,
+                            .experts = static_cast<int>(r.experts),
+                            .top_k = static_cast<int>(r.top_k),
+                            .renormalize = r.renormalize};
+  if (rows <= 0) return 0;
+  if (r.experts <= 32) return LaunchRouter<Acc, 1>(call, a);
+  if (r.experts <= 64) return LaunchRouter<Acc, 2>(call, a);
+  if (r.experts <= 128) return LaunchRouter<Acc, 4>(call, a);
+  if (r.experts <= 256) return LaunchRouter<Acc, 8>(call, a);
+  if (r.experts <= 512) return LaunchRouter<Acc, 16>(call, a);
+  if (r.experts <= 1024) return LaunchRouter<Acc, 32>(call, a);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+int Router(const CudaCall& call, const CudaRouterArgs& args, int64_t rows) {
+  return args.router.dtype == 1 ? Route<double>(call, args, rows) : Route<float>(call, args, rows);
+}
+
+}  // namespace switchyard::cuda
