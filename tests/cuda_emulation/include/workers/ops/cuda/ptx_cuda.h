@@ -70,6 +70,8 @@ inline uint4 LoadStreaming16(const void* global) {
   return *static_cast<const uint4*>(global);
 }
 
+inline void PrefetchToL2(const void*) {}
+
 inline float Exp2(float x) {
   const float y = std::exp2(x);
   return y < 0x1p-126f ? 0.f : y;
