@@ -77,6 +77,19 @@ std::string NameOfModel(const std::string& directory) {
   return parts.back();
 }
 
+namespace {
+
+void CheckDevice(const ServerConfig& config, Problems* problems) {
+  problems->Check(config.device == "cpu" || config.device == "cuda",
+                  absl::StrCat("--device=", config.device, ": must be cpu or cuda"));
+  problems->Check(config.gpu_memory_fraction > 0 && config.gpu_memory_fraction <= 1,
+                  absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction, ": must be within (0, 1]"));
+  problems->Check(config.load_format == "auto" || config.load_format == "dummy",
+                  absl::StrCat("--load_format=", config.load_format, ": must be auto or dummy"));
+}
+
+}  // namespace
+
 absl::Status ServerConfig::Finish() {
   Problems problems;
   if (model.empty()) {
@@ -111,11 +124,7 @@ absl::Status ServerConfig::Finish() {
   if (threads == 0 && local_workers > 0) {
     threads = std::max(1, UsableCores() / local_workers);
   }
-  problems.Check(device == "cpu" || device == "cuda", absl::StrCat("--device=", device, ": must be cpu or cuda"));
-  problems.Check(gpu_memory_fraction > 0 && gpu_memory_fraction <= 1,
-                 absl::StrCat("--gpu_memory_fraction=", gpu_memory_fraction, ": must be within (0, 1]"));
-  problems.Check(load_format == "auto" || load_format == "dummy",
-                 absl::StrCat("--load_format=", load_format, ": must be auto or dummy"));
+  CheckDevice(*this, &problems);
   problems.Check(dtype == "auto" || dtype == "fp32" || dtype == "bf16" || dtype == "fp16" || dtype == "fp64",
                  absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
   problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);

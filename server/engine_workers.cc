@@ -60,6 +60,7 @@ void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, cons
   shape.num_ranks = world;
   shape.num_blocks = num_kv_blocks;
   shape.long_rope_above = first.long_rope_above;
+  shape.may_lend = first.device == "cpu";
   shape.min_loan_rows = first.min_loan_rows;
   scheduler_->StartGroup(shape, now, &events);
   const BatchingPolicy& policy = scheduler_->policy();

@@ -13,8 +13,8 @@
 #include "workers/model/families/family.h"
 #include "workers/model/memory_plan.h"
 #include "workers/model/params.h"
+#include "workers/model/warm_up.h"
 #include "workers/ops/isa.h"
-#include "workers/ops/kernels_cuda.h"
 #include "workers/process_stats.h"
 #include "workers/tensor/device_backend.h"
 
@@ -169,8 +169,7 @@ absl::Status Worker::MakeRunner(const EngineSettings& settings) {
   options.graphs = options_.graphs;
   // Scratch first: the cache takes what is left.
   if (!options_.device.is_cpu()) {
-    RETURN_IF_ERROR(model_->Reserve(options.max_rows));
-    RETURN_IF_ERROR(queue_->Workspace(kCudaWorkspaceBytes).status());
+    RETURN_IF_ERROR(WarmUp(stream(), model_.get(), options.max_rows));
   }
   ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
   options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound

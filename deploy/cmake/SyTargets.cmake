@@ -140,3 +140,15 @@ function(sy_proto name)
   target_include_directories(${name} SYSTEM PUBLIC "${out}")
   target_link_libraries(${name} PUBLIC protobuf::libprotobuf gRPC::grpc++ ${arg_DEPS})
 endfunction()
+
+# sy_device_test(NAME SRCS ... DEPS ... [ARGS what the emulated one is called with] [TIMEOUT seconds]): one test for each device of tests/devices:
+# NAME for the CPU, NAME_emulated, and NAME_gpu where CUDA is built.
+function(sy_device_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS;ARGS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  sy_test(${name} SRCS ${arg_SRCS} DEPS ${arg_DEPS} sy_test_device_cpu TIMEOUT ${arg_TIMEOUT})
+  sy_test(${name}_emulated SRCS ${arg_SRCS} DEPS ${arg_DEPS} sy_test_device_emulated TIMEOUT ${arg_TIMEOUT} ARGS ${arg_ARGS})
+  sy_test(${name}_gpu SRCS ${arg_SRCS} DEPS ${arg_DEPS} sy_test_device_gpu LABELS gpu TIMEOUT ${arg_TIMEOUT})
+endfunction()

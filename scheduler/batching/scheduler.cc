@@ -198,6 +198,7 @@ void Scheduler::StartGroup(const GroupShape& group, absl::Time now, std::vector<
   weights_version_ = group.weights_version;
   long_rope_above_ = group.long_rope_above;
   min_loan_rows_ = policy_.min_loan_rows >= 0 ? policy_.min_loan_rows : group.min_loan_rows;
+  if (!group.may_lend) min_loan_rows_ = 0;
   next_step_ = 1;
   const int64_t pool_tokens = int64_t{group.num_blocks} * policy_.block_size;
   max_context_ = static_cast<int32_t>(std::min<int64_t>(policy_.max_model_len, pool_tokens));

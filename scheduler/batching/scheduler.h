@@ -69,6 +69,7 @@ struct GroupShape {
   // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
   // two share no blocks.  0 = all prompts are alike.
   int32_t long_rope_above = 0;
+  bool may_lend = true;       // false: these workers lend no rows, whatever the policy says
   int32_t min_loan_rows = 0;  // what policy.min_loan_rows = -1 stands for: from how many rows on loans pay here
 };
 

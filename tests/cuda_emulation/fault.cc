@@ -17,13 +17,8 @@ namespace {
 
 constexpr size_t kSignalStackBytes = 64 << 10;
 
-thread_local std::string* fault_text = nullptr;
-alignas(16) thread_local char emergency_stack[16 << 10];
-
-[[noreturn]] void LeaveKernel() {
-  const std::string text = *fault_text;
-  BlockRunner::OfThisThread().Fault(cudaErrorIllegalAddress, text);
-}
+thread_local const void* fault_address = nullptr;
+alignas(16) thread_local char emergency_stack[32 << 10];
 
 std::string DescribeFault(const void* address, bool in_kernel) {
   BlockRunner& runner = BlockRunner::OfThisThread();
@@ -34,20 +29,24 @@ std::string DescribeFault(const void* address, bool in_kernel) {
   return "illegal address: " + DescribeAddress(address);
 }
 
+// Where the handler sends a CUDA thread: no longer in the signal, on a stack that has not overflowed.
+[[noreturn]] void LeaveKernel() {
+  const std::string text = DescribeFault(fault_address, true);
+  BlockRunner::OfThisThread().Fault(cudaErrorIllegalAddress, text);
+}
+
 void OnSignal(int number, siginfo_t* what, void* context) {
   const bool in_kernel = BlockRunner::OfThisThread().running();
-  std::string text = DescribeFault(what->si_addr, in_kernel);
 #if defined(__x86_64__)
   if (in_kernel) {
-    delete fault_text;
-    fault_text = new std::string(text);
+    fault_address = what->si_addr;
     auto* registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
     registers[REG_RIP] = reinterpret_cast<greg_t>(&LeaveKernel);
     registers[REG_RSP] = reinterpret_cast<greg_t>(emergency_stack + sizeof emergency_stack - 8);
     return;
   }
 #endif
-  text = "cuda_emulation: host code: " + text + "\n";
+  const std::string text = "cuda_emulation: host code: " + DescribeFault(what->si_addr, in_kernel) + "\n";
   if (write(2, text.data(), text.size()) < 0) std::abort();
   signal(number, SIG_DFL);  // the instruction is tried again, and kills
 }

@@ -8,9 +8,12 @@
 #include "scheduler/base/check.h"
 #include "scheduler/batching/row_loans.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "tests/devices/test_device.h"
 #include "workers/comm/local_communicator.h"
+#include "workers/model/batch_upload.h"
 #include "workers/model/loader.h"
 #include "workers/model/row_lending.h"
+#include "workers/tensor/copy.h"
 
 namespace switchyard {
 namespace {
@@ -121,10 +124,10 @@ class Planner {
 }  // namespace
 
 struct RankGroup::Rank {
-  explicit Rank(int threads) : pool(threads, /*spin=*/false), stream(Stream::OnCpu(&pool)) {}
+  Rank(const GroupOptions& options, int rank)
+      : stream(options.threads, rank, {.deterministic = options.deterministic}) {}
 
-  ThreadPool pool;
-  Stream stream;
+  TestStream stream;
   std::unique_ptr<Model> model;
   std::unique_ptr<ModelRunner> runner;
 };
@@ -138,10 +141,11 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
   layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
   comms_ = MakeLocalGroup(options.world);
   for (int r = 0; r < options.world; ++r) {
-    auto rank = std::make_unique<Rank>(options.threads);
+    auto rank = std::make_unique<Rank>(options, r);
     const auto residents = layout_.Residents(r);
     LoadOptions load;
     load.dtype = options.dtype;
+    load.device = rank->stream.get().device();
     load.residents.assign(residents.begin(), residents.end());
     absl::StatusOr<ModelWeights> weights = LoadWeights(*checkpoint, *config, std::move(load));
     SY_CHECK_OK(weights.status());
@@ -155,7 +159,8 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
                                        .block_size = options.block_size,
                                        .kv_cache_bytes = token_bytes * kMaxTokens * options.batch,
                                        .max_rows = kMaxTokens * options.batch,
-                                       .context = kMaxTokens});
+                                       .context = kMaxTokens,
+                                       .graphs = options.graphs});
     SY_CHECK_OK(runner.status());
     rank->runner = *std::move(runner);
     SY_CHECK_OK(rank->runner->SetGroup(comms_[r].get(), &layout_));
@@ -188,16 +193,24 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
   }
   std::vector<std::vector<int32_t>> tokens(prompts.size());
   OnAllRanks([&](int r) {
-    for (size_t i = 0; i < plans.size(); ++i) {
-      auto result = ranks_[r]->runner->Execute(plans[i], plans[i].ranks[r], absl::Now() + kStepDeadline);
+    ModelRunner& runner = *ranks_[r]->runner;
+    size_t finished = 0;
+    const auto finish = [&] {
+      auto result = runner.Finish();
       SY_CHECK_OK(result.status());
       for (size_t k = 0; k < result->items.size(); ++k) {
         const std::vector<int32_t>& sampled = result->items[k].tokens;
-        std::vector<int32_t>& out = tokens[owners[i][r][k]];
+        std::vector<int32_t>& out = tokens[owners[finished][r][k]];
         out.insert(out.end(), sampled.begin(), sampled.end());
       }
       if (r == 0) last_timings_ = result->timings;
+      ++finished;
+    };
+    for (const StepPlan& plan : plans) {
+      if (runner.num_started() == options_.in_flight) finish();
+      SY_CHECK_OK(runner.Start(plan, plan.ranks[r], absl::Now() + kStepDeadline));
     }
+    while (runner.num_started() > 0) finish();
   });
   return tokens;
 }
@@ -216,6 +229,7 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
     std::iota(blocks.rbegin(), blocks.rend(), 0);
     Batch batch;
     Model& model = *ranks_[r]->model;
+    const Stream& stream = ranks_[r]->stream;
     if (r == 0) {
       batch.tokens = tokens;
       for (int32_t p = 0; p < num_rows; ++p) {
@@ -225,9 +239,19 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
       batch.sequences.push_back({.row_begin = 0, .num_query = num_rows, .start_pos = 0, .block_table = blocks});
     }
     absl::StatusOr<KvCache> cache =
-        KvCache::Create(CacheSpecs(config(), options_.dtype), options_.block_size, 64 << 20);
+        KvCache::Create(CacheSpecs(config(), options_.dtype), options_.block_size, 16 << 20, stream.device());
     SY_CHECK_OK(cache.status());
-    const auto sink = [&](int64_t, const TensorView& logits) {
+    BatchUpload upload;
+    if (!stream.device().is_cpu()) {
+      auto created = BatchUpload::Create(stream.device(), {.sequences = 1, .rows = kMaxTokens, .blocks = kMaxTokens});
+      SY_CHECK_OK(created.status());
+      upload = *std::move(created);
+      SY_CHECK_OK(upload.Send(stream, cache->layer(0), &batch));
+    }
+    const auto sink = [&](int64_t, const TensorView& on_device) {
+      const auto copy = CopyToHost(stream, on_device);
+      SY_CHECK_OK(copy.status());
+      const TensorView logits = *copy;
       VisitDType(logits.dtype(), [&]<class Elem>() {
         for (int64_t i = 0; i < logits.dim(0); ++i) {
           for (int64_t j = 0; j < logits.dim(1); ++j) {

@@ -26,6 +26,9 @@ struct GroupOptions {
   int32_t batch = 32;   // most sequences at a time, on all ranks together
   int32_t micro_batches = 1;
   int32_t min_loan_rows = 0;                    // as in BatchingPolicy
+  bool deterministic = true;                    // of a device
+  bool graphs = true;                           // of a device
+  int in_flight = 1;                            // steps that are started before the first of them is finished
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
 };
 

@@ -1,0 +1,33 @@
+// The device that a test program is about: the CPU, or, where it is linked with CUDA, the first GPU, real or emulated.
+//
+// One test source is so a test of each: linked with sy_test_device_cpu, _emulated or _gpu.
+#pragma once
+
+#include <memory>
+
+#include "workers/tensor/device.h"
+#include "workers/tensor/device_queue.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+// Also makes it known.  Cuda(0) is named even where there is no GPU: see SkipWithoutDevice.
+Device TestDevice();
+// Kernels run as fibers, some thousand times slower: tests then take less of everything.
+bool DeviceIsEmulated();
+
+// A stream on the test's device (or the index-th of its kind), with pool and queue of its own.
+class TestStream {
+ public:
+  explicit TestStream(int threads = 1, int index = 0, const DeviceQueueOptions& options = {.deterministic = true});
+
+  const Stream& get() const { return stream_; }
+  operator const Stream&() const { return stream_; }  // NOLINT
+
+ private:
+  ThreadPool pool_;
+  std::unique_ptr<DeviceQueue> queue_;
+  Stream stream_;
+};
+
+}  // namespace switchyard
