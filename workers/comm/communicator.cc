@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,12 @@ Communicator::Communicator(const GroupId& group, std::shared_ptr<MessagePool> po
     : group_(group), pool_(std::move(pool)), next_one_way_(static_cast<size_t>(kNumCommClasses) * 2 * group.world, 0) {
   SY_CHECK_GE(group.rank, 0);
   SY_CHECK_LT(group.rank, group.world);
+}
+
+void Communicator::ContinueNumberingOf(const Communicator& inner) {
+  std::copy(std::begin(inner.next_sequence_), std::end(inner.next_sequence_), next_sequence_);
+  next_one_way_ = inner.next_one_way_;
+  next_split_ = inner.next_split_;
 }
 
 absl::StatusOr<int64_t> Communicator::TakeSequence(const CommCall& call) {

@@ -145,6 +145,8 @@ class Communicator {
   Communicator(const GroupId& group, std::shared_ptr<MessagePool> pool);
 
   const std::shared_ptr<MessagePool>& pool() const { return pool_; }
+  // For one that wraps another whose frames it goes on to send: numbers follow `inner`'s.
+  void ContinueNumberingOf(const Communicator& inner);
   // 0 for a whole group.
   virtual uint32_t split_id() const { return 0; }
 

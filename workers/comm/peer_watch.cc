@@ -75,10 +75,16 @@ PeerWatch::PeerWatch(std::unique_ptr<Communicator> comm, const PeerWatchOptions&
       options_(options),
       report_(std::move(report)),
       on_end_(std::move(on_end)),
-      latest_(comm_->world()),
-      thread_([this] { Run(); }) {}
+      latest_(comm_->world()) {}
 
-PeerWatch::~PeerWatch() {
+PeerWatch::~PeerWatch() { Stop(); }
+
+void PeerWatch::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void PeerWatch::Stop() {
+  if (!thread_.joinable()) return;
   Leave();
   thread_.join();
 }

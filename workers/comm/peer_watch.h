@@ -43,12 +43,14 @@ struct PeerWatchOptions {
 class PeerWatch {
  public:
   // Takes `comm`, a host group of the same ranks that nobody else uses (a class control is enough).  Both functions are
-  // called on the watch's thread until the destructor has returned: `report` once a round; `on_end` at most once, when
+  // called on the watch's thread, between Start and the end of Stop: `report` once a round; `on_end` at most once, when
   // a peer has failed, is gone or frozen (Unavailable; names it), never after Fail or Leave.
   PeerWatch(std::unique_ptr<Communicator> comm, const PeerWatchOptions& options, std::function<PeerReport()> report,
             std::function<void(const absl::Status&)> on_end);
-  // Leave, unless Fail was called.
-  ~PeerWatch();
+  ~PeerWatch();  // Stop
+  void Start();
+  // Leaves, unless Fail was called, and joins the thread; again: nothing.
+  void Stop();
 
   // This rank has failed: the peers are told why.  Returns at once; again: nothing.
   void Fail(absl::string_view why);

@@ -41,6 +41,7 @@ struct Rank {
           absl::MutexLock lock(&mu);
           told.push_back(status);
         });
+    watch->Start();
   }
   std::string AwaitWord() {
     const auto has_word = [this] {

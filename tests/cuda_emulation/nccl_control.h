@@ -1,0 +1,24 @@
+// What tests tell the emulated NCCL.  Thread-safe.
+#pragma once
+
+#include "nccl.h"
+
+namespace nccl_emulation {
+
+// The nth launch from now (1: the next) of rank `rank`, of whichever communicator, hangs its stream ...
+void HangRank(int rank, int nth);
+// ... and sets the communicator's asynchronous error.
+void FailRank(int rank, int nth, ncclResult_t error);
+// Communicators that this rank begins from now on are never ready.
+void StallInit(int rank);
+// The same, with this error after a while.
+void FailInit(int rank, ncclResult_t error);
+// Nothing of the above any more.
+void Reset();
+
+// Communicators that were begun and neither destroyed nor aborted.
+int NumLive();
+// Launches that have run to their end, on all ranks; what an abort freed is not among them.
+int NumCompleted();
+
+}  // namespace nccl_emulation

@@ -1,0 +1,16 @@
+// From a group of calls to the stream.
+#pragma once
+
+#include <mutex>
+
+#include "tests/cuda_emulation/nccl_comm.h"
+
+namespace nccl_emulation {
+
+// What is staged goes on its stream (or into the graph that is captured from it).  REQUIRES: comm->mu is held.
+ncclResult_t PutOnStream(ncclComm* comm);
+
+// Ends the process, as `call` would be undefined: a handle that is none (any more), or two threads at once.
+std::unique_lock<std::mutex> Enter(ncclComm* comm, const char* call);
+
+}  // namespace nccl_emulation

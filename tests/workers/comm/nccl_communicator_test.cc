@@ -1,0 +1,160 @@
+// The NCCL communicator on the emulated NCCL: collectives on device memory, their order by streams, graphs.
+#include "workers/comm/nccl_communicator.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/cuda_emulation/nccl_control.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/nccl_test_util.h"
+
+namespace switchyard {
+namespace {
+
+using test::DeviceMemory;
+using test::ExpectNcclOk;
+using test::Soon;
+using testing::HasSubstr;
+
+class NcclCommunicatorTest : public testing::TestWithParam<int> {
+ protected:
+  int world() const { return GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Worlds, NcclCommunicatorTest, testing::Values(1, 2, 4),
+                         [](const auto& i) { return absl::StrCat(i.param); });
+
+TEST_P(NcclCommunicatorTest, SizedExchanges) { ExpectNcclOk(world(), test::CheckSizedExchanges); }
+TEST_P(NcclCommunicatorTest, OneSidedExchanges) { ExpectNcclOk(world(), test::CheckOneSidedExchange); }
+TEST_P(NcclCommunicatorTest, GatherAndBroadcast) { ExpectNcclOk(world(), test::CheckGatherAndBroadcast); }
+TEST_P(NcclCommunicatorTest, GatherInPlace) { ExpectNcclOk(world(), test::CheckGatherInPlace); }
+TEST_P(NcclCommunicatorTest, Sums) { ExpectNcclOk(world(), test::CheckExactSums); }
+
+// Through the host group, whose numbers go on behind the forming's.
+TEST_P(NcclCommunicatorTest, MessagesAndHostViewsGoThroughTheHostGroup) {
+  ExpectNcclOk(world(), [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+    for (int i = 0; i < 3; ++i) {
+      ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+      RETURN_IF_ERROR(barrier->Wait());
+      RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, memory));
+      test::HostMemory host;
+      RETURN_IF_ERROR(test::CheckSizedExchanges(comm, &host));
+      RETURN_IF_ERROR(test::CheckExactSums(comm, &host));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(NcclCommunicatorTest, LedgersAgree) {
+  auto group = test::FormNccl(world());
+  for (const absl::Status& status : test::RunRanks(&group, test::CheckSizedExchanges)) EXPECT_TRUE(status.ok());
+  for (const auto& comm : group.ranks) {
+    EXPECT_EQ(comm->ledger().num_launched(), 8);
+    EXPECT_EQ(comm->ledger().hash(), group.ranks[0]->ledger().hash());
+  }
+}
+
+// A start returns before anybody else has started, and what the caller's stream holds by then is what is sent.
+TEST_P(NcclCommunicatorTest, StartAndWaitDoNotBlockTheHost) {
+  auto group = test::FormNccl(world());
+  std::vector<TensorView> sums;
+  std::vector<std::unique_ptr<Work>> works;
+  for (int r = 0; r < world(); ++r) {  // one thread for all ranks
+    DeviceMemory& memory = *group.memory[r];
+    sums.push_back(memory.Make(DType::kI64, 4));
+    ASSERT_TRUE(memory.queue().Fill(sums[r].raw(), 1, 32).ok());  // on the stream, not done
+    auto work = group.ranks[r]->AllReduceSum({.stream = memory.stream(), .deadline = Soon()}, sums[r]);
+    ASSERT_TRUE(work.ok()) << work.status();
+    EXPECT_TRUE((*work)->Wait().ok());
+    EXPECT_TRUE((*work)->Wait().ok());  // again: the same
+    works.push_back(*std::move(work));
+  }
+  for (int r = 0; r < world(); ++r) {
+    EXPECT_TRUE(works[r]->WaitOnHost().ok());
+    std::vector<int64_t> got(4);
+    ASSERT_TRUE(group.memory[r]->Get(sums[r], got.data()).ok());
+    EXPECT_EQ(got, std::vector<int64_t>(4, 0x0101010101010101 * world()));
+  }
+}
+
+// A step in a graph: sums and exchanges captured once, replayed on new contents.
+absl::Status CaptureAndReplay(Communicator* comm, DeviceMemory* memory) {
+  const TensorView values = memory->Make(DType::kI64, 4);
+  const TensorView all = memory->Make(DType::kI64, 4 * comm->world());
+  const CommCall call{.stream = memory->stream(), .deadline = Soon()};
+  RETURN_IF_ERROR(memory->queue().BeginRecording());
+  ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum(call, values));
+  RETURN_IF_ERROR(sum->Wait());
+  EXPECT_EQ(sum->WaitOnHost().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(comm->Fence(call).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSIGN_OR_RETURN(auto gather, comm->AllGatherInto(call, values, all));
+  RETURN_IF_ERROR(gather->Wait());
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceGraph> graph, memory->queue().EndRecording());
+  for (int64_t replay = 1; replay <= 3; ++replay) {
+    const std::vector<int64_t> mine(4, replay * (comm->rank() + 1));
+    memory->Put(values, mine.data());
+    RETURN_IF_ERROR(memory->queue().Run(graph.get()));
+    ASSIGN_OR_RETURN(auto fence, comm->Fence(call));
+    RETURN_IF_ERROR(fence->WaitOnHost());
+    std::vector<int64_t> got(4 * comm->world());
+    RETURN_IF_ERROR(memory->Get(all, got.data()));
+    const int64_t expected = replay * comm->world() * (comm->world() + 1) / 2;
+    EXPECT_EQ(got, std::vector<int64_t>(got.size(), expected)) << "replay " << replay;
+    RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, memory));  // and between replays, launched by hand
+  }
+  return absl::OkStatus();
+}
+
+TEST_P(NcclCommunicatorTest, CapturedIntoAGraphAndReplayed) { ExpectNcclOk(world(), CaptureAndReplay); }
+
+TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
+  int threads = 0;
+  for (int epoch = 1; epoch <= 5; ++epoch) {
+    if (epoch == 3) threads = test::NumThreads();
+    auto group = test::FormNccl(world(), epoch);
+    const auto statuses = test::RunRanks(&group, [&](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+      RETURN_IF_ERROR(test::CheckGatherInPlace(comm, memory));
+      if (epoch % 2 == 0) comm->Abort("every other epoch ends like this");
+      return absl::OkStatus();
+    });
+    for (const absl::Status& status : statuses) EXPECT_TRUE(epoch % 2 == 0 || status.ok()) << status;
+  }
+  EXPECT_EQ(nccl_emulation::NumLive(), 0);
+  EXPECT_EQ(test::NumThreads(), threads);
+}
+
+TEST(NcclOverGlooTest, MessagesAndDevicesTakeTurns) {
+  auto group = test::FormNcclOverGloo(2);
+  for (const absl::Status& status : group.formed) ASSERT_TRUE(status.ok()) << status;
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+    for (int i = 0; i < 3; ++i) {
+      RETURN_IF_ERROR(test::CheckSizedExchanges(comm, memory));
+      ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+      RETURN_IF_ERROR(barrier->Wait());
+      RETURN_IF_ERROR(test::CheckExactSums(comm, memory));
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  group.ranks[1]->Abort("the test says so");
+  auto work = test::StartSum(group.ranks[0].get(), group.memory[0].get(), Soon());
+  EXPECT_THAT((work.ok() ? (*work)->WaitOnHost() : work.status()).ToString(), HasSubstr("UNAVAILABLE"));
+}
+
+TEST(NcclCallTest, AnotherDevicesStreamIsRefused) {
+  auto group = test::FormNccl(2);
+  const TensorView values = group.memory[1]->Make(DType::kF32, 4);
+  const auto work = group.ranks[0]->AllReduceSum({.stream = group.memory[1]->stream(), .deadline = Soon()}, values);
+  EXPECT_EQ(work.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(work.status().ToString(), HasSubstr("all_reduce_sum #0 of class all_to_all (16 bytes) on cuda:1"));
+  EXPECT_TRUE(group.ranks[0]->status().ok());
+}
+
+}  // namespace
+}  // namespace switchyard

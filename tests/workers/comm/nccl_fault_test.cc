@@ -1,0 +1,258 @@
+// What goes wrong in an NCCL group, and that every rank learns of it, is freed and can form the next epoch.
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/cuda_emulation/control.h"
+#include "tests/cuda_emulation/nccl_control.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/nccl_test_util.h"
+#include "workers/comm/faulty_communicator.h"
+
+namespace switchyard {
+namespace {
+
+using test::DeviceMemory;
+using test::FormNccl;
+using test::NcclRanks;
+using test::Soon;
+using test::StartExchange;
+using test::StartSum;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class NcclFaultTest : public testing::Test {
+ protected:
+  ~NcclFaultTest() override {
+    nccl_emulation::Reset();
+    cuda_emulation::Reset();
+    EXPECT_EQ(nccl_emulation::NumLive(), 0);
+  }
+};
+
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+absl::Status ExchangeAndWait(Communicator* comm, DeviceMemory* memory, absl::Time deadline = Soon()) {
+  ASSIGN_OR_RETURN(auto work, StartExchange(comm, memory, 16, deadline));
+  return work->WaitOnHost();
+}
+
+// All ranks' errors in one text, and that all have one.
+std::string ExpectAllFailed(const NcclRanks& group, const std::vector<absl::Status>& statuses) {
+  std::string text;
+  for (size_t r = 0; r < statuses.size(); ++r) {
+    EXPECT_FALSE(statuses[r].ok()) << "rank " << r;
+    EXPECT_EQ(group.ranks[r]->status(), statuses[r]) << "sticky on rank " << r;
+    absl::StrAppend(&text, "rank ", r, ": ", statuses[r].ToString(), "\n");
+  }
+  return text;
+}
+
+TEST_F(NcclFaultTest, ADeadlineNamesWhoHasNotLaunched) {
+  auto group = FormNccl(3);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+    RETURN_IF_ERROR(ExchangeAndWait(comm, memory));
+    if (comm->rank() == 1) return absl::OkStatus();
+    return ExchangeAndWait(comm, memory, absl::Now() + absl::Milliseconds(200));
+  });
+  EXPECT_TRUE(statuses[1].ok());
+  for (const int r : {0, 2}) {  // by itself, or from the other's last words
+    EXPECT_THAT(MessageOf(statuses[r]),
+                AllOf(HasSubstr("all_to_all_sized #1 of class all_to_all (device launch 3) was not done in time"),
+                      HasSubstr("rank 1 has not launched it (3 launched, the last was all_to_all_sized #0")));
+    EXPECT_EQ(group.ranks[r]->status(), statuses[r]);
+  }
+  EXPECT_EQ(ExchangeAndWait(group.ranks[0].get(), group.memory[0].get()), statuses[0]);  // sticky
+}
+
+TEST_F(NcclFaultTest, SizesThatDifferAreNamedAtTheDeadline) {
+  auto group = FormNccl(2);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+    ASSIGN_OR_RETURN(auto work,
+                     StartExchange(comm, memory, comm->rank() == 0 ? 16 : 24, absl::Now() + absl::Milliseconds(200)));
+    return work->WaitOnHost();
+  });
+  EXPECT_THAT(ExpectAllFailed(group, statuses),
+              testing::AnyOf(HasSubstr("rank 0 sends rank 1 16 bytes, which expects 24"),
+                             HasSubstr("rank 1 sends rank 0 24 bytes, which expects 16")));
+}
+
+TEST_F(NcclFaultTest, AnotherOrderIsNamedAtTheDeadline) {
+  auto group = FormNccl(2);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+    const absl::Time deadline = absl::Now() + absl::Milliseconds(200);
+    auto first = comm->rank() == 0 ? StartExchange(comm, memory, 16, deadline) : StartSum(comm, memory, deadline);
+    RETURN_IF_ERROR(first.status());
+    auto second = comm->rank() == 0 ? StartSum(comm, memory, deadline) : StartExchange(comm, memory, 16, deadline);
+    if (second.ok()) (void)(*second)->Wait();
+    return (*first)->WaitOnHost();
+  });
+  EXPECT_THAT(ExpectAllFailed(group, statuses),
+              testing::AnyOf(HasSubstr("rank 1 launched all_reduce_sum #0 of class all_reduce (32 bytes) instead"),
+                             HasSubstr("rank 0 launched all_to_all_sized #0 of class all_to_all instead")));
+  EXPECT_NE(group.ranks[0]->ledger().hash(), group.ranks[1]->ledger().hash());
+}
+
+// Rank 0 waits on the host, rank 1's stream waits; rank 2 launches nothing and aborts.
+TEST_F(NcclFaultTest, AnAbortFreesHostsAndStreamsEverywhere) {
+  auto group = FormNccl(3);
+  std::vector<std::unique_ptr<Work>> works;
+  for (int r = 0; r < 2; ++r) {
+    auto work = StartExchange(group.ranks[r].get(), group.memory[r].get(), 16, Soon());
+    ASSERT_TRUE(work.ok()) << work.status();
+    EXPECT_TRUE((*work)->Wait().ok());
+    works.push_back(*std::move(work));
+  }
+  auto host = std::async(std::launch::async, [&] { return works[0]->WaitOnHost(); });
+  auto stream = std::async(std::launch::async, [&] { return group.memory[1]->queue().Synchronize(Soon()); });
+  const absl::Time begin = absl::Now();
+  group.ranks[2]->Abort("the test says so");
+  EXPECT_THAT(MessageOf(host.get()), HasSubstr("rank 2 ended the group: aborted: the test says so"));
+  EXPECT_TRUE(stream.get().ok());                    // it ran on, ...
+  EXPECT_FALSE(group.ranks[1]->status().ok());       // ... and by then its results were known to be worthless
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));  // not the deadline's 20 s
+  EXPECT_EQ(StartSum(group.ranks[2].get(), group.memory[2].get(), Soon()).status(), group.ranks[2]->status());
+}
+
+TEST_F(NcclFaultTest, AnAsynchronousErrorReachesAllRanks) {
+  auto group = FormNccl(3);
+  nccl_emulation::FailRank(1, 1, ncclRemoteError);
+  const auto statuses =
+      test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+  for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  const std::string text = ExpectAllFailed(group, statuses);
+  EXPECT_THAT(text, AllOf(HasSubstr("rank 1: UNAVAILABLE: NCCL's asynchronous error: remote process exited"),
+                          HasSubstr("rank 0: UNAVAILABLE: rank 1 ended the group: NCCL's asynchronous error"),
+                          HasSubstr("rank 2: UNAVAILABLE: rank 1 ended the group: NCCL's asynchronous error")));
+}
+
+TEST_F(NcclFaultTest, AHangingDeviceIsNotBlamedOnWhoLaunched) {
+  auto group = FormNccl(2);
+  nccl_emulation::HangRank(1, 1);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) {
+    return ExchangeAndWait(comm, memory, absl::Now() + absl::Milliseconds(200));
+  });
+  EXPECT_THAT(ExpectAllFailed(group, statuses), HasSubstr("every rank has launched it"));
+  for (auto& memory : group.memory) EXPECT_TRUE(memory->queue().Synchronize(Soon()).ok());  // the abort freed both
+}
+
+TEST_F(NcclFaultTest, ADevicesErrorEndsTheGroup) {
+  auto group = FormNccl(2);
+  cuda_emulation::FailAt("memcpy", 1, cudaErrorECCUncorrectable);  // of the own part, on one of the two
+  const auto statuses =
+      test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+  EXPECT_THAT(ExpectAllFailed(group, statuses), HasSubstr("cudaErrorECCUncorrectable"));
+}
+
+TEST_F(NcclFaultTest, ADroppedWorkBreaksTheGroup) {
+  auto group = FormNccl(2);
+  { auto dropped = StartSum(group.ranks[0].get(), group.memory[0].get(), Soon()); }
+  EXPECT_THAT(MessageOf(group.ranks[0]->status()),
+              HasSubstr("all_reduce_sum #0 of class all_reduce (32 bytes) was dr"));
+  EXPECT_FALSE(ExchangeAndWait(group.ranks[1].get(), group.memory[1].get()).ok());
+}
+
+TEST_F(NcclFaultTest, WhoHasLeftIsNamedAtTheNextLaunch) {
+  auto group = FormNccl(2);
+  group.ranks[1].reset();
+  EXPECT_TRUE(group.ranks[0]->status().ok());  // to leave is no failure
+  const absl::Status status =
+      ExchangeAndWait(group.ranks[0].get(), group.memory[0].get(), absl::Now() + absl::Seconds(1));
+  EXPECT_THAT(MessageOf(status), HasSubstr("rank 1 has "));  // "left the group", or "not launched it"
+}
+
+TEST_F(NcclFaultTest, TheHostGroupsEndIsTheEnd) {
+  auto group = FormNccl(2);
+  auto work = StartSum(group.ranks[0].get(), group.memory[0].get(), Soon());
+  ASSERT_TRUE(work.ok());
+  // A host message whose deadline passes.
+  auto barrier = group.ranks[0]->Barrier({.comm_class = CommClass::kControl, .deadline = absl::Now()});
+  ASSERT_TRUE(barrier.ok());
+  EXPECT_FALSE((*barrier)->Wait().ok());
+  const absl::Status status = (*work)->WaitOnHost();
+  EXPECT_THAT(MessageOf(status), HasSubstr("rank 1 did not launch barrier"));
+}
+
+TEST_F(NcclFaultTest, AFaultyLaunchOnTheDevice) {
+  auto group = FormNccl(2);
+  group.ranks[1] = MakeFaultyCommunicator(std::move(group.ranks[1]), {CommFault::Kind::kFail, 1, {}});
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+    RETURN_IF_ERROR(ExchangeAndWait(comm, memory));
+    return ExchangeAndWait(comm, memory);
+  });
+  EXPECT_THAT(MessageOf(statuses[1]), HasSubstr("injected fault in all_to_all_sized #1"));
+  EXPECT_THAT(MessageOf(statuses[0]), HasSubstr("rank 1 ended the group: aborted: injected fault"));
+}
+
+TEST_F(NcclFaultTest, AnInitThatIsNeverReadyEndsAtTheDeadline) {
+  nccl_emulation::StallInit(1);
+  const auto group = FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(500)});
+  for (int r = 0; r < 3; ++r) EXPECT_FALSE(group.formed[r].ok()) << r;
+  EXPECT_EQ(group.formed[1].code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("connecting NCCL's rank 1 of 3 was still in progress"));
+}
+
+TEST_F(NcclFaultTest, AnInitThatFailsIsToldToAll) {
+  nccl_emulation::FailInit(2, ncclSystemError);
+  const absl::Time begin = absl::Now();
+  const auto group = FormNccl(3);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_THAT(MessageOf(group.formed[2]), HasSubstr("unhandled system error"));
+  for (const int r : {0, 1}) {
+    EXPECT_THAT(MessageOf(group.formed[r]), HasSubstr("rank 2 ended the group: NCCL's asynchronous error"));
+  }
+}
+
+TEST_F(NcclFaultTest, WhoNeverComesIsNamed) {
+  const auto group = FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(200)}, /*skip=*/1);
+  std::string text;
+  for (const int r : {0, 2}) {
+    EXPECT_FALSE(group.formed[r].ok());
+    text += MessageOf(group.formed[r]);
+  }
+  EXPECT_THAT(text, HasSubstr("rank 1 did not launch all_gather"));
+}
+
+TEST_F(NcclFaultTest, TwoRanksOnOneDeviceAreNamed) {
+  const auto group = FormNccl(2, 1, {.device = 3});
+  for (const absl::Status& status : group.formed) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(MessageOf(status), HasSubstr("ranks 0 and 1 are on one device"));
+  }
+}
+
+TEST_F(NcclFaultTest, OptionsThatDoNotFitAreRefused) {
+  const auto no_device = FormNccl(1, 1, {.device = 64});
+  EXPECT_EQ(no_device.formed[0].code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(MessageOf(no_device.formed[0]), HasSubstr("no device cuda:64 among 8"));
+  unsetenv("NCCL_ALGO");
+  const auto not_fixed = FormNccl(1, 1, {.deterministic = true});
+  EXPECT_THAT(MessageOf(not_fixed.formed[0]), HasSubstr("NCCL_ALGO and NCCL_PROTO are not set"));
+  FixNcclReductions();
+  EXPECT_TRUE(FormNccl(1, 1, {.deterministic = true}).formed[0].ok());
+  EXPECT_STREQ(getenv("NCCL_ALGO"), "Ring");
+}
+
+TEST_F(NcclFaultTest, AfterAnAbortTheNextEpochWorks) {
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    auto group = FormNccl(3, epoch);
+    const auto before =
+        test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+    for (const absl::Status& status : before) ASSERT_TRUE(status.ok()) << status;
+    nccl_emulation::FailRank(epoch % 3, 1, ncclInternalError);
+    const auto after =
+        test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+    ExpectAllFailed(group, after);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
