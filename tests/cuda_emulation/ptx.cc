@@ -8,11 +8,13 @@
 namespace cuda_emulation {
 namespace {
 
-float Element(uint32_t pair, int which, float (*to_float)(uint16_t)) {
-  return to_float(static_cast<uint16_t>(pair >> (16 * which)));
+template <float (*kToFloat)(uint16_t)>
+float Element(uint32_t pair, int which) {
+  return kToFloat(static_cast<uint16_t>(pair >> (16 * which)));
 }
 
-void Mma(void* const (&lanes)[32], uint32_t mask, float (*to_float)(uint16_t)) {
+template <float (*kToFloat)(uint16_t)>
+void Mma(void* const (&lanes)[32], uint32_t mask) {
   if (mask != 0xFFFFFFFFu) ThreadFault(cudaErrorIllegalInstruction, "mma.sync by less than 32 lanes");
   float a[16][16], b[16][8];
   for (int i = 0; i < 32; ++i) {
@@ -20,22 +22,28 @@ void Mma(void* const (&lanes)[32], uint32_t mask, float (*to_float)(uint16_t)) {
     const int group = i / 4, column = i % 4 * 2;
     for (int r = 0; r < 4; ++r) {
       for (int e = 0; e < 2; ++e) {
-        a[group + r % 2 * 8][column + r / 2 * 8 + e] = Element(lane->a[r], e, to_float);
+        a[group + r % 2 * 8][column + r / 2 * 8 + e] = Element<kToFloat>(lane->a[r], e);
       }
     }
     for (int r = 0; r < 2; ++r) {
-      for (int e = 0; e < 2; ++e) b[column + r * 8 + e][group] = Element(lane->b[r], e, to_float);
+      for (int e = 0; e < 2; ++e) b[column + r * 8 + e][group] = Element<kToFloat>(lane->b[r], e);
     }
   }
-  for (int i = 0; i < 32; ++i) {
-    const auto* lane = static_cast<const MmaLane*>(lanes[i]);
-    for (int r = 0; r < 4; ++r) {
-      const int row = i / 4 + r / 2 * 8, column = i % 4 * 2 + r % 2;
-      float sum = lane->d[r];
-      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
-      lane->d[r] = sum;
+  float sums[16][8];
+  const auto each = [&](auto function) {
+    for (int i = 0; i < 32; ++i) {
+      for (int r = 0; r < 4; ++r) {
+        function(static_cast<const MmaLane*>(lanes[i])->d[r], sums[i / 4 + r / 2 * 8][i % 4 * 2 + r % 2]);
+      }
+    }
+  };
+  each([](float& d, float& sum) { sum = d; });
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
     }
   }
+  each([](float& d, float& sum) { d = sum; });
 }
 
 struct MatrixLane {
@@ -64,8 +72,8 @@ void LoadTogether(void* const (&lanes)[32], uint32_t mask) {
 
 }  // namespace
 
-void MmaBf16(void* const (&lanes)[32], uint32_t mask) { Mma(lanes, mask, &FloatFromBf16); }
-void MmaHalf(void* const (&lanes)[32], uint32_t mask) { Mma(lanes, mask, &FloatFromHalf); }
+void MmaBf16(void* const (&lanes)[32], uint32_t mask) { Mma<FloatFromBf16>(lanes, mask); }
+void MmaHalf(void* const (&lanes)[32], uint32_t mask) { Mma<FloatFromHalf>(lanes, mask); }
 
 void LoadMatrices(uint32_t* r, const void* row, int num_matrices, bool transposed) {
   MatrixLane lane{r, row};

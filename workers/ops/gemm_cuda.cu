@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
@@ -30,23 +31,29 @@ constexpr size_t kMaxCachedShapes = 4096;  // prefills come with any number of r
 std::atomic<int64_t> cublas_refusals{0};
 
 // y[i][j] += bias[j], where the library's epilogue does not take this pair of types.
-template <class Elem>
+template <class Elem, class Out>
 __global__ void __launch_bounds__(kBiasThreads) AddBiasKernel(const Elem* __restrict__ bias,  // [N]
-                                                              float* __restrict__ y,          // [M, N]
+                                                              Out* __restrict__ y,            // [M, N]
                                                               int64_t n, int64_t y_stride) {
   WaitForPrecedingKernel();
   LaunchDependents();
-  for (int64_t j = threadIdx.x; j < n; j += kBiasThreads) y[blockIdx.x * y_stride + j] += ToFloat(bias[j]);
+  for (int64_t j = threadIdx.x; j < n; j += kBiasThreads) {
+    if constexpr (std::is_same_v<Elem, double>) {
+      y[blockIdx.x * y_stride + j] += bias[j];
+    } else {
+      y[blockIdx.x * y_stride + j] += ToFloat(bias[j]);
+    }
+  }
 }
 
-template <class Elem>
+template <class Elem, class Out>
 int AddBias(const CudaCall& call, const DenseGemmArgs& args) {
   return Launch({.grid = dim3(static_cast<unsigned>(args.m)),
                  .block = dim3(kBiasThreads),
                  .shared_bytes = 0,
                  .stream = static_cast<cudaStream_t>(call.stream),
                  .dependent = true},
-                AddBiasKernel<Elem>, static_cast<const Elem*>(args.bias), static_cast<float*>(args.y), args.n,
+                AddBiasKernel<Elem, Out>, static_cast<const Elem*>(args.bias), static_cast<Out*>(args.y), args.n,
                 args.y_stride);
 }
 
@@ -83,8 +90,10 @@ int64_t CommonAlignment(const DenseGemmArgs& args) {
   return static_cast<int64_t>(bits & -bits);
 }
 
-// The epilogue's bias has the type of y; others are added by a kernel of ours.
-bool BiasInEpilogue(const DenseGemmArgs& args) { return args.bias != nullptr && args.y_dtype == args.dtype; }
+// The epilogue's bias has the type of y, and fp64 has no such epilogue; others are added by a kernel of ours.
+bool BiasInEpilogue(const DenseGemmArgs& args) {
+  return args.bias != nullptr && args.y_dtype == args.dtype && args.dtype != kCudaF64;
+}
 
 // One shape as the library sees it, with the algorithm that its heuristic names.
 class PlannedProduct {
@@ -214,7 +223,8 @@ int DenseGemm(const CudaCall& call, const DenseGemmArgs& args) {
     return LaunchGemm(call, problem, ChooseOwnDense(desc));
   }
   if (args.bias == nullptr || BiasInEpilogue(args)) return cudaSuccess;
-  return args.dtype == kCudaBf16 ? AddBias<__nv_bfloat16>(call, args) : AddBias<__half>(call, args);
+  if (args.dtype == kCudaF64) return AddBias<double, double>(call, args);
+  return args.dtype == kCudaBf16 ? AddBias<__nv_bfloat16, float>(call, args) : AddBias<__half, float>(call, args);
 }
 
 }  // namespace switchyard::cuda

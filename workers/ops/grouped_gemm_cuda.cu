@@ -28,7 +28,7 @@ class StageFiller {
       : loader_(p),
         plan_(plan),
         stages_(stages),
-        k_(p.k),
+        k_(static_cast<int32_t>(p.k)),
         num_items_(num_items),
         item_(static_cast<int32_t>(blockIdx.x)) {}
 
@@ -51,12 +51,25 @@ class StageFiller {
   TileLoader<Elem, Shape> loader_;
   const GemmPlan& plan_;
   char* stages_;
-  const int64_t k_;
-  const int32_t num_items_;
-  int32_t item_;
-  int64_t at_ = 0;
+  const int32_t k_, num_items_;
+  int32_t item_, at_ = 0;
   int stage_ = 0;
 };
+
+// Asks for the weights that this CTA reads first to come to L2, before the kernel in front is done: a hint, so it does
+// not matter whether that kernel writes them.  Dense products only: of experts, nobody knows yet which.
+template <class Elem, class Shape>
+__device__ void PrefetchWeights(const GemmProblem& p) {
+  constexpr int kLineBytes = 128;
+  constexpr int kLines = (Shape::kStages - 1) * Shape::kDepth * 2 / kLineBytes;  // of each row
+  if (p.weight == nullptr || p.gated) return;
+  const int64_t column_tile = blockIdx.x / ((p.rows + Shape::kRows - 1) / Shape::kRows);
+  for (int i = threadIdx.x; i < Shape::kColumns * kLines; i += Shape::kThreads) {
+    const int64_t row = column_tile * Shape::kColumns + i / kLines;
+    const int64_t k = i % kLines * (kLineBytes / 2);
+    if (row < p.n && k < p.k) PrefetchToL2(static_cast<const Elem*>(p.weight) + row * p.w_stride + k);
+  }
+}
 
 template <class Elem, int kTile>
 __global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::kT.ctas_per_sm)
@@ -67,6 +80,7 @@ __global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::
   float* partial = scratch + Shape::kWarps * kStoreScratchBytes / 4;
   scratch += threadIdx.x / 32 * (kStoreScratchBytes / 4);
 
+  if constexpr (Shape::kRows <= 32) PrefetchWeights<Elem, Shape>(p);
   WaitForPrecedingKernel();
   const GemmPlan plan(p, stages + Shape::kFixedBytes, Shape::kRows, p.gated ? Shape::kColumns / 2 : Shape::kColumns);
   const int32_t num_items = plan.num_items();
@@ -77,8 +91,8 @@ __global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::
   TileSums<Elem, Shape> sums;
   int stage = 0;
   for (int32_t i = static_cast<int32_t>(blockIdx.x); i < num_items; i += static_cast<int32_t>(gridDim.x)) {
-    sums.Clear();
-    for (int64_t k = 0; k < p.k; k += Shape::kDepth) {
+    sums.Begin(plan.Find(i));
+    for (int32_t k = 0; k < static_cast<int32_t>(p.k); k += Shape::kDepth) {
       CpAsyncWait<Shape::kStages - 2>();
       __syncthreads();  // this stage has come for all, and all are done with the one before, which is filled next
       filler.FillNext();
@@ -86,7 +100,7 @@ __global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::
       stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
     }
     sums.AddPartials(partial);
-    sums.Store(p, plan.Find(i), scratch);
+    sums.Store(p, plan.Find(i), scratch);  // found again: to remember it costs registers
   }
 }
 

@@ -94,11 +94,11 @@ struct CudaSequences {
   int64_t num_decodes = 0;  // bound
   const int32_t* decodes;   // [num_decodes] sequence; -1 = none
   int64_t num_tiles = 0;
-  const int32_t* tiles;  // [num_tiles, 2]
+  const int32_t* tiles;  // [num_tiles, 2]; sequence -1 = none
 };
 // Queries a tile of prefill takes: fixed, so that the host can cut sequences into tiles.  Tiles begin at multiples of
-// it from the sequence's first query.
-inline constexpr int32_t kCudaQueryTile = 16;
+// it from the sequence's first query.  They are started in the order of the list: long ones had better stand first.
+inline constexpr int32_t kCudaQueryTile = 128;
 
 struct CudaKvArgs {
   uint8_t dtype;
@@ -124,8 +124,9 @@ struct CudaAttentionArgs {
   double scale;
 };
 
-// One launch for what stands between the qkv product and attention: norms of q and k (gamma null = none), rotation, and
-// the write of k and v into the cache.  In place on qkv rows [T, (N + 2*Nkv) * D].
+// One launch for what stands between the qkv product and attention: norms of q and k (gamma null = none), clip of q, k
+// and v, rotation, and the write of k and v into the cache.  In place on qkv rows [T, (N + 2*Nkv) * D], with the bits
+// of those ops one after the other.  A row of no sequence is changed, not written into the cache.
 struct CudaQkvArgs {
   CudaKvArgs kv;  // k_rows and v_rows are those of qkv
   void* q_rows;
@@ -137,7 +138,7 @@ struct CudaQkvArgs {
   double clip;      // <= 0: none
   const void* cos;  // [table rows, half] AccDType
   const void* sin;
-  const int32_t* table_rows;  // [rows]
+  const int32_t* table_rows;  // [rows]; -1: the row is left as it is
   int64_t half;
 };
 

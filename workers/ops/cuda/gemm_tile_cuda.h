@@ -90,9 +90,9 @@ class TileLoader {
   }
 
   // Elements [k, k + depth) of every row; zeros where there are none.
-  __device__ void Load(char* stage, int64_t k) const {
-    const int64_t at = k + chunk_ * 8;
-    const bool in_k = at < p_.k;  // whole chunks: k is a multiple of 8
+  __device__ void Load(char* stage, int32_t k) const {
+    const int32_t at = k + chunk_ * 8;
+    const bool in_k = at < static_cast<int32_t>(p_.k);  // whole chunks: k is a multiple of 8
 #pragma unroll
     for (int i = 0; i < Shape::kWeightLoads; ++i) {
       const int row = row_ + i * Shape::kRowStep;
@@ -132,7 +132,7 @@ class TileLoader {
 
   const GemmProblem& p_;
   const int chunk_, row_;
-  const Elem* weight_;
+  const Elem* weight_ = nullptr;
   int32_t column_[kColumnsKept];   // of y, that the rows of weights are for
   int32_t x_row_[Shape::kXLoads];  // -1 = none
 };
@@ -149,7 +149,9 @@ class TileSums {
         warp_t_(threadIdx.x / 32 / Shape::kWarpsN % Shape::kWarpsT),
         warp_k_(threadIdx.x / 32 / (Shape::kWarpsN * Shape::kWarpsT)) {}
 
-  __device__ void Clear() {
+  // All zero; `item` is what Multiply() adds up from now on.
+  __device__ void Begin(const GemmItem& item) {
+    idle_ = item.first_row + warp_t_ * kJ * 8 >= item.end_row;
 #pragma unroll
     for (int i = 0; i < kI; ++i) {
 #pragma unroll
@@ -157,8 +159,9 @@ class TileSums {
     }
   }
 
-  // Adds a stage.
+  // Adds a stage.  A warp whose tokens lie past the expert's last row leaves the tensor cores to the others.
   __device__ void Multiply(const char* stage) {
+    if (idle_) return;
     const char* x_stage = stage + Shape::kColumns * Shape::kDepth * 2;
 #pragma unroll
     for (int step = 0; step < Shape::kDepth / 16 / Shape::kWarpsK; ++step) {
@@ -236,6 +239,7 @@ class TileSums {
   }
 
   const int lane_, warp_n_, warp_t_, warp_k_;
+  bool idle_ = false;
   float sum_[kI][kJ][4];
 };
 

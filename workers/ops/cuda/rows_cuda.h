@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/launch_cuda.h"
@@ -94,6 +95,22 @@ struct alignas(sizeof(Elem) * kCount < 16 ? sizeof(Elem) * kCount : 16) Pack {
 template <class... Elems>
 inline constexpr int kPackOf = 16 / static_cast<int>(std::max({sizeof(Elems)...}));
 
+// What a whole pack is stored as: of several stores that lie side by side nvcc does not always make one.
+template <int kBytes>
+struct PackWord;
+template <>
+struct PackWord<16> {
+  using Type = uint4;
+};
+template <>
+struct PackWord<8> {
+  using Type = uint2;
+};
+template <>
+struct PackWord<4> {
+  using Type = unsigned;
+};
+
 // The pack at `from`, of a row that has `left` more elements; what is beyond them is zero.
 template <int kCount, class Elem>
 __device__ inline Pack<Elem, kCount> LoadPack(const Elem* from, int64_t left, bool aligned) {
@@ -106,7 +123,9 @@ __device__ inline Pack<Elem, kCount> LoadPack(const Elem* from, int64_t left, bo
 template <int kCount, class Elem>
 __device__ inline void StorePack(const Pack<Elem, kCount>& pack, Elem* to, int64_t left, bool aligned) {
   if (aligned && left >= kCount) {
-    *reinterpret_cast<Pack<Elem, kCount>*>(to) = pack;
+    typename PackWord<sizeof(pack)>::Type word;
+    memcpy(&word, &pack, sizeof(pack));
+    StoreGlobal(to, word);
     return;
   }
 #pragma unroll

@@ -104,6 +104,33 @@ TEST_P(DenseGemmTest, Gated) {
   }
 }
 
+// The library computes what is aligned, again from its memory of the shape, with each call's own pointers; rows that
+// begin anywhere it leaves to our kernels (16-bit dtypes; the others are always aligned enough).
+TEST_P(DenseGemmTest, WhoComputes) {
+  ProductCase c = {.dtype = GetParam(),
+                   .y_dtype = GetParam(),
+                   .expert_rows = {40},
+                   .n = 48,
+                   .k = 64,
+                   .bias = true,
+                   .y_stride_extra = 16};
+  const int64_t refusals = cuda::NumCublasRefusals();
+  for (uint32_t seed : {1, 100, 200}) {
+    c.seed = seed;
+    RunDense(c, false);
+  }
+  EXPECT_EQ(cuda::NumCublasRefusals(), refusals);
+  c.y_dtype = AccDType(GetParam());
+  c.accumulate = true;
+  RunDense(c, false);
+  EXPECT_EQ(cuda::NumCublasRefusals(), refusals);
+  c.x_stride_extra = 1;
+  RunDense(c, false);
+  EXPECT_EQ(cuda::NumCublasRefusals(), refusals + (DTypeBytes(GetParam()) == 2 ? 1 : 0));
+  RunDense(c, true);
+  EXPECT_EQ(cuda::NumCublasRefusals(), refusals + (DTypeBytes(GetParam()) == 2 ? 1 : 0));
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, DenseGemmTest, testing::ValuesIn(kDTypes),
                          [](const auto& param) { return DTypeName(param.param); });
 

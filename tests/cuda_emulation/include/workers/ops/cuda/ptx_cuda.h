@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace cuda_emulation {
@@ -65,10 +66,18 @@ inline void CpAsyncWait() {
 inline void WaitForPrecedingKernel() { cuda_emulation::NoteWaitForPrecedingKernel(); }
 inline void LaunchDependents() {}
 
+template <class Word>
+inline void StoreGlobal(void* global, Word word) {
+  if constexpr (sizeof(Word) == 16) cuda_emulation::RequireAligned16(global, "st.global.v4");
+  std::memcpy(global, &word, sizeof(word));
+}
+
 inline uint4 LoadStreaming16(const void* global) {
   cuda_emulation::RequireAligned16(global, "ld.global.v4");
   return *static_cast<const uint4*>(global);
 }
+
+inline void PrefetchToL2(const void*) {}
 
 inline float Exp2(float x) {
   const float y = std::exp2(x);

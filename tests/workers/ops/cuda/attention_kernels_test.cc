@@ -1,0 +1,228 @@
+// cuda::Attention against double precision, and what a row's bits may not depend on.
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/reference/attention.h"
+#include "tests/workers/ops/cuda/paged_scene.h"
+#include "workers/ops/cuda/attention_decode_cuda.h"
+
+namespace switchyard {
+namespace {
+
+// How q and out lie in memory.
+struct RowLayout {
+  int64_t pad = 0;
+  int64_t shift = 0;  // elements
+};
+
+double ScaleOf(const SceneShape& shape) { return 1 / std::sqrt(static_cast<double>(shape.head_dim)); }
+
+// All rows of the batch, padding included; those which nobody computes are poison.
+Tensor Attend(const CudaCall& call, const PagedScene& scene, const RowLayout& layout = {}) {
+  const SceneShape& shape = scene.shape();
+  const Tensor rows = scene.BatchRows(0);
+  const int64_t width = shape.heads * shape.head_dim, elem_bytes = DTypeBytes(shape.dtype);
+  const DeviceMatrix q(rows.view(), width + layout.pad, layout.shift * elem_bytes);
+  const DeviceMatrix out(shape.dtype, rows.dim(0), width, width + layout.pad, layout.shift * elem_bytes);
+  const CudaAttentionArgs args = {.dtype = static_cast<uint8_t>(shape.dtype),
+                                  .sequences = scene.device(),
+                                  .q = q.get(),
+                                  .out = out.get(),
+                                  .q_stride = q.stride(),
+                                  .out_stride = out.stride(),
+                                  .k_cache = scene.k_cache(),
+                                  .v_cache = scene.v_cache(),
+                                  .heads = shape.heads,
+                                  .kv_heads = shape.kv_heads,
+                                  .block_size = shape.block_size,
+                                  .head_dim = shape.head_dim,
+                                  .window = shape.window,
+                                  .scale = ScaleOf(shape)};
+  EXPECT_EQ(cuda::Attention(call, args), 0);
+  return out.Download();
+}
+
+void ExpectMatchesReference(const PagedScene& scene, const Tensor& out, const std::string& where) {
+  const SceneShape& shape = scene.shape();
+  const reference::AttentionCase reference_case = {.heads = shape.heads,
+                                                   .kv_heads = shape.kv_heads,
+                                                   .head_dim = shape.head_dim,
+                                                   .window = shape.window,
+                                                   .scale = ScaleOf(shape)};
+  const Tensor q = scene.BatchRows(0);
+  int64_t row = 0;
+  for (const SceneSequence& s : scene.sequences()) {
+    std::vector<std::vector<double>> k, v;
+    const int64_t keys = s.start + s.queries, width = shape.kv_heads * shape.head_dim;
+    if (s.queries == 0) continue;
+    const Tensor k_rows = TokenRows(shape.dtype, s.seed, 1, 0, keys, width);
+    const Tensor v_rows = TokenRows(shape.dtype, s.seed, 2, 0, keys, width);
+    for (int64_t i = 0; i < keys; ++i) {
+      k.push_back(RowOf(k_rows, i)), v.push_back(RowOf(v_rows, i));
+      if (i < s.start) continue;
+      ASSERT_NO_FATAL_FAILURE(ExpectNear(RowOf(out, row), reference::AttendOne(reference_case, RowOf(q, row), k, v, i),
+                                         reference::ReductionTolerance(shape.dtype),
+                                         absl::StrCat(where, ": ", shape.Name(), " position ", i)));
+      ++row;
+    }
+  }
+}
+
+Tensor Slice(const Tensor& all, int64_t begin, int64_t count) { return Copy(all.view().Rows(begin, count)); }
+
+class AttentionKernelsTest : public KernelTest {
+ protected:
+  SceneShape Shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t window = 0) const {
+    return {.dtype = dtype(),
+            .heads = heads,
+            .kv_heads = kv_heads,
+            .head_dim = head_dim,
+            .block_size = block_size,
+            .window = window};
+  }
+  // In both modes; the kernel of fp32 and fp64 knows none.
+  void Check(const SceneShape& shape, const std::vector<SceneSequence>& sequences, const ScenePadding& padding = {},
+             const RowLayout& layout = {}) {
+    const PagedScene scene(shape, sequences, padding);
+    for (bool deterministic : {true, false}) {
+      if (deterministic && DTypeBytes(shape.dtype) > 2) continue;
+      ExpectMatchesReference(scene, Attend(Call(deterministic), scene, layout),
+                             deterministic ? "deterministic" : "fast");
+    }
+  }
+  CudaCall Call(bool deterministic) const {
+    CudaCall call = KernelTest::call();
+    call.deterministic = deterministic;
+    return call;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(DTypes, AttentionKernelsTest, testing::ValuesIn(kAllDTypes), KernelTestName);
+
+TEST_P(AttentionKernelsTest, ShapesMatchReference) {
+  Check(Shape(1, 1, 64, 16), {{0, 70}});
+  Check(Shape(2, 2, 24, 1), {{0, 9, 1}, {40, 1, 2}});
+  Check(Shape(4, 1, 128, 8), {{3, 5, 1}, {130, 1, 2}, {63, 2, 3}});
+  Check(Shape(8, 1, 64, 24), {{0, 20, 1}, {64, 1, 2}, {62, 3, 3}});
+  Check(Shape(6, 2, 40, 16), {{10, 23, 1}, {0, 1, 2}});
+  Check(Shape(2, 1, 256, 8), {{60, 6, 1}, {70, 1, 2}});
+}
+
+// Head dims that no tensor core takes, rows that are not aligned, and a group of more heads than an mma has rows.
+TEST_P(AttentionKernelsTest, OddShapesMatchReference) {
+  Check(Shape(3, 1, 20, 16), {{5, 4, 1}, {66, 1, 2}});
+  Check(Shape(2, 1, 64, 16), {{5, 4, 1}, {66, 1, 2}}, {}, {.pad = 3, .shift = 1});
+  Check(Shape(2, 1, 64, 16), {{5, 4, 1}, {66, 1, 2}}, {}, {.pad = 8});
+  Check(Shape(20, 1, 64, 16), {{30, 1, 1}, {3, 8, 2}});
+}
+
+TEST_P(AttentionKernelsTest, WindowsMatchReference) {
+  for (int64_t window : {1, 5, 64, 100}) {
+    Check(Shape(4, 2, 64, 8, window), {{0, 40, 1}, {150, 1, 2}, {126, 4, 3}, {130, 40, 4}});
+  }
+}
+
+// Around tiles of keys, of queries and blocks of rows.
+TEST_P(AttentionKernelsTest, BoundariesMatchReference) {
+  for (int32_t keys : {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129}) {
+    Check(Shape(2, 1, 64, 16), {{keys - 1, 1, 1}, {keys, 2, 2}});
+  }
+  Check(Shape(1, 1, 24, 16), {{0, kCudaQueryTile - 1, 1}, {1, kCudaQueryTile, 2}, {0, kCudaQueryTile + 1, 3}});
+  Check(Shape(8, 1, 24, 16), {{7, 33}});
+}
+
+// Several splits of keys, and one at the edge of having another.
+TEST_P(AttentionKernelsTest, LongDecodesMatchReference) {
+  for (int32_t keys : {256, 257, 700, 2049}) Check(Shape(2, 1, 24, 16), {{keys - 1, 1, 1}});
+  Check(Shape(4, 1, 128, 16), {{400, 1, 1}, {5, 1, 2}, {128, 1, 3}});
+  Check(Shape(2, 1, 64, 16, 300), {{600, 1, 1}});
+}
+
+TEST_P(AttentionKernelsTest, EmptyBatch) {
+  const PagedScene scene(Shape(2, 1, 64, 16), {});
+  EXPECT_EQ(Attend(Call(false), scene).dim(0), 0);
+  EXPECT_EQ(Attend(Call(true), scene).dim(0), 0);
+}
+
+// A graph is captured with bounds; a step then has less than that.
+TEST_P(AttentionKernelsTest, WhatIsNotThereIsLeftAlone) {
+  const ScenePadding padding = {.rows = 3, .sequences = 2, .decodes = 3, .tiles = 2, .keys = 5000};
+  const PagedScene scene(Shape(4, 2, 64, 16), {{20, 6, 1}, {9, 0, 4}, {150, 1, 2}}, padding);
+  for (bool deterministic : {true, false}) {
+    const Tensor out = Attend(Call(deterministic), scene);
+    ExpectMatchesReference(scene, out, "padded");
+    const std::vector<unsigned char> poison(out.view().row_stride() * DTypeBytes(dtype()), kPoison);
+    for (int64_t row = scene.num_rows(); row < out.dim(0); ++row) {
+      EXPECT_EQ(std::memcmp(Slice(out, row, 1).view().raw(), poison.data(), poison.size()), 0) << "row " << row;
+    }
+  }
+}
+
+// More decodes than the workspace has room for: they go in turns.
+TEST_P(AttentionKernelsTest, MoreDecodesThanTheWorkspaceHolds) {
+  const SceneShape shape = Shape(64, 4, 256, 16);
+  const ScenePadding padding = {.decodes = 97, .keys = 2000};
+  const int64_t row_bytes = cuda::PartialLayout(1, shape.heads, cuda::kMaxSplits, shape.head_dim).bytes;
+  ASSERT_LT(kCudaWorkspaceBytes / row_bytes, 98);
+  const CudaCallForTest whole(kCudaWorkspaceBytes);
+  CudaCall call = whole.get();
+  call.deterministic = false;
+  const PagedScene scene(shape, {{200, 1, 1}, {130, 1, 2}}, padding);
+  ExpectMatchesReference(scene, Attend(call, scene), "in turns");
+}
+
+// Neither other sequences, nor a graph's bounds, nor blocks change a row.
+TEST_P(AttentionKernelsTest, RowsIgnoreTheirCompany) {
+  const std::vector<SceneSequence> all = {{0, 30, 1}, {300, 1, 2}, {0, 1, 3}, {61, 9, 4}, {520, 1, 5}};
+  const SceneShape shape = Shape(4, 2, 64, 16);
+  SceneShape small_blocks = shape;
+  small_blocks.block_size = 3;
+  for (bool deterministic : {true, false}) {
+    const Tensor together = Attend(Call(deterministic), PagedScene(shape, all, {.decodes = 2, .keys = 3000}));
+    int64_t row = 0;
+    for (const SceneSequence& s : all) {
+      EXPECT_TRUE(SameBits(together, row, Attend(Call(deterministic), PagedScene(shape, {s})))) << "row " << row;
+      EXPECT_TRUE(SameBits(together, row, Attend(Call(deterministic), PagedScene(small_blocks, {s})))) << row;
+      row += s.queries;
+    }
+  }
+}
+
+// A prompt in one step, in chunks, and token by token (as decodes): what a preempted request recomputes is what it had.
+TEST_P(AttentionKernelsTest, DeterministicRowsIgnoreChunks) {
+  for (int64_t window : {0, 20}) {
+    const SceneShape shape = Shape(4, 1, 64, 16, window);
+    const Tensor whole = Attend(Call(true), PagedScene(shape, {{0, 140, 1}}));
+    for (const auto& [start, queries] : std::vector<std::pair<int, int>>{
+             {0, 1}, {1, 1}, {63, 1}, {64, 1}, {65, 1}, {139, 1}, {40, 100}, {129, 11}, {0, 65}, {31, 33}}) {
+      const Tensor part = Attend(Call(true), PagedScene(shape, {{start, queries, 1}}));
+      EXPECT_TRUE(SameBits(whole, start, part)) << "window " << window << " start " << start << " queries " << queries;
+    }
+  }
+}
+
+// Chunks of prompts do not depend on chunking in the fast mode, either.
+TEST_P(AttentionKernelsTest, FastChunksIgnoreChunks) {
+  const SceneShape shape = Shape(2, 1, 24, 16);
+  const Tensor whole = Attend(Call(false), PagedScene(shape, {{0, 100, 1}}));
+  for (const auto& [start, queries] : std::vector<std::pair<int, int>>{{0, 2}, {62, 4}, {33, 67}}) {
+    EXPECT_TRUE(SameBits(whole, start, Attend(Call(false), PagedScene(shape, {{start, queries, 1}})))) << start;
+  }
+}
+
+TEST(AttentionSplitsTest, CoverAllKeysWithinTheBound) {
+  for (int keys = 1; keys < 40000; keys += keys < 3000 ? 1 : 97) {
+    const int splits = cuda::NumSplits(keys), size = cuda::SplitKeys(keys);
+    ASSERT_GE(splits * size, keys);
+    ASSERT_LT((splits - 1) * size, keys) << "an empty split";
+    ASSERT_EQ(size % cuda::kSplitStep, 0);
+    ASSERT_LE(splits, cuda::MaxSplits(keys));
+    ASSERT_LE(splits, cuda::MaxSplits(keys + 1000)) << "a bound larger than need be";
+  }
+  EXPECT_EQ(cuda::MaxSplits(0), 1);
+  EXPECT_EQ(cuda::MaxSplits(1 << 20), cuda::kMaxSplits);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,307 @@
+// Attention of decodes, one query per sequence: bound by reading keys and values, so they are read once for all heads
+// of a group, and a long context is read by several blocks.
+//
+// A block takes one split of one row's keys for up to 16 query heads of one kv head (the rows of an mma).  Its 4 warps
+// take 16 keys of every 64, each with a ring of stages of its own that cp.async fills, and so without a barrier
+// between warps; at the end they are merged in the order of warps.  The splits of a row are merged by a second kernel
+// in the order of splits; a row of one split needs no second. Counted on for D = 128: 96 KiB of shared memory (3
+// stages), so two blocks of 128 threads on an SM with 64 KiB of loads in flight each.  D = 64: 48 KiB, four blocks; D =
+// 256: 192 KiB, one block with 128 KiB in flight.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "workers/ops/cuda/attention_cuda.h"
+#include "workers/ops/cuda/attention_decode_cuda.h"
+#include "workers/ops/cuda/attention_tile_cuda.h"
+#include "workers/ops/cuda/device_cuda.h"
+#include "workers/ops/cuda/launch_cuda.h"
+#include "workers/ops/cuda/paged_rows_cuda.h"
+#include "workers/ops/cuda/ptx_cuda.h"
+
+namespace switchyard::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kKeys = 16;  // of a warp's tile
+constexpr int kStages = 3;
+static_assert(kWarps * kKeys == kSplitStep);
+
+// Shared memory: each warp's stages [kKeys, kDim] of keys and as many values; at the end, in the same place, what the
+// warps have found.
+template <int kDim>
+struct Layout {
+  static constexpr int kStage = 2 * kKeys * kDim;  // elements
+  static constexpr int kValues = kKeys * kDim;
+  static constexpr int kPitch = kDim + 8;  // fp32: rows g = 0 … 7 of a fragment in different banks
+  static constexpr int kStagesBytes = kWarps * kStages * kStage * 2;
+  static constexpr int kFoundBytes = kWarps * kMmaRows * (kPitch + 2) * 4;
+  static constexpr int kBytes = kStagesBytes > kFoundBytes ? kStagesBytes : kFoundBytes;
+};
+
+// What one block reads: keys [begin, end) of a sequence for `heads` heads from first_head on.
+struct Work {
+  int sequence, kv_head, first_head, heads, begin, end, num_splits;
+};
+
+__device__ __forceinline__ int NumHeadParts(int group) { return (group + kMmaRows - 1) / kMmaRows; }
+
+// The keys that the decode of `sequence` sees: [FirstKey, end).  End 0: no such row.
+__device__ __forceinline__ int EndOfKeys(const CudaAttentionArgs& a, int sequence) {
+  return sequence < 0 || a.sequences.num_query[sequence] < 1 ? 0 : a.sequences.start_pos[sequence] + 1;
+}
+
+// Block (split, kv head and part of its group, row).  False: nothing to do.
+__device__ bool FindWork(const CudaAttentionArgs& a, int sequence, Work* work) {
+  const int end = EndOfKeys(a, sequence);
+  if (end == 0) return false;
+  const int group = static_cast<int>(a.heads / a.kv_heads), parts = NumHeadParts(group);
+  const int part = static_cast<int>(blockIdx.y) % parts;
+  work->sequence = sequence;
+  work->kv_head = static_cast<int>(blockIdx.y) / parts;
+  work->first_head = work->kv_head * group + part * kMmaRows;
+  work->heads = group - part * kMmaRows < kMmaRows ? group - part * kMmaRows : kMmaRows;
+  const int first = FirstKey(end, WindowOf(a)), split_keys = SplitKeys(end - first);
+  work->num_splits = NumSplits(end - first);
+  work->begin = first + static_cast<int>(blockIdx.x) * split_keys;
+  work->end = end - work->begin < split_keys ? end : work->begin + split_keys;
+  return static_cast<int>(blockIdx.x) < work->num_splits;
+}
+
+// One tile of 16 keys and values into a stage.  offset: of lanes 0 … 15, where key `lane` begins, or -1: zero.
+template <class Elem, int kDim>
+__device__ __forceinline__ void LoadKeys(const CudaAttentionArgs& a, int64_t offset, Elem* stage) {
+  constexpr int kChunks = kDim / kChunk;
+  const int lane = threadIdx.x % 32;
+  const Elem* __restrict__ k = static_cast<const Elem*>(a.k_cache);
+  const Elem* __restrict__ v = static_cast<const Elem*>(a.v_cache);
+#pragma unroll
+  for (int i = 0; i < kKeys * kChunks / 32; ++i) {
+    const int key = (lane + 32 * i) / kChunks, chunk = (lane + 32 * i) % kChunks;
+    const long long begin = __shfl_sync(kAllLanes, static_cast<long long>(offset), key);
+    const bool valid = begin >= 0 && chunk * kChunk < a.head_dim;
+    const int64_t from = valid ? begin + chunk * kChunk : 0;
+    Elem* to = stage + Swizzled<kDim>(key, chunk);
+    CpAsync16(to, k + from, valid);
+    CpAsync16(to + Layout<kDim>::kValues, v + from, valid);
+  }
+}
+
+// Q of the block's heads as A-fragments, straight from memory; heads and columns that do not exist are zero.
+template <class Elem, int kDim>
+__device__ __forceinline__ void LoadQuery(const CudaAttentionArgs& a, const Work& work, uint32_t (&q)[kDim / 16][4]) {
+  const int lane = threadIdx.x % 32;
+  const Elem* __restrict__ row =
+      static_cast<const Elem*>(a.q) + a.sequences.row_begin[work.sequence] * a.q_stride + work.first_head * a.head_dim;
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int head = lane / 4 + j % 2 * 8, d = 16 * step + lane % 4 * 2 + j / 2 * 8;
+      q[step][j] =
+          head < work.heads && d < a.head_dim ? *reinterpret_cast<const uint32_t*>(row + head * a.head_dim + d) : 0u;
+    }
+  }
+}
+
+// This warp's tiles of keys [begin, end), 64 keys apart.
+template <class Elem, int kDim>
+__device__ __forceinline__ void ReadKeys(const CudaAttentionArgs& a, const Work& work, float scale_log2,
+                                         RowState<kDim>& state) {
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = threadIdx.x % 32;
+  Elem* ring = DynamicShared<Elem>() + warp * kStages * Layout<kDim>::kStage;
+  const int first = work.begin + warp * kKeys;
+  const auto offset_of = [&](int tile) -> int64_t {
+    const int key = first + tile * kSplitStep + lane % kKeys;
+    return key < work.end ? CacheRow(a, work.sequence, work.kv_head, key) * a.head_dim : int64_t{-1};
+  };
+  const int tiles = work.end > first ? (work.end - first + kSplitStep - 1) / kSplitStep : 0;
+#pragma unroll
+  for (int tile = 0; tile < kStages - 1; ++tile) {
+    if (tile < tiles) LoadKeys<Elem, kDim>(a, offset_of(tile), ring + tile * Layout<kDim>::kStage);
+    CpAsyncCommit();
+  }
+  int64_t next_offset = offset_of(kStages - 1);  // looked up a tile ahead of its load
+  uint32_t q[kDim / 16][4];
+  LoadQuery<Elem, kDim>(a, work, q);
+  const auto query = [&](int step, uint32_t(&fragment)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) fragment[j] = q[step][j];
+  };
+  int stage = 0, free_stage = kStages - 1;
+  for (int tile = 0; tile < tiles; ++tile) {
+    CpAsyncWait<kStages - 2>();
+    __syncwarp();  // this tile is there for all lanes; all are done with the one before
+    if (tile + kStages - 1 < tiles) LoadKeys<Elem, kDim>(a, next_offset, ring + free_stage * Layout<kDim>::kStage);
+    CpAsyncCommit();
+    next_offset = offset_of(tile + kStages);
+    const Elem* keys = ring + stage * Layout<kDim>::kStage;
+    float scores[kKeys / 8][4];
+    uint32_t p[1][4];
+    Scores<Elem, kDim, kKeys>(query, keys, scores);
+    const int begin = first + tile * kSplitStep;
+    if (begin + kKeys > work.end) {
+      const int end[2] = {work.end, work.end};
+      HideKeys(begin, end, kNoWindow, scores);
+    }
+    Soften<Elem, kDim, kKeys>(scores, scale_log2, state, p);
+    AddValues<Elem, kDim, kKeys>(p, keys + Layout<kDim>::kValues, state);
+    free_stage = stage;
+    stage = stage + 1 < kStages ? stage + 1 : 0;
+  }
+}
+
+// What the warps found: values [kWarps, kMmaRows, kPitch], then (max · scale, sum) [kWarps, kMmaRows].
+template <int kDim>
+__device__ __forceinline__ float2* FoundSums() {
+  return reinterpret_cast<float2*>(DynamicShared<float>() + kWarps * kMmaRows * Layout<kDim>::kPitch);
+}
+
+template <int kDim>
+__device__ __forceinline__ void LeaveFound(const RowState<kDim>& state, float scale_log2) {
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int slot = warp * kMmaRows + lane / 4 + 8 * i;
+    const float sum = RowSum(state, i);
+    if (lane % 4 == 0) FoundSums<kDim>()[slot] = make_float2(state.max[i] * scale_log2, sum);
+    float* values = DynamicShared<float>() + slot * Layout<kDim>::kPitch;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+      *reinterpret_cast<float2*>(values + 8 * n + lane % 4 * 2) =
+          make_float2(state.out[n][2 * i], state.out[n][2 * i + 1]);
+    }
+  }
+}
+
+// Merges the warps in their order: into the workspace, or as the output if there is no other split.
+template <class Elem, int kDim>
+__device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const Work& work, const PartialLayout& partials,
+                                           void* workspace) {
+  const int dim = static_cast<int>(a.head_dim);
+  Elem* out = static_cast<Elem*>(a.out) + a.sequences.row_begin[work.sequence] * a.out_stride;
+  for (int i = threadIdx.x; i < work.heads * dim; i += kThreads) {
+    const int head = i / dim, d = i % dim;
+    float max = -INFINITY, sum = 0.0f, value = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) max = fmaxf(max, FoundSums<kDim>()[w * kMmaRows + head].x);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const int slot = w * kMmaRows + head;
+      const float2 found = FoundSums<kDim>()[slot];
+      const float weight = Exp2(found.x - max);  // max is finite: the first warp has a key
+      sum = fmaf(weight, found.y, sum);
+      value = fmaf(weight, DynamicShared<float>()[slot * Layout<kDim>::kPitch + d], value);
+    }
+    if (work.num_splits == 1) {
+      out[(work.first_head + head) * a.head_dim + d] = FromFloat<Elem>(value / sum);
+      continue;
+    }
+    const int64_t slot = partials.Slot(blockIdx.z, work.first_head + head, blockIdx.x);
+    partials.Values(workspace, slot)[d] = value;
+    if (d == 0) *partials.Sums(workspace, slot) = make_float2(max, sum);
+  }
+}
+
+template <class Elem, int kDim>
+__global__ void __launch_bounds__(kThreads)
+    DecodeKernel(const CudaAttentionArgs a, const int64_t first_row, const float scale_log2,
+                 const PartialLayout partials, void* __restrict__ workspace) {
+  WaitForPrecedingKernel();
+  LaunchDependents();  // the merging kernel's blocks may come up; they wait for the end of this one
+  Work work;
+  if (!FindWork(a, a.sequences.decodes[first_row + blockIdx.z], &work)) return;
+  RowState<kDim> state;
+  Clear(state);
+  ReadKeys<Elem, kDim>(a, work, scale_log2, state);
+  CpAsyncWait<0>();
+  __syncthreads();  // all are done with their stages
+  LeaveFound<kDim>(state, scale_log2);
+  __syncthreads();
+  MergeWarps<Elem, kDim>(a, work, partials, workspace);
+}
+
+// Merges a row's splits in their order.  Block (heads, row), a warp per head, 4 dimensions a lane.
+template <class Elem>
+__global__ void __launch_bounds__(kThreads)
+    MergeSplitsKernel(const CudaAttentionArgs a, const int64_t first_row, const PartialLayout partials,
+                      void* __restrict__ workspace) {
+  WaitForPrecedingKernel();
+  LaunchDependents();
+  const int sequence = a.sequences.decodes[first_row + blockIdx.y];
+  const int head = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
+  const int end = EndOfKeys(a, sequence), splits = NumSplits(end - FirstKey(end, WindowOf(a)));
+  if (end == 0 || splits == 1 || head >= a.heads) return;
+  const int64_t slot = partials.Slot(blockIdx.y, head, 0);
+  const float2* sums = partials.Sums(workspace, slot);
+  float max = -INFINITY, sum = 0.0f;
+  for (int s = 0; s < splits; ++s) max = fmaxf(max, sums[s].x);
+  for (int s = 0; s < splits; ++s) sum = fmaf(Exp2(sums[s].x - max), sums[s].y, sum);
+  const float inverse = 1.0f / sum;
+  Elem* out = static_cast<Elem*>(a.out) + a.sequences.row_begin[sequence] * a.out_stride + head * a.head_dim;
+  for (int d = 4 * lane; d < a.head_dim; d += 4 * 32) {
+    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (int s = 0; s < splits; ++s) {
+      const float weight = Exp2(sums[s].x - max);
+      const float4 part = *reinterpret_cast<const float4*>(partials.Values(workspace, slot + s) + d);
+      total.x = fmaf(weight, part.x, total.x);
+      total.y = fmaf(weight, part.y, total.y);
+      total.z = fmaf(weight, part.z, total.z);
+      total.w = fmaf(weight, part.w, total.w);
+    }
+    *reinterpret_cast<uint2*>(out + d) = make_uint2(PackPair<Elem>(total.x * inverse, total.y * inverse),
+                                                    PackPair<Elem>(total.z * inverse, total.w * inverse));
+  }
+}
+
+template <class Elem, int kDim>
+int Enqueue(const CudaCall& call, const CudaAttentionArgs& args, int64_t first_row, int64_t rows, int splits) {
+  constexpr double kLog2E = 1.4426950408889634;
+  const int64_t group = args.heads / args.kv_heads, parts = (group + kMmaRows - 1) / kMmaRows;
+  const PartialLayout partials(rows, args.heads, splits, args.head_dim);
+  const LaunchConfig decode = {
+      .grid = dim3(splits, static_cast<unsigned>(args.kv_heads * parts), static_cast<unsigned>(rows)),
+      .block = dim3(kThreads),
+      .shared_bytes = Layout<kDim>::kBytes,
+      .stream = static_cast<cudaStream_t>(call.stream),
+      .dependent = true};
+  const int error = Launch(decode, DecodeKernel<Elem, kDim>, args, first_row, static_cast<float>(args.scale * kLog2E),
+                           partials, call.workspace);
+  if (error != 0 || splits == 1) return error;
+  const LaunchConfig merge = {
+      .grid = dim3(static_cast<unsigned>((args.heads + kWarps - 1) / kWarps), static_cast<unsigned>(rows)),
+      .block = dim3(kThreads),
+      .stream = static_cast<cudaStream_t>(call.stream),
+      .dependent = true};
+  return Launch(merge, MergeSplitsKernel<Elem>, args, first_row, partials, call.workspace);
+}
+
+template <class Elem>
+int EnqueueDim(const CudaCall& call, const CudaAttentionArgs& args, int64_t first_row, int64_t rows, int splits) {
+  if (args.head_dim <= 64) return Enqueue<Elem, 64>(call, args, first_row, rows, splits);
+  if (args.head_dim <= 128) return Enqueue<Elem, 128>(call, args, first_row, rows, splits);
+  return Enqueue<Elem, 256>(call, args, first_row, rows, splits);
+}
+
+}  // namespace
+
+int AttentionDecode(const CudaCall& call, const CudaAttentionArgs& args) {
+  constexpr uint8_t kBf16 = 2;             // DType
+  constexpr int64_t kMaxGridRows = 65535;  // blocks in y and z
+  const int64_t keys = args.window > 0 && args.window < args.sequences.max_keys ? args.window : args.sequences.max_keys;
+  const int splits = MaxSplits(keys);
+  // As many rows at a time as the workspace has room for.
+  int64_t capacity = kCudaWorkspaceBytes / PartialLayout(1, args.heads, splits, args.head_dim).bytes;
+  capacity = capacity < kMaxGridRows ? capacity : kMaxGridRows;
+  for (int64_t row = 0; row < args.sequences.num_decodes; row += capacity) {
+    const int64_t left = args.sequences.num_decodes - row, rows = left < capacity ? left : capacity;
+    const int error = args.dtype == kBf16 ? EnqueueDim<__nv_bfloat16>(call, args, row, rows, splits)
+                                          : EnqueueDim<__half>(call, args, row, rows, splits);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+}  // namespace switchyard::cuda

@@ -1,0 +1,234 @@
+// Attention of chunks of prompts (and, in deterministic mode, of everything) on tensor cores.
+//
+// A block takes 128 rows of one kv head: row r of a tile of queries is query r / group, head r % group, so that the
+// heads of a group share the keys they load; a tile of kCudaQueryTile = 128 queries so is `group` blocks.  8 warps of
+// 16 rows walk tiles of 64 keys (attention_tile_cuda.h), which cp.async brings into one of two stages while the other
+// is worked on. Counted on for D = 128: 96 KiB of shared memory and at most 128 registers, so two blocks of 256 threads
+// on an SM with 32 KiB of keys and values in flight each.  D = 256: 192 KiB, one block.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "workers/ops/cuda/attention_cuda.h"
+#include "workers/ops/cuda/attention_tile_cuda.h"
+#include "workers/ops/cuda/device_cuda.h"
+#include "workers/ops/cuda/launch_cuda.h"
+#include "workers/ops/cuda/paged_rows_cuda.h"
+#include "workers/ops/cuda/ptx_cuda.h"
+
+namespace switchyard::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = kThreads / 32 * kMmaRows;  // of a block
+constexpr int kKeys = 64;                        // of a tile
+constexpr int kPart = 32;                        // of them a warp's registers hold scores of so many
+static_assert(kRows == kCudaQueryTile, "a tile of queries is `group` blocks");
+
+// Shared memory, in elements of 16 bits.
+template <int kDim>
+struct Layout {
+  static constexpr int kStages = kRows * kDim;     // behind the queries [kRows, kDim], which outputs replace later
+  static constexpr int kValues = kKeys * kDim;     // within a stage, behind the keys
+  static constexpr int kStage = 2 * kKeys * kDim;  // keys and values
+  static constexpr int kEnd = kStages + 2 * kStage;
+};
+
+// The rows of one block and their keys.  In shared memory: registers are for the softmax.
+struct Work {
+  int sequence, kv_head, group;
+  int rows;         // 0: nothing to do
+  int first_row;    // of the tile's rows
+  int first_query;  // the tile's, from the sequence's first
+  int row_begin, start_pos;
+  int first_key, end_key;  // what any of the rows sees
+
+  __device__ __forceinline__ int Query(int row) const { return first_query + (first_row + row) / group; }
+  __device__ __forceinline__ int Head(int row) const { return kv_head * group + (first_row + row) % group; }
+};
+
+__device__ Work FindWork(const CudaAttentionArgs& a) {
+  Work work = {};
+  const int kv_heads = static_cast<int>(a.kv_heads);
+  work.group = static_cast<int>(a.heads) / kv_heads;
+  const int64_t item = blockIdx.x / (work.group * kv_heads);
+  work.first_row = static_cast<int>(blockIdx.x % work.group) * kRows;
+  work.kv_head = static_cast<int>(blockIdx.x / work.group % kv_heads);
+  const bool decode = item >= a.sequences.num_tiles;
+  work.sequence = decode ? a.sequences.decodes[item - a.sequences.num_tiles] : a.sequences.tiles[2 * item];
+  if (work.sequence < 0) return work;
+  work.first_query = decode ? 0 : a.sequences.tiles[2 * item + 1];
+  work.row_begin = a.sequences.row_begin[work.sequence];
+  work.start_pos = a.sequences.start_pos[work.sequence];
+  const int left = a.sequences.num_query[work.sequence] - work.first_query;
+  const int rows = (left < kCudaQueryTile ? left : kCudaQueryTile) * work.group - work.first_row;
+  if (rows <= 0) return work;
+  work.rows = rows < kRows ? rows : kRows;
+  work.first_key = FirstKey(work.start_pos + work.Query(0) + 1, WindowOf(a));
+  work.end_key = work.start_pos + work.Query(work.rows - 1) + 1;
+  return work;
+}
+
+// [kRows, D] of q into shared memory; rows and columns that do not exist become zero.
+template <class Elem, int kDim>
+__device__ __forceinline__ void LoadQueries(const CudaAttentionArgs& a, const Work& work, Elem* shared) {
+  constexpr int kChunks = kDim / kChunk;
+  const Elem* __restrict__ q = static_cast<const Elem*>(a.q);
+  for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const bool valid = row < work.rows && chunk * kChunk < a.head_dim;
+    const int64_t at =
+        valid ? static_cast<int64_t>(work.row_begin + work.Query(row)) * a.q_stride + work.Head(row) * a.head_dim : 0;
+    CpAsync16(shared + Swizzled<kDim>(row, chunk), q + at + (valid ? chunk * kChunk : 0), valid);
+  }
+}
+
+// One tile of keys and values into a stage.  offsets [kKeys]: where a key begins, or -1: zero.
+template <class Elem, int kDim>
+__device__ __forceinline__ void LoadKeys(const CudaAttentionArgs& a, const int64_t* offsets, Elem* stage) {
+  constexpr int kChunks = kDim / kChunk;
+  const Elem* __restrict__ k = static_cast<const Elem*>(a.k_cache);
+  const Elem* __restrict__ v = static_cast<const Elem*>(a.v_cache);
+#pragma unroll
+  for (int i = 0; i < kKeys * kChunks / kThreads; ++i) {
+    const int key = (threadIdx.x + i * kThreads) / kChunks, chunk = (threadIdx.x + i * kThreads) % kChunks;
+    const int64_t offset = offsets[key];
+    const bool valid = offset >= 0 && chunk * kChunk < a.head_dim;
+    const int64_t from = valid ? offset + chunk * kChunk : 0;
+    Elem* to = stage + Swizzled<kDim>(key, chunk);
+    CpAsync16(to, k + from, valid);
+    CpAsync16(to + Layout<kDim>::kValues, v + from, valid);
+  }
+}
+
+// Where the keys end that the lane's two rows see.  Rows that do not exist see what the last one sees.
+struct Sight {
+  int end[2];
+  int min_end, max_end;  // of the warp's rows
+};
+
+__device__ __forceinline__ Sight Look(const Work& work) {
+  const int warp_row = static_cast<int>(threadIdx.x / 32) * kMmaRows, lane = threadIdx.x % 32;
+  const int last = work.rows - 1;
+  const auto end = [&](int row) { return work.start_pos + work.Query(row < last ? row : last) + 1; };
+  return {.end = {end(warp_row + lane / 4), end(warp_row + lane / 4 + 8)},
+          .min_end = end(warp_row),
+          .max_end = end(warp_row + kMmaRows - 1)};
+}
+
+// The warp's 16 rows, through their own part of the queries' shared memory, so that rows go out 16 bytes a lane.
+template <class Elem, int kDim>
+__device__ __forceinline__ void StoreRows(const CudaAttentionArgs& a, const Work& work, const RowState<kDim>& state,
+                                          Elem* shared) {
+  constexpr int kChunks = kDim / kChunk;
+  const int warp_row = static_cast<int>(threadIdx.x / 32) * kMmaRows, lane = threadIdx.x % 32;
+  const float inverse[2] = {1.0f / RowSum(state, 0), 1.0f / RowSum(state, 1)};
+  __syncwarp();  // every lane has read its queries
+#pragma unroll
+  for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      Elem* to = shared + Swizzled<kDim>(warp_row + lane / 4 + 8 * i, n) + lane % 4 * 2;
+      *reinterpret_cast<uint32_t*>(to) =
+          PackPair<Elem>(state.out[n][2 * i] * inverse[i], state.out[n][2 * i + 1] * inverse[i]);
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < kMmaRows * kChunks; i += 32) {
+    const int row = warp_row + i / kChunks, chunk = i % kChunks;
+    if (row >= work.rows || chunk * kChunk >= a.head_dim) continue;
+    Elem* to = static_cast<Elem*>(a.out) + static_cast<int64_t>(work.row_begin + work.Query(row)) * a.out_stride +
+               work.Head(row) * a.head_dim;
+    *reinterpret_cast<uint4*>(to + chunk * kChunk) =
+        *reinterpret_cast<const uint4*>(shared + Swizzled<kDim>(row, chunk));
+  }
+}
+
+template <class Elem, int kDim>
+__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
+    PrefillKernel(const CudaAttentionArgs a, const float scale_log2) {
+  __shared__ int64_t offsets[2][kKeys];
+  __shared__ Work work;
+  Elem* shared = DynamicShared<Elem>();
+  WaitForPrecedingKernel();
+  LaunchDependents();
+  if (threadIdx.x == 0) work = FindWork(a);
+  __syncthreads();
+  if (work.rows == 0) return;
+  const int first_tile = work.first_key / kKeys, end_tile = (work.end_key + kKeys - 1) / kKeys;
+  // Keys that no row sees may never have been written, or belong to somebody else by now.
+  const auto offset_of = [&](int key) -> int64_t {
+    const bool seen = key >= work.first_key && key < work.end_key;
+    return seen ? CacheRow(a, work.sequence, work.kv_head, key) * a.head_dim : int64_t{-1};
+  };
+  const auto stage_of = [&](int tile) { return shared + Layout<kDim>::kStages + tile % 2 * Layout<kDim>::kStage; };
+
+  const int tid = static_cast<int>(threadIdx.x), warp_row = tid / 32 * kMmaRows;
+  if (tid < 2 * kKeys) {
+    const int tile = first_tile + tid / kKeys;
+    offsets[tile % 2][tid % kKeys] = offset_of(tile * kKeys + tid % kKeys);
+  }
+  LoadQueries<Elem, kDim>(a, work, shared);
+  __syncthreads();
+  LoadKeys<Elem, kDim>(a, offsets[first_tile % 2], stage_of(first_tile));
+  CpAsyncCommit();
+
+  const Sight sight = Look(work);
+  const int window = WindowOf(a);
+  const bool has_rows = warp_row < work.rows;
+  const auto query = [&](int step, uint32_t(&fragment)[4]) { LoadRows<Elem, kDim>(shared, warp_row, step, fragment); };
+  RowState<kDim> state;
+  Clear(state);
+  for (int tile = first_tile; tile < end_tile; ++tile) {
+    CpAsyncWait<0>();
+    __syncthreads();  // this tile is there for all warps; all are done with the one before and with its offsets
+    if (tile + 1 < end_tile) LoadKeys<Elem, kDim>(a, offsets[(tile + 1) % 2], stage_of(tile + 1));
+    CpAsyncCommit();
+    if (tid < kKeys) offsets[tile % 2][tid] = offset_of((tile + 2) * kKeys + tid);
+    if (!has_rows) continue;
+#pragma unroll 1
+    for (int part = 0; part < kKeys; part += kPart) {
+      const int begin = tile * kKeys + part;
+      if (begin >= sight.max_end || begin + kPart <= sight.min_end - window) continue;
+      const Elem* keys = stage_of(tile) + part * kDim;
+      float scores[kPart / 8][4];
+      uint32_t p[kPart / 16][4];
+      Scores<Elem, kDim, kPart>(query, keys, scores);
+      if (begin < sight.max_end - window || begin + kPart > sight.min_end) {
+        HideKeys(begin, sight.end, window, scores);
+      }
+      Soften<Elem, kDim, kPart>(scores, scale_log2, state, p);
+      AddValues<Elem, kDim, kPart>(p, keys + Layout<kDim>::kValues, state);
+    }
+  }
+  if (has_rows) StoreRows<Elem, kDim>(a, work, state, shared);
+}
+
+template <class Elem, int kDim>
+int Enqueue(const CudaCall& call, const CudaAttentionArgs& args, int64_t items) {
+  constexpr double kLog2E = 1.4426950408889634;
+  const LaunchConfig config = {.grid = dim3(static_cast<unsigned>(items * args.heads)),
+                               .block = dim3(kThreads),
+                               .shared_bytes = Layout<kDim>::kEnd * int64_t{sizeof(Elem)},
+                               .stream = static_cast<cudaStream_t>(call.stream),
+                               .dependent = true};
+  return Launch(config, PrefillKernel<Elem, kDim>, args, static_cast<float>(args.scale * kLog2E));
+}
+
+template <class Elem>
+int EnqueueDim(const CudaCall& call, const CudaAttentionArgs& args, int64_t items) {
+  if (args.head_dim <= 64) return Enqueue<Elem, 64>(call, args, items);
+  if (args.head_dim <= 128) return Enqueue<Elem, 128>(call, args, items);
+  return Enqueue<Elem, 256>(call, args, items);
+}
+
+}  // namespace
+
+int AttentionPrefill(const CudaCall& call, const CudaAttentionArgs& args, bool decodes) {
+  constexpr uint8_t kBf16 = 2;  // DType
+  const int64_t items = args.sequences.num_tiles + (decodes ? args.sequences.num_decodes : 0);
+  if (items == 0) return 0;
+  return args.dtype == kBf16 ? EnqueueDim<__nv_bfloat16>(call, args, items) : EnqueueDim<__half>(call, args, items);
+}
+
+}  // namespace switchyard::cuda

@@ -1,0 +1,196 @@
+// One warp's share of attention on tensor cores: 16 query rows against a tile of keys in shared memory.
+//   S = Q Kᵀ;   m' = max(m, S);   P = 2^((S - m') · scale · log2 e), rounded to Elem;   l = l · decay + Σ P;
+//   O = O · decay + P V
+//
+// For the two kernels of 16-bit attention (prefill, decode), which so do the same arithmetic.  A row's numbers depend
+// on its own query and on the tiles it is given, not on its place among the 16 rows; a tile of which it sees nothing
+// changes none of them.  Fragments are those of mma.m16n8k16: with g = lane / 4 and t = lane % 4, a lane holds rows g
+// and g + 8 and, of each 8 columns, columns 2t and 2t + 1.
+// Rows in shared memory are kDim elements long; their 16-byte chunks are permuted by the row's number (Swizzled), so
+// that the 8 rows of an ldmatrix fall into different banks.  kDim is D padded to 64, 128 or 256; pads are zero.
+// Does not do: loads (cp.async is the kernels' business), synchronization of more than the warp.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "workers/ops/cuda/device_cuda.h"
+#include "workers/ops/cuda/ptx_cuda.h"
+
+namespace switchyard::cuda {
+
+inline constexpr int kMmaRows = 16;  // rows of a warp
+inline constexpr int kChunk = 8;     // 16-bit elements in 16 bytes
+
+// Where chunk `chunk` of row `row` begins, in elements.
+template <int kDim>
+__device__ __forceinline__ int Swizzled(int row, int chunk) {
+  return row * kDim + (chunk ^ (row & 7)) * kChunk;
+}
+
+// The same within a row that has number `lane` modulo 8: the rows that a lane names to ldmatrix.
+__device__ __forceinline__ int LaneChunk(int lane, int chunk) { return (chunk ^ (lane & 7)) * kChunk; }
+
+// Two floats rounded to Elem, the first in the low half; and back.
+template <class Elem>
+__device__ __forceinline__ uint32_t PackPair(float low, float high) {
+  uint32_t bits;
+  if constexpr (std::is_same_v<Elem, __half>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    memcpy(&bits, &pair, 4);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    memcpy(&bits, &pair, 4);
+  }
+  return bits;
+}
+template <class Elem>
+__device__ __forceinline__ float2 UnpackPair(uint32_t bits) {
+  if constexpr (std::is_same_v<Elem, __half>) {
+    __half2 pair;
+    memcpy(&pair, &bits, 4);
+    return __half22float2(pair);
+  } else {
+    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+  }
+}
+
+// What 16 rows have so far.  Index 0 of max and sum is row g, index 1 row g + 8.
+template <int kDim>
+struct RowState {
+  float out[kDim / 8][4];  // not yet divided by the sum
+  float max[2];            // of the scores before the scale; -Inf: nothing seen
+  float sum[2];            // over this lane's columns alone: the row's is that of 4 lanes (RowSum)
+};
+
+template <int kDim>
+__device__ __forceinline__ void Clear(RowState<kDim>& state) {
+#pragma unroll
+  for (int i = 0; i < kDim / 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) state.out[i][j] = 0.0f;
+  }
+  state.max[0] = state.max[1] = -INFINITY;
+  state.sum[0] = state.sum[1] = 0.0f;
+}
+
+// A-fragment of 16 rows of shared memory from `row` on (a multiple of 8), columns [16 * step, 16 * step + 16).
+template <class Elem, int kDim>
+__device__ __forceinline__ void LoadRows(const Elem* rows, int row, int step, uint32_t (&a)[4]) {
+  const int lane = threadIdx.x % 32;
+  LdMatrixX4(a, rows + (row + lane % 16) * kDim + LaneChunk(lane, 2 * step + lane / 16));
+}
+
+// scores[n] = Q · keys [8n, 8n + 8).  query(step, a) gives Q's A-fragment of columns [16 * step, ...).
+template <class Elem, int kDim, int kKeys, class Query>
+__device__ __forceinline__ void Scores(const Query& query, const Elem* keys,  // [kKeys, kDim] swizzled
+                                       float (&scores)[kKeys / 8][4]) {
+  const int lane = threadIdx.x % 32;
+  const int row = lane % 8 + lane / 16 * 8, chunk = lane / 8 % 2;
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) scores[n][j] = 0.0f;
+  }
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    uint32_t a[4];
+    query(step, a);
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      uint32_t b[4];
+      LdMatrixX4(b, keys + (16 * n + row) * kDim + LaneChunk(lane, 2 * step + chunk));
+      MmaM16N8K16<Elem>(scores[2 * n], a, {b[0], b[1]});
+      MmaM16N8K16<Elem>(scores[2 * n + 1], a, {b[2], b[3]});
+    }
+  }
+}
+
+// Hides the keys that row i of the lane's two does not see; key 0 of the tile has position `tile`.
+template <int kColumns>
+__device__ __forceinline__ void HideKeys(int tile, const int (&end)[2], int window, float (&scores)[kColumns][4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int key = tile + 8 * n + 2 * (lane % 4) + j % 2;
+      if (key < end[j / 2] - window || key >= end[j / 2]) scores[n][j] = -INFINITY;
+    }
+  }
+}
+
+// Scores → probabilities as A-fragments of 16 keys each; rescales what the rows have so far.  scale_log2: scale·log2 e,
+// positive.
+template <class Elem, int kDim, int kKeys>
+__device__ __forceinline__ void Soften(const float (&scores)[kKeys / 8][4], float scale_log2, RowState<kDim>& state,
+                                       uint32_t (&p)[kKeys / 16][4]) {
+  float base[2], decay[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float max = state.max[i];
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) max = fmaxf(max, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
+    max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 1));
+    max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 2));
+    // Nothing seen yet: any finite number will do, 2^-Inf is 0.
+    base[i] = max == -INFINITY ? 0.0f : max * scale_log2;
+    // Exactly 1 where the maximum stays: a tile that a row does not see must change nothing.
+    decay[i] = state.max[i] == max ? 1.0f : Exp2((state.max[i] - max) * scale_log2);
+    state.max[i] = max;
+    state.sum[i] *= decay[i];
+  }
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t pair = PackPair<Elem>(Exp2(fmaf(scores[n][2 * i], scale_log2, -base[i])),
+                                           Exp2(fmaf(scores[n][2 * i + 1], scale_log2, -base[i])));
+      p[n / 2][n % 2 * 2 + i] = pair;
+      const float2 rounded = UnpackPair<Elem>(pair);  // the sum is that of the weights which v meets
+      state.sum[i] += rounded.x + rounded.y;
+    }
+  }
+  // The same bits without the work, once a row has seen its largest scores.
+  if (__any_sync(kAllLanes, decay[0] != 1.0f || decay[1] != 1.0f)) {
+#pragma unroll
+    for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) state.out[n][j] *= decay[j / 2];
+    }
+  }
+}
+
+// O += P V.
+template <class Elem, int kDim, int kKeys>
+__device__ __forceinline__ void AddValues(const uint32_t (&p)[kKeys / 16][4],
+                                          const Elem* values,  // [kKeys, kDim] swizzled
+                                          RowState<kDim>& state) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 0; step < kKeys / 16; ++step) {
+#pragma unroll
+    for (int n = 0; n < kDim / 16; ++n) {
+      uint32_t b[4];
+      LdMatrixX4Trans(b, values + (16 * step + lane % 16) * kDim + LaneChunk(lane, 2 * n + lane / 16));
+      MmaM16N8K16<Elem>(state.out[2 * n], p[step], {b[0], b[1]});
+      MmaM16N8K16<Elem>(state.out[2 * n + 1], p[step], {b[2], b[3]});
+    }
+  }
+}
+
+// The sum of row g (i = 0) or g + 8 (i = 1), in every lane that holds the row.
+template <int kDim>
+__device__ __forceinline__ float RowSum(const RowState<kDim>& state, int i) {
+  float sum = state.sum[i];
+  sum += __shfl_xor_sync(kAllLanes, sum, 1);
+  sum += __shfl_xor_sync(kAllLanes, sum, 2);
+  return sum;
+}
+
+}  // namespace switchyard::cuda

@@ -1,0 +1,46 @@
+// Where things stand on the device: which sequence and position a row of the batch is, which keys it sees, and where in
+// the paged cache a position is.  For the kernels of attention and of the cache's writes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "workers/ops/kernels_cuda.h"
+
+namespace switchyard::cuda {
+
+// A row of the batch.  sequence -1: nobody's (padding, or its sequence sits this step out).
+struct RowPlace {
+  int sequence = -1;
+  int pos = 0;
+};
+
+__device__ __forceinline__ RowPlace FindRow(const CudaSequences& sequences, int64_t row) {
+  RowPlace place;
+  const int sequence = sequences.row_sequence[row];
+  if (sequence < 0) return place;
+  const int query = static_cast<int>(row) - sequences.row_begin[sequence];
+  if (query < 0 || query >= sequences.num_query[sequence]) return place;
+  place.sequence = sequence;
+  place.pos = sequences.start_pos[sequence] + query;
+  return place;
+}
+
+// The row of the cache, seen as [rows, D], where a position of a sequence has its key and value of one kv head.  Args:
+// CudaAttentionArgs or CudaKvArgs.
+template <class Args>
+__device__ __forceinline__ int64_t CacheRow(const Args& args, int sequence, int kv_head, int pos) {
+  const int block_size = static_cast<int>(args.block_size), block = pos / block_size;
+  const int64_t stored = args.sequences.block_table[sequence * args.sequences.table_stride + block];
+  return (stored * args.kv_heads + kv_head) * block_size + (pos - block * block_size);
+}
+
+// The query at position pos sees the keys [end - window, end) with end = pos + 1.  kNoWindow: all before end.
+inline constexpr int kNoWindow = 0x7fffffff;
+__device__ __forceinline__ int WindowOf(const CudaAttentionArgs& args) {
+  return args.window > 0 && args.window < kNoWindow ? static_cast<int>(args.window) : kNoWindow;
+}
+__device__ __forceinline__ int FirstKey(int end, int window) { return end > window ? end - window : 0; }
+
+}  // namespace switchyard::cuda
