@@ -154,6 +154,7 @@ TEST_P(PeerWatchTest, ARankWhoseProcessEndsIsNamed) {
 }
 
 TEST(GlooControlOnlyTest, HasTheControlClassAndNoOther) {
+  test::MakeGroup(Backend::kGloo, 2);  // whatever is made once is made
   const int threads_before = test::NumThreads();
   InMemoryStore store;
   std::vector<std::unique_ptr<Communicator>> ranks(2);
