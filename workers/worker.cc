@@ -191,6 +191,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
   ASSIGN_OR_RETURN(messages, FormGlooGroup(group, store));
   if (options_.device.is_cpu() || seat.world == 1) return messages;
   group.control_only = true;
+  group.token = absl::StrCat(seat.token, "/watch");
   PrefixStore beside(store, "watch/");
   std::unique_ptr<Communicator> watch;
   ASSIGN_OR_RETURN(watch, FormGlooGroup(group, &beside));

@@ -121,7 +121,12 @@ absl::Status DeviceSteps::Replay(const StageIn& in, Batch* batch, int64_t bucket
     ASSIGN_OR_RETURN(graph->second, std::move(recorded));
   }
   ++num_replayed_;
-  return stream_.queue()->Run(graph->second.get());
+  RETURN_IF_ERROR(stream_.queue()->Run(graph->second.get()));
+  if (in.moe.comm->world() == 1) return absl::OkStatus();
+  // Nobody else watches over the collectives in it.
+  ASSIGN_OR_RETURN(const std::unique_ptr<Work> fence,
+                   in.moe.comm->Fence({.stream = &stream_, .deadline = in.moe.deadline}));
+  return fence->Wait();
 }
 
 absl::Status DeviceSteps::ReadBack(int64_t rows) {
@@ -140,7 +145,9 @@ absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const Plai
   SY_CHECK_LT(under_way(), kMaxUnderWay);
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t most = std::min(limits_.slots, limits_.rows);
-  const int64_t bucket = decodes && limits_.graphs ? DecodeBucket(count, most) : 0;
+  // Several ranks exchange rows by counts that the host knows (kExact): nothing to record.
+  const bool recordable = decodes && limits_.graphs && in.moe.comm->world() == 1;
+  const int64_t bucket = recordable ? DecodeBucket(count, most) : 0;
   if (bucket > 0) {
     RETURN_IF_ERROR(upload_.SendDecodes(stream_, cache_->layer(0), batch, {bucket, limits_.context}));
     RETURN_IF_ERROR(SendSampling(rows, bucket));

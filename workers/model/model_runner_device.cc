@@ -48,6 +48,7 @@ absl::Status ModelRunner::CollectOldest() {
   SY_CHECK(oldest != started_.end());
   CollectedStep collected;
   ASSIGN_OR_RETURN(collected, device_steps_->Collect(oldest->deadline));
+  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
   oldest->under_way = false;
   oldest->result.expert_counts = std::move(collected.expert_counts);
   for (size_t i = 0; i < oldest->pending.size(); ++i) {

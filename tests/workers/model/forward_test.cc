@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 
@@ -103,11 +104,14 @@ TEST_P(ForwardTest, GreedyTokens) {
   RankGroup group(fixture.dir, {.dtype = DType::kF32});
   std::vector<std::vector<int32_t>> prompts;
   for (const GreedyGolden& golden : fixture.greedy) prompts.push_back(golden.prompt);
-  const std::vector<std::vector<int32_t>> tokens = group.Greedy(prompts, 64);
+  const size_t count = DeviceIsEmulated() ? 6 : 64;
+  const std::vector<std::vector<int32_t>> tokens = group.Greedy(prompts, static_cast<int32_t>(count));
   for (size_t i = 0; i < prompts.size(); ++i) {
-    ASSERT_GE(fixture.greedy[i].tokens.size(), 64u);
-    EXPECT_GE(std::set<int32_t>(tokens[i].begin(), tokens[i].end()).size(), 16u);
-    EXPECT_EQ(tokens[i], fixture.greedy[i].tokens) << "prompt of " << prompts[i].size();
+    std::vector<int32_t> golden = fixture.greedy[i].tokens;
+    ASSERT_GE(golden.size(), 64u);
+    EXPECT_GE(std::set<int32_t>(golden.begin(), golden.end()).size(), 16u);
+    golden.resize(count);
+    EXPECT_EQ(tokens[i], golden) << "prompt of " << prompts[i].size();
   }
 }
 

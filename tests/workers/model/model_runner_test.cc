@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 #include "workers/model/kv_cache.h"
@@ -252,6 +253,7 @@ TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
 
 // Refused before anything is sent, so that this rank alone can ask.
 TEST_F(ModelRunnerTest, LoansThatDoNotFitAreRefused) {
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
   const auto refusal = [&](std::vector<RowLoan> loans) {
     StepPlan step;
@@ -270,6 +272,7 @@ TEST_F(ModelRunnerTest, LoansThatDoNotFitAreRefused) {
 
 // The plan was made before anyone knew that a sequence had broken: its rows are missing, and fewer are lent.
 TEST_F(ModelRunnerTest, ALoanOfABrokenSequencesRows) {
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4, .edit = OverflowingRope});
   const auto execute = [&](const RankPlan& plan, int32_t lent) {
     StepPlan step;

@@ -1,0 +1,60 @@
+// A server whose worker runs the CUDA code, on an emulated GPU: the same answers as from a CPU worker.
+#include <signal.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/harness.h"
+
+namespace switchyard {
+namespace {
+
+std::unique_ptr<TestServer> StartServer(bool cuda) {
+  TestServer::Options options;
+  options.model = kTinyModel;
+  options.flags = {"--dtype=fp32", "--max_num_seqs=8", "--max_batched_tokens=64", "--max_model_len=160"};
+  if (cuda) {
+    options.flags.push_back("--device=cuda");
+    options.flags.push_back("--deterministic");
+    options.flags.push_back("--worker_binary=" + Binary("switchyard-worker-emulated"));
+  }
+  return TestServer::Start(options);
+}
+
+// Long and short prompts, one that starts as another does, and what needs the host to sample: penalties, logprobs.
+std::vector<v1::GenerateRequest> Requests() {
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < 5; ++i) {
+    std::vector<int32_t> prompt;
+    for (int k = 0; k < 1 + 17 * i; ++k) prompt.push_back(3 + (7 * k + (i == 4 ? 3 : i)) % 200);
+    requests.push_back(IdsRequest(prompt, 10));
+    requests.back().mutable_sampling()->set_temperature(0);
+  }
+  requests.push_back(requests[2]);
+  requests.back().mutable_sampling()->set_repetition_penalty(1.3);
+  requests.push_back(requests[1]);
+  requests.back().set_logprobs(2);
+  return requests;
+}
+
+TEST(CudaEmulatedTest, AnswersAsTheCpuDoesAlsoAfterItsWorkerWasKilled) {
+  const auto cpu = StartServer(/*cuda=*/false), cuda = StartServer(/*cuda=*/true);
+  ASSERT_TRUE(cpu != nullptr && cuda != nullptr);
+  const std::vector<v1::GenerateRequest> requests = Requests();
+  const std::vector<StreamSeen> expected = GenerateAll(cpu->client(), requests);
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<StreamSeen> found = GenerateAll(cuda->client(), requests);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_TRUE(expected[i].ok() && found[i].ok()) << i << ": " << expected[i].end << found[i].end << found[i].fault;
+      EXPECT_EQ(found[i].choices[0].token_ids, expected[i].choices[0].token_ids) << "request " << i;
+      EXPECT_EQ(found[i].choices[0].logprobs.size(), expected[i].choices[0].logprobs.size());
+    }
+    if (round == 1) break;
+    ASSERT_EQ(kill(cuda->WorkerPids()[0], SIGKILL), 0);
+    ASSERT_TRUE(cuda->WaitReady(false, absl::Seconds(10)));
+    ASSERT_TRUE(cuda->WaitReady(true, kStartLimit));
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
