@@ -1,0 +1,121 @@
+// Steps on a device: however they are batched, chunked, recorded or overlapped, the tokens are the same.
+#include "workers/model/device_steps.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/devices/test_device.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/rank_group.h"
+#include "workers/model/dummy_weights.h"
+#include "workers/model/warm_up.h"
+#include "workers/tensor/copy.h"
+
+namespace switchyard {
+namespace {
+
+TEST(DecodeBucketTest, CoversEveryNumberOfRowsWithLittlePadding) {
+  int64_t last = 0;
+  for (int64_t rows = 1; rows <= 200; ++rows) {
+    const int64_t bucket = DecodeBucket(rows, 200);
+    ASSERT_GE(bucket, rows);
+    ASSERT_LE(bucket, 200);
+    ASSERT_LE(bucket, rows + std::max<int64_t>(31, rows)) << rows;
+    ASSERT_GE(bucket, last) << "more rows never take a smaller graph";
+    ASSERT_EQ(DecodeBucket(bucket, 200), bucket) << "a bucket is its own";
+    last = bucket;
+  }
+  EXPECT_EQ(DecodeBucket(0, 200), 0);
+  EXPECT_EQ(DecodeBucket(3, 3), 3) << "no graph has more rows than a step may";
+  EXPECT_EQ(DecodeBucket(kMaxGraphRows, 1000), kMaxGraphRows);
+  EXPECT_EQ(DecodeBucket(kMaxGraphRows + 1, 1000), 0) << "not recorded";
+}
+
+struct Way {
+  const char* name;
+  GroupOptions options;
+};
+
+class DeviceStepsTest : public ::testing::TestWithParam<DType> {};
+
+TEST_P(DeviceStepsTest, TokensDoNotDependOnTheWay) {
+  const Fixture fixture = LoadFixture("qwen3-qknorm");
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
+  const int32_t tokens = DeviceIsEmulated() ? 5 : 32;
+  const GroupOptions base = {.dtype = GetParam(), .batch = 1, .graphs = false};
+  const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, base).Greedy(prompts, tokens);
+  std::vector<Way> ways(5, {"", base});
+  ways[0] = {"together", base}, ways[0].options.batch = 4;
+  ways[1] = {"chunked", base}, ways[1].options.chunk = 3, ways[1].options.batch = 3;
+  ways[2] = {"recorded", base}, ways[2].options.graphs = true, ways[2].options.batch = 4;
+  ways[3] = {"overlapped", ways[2].options}, ways[3].options.in_flight = ModelRunner::kMaxStarted;
+  ways[4] = {"small blocks", ways[3].options}, ways[4].options.block_size = 4;
+  for (const Way& way : ways) {
+    RankGroup group(fixture.dir, way.options);
+    EXPECT_EQ(group.Greedy(prompts, tokens), expected) << way.name;
+    const DeviceSteps* steps = group.runner(0).device_steps();
+    if (steps == nullptr) continue;
+    EXPECT_EQ(steps->num_replayed() > 0, way.options.graphs) << way.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DeviceStepsTest, ::testing::Values(DType::kF32, DType::kBf16, DType::kF16),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+// Random weights, and a pass of padding: what a worker does before it serves shapes without a checkpoint.
+TEST(DummyWeightsTest, AnExpertsNumbersDoNotDependOnWhoHoldsIt) {
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  const auto config = ReadModelConfig(fixture.dir);
+  ASSERT_TRUE(config.ok());
+  const TestStream stream;
+  const auto make = [&](std::vector<int32_t> residents) {
+    LoadOptions options;
+    options.dtype = DType::kBf16;
+    options.device = stream.get().device();
+    options.residents = std::move(residents);
+    auto weights = MakeDummyWeights(*config, std::move(options));
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    return *std::move(weights);
+  };
+  const ModelWeights all = make({0, 1, 2, 3, 4, 5}), part = make({4, 1});
+  const auto values = [&](const Weight& weight) {
+    Tensor rows(DType::kBf16, {weight.n(), weight.k()});
+    if (weight.device().is_cpu()) {
+      EXPECT_TRUE(weight.UnpackRows(0, rows).ok());
+    } else {
+      rows = *CopyToHost(stream, weight.rows());
+    }
+    return std::vector<uint8_t>(static_cast<const uint8_t*>(rows.view().raw()),
+                                static_cast<const uint8_t*>(rows.view().raw()) + 2 * weight.n() * weight.k());
+  };
+  for (const size_t layer : {size_t{0}, all.layers.size() - 1}) {
+    if (!all.layers[layer].moe.has_value()) continue;
+    const auto &a = all.layers[layer].moe->experts, &b = part.layers[layer].moe->experts;
+    EXPECT_EQ(values(a[4].gate_up), values(b[0].gate_up));
+    EXPECT_EQ(values(a[1].down), values(b[1].down));
+    EXPECT_NE(values(a[0].down), values(a[1].down));
+  }
+  EXPECT_EQ(values(all.lm_head), values(part.lm_head));
+}
+
+TEST(WarmUpTest, APassOfPaddingRuns) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  const auto config = ReadModelConfig(fixture.dir);
+  ASSERT_TRUE(config.ok());
+  const TestStream stream;
+  LoadOptions options;
+  options.device = stream.get().device();
+  options.residents = {0, 1, 2, 3, 4, 5};
+  auto weights = MakeDummyWeights(*config, std::move(options));
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  auto model = Model::Create(stream, *config, DType::kBf16, *std::move(weights), 64);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(WarmUp(stream, model->get(), 40).ok());
+  const int64_t taken = MemoryInUse(DeviceKind::kCuda);
+  EXPECT_TRUE(WarmUp(stream, model->get(), 40).ok());
+  EXPECT_EQ(MemoryInUse(DeviceKind::kCuda), taken) << "the second pass finds all scratch there";
+}
+
+}  // namespace
+}  // namespace switchyard
