@@ -1,0 +1,157 @@
+// Memory, queues and uploads of a device.
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/devices/test_device.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/device_backend.h"
+#include "workers/tensor/device_writer.h"
+#include "workers/tensor/int_upload.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+class DeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (TestDevice().is_cpu()) GTEST_SKIP() << "about devices";
+  }
+  const Device device_ = TestDevice();
+};
+
+std::vector<int32_t> Numbers(const Stream& stream, const TensorView& view) {
+  const auto copy = CopyToHost(stream, view);
+  EXPECT_TRUE(copy.ok()) << copy.status();
+  return std::vector<int32_t>(copy->data<int32_t>(), copy->data<int32_t>() + view.NumElements());
+}
+
+TEST_F(DeviceTest, MemoryIsCountedAndWhatDoesNotFitIsToldInBytes) {
+  const int64_t before = MemoryInUse(DeviceKind::kCuda);
+  {
+    const auto tensor = Tensor::Allocate(DType::kF32, {10, 3}, device_);
+    ASSERT_TRUE(tensor.ok()) << tensor.status();
+    EXPECT_EQ(MemoryInUse(DeviceKind::kCuda), before + 120);
+  }
+  EXPECT_EQ(MemoryInUse(DeviceKind::kCuda), before);
+  const auto description = RegisteredBackend(DeviceKind::kCuda).Describe(0);
+  ASSERT_TRUE(description.ok());
+  const int64_t too_much = description->total_bytes + 1;
+  const absl::Status status = Buffer::Allocate(too_much, device_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needed " + std::to_string(too_much) + " bytes, available "));
+  EXPECT_TRUE(Buffer::Allocate(64, device_).ok()) << "an error that is over";
+  EXPECT_EQ(RegisteredBackend(DeviceKind::kCuda).Describe(1000).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(DeviceTest, CopiesKeepStridedRowsApart) {
+  const TestStream stream;
+  Tensor numbers(DType::kI32, {3, 4});
+  std::iota(numbers.data<int32_t>(), numbers.data<int32_t>() + 12, 0);
+  const auto there = CopyToDevice(stream, numbers.view().Columns(1, 2));
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_THAT(Numbers(stream, *there), testing::ElementsAre(1, 2, 5, 6, 9, 10));
+  EXPECT_THAT(Numbers(stream, there->view().Columns(1, 1)), testing::ElementsAre(2, 6, 10));
+  EXPECT_TRUE(FillZero(stream, *there).ok());
+  EXPECT_THAT(Numbers(stream, *there), testing::Each(0));
+  EXPECT_EQ(CopyTensor(stream, numbers, *there).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// The host runs ahead: what it writes for later steps must not reach earlier ones.
+TEST_F(DeviceTest, AnUploadReachesItsOwnStep) {
+  const TestStream stream;
+  auto upload = IntUpload::Create(device_, {4, 100});
+  ASSERT_TRUE(upload.ok()) << upload.status();
+  std::vector<Tensor> seen;
+  for (int step = 0; step < 6; ++step) {
+    ASSERT_TRUE(upload->Begin(stream).ok());
+    std::fill_n(upload->host(0).begin(), 4, step);
+    std::fill_n(upload->host(1).begin(), 100, 10 * step);
+    ASSERT_TRUE(upload->Send(stream, {4, 100}).ok());
+    for (const int array : {0, 1}) {
+      const int64_t count = array == 0 ? 4 : 100;
+      auto copy = Tensor::Allocate(DType::kI32, {count}, device_);
+      ASSERT_TRUE(copy.ok());
+      const IntView view = upload->view(array, count);
+      ASSERT_TRUE(stream.get().queue()->Copy(copy->view().raw(), view.data(), 4 * count).ok());
+      seen.push_back(*std::move(copy));
+    }
+  }
+  for (int step = 0; step < 6; ++step) {
+    EXPECT_THAT(Numbers(stream, seen[2 * step]), testing::Each(step));
+    EXPECT_THAT(Numbers(stream, seen[2 * step + 1]), testing::Each(10 * step));
+  }
+}
+
+TEST_F(DeviceTest, ManyThreadsWriteThroughAFewPieces) {
+  const TestStream stream;
+  constexpr int64_t kRows = 1000, kColumns = 3000;
+  const auto matrix = Tensor::Allocate(DType::kI32, {kRows, kColumns}, device_);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  auto writer = DeviceWriter::Create(device_);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const int64_t begin = t * kRows / 4;
+      const absl::Status status = (*writer)->Write(
+          matrix->view().Rows(begin, 1).raw(), kRows / 4, kColumns * 4, [&](int64_t first, int64_t count, char* at) {
+            for (int64_t i = 0; i < count * kColumns; ++i) {
+              const auto value = static_cast<int32_t>((begin + first) * kColumns + i);
+              std::memcpy(at + 4 * i, &value, 4);
+            }
+          });
+      EXPECT_TRUE(status.ok()) << status;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE((*writer)->Finish().ok());
+  const std::vector<int32_t> found = Numbers(stream, *matrix);
+  for (int64_t i = 0; i < kRows * kColumns; ++i) ASSERT_EQ(found[i], i);
+}
+
+TEST_F(DeviceTest, RecordedWorkRunsWhenItIsReplayedAndNotBefore) {
+  const TestStream stream;
+  DeviceQueue& queue = *stream.get().queue();
+  Tensor host(DType::kI32, {4});
+  std::iota(host.data<int32_t>(), host.data<int32_t>() + 4, 7);
+  const auto from = CopyToDevice(stream, host), to = Tensor::Allocate(DType::kI32, {4}, device_);
+  ASSERT_TRUE(from.ok() && to.ok());
+  ASSERT_TRUE(FillZero(stream, *to).ok());
+  ASSERT_TRUE(queue.BeginRecording().ok());
+  ASSERT_TRUE(queue.Copy(to->view().raw(), from->view().raw(), 16).ok());
+  EXPECT_THAT(std::string(queue.Synchronize(absl::InfiniteFuture()).message()), HasSubstr("being recorded"));
+  EXPECT_THAT(std::string(queue.Workspace(1 << 20).status().message()), HasSubstr("being recorded"));
+  auto graph = queue.EndRecording();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(Numbers(stream, *to), testing::Each(0));
+  ASSERT_TRUE(queue.Run(graph->get()).ok());
+  EXPECT_THAT(Numbers(stream, *to), testing::ElementsAre(7, 8, 9, 10));
+}
+
+TEST_F(DeviceTest, QueuesWaitForEachOther) {
+  const TestStream first, second;
+  Tensor host(DType::kI32, {1});
+  host.data<int32_t>()[0] = 5;
+  const auto from = CopyToDevice(first, host), to = Tensor::Allocate(DType::kI32, {1}, device_);
+  ASSERT_TRUE(from.ok() && to.ok());
+  ASSERT_TRUE(first.get().queue()->Copy(to->view().raw(), from->view().raw(), 4).ok());
+  const auto event = first.get().queue()->Record();
+  ASSERT_TRUE(event.ok());
+  ASSERT_TRUE(second.get().queue()->WaitFor(**event).ok());
+  EXPECT_THAT(Numbers(second, *to), testing::ElementsAre(5));
+  EXPECT_TRUE(*(*event)->Passed());
+}
+
+TEST(NoDeviceTest, IsSaidSo) {
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "about programs without devices";
+  EXPECT_EQ(BackendOf(DeviceKind::kCuda).status().message(), "this program is built without CUDA");
+  EXPECT_EQ(Buffer::Allocate(1, Device::Cuda(0)).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace switchyard
