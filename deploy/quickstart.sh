@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to streaming text: installs packages, builds (for CUDA, too, where it sees a GPU), starts the server with two
-# CPU workers on the demo model, sends three prompts, and keeps serving until Ctrl-C.
+# CPU workers (or a worker on each of up to two GPUs) on the demo model, sends three prompts, and keeps serving until Ctrl-C.
 #   --once           stop after the prompts
 #   --model=DIR      serve this checkpoint instead of the demo model
 #   --port=N --metrics_port=N  (default 50051 and 9464)
@@ -26,9 +26,14 @@ fi
 deploy/install-deps.sh "${needs[@]}" || [ $? -eq 3 ]  # 3: all but the CUDA toolkit
 deploy/build.sh "${options[@]}" switchyard-server switchyard-worker switchyard
 bin=build/release/bin
+where=(--local_workers=2)
+if deploy/sees_gpu.sh && grep -q 'CUDA: built for' build/release/configure.log; then
+  gpus=$(find /dev -maxdepth 1 -name 'nvidia[0-9]*' | wc -l)
+  where=(--device=cuda --local_workers=$((gpus > 1 ? 2 : 1)))
+fi
 
 log=build/quickstart.log
-"$bin/switchyard-server" --model="$model" --local_workers=2 --port="$port" --metrics_port="$metrics_port" 2>"$log" &
+"$bin/switchyard-server" --model="$model" "${where[@]}" --port="$port" --metrics_port="$metrics_port" 2>"$log" &
 server=$!
 stop() {
   trap - EXIT INT TERM
