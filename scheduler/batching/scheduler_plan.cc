@@ -214,6 +214,16 @@ void Scheduler::AddItem(Sequence* sequence, int32_t num_query, Draft* draft) {
   draft->refs.ranks[rank].push_back(ref);
 }
 
+bool Scheduler::IsPlainDecodes(const Draft& draft) {
+  for (const std::vector<ItemRef>& rank : draft.refs.ranks) {
+    for (const ItemRef& ref : rank) {
+      const int64_t num_output = ref.start_pos + ref.num_query - ref.sequence->num_prompt_tokens();
+      if (ref.num_query != 1 || !ref.sample || !IsPlainSampling(ref.sequence->sampling(), num_output)) return false;
+    }
+  }
+  return true;
+}
+
 StepPlan Scheduler::Seal(Draft draft) {
   StepPlan& plan = draft.plan;
   plan.step = draft.refs.step = next_step_++;
@@ -223,6 +233,7 @@ StepPlan Scheduler::Seal(Draft draft) {
   plan.loans = LendRows(rank_rows, min_loan_rows_);
   for (const RowLoan& loan : plan.loans) totals_.rows_lent += loan.rows;
   for (const int32_t rows : ComputedRows(rank_rows, plan.loans)) plan.padded_rows = std::max(plan.padded_rows, rows);
+  plan.exchange_version = IsPlainDecodes(draft) ? kDecodeExchange : kExactExchange;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     plan.ranks[r].freed_slots = std::exchange(ranks_[r].freed_slots, {});
     // Only now, so that nobody in this plan found them; a rank runs plans in order, so the next plan may.

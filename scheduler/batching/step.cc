@@ -49,4 +49,10 @@ std::string StepResult::DebugString() const {
   return out;
 }
 
+bool IsPlainSampling(const SamplingParams& params, int64_t num_output) {
+  return params.presence_penalty == 0 && params.frequency_penalty == 0 && params.repetition_penalty == 1 &&
+         params.logit_bias.empty() && params.min_tokens <= num_output && params.num_logprobs < 0 &&
+         params.num_prompt_logprobs < 0;
+}
+
 }  // namespace switchyard

@@ -41,6 +41,10 @@ struct SamplingParams {
   int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
 };
 
+// Whether logits and these params are all that a choice needs after num_output tokens: no history, no forced length, no
+// logprobs.  Devices choose such tokens themselves, without asking the host.
+bool IsPlainSampling(const SamplingParams& params, int64_t num_output);
+
 // First item of a sequence on this rank (or after preemption: prompt then holds the emitted tokens, too).
 struct SlotInit {
   std::vector<int32_t> tokens;    // prompt and, after a preemption, the tokens emitted so far
@@ -84,17 +88,22 @@ struct RowLoan {
   int32_t rows = 0;
 };
 
+// Sizes of messages as they come out, counts on the host; and fixed sizes by padded_rows, for a step in which every
+// rank has nothing but plain decodes (IsPlainSampling), which devices record and replay.
+inline constexpr int32_t kExactExchange = 0;
+inline constexpr int32_t kDecodeExchange = 1;
+
 // One step of the whole group.  Every rank gets the head and its own RankPlan.
 struct StepPlan {
-  int64_t step = 0;              // 1, 2, 3 … within an epoch of the group
-  int64_t group_epoch = 0;       // a plan of another epoch is refused
-  int64_t placement_epoch = 0;   // which expert replicas hold
-  int32_t schedule_version = 0;  // which MoeSchedule builder and parameters
-  int32_t exchange_version = 0;  // 0 = kExact (counts on the host)
-  int32_t micro_batches = 1;     // chunks that each rank cuts its rows into; agreed by all
-  std::vector<RowLoan> loans;    // the last rows of `from`, in this order; no rank lends and borrows
-  int32_t padded_rows = 0;       // the most rows that any rank computes, after loans: for fixed-size exchanges
-  std::vector<RankPlan> ranks;   // [R]
+  int64_t step = 0;                           // 1, 2, 3 … within an epoch of the group
+  int64_t group_epoch = 0;                    // a plan of another epoch is refused
+  int64_t placement_epoch = 0;                // which expert replicas hold
+  int32_t schedule_version = 0;               // which MoeSchedule builder and parameters
+  int32_t exchange_version = kExactExchange;  // how rows travel to experts: agreed, as collectives depend on it
+  int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
+  std::vector<RowLoan> loans;                 // the last rows of `from`, in this order; no rank lends and borrows
+  int32_t padded_rows = 0;      // the most rows that any rank computes, after loans: for fixed-size exchanges
+  std::vector<RankPlan> ranks;  // [R]
 
   std::string DebugString() const;
 };

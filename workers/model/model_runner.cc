@@ -97,6 +97,7 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
   RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));
   slots_.Apply(rank_plan);
+  // (Of a step of plain decodes on all ranks the plan says so; here only what this rank does differs.)
   const bool plain = device_steps_ != nullptr && IsPlain(rank_plan);
   // The host samples from what it knows: all that was sampled before must be heard of.
   while (!plain && device_steps_ != nullptr && device_steps_->under_way() > 0) RETURN_IF_ERROR(CollectOldest());

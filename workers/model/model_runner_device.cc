@@ -15,7 +15,7 @@ bool ModelRunner::IsPlain(const RankPlan& plan) const {
   if (model_->dtype() == DType::kF64) return false;  // its logits are fp64
   return std::all_of(plan.items.begin(), plan.items.end(), [&](const StepItem& item) {
     const Slot& slot = slots_.slot(item.slot);
-    return !slot.broken && IsPlainSampling(slot.sampling, slot.num_output());
+    return slot.broken || IsPlainSampling(slot.sampling, slot.num_output());
   });
 }
 
@@ -35,9 +35,12 @@ absl::Status ModelRunner::Enqueue(const RankPlan& rank_plan, Started* step) {
   step->result.rows = batch_.num_rows();
   RETURN_IF_ERROR(device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, decodes));
   step->under_way = true;
-  for (const StepItem& item : rank_plan.items) {
+  for (size_t i = 0; i < rank_plan.items.size(); ++i) {
+    const StepItem& item = rank_plan.items[i];
+    const bool broken = slots_.slot(item.slot).broken;  // not run: BuildBatch
+    if (broken) step->result.items[i].status = ItemStatus::kNonFinite;
     slots_.Advance(item);
-    if (item.sample) slots_.AppendPending(item.slot);
+    if (item.sample && !broken) slots_.AppendPending(item.slot);
   }
   return absl::OkStatus();
 }

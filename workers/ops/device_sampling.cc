@@ -54,12 +54,6 @@ absl::Status SampleOnCpu(const Stream& stream, const TensorView& logits, const P
 
 }  // namespace
 
-bool IsPlainSampling(const SamplingParams& params, int64_t num_output) {
-  return params.presence_penalty == 0 && params.frequency_penalty == 0 && params.repetition_penalty == 1 &&
-         params.logit_bias.empty() && params.min_tokens <= num_output && params.num_logprobs < 0 &&
-         params.num_prompt_logprobs < 0;
-}
-
 PlainSampling PlainSampling::Part(int64_t begin, int64_t count) const {
   return {temperature.Part(begin, count), top_k.Part(begin, count),          top_p.Part(begin, count),
           min_p.Part(begin, count),       random.Part(4 * begin, 4 * count), slot.Part(begin, count)};

@@ -1,4 +1,4 @@
-// Sampling where the logits are, for rows that ask for nothing special: no penalties, bias, forced minimum or logprobs.
+// Sampling where the logits are, for rows that ask for nothing special (IsPlainSampling).
 //
 // The same outcome as SampleTokens (sampling.h) for such params.  The token also goes to its slot, where the next step
 // finds it (ResolveTokens): so a step need not wait for the host to hear what the one before chose.
@@ -14,9 +14,6 @@
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
-
-// Whether such sampling serves a request that has emitted num_output tokens.
-bool IsPlainSampling(const SamplingParams& params, int64_t num_output);
 
 // A row's request as 32-bit numbers, on the stream's device.
 struct PlainSampling {

@@ -21,7 +21,8 @@ class Backend : public DeviceBackend {
 
   absl::StatusOr<DeviceDescription> Describe(int index) override {
     if (index < 0 || index >= NumDevices()) {
-      return absl::NotFoundError(absl::StrCat("device ", index, " of ", NumDevices(), " CUDA devices"));
+      return absl::NotFoundError(absl::StrCat("no device cuda:", index, ": ", NumDevices(), " found",
+                                              NumDevices() == 0 ? " (is the driver installed?)" : ""));
     }
     cudaDeviceProp properties;
     SY_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, index));
