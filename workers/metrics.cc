@@ -42,10 +42,13 @@ constexpr CounterRow kCounters[] = {
     {"switchyard_worker_moe_tokens_received_total", "Rows that the experts here computed for other ranks.",
      &M::rows_received},
     {"switchyard_worker_group_faults_total", "Epochs that ended by an error on this worker.", &M::group_faults},
+    {"switchyard_worker_graph_steps_total", "Steps of decodes that a device replayed as recorded.", &M::graph_steps},
 };
 constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
     {"switchyard_worker_kv_blocks", "Blocks of the KV cache.", &M::kv_blocks},
+    {"switchyard_worker_device_bytes", "Bytes of a device's memory that this worker holds; 0 on the CPU.",
+     &M::device_bytes},
     {"switchyard_worker_rank", "Rank in the group, -1 without one.", &M::rank},
     {"switchyard_worker_group_epoch", "Epoch of the group.", &M::group_epoch},
 };

@@ -35,6 +35,8 @@ class WorkerMetrics {
   prometheus::Gauge* rank = nullptr;
   prometheus::Gauge* group_epoch = nullptr;
   prometheus::Counter* group_faults = nullptr;
+  prometheus::Counter* graph_steps = nullptr;
+  prometheus::Gauge* device_bytes = nullptr;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;

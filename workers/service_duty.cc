@@ -1,5 +1,6 @@
 #include "workers/service_duty.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "proto/support/host_port.h"
@@ -49,6 +50,7 @@ void Duty::Join(const v1::JoinGroup& message) {
   metrics_->group_epoch->Set(static_cast<double>(seat.epoch));
   metrics_->weight_bytes->Set(static_cast<double>(worker_->weight_bytes()));
   metrics_->kv_blocks->Set(worker_->num_kv_blocks());
+  metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   v1::LinkRequest ready;
   ready.mutable_group_ready()->set_epoch(seat.epoch);
   ready.mutable_group_ready()->set_num_kv_blocks(worker_->num_kv_blocks());
@@ -78,6 +80,9 @@ void Duty::SendOldest() {
   const StepPlan head = std::move(started_.front());
   started_.pop_front();
   metrics_->ObserveStep(*result);
+  const int64_t replayed = worker_->num_replayed();
+  metrics_->graph_steps->Increment(static_cast<double>(std::max<int64_t>(replayed - replayed_, 0)));
+  replayed_ = replayed;
   for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
     v1::LinkRequest before;
     *before.mutable_step_part() = std::move(piece);

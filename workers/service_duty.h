@@ -61,6 +61,7 @@ class Duty {
   SendFn send_;
   EngineSettings settings_;
   int64_t epoch_ = 0;             // 0 = in no group
+  int64_t replayed_ = 0;          // of Worker::num_replayed, told so far
   std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;
 };

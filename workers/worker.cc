@@ -90,7 +90,7 @@ std::string Worker::isa() const {
   if (options_.device.is_cpu()) return IsaName(CurrentIsa());
   const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
   return absl::StrCat("cuda ", description.ok() ? description->capability : "?",
-                      options_.deterministic ? " deterministic" : "");
+                      options_.deterministic ? " deterministic" : "", options_.graphs ? "" : " no graphs");
 }
 
 int64_t Worker::memory_bytes() const {
@@ -237,6 +237,13 @@ absl::Status Worker::Start(const StepPlan& head, const RankPlan& part, absl::Dur
 }
 
 absl::StatusOr<RankResult> Worker::Finish() { return runner_->Finish(); }
+
+int64_t Worker::device_bytes() const { return options_.device.is_cpu() ? 0 : MemoryInUse(options_.device.kind); }
+
+int64_t Worker::num_replayed() const {
+  const DeviceSteps* const steps = runner_ == nullptr ? nullptr : runner_->device_steps();
+  return steps == nullptr ? 0 : steps->num_replayed();
+}
 
 bool Worker::IsDone() {
   const absl::StatusOr<bool> done = runner_->IsDone();

@@ -88,6 +88,9 @@ class Worker {
   absl::Status Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
+  // Steps that were replayed as recorded, since the cache was made.
+  int64_t num_replayed() const;
 
   // One step; blocks, for the other ranks at most `limit`.  An error ends the epoch for this rank: Leave follows.
   absl::StatusOr<RankResult> Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit);
