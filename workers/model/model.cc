@@ -185,7 +185,8 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
                           .stats = &out->moe,
                           .expert_counts = out->expert_counts.Rows(layer_idx, 1).Reshape({config_.num_experts}),
                           .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
-                          .exchange = in.moe.exchange};
+                          .exchange = in.moe.exchange,
+                          .max_rows = in.moe.max_rows};
     return moe_executor_.Run(step, *moe_layers_[layer_idx], x, residual);
   }
   if (num_rows == 0) return absl::OkStatus();

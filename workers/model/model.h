@@ -49,6 +49,7 @@ struct MoeGroup {
   const MoeSchedule* schedule = nullptr;  // borrowed
   absl::Time deadline = absl::InfiniteFuture();
   ExchangeMode exchange = ExchangeMode::kExact;
+  int64_t max_rows = 0;  // as in MoeStep
 };
 
 struct StageIn {

@@ -5,8 +5,8 @@
 
 namespace switchyard {
 
-std::unique_ptr<RowExchange> MakeExchange(Device device) {
-  if (device.is_cpu()) return std::make_unique<HostExchange>();
+std::unique_ptr<RowExchange> MakeExchange(Device device, ExchangeMode mode) {
+  if (device.is_cpu() && mode == ExchangeMode::kExact) return std::make_unique<HostExchange>();
   return std::make_unique<DeviceExchange>();
 }
 

@@ -6,7 +6,8 @@
 // of ranks. Counts travel with the rows: one message per peer and direction.  Each half is started and finished apart,
 // so that other work fits between.  A group of one rank moves no rows: experts read them in place through indices.
 //
-// There is one for hosts (host_exchange.h) and one whose work is all in the stream's order (device_exchange.h).
+// There is one for hosts (host_exchange.h) and one whose work is all in the stream's order (device_exchange.h), which
+// has two modes: kExact waits once for the counts, kBounded for nothing.
 // An object is the handle of one exchange at a time, owns its buffers and keeps them for the next:
 //   StartDispatch → FinishDispatch → [caller fills y()] → StartCombine → FinishCombine
 // All ranks start and finish the same exchanges in the same order, with or without rows.  Thread-compatible.
@@ -41,6 +42,7 @@ struct ExchangeContext {
   absl::Time deadline = absl::InfiniteFuture();
   MoeStats* stats = nullptr;
   ExchangeMode mode = ExchangeMode::kExact;
+  int64_t max_rows = 0;  // of kBounded: no rank has more rows in this exchange; the same on all ranks; 0 = kExact only
 };
 
 // What combine adds besides the experts' outputs; as in CombineInputs.
@@ -86,7 +88,7 @@ class RowExchange {
   IntView x_rows_, offsets_;
 };
 
-// The one for this device.
-std::unique_ptr<RowExchange> MakeExchange(Device device);
+// The one for this device and mode.
+std::unique_ptr<RowExchange> MakeExchange(Device device, ExchangeMode mode);
 
 }  // namespace switchyard

@@ -30,6 +30,8 @@ class ExpertLayout {
 
   int num_experts() const { return static_cast<int>(place_offsets_.size()) - 1; }
   int num_ranks() const { return static_cast<int>(residents_.size()); }
+  // The same epoch, and the same experts in the same slots.
+  bool operator==(const ExpertLayout& other) const { return epoch_ == other.epoch_ && residents_ == other.residents_; }
   int64_t epoch() const { return epoch_; }
   // The experts of a rank, by slot.
   absl::Span<const int32_t> Residents(int rank) const { return residents_[rank]; }

@@ -35,7 +35,7 @@ absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& top
   SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
   if (context.mode != ExchangeMode::kExact) {
     return absl::UnimplementedError(
-        "exchange: the bounded mode is for devices whose graphs need it; the host has kExact");
+        "exchange: the bounded mode is DeviceExchange's, on the CPU, too; this one has kExact");
   }
   if (topk_idx.rank() != 2 || topk_idx.dtype() != DType::kI32 || x.rank() != 2 || topk_idx.dim(0) != x.dim(0) ||
       !topk_idx.contiguous() || !IsFloating(x.dtype())) {

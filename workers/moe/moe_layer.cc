@@ -66,6 +66,8 @@ absl::Status CheckSchedule(const MoeSchedule& schedule, const MoeLayer& layer) {
 
 class MoeExecutor::Impl : public MicroOpRunner {
  public:
+  explicit Impl(ExchangeMaker make_exchange) : make_exchange_(make_exchange) {}
+
   absl::Status Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x, const TensorView& residual) {
     step_ = &step;
     layer_ = &layer;
@@ -76,7 +78,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     if (!status.ok()) {
       // The others wait for this rank's rows: end it for them, too.
       if (step.comm->world() > 1) step.comm->Abort(status.message());
-      for (auto& exchange : exchanges_) exchange->Drop();
+      for (auto& exchange : exchanges()) exchange->Drop();
     }
     unread_stats_.Clear();
     return status;
@@ -90,13 +92,13 @@ class MoeExecutor::Impl : public MicroOpRunner {
         return Gate(RangeOf(op));
       case MicroOpKind::kDispatch: {
         const ChunkRange range = RangeOf(op);
-        return exchanges_[op.chunk]->StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
-                                                   x_.Rows(range.begin, range.count), range.begin);
+        return exchanges()[op.chunk]->StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
+                                                    x_.Rows(range.begin, range.count), range.begin);
       }
       case MicroOpKind::kExpert:
-        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(exchanges_[op.chunk].get());
+        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(exchanges()[op.chunk].get());
       case MicroOpKind::kCombine:
-        return exchanges_[op.chunk]->StartCombine(context_);
+        return exchanges()[op.chunk]->StartCombine(context_);
       default:
         return absl::UnimplementedError(absl::StrCat("moe_layer: op ", MicroOpKindName(op.kind), " of schedule ",
                                                      step_->schedule->name, " has no executor yet"));
@@ -104,7 +106,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status Finish(const MicroOp& op) override {
-    RowExchange& exchange = *exchanges_[op.chunk];
+    RowExchange& exchange = *exchanges()[op.chunk];
     if (op.kind == MicroOpKind::kDispatch) return exchange.FinishDispatch(context_);
     SY_CHECK(op.kind == MicroOpKind::kCombine);
     const ChunkRange range = RangeOf(op);
@@ -133,9 +135,10 @@ class MoeExecutor::Impl : public MicroOpRunner {
                 .layout = step_->layout,
                 .deadline = step_->deadline,
                 .stats = stats_,
-                .mode = step_->exchange};
-    while (exchanges_.size() < static_cast<size_t>(step_->schedule->num_chunks)) {
-      exchanges_.push_back(MakeExchange(step_->stream->device()));
+                .mode = step_->exchange,
+                .max_rows = RowsOfChunk(step_->max_rows, 0, step_->schedule->num_chunks).count};
+    while (exchanges().size() < static_cast<size_t>(step_->schedule->num_chunks)) {
+      exchanges().push_back(make_exchange_(step_->stream->device(), step_->exchange));
     }
     const DType acc = AccDType(desc.dtype);
     topk_idx_ = Scratch(&topk_idx_memory_, rows, desc.router.top_k, DType::kI32);
@@ -188,11 +191,15 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return absl::OkStatus();
   }
 
+  // Each mode has its own, so that what a graph has recorded of one stays where it is.
+  std::vector<std::unique_ptr<RowExchange>>& exchanges() { return exchanges_[static_cast<size_t>(step_->exchange)]; }
+
   // Scratch on the step's device.
   TensorView Scratch(RowScratch* memory, int64_t rows, int64_t width, DType dtype) const {
     return memory->Rows(rows, width, dtype, step_->stream->device());
   }
 
+  const ExchangeMaker make_exchange_;
   // Of the present Run; borrowed.
   const MoeStep* step_ = nullptr;
   const MoeLayer* layer_ = nullptr;
@@ -203,11 +210,11 @@ class MoeExecutor::Impl : public MicroOpRunner {
   TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
   TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none
 
-  std::vector<std::unique_ptr<RowExchange>> exchanges_;  // [chunks]
+  std::vector<std::unique_ptr<RowExchange>> exchanges_[2];  // [mode][chunks]
   RowScratch topk_idx_memory_, topk_weight_memory_, logits_memory_, hidden_memory_, shared_memory_, shared_gate_memory_;
 };
 
-MoeExecutor::MoeExecutor() : impl_(std::make_unique<Impl>()) {}
+MoeExecutor::MoeExecutor(ExchangeMaker exchange) : impl_(std::make_unique<Impl>(exchange)) {}
 MoeExecutor::~MoeExecutor() = default;
 
 absl::Status MoeExecutor::Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x,

@@ -58,11 +58,14 @@ struct MoeStep {
   TensorView expert_counts = {};  // [E] int32 on the stream's device, added to: this rank's rows; rank 0 = not wanted
   const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
   ExchangeMode exchange = ExchangeMode::kExact;
+  int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included; the same on all ranks
 };
 
 class MoeExecutor {
  public:
-  MoeExecutor();
+  // exchange: what moves rows; another than MakeExchange for tests.
+  using ExchangeMaker = std::unique_ptr<RowExchange> (*)(Device device, ExchangeMode mode);
+  explicit MoeExecutor(ExchangeMaker exchange = &MakeExchange);
   ~MoeExecutor();
 
   // residual += experts(x) (+ shared).  T may be 0.

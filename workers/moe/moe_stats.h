@@ -1,4 +1,7 @@
 // What a MoE layer did, summed over the layers of a step.  Plain data.
+//
+// Numbers of rows are what the host knows: an exchange whose counts stay on a device (kBounded, or one rank of a
+// device) adds nothing to them, and to bytes_sent its fixed sizes.
 #pragma once
 
 #include <cstdint>

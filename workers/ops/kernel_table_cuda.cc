@@ -33,6 +33,12 @@ void RegisterCudaOps() {
       .sample = cuda::Sample,
       .convert = cuda::Convert,
       .find_non_finite = cuda::FindNonFinite,
+      .expert_places = cuda::ExpertPlaces,
+      .count_routes = cuda::CountRoutes,
+      .pack_rows = cuda::PackRows,
+      .read_pairs = cuda::ReadPairs,
+      .place_pairs = cuda::PlacePairs,
+      .gather_present = cuda::GatherPresent,
       .error_string = ErrorString,
       .device_lost = DeviceLost,
   };

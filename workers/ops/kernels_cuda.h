@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "workers/ops/kernels.h"
+#include "workers/ops/row_exchange_args.h"
 
 namespace switchyard {
 
@@ -208,6 +209,12 @@ struct CudaKernelTable {
   int (*sample)(const CudaCall& call, const CudaSampleArgs& args);
   int (*convert)(const CudaCall& call, const ConvertArgs& args);
   int (*find_non_finite)(const CudaCall& call, const FindNonFiniteArgs& args);
+  int (*expert_places)(const CudaCall& call, const ExpertPlacesArgs& args);
+  int (*count_routes)(const CudaCall& call, const CountRoutesArgs& args);
+  int (*pack_rows)(const CudaCall& call, const PackRowsArgs& args);
+  int (*read_pairs)(const CudaCall& call, const ReadPairsArgs& args);
+  int (*place_pairs)(const CudaCall& call, const PlacePairsArgs& args);
+  int (*gather_present)(const CudaCall& call, const GatherPresentArgs& args);
   const char* (*error_string)(int error);
   // Whether the error means that this process cannot use the device any more.
   bool (*device_lost)(int error);
@@ -242,6 +249,12 @@ int ResolveTokens(const CudaCall& call, const ResolveTokensArgs& args);      // 
 int Sample(const CudaCall& call, const CudaSampleArgs& args);                // sampling_cuda.cu
 int Convert(const CudaCall& call, const ConvertArgs& args);                  // elementwise_cuda.cu
 int FindNonFinite(const CudaCall& call, const FindNonFiniteArgs& args);      // elementwise_cuda.cu
+int ExpertPlaces(const CudaCall& call, const ExpertPlacesArgs& args);        // expert_places_cuda.cu
+int CountRoutes(const CudaCall& call, const CountRoutesArgs& args);          // row_exchange_cuda.cu, as all that follow
+int PackRows(const CudaCall& call, const PackRowsArgs& args);
+int ReadPairs(const CudaCall& call, const ReadPairsArgs& args);
+int PlacePairs(const CudaCall& call, const PlacePairsArgs& args);
+int GatherPresent(const CudaCall& call, const GatherPresentArgs& args);
 }  // namespace cuda
 
 }  // namespace switchyard

@@ -1,4 +1,5 @@
-// The MoE layer against its definition, and the same bits on any number of ranks, chunks and replicas.
+// The MoE layer against its definition, and the same bits on any number of ranks, chunks and replicas, with every kind
+// of exchange.
 #include "workers/moe/moe_layer.h"
 
 #include <cstring>
@@ -15,6 +16,7 @@ namespace switchyard {
 namespace {
 
 using test::Backend;
+using test::ExchangeKind;
 using test::MoeResult;
 using test::MoeRun;
 using test::MoeShape;
@@ -71,10 +73,12 @@ struct Spread {
   MoeShape shape;
   std::vector<int64_t> rank_rows;
   int micro_batches = 1;
+  ExchangeKind exchange = ExchangeKind::kHost;
 };
 
 std::string SpreadName(const Spread& s) {
-  std::string name = absl::StrCat(test::BackendName(s.backend), "_", Name(s.shape), "_rows");
+  std::string name =
+      absl::StrCat(test::ExchangeName(s.exchange), "_", test::BackendName(s.backend), "_", Name(s.shape), "_rows");
   for (const int64_t rows : s.rank_rows) absl::StrAppend(&name, "_", rows);
   return absl::StrCat(name, "_micro", s.micro_batches);
 }
@@ -95,8 +99,11 @@ std::vector<Spread> Spreads() {
   for (size_t r = 0; r < rows.size(); ++r) {
     for (size_t s = 0; s < shapes.size(); ++s) {
       for (const int micro_batches : {1, 2, 5}) {
-        spreads.push_back({Backend::kLocal, shapes[s], rows[r], micro_batches});
-        if ((r + s + micro_batches) % 6 == 0) spreads.push_back({Backend::kGloo, shapes[s], rows[r], micro_batches});
+        for (const ExchangeKind kind : test::kExchangeKinds) {
+          spreads.push_back({Backend::kLocal, shapes[s], rows[r], micro_batches, kind});
+          if ((r + s + micro_batches) % 9 != static_cast<size_t>(kind)) continue;
+          spreads.push_back({Backend::kGloo, shapes[s], rows[r], micro_batches, kind});
+        }
       }
     }
   }
@@ -117,7 +124,8 @@ TEST_P(MoeSamenessTest, TheBitsOfOneRank) {
   const MoeRun run{.backend = spread.backend,
                    .layout = ExpertLayout::Contiguous(spread.shape.num_experts, world),
                    .rank_rows = spread.rank_rows,
-                   .micro_batches = spread.micro_batches};
+                   .micro_batches = spread.micro_batches,
+                   .exchange = spread.exchange};
   const auto result = RunMoe(model, run, x, residual, 3);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->residual == alone->residual);
@@ -135,44 +143,61 @@ TEST_P(MoeSamenessTest, TheBitsOfOneRank) {
     for (size_t i = 0; i < counts.size(); ++i) counts[i] += stats.expert_counts[i];
   }
   EXPECT_EQ(sent, received);
-  EXPECT_EQ(computed, 3 * 17 * spread.shape.top_k);
+  // Of the bounded mode the host knows nothing but sizes.
+  const bool bounded = spread.exchange == ExchangeKind::kBounded;
+  EXPECT_EQ(computed, bounded ? 0 : 3 * 17 * spread.shape.top_k);
   EXPECT_EQ(counts, alone->stats[0].expert_counts);
   EXPECT_EQ(alone->stats[0].rows_sent, 0);
   EXPECT_EQ(alone->stats[0].bytes_sent, 0);
 }
 
-TEST(MoeLayerTest, OneExpertTakesAll) {
+class MoeLayerTest : public testing::TestWithParam<ExchangeKind> {};
+
+INSTANTIATE_TEST_SUITE_P(Exchanges, MoeLayerTest, testing::ValuesIn(test::kExchangeKinds),
+                         [](const auto& i) { return test::ExchangeName(i.param); });
+
+TEST_P(MoeLayerTest, OneExpertTakesAll) {
   const MoeShape shape{.num_experts = 6, .top_k = 1};
   MoeTestModel model(shape);
   model.FavourExpert(4);  // on the last of three ranks
   const Tensor x = model.RandomRows(30, 7);
   const Tensor residual = model.RandomResidual(30, 8);
   const auto alone = RunMoe(model, Alone(shape, 30), x, residual);
-  const auto spread = RunMoe(model, {.layout = ExpertLayout::Contiguous(6, 3), .rank_rows = {10, 10, 10}}, x, residual);
+  const auto spread =
+      RunMoe(model, {.layout = ExpertLayout::Contiguous(6, 3), .rank_rows = {10, 10, 10}, .exchange = GetParam()}, x,
+             residual);
   ASSERT_TRUE(alone.ok() && spread.ok());
   EXPECT_TRUE(alone->residual == spread->residual);
+  EXPECT_THAT(alone->stats[0].expert_counts, testing::ElementsAre(0, 0, 0, 0, 30, 0));
+  if (GetParam() == ExchangeKind::kBounded) return;  // its host sees no counts
   EXPECT_EQ(spread->stats[0].rows_sent, 10);
   EXPECT_EQ(spread->stats[2].rows_sent, 0);
   EXPECT_EQ(spread->stats[2].rows_received, 20);
   EXPECT_EQ(spread->stats[2].expert_rows, 30);
   EXPECT_EQ(spread->stats[1].expert_rows, 0);
-  EXPECT_THAT(alone->stats[0].expert_counts, testing::ElementsAre(0, 0, 0, 0, 30, 0));
 }
 
-TEST(MoeLayerTest, ATokenTravelsOncePerRank) {
+TEST_P(MoeLayerTest, ATokenTravelsOncePerRank) {
   const MoeShape shape{.num_experts = 8, .top_k = 8};  // every token wants every expert
   const MoeTestModel model(shape);
   const Tensor x = model.RandomRows(12, 9);
   const Tensor residual = model.RandomResidual(12, 10);
-  const auto result = RunMoe(model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {8, 4}}, x, residual);
+  const auto result = RunMoe(
+      model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {8, 4}, .exchange = GetParam()}, x, residual);
   ASSERT_TRUE(result.ok()) << result.status();
+  const int64_t row_bytes = 64 * 4;
+  if (GetParam() == ExchangeKind::kBounded) {
+    // Of 10 rows at most: 10 hidden rows, 2 rows of heads and pairs, 40 outputs; on either rank.
+    for (const MoeStats& stats : result->stats) EXPECT_EQ(stats.bytes_sent, (10 + 2 + 10 * 4) * row_bytes);
+    return;
+  }
   EXPECT_EQ(result->stats[0].rows_sent, 8 * 4);
   EXPECT_EQ(result->stats[0].hidden_rows_sent, 8);
   EXPECT_EQ(result->stats[1].rows_sent, 4 * 4);
   EXPECT_EQ(result->stats[1].hidden_rows_sent, 4);
 }
 
-TEST(MoeLayerTest, ReplicasDoNotChangeBits) {
+TEST_P(MoeLayerTest, ReplicasDoNotChangeBits) {
   const MoeShape shape{.num_experts = 6, .top_k = 3, .dtype = DType::kBf16};
   const MoeTestModel model(shape);
   const Tensor x = model.RandomRows(20, 11);
@@ -185,26 +210,29 @@ TEST(MoeLayerTest, ReplicasDoNotChangeBits) {
     const auto result = RunMoe(model,
                                {.layout = ExpertLayout::FromResidents(6, residents, 1),
                                 .rank_rows = {9, 4, 7},
-                                .micro_batches = micro_batches},
+                                .micro_batches = micro_batches,
+                                .exchange = GetParam()},
                                x, residual);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->residual == alone->residual);
   }
 }
 
-TEST(MoeLayerTest, NoRowsAnywhere) {
+TEST_P(MoeLayerTest, NoRowsAnywhere) {
   const MoeShape shape{.shared_ffn = 16};
   const MoeTestModel model(shape);
   const Tensor x = model.RandomRows(0, 1);
   const Tensor residual = model.RandomResidual(0, 1);
-  const auto result =
-      RunMoe(model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {0, 0}, .micro_batches = 2}, x, residual);
+  const auto result = RunMoe(
+      model,
+      {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {0, 0}, .micro_batches = 2, .exchange = GetParam()}, x,
+      residual);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->stats[0].expert_rows, 0);
 }
 
 // Rows of several hundred KB cross the boundary of posted buffers.
-TEST(MoeLayerTest, ManyRowsOverGloo) {
+TEST_P(MoeLayerTest, ManyRowsOverGloo) {
   const MoeShape shape{.hidden = 512, .ffn = 32, .num_experts = 9, .top_k = 4, .dtype = DType::kBf16};
   const MoeTestModel model(shape);
   const Tensor x = model.RandomRows(700, 13);
@@ -216,7 +244,8 @@ TEST(MoeLayerTest, ManyRowsOverGloo) {
                                {.backend = Backend::kGloo,
                                 .layout = ExpertLayout::Contiguous(9, 2),
                                 .rank_rows = {500, 200},
-                                .micro_batches = micro_batches},
+                                .micro_batches = micro_batches,
+                                .exchange = GetParam()},
                                x, residual, 2);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->residual == alone->residual);

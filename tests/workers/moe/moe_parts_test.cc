@@ -2,6 +2,7 @@
 // and what happens to the group when one rank's layer fails.
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +14,6 @@
 #include "workers/comm/faulty_communicator.h"
 #include "workers/moe/dispatch_message.h"
 #include "workers/moe/expert_layout.h"
-#include "workers/moe/host_exchange.h"
 #include "workers/moe/moe_layer.h"
 #include "workers/moe/schedule_executor.h"
 #include "workers/tensor/thread_pool.h"
@@ -22,6 +22,7 @@ namespace switchyard {
 namespace {
 
 using test::Backend;
+using test::ExchangeKind;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -117,32 +118,47 @@ TEST(RunSchedule, StopsAtTheFirstError) {
 
 // One rank's part of a layer over `comm`.
 absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const MoeSchedule& schedule,
-                    const TensorView& x, int layers = 4) {
+                    const TensorView& x, int layers = 4, ExchangeKind kind = ExchangeKind::kHost) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   const ExpertLayout layout = ExpertLayout::Contiguous(model.shape().num_experts, comm->world());
-  const MoeLayer layer = model.LayerOf(layout, comm->rank());
-  MoeExecutor executor;
+  const MoeLayer layer = model.LayerOf(stream, layout, comm->rank());
+  MoeExecutor executor(test::MakerOf(kind));
   const Tensor residual = model.RandomResidual(x.dim(0), 2);
-  const MoeStep step{
-      .stream = &stream, .comm = comm, .layout = &layout, .schedule = &schedule, .deadline = test::Soon()};
+  const MoeStep step{.stream = &stream,
+                     .comm = comm,
+                     .layout = &layout,
+                     .schedule = &schedule,
+                     .deadline = test::Soon(),
+                     .exchange = test::ModeOf(kind),
+                     .max_rows = 8};
   for (int i = 0; i < layers; ++i) RETURN_IF_ERROR(executor.Run(step, layer, x, residual));
   return absl::OkStatus();
 }
 
-class MoeFaultTest : public testing::TestWithParam<Backend> {};
+class MoeFaultTest : public testing::TestWithParam<std::tuple<Backend, ExchangeKind>> {
+ protected:
+  Backend backend() const { return std::get<0>(GetParam()); }
+  ExchangeKind kind() const { return std::get<1>(GetParam()); }
+};
 
-INSTANTIATE_TEST_SUITE_P(Backends, MoeFaultTest, testing::Values(Backend::kLocal, Backend::kGloo),
-                         [](const auto& i) { return test::BackendName(i.param); });
+INSTANTIATE_TEST_SUITE_P(Backends, MoeFaultTest,
+                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo),
+                                          testing::ValuesIn(test::kExchangeKinds)),
+                         [](const auto& i) {
+                           return absl::StrCat(test::BackendName(std::get<0>(i.param)), "_",
+                                               test::ExchangeName(std::get<1>(i.param)));
+                         });
 
 TEST_P(MoeFaultTest, ARankThatFailsInAnyExchangeEndsTheOthersStep) {
   const test::MoeTestModel model({});
   const Tensor x = model.RandomRows(6, 1);
   const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
   for (const int at : {0, 1, 2, 3, 7}) {
-    auto ranks = test::MakeGroup(GetParam(), 3);
+    auto ranks = test::MakeGroup(backend(), 3);
     ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kFail, at, {}});
-    const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, x); });
+    const auto statuses =
+        test::RunRanks(&ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, x, 4, kind()); });
     for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
 }
@@ -152,9 +168,10 @@ TEST_P(MoeFaultTest, AWrongShapeOnOneRankFreesTheOthers) {
   const Tensor x = model.RandomRows(6, 1);
   const Tensor narrow(DType::kF32, {6, 32});
   const MoeSchedule schedule = BuildExpertParallel({});
-  auto ranks = test::MakeGroup(GetParam(), 2);
-  const auto statuses = test::RunRanks(
-      &ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow); });
+  auto ranks = test::MakeGroup(backend(), 2);
+  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+    return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow, 4, kind());
+  });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable) << statuses[0];
   EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("x is fp32 [6, 32] cpu, wants fp32 [6, 64]"));
@@ -166,9 +183,9 @@ TEST_P(MoeFaultTest, DifferentMicroBatchesAreNoHang) {
   const Tensor x = model.RandomRows(6, 1);
   const MoeSchedule one = BuildExpertParallel({.micro_batches = 1});
   const MoeSchedule two = BuildExpertParallel({.micro_batches = 2});
-  auto ranks = test::MakeGroup(GetParam(), 2);
+  auto ranks = test::MakeGroup(backend(), 2);
   const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
-    const absl::Status status = RunOne(comm, model, comm->rank() == 0 ? one : two, x, 1);
+    const absl::Status status = RunOne(comm, model, comm->rank() == 0 ? one : two, x, 1, kind());
     comm->Abort("done");  // as a worker does whose step failed
     return status;
   });
@@ -192,22 +209,64 @@ TEST(MoeLayerErrorsTest, SaysWhatDoesNotFit) {
   EXPECT_TRUE(RunOne(ranks[0].get(), plain, BuildExpertParallel({}), x).ok());  // and the next step is a good one
 }
 
-TEST(RowExchangeTest, RefusesBadIdsAndTheBoundedMode) {
+TEST(RowExchangeTest, RefusesBadIdsAndBounds) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
-  auto ranks = test::MakeGroup(Backend::kLocal, 1);
-  const ExpertLayout layout = ExpertLayout::Contiguous(4, 1);
-  MoeStats stats;
-  ExchangeContext context{.stream = &stream, .comm = ranks[0].get(), .layout = &layout, .stats = &stats};
+  const ExpertLayout layout = ExpertLayout::Contiguous(4, 2);
   int32_t ids[] = {0, 4};
   float rows[8] = {};
   const TensorView idx(ids, DType::kI32, {1, 2}), x(rows, DType::kF32, {1, 8});
-  HostExchange exchange;
-  EXPECT_THAT(std::string(exchange.StartDispatch(context, idx, x, 0).message()), HasSubstr("topk_idx[0, 1] = 4"));
-  ids[1] = -1;  // dropped: fine
-  EXPECT_TRUE(exchange.StartDispatch(context, idx, x, 0).ok());
-  context.mode = ExchangeMode::kBounded;
-  EXPECT_EQ(exchange.StartDispatch(context, idx, x, 0).code(), absl::StatusCode::kUnimplemented);
+  for (const ExchangeKind kind : test::kExchangeKinds) {
+    auto ranks = test::MakeGroup(Backend::kLocal, 2);
+    MoeStats stats;
+    ExchangeContext context{.stream = &stream,
+                            .comm = ranks[0].get(),
+                            .layout = &layout,
+                            .deadline = test::Soon(),
+                            .stats = &stats,
+                            .mode = test::ModeOf(kind),
+                            .max_rows = 1};
+    const auto exchange = test::MakerOf(kind)(Device::Cpu(), context.mode);
+    ids[1] = 4;
+    EXPECT_THAT(std::string(exchange->StartDispatch(context, idx, x, 0).message()), HasSubstr("topk_idx[0, 1] = 4"));
+    ids[1] = -1;  // dropped: fine
+    EXPECT_TRUE(exchange->StartDispatch(context, idx, x, 0).ok());
+    exchange->Drop();
+    context.mode = ExchangeMode::kBounded;
+    context.max_rows = 0;
+    EXPECT_EQ(exchange->StartDispatch(context, idx, x, 0).code(),
+              kind == ExchangeKind::kHost ? absl::StatusCode::kUnimplemented : absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(RowExchangeTest, ARowMoreThanTheBoundIsAnError) {
+  const test::MoeTestModel model({});
+  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
+  for (const int64_t num_rows : {8, 9}) {  // of max_rows = 8
+    auto ranks = test::MakeGroup(Backend::kLocal, 2);
+    const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+      return RunOne(comm, model, schedule, model.RandomRows(comm->rank() == 0 ? num_rows : 1, 1), 1,
+                    ExchangeKind::kBounded);
+    });
+    EXPECT_EQ(statuses[0].code(), num_rows == 8 ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(statuses[1].code(), num_rows == 8 ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(statuses[0].message()), HasSubstr(num_rows == 8 ? "" : "5 rows where max_rows is 4"));
+  }
+}
+
+TEST(RowExchangeTest, OneOfADeviceNeedNotHaveItsExpertsInOrder) {
+  const test::MoeShape shape{.num_experts = 5, .top_k = 2};
+  const test::MoeTestModel model(shape);
+  const Tensor x = model.RandomRows(9, 3), residual = model.RandomResidual(9, 4);
+  const auto in_order = RunMoe(model, {.layout = ExpertLayout::Contiguous(5, 1), .rank_rows = {9}}, x, residual);
+  const std::vector<std::vector<int32_t>> shuffled = {{3, 0, 4, 2, 1}};
+  for (const ExchangeKind kind : test::kExchangeKinds) {
+    const auto result =
+        RunMoe(model, {.layout = ExpertLayout::FromResidents(5, shuffled, 1), .rank_rows = {9}, .exchange = kind}, x,
+               residual);
+    ASSERT_TRUE(result.ok() && in_order.ok()) << result.status();
+    EXPECT_TRUE(result->residual == in_order->residual);
+  }
 }
 
 }  // namespace

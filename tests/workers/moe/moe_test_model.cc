@@ -9,6 +9,8 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/moe/device_exchange.h"
+#include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::test {
@@ -58,30 +60,52 @@ MoeTestModel::Matrix MoeTestModel::RandomMatrix(int64_t n, int64_t k, bool gated
   matrix.k = k;
   matrix.values.resize(n * k);
   for (double& value : matrix.values) value = scale * NextValue(&state_);
-  Pack(&matrix, gated);
+  ThreadPool pool(1);
+  Pack(Stream::OnCpu(&pool), &matrix, gated);
   return matrix;
 }
 
-void MoeTestModel::Pack(Matrix* matrix, bool gated) const {
+void MoeTestModel::Pack(const Stream& stream, Matrix* matrix, bool gated) const {
   Tensor rows(shape_.dtype, {matrix->n, matrix->k});
   for (int64_t i = 0; i < matrix->n * matrix->k; ++i) {
     SetElement(rows, i, matrix->values[i]);
     matrix->values[i] = GetElement(rows, i);
   }
-  matrix->weight = Weight({.n = matrix->n,
+  const WeightDesc desc = {.n = matrix->n,
                            .k = matrix->k,
                            .dtype = shape_.dtype,
-                           .layout = gated ? WeightLayout::kGatedPanels : WeightLayout::kPanels});
-  SY_CHECK_OK(matrix->weight.PackRows(0, rows));
+                           .layout = gated ? WeightLayout::kGatedPanels : WeightLayout::kPanels};
+  auto weight = PackWeight(stream, desc, rows);
+  SY_CHECK_OK(weight.status());
+  matrix->weight = *std::move(weight);
+}
+
+std::unique_ptr<MoeTestModel> MoeTestModel::On(const Stream& stream) const {
+  auto model = std::make_unique<MoeTestModel>(shape_);
+  const auto take = [&](const Matrix& from, Matrix* to, bool gated) {
+    if (from.values.empty()) return;
+    to->values = from.values;
+    model->Pack(stream, to, gated);
+  };
+  take(router_, &model->router_, false);
+  for (int e = 0; e < shape_.num_experts; ++e) {
+    take(gate_up_[e], &model->gate_up_[e], true);
+    take(down_[e], &model->down_[e], false);
+  }
+  take(shared_gate_up_, &model->shared_gate_up_, true);
+  take(shared_down_, &model->shared_down_, false);
+  take(shared_gate_, &model->shared_gate_, false);
+  return model;
 }
 
 void MoeTestModel::FavourExpert(int expert) {
   // The rows of RandomRows end in a large constant: see there.
   for (int e = 0; e < shape_.num_experts; ++e) router_.values[(e + 1) * shape_.hidden - 1] = e == expert ? 20.0 : 0.0;
-  Pack(&router_, false);
+  ThreadPool pool(1);
+  Pack(Stream::OnCpu(&pool), &router_, false);
 }
 
-MoeLayer MoeTestModel::LayerOf(const ExpertLayout& layout, int rank) const {
+MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const {
   MoeLayer layer;
   layer.desc = {.hidden = shape_.hidden,
                 .expert_ffn = shape_.ffn,
@@ -94,9 +118,8 @@ MoeLayer MoeTestModel::LayerOf(const ExpertLayout& layout, int rank) const {
     gate_up.push_back(&gate_up_[expert].weight);
     down.push_back(&down_[expert].weight);
   }
-  ThreadPool pool(1);
-  layer.weights.gate_up = *WeightTable::Make(Stream::OnCpu(&pool), std::move(gate_up));
-  layer.weights.down = *WeightTable::Make(Stream::OnCpu(&pool), std::move(down));
+  layer.weights.gate_up = *WeightTable::Make(stream, std::move(gate_up));
+  layer.weights.down = *WeightTable::Make(stream, std::move(down));
   if (shape_.shared_ffn > 0) {
     layer.weights.shared_gate_up = &shared_gate_up_.weight;
     layer.weights.shared_down = &shared_down_.weight;
@@ -168,41 +191,69 @@ std::vector<double> MoeTestModel::Naive(const TensorView& x, const TensorView& r
   return out;
 }
 
+std::string ExchangeName(ExchangeKind kind) {
+  return kind == ExchangeKind::kHost ? "host" : kind == ExchangeKind::kBounded ? "bounded" : "exact";
+}
+
+MoeExecutor::ExchangeMaker MakerOf(ExchangeKind kind) {
+  if (kind == ExchangeKind::kHost) return &MakeExchange;
+  return [](Device, ExchangeMode) -> std::unique_ptr<RowExchange> { return std::make_unique<DeviceExchange>(); };
+}
+
+ExchangeMode ModeOf(ExchangeKind kind) {
+  return kind == ExchangeKind::kBounded ? ExchangeMode::kBounded : ExchangeMode::kExact;
+}
+
+int64_t MoeRun::max_rows() const { return 2 + *std::max_element(rank_rows.begin(), rank_rows.end()); }
+
+absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicator* comm, const Stream& stream,
+                        const TensorView& x, int repeats, MoeResult* result) {
+  const int rank = comm->rank();
+  const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
+  const int64_t rows = run.rank_rows[rank], experts = model.shape().num_experts;
+  const DType acc = AccDType(model.shape().dtype);
+  const MoeSchedule schedule =
+      BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
+  const MoeLayer layer = model.LayerOf(stream, run.layout, rank);
+  MoeExecutor executor(MakerOf(run.exchange));
+  const TensorView host_residual(
+      result->residual.data() + static_cast<size_t>(begin * model.shape().hidden * DTypeBytes(acc)), acc,
+      {rows, model.shape().hidden});
+  ASSIGN_OR_RETURN(const Tensor mine, CopyToDevice(stream, x.Rows(begin, rows)));
+  ASSIGN_OR_RETURN(const Tensor residual, CopyToDevice(stream, host_residual));
+  ASSIGN_OR_RETURN(const Tensor counts, CopyToDevice(stream, Tensor::Zeros(DType::kI32, {repeats, experts})));
+  for (int i = 0; i < repeats; ++i) {
+    RETURN_IF_ERROR(executor.Run({.stream = &stream,
+                                  .comm = comm,
+                                  .layout = &run.layout,
+                                  .schedule = &schedule,
+                                  .deadline = Soon(),
+                                  .stats = &result->stats[rank],
+                                  .expert_counts = counts.view().Rows(i, 1).Reshape({experts}),
+                                  .exchange = ModeOf(run.exchange),
+                                  .max_rows = run.max_rows()},
+                                 layer, mine, residual));
+  }
+  ASSIGN_OR_RETURN(const Tensor after, CopyToHost(stream, residual));
+  ASSIGN_OR_RETURN(const Tensor counted, CopyToHost(stream, counts));
+  if (after.bytes() > 0) std::memcpy(host_residual.raw(), after.view().raw(), static_cast<size_t>(after.bytes()));
+  result->stats[rank].expert_counts.assign(counted.data<int32_t>(), counted.data<int32_t>() + repeats * experts);
+  return comm->status();
+}
+
 absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, const TensorView& x,
                                  const TensorView& residual, int repeats) {
   const int world = run.layout.num_ranks();
   SY_CHECK_EQ(world, static_cast<int>(run.rank_rows.size()));
   SY_CHECK_EQ(std::accumulate(run.rank_rows.begin(), run.rank_rows.end(), int64_t{0}), x.dim(0));
-  const MoeSchedule schedule =
-      BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
-  const int64_t row_bytes = model.shape().hidden * DTypeBytes(residual.dtype());
-  const int64_t experts = model.shape().num_experts;
   MoeResult result;
-  result.residual.assign(static_cast<const char*>(residual.raw()), static_cast<size_t>(x.dim(0) * row_bytes));
+  result.residual.assign(static_cast<const char*>(residual.raw()),
+                         static_cast<size_t>(residual.NumElements() * DTypeBytes(residual.dtype())));
   result.stats.resize(world);
   auto ranks = MakeGroup(run.backend, world);
-  const auto statuses = RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
-    const int rank = comm->rank();
-    const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
-    ThreadPool pool(1 + rank % 2, false);
-    const Stream stream = Stream::OnCpu(&pool);
-    const MoeLayer layer = model.LayerOf(run.layout, rank);
-    MoeExecutor executor;
-    const TensorView mine(result.residual.data() + begin * row_bytes, residual.dtype(),
-                          {run.rank_rows[rank], model.shape().hidden});
-    const Tensor counts = Tensor::Zeros(DType::kI32, {repeats, experts});
-    for (int i = 0; i < repeats; ++i) {
-      RETURN_IF_ERROR(executor.Run({.stream = &stream,
-                                    .comm = comm,
-                                    .layout = &run.layout,
-                                    .schedule = &schedule,
-                                    .deadline = Soon(),
-                                    .stats = &result.stats[rank],
-                                    .expert_counts = counts.view().Rows(i, 1).Reshape({experts})},
-                                   layer, x.Rows(begin, run.rank_rows[rank]), mine));
-    }
-    result.stats[rank].expert_counts.assign(counts.data<int32_t>(), counts.data<int32_t>() + repeats * experts);
-    return absl::OkStatus();
+  const auto statuses = RunRanks(&ranks, [&](Communicator* comm) {
+    ThreadPool pool(1 + comm->rank() % 2, false);
+    return RunMoeRank(model, run, comm, Stream::OnCpu(&pool), x, repeats, &result);
   });
   for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
   for (const auto& comm : ranks) result.ledgers.push_back(comm->ledger().hash());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,10 @@ class MoeTestModel {
  public:
   explicit MoeTestModel(const MoeShape& shape, uint32_t seed = 1);
 
-  // The layer as rank `rank` of the layout holds it.
-  MoeLayer LayerOf(const ExpertLayout& layout, int rank) const;
+  // The same model with its weights on the stream's device.
+  std::unique_ptr<MoeTestModel> On(const Stream& stream) const;
+  // The layer as rank `rank` of the layout holds it.  stream: of the device that the weights are on.
+  MoeLayer LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const;
   const MoeShape& shape() const { return shape_; }
   // [rows, H] in the model's dtype, and a residual stream to add to.
   Tensor RandomRows(int64_t rows, uint32_t seed) const;
@@ -49,7 +52,7 @@ class MoeTestModel {
     Weight weight;
   };
   Matrix RandomMatrix(int64_t n, int64_t k, bool gated, double scale);
-  void Pack(Matrix* matrix, bool gated) const;
+  void Pack(const Stream& stream, Matrix* matrix, bool gated) const;
   std::vector<double> NaiveFfn(const Matrix& gate_up, const Matrix& down, const std::vector<double>& x) const;
 
   const MoeShape shape_;
@@ -59,11 +62,22 @@ class MoeTestModel {
   Matrix shared_gate_up_, shared_down_, shared_gate_;
 };
 
+// What moves the rows.
+enum class ExchangeKind { kHost, kDeviceExact, kBounded };
+inline constexpr ExchangeKind kExchangeKinds[] = {ExchangeKind::kHost, ExchangeKind::kDeviceExact,
+                                                  ExchangeKind::kBounded};
+std::string ExchangeName(ExchangeKind kind);
+// Of an executor that moves rows so.
+MoeExecutor::ExchangeMaker MakerOf(ExchangeKind kind);
+ExchangeMode ModeOf(ExchangeKind kind);
+
 struct MoeRun {
   Backend backend = Backend::kLocal;
   ExpertLayout layout;             // its ranks are the run's
   std::vector<int64_t> rank_rows;  // [R] how the rows are shared out, in order
   int micro_batches = 1;
+  ExchangeKind exchange = ExchangeKind::kHost;
+  int64_t max_rows() const;  // a little more than any rank has, so that bounds are never the counts
 };
 
 struct MoeResult {
@@ -71,6 +85,10 @@ struct MoeResult {
   std::vector<MoeStats> stats;    // [R]
   std::vector<uint64_t> ledgers;  // [R]
 };
+
+// One rank's part of RunMoe, on the stream's device; result->residual and ->stats have all ranks' places.
+absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicator* comm, const Stream& stream,
+                        const TensorView& x, int repeats, MoeResult* result);
 
 // Runs the layer `repeats` times over the same rows (the residual goes on) on as many threads as ranks.
 absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, const TensorView& x,

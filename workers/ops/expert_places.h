@@ -1,0 +1,40 @@
+// Which rank computes (t, k), where experts have replicas: the split of a step's rows over them, in the stream's order.
+//
+// The rule is ExpertLayout::PlaceOf (workers/moe/expert_layout.h): here, if the expert is here; else its places take
+// turns by source rank and token.  Every rank can say so of any row, so no message is needed.  Borrows all memory.
+// Does not make the table: workers/moe/replica_table.h does, of a layout.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// Where experts are, as one rank sees it.  On the stream's device.
+struct PlaceTable {
+  IntView place_offsets;  // [E + 1] places of expert e: [place_offsets[e], place_offsets[e + 1]), at least one
+  IntView places;         // [places * 2] rank, slot at that rank
+  IntView slot_here;      // [E] slot at this rank; -1 = not here
+  int rank = 0;           // this one
+};
+
+// Memory is the caller's, on the stream's device.  All [T, K] int32, contiguous.
+struct ExpertPlaces {
+  TensorView rank_of;  // -1 = dropped
+  TensorView slot_of;  // of the expert at that rank; -1 = dropped
+  TensorView
+      first_of;  // rank_of where no earlier choice of the row has that rank, else -1: a row travels once to a rank
+};
+
+// first_token: index of row 0 in the rank's batch.
+// Errors (InvalidArgument): shapes, dtypes or devices that do not fit; on the CPU an id outside [-1, E), with its
+// place; on other devices K > 256 (there an id outside counts as dropped).
+absl::Status FindExpertPlaces(const Stream& stream,
+                              const TensorView& topk_idx,  // [T, K] int32, contiguous, -1 = dropped
+                              const PlaceTable& table, int64_t first_token, const ExpertPlaces& found);
+
+}  // namespace switchyard

@@ -1,0 +1,48 @@
+// Where an exchange's memory has each rank's rows and pairs.  A pair is (row, slot of an expert at the receiver).
+//
+// The memory is a matrix of rows of row_bytes each, so that experts read what came where it came.  A rank's block in
+// it:
+//   int32 num_rows, num_pairs, pair_row[max_pairs], pair_slot[max_pairs]; padding; rows [max_rows, H]
+// Head and rows begin at rows of the matrix that are multiples of 16 bytes.  A rank without pairs has no block; this
+// rank's own block has rows but no head.  The pairs of all blocks are numbered in one row: this rank's own first, then
+// the others' by rank.
+// Plain data: for hosts and, by value, for kernels.
+#pragma once
+
+#include <cstdint>
+
+namespace switchyard {
+
+// Ranks that an exchange on a device may have: the list is a kernel's argument, of which there are 4 KB.
+inline constexpr int kMaxExchangeRanks = 128;
+
+struct RowBlock {
+  int32_t head_row;   // row of the matrix where the head begins
+  int32_t first_row;  // where the rows begin
+  int32_t max_rows;
+  int32_t max_pairs;
+  int32_t pair_begin;  // number of its first pair
+};
+
+struct RowBlocks {
+  int32_t ranks;
+  int32_t rank;       // this one
+  int32_t num_rows;   // of the matrix
+  int32_t num_pairs;  // of all blocks
+  int64_t row_bytes;
+  RowBlock of[kMaxExchangeRanks];
+};
+
+struct RowBlockSize {
+  int64_t rows = 0;
+  int64_t pairs = 0;
+};
+
+// The first int32 of a rank's head; num_rows, num_pairs, pair_row and pair_slot follow each other.
+inline constexpr int kRowBlockHeadInts = 2;
+
+// The one place that knows where things are.  sizes[r]: rank r's bounds, or what it has exactly; [ranks].  False: more
+// rows or pairs in all than int32 counts, or more ranks than kMaxExchangeRanks.  REQUIRES: row_bytes even, positive.
+bool LayOutRowBlocks(int rank, int ranks, int64_t row_bytes, const RowBlockSize* sizes, RowBlocks* blocks);
+
+}  // namespace switchyard
