@@ -16,6 +16,7 @@
 #include "workers/moe/exchange_plan.h"
 #include "workers/moe/replica_table.h"
 #include "workers/tensor/copy.h"
+#include "workers/tensor/device_backend.h"
 
 namespace switchyard {
 namespace {
@@ -91,7 +92,22 @@ struct Rank {
   ExchangePlan plan;
 };
 
-class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
+// One stream for all tests of a suite: its queue's scratch takes longer to get than a test.
+class OnDeviceTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const Device device = TestDevice();
+    if (device.is_cpu() || RegisteredBackend(device.kind).NumDevices() > 0) stream_ = std::make_unique<TestStream>();
+  }
+  static void TearDownTestSuite() { stream_.reset(); }
+  void SetUp() override {
+    if (stream_ == nullptr) GTEST_SKIP() << "skipped: no GPU";
+  }
+
+  static inline std::unique_ptr<TestStream> stream_;
+};
+
+class RowExchangeTest : public OnDeviceTest, public testing::WithParamInterface<std::tuple<Case, bool>> {
  protected:
   const Case& c() const { return std::get<0>(GetParam()); }
   bool bounded() const { return std::get<1>(GetParam()); }
@@ -101,11 +117,11 @@ class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
     Tensor host(dtype, shape);
     if (host.bytes() > 0) std::memset(host.view().raw(), 0x7B, host.bytes());
     if (from != nullptr && host.bytes() > 0) std::memcpy(host.view().raw(), from, host.bytes());
-    return *CopyToDevice(stream_, host);
+    return *CopyToDevice(*stream_, host);
   }
   template <class Value>
   std::vector<Value> OnHost(const TensorView& view) {
-    const Tensor host = *CopyToHost(stream_, view);
+    const Tensor host = *CopyToHost(*stream_, view);
     const auto* values = static_cast<const Value*>(host.view().raw());
     return {values, values + host.bytes() / static_cast<int64_t>(sizeof(Value))};
   }
@@ -127,7 +143,7 @@ class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
     rank->topk_idx = OnDevice(DType::kI32, {rows, c().top_k}, choices.data());
     rank->x = OnDevice(DType::kBf16, {rows, c().width}, values.data());
     rank->num_experts = static_cast<int64_t>(c().residents[rank->rank].size());
-    rank->table = *ReplicaTable::Make(stream_, layout_, rank->rank);
+    rank->table = *ReplicaTable::Make(*stream_, layout_, rank->rank);
     // [T * K] arrays, then those of ranks.
     rank->ints = OnDevice(DType::kI32, {7 * n + 4 * world() + 2});
     int64_t begin = 0;
@@ -139,8 +155,8 @@ class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
     rank->routes.rows = {take(world() + 1), token, take(n)};
     rank->output_row = take(n);
     rank->counts = take(2 * world()).Reshape({world(), 2});
-    ASSERT_TRUE(RouteRows(stream_, rank->topk_idx, rank->table.view(), c().first_token, rank->routes).ok());
-    ASSERT_TRUE(CountRoutes(stream_, rank->routes, rank->counts).ok());
+    ASSERT_TRUE(RouteRows(*stream_, rank->topk_idx, rank->table.view(), c().first_token, rank->routes).ok());
+    ASSERT_TRUE(CountRoutes(*stream_, rank->routes, rank->counts).ok());
   }
 
   void Pack(std::vector<Rank>* ranks, Rank* rank) {
@@ -158,7 +174,7 @@ class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
     rank->send = OnDevice(DType::kBf16, {plan->send.num_rows, c().width});
     rank->recv = OnDevice(DType::kBf16, {plan->recv.num_rows, c().width});
     const absl::Status packed =
-        PackRows(stream_, plan->send, rank->routes, rank->x,
+        PackRows(*stream_, plan->send, rank->routes, rank->x,
                  {.send = rank->send,
                   .own = rank->recv.view().Rows(plan->recv.of[rank->rank].first_row, c().rows[rank->rank]),
                   .first_output = plan->num_outputs,
@@ -169,7 +185,7 @@ class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
   // The all-to-all, one part.
   void Carry(const TensorView& from, const TensorView& to) {
     ASSERT_EQ(from.shape(), to.shape());
-    ASSERT_TRUE(CopyTensor(stream_, from, to).ok());
+    ASSERT_TRUE(CopyTensor(*stream_, from, to).ok());
   }
 
   void Sort(Rank* rank) {
@@ -181,10 +197,10 @@ class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
                    all.Rows(2 * pairs + lists + 1, pairs)};
     rank->x_rows = all.Rows(3 * pairs + lists + 1, rank->plan.num_outputs);
     const absl::Status read =
-        ReadPairs(stream_, rank->plan.recv, rank->routes.places, rank->recv, rank->num_experts, rank->slots);
+        ReadPairs(*stream_, rank->plan.recv, rank->routes.places, rank->recv, rank->num_experts, rank->slots);
     ASSERT_TRUE(read.ok()) << read;
-    ASSERT_TRUE(BuildExpertOrder(stream_, rank->slots.Reshape({pairs, 1}), lists, rank->order).ok());
-    ASSERT_TRUE(PlacePairs(stream_, rank->plan.recv, c().top_k, rank->recv,
+    ASSERT_TRUE(BuildExpertOrder(*stream_, rank->slots.Reshape({pairs, 1}), lists, rank->order).ok());
+    ASSERT_TRUE(PlacePairs(*stream_, rank->plan.recv, c().top_k, rank->recv,
                            {.y_row = rank->order.slot_row, .x_rows = rank->x_rows, .output_row = rank->output_row})
                     .ok());
     kept_.push_back(std::move(memory));
@@ -205,15 +221,9 @@ class RowExchangeTest : public testing::TestWithParam<std::tuple<Case, bool>> {
     rank->answers = OnDevice(DType::kBf16, {rank->plan.num_answers, c().width});
     const int64_t own = rank->plan.recv.num_pairs - rank->plan.num_answers;
     const IntView rows = IntView(rank->order.slot_row).Part(own, rank->plan.num_answers);
-    ASSERT_TRUE(GatherPresent(stream_, rank->all_y.view().Rows(0, rank->plan.num_outputs), rows, rank->answers).ok());
+    ASSERT_TRUE(GatherPresent(*stream_, rank->all_y.view().Rows(0, rank->plan.num_outputs), rows, rank->answers).ok());
   }
 
-  // One for all: its queue's scratch takes longer to get than a test.
-  static void SetUpTestSuite() { suite_stream_ = std::make_unique<TestStream>(); }
-  static void TearDownTestSuite() { suite_stream_.reset(); }
-
-  static inline std::unique_ptr<TestStream> suite_stream_;
-  const Stream& stream_ = suite_stream_->get();
   const ExpertLayout layout_ = ExpertLayout::FromResidents(c().num_experts, c().residents, 1);
   std::vector<Tensor> kept_;
 };
@@ -323,8 +333,10 @@ TEST_P(RowExchangeTest, BlocksHaveEachRowOnceInOrder) {
 }
 
 // Whatever a peer sends, nothing outside its block or this rank's slots is reachable.
-TEST(RowExchangeFaultTest, ABlockThatDoesNotHoldTogether) {
-  const TestStream stream;
+class RowExchangeFaultTest : public OnDeviceTest {};
+
+TEST_F(RowExchangeFaultTest, ABlockThatDoesNotHoldTogether) {
+  const Stream& stream = stream_->get();
   const ExpertLayout layout = ExpertLayout::Contiguous(4, 2);
   const ExchangeShape shape{&layout, 0, 0, 2, 64};
   const auto plan = BoundedPlan(shape, 3);
