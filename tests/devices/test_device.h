@@ -4,7 +4,9 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "workers/comm/communicator.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
@@ -15,6 +17,10 @@ namespace switchyard {
 Device TestDevice();
 // Kernels run as fibers, some thousand times slower: tests then take less of everything.
 bool DeviceIsEmulated();
+
+// A group of ranks as threads, rank r on device r: of plain messages on the CPU, over NCCL, real or emulated, on GPUs.
+// Aborts where it does not form.
+std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world);
 
 // A stream on the test's device (or the index-th of its kind), with pool and queue of its own.
 class TestStream {

@@ -1,8 +1,10 @@
 #include "tests/devices/test_device.h"
+#include "workers/comm/local_communicator.h"
 
 namespace switchyard {
 
 Device TestDevice() { return Device::Cpu(); }
 bool DeviceIsEmulated() { return false; }
+std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world) { return MakeLocalGroup(world); }
 
 }  // namespace switchyard

@@ -1,4 +1,12 @@
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
 #include "tests/devices/test_device.h"
+#include "workers/comm/local_communicator.h"
+#include "workers/comm/nccl_communicator.h"
+#include "workers/comm/rendezvous_store.h"
 #include "workers/ops/kernels_cuda.h"
 #include "workers/tensor/cuda_backend.h"
 
@@ -17,6 +25,24 @@ Device TestDevice() {
 bool DeviceIsEmulated() {
   const auto description = CudaBackend()->Describe(0);
   return description.ok() && description->name.find("mulat") != std::string::npos;
+}
+
+std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world) {
+  std::vector<std::unique_ptr<Communicator>> messages = MakeLocalGroup(world), group(static_cast<size_t>(world));
+  if (world == 1) return messages;
+  std::vector<std::unique_ptr<Communicator>> watches = MakeLocalGroup(world);
+  InMemoryStore store;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      auto formed = FormNcclGroup({.device = r, .deadline = absl::Now() + absl::Seconds(60)}, &store,
+                                  {.messages = std::move(messages[r]), .watch = std::move(watches[r])});
+      SY_CHECK_OK(formed.status());
+      group[r] = *std::move(formed);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return group;
 }
 
 }  // namespace switchyard

@@ -141,14 +141,19 @@ absl::Status DeviceSteps::ReadBack(int64_t rows) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, bool decodes) {
+absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes) {
   SY_CHECK_LT(under_way(), kMaxUnderWay);
   const auto count = static_cast<int64_t>(rows.size());
-  const int64_t most = std::min(limits_.slots, limits_.rows);
-  // Several ranks exchange rows by counts that the host knows (kExact): nothing to record.
-  const bool recordable = decodes && limits_.graphs && in.moe.comm->world() == 1;
-  const int64_t bucket = recordable ? DecodeBucket(count, most) : 0;
+  const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, std::min(limits_.slots, limits_.rows)) : 0;
   if (bucket > 0) {
+    // The first step of more rows moves the scratch that the others were recorded with.
+    if (bucket > largest_bucket_) graphs_.clear();
+    largest_bucket_ = std::max(largest_bucket_, bucket);
+    in.moe.recorded = true;
+    if (in.moe.comm->world() > 1) {
+      in.moe.exchange = ExchangeMode::kBounded;
+      in.moe.max_rows = bucket;
+    }
     RETURN_IF_ERROR(upload_.SendDecodes(stream_, cache_->layer(0), batch, {bucket, limits_.context}));
     RETURN_IF_ERROR(SendSampling(rows, bucket));
     RETURN_IF_ERROR(Replay(in, batch, bucket));
@@ -176,6 +181,7 @@ absl::StatusOr<CollectedStep> DeviceSteps::Collect(absl::Time deadline) {
 void DeviceSteps::Clear() {
   under_way_.clear();
   graphs_.clear();
+  largest_bucket_ = 0;
 }
 
 }  // namespace switchyard

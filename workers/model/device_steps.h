@@ -63,8 +63,10 @@ class DeviceSteps {
   // Brings the batch to the device, for a step that the caller runs itself.
   absl::Status Upload(Batch* batch);
   // Enqueues a whole step.  in.batch is `batch`; in.logits is not used.  REQUIRES: under_way() < kMaxUnderWay; rows[i]
-  // is for batch->logit_rows[i].  Graphs are used where `decodes` (each sequence has one row, and each is sampled).
-  absl::Status Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, bool decodes);
+  // is for batch->logit_rows[i].
+  // most_decodes > 0: every sequence has one row, which is sampled, and no rank has more rows than this; the same on
+  // all ranks.  Such a step is recorded and replayed; with several ranks its rows then travel in fixed sizes.
+  absl::Status Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes);
   int under_way() const { return static_cast<int>(under_way_.size()); }
   // Whether the oldest is done.  REQUIRES: under_way() > 0.
   absl::StatusOr<bool> OldestIsDone();
@@ -107,6 +109,7 @@ class DeviceSteps {
   int next_turn_ = 0;
   std::deque<UnderWay> under_way_;
   std::map<int64_t, std::unique_ptr<DeviceGraph>> graphs_;  // by rows
+  int64_t largest_bucket_ = 0;
   int64_t num_replayed_ = 0;
 };
 

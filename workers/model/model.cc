@@ -187,7 +187,7 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
                           .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
                           .exchange = in.moe.exchange,
                           .max_rows = in.moe.max_rows};
-    return moe_executor_.Run(step, *moe_layers_[layer_idx], x, residual);
+    return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, residual);
   }
   if (num_rows == 0) return absl::OkStatus();
   const TensorView hidden = dense_hidden_.Rows(num_rows);

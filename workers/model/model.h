@@ -50,6 +50,9 @@ struct MoeGroup {
   absl::Time deadline = absl::InfiniteFuture();
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // as in MoeStep
+  // This step is recorded, or may be: its layers have scratch of their own, which no other step moves.  It grows with
+  // the first step of more rows than any before, which makes what was recorded invalid.
+  bool recorded = false;
 };
 
 struct StageIn {
@@ -113,7 +116,7 @@ class Model {
   const bool check_nan_;
   AttentionLayer attention_;
   std::vector<std::optional<MoeLayer>> moe_layers_;  // [L]
-  MoeExecutor moe_executor_;
+  MoeExecutor moe_executor_, recorded_executor_;
 
   ScratchTensor residual_;      // [T, H] AccDType
   ScratchTensor normed_;        // [T, H]

@@ -103,7 +103,7 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
   while (!plain && device_steps_ != nullptr && device_steps_->under_way() > 0) RETURN_IF_ERROR(CollectOldest());
   BuildBatch(rank_plan);
   step.result.items.resize(rank_plan.items.size());
-  RETURN_IF_ERROR(plain ? Enqueue(rank_plan, &step) : RunNow(plan, rank_plan, &step));
+  RETURN_IF_ERROR(plain ? Enqueue(plan, rank_plan, &step) : RunNow(plan, rank_plan, &step));
   step.result.ledger_hash = comm_->ledger().hash();
   started_.push_back(std::move(step));
   return absl::OkStatus();

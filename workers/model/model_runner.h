@@ -104,7 +104,9 @@ class ModelRunner {
   // Whether all that the plan samples can be sampled on the device.
   bool IsPlain(const RankPlan& plan) const;
   absl::Status RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
-  absl::Status Enqueue(const RankPlan& rank_plan, Started* step);
+  absl::Status Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
+  // What DeviceSteps::Launch calls most_decodes.
+  int64_t MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
   absl::Status CollectOldest();
   StageIn StageOf(absl::Time deadline) const;
   void BuildBatch(const RankPlan& plan);

@@ -19,10 +19,16 @@ bool ModelRunner::IsPlain(const RankPlan& plan) const {
   });
 }
 
-absl::Status ModelRunner::Enqueue(const RankPlan& rank_plan, Started* step) {
+// Alone a rank sees for itself; with others it must do as they do, which the plan says.
+int64_t ModelRunner::MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const {
+  if (comm_->world() > 1) return plan.exchange_version == kDecodeExchange ? plan.padded_rows : 0;
+  const bool decodes = std::all_of(rank_plan.items.begin(), rank_plan.items.end(),
+                                   [](const StepItem& item) { return item.sample && item.num_query == 1; });
+  return decodes ? static_cast<int64_t>(uses_.size()) : 0;
+}
+
+absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
   plain_rows_.clear();
-  bool decodes = !rank_plan.items.empty();
-  for (const StepItem& item : rank_plan.items) decodes &= item.sample && item.num_query == 1;
   for (const LogitUse& use : uses_) {
     const SlotId id = rank_plan.items[use.item].slot;
     const Slot& slot = slots_.slot(id);
@@ -33,7 +39,7 @@ absl::Status ModelRunner::Enqueue(const RankPlan& rank_plan, Started* step) {
                              .position = static_cast<int64_t>(slot.tokens.size())});
   }
   step->result.rows = batch_.num_rows();
-  RETURN_IF_ERROR(device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, decodes));
+  RETURN_IF_ERROR(device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, MostDecodes(plan, rank_plan)));
   step->under_way = true;
   for (size_t i = 0; i < rank_plan.items.size(); ++i) {
     const StepItem& item = rank_plan.items[i];

@@ -59,6 +59,29 @@ TEST_P(DeviceStepsTest, TokensDoNotDependOnTheWay) {
   }
 }
 
+// Experts on other devices: rows travel over NCCL, in sizes as they are and, while all decode, in fixed ones.
+TEST_P(DeviceStepsTest, TokensDoNotDependOnTheNumberOfRanks) {
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
+  const int32_t tokens = DeviceIsEmulated() ? 4 : 16;
+  const GroupOptions base = {.dtype = GetParam(), .batch = 4};
+  const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, base).Greedy(prompts, tokens);
+  for (const int world : {2, 3}) {
+    for (const bool graphs : {false, true}) {
+      GroupOptions options = base;
+      options.world = world;
+      options.graphs = graphs;
+      options.chunk = 9;
+      options.in_flight = graphs ? ModelRunner::kMaxStarted : 1;
+      RankGroup group(fixture.dir, options);
+      EXPECT_EQ(group.Greedy(prompts, tokens), expected) << world << " ranks, graphs " << graphs;
+      const DeviceSteps* steps = group.runner(0).device_steps();
+      if (steps != nullptr) EXPECT_EQ(steps->num_replayed() > 0, graphs);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, DeviceStepsTest, ::testing::Values(DType::kF32, DType::kBf16, DType::kF16),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 

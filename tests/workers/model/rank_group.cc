@@ -9,7 +9,6 @@
 #include "scheduler/batching/row_loans.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
-#include "workers/comm/local_communicator.h"
 #include "workers/model/batch_upload.h"
 #include "workers/model/loader.h"
 #include "workers/model/row_lending.h"
@@ -60,7 +59,13 @@ class Planner {
       (*owners)[sequence.rank].push_back(sequence.id);
     }
     std::vector<int32_t> rank_rows;
-    for (const RankPlan& rank : plan->ranks) rank_rows.push_back(rank.NumRows());
+    bool decodes = true;
+    for (const RankPlan& rank : plan->ranks) {
+      rank_rows.push_back(rank.NumRows());
+      for (const StepItem& item : rank.items) decodes &= item.sample && item.num_query == 1;
+    }
+    plan->exchange_version = decodes ? kDecodeExchange : kExactExchange;
+    plan->padded_rows = *std::max_element(rank_rows.begin(), rank_rows.end());
     plan->loans = LendRows(rank_rows, options_.min_loan_rows);
     for (size_t i = 0; i < running_.size();) {
       if (running_[i].done < running_[i].length + num_tokens_ - 1) {
@@ -139,7 +144,8 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
   SY_CHECK_OK(checkpoint.status());
   layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
-  comms_ = MakeLocalGroup(options.world);
+  TestDevice();  // makes it known
+  comms_ = MakeTestGroup(options.world);
   for (int r = 0; r < options.world; ++r) {
     auto rank = std::make_unique<Rank>(options, r);
     const auto residents = layout_.Residents(r);
