@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
-# usage: tests/bench/run.sh NAME [--quick]    (without a name: the list)
+# usage: tests/bench/run.sh NAME [--quick]    (without a name: the list); without a GPU `gpu` says so and ends with status 77
 # peers and workers run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,6 +10,7 @@ usage() {
   echo "  gemm    matrix products and grouped experts beside oneDNN and a read-bandwidth probe"
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
   echo "  workers two one-core workers beside one two-core worker"
+  echo "  gpu     CUDA kernels, MoE layers beside PyTorch's and vLLM's kernels, and whole models, on a GPU"
 }
 name=${1:-}
 [ -n "$name" ] || { usage; exit 2; }
@@ -17,5 +18,6 @@ shift
 case "$name" in
   gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec build/release/bin/gemm_bench "$@" ;;
   peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
+  gpu) exec tests/bench/gpu/run.sh "$@" ;;
   *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;
 esac

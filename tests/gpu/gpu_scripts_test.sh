@@ -40,7 +40,7 @@ printf '```cuda-sources\n12  file\n```\n' >"$tree/tests/gpu/VERIFIED.md"
 # --- run.sh
 pack=$work/pack
 mkdir -p "$pack/bin" "$work/tools" "$work/site" "$work/result"
-cp "$here/run.sh" "$pack/"
+cp "$here/run.sh" "$here/libraries.sh" "$pack/"
 echo "commit abc" >"$pack/made_from.txt"
 echo "hash  workers/ops/x_cuda.cu" >"$pack/cuda_sources.txt"
 echo libsy_none.so.9 >"$pack/cuda_libraries.txt"

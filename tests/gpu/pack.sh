@@ -11,7 +11,7 @@ if [[ "${1:-}" != -D* ]] && [ $# -gt 0 ]; then
   shift
 fi
 limit_mib=60
-fixtures=(tests/golden/ops tests/golden/models deploy/demo-model)
+fixtures=(tests/golden/ops tests/golden/models deploy/demo-model tests/bench/gpu tests/bench/report.py tests/gpu/libraries.sh)
 build=build/gpu-build
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 
@@ -41,7 +41,7 @@ done <"$build/libraries.txt" 3>"$pack/cuda_libraries.txt"
 for fixture in "${fixtures[@]}"; do
   git ls-files "$fixture" | while read -r file; do install -D -m 644 "$file" "$pack/$file"; done
 done
-cp tests/gpu/run.sh "$pack/"
+cp tests/gpu/run.sh tests/gpu/libraries.sh "$pack/"
 tests/gpu/cuda_changes.sh --list >"$pack/cuda_sources.txt"
 {
   echo "commit $(git rev-parse HEAD)$([ -z "$(git status --porcelain)" ] || echo ' with changes')"

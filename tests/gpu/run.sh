@@ -6,6 +6,7 @@
 # SY_GPU_LIMIT: seconds for a run (300); under a sanitizer one that takes longer is skipped.
 set -uo pipefail
 cd "$(dirname "$0")"
+. ./libraries.sh
 plain=0
 if [ "${1:-}" = --plain ]; then
   plain=1
@@ -18,30 +19,6 @@ trap 'rm -rf "$work"' EXIT
 log=$work/log report=$work/report
 : >"$report"
 
-# Folders in which CUDA's libraries may be, best first.
-library_folders() {
-  tr ':' '\n' <<<"${LD_LIBRARY_PATH:-}"
-  printf '%s\n' /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib
-  for python in python3 /usr/bin/python3; do
-    "$python" -c 'import glob, site, sys
-for folder in site.getsitepackages() + [site.getusersitepackages()] + sys.path:
-    print("\n".join(sorted(glob.glob(folder + "/nvidia/*/lib")) or [""]))' 2>/dev/null
-  done
-}
-# Makes LD_LIBRARY_PATH name a folder for each library that the loader would not find.
-find_libraries() {
-  local name folder known
-  known=$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null)
-  while read -r name; do
-    grep -qF "$name " <<<"$known" && continue
-    folder=$(library_folders | while read -r f; do [ -z "$f" ] || [ ! -e "$f/$name" ] || { echo "$f"; break; }; done)
-    if [ -z "$folder" ]; then
-      echo "$name is not on this machine (looked in ldconfig, LD_LIBRARY_PATH, /usr/local/cuda*, Python's packages)"
-    elif [[ ":${LD_LIBRARY_PATH:-}:" != *":$folder:"* ]]; then
-      export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder"
-    fi
-  done <cuda_libraries.txt
-}
 # A compute-sanitizer that works here with this driver, or nothing.
 find_sanitizer() {
   local candidate
@@ -81,7 +58,7 @@ run() {
   [ "${word:0:6}" != FAILED ] || grep -vE '^\[ +(OK|RUN) ' "$log" | tail -n 30 | sed 's/^/    /'
 }
 
-find_libraries
+find_libraries cuda_libraries.txt
 device=$(bin/gpu_probe 2>&1 | tail -n 1)
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
 echo "$device${driver:+, driver $driver}; $(head -n 1 made_from.txt)"

@@ -1,0 +1,16 @@
+// The parts of gpu_bench.  Each prints a line of JSON a figure, and ends with an error at the first wrong answer.
+#pragma once
+
+#include "absl/status/status.h"
+#include "tests/bench/gpu/bench.h"
+
+namespace switchyard {
+
+absl::Status BenchCeilings(Bench* bench);   // "copy" and "gemm": what everything else is compared with
+absl::Status BenchProducts(Bench* bench);   // dense products
+absl::Status BenchRowOps(Bench* bench);     // norms, routing, order by expert, combine, embedding, sampling
+absl::Status BenchAttention(Bench* bench);  // what is between the qkv product and the output's, and attention
+absl::Status BenchMoe(Bench* bench);        // MoE layers
+absl::Status BenchModels(Bench* bench);     // whole models with random weights
+
+}  // namespace switchyard

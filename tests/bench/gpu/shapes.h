@@ -1,0 +1,27 @@
+// The real models' shapes that are measured, and tiny ones of the same kinds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "workers/model/config.h"
+
+namespace switchyard {
+
+// One MoE layer's routed experts.
+struct MoeBenchShape {
+  std::string model;
+  int64_t hidden = 0;   // H
+  int64_t ffn = 0;      // F
+  int64_t experts = 0;  // E
+  int64_t top_k = 0;    // K
+};
+std::vector<MoeBenchShape> MoeBenchShapes(bool tiny);
+// Token counts of a layer's call.
+std::vector<int64_t> MoeBenchTokens(bool tiny);
+
+// Whole models, as their config.json has them.  model_type names them.
+std::vector<ModelConfig> BenchModels(bool tiny);
+
+}  // namespace switchyard
