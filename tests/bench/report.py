@@ -38,13 +38,16 @@ def require(*packages):
 
 
 def machine():
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    try:
+        commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
+    except FileNotFoundError:  # a machine that has only a pack
+        commit = ""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             model = line.split(":", 1)[1].strip()
             break
-    return {"commit": commit.stdout.strip() or "unknown", "processor": f"{model}, {os.cpu_count()} cores"}
+    return {"commit": commit.strip() or "unknown", "processor": f"{model}, {os.cpu_count()} cores"}
 
 
 def load_average():

@@ -21,6 +21,7 @@ compgen -G '/dev/nvidia[0-9]*' >/dev/null || nvidia-smi -L >/dev/null 2>&1 || { 
 if [ -n "$pack" ]; then
   program=$pack/bin/gpu_bench
   . tests/gpu/libraries.sh
+  head -n 1 "$pack/made_from.txt"
   find_libraries "$pack/cuda_libraries.txt" || true  # one that is missing is told by the loader, too
 else
   deploy/install-deps.sh --cuda
