@@ -103,11 +103,17 @@ TEST_P(ForwardTest, GreedyTokens) {
   ASSERT_GE(fixture.greedy.size(), 8u);
   RankGroup group(fixture.dir, {.dtype = DType::kF32});
   std::vector<std::vector<int32_t>> prompts;
-  for (const GreedyGolden& golden : fixture.greedy) prompts.push_back(golden.prompt);
-  const size_t count = DeviceIsEmulated() ? 6 : 64;
+  std::vector<GreedyGolden> goldens = fixture.greedy;
+  if (DeviceIsEmulated()) {
+    const auto is_long = [](const GreedyGolden& golden) { return golden.prompt.size() > 48; };
+    goldens.erase(std::remove_if(goldens.begin(), goldens.end(), is_long), goldens.end());
+    ASSERT_GE(goldens.size(), 4u);
+  }
+  for (const GreedyGolden& golden : goldens) prompts.push_back(golden.prompt);
+  const size_t count = DeviceIsEmulated() ? 8 : 64;
   const std::vector<std::vector<int32_t>> tokens = group.Greedy(prompts, static_cast<int32_t>(count));
   for (size_t i = 0; i < prompts.size(); ++i) {
-    std::vector<int32_t> golden = fixture.greedy[i].tokens;
+    std::vector<int32_t> golden = goldens[i].tokens;
     ASSERT_GE(golden.size(), 64u);
     EXPECT_GE(std::set<int32_t>(golden.begin(), golden.end()).size(), 16u);
     golden.resize(count);
