@@ -127,6 +127,7 @@ absl::Status WorkerLink::Run() {
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();
     // A worker that has served gives up no more: what is wrong now may pass.
+    if (worker_->device_lost()) return status;  // another process may have it again
     if ((IsFinal(static_cast<grpc::StatusCode>(status.code())) && !served_) || !options_.reconnect) return status;
     LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
     if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;

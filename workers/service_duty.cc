@@ -83,6 +83,7 @@ void Duty::SendOldest() {
   const int64_t replayed = worker_->num_replayed();
   metrics_->graph_steps->Increment(static_cast<double>(std::max<int64_t>(replayed - replayed_, 0)));
   replayed_ = replayed;
+  metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
     v1::LinkRequest before;
     *before.mutable_step_part() = std::move(piece);
@@ -105,6 +106,7 @@ void Duty::Fault(int64_t epoch, const absl::Status& status) {
   fault.mutable_group_fault()->set_message(std::string(status.message()));
   fault.mutable_group_fault()->set_code(static_cast<int>(status.code()));
   send_(std::move(fault));
+  if (worker_->device_lost()) fatal_ = absl::UnavailableError(status.message());
 }
 
 }  // namespace switchyard

@@ -36,7 +36,8 @@ class Duty {
         channel_(std::move(channel)),
         place_(std::move(place)),
         served_(served),
-        send_(std::move(send)) {}
+        send_(std::move(send)),
+        replayed_(worker->num_replayed()) {}
 
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
@@ -46,7 +47,7 @@ class Duty {
   bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
 
   void set_settings(EngineSettings settings) { settings_ = settings; }
-  // Not OK: this worker cannot serve the model, and never has.
+  // Not OK: this worker cannot serve the model, and never has; or its device is lost.
   const absl::Status& fatal() const { return fatal_; }
 
  private:
@@ -61,7 +62,7 @@ class Duty {
   SendFn send_;
   EngineSettings settings_;
   int64_t epoch_ = 0;             // 0 = in no group
-  int64_t replayed_ = 0;          // of Worker::num_replayed, told so far
+  int64_t replayed_;              // of Worker::num_replayed, told so far
   std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;
 };

@@ -1,6 +1,7 @@
 #include "workers/worker.h"
 
 #include <algorithm>
+#include <fstream>
 #include <numeric>
 #include <utility>
 
@@ -37,9 +38,12 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
   return BuildParams(config, *FindFamily(config.model_type), checkpoint, &*untouched).status();
 }
 
-std::string DummyHash(const ModelConfig& config) {
-  return absl::StrCat("dummy-", config.model_type, "-", config.num_layers(), "-", config.hidden, "-",
-                      config.num_experts, "-", config.vocab_size);
+// Of config.json, which is all that random weights depend on (FNV-1a).
+std::string DummyHash(const std::string& model_dir) {
+  std::ifstream file(model_dir + "/config.json", std::ios::binary);
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (char c; file.get(c);) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return absl::StrCat("dummy-", absl::Hex(hash, absl::kZeroPad16));
 }
 
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
@@ -68,7 +72,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   }
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
-  worker->weights_hash_ = worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->config_);
+  worker->weights_hash_ =
+      worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->options_.model_dir);
   RETURN_IF_ERROR(worker->OpenDevice());
   return worker;
 }
@@ -90,7 +95,7 @@ std::string Worker::isa() const {
   if (options_.device.is_cpu()) return IsaName(CurrentIsa());
   const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
   return absl::StrCat("cuda ", description.ok() ? description->capability : "?",
-                      options_.deterministic ? " deterministic" : "", options_.graphs ? "" : " no graphs");
+                      options_.deterministic ? " deterministic" : "", uses_graphs() ? "" : " no graphs");
 }
 
 int64_t Worker::memory_bytes() const {
@@ -166,7 +171,7 @@ absl::Status Worker::MakeRunner(const EngineSettings& settings) {
   options.block_size = settings.block_size;
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
-  options.graphs = options_.graphs;
+  options.graphs = uses_graphs();
   // Scratch first: the cache takes what is left.
   if (!options_.device.is_cpu()) {
     RETURN_IF_ERROR(WarmUp(stream(), model_.get(), options.max_rows));

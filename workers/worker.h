@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
 #include "workers/comm/communicator.h"
 #include "workers/comm/rendezvous_store.h"
@@ -99,8 +100,10 @@ class Worker {
   absl::StatusOr<RankResult> Finish();
   int num_started() const { return runner_ == nullptr ? 0 : runner_->num_started(); }
   bool can_start() const { return num_started() < ModelRunner::kMaxStarted; }
-  // Whether Finish would not wait.  An error counts as done: Finish tells it.
+  // Whether Finish would not wait.  An error counts as done, and so does a deadline that has passed: Finish tells it.
   bool IsDone();
+  // Whether the device is lost to this process, which then has to end: whoever started it starts another.
+  bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
   // Ends the communication of that epoch, now or when it forms.  Any thread.
@@ -111,6 +114,8 @@ class Worker {
  private:
   Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint);
   absl::Status OpenDevice();
+  // What looks at a step while it runs cannot be recorded.
+  bool uses_graphs() const { return options_.graphs && !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN"); }
   Stream stream();
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
   absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);

@@ -106,6 +106,7 @@ absl::Status DeviceSteps::Enqueue(const StageIn& in, Batch* batch, int64_t rows)
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, stage, model_->all_layers(), cache_, /*saved=*/nullptr));
   expert_counts_ = out.expert_counts;
+  moe_ = out.moe;
   return absl::OkStatus();
 }
 
@@ -120,6 +121,8 @@ absl::Status DeviceSteps::Replay(const StageIn& in, Batch* batch, int64_t bucket
     RETURN_IF_ERROR(enqueued);
     ASSIGN_OR_RETURN(graph->second, std::move(recorded));
   }
+  // After an error in the group nothing of it may be launched any more.
+  RETURN_IF_ERROR(in.moe.comm->status());
   ++num_replayed_;
   RETURN_IF_ERROR(stream_.queue()->Run(graph->second.get()));
   if (in.moe.comm->world() == 1) return absl::OkStatus();
@@ -141,7 +144,8 @@ absl::Status DeviceSteps::ReadBack(int64_t rows) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes) {
+absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes,
+                                 MoeStats* moe) {
   SY_CHECK_LT(under_way(), kMaxUnderWay);
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, std::min(limits_.slots, limits_.rows)) : 0;
@@ -161,6 +165,7 @@ absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const Plai
     RETURN_IF_ERROR(upload_.Send(stream_, cache_->layer(0), batch));
     RETURN_IF_ERROR(SendSampling(rows, count));
     RETURN_IF_ERROR(Enqueue(in, batch, count));
+    *moe = moe_;
   }
   return ReadBack(count);
 }

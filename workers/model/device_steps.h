@@ -66,7 +66,8 @@ class DeviceSteps {
   // is for batch->logit_rows[i].
   // most_decodes > 0: every sequence has one row, which is sampled, and no rank has more rows than this; the same on
   // all ranks.  Such a step is recorded and replayed; with several ranks its rows then travel in fixed sizes.
-  absl::Status Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes);
+  // moe: what the host knows of the exchange; with fixed sizes nothing.
+  absl::Status Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes, MoeStats* moe);
   int under_way() const { return static_cast<int>(under_way_.size()); }
   // Whether the oldest is done.  REQUIRES: under_way() > 0.
   absl::StatusOr<bool> OldestIsDone();
@@ -105,6 +106,7 @@ class DeviceSteps {
   Tensor tokens_;    // [slots] sampled
   Tensor last_;      // [slots] by slot
   TensorView expert_counts_;
+  MoeStats moe_;                        // of the step that was enqueued last
   PinnedBuffer results_[kMaxUnderWay];  // tokens, then expert counts
   int next_turn_ = 0;
   std::deque<UnderWay> under_way_;

@@ -136,6 +136,7 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
     Tensor counts;
     ASSIGN_OR_RETURN(counts, CopyToHost(stream_, out.expert_counts));
     result.expert_counts.assign(counts.data<int32_t>(), counts.data<int32_t>() + counts.view().NumElements());
+    RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
   }
   result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
                     .attention_seconds = out.attention_seconds,

@@ -12,7 +12,8 @@
 namespace switchyard {
 
 bool ModelRunner::IsPlain(const RankPlan& plan) const {
-  if (model_->dtype() == DType::kF64) return false;  // its logits are fp64
+  // Its logits are fp64, or more than a device samples from: the same on all ranks.
+  if (model_->dtype() == DType::kF64 || model_->config().vocab_size > kMaxPlainVocab) return false;
   return std::all_of(plan.items.begin(), plan.items.end(), [&](const StepItem& item) {
     const Slot& slot = slots_.slot(item.slot);
     return slot.broken || IsPlainSampling(slot.sampling, slot.num_output());
@@ -38,8 +39,14 @@ absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_pla
                              .generation = slot.generation,
                              .position = static_cast<int64_t>(slot.tokens.size())});
   }
-  step->result.rows = batch_.num_rows();
-  RETURN_IF_ERROR(device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, MostDecodes(plan, rank_plan)));
+  RankResult& result = step->result;
+  result.rows = batch_.num_rows();
+  MoeStats moe;
+  RETURN_IF_ERROR(
+      device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, MostDecodes(plan, rank_plan), &moe));
+  result.rows_sent = moe.rows_sent;
+  result.rows_received = moe.rows_received;
+  result.expert_rows = moe.expert_rows;
   step->under_way = true;
   for (size_t i = 0; i < rank_plan.items.size(); ++i) {
     const StepItem& item = rank_plan.items[i];
@@ -79,7 +86,9 @@ absl::Status ModelRunner::CollectOldest() {
 }
 
 absl::StatusOr<bool> ModelRunner::IsDone() {
-  return started_.front().under_way ? device_steps_->OldestIsDone() : absl::StatusOr<bool>(true);
+  const Started& oldest = started_.front();
+  if (!oldest.under_way || absl::Now() >= oldest.deadline) return true;
+  return device_steps_->OldestIsDone();
 }
 
 absl::StatusOr<RankResult> ModelRunner::Finish() {

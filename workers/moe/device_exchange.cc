@@ -27,11 +27,12 @@ absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& top
 }
 
 // Arrays of int32 in one piece of memory, each at a multiple of 256 bytes.
-std::vector<TensorView> Arrays(RowScratch* memory, Device device, const std::vector<int64_t>& counts) {
+absl::StatusOr<std::vector<TensorView>> Arrays(RowScratch* memory, Device device, const std::vector<int64_t>& counts) {
   const auto round_up = [](int64_t count) { return (count + 63) / 64 * 64; };
   int64_t total = 0;
   for (const int64_t count : counts) total += round_up(count);
-  const TensorView all = memory->Rows(total, 1, DType::kI32, device).Reshape({total});
+  ASSIGN_OR_RETURN(TensorView all, memory->Take(total, 1, DType::kI32, device));
+  all = all.Reshape({total});
   std::vector<TensorView> arrays;
   int64_t begin = 0;
   for (const int64_t count : counts) {
@@ -85,8 +86,9 @@ absl::Status DeviceExchange::StartDispatch(const ExchangeContext& context, const
 // The only rank: whatever the order of its slots, all experts are here.
 absl::Status DeviceExchange::StartAlone(const ExchangeContext& context, const TensorView& topk_idx) {
   const int64_t choices = topk_idx.NumElements(), experts = context.layout->num_experts();
-  const auto arrays =
-      Arrays(&order_memory_, own_x_.device(), {experts + 1, choices, choices, choices, choices, choices});
+  ASSIGN_OR_RETURN(
+      const std::vector<TensorView> arrays,
+      (Arrays(&order_memory_, own_x_.device(), {experts + 1, choices, choices, choices, choices, choices})));
   order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
   TensorView slots = topk_idx;
   if (!table_.slots_are_experts()) {
@@ -102,16 +104,17 @@ absl::Status DeviceExchange::StartAlone(const ExchangeContext& context, const Te
   x_rows_ = IntView(order_.token).Part(0, rows);
   offsets_ = IntView(order_.offsets);
   output_row_ = order_.slot_row;
-  all_y_ = y_memory_.Rows(rows, own_x_.dim(1), own_x_.dtype(), own_x_.device());
+  ASSIGN_OR_RETURN(all_y_, y_memory_.Take(rows, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
   y_ = all_y_;
   return absl::OkStatus();
 }
 
 absl::Status DeviceExchange::Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token) {
   const int64_t choices = topk_idx.NumElements(), ranks = context.comm->world();
-  const auto arrays =
-      Arrays(&route_memory_, own_x_.device(),
-             {choices, choices, choices, choices, choices, choices, choices, ranks + 1, ranks + 1, 4 * ranks});
+  ASSIGN_OR_RETURN(
+      const std::vector<TensorView> arrays,
+      (Arrays(&route_memory_, own_x_.device(),
+              {choices, choices, choices, choices, choices, choices, choices, ranks + 1, ranks + 1, 4 * ranks})));
   const Shape shape = topk_idx.shape();
   routes_ = {.places = {.rank_of = arrays[0].Reshape(shape),
                         .slot_of = arrays[1].Reshape(shape),
@@ -175,8 +178,9 @@ void DeviceExchange::CountExact(const ExchangeContext& context, absl::Span<const
 
 absl::Status DeviceExchange::SendRows(const ExchangeContext& context) {
   const int64_t width = own_x_.dim(1);
-  const TensorView send = send_memory_.Rows(plan_.send.num_rows, width, own_x_.dtype(), own_x_.device());
-  recv_ = recv_memory_.Rows(plan_.recv.num_rows, width, own_x_.dtype(), own_x_.device());
+  ASSIGN_OR_RETURN(const TensorView send,
+                   send_memory_.Take(plan_.send.num_rows, width, own_x_.dtype(), own_x_.device()));
+  ASSIGN_OR_RETURN(recv_, recv_memory_.Take(plan_.recv.num_rows, width, own_x_.dtype(), own_x_.device()));
   const int64_t own_begin = plan_.recv.of[plan_.recv.rank].first_row;
   RETURN_IF_ERROR(PackRows(*context.stream, plan_.send, routes_, own_x_,
                            {.send = send,
@@ -194,7 +198,8 @@ absl::Status DeviceExchange::SortReceived(const ExchangeContext& context) {
   const auto experts = static_cast<int64_t>(context.layout->Residents(context.comm->rank()).size());
   const int64_t num_lists = experts > 0 ? experts : 1;  // a rank without experts sorts nothing
   const int64_t pairs = plan_.recv.num_pairs;
-  const auto arrays = Arrays(&order_memory_, own_x_.device(), {pairs, num_lists + 1, pairs, pairs, plan_.num_outputs});
+  ASSIGN_OR_RETURN(const std::vector<TensorView> arrays,
+                   (Arrays(&order_memory_, own_x_.device(), {pairs, num_lists + 1, pairs, pairs, plan_.num_outputs})));
   order_ = {.offsets = arrays[1], .token = arrays[2], .slot_row = arrays[3]};
   const absl::Status read = ReadPairs(*context.stream, plan_.recv, routes_.places, recv_, experts, arrays[0]);
   if (!read.ok()) context.comm->Abort(read.message());
@@ -206,7 +211,8 @@ absl::Status DeviceExchange::SortReceived(const ExchangeContext& context) {
   x_ = recv_;
   x_rows_ = IntView(arrays[4]).Part(0, rows);
   offsets_ = IntView(order_.offsets).Part(0, experts + 1);
-  all_y_ = y_memory_.Rows(plan_.num_outputs + plan_.num_returned, own_x_.dim(1), own_x_.dtype(), own_x_.device());
+  ASSIGN_OR_RETURN(
+      all_y_, y_memory_.Take(plan_.num_outputs + plan_.num_returned, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
   y_ = all_y_.Rows(0, rows);
   return absl::OkStatus();
 }
@@ -226,7 +232,8 @@ absl::Status DeviceExchange::FinishDispatch(const ExchangeContext& context) {
 absl::Status DeviceExchange::StartCombine(const ExchangeContext& context) {
   if (context.comm->world() == 1) return absl::OkStatus();
   const Timed timed(&context.stats->exchange_seconds);
-  const TensorView answers = answer_memory_.Rows(plan_.num_answers, own_x_.dim(1), own_x_.dtype(), own_x_.device());
+  ASSIGN_OR_RETURN(const TensorView answers,
+                   answer_memory_.Take(plan_.num_answers, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
   const int64_t own_pairs = plan_.recv.num_pairs - plan_.num_answers;
   RETURN_IF_ERROR(
       GatherPresent(*context.stream, y_, IntView(order_.slot_row).Part(own_pairs, plan_.num_answers), answers));

@@ -141,9 +141,9 @@ class MoeExecutor::Impl : public MicroOpRunner {
       exchanges().push_back(make_exchange_(step_->stream->device(), step_->exchange));
     }
     const DType acc = AccDType(desc.dtype);
-    topk_idx_ = Scratch(&topk_idx_memory_, rows, desc.router.top_k, DType::kI32);
-    topk_weight_ = Scratch(&topk_weight_memory_, rows, desc.router.top_k, acc);
-    logits_ = Scratch(&logits_memory_, rows, step_->layout->num_experts(), acc);
+    ASSIGN_OR_RETURN(topk_idx_, Scratch(&topk_idx_memory_, rows, desc.router.top_k, DType::kI32));
+    ASSIGN_OR_RETURN(topk_weight_, Scratch(&topk_weight_memory_, rows, desc.router.top_k, acc));
+    ASSIGN_OR_RETURN(logits_, Scratch(&logits_memory_, rows, step_->layout->num_experts(), acc));
     shared_ = TensorView();
     shared_gate_ = TensorView();
     RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
@@ -163,13 +163,14 @@ class MoeExecutor::Impl : public MicroOpRunner {
   absl::Status RoutedExperts(RowExchange* exchange) {
     const absl::Time begin = absl::Now();
     const TensorView& y = exchange->y();
+    ASSIGN_OR_RETURN(const TensorView hidden,
+                     Scratch(&hidden_memory_, y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype));
     RETURN_IF_ERROR(ExpertFfn(*step_->stream,
                               {.gate_up = layer_->weights.gate_up.group(),
                                .down = layer_->weights.down.group(),
                                .offsets = exchange->offsets(),
                                .x_rows = exchange->x_rows()},
-                              exchange->x(),
-                              Scratch(&hidden_memory_, y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype), y));
+                              exchange->x(), hidden, y));
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
     return absl::OkStatus();
   }
@@ -179,12 +180,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const MoeLayerDesc& desc = layer_->desc;
     const MoeLayerWeights& weights = layer_->weights;
     const int64_t rows = x_.dim(0);
-    const TensorView hidden = Scratch(&hidden_memory_, rows, desc.shared_ffn, desc.dtype);
-    shared_ = Scratch(&shared_memory_, rows, desc.hidden, desc.dtype);
+    ASSIGN_OR_RETURN(const TensorView hidden, Scratch(&hidden_memory_, rows, desc.shared_ffn, desc.dtype));
+    ASSIGN_OR_RETURN(shared_, Scratch(&shared_memory_, rows, desc.hidden, desc.dtype));
     RETURN_IF_ERROR(GatedGemm(*step_->stream, x_, *weights.shared_gate_up, hidden));
     RETURN_IF_ERROR(Gemm(*step_->stream, {}, hidden, *weights.shared_down, {}, shared_));
     if (weights.shared_gate != nullptr) {
-      shared_gate_ = Scratch(&shared_gate_memory_, rows, 1, AccDType(desc.dtype));
+      ASSIGN_OR_RETURN(shared_gate_, Scratch(&shared_gate_memory_, rows, 1, AccDType(desc.dtype)));
       RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_, *weights.shared_gate, {}, shared_gate_));
     }
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
@@ -195,8 +196,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
   std::vector<std::unique_ptr<RowExchange>>& exchanges() { return exchanges_[static_cast<size_t>(step_->exchange)]; }
 
   // Scratch on the step's device.
-  TensorView Scratch(RowScratch* memory, int64_t rows, int64_t width, DType dtype) const {
-    return memory->Rows(rows, width, dtype, step_->stream->device());
+  absl::StatusOr<TensorView> Scratch(RowScratch* memory, int64_t rows, int64_t width, DType dtype) const {
+    return memory->Take(rows, width, dtype, step_->stream->device());
   }
 
   const ExchangeMaker make_exchange_;

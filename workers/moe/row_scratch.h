@@ -1,20 +1,30 @@
 // Scratch rows whose width and dtype may change from layer to layer; memory grows and is kept.
 //
-// Thread-compatible.  Rows() loses the contents whenever it has to grow.
+// Thread-compatible.  Rows() and Take() lose the contents whenever they have to grow.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
 class RowScratch {
  public:
-  // [rows, width], contents undefined.  Always of the same device.
-  TensorView Rows(int64_t rows, int64_t width, DType dtype, Device device = Device::Cpu()) {
+  // [rows, width] on the CPU, contents undefined.
+  TensorView Rows(int64_t rows, int64_t width, DType dtype) { return *Take(rows, width, dtype, Device::Cpu()); }
+  // The same on a device, always the same one.  ResourceExhausted: it has not so much, not even exactly so much.
+  absl::StatusOr<TensorView> Take(int64_t rows, int64_t width, DType dtype, Device device) {
     const int64_t bytes = rows * width * DTypeBytes(dtype);
-    if (bytes > buffer_.bytes()) buffer_ = Buffer(bytes + bytes / 2, device);
+    if (bytes > buffer_.bytes()) {
+      buffer_ = Buffer();  // never both
+      absl::StatusOr<Buffer> larger = Buffer::Allocate(bytes + bytes / 2, device);
+      if (!larger.ok()) larger = Buffer::Allocate(bytes, device);
+      if (!larger.ok()) return larger.status();
+      buffer_ = *std::move(larger);
+    }
     return TensorView(buffer_.data(), dtype, {rows, width}, device);
   }
 

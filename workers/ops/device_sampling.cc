@@ -65,6 +65,10 @@ absl::Status SamplePlain(const Stream& stream, const TensorView& logits, const P
   RETURN_IF_ERROR(ExpectKernels(at));
   const int64_t n = logits.dim(0);
   RETURN_IF_ERROR(ExpectView(at, "logits", logits, DType::kF32, {n, logits.dim(1)}));
+  if (logits.dim(1) > kMaxPlainVocab) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling: ", logits.dim(1), " logits a row, limit ", kMaxPlainVocab));
+  }
   RETURN_IF_ERROR(ExpectView(at, "tokens", tokens, DType::kI32, {n}));
   RETURN_IF_ERROR(ExpectView(at, "last", last, DType::kI32, last.shape()));
   constexpr int64_t kAny = int64_t{1} << 31;

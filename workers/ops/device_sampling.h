@@ -2,7 +2,7 @@
 //
 // The same outcome as SampleTokens (sampling.h) for such params.  The token also goes to its slot, where the next step
 // finds it (ResolveTokens): so a step need not wait for the host to hear what the one before chose.
-// Errors (InvalidArgument): shapes, dtypes or devices that do not fit.
+// Errors (InvalidArgument): shapes, dtypes or devices that do not fit; more than kMaxPlainVocab logits a row.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
+
+inline constexpr int64_t kMaxPlainVocab = 1 << 18;
 
 // A row's request as 32-bit numbers, on the stream's device.
 struct PlainSampling {

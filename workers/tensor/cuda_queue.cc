@@ -65,6 +65,7 @@ class CudaQueue : public DeviceQueue {
 
   absl::Status Copy(void* to, const void* from, int64_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     SY_RETURN_IF_CUDA_ERROR(
         cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, StreamOf(handle())));
     return absl::OkStatus();
@@ -72,12 +73,13 @@ class CudaQueue : public DeviceQueue {
 
   absl::Status Fill(void* to, uint8_t value, int64_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     SY_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), StreamOf(handle())));
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
-    SY_RETURN_IF_CUDA_ERROR(cudaSetDevice(device().index));
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     cudaEvent_t event;
     SY_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     auto owner = std::make_unique<CudaEvent>(event);
@@ -92,6 +94,7 @@ class CudaQueue : public DeviceQueue {
 
   absl::Status Synchronize(absl::Time deadline) override {
     if (recording_) return absl::InternalError("a graph is being recorded: nothing can be waited for");
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     if (deadline == absl::InfiniteFuture()) {
       SY_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(StreamOf(handle())));
       return absl::OkStatus();
@@ -103,6 +106,9 @@ class CudaQueue : public DeviceQueue {
   absl::Status WaitOnHost(DeviceEvent& event, absl::Time deadline) override {
     return Poll(static_cast<CudaEvent&>(event).get(), deadline);
   }
+
+  // A lost context answers every call with what it was lost by.
+  bool IsLost() override { return !recording_ && CudaDeviceLost(cudaStreamQuery(StreamOf(handle()))); }
 
   absl::Status BeginRecording() override {
     SY_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(StreamOf(handle()), cudaStreamCaptureModeThreadLocal));
@@ -127,17 +133,23 @@ class CudaQueue : public DeviceQueue {
   }
 
  private:
+  // The runtime's calls are about the calling thread's device, which is 0 until it says so: a loading thread's, say,
+  // which would open a context there.
+  cudaError_t UseDevice() const { return cudaSetDevice(device().index); }
+
   // The runtime's own wait knows no deadline, and a device that waits for a peer that is gone waits for ever.
   absl::Status Poll(cudaEvent_t event, absl::Time deadline) const {
     // A step takes milliseconds: looking again and again costs no latency, sleeping would.
     constexpr int kSpins = 20000;
+    const absl::Time begin = absl::Now();
     for (int i = 0;; ++i) {
       const cudaError_t error = cudaEventQuery(event);
       if (error != cudaErrorNotReady) return CudaStatus("cudaEventQuery", error);
       if (i < kSpins) continue;
       if (absl::Now() >= deadline) {
         return absl::DeadlineExceededError(
-            absl::StrCat(device().ToString(), ": the work of this step was not done in time"));
+            absl::StrCat(device().ToString(), ": its work was not done at the deadline, ",
+                         absl::FormatDuration(absl::Now() - begin), " after the wait began"));
       }
       absl::SleepFor(absl::Microseconds(50));
     }

@@ -22,6 +22,7 @@ inline bool CudaDeviceLost(cudaError_t error) {
     case cudaErrorHardwareStackError:
     case cudaErrorIllegalInstruction:
     case cudaErrorMisalignedAddress:
+    case cudaErrorAssert:
       return true;
     default:
       return false;

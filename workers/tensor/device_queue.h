@@ -65,6 +65,8 @@ class DeviceQueue {
   virtual absl::Status BeginRecording() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndRecording() = 0;
   virtual absl::Status Run(DeviceGraph* graph) = 0;
+  // Whether this process cannot use the device any more: it has to be started anew.
+  virtual bool IsLost() = 0;
 
  protected:
   DeviceQueue(Device device, void* handle, int num_multiprocessors, const DeviceQueueOptions& options)

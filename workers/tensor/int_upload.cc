@@ -2,11 +2,17 @@
 
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
+namespace {
+
+constexpr absl::Duration kLongestStep = absl::Seconds(60);  // that stands between two steps and the one after
+
+}  // namespace
 
 absl::StatusOr<IntUpload> IntUpload::Create(Device device, std::vector<int64_t> capacities) {
   IntUpload upload;
@@ -36,7 +42,7 @@ absl::Status IntUpload::Begin(const Stream& stream) {
   if (sent_[turn_] == nullptr) return absl::OkStatus();
   // Two steps ago: passed, but where the host runs far ahead.
   ASSIGN_OR_RETURN(const bool passed, sent_[turn_]->Passed());
-  if (!passed) RETURN_IF_ERROR(stream.queue()->Synchronize(absl::InfiniteFuture()));
+  if (!passed) RETURN_IF_ERROR(stream.queue()->WaitOnHost(*sent_[turn_], absl::Now() + kLongestStep));
   sent_[turn_] = nullptr;
   return absl::OkStatus();
 }
