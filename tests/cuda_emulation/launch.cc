@@ -13,7 +13,9 @@
 namespace cuda_emulation {
 namespace {
 
-constexpr size_t kSharedWithoutAsking = 48 << 10;
+// 48 KB for static and dynamic shared memory together; how much a kernel has of the former is unknown here, so it is
+// taken for 16 KB.
+constexpr size_t kSharedWithoutAsking = (48 - 16) << 10;
 
 std::mutex mu;
 std::map<std::pair<const void*, int>, size_t> max_shared;  // by kernel and device

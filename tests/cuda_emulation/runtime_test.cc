@@ -217,7 +217,7 @@ TEST_F(RuntimeTest, LaunchesAreChecked) {
   EXPECT_EQ(Launch({.grid = 1, .block = 1, .shared_bytes = 232448}, Store, out.get(), 1), cudaSuccess);
   cudaLaunchConfig_t plain = {};
   plain.gridDim = plain.blockDim = dim3(1);
-  plain.dynamicSmemBytes = 49153;
+  plain.dynamicSmemBytes = 48 << 10;  // with any static shared memory too much
   EXPECT_EQ(cudaLaunchKernelEx(&plain, Add, out.get(), out.get()), cudaErrorInvalidValue);
   cudaSetDevice(1);
   EXPECT_EQ(Launch({.grid = 1, .block = 1, .stream = stream_}, Store, out.get(), 1), cudaErrorInvalidResourceHandle);
