@@ -45,4 +45,11 @@ std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world) {
   return group;
 }
 
+absl::StatusOr<std::unique_ptr<Communicator>> FormTestRank(RendezvousStore* store,
+                                                           std::unique_ptr<Communicator> messages,
+                                                           std::unique_ptr<Communicator> watch, absl::Time deadline) {
+  return FormNcclGroup({.device = TestDevice().index, .deadline = deadline, .allow_shared_device = true}, store,
+                       {.messages = std::move(messages), .watch = std::move(watch)});
+}
+
 }  // namespace switchyard

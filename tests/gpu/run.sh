@@ -3,6 +3,7 @@
 # kernels' own tests, those of the room ops, also racecheck and synccheck).  Prints a line a run, the sum, and the text for tests/gpu/VERIFIED.md; with $OUT set
 # also leaves gpu_report.txt (all output) and gpu_verified.md there.  Without a GPU every test is skipped.  Exit status 1 if a run failed.
 # usage: run.sh [--plain] [NAME...]      --plain: no sanitizer; NAME: only these programs (also benchmarks, which do not run else)
+# What a test starts runs without the sanitizer (ranks_gpu_test: NCCL under it, in several processes, takes longer than its deadlines).
 # SY_GPU_LIMIT: seconds for a run (300); under a sanitizer one that takes longer is skipped.
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -75,7 +76,7 @@ if [ -n "$sanitizer" ]; then
     chosen "$name" "$folder" || continue
     tools=(memcheck)
     [[ "$folder" != */ops* ]] || tools+=(racecheck synccheck)
-    for tool in "${tools[@]}"; do run "$tool" "$name" "$sanitizer" --tool "$tool" --error-exitcode 86 "bin/$name"; done
+    for tool in "${tools[@]}"; do run "$tool" "$name" "$sanitizer" --tool "$tool" --target-processes application-only --error-exitcode 86 "bin/$name"; done
   done <binaries.txt
 fi
 

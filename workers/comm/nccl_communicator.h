@@ -36,6 +36,10 @@ struct NcclGroupOptions {
   int device = 0;
   absl::Time deadline = {};    // by when the group must have formed, its first collectives included
   bool deterministic = false;  // FixNcclReductions must have been called
+  // Does not refuse ranks that share a device: for tests where there is but one.  NCCL itself refuses them unless it
+  // takes them for different machines: each rank in a process of its own with its own NCCL_HOSTID, which makes them
+  // talk over the network.  Nothing to serve with: they take the device in turns.
+  bool allow_shared_device = false;
   PeerWatchOptions watch = {};
 };
 
@@ -54,7 +58,8 @@ void FixNcclReductions();
 // id, and the ranks find it in `store`, which is used only during the call; to give up earlier, store->CancelWaits.
 // Takes `host`, which ends, too, if this fails.
 // Errors: InvalidArgument (no such device, host groups that do not fit), FailedPrecondition (ranks differ in NCCL's
-// version or in `deterministic`, or share a device: names them), DeadlineExceeded (names who is missing), Cancelled,
+// version or in `deterministic`, or share a device without
+// allow_shared_device: names them), DeadlineExceeded (names who is missing), Cancelled,
 // Unavailable (NCCL, device, network).
 absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptions& options, RendezvousStore* store,
                                                             NcclHostGroups host);

@@ -54,7 +54,7 @@ std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-absl::Status Compare(const RankCard& a, int rank_a, const RankCard& b, int rank_b) {
+absl::Status Compare(const RankCard& a, int rank_a, const RankCard& b, int rank_b, bool allow_shared_device) {
   if (a.nccl_version != b.nccl_version) {
     return absl::FailedPreconditionError(absl::StrCat("rank ", rank_a, " has NCCL ", VersionText(a.nccl_version),
                                                       ", rank ", rank_b, " ", VersionText(b.nccl_version)));
@@ -64,7 +64,7 @@ absl::Status Compare(const RankCard& a, int rank_a, const RankCard& b, int rank_
                                                       " is deterministic, rank ",
                                                       a.deterministic != 0 ? rank_b : rank_a, " is not"));
   }
-  if (std::strcmp(a.boot, b.boot) == 0 && std::strcmp(a.bus_id, b.bus_id) == 0) {
+  if (!allow_shared_device && std::strcmp(a.boot, b.boot) == 0 && std::strcmp(a.bus_id, b.bus_id) == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("ranks ", rank_a, " and ", rank_b, " are on one device, ", a.bus_id, "; NCCL wants one each"));
   }
@@ -113,7 +113,9 @@ absl::Status CompareRanks(const NcclGroupOptions& options, Communicator* message
     cards[r].boot[sizeof(cards[r].boot) - 1] = cards[r].bus_id[sizeof(cards[r].bus_id) - 1] = '\0';
   }
   for (int a = 0; a < messages->world(); ++a) {
-    for (int b = a + 1; b < messages->world(); ++b) RETURN_IF_ERROR(Compare(cards[a], a, cards[b], b));
+    for (int b = a + 1; b < messages->world(); ++b) {
+      RETURN_IF_ERROR(Compare(cards[a], a, cards[b], b, options.allow_shared_device));
+    }
   }
   return absl::OkStatus();
 }

@@ -227,6 +227,15 @@ TEST_F(NcclFaultTest, TwoRanksOnOneDeviceAreNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(MessageOf(status), HasSubstr("ranks 0 and 1 are on one device"));
   }
+  // Allowed, it is for NCCL to say: it knows both by one machine's name, here.
+  const auto shared = FormNccl(2, 1, {.device = 3, .allow_shared_device = true});
+  std::string text;
+  for (const absl::Status& status : shared.formed) {
+    EXPECT_FALSE(status.ok());
+    text += MessageOf(status);
+  }
+  EXPECT_THAT(text, HasSubstr("ncclCommInitRankConfig"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("are on one device")));
 }
 
 TEST_F(NcclFaultTest, OptionsThatDoNotFitAreRefused) {

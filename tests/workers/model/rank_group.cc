@@ -129,9 +129,13 @@ class Planner {
 }  // namespace
 
 struct RankGroup::Rank {
-  Rank(const GroupOptions& options, int rank)
-      : stream(options.threads, rank, {.deterministic = options.deterministic}) {}
+  Rank(const GroupOptions& options, int number, Communicator* communicator)
+      : rank(number),
+        comm(communicator),
+        stream(options.threads, options.only == nullptr ? number : 0, {.deterministic = options.deterministic}) {}
 
+  const int rank;
+  Communicator* const comm;
   TestStream stream;
   std::unique_ptr<Model> model;
   std::unique_ptr<ModelRunner> runner;
@@ -145,44 +149,55 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
   SY_CHECK_OK(checkpoint.status());
   layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
   TestDevice();  // makes it known
-  comms_ = MakeTestGroup(options.world);
-  for (int r = 0; r < options.world; ++r) {
-    auto rank = std::make_unique<Rank>(options, r);
-    const auto residents = layout_.Residents(r);
-    LoadOptions load;
-    load.dtype = options.dtype;
-    load.device = rank->stream.get().device();
-    load.residents.assign(residents.begin(), residents.end());
-    absl::StatusOr<ModelWeights> weights = LoadWeights(*checkpoint, *config, std::move(load));
-    SY_CHECK_OK(weights.status());
-    auto model = Model::Create(rank->stream, *config, options.dtype, *std::move(weights), kMaxTokens);
-    SY_CHECK_OK(model.status());
-    rank->model = *std::move(model);
-    int64_t token_bytes = 0;
-    for (const CacheSpec& spec : CacheSpecs(*config, options.dtype)) token_bytes += spec.bytes_per_token();
-    auto runner = ModelRunner::Create(rank->model.get(), rank->stream,
-                                      {.num_slots = options.batch,
-                                       .block_size = options.block_size,
-                                       .kv_cache_bytes = token_bytes * kMaxTokens * options.batch,
-                                       .max_rows = kMaxTokens * options.batch,
-                                       .context = kMaxTokens,
-                                       .graphs = options.graphs});
-    SY_CHECK_OK(runner.status());
-    rank->runner = *std::move(runner);
-    SY_CHECK_OK(rank->runner->SetGroup(comms_[r].get(), &layout_));
-    ranks_.push_back(std::move(rank));
+  if (options.only != nullptr) {
+    SY_CHECK_EQ(options.only->world(), options.world);
+    AddRank(*checkpoint, *config, options.only->rank(), options.only);
+    return;
   }
+  comms_ = MakeTestGroup(options.world);
+  for (int r = 0; r < options.world; ++r) AddRank(*checkpoint, *config, r, comms_[r].get());
+}
+
+void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm) {
+  auto added = std::make_unique<Rank>(options_, rank, comm);
+  const auto residents = layout_.Residents(rank);
+  LoadOptions load;
+  load.dtype = options_.dtype;
+  load.device = added->stream.get().device();
+  load.residents.assign(residents.begin(), residents.end());
+  absl::StatusOr<ModelWeights> weights = LoadWeights(checkpoint, config, std::move(load));
+  SY_CHECK_OK(weights.status());
+  auto model = Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxTokens);
+  SY_CHECK_OK(model.status());
+  added->model = *std::move(model);
+  int64_t token_bytes = 0;
+  for (const CacheSpec& spec : CacheSpecs(config, options_.dtype)) token_bytes += spec.bytes_per_token();
+  auto runner = ModelRunner::Create(added->model.get(), added->stream,
+                                    {.num_slots = options_.batch,
+                                     .block_size = options_.block_size,
+                                     .kv_cache_bytes = token_bytes * kMaxTokens * options_.batch,
+                                     .max_rows = kMaxTokens * options_.batch,
+                                     .context = kMaxTokens,
+                                     .graphs = options_.graphs});
+  SY_CHECK_OK(runner.status());
+  added->runner = *std::move(runner);
+  SY_CHECK_OK(added->runner->SetGroup(comm, &layout_));
+  ranks_.push_back(std::move(added));
 }
 
 RankGroup::~RankGroup() = default;
 
 const ModelConfig& RankGroup::config() const { return ranks_[0]->model->config(); }
-ModelRunner& RankGroup::runner(int rank) { return *ranks_[rank]->runner; }
+ModelRunner& RankGroup::runner(int rank) {
+  Rank& found = *ranks_[options_.only == nullptr ? rank : 0];
+  SY_CHECK_EQ(found.rank, rank);
+  return *found.runner;
+}
 
-void RankGroup::OnAllRanks(const std::function<void(int)>& fn) {
+void RankGroup::OnRanks(const std::function<void(Rank*)>& fn) {
   std::vector<std::thread> threads;
-  for (int r = 1; r < options_.world; ++r) threads.emplace_back([&fn, r] { fn(r); });
-  fn(0);
+  for (size_t i = 1; i < ranks_.size(); ++i) threads.emplace_back([&fn, rank = ranks_[i].get()] { fn(rank); });
+  fn(ranks_[0].get());
   for (std::thread& thread : threads) thread.join();
 }
 
@@ -198,23 +213,23 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
     owners.push_back(step_owners);
   }
   std::vector<std::vector<int32_t>> tokens(prompts.size());
-  OnAllRanks([&](int r) {
-    ModelRunner& runner = *ranks_[r]->runner;
+  OnRanks([&](Rank* rank) {
+    ModelRunner& runner = *rank->runner;
     size_t finished = 0;
     const auto finish = [&] {
       auto result = runner.Finish();
       SY_CHECK_OK(result.status());
       for (size_t k = 0; k < result->items.size(); ++k) {
         const std::vector<int32_t>& sampled = result->items[k].tokens;
-        std::vector<int32_t>& out = tokens[owners[finished][r][k]];
+        std::vector<int32_t>& out = tokens[owners[finished][rank->rank][k]];
         out.insert(out.end(), sampled.begin(), sampled.end());
       }
-      if (r == 0) last_timings_ = result->timings;
+      if (rank == ranks_[0].get()) last_timings_ = result->timings;
       ++finished;
     };
     for (const StepPlan& plan : plans) {
       if (runner.num_started() == options_.in_flight) finish();
-      SY_CHECK_OK(runner.Start(plan, plan.ranks[r], absl::Now() + kStepDeadline));
+      SY_CHECK_OK(runner.Start(plan, plan.ranks[rank->rank], absl::Now() + kStepDeadline));
     }
     while (runner.num_started() > 0) finish();
   });
@@ -229,14 +244,14 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
   const std::vector<RowLoan> loans = LendRows(rank_rows, options_.min_loan_rows);
   for (const RowLoan& loan : loans) rows_lent_ += loan.rows;
   std::vector<double> out;
-  OnAllRanks([&](int r) {
-    const auto num_rows = static_cast<int32_t>(r == 0 ? tokens.size() : 0);
+  OnRanks([&](Rank* rank) {
+    const auto num_rows = static_cast<int32_t>(rank->rank == 0 ? tokens.size() : 0);
     std::vector<int32_t> blocks((num_rows + options_.block_size - 1) / options_.block_size);
     std::iota(blocks.rbegin(), blocks.rend(), 0);
     Batch batch;
-    Model& model = *ranks_[r]->model;
-    const Stream& stream = ranks_[r]->stream;
-    if (r == 0) {
+    Model& model = *rank->model;
+    const Stream& stream = rank->stream;
+    if (rank->rank == 0) {
       batch.tokens = tokens;
       for (int32_t p = 0; p < num_rows; ++p) {
         batch.rope_rows.push_back(model.rope().RowOf(p, num_rows));
@@ -268,15 +283,13 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
       return absl::OkStatus();
     };
     RowLending lending;
-    SY_CHECK_OK(lending.Begin(loans, num_rows, comms_[r].get(), absl::Now() + kStepDeadline, &batch));
-    const StageIn in = {.batch = &batch,
-                        .lending = &lending,
-                        .moe = {.comm = comms_[r].get(),
-                                .layout = &layout_,
-                                .schedule = &schedule,
-                                .deadline = absl::Now() + kStepDeadline},
-                        .logits = LogitsSink(sink)};
-    SY_CHECK_OK(model.Forward(ranks_[r]->stream, in, model.all_layers(), &*cache, nullptr).status());
+    SY_CHECK_OK(lending.Begin(loans, num_rows, rank->comm, absl::Now() + kStepDeadline, &batch));
+    const StageIn in = {
+        .batch = &batch,
+        .lending = &lending,
+        .moe = {.comm = rank->comm, .layout = &layout_, .schedule = &schedule, .deadline = absl::Now() + kStepDeadline},
+        .logits = LogitsSink(sink)};
+    SY_CHECK_OK(model.Forward(stream, in, model.all_layers(), &*cache, nullptr).status());
   });
   return out;
 }

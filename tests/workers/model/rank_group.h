@@ -1,5 +1,6 @@
 // A whole group of ranks in one process, each a thread with a model, a runner and a communicator of its own, driven by
-// plans that this makes itself: for comparing runs that must not differ.
+// plans that this makes itself: for comparing runs that must not differ.  Or one rank of a group of processes, each of
+// which makes the same plans (GroupOptions::only).
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "workers/comm/communicator.h"
 #include "workers/model/model.h"
 #include "workers/model/model_runner.h"
+#include "workers/model/safetensors.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -30,6 +32,9 @@ struct GroupOptions {
   bool graphs = true;                           // of a device
   int in_flight = 1;                            // steps that are started before the first of them is finished
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
+  // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and
+  // make the same calls.  Of `world` ranks; outlives the RankGroup.
+  Communicator* only = nullptr;
 };
 
 class RankGroup {
@@ -38,25 +43,26 @@ class RankGroup {
   RankGroup(const std::string& dir, const GroupOptions& options);
   ~RankGroup();
 
-  // What greedy decoding appends to each prompt.
+  // What greedy decoding appends to each prompt; with `only`, nothing to those of other ranks.
   std::vector<std::vector<int32_t>> Greedy(const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
-  // Logits of every position of one prompt, run on rank 0: [S * V].
+  // Logits of every position of one prompt, run on rank 0: [S * V]; with `only` on another rank, nothing.
   std::vector<double> Logits(const std::vector<int32_t>& tokens);
 
   const ModelConfig& config() const;
-  ModelRunner& runner(int rank);
-  const StepTimings& last_timings() const { return last_timings_; }
-  int64_t rows_lent() const { return rows_lent_; }  // in all
+  ModelRunner& runner(int rank);                                     // REQUIRES: with `only`, that rank
+  const StepTimings& last_timings() const { return last_timings_; }  // of the first rank here
+  int64_t rows_lent() const { return rows_lent_; }                   // in all
 
  private:
   struct Rank;
-  // Runs fn(rank) on every rank's thread.
-  void OnAllRanks(const std::function<void(int)>& fn);
+  void AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm);
+  // Runs fn on a thread for every rank that is here.
+  void OnRanks(const std::function<void(Rank*)>& fn);
 
   GroupOptions options_;
   ExpertLayout layout_;
-  std::vector<std::unique_ptr<Communicator>> comms_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::unique_ptr<Communicator>> comms_;  // empty with `only`
+  std::vector<std::unique_ptr<Rank>> ranks_;          // those that are here
   StepTimings last_timings_;
   int64_t rows_lent_ = 0;
 };
