@@ -39,7 +39,20 @@ struct SampleRow {
   // Calls fn(x, id) for the ids of [begin, end) that are this thread's, rising; begin is a multiple of 4.
   template <class Fn>
   __device__ void ForEach(int begin, int end, int thread, int threads, const Fn& fn) const {
-    for (int id = begin + 4 * thread; id < end; id += 4 * threads) {
+    constexpr int kInFlight = 4;  // packs: one at a time, a row would take the latency of each
+    const int step = 4 * threads;
+    int id = begin + 4 * thread;
+    for (; aligned && id + (kInFlight - 1) * step + 4 <= end; id += kInFlight * step) {
+      Pack<float, 4> x[kInFlight];
+#pragma unroll
+      for (int p = 0; p < kInFlight; ++p) x[p] = LoadPack<4>(logits + id + p * step, 4, true);
+#pragma unroll
+      for (int p = 0; p < kInFlight; ++p) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) fn(x[p].at[i], id + p * step + i);
+      }
+    }
+    for (; id < end; id += step) {
       const Pack<float, 4> x = LoadPack<4>(logits + id, end - id, aligned);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
