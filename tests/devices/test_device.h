@@ -16,7 +16,7 @@
 
 namespace switchyard {
 
-// Also makes it known.  Cuda(0) is named even where there is no GPU: see SkipWithoutDevice.
+// Also makes it known.  Cuda(0) is named even where there is no GPU; every test of the program is skipped there.
 Device TestDevice();
 // Kernels run as fibers, some thousand times slower: tests then take less of everything.
 bool DeviceIsEmulated();

@@ -4,6 +4,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "tests/devices/test_device.h"
+#include "tests/gpu/gpu_test.h"
 #include "workers/comm/local_communicator.h"
 #include "workers/comm/nccl_communicator.h"
 #include "workers/comm/rendezvous_store.h"
@@ -11,6 +12,17 @@
 #include "workers/tensor/cuda_backend.h"
 
 namespace switchyard {
+
+namespace {
+
+// Linked into every test of a GPU: without one all of it is skipped.
+class NeedsDevice : public testing::Environment {
+ public:
+  void SetUp() override { SkipWithoutGpu(); }
+};
+[[maybe_unused]] testing::Environment* const needs_device = testing::AddGlobalTestEnvironment(new NeedsDevice);
+
+}  // namespace
 
 Device TestDevice() {
   static const bool registered = [] {

@@ -77,7 +77,8 @@ TEST_P(DeviceStepsTest, TokensDoNotDependOnTheNumberOfRanks) {
       RankGroup group(fixture.dir, options);
       EXPECT_EQ(group.Greedy(prompts, tokens), expected) << world << " ranks, graphs " << graphs;
       const DeviceSteps* steps = group.runner(0).device_steps();
-      if (steps != nullptr) EXPECT_EQ(steps->num_replayed() > 0, graphs);
+      if (steps == nullptr) continue;
+      EXPECT_EQ(steps->num_replayed() > 0, graphs);
     }
   }
 }
