@@ -98,6 +98,7 @@ void BlockRunner::RunBlock(uint32_t block_idx) {
     thread.position = Position(i, grid_->block);
     thread.copies.clear();
     thread.open_group = 0;
+    thread.wgmma.Reset();
     order_[i] = i;
   }
   for (size_t i = num_threads_; i < threads_.size(); ++i) threads_[i].phase = ThreadPhase::kEnded;
@@ -277,6 +278,13 @@ uint32_t BlockRunner::LanesLeft() const {
     if (threads_[first + i].phase != ThreadPhase::kEnded) mask |= 1u << i;
   }
   return mask;
+}
+
+bool BlockRunner::HasUnfencedCopies() const {
+  for (uint32_t i = 0; i < num_threads_; ++i) {
+    if (threads_[i].wgmma.copies_unfenced) return true;
+  }
+  return false;
 }
 
 std::string BlockRunner::Where() const {

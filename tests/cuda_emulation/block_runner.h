@@ -12,6 +12,7 @@
 #include "cuda_emulation/block.h"
 #include "tests/cuda_emulation/fiber.h"
 #include "tests/cuda_emulation/launch.h"
+#include "tests/cuda_emulation/wgmma.h"
 
 namespace cuda_emulation {
 
@@ -36,6 +37,7 @@ struct CudaThread {
   const char* waits_at = nullptr;
   std::vector<AsyncCopy> copies;
   int open_group = 0;
+  WgmmaThread wgmma;
 };
 
 class BlockRunner {
@@ -53,6 +55,7 @@ class BlockRunner {
   CudaThread& current() { return *current_; }
   uint32_t LaneOfCurrent() const { return static_cast<uint32_t>((current_ - threads_.data()) & 31); }
   uint32_t LanesLeft() const;
+  bool HasUnfencedCopies() const;  // some thread
 
   void* shared_base() const { return shared_base_; }
   size_t shared_bytes() const { return grid_->shared_bytes; }

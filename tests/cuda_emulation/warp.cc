@@ -88,6 +88,7 @@ void AsyncCopyWait(int groups_left) {
       std::memset(copy.shared, 0, static_cast<size_t>(copy.bytes));
     }
   }
+  if (kept < thread.copies.size()) thread.wgmma.copies_unfenced = true;
   thread.copies.resize(kept);
 }
 

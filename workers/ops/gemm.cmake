@@ -10,8 +10,8 @@ sy_library(sy_ops_gemm
 
 # Which CUDA kernel a product takes: needs no CUDA itself.
 sy_library(sy_gemm_choice_cuda SRCS gemm_choice_cuda.cc DEPS sy_tensor)
-sy_cuda_library(sy_gemm_cuda SRCS gemm_cuda.cu grouped_gemm_cuda.cu DEPS sy_gemm_choice_cuda sy_cublaslt)
-sy_cuda_emulated(sy_gemm_cuda_emulated SRCS gemm_cuda.cu grouped_gemm_cuda.cu DEPS sy_gemm_choice_cuda)
+sy_cuda_library(sy_gemm_cuda SRCS gemm_cuda.cu gemm_wgmma_cuda.cu grouped_gemm_cuda.cu DEPS sy_gemm_choice_cuda sy_cublaslt)
+sy_cuda_emulated(sy_gemm_cuda_emulated SRCS gemm_cuda.cu gemm_wgmma_cuda.cu grouped_gemm_cuda.cu DEPS sy_gemm_choice_cuda)
 
 # sy_gemm_kernel(NAME SOURCE [flags ...])
 function(sy_gemm_kernel name source)

@@ -14,6 +14,11 @@ static_assert(kCudaF32 == static_cast<uint8_t>(DType::kF32) && kCudaF64 == stati
 // Up to here our kernel streams the weights of a dense product once, for all rows; above, the library is better.
 constexpr int64_t kMaxOwnDenseRows = 16;
 
+// With fewer rows an expert, most of a wgmma's 128 tokens would be none.
+constexpr int64_t kMinWgmmaRows = 64;
+// With less depth, storing a tile takes long beside computing it: two smaller CTAs an SM hide that from each other.
+constexpr int64_t kMinWideWgmmaDepth = 1024;
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A bound on the tiles of such a product: each expert may have one that is not full.
@@ -33,7 +38,23 @@ int WantedRows(const CudaGemmDesc& desc) {
   return 128;
 }
 
+bool WantsWgmma(const CudaGemmDesc& desc) {
+  return desc.wgmma && !desc.deterministic && desc.m > kMinWgmmaRows * std::max<int64_t>(desc.experts, 1);
+}
+
+const char* RejectWgmma(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
+  if (!desc.wgmma) return "needs a Hopper, and code for sm_90a";
+  if (desc.deterministic) return "adds up in another order than other tiles, and bits must not depend on the shape";
+  if (!WantsWgmma(desc)) return "too few tokens an expert";
+  const bool wide = desc.k >= kMinWideWgmmaDepth;
+  if (tile.columns < 256 && wide) return "wider tiles read less for as much";
+  if (tile.columns == 256 && !wide) return "so little depth does not hide its stores";
+  return nullptr;
+}
+
 const char* RejectTile(const CudaGemmDesc& desc, const CudaGemmTile& tile, int wanted_rows, bool few_columns) {
+  if (tile.wgmma) return RejectWgmma(desc, tile);
+  if (WantsWgmma(desc)) return "wgmma is faster with so many tokens";
   if (tile.warps_k > 1 && desc.deterministic) return "splits k, and bits must not depend on the shape";
   const bool narrow = tile.columns == 16;
   if (narrow && !few_columns) return "tiles of more columns keep every SM busy, too";
@@ -103,8 +124,8 @@ CudaGemmConfig ChooseDense(const CudaGemmDesc& desc) {
 std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc) {
   out << DTypeName(static_cast<DType>(desc.dtype)) << " " << desc.m << "x" << desc.n << "x" << desc.k;
   if (desc.experts > 0) out << " over " << desc.experts << " experts";
-  return out << (desc.gated ? " gated" : "") << (desc.deterministic ? " deterministic" : "") << " on " << desc.num_sms
-             << " SMs";
+  return out << (desc.gated ? " gated" : "") << (desc.deterministic ? " deterministic" : "")
+             << (desc.wgmma ? " with wgmma" : "") << " on " << desc.num_sms << " SMs";
 }
 
 std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config) {

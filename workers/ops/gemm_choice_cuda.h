@@ -5,7 +5,8 @@
 //   deterministic:      only kPlain, or only tiles with one k-chain, and which of the two depends on dtype and k alone,
 //                       never on the rows.  All of these tiles add an output's products in the same order by the same
 //                       instruction, so a row keeps its bits with every m and in every company.
-//   not deterministic:  kCublasLt, and tiles that split k over warps, come in.  Their bits depend on the shape.
+//   not deterministic:  kCublasLt, tiles that split k over warps, and those of wgmma come in.  Then a row's bits depend
+//                       on the shape.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,14 @@ struct CudaGemmTile {
   int warps_n, warps_t, warps_k;  // warps_k > 1: k is split, so not for deterministic products
   int stages;
   int ctas_per_sm;
+  bool wgmma = false;  // Hopper's matrix instruction: other sums than the other tiles', so not for deterministic ones
 };
 inline constexpr CudaGemmTile kCudaGemmTiles[] = {
-    {"stream16x8_split4", 16, 8, 256, 1, 1, 4, 5, 3}, {"stream16x8", 16, 8, 128, 1, 1, 1, 8, 4},
-    {"stream16x32", 16, 32, 128, 1, 2, 1, 5, 3},      {"stream64x8", 64, 8, 128, 4, 1, 1, 5, 2},
-    {"stream64x16", 64, 16, 128, 4, 1, 1, 5, 2},      {"stream64x32", 64, 32, 128, 4, 1, 1, 4, 2},
-    {"tiles128x64", 128, 64, 64, 4, 2, 1, 4, 2},      {"tiles128x128", 128, 128, 64, 2, 4, 1, 3, 2},
+    {"stream16x8_split4", 16, 8, 256, 1, 1, 4, 5, 3},    {"stream16x8", 16, 8, 128, 1, 1, 1, 8, 4},
+    {"stream16x32", 16, 32, 128, 1, 2, 1, 5, 3},         {"stream64x8", 64, 8, 128, 4, 1, 1, 5, 2},
+    {"stream64x16", 64, 16, 128, 4, 1, 1, 5, 2},         {"stream64x32", 64, 32, 128, 4, 1, 1, 4, 2},
+    {"tiles128x64", 128, 64, 64, 4, 2, 1, 4, 2},         {"tiles128x128", 128, 128, 64, 2, 4, 1, 3, 2},
+    {"wgmma128x128", 128, 128, 64, 8, 1, 1, 3, 2, true}, {"wgmma256x128", 256, 128, 64, 8, 1, 1, 4, 1, true},
 };
 inline constexpr int kNumCudaGemmTiles = sizeof(kCudaGemmTiles) / sizeof(kCudaGemmTiles[0]);
 // The plain kernel's: one output a thread.
@@ -43,6 +46,7 @@ struct CudaGemmDesc {
   int64_t experts = 0;  // 0 = a dense product
   bool gated = false;
   bool deterministic = false;
+  bool wgmma = false;  // the device and the program have it
   int num_sms = 132;
 };
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "workers/ops/cuda/gemm_fill_cuda.h"
 #include "workers/ops/cuda/gemm_plain_cuda.h"
 #include "workers/ops/cuda/gemm_plan_cuda.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
@@ -19,42 +20,6 @@ namespace switchyard::cuda {
 namespace {
 
 constexpr int kPlainThreads = kCudaPlainTile * kCudaPlainTile;
-
-// Fills one stage after the other, through all items of this CTA.
-template <class Elem, class Shape>
-class StageFiller {
- public:
-  __device__ StageFiller(const GemmProblem& p, const GemmPlan& plan, char* stages, int32_t num_items)
-      : loader_(p),
-        plan_(plan),
-        stages_(stages),
-        k_(static_cast<int32_t>(p.k)),
-        num_items_(num_items),
-        item_(static_cast<int32_t>(blockIdx.x)) {}
-
-  // Starts the next stage's copies, if there is one; a group in any case, so that waiting can count.
-  __device__ void FillNext() {
-    if (item_ < num_items_) {
-      if (at_ == 0) loader_.Aim(plan_.Find(item_));
-      loader_.Load(stages_ + stage_ * Shape::kStageBytes, at_);
-      at_ += Shape::kDepth;
-      if (at_ >= k_) {
-        at_ = 0;
-        item_ += static_cast<int32_t>(gridDim.x);
-      }
-    }
-    CpAsyncCommit();
-    stage_ = stage_ + 1 == Shape::kStages ? 0 : stage_ + 1;
-  }
-
- private:
-  TileLoader<Elem, Shape> loader_;
-  const GemmPlan& plan_;
-  char* stages_;
-  const int32_t k_, num_items_;
-  int32_t item_, at_ = 0;
-  int stage_ = 0;
-};
 
 // Asks for the weights that this CTA reads first to come to L2, before the kernel in front is done: a hint, so it does
 // not matter whether that kernel writes them.  Dense products only: of experts, nobody knows yet which.
@@ -136,7 +101,11 @@ int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
   } else {
     if (config.tile != kTile) return EnqueueTiles<Elem, kTile + 1>(call, p, config);
     using Shape = TileShape<kTile>;
-    return Enqueue(call, p, config.grid, Shape::kThreads, Shape::SharedBytes(p.experts), GemmTilesKernel<Elem, kTile>);
+    if constexpr (Shape::kT.wgmma)
+      return LaunchWgmma(call, p, config);
+    else
+      return Enqueue(call, p, config.grid, Shape::kThreads, Shape::SharedBytes(p.experts),
+                     GemmTilesKernel<Elem, kTile>);
   }
 }
 
@@ -183,6 +152,7 @@ CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
           .experts = grouped ? p.experts : 0,
           .gated = p.gated,
           .deterministic = call.deterministic,
+          .wgmma = TakesWgmma(call.device),
           .num_sms = std::max(call.num_sms, 1)};
 }
 

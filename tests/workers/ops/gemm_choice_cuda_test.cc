@@ -25,6 +25,11 @@ CudaGemmDesc Of(uint8_t dtype, CudaGemmDesc desc) {
   return desc;
 }
 
+CudaGemmDesc OnHopper(CudaGemmDesc desc) {
+  desc.wgmma = true;
+  return desc;
+}
+
 CudaGemmConfig Choose(const CudaGemmDesc& desc) { return desc.experts == 0 ? ChooseDense(desc) : ChooseGrouped(desc); }
 
 std::string Print(const CudaGemmConfig& config) {
@@ -59,6 +64,17 @@ TEST(GemmChoiceTest, TableOfShapes) {
   ExpectChoice(Deterministic(Dense(4096, 5120, 2048)), "tiles128x128 on 264 CTAs");
   ExpectChoice(Gated(Dense(4096, 5120, 2048)), "tiles128x128 on 264 CTAs");
   ExpectChoice(Dense(4096, 5120, 2048), "cublaslt");
+  // The same with wgmma: from 64 rows an expert on, where bits may depend on the shape.
+  ExpectChoice(OnHopper(Gated(Grouped(8 * 512, 1536, 2048, 128))), "tiles128x64 on 264 CTAs");
+  ExpectChoice(OnHopper(Gated(Grouped(8 * 1024, 1536, 2048, 128))), "tiles128x128 on 264 CTAs");
+  ExpectChoice(OnHopper(Gated(Grouped(8 * 4096, 1536, 2048, 128))), "wgmma256x128 on 132 CTAs");
+  ExpectChoice(OnHopper(Grouped(8 * 4096, 2048, 768, 128)), "wgmma128x128 on 264 CTAs");
+  ExpectChoice(OnHopper(Deterministic(Gated(Grouped(8 * 4096, 1536, 2048, 128)))), "tiles128x128 on 264 CTAs");
+  ExpectChoice(OnHopper(Gated(Dense(4096, 5120, 2048))), "wgmma256x128 on 132 CTAs");
+  ExpectChoice(OnHopper(Gated(Dense(64, 512, 2048))), "tiles128x64 on 8 CTAs");
+  ExpectChoice(OnHopper(Gated(Dense(65, 512, 2048))), "wgmma256x128 on 2 CTAs");
+  ExpectChoice(OnHopper(Dense(4096, 5120, 2048)), "cublaslt");
+  ExpectChoice(OnHopper(Of(kCudaF32, Deterministic(Dense(1, 64, 64)))), "plain on 4 CTAs");
   // What the tensor cores do not take.
   ExpectChoice(Of(kCudaF32, Dense(1, 64, 64)), "cublaslt");
   ExpectChoice(Of(kCudaF32, Deterministic(Dense(1, 64, 64))), "plain on 4 CTAs");
@@ -77,10 +93,12 @@ TEST(GemmChoiceTest, DeterministicChoicesShareBits) {
             for (bool gated : {false, true}) {
               CudaGemmDesc desc = Of(dtype, Deterministic(Grouped(m, n, k, experts)));
               desc.gated = gated;
+              desc.wgmma = m % 2 == 0;
               const CudaGemmConfig config = Choose(desc);
               ASSERT_EQ(config.kind, kind) << desc << ": " << config;
               if (kind == CudaGemmKind::kTiles) {
                 ASSERT_EQ(kCudaGemmTiles[config.tile].warps_k, 1) << desc << ": " << config;
+                ASSERT_FALSE(kCudaGemmTiles[config.tile].wgmma) << desc << ": " << config;
               }
             }
           }
@@ -100,6 +118,7 @@ TEST(GemmChoiceTest, OneIsChosenAndTheOthersSayWhyNot) {
             for (bool deterministic : {false, true}) {
               CudaGemmDesc desc = Of(dtype, Grouped(m, n, k, experts));
               desc.deterministic = deterministic;
+              desc.wgmma = n >= 2048;
               const CudaGemmConfig config = Choose(desc);
               int chosen = (config.not_cublas == nullptr) + (config.not_plain == nullptr);
               for (const char* why : config.not_tile) chosen += why == nullptr;
@@ -120,6 +139,9 @@ TEST(GemmChoiceTest, Prints) {
   std::ostringstream desc;
   desc << Gated(Deterministic(Grouped(8, 1536, 2048, 128)));
   EXPECT_EQ(desc.str(), "bf16 8x1536x2048 over 128 experts gated deterministic on 132 SMs");
+  desc.str("");
+  desc << OnHopper(Dense(1, 2, 3));
+  EXPECT_EQ(desc.str(), "bf16 1x2x3 with wgmma on 132 SMs");
   EXPECT_EQ(Print(Choose(Of(kCudaF32, Dense(1, 64, 64)))).substr(0, 40), "cublaslt; not plain: the library is fast");
 }
 

@@ -36,6 +36,13 @@ CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& problem, bool group
 // Returns a cudaError_t.  Defined in grouped_gemm_cuda.cu.
 int LaunchGemm(const CudaCall& call, const GemmProblem& problem, const CudaGemmConfig& config);
 
+// The same for tiles with `wgmma`, which LaunchGemm leaves to it.  REQUIRES: TakesWgmma(call.device).  Defined, like
+// TakesWgmma, in gemm_wgmma_cuda.cu.
+int LaunchWgmma(const CudaCall& call, const GemmProblem& problem, const CudaGemmConfig& config);
+// Whether the device is a Hopper and this program has machine code with Hopper's own instructions (sm_90a) for it. Asks
+// the device once; thread-safe.
+bool TakesWgmma(int device);
+
 // How often, in this process, cuBLASLt refused a product that it was chosen for, so that LaunchGemm took over.
 // Thread-safe.  Defined in gemm_cuda.cu.
 int64_t NumCublasRefusals();

@@ -1,4 +1,5 @@
-// One tile of a matrix product on the tensor cores: mma.sync m16n8k16 of bf16 or fp16 with fp32 sums.
+// One tile of a matrix product on the tensor cores: mma.sync m16n8k16 of bf16 or fp16 with fp32 sums; and what the
+// tiles of gemm_wgmma_cuda.cu share with these, shapes and loads.
 //
 // The weights are the M side: an mma takes 16 weight rows and 8 tokens, so a decode of a few tokens wastes little, and
 // every shape of the tile computes an output in the same way.  Bits: an output's sum begins at +0 and takes k in steps
@@ -56,7 +57,11 @@ struct TileShape {
   // An SM of compute 9.0 has 228 KB, of which each CTA costs one more.
   static_assert((kFixedBytes + GemmPlan::Bytes(256) + 1024) * kT.ctas_per_sm <= 228 * 1024);
 
-  __host__ __device__ static constexpr int SharedBytes(int experts) { return kFixedBytes + GemmPlan::Bytes(experts); }
+  // Of wgmma, stages begin at multiples of 1024; dynamic shared memory, at multiples of 128.
+  static constexpr int kAlignBytes = kT.wgmma ? 1024 - 128 : 0;
+  __host__ __device__ static constexpr int SharedBytes(int experts) {
+    return kAlignBytes + kFixedBytes + GemmPlan::Bytes(experts);
+  }
   // Where chunk c of row r is, in bytes.
   __device__ static constexpr int At(int row, int chunk) { return (row * kChunks + (chunk ^ (row & 7))) * 16; }
 };
@@ -93,32 +98,63 @@ class TileLoader {
   __device__ void Load(char* stage, int32_t k) const {
     const int32_t at = k + chunk_ * 8;
     const bool in_k = at < static_cast<int32_t>(p_.k);  // whole chunks: k is a multiple of 8
+    LoadWeights(stage, at, in_k);
+    char* x_stage = stage + Shape::kColumns * Shape::kDepth * 2;
+    const auto from_aligned = [](char* to, const Elem* x, bool valid) { CpAsync16(to, x, valid); };
+    const auto from_anywhere = [](char* to, const Elem* x, bool valid) { CopyElements(to, valid ? x : nullptr); };
+    if constexpr (Shape::kT.wgmma) {  // asked once: fewer instructions, more registers, which the others lack
+      if (p_.x_aligned) {
+        EachX(x_stage, at, in_k, from_aligned);
+      } else {
+        EachX(x_stage, at, in_k, from_anywhere);
+      }
+    } else {
+      EachX(x_stage, at, in_k, [&](char* to, const Elem* x, bool valid) {
+        if (p_.x_aligned) {
+          from_aligned(to, x, valid);
+        } else {
+          from_anywhere(to, x, valid);
+        }
+      });
+    }
+  }
+
+ private:
+  __device__ void LoadWeights(char* stage, int32_t at, bool in_k) const {
+    // With evenly spaced columns, one address leads to the next: a product each is most of what wgmma's warps do.  The
+    // other tiles lack the registers for it.
+    constexpr bool kWalk = kEvenSteps && Shape::kT.wgmma;
+    const int32_t column_step = p_.gated ? Shape::kRowStep / 2 : Shape::kRowStep;
+    const Elem* walk = weight_ + WeightRow(row_, column_[0]) * p_.w_stride + at;
 #pragma unroll
     for (int i = 0; i < Shape::kWeightLoads; ++i) {
       const int row = row_ + i * Shape::kRowStep;
-      const int32_t column = kEvenSteps ? column_[0] + i * (p_.gated ? Shape::kRowStep / 2 : Shape::kRowStep)
-                                        : column_[kEvenSteps ? 0 : i];
+      const int32_t column = kEvenSteps ? column_[0] + i * column_step : column_[kEvenSteps ? 0 : i];
       const bool valid = in_k && column < p_.columns;
-      const int32_t weight_row = column + (p_.gated && row % 16 >= 8 ? p_.columns : 0);
-      CpAsync16(stage + Shape::At(row, chunk_), valid ? weight_ + weight_row * p_.w_stride + at : weight_, valid);
+      const Elem* from = kWalk ? walk : weight_ + WeightRow(row, column) * p_.w_stride + at;
+      CpAsync16(stage + Shape::At(row, chunk_), valid ? from : weight_, valid);
+      if constexpr (kWalk) walk += column_step * p_.w_stride;
     }
-    char* x_stage = stage + Shape::kColumns * Shape::kDepth * 2;
+  }
+
+  // copy(to, from, whether there is something) for each 16 bytes of this thread.
+  template <class Copy>
+  __device__ void EachX(char* x_stage, int32_t at, bool in_k, Copy copy) const {
 #pragma unroll
     for (int i = 0; i < Shape::kXLoads; ++i) {
       const int row = row_ + i * Shape::kRowStep;
       if (Shape::kRows % Shape::kRowStep != 0 && row >= Shape::kRows) continue;
       const bool valid = in_k && x_row_[i] >= 0;
-      const Elem* x = static_cast<const Elem*>(p_.x) + (valid ? x_row_[i] * p_.x_stride + at : 0);
-      char* to = x_stage + Shape::At(row, chunk_);
-      if (p_.x_aligned) {
-        CpAsync16(to, x, valid);
-      } else {
-        CopyElements(to, valid ? x : nullptr);
-      }
+      copy(x_stage + Shape::At(row, chunk_),
+           static_cast<const Elem*>(p_.x) + (valid ? x_row_[i] * p_.x_stride + at : 0), valid);
     }
   }
 
- private:
+  // Of a tile's row, which is for a column of y.
+  __device__ int32_t WeightRow(int row, int32_t column) const {
+    return column + (p_.gated && row % 16 >= 8 ? p_.columns : 0);
+  }
+
   // 16 bytes from anywhere; zeros from null.
   __device__ static void CopyElements(char* to, const Elem* from) {
     uint32_t words[4] = {};

@@ -1,4 +1,5 @@
-// The PTX instructions that kernels use, and the only place with inline assembly.
+// The PTX instructions that kernels use; with wgmma_cuda.h, which has Hopper's alone, the only place with inline
+// assembly.
 //
 // All from sm_80 on but what says otherwise.  The CUDA emulation of the tests (tests/cuda_emulation/) has a file of the
 // same name with the same functions.  A function of a warp must be called by all 32 lanes together.

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 
 namespace switchyard {
@@ -20,6 +21,8 @@ CudaGemmConfig WithTile(int tile, int64_t grid) { return {.kind = CudaGemmKind::
 
 class GroupedGemmTest : public testing::TestWithParam<DType> {
  protected:
+  void SetUp() override { SkipWithoutGpu(); }
+
   static void Run(const ProductCase& c) {
     for (bool deterministic : {false, true}) {
       Product product(c);
@@ -70,6 +73,11 @@ INSTANTIATE_TEST_SUITE_P(DTypes, GroupedGemmTest, testing::ValuesIn(kDTypes),
 // Every tile of the tensor-core kernel, asked for by name.
 class GemmTileTest : public testing::TestWithParam<std::tuple<int, DType>> {
  protected:
+  void SetUp() override {
+    SkipWithoutGpu();
+    if (NumGpus() > 0 && kCudaGemmTiles[tile()].wgmma && !cuda::TakesWgmma(0)) GTEST_SKIP() << "no Hopper";
+  }
+
   int tile() const { return std::get<0>(GetParam()); }
   DType dtype() const { return std::get<1>(GetParam()); }
 };

@@ -1,0 +1,62 @@
+// The emulation's twin of workers/ops/cuda/wgmma_cuda.h: the same functions, with the descriptors, the swizzle and the
+// fragment layout of the PTX ISA.
+//
+// As late as the hardware may be: sums are NaN from the product's call until WgmmaWait() says that its group is done.
+// And as early: operands are read at the call, and a byte of them that changes before the wait ends the kernel, as does
+// a product without WgmmaFence() since the last wait, one of less than a warp, sums touched on the way, and cp.async's
+// bytes without FenceProxyAsync() (ordinary stores without it go unnoticed).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "workers/ops/cuda/ptx_cuda.h"
+
+namespace cuda_emulation {
+
+uint64_t WgmmaDescriptor(const void* shared);
+// tokens is 64 or 128; d [16][4].
+void WgmmaIssue(float* d, int tokens, bool bf16, uint64_t a, uint64_t b, bool add);
+void WgmmaFenceIssue();
+void WgmmaCommitGroup();
+void WgmmaWaitGroups(int groups_left);
+void FenceAsyncProxy();
+uint32_t SharedOffset(const void* shared);
+
+}  // namespace cuda_emulation
+
+namespace switchyard::cuda {
+
+inline constexpr bool kWgmmaBuilt = true;
+
+inline uint64_t MakeWgmmaDescriptor(const void* shared) { return cuda_emulation::WgmmaDescriptor(shared); }
+inline uint64_t AdvanceWgmmaDescriptor(uint64_t descriptor, int bytes) {
+  return descriptor + static_cast<uint64_t>(bytes >> 4);
+}
+inline uint32_t SharedAddress(const void* shared) { return cuda_emulation::SharedOffset(shared); }
+
+inline void FenceProxyAsync() { cuda_emulation::FenceAsyncProxy(); }
+inline void WgmmaFence() { cuda_emulation::WgmmaFenceIssue(); }
+inline void WgmmaCommit() { cuda_emulation::WgmmaCommitGroup(); }
+template <int N>
+inline void WgmmaWait() {
+  cuda_emulation::WgmmaWaitGroups(N);
+}
+inline void WgmmaKeep(float (&)[16][4]) {}
+
+template <class Elem>
+inline void WgmmaM64N128K16(float (&d)[16][4], uint64_t weights, uint64_t tokens, bool add) {
+  static_assert(std::is_same_v<Elem, __nv_bfloat16> || std::is_same_v<Elem, __half>);
+  cuda_emulation::WgmmaIssue(d[0], 128, std::is_same_v<Elem, __nv_bfloat16>, weights, tokens, add);
+}
+template <class Elem>
+inline void WgmmaM64N64K16(float (&d)[16][4], uint64_t weights, uint64_t tokens, bool add) {
+  static_assert(std::is_same_v<Elem, __nv_bfloat16> || std::is_same_v<Elem, __half>);
+  cuda_emulation::WgmmaIssue(d[0], 64, std::is_same_v<Elem, __nv_bfloat16>, weights, tokens, add);
+}
+
+}  // namespace switchyard::cuda

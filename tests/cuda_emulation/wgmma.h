@@ -1,0 +1,35 @@
+// What a CUDA thread of the emulation has of warpgroup products under way.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace cuda_emulation {
+
+class WgmmaThread {
+ public:
+  // Sums on their way to d, whose values nobody may see before.
+  struct Sums {
+    float* d;
+    int count;  // of floats
+    int group;  // the last that adds to them
+    std::array<float, 64> value;
+  };
+  // What the tensor cores may still read; one thread of a warp remembers it for all.
+  struct Operands {
+    uint64_t a, b;
+    int tokens, group;
+    uint64_t hash;
+  };
+
+  void Reset() { *this = WgmmaThread(); }
+
+  std::vector<Sums> sums;
+  std::vector<Operands> operands;
+  int open_group = 0;
+  bool fenced = false;           // since the last wait
+  bool copies_unfenced = false;  // bytes of cp.async landed, and FenceProxyAsync() did not follow yet
+};
+
+}  // namespace cuda_emulation

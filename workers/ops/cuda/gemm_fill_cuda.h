@@ -1,0 +1,48 @@
+// The way of tiles into a CTA's stages of shared memory, through all its items without a break.
+#pragma once
+
+#include <cstdint>
+
+#include "workers/ops/cuda/gemm_plan_cuda.h"
+#include "workers/ops/cuda/gemm_tile_cuda.h"
+#include "workers/ops/cuda/ptx_cuda.h"
+
+namespace switchyard::cuda {
+
+// Fills one stage after the other, through all items of this CTA.
+template <class Elem, class Shape>
+class StageFiller {
+ public:
+  __device__ StageFiller(const GemmProblem& p, const GemmPlan& plan, char* stages, int32_t num_items)
+      : loader_(p),
+        plan_(plan),
+        stages_(stages),
+        k_(static_cast<int32_t>(p.k)),
+        num_items_(num_items),
+        item_(static_cast<int32_t>(blockIdx.x)) {}
+
+  // Starts the next stage's copies, if there is one; a group in any case, so that waiting can count.
+  __device__ void FillNext() {
+    if (item_ < num_items_) {
+      if (at_ == 0) loader_.Aim(plan_.Find(item_));
+      loader_.Load(stages_ + stage_ * Shape::kStageBytes, at_);
+      at_ += Shape::kDepth;
+      if (at_ >= k_) {
+        at_ = 0;
+        item_ += static_cast<int32_t>(gridDim.x);
+      }
+    }
+    CpAsyncCommit();
+    stage_ = stage_ + 1 == Shape::kStages ? 0 : stage_ + 1;
+  }
+
+ private:
+  TileLoader<Elem, Shape> loader_;
+  const GemmPlan& plan_;
+  char* stages_;
+  const int32_t k_, num_items_;
+  int32_t item_, at_ = 0;
+  int stage_ = 0;
+};
+
+}  // namespace switchyard::cuda
