@@ -77,7 +77,9 @@ TEST(RecoveryTest, TheStepTimeoutIsTheWorkersToo) {
   const StreamSeen seen = Generate(server->client(), IdsRequest(RandomIds(900, 512, 1), 4));
   EXPECT_EQ(seen.end.code(), absl::StatusCode::kUnavailable) << seen.end;
   EXPECT_EQ(Describe(seen.end).reason, "WORKER_LOST");
-  EXPECT_THAT(std::string(seen.end.message()), HasSubstr("of class all_to_all in time"));
+  // Whose limit passes first says so and leaves, which the other may be the first to tell.
+  EXPECT_THAT(std::string(seen.end.message()),
+              testing::AnyOf(HasSubstr("of class all_to_all in time"), HasSubstr("is gone during all_to_all_v")));
 }
 
 // More prompt logprobs in one step than one message of 4 MiB holds.
