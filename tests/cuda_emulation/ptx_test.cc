@@ -130,14 +130,7 @@ TEST_F(PtxTest, OnAnA100DependentLaunchesArePlainOnes) {
   EXPECT_EQ(out.Read()[0], 1);
 }
 
-__global__ void Streaming(const uint4* in, uint4* out) { *out = LoadStreaming16(in); }
-
-TEST_F(PtxTest, StreamingLoadAndExp2) {
-  DeviceArray<unsigned> in(std::vector<unsigned>{1, 2, 3, 4}), out(4);
-  ASSERT_EQ(Launch({.grid = 1, .block = 1}, Streaming, reinterpret_cast<const uint4*>(in.get()),
-                   reinterpret_cast<uint4*>(out.get())),
-            cudaSuccess);
-  EXPECT_EQ(out.Read(), in.Read());
+TEST_F(PtxTest, Exp2) {
   EXPECT_EQ(Exp2(3), 8);
   EXPECT_EQ(Exp2(-130), 0);
   EXPECT_EQ(Exp2(-INFINITY), 0);

@@ -112,16 +112,6 @@ __device__ __forceinline__ void StoreGlobal(void* global, unsigned word) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(global), "r"(word) : "memory");
 }
 
-// Reads 16 bytes that nobody will read again soon, past L1.  `global` aligned to 16; nobody writes it during the
-// kernel.
-__device__ __forceinline__ uint4 LoadStreaming16(const void* global) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(global));
-  return v;
-}
-
 // Asks for the line of 128 bytes around `global` to come to L2; a hint, which changes nothing that can be read.
 __device__ __forceinline__ void PrefetchToL2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));

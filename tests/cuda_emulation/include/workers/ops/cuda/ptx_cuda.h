@@ -72,11 +72,6 @@ inline void StoreGlobal(void* global, Word word) {
   std::memcpy(global, &word, sizeof(word));
 }
 
-inline uint4 LoadStreaming16(const void* global) {
-  cuda_emulation::RequireAligned16(global, "ld.global.v4");
-  return *static_cast<const uint4*>(global);
-}
-
 inline void PrefetchToL2(const void*) {}
 
 inline float Exp2(float x) {
