@@ -1,0 +1,36 @@
+// The rows of one rank in one batch and how they were routed so far: what estimators look at.
+//
+// Borrows everything; thread-safe to read.  `layer` counts MoE layers only.  Layers that are not known yet (the gate
+// has not run) may hold anything: whoever estimates layer i reads layers < i, and i itself when it observes.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace switchyard {
+
+struct RoutingShape {
+  int num_layers = 0;   // MoE layers
+  int num_experts = 0;  // E
+  int top_k = 0;        // K
+  bool operator==(const RoutingShape& other) const {
+    return num_layers == other.num_layers && num_experts == other.num_experts && top_k == other.top_k;
+  }
+};
+
+struct RoutingView {
+  RoutingShape shape;
+  int64_t num_tokens = 0;
+  const int32_t* token_ids = nullptr;  // [T]; null = unknown
+  const int16_t* experts = nullptr;    // expert of (t, l, k) at experts[t * token_stride + l * layer_stride + k]
+  int64_t token_stride = 0;
+  int64_t layer_stride = 0;
+
+  // The experts that token t chose in layer l, best first, [K]; -1 = dropped.
+  absl::Span<const int16_t> Experts(int64_t t, int l) const {
+    return absl::MakeConstSpan(experts + t * token_stride + l * layer_stride, static_cast<size_t>(shape.top_k));
+  }
+};
+
+}  // namespace switchyard
