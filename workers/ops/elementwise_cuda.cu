@@ -1,4 +1,4 @@
-// The ops that treat every element by itself: swiglu, clamp, convert, find_non_finite.
+// The ops that treat every element by itself: swiglu, clamp.
 #include "workers/ops/cuda/rows_cuda.h"
 
 namespace switchyard::cuda {
@@ -51,59 +51,6 @@ struct ClampOp {
   }
 };
 
-template <class From, class To>
-struct ConvertOp {
-  static constexpr int kCount = kPackOf<From, To>;
-  const From* __restrict__ from;  // [rows, width]
-  To* __restrict__ to;            // [rows, padded]
-  int64_t from_stride, to_stride, width, padded;
-  bool aligned;
-
-  __device__ void operator()(int64_t row, int64_t pack) const {
-    const int64_t column = pack * kCount;
-    const auto in = LoadPack<kCount>(from + row * from_stride + column, width - column, aligned);
-    Pack<To, kCount> out;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) out.at[i] = Narrow<To>(static_cast<AccT<To>>(Widen(in.at[i])));
-    StorePack(out, to + row * to_stride + column, padded - column, aligned);
-  }
-};
-
-template <class Elem>
-struct FindNonFiniteOp {
-  static constexpr int kCount = kPackOf<Elem>;
-  const Elem* __restrict__ x;  // [count]
-  unsigned long long* first;
-  int64_t count;
-  bool aligned;
-
-  __device__ void operator()(int64_t, int64_t pack) const {
-    const int64_t begin = pack * kCount;
-    const auto values = LoadPack<kCount>(x + begin, count - begin, aligned);
-    int bad = kCount;
-#pragma unroll
-    for (int i = kCount - 1; i >= 0; --i) {
-      const AccT<Elem> v = Widen(values.at[i]);
-      if (v - v != AccT<Elem>{0}) bad = i;
-    }
-    if (bad < kCount) atomicMin(first, static_cast<unsigned long long>(begin + bad));
-  }
-};
-
-template <class From, class To>
-int ConvertRows(const CudaCall& call, const ConvertArgs& a) {
-  using Op = ConvertOp<From, To>;
-  Op op = {.from = static_cast<const From*>(a.from),
-           .to = static_cast<To*>(a.to),
-           .from_stride = a.from_stride,
-           .to_stride = a.to_stride,
-           .width = a.width,
-           .padded = std::max(a.padded, a.width),
-           .aligned = false};
-  op.aligned = Aligned<Op::kCount>(op.from, a.from_stride) && Aligned<Op::kCount>(op.to, a.to_stride);
-  return LaunchRows(call, op, a.rows, (op.padded + Op::kCount - 1) / Op::kCount);
-}
-
 }  // namespace
 
 int SwiGlu(const CudaCall& call, const SwiGluArgs& a, int64_t rows) {
@@ -133,27 +80,6 @@ int Clamp(const CudaCall& call, const ClampArgs& a, int64_t rows) {
                    .limit = static_cast<AccT<Elem>>(a.limit),
                    .aligned = Aligned<Op::kCount>(x, a.x_stride)};
     return LaunchRows(call, op, rows, (a.width + Op::kCount - 1) / Op::kCount);
-  });
-}
-
-int Convert(const CudaCall& call, const ConvertArgs& a) {
-  return VisitElem(a.from_dtype, [&]<class From>() {
-    return VisitElem(a.dtype, [&]<class To>() { return ConvertRows<From, To>(call, a); });
-  });
-}
-
-int FindNonFinite(const CudaCall& call, const FindNonFiniteArgs& a) {
-  // -1 has all bits set: as an unsigned number the largest, which every index replaces.
-  const int error = cudaMemsetAsync(a.first, 0xff, sizeof(*a.first), static_cast<cudaStream_t>(call.stream));
-  if (error != 0) return error;
-  return VisitElem(a.dtype, [&]<class Elem>() {
-    using Op = FindNonFiniteOp<Elem>;
-    const Elem* x = static_cast<const Elem*>(a.x);
-    const Op op = {.x = x,
-                   .first = reinterpret_cast<unsigned long long*>(a.first),
-                   .count = a.count,
-                   .aligned = Aligned<Op::kCount>(x, 0)};
-    return LaunchRows(call, op, 1, (a.count + Op::kCount - 1) / Op::kCount);
   });
 }
 

@@ -143,13 +143,6 @@ struct CudaQkvArgs {
   int64_t half;
 };
 
-// Whole blocks of one tensor: to[copies[i][1]] = from[copies[i][0]], in order where they depend on each other.
-struct CopyBlocksArgs {
-  void* base;
-  const int32_t* copies;  // device [count, 2]
-  int64_t count, block_bytes;
-};
-
 // tokens[i] = planned[i] >= 0 ? planned[i] : last[-1 - planned[i]]: what the step before sampled in a slot.
 struct ResolveTokensArgs {
   const int32_t* planned;
@@ -172,22 +165,6 @@ struct CudaSampleArgs {
   int32_t* last;             // [slots]
 };
 
-// to[i] = from[i] in another floating dtype, rows of width elements; columns [width, padded) become zero.
-struct ConvertArgs {
-  uint8_t from_dtype, dtype;
-  const void* from;
-  void* to;
-  int64_t rows, width, padded, from_stride, to_stride;
-};
-
-// Where is the first element that is no finite number?  *first = its index, or -1.
-struct FindNonFiniteArgs {
-  uint8_t dtype;
-  const void* x;
-  int64_t count;
-  int64_t* first;  // device
-};
-
 struct CudaKernelTable {
   int (*embed)(const CudaCall& call, const EmbedArgs& args, int64_t rows);
   int (*rms_norm)(const CudaCall& call, const RmsNormArgs& args, int64_t rows);
@@ -204,11 +181,8 @@ struct CudaKernelTable {
   int (*write_kv)(const CudaCall& call, const CudaKvArgs& args);
   int (*attention)(const CudaCall& call, const CudaAttentionArgs& args);
   int (*qkv)(const CudaCall& call, const CudaQkvArgs& args);
-  int (*copy_blocks)(const CudaCall& call, const CopyBlocksArgs& args);
   int (*resolve_tokens)(const CudaCall& call, const ResolveTokensArgs& args);
   int (*sample)(const CudaCall& call, const CudaSampleArgs& args);
-  int (*convert)(const CudaCall& call, const ConvertArgs& args);
-  int (*find_non_finite)(const CudaCall& call, const FindNonFiniteArgs& args);
   int (*expert_places)(const CudaCall& call, const ExpertPlacesArgs& args);
   int (*count_routes)(const CudaCall& call, const CountRoutesArgs& args);
   int (*pack_rows)(const CudaCall& call, const PackRowsArgs& args);
@@ -244,11 +218,8 @@ int GroupedGemm(const CudaCall& call, const CudaGroupedGemmArgs& args);      // 
 int WriteKv(const CudaCall& call, const CudaKvArgs& args);                   // kv_cache_cuda.cu
 int Attention(const CudaCall& call, const CudaAttentionArgs& args);          // attention_cuda.cu
 int Qkv(const CudaCall& call, const CudaQkvArgs& args);                      // qkv_cuda.cu
-int CopyBlocks(const CudaCall& call, const CopyBlocksArgs& args);            // kv_cache_cuda.cu
 int ResolveTokens(const CudaCall& call, const ResolveTokensArgs& args);      // sampling_cuda.cu
 int Sample(const CudaCall& call, const CudaSampleArgs& args);                // sampling_cuda.cu
-int Convert(const CudaCall& call, const ConvertArgs& args);                  // elementwise_cuda.cu
-int FindNonFinite(const CudaCall& call, const FindNonFiniteArgs& args);      // elementwise_cuda.cu
 int ExpertPlaces(const CudaCall& call, const ExpertPlacesArgs& args);        // expert_places_cuda.cu
 int CountRoutes(const CudaCall& call, const CountRoutesArgs& args);          // row_exchange_cuda.cu, as all that follow
 int PackRows(const CudaCall& call, const PackRowsArgs& args);

@@ -1,5 +1,5 @@
-// The paged cache's writes: rows of k and v scattered to their places, and whole blocks copied.  Bound by memory: 16
-// bytes a thread where sizes and addresses allow.
+// The paged cache's writes: rows of k and v scattered to their places.  Bound by memory: 16 bytes a thread where sizes
+// and addresses allow.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -55,31 +55,6 @@ int EnqueueWrite(const CudaCall& call, const CudaKvArgs& args) {
                 args.v_stride * elem_bytes / piece, static_cast<int>(args.head_dim * elem_bytes / piece));
 }
 
-// Every thread owns a few bytes of the block and takes the copies in their order, so that one may read what one before
-// it wrote.
-template <class Piece>
-__global__ void __launch_bounds__(kThreads) CopyBlocksKernel(Piece* base,  // [blocks, block_pieces]
-                                                             const int32_t* __restrict__ copies,  // [count, 2]
-                                                             const int64_t count, const int64_t block_pieces) {
-  WaitForPrecedingKernel();
-  LaunchDependents();
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at >= block_pieces) return;
-  for (int64_t i = 0; i < count; ++i) {
-    base[copies[2 * i + 1] * block_pieces + at] = base[copies[2 * i] * block_pieces + at];
-  }
-}
-
-template <class Piece>
-int EnqueueCopies(const CudaCall& call, const CopyBlocksArgs& args) {
-  const int64_t pieces = args.block_bytes / static_cast<int64_t>(sizeof(Piece));
-  const LaunchConfig config = {.grid = dim3(static_cast<unsigned>((pieces + kThreads - 1) / kThreads)),
-                               .block = dim3(kThreads),
-                               .stream = static_cast<cudaStream_t>(call.stream),
-                               .dependent = true};
-  return Launch(config, CopyBlocksKernel<Piece>, static_cast<Piece*>(args.base), args.copies, args.count, pieces);
-}
-
 }  // namespace
 
 int WriteKv(const CudaCall& call, const CudaKvArgs& args) {
@@ -93,14 +68,6 @@ int WriteKv(const CudaCall& call, const CudaKvArgs& args) {
   if (fits(16)) return EnqueueWrite<uint4>(call, args);
   if (fits(4)) return EnqueueWrite<uint32_t>(call, args);
   return EnqueueWrite<uint16_t>(call, args);
-}
-
-int CopyBlocks(const CudaCall& call, const CopyBlocksArgs& args) {
-  if (args.count == 0 || args.block_bytes == 0) return 0;
-  const auto base = reinterpret_cast<intptr_t>(args.base);
-  if (Divides(16, base, args.block_bytes)) return EnqueueCopies<uint4>(call, args);
-  if (Divides(4, base, args.block_bytes)) return EnqueueCopies<uint32_t>(call, args);
-  return EnqueueCopies<uint8_t>(call, args);
 }
 
 }  // namespace switchyard::cuda

@@ -1,5 +1,4 @@
-// The kernels that write the paged cache: cuda::WriteKv, cuda::Qkv (against the CPU's ops, one after the other) and
-// cuda::CopyBlocks.
+// The kernels that write the paged cache: cuda::WriteKv and cuda::Qkv (against the CPU's ops, one after the other).
 #include <cstring>
 #include <functional>
 #include <random>
@@ -278,34 +277,6 @@ TEST_P(QkvKernelTest, RowsIgnoreTheirCompany) {
     alone.table_rows = {in.table_rows[row]};
     const PagedScene one = Scene(c, {MixedStep()[1]}, {});
     EXPECT_TRUE(SameBits(all.view(), row, Run(c, one, alone, kLayouts[0]).view())) << c.Name();
-  }
-}
-
-using CopyBlocksKernelTest = GpuTest;
-
-// Blocks of bytes against the same copies one after the other on the host.
-TEST_F(CopyBlocksKernelTest, InTheOrderOfTheList) {
-  const CudaCallForTest call;
-  const std::vector<int32_t> copies = {0, 1, 1, 2, 4, 0, 2, 5, 3, 3, 0, 4};  // 1, 2 and 5 take what 0 had
-  for (int64_t block_bytes : {16, 4, 24, 7, 16384}) {
-    std::vector<unsigned char> bytes(6 * block_bytes);
-    std::mt19937 random(3);
-    for (unsigned char& b : bytes) b = static_cast<unsigned char>(random());
-    const DeviceArray<unsigned char> blocks(bytes);
-    const DeviceArray<int32_t> list(copies);
-    for (size_t i = 0; i < copies.size(); i += 2) {
-      std::memmove(&bytes[copies[i + 1] * block_bytes], &bytes[copies[i] * block_bytes], block_bytes);
-    }
-    const CopyBlocksArgs args = {.base = blocks.get(),
-                                 .copies = list.get(),
-                                 .count = static_cast<int64_t>(copies.size()) / 2,
-                                 .block_bytes = block_bytes};
-    ASSERT_EQ(cuda::CopyBlocks(call.get(), args), 0);
-    EXPECT_EQ(blocks.Download(), bytes) << block_bytes << " bytes a block";
-    ASSERT_EQ(
-        cuda::CopyBlocks(call.get(), {.base = blocks.get(), .copies = nullptr, .count = 0, .block_bytes = block_bytes}),
-        0);
-    EXPECT_EQ(blocks.Download(), bytes) << "no copies";
   }
 }
 
