@@ -195,7 +195,7 @@ __device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const Wor
       value = fmaf(weight, DynamicShared<float>()[slot * Layout<kDim>::kPitch + d], value);
     }
     if (work.num_splits == 1) {
-      out[(work.first_head + head) * a.head_dim + d] = FromFloat<Elem>(value / sum);
+      out[(work.first_head + head) * a.head_dim + d] = Narrow<Elem>(value / sum);
       continue;
     }
     const int64_t slot = partials.Slot(blockIdx.z, work.first_head + head, blockIdx.x);

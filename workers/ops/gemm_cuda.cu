@@ -14,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <type_traits>
 
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
@@ -37,13 +36,7 @@ __global__ void __launch_bounds__(kBiasThreads) AddBiasKernel(const Elem* __rest
                                                               int64_t n, int64_t y_stride) {
   WaitForPrecedingKernel();
   LaunchDependents();
-  for (int64_t j = threadIdx.x; j < n; j += kBiasThreads) {
-    if constexpr (std::is_same_v<Elem, double>) {
-      y[blockIdx.x * y_stride + j] += bias[j];
-    } else {
-      y[blockIdx.x * y_stride + j] += ToFloat(bias[j]);
-    }
-  }
+  for (int64_t j = threadIdx.x; j < n; j += kBiasThreads) y[blockIdx.x * y_stride + j] += Widen(bias[j]);
 }
 
 template <class Elem, class Out>

@@ -22,7 +22,7 @@ std::vector<ModelConfig> BenchModels(bool tiny) {
   qwen.vocab_size = 151936;
   qwen.hidden = 2048;
   qwen.context = 40960;
-  qwen.layers.assign(48, LayerConfig());
+  qwen.layers.resize(48);
   qwen.num_heads = 32;
   qwen.num_kv_heads = 4;
   qwen.head_dim = 128;
@@ -32,38 +32,30 @@ std::vector<ModelConfig> BenchModels(bool tiny) {
   qwen.top_k = 8;
   qwen.expert_intermediate = 768;
   qwen.renormalize = true;
+  if (tiny) {
+    ModelConfig small = qwen;
+    small.model_type = "tiny";
+    small.vocab_size = 96;
+    small.hidden = small.context = 64;
+    small.layers.resize(2);
+    small.num_heads = 2;
+    small.num_kv_heads = 1;
+    small.head_dim = small.rope.rotary_dim = 64;
+    small.num_experts = 4;
+    small.top_k = 2;
+    small.expert_intermediate = 32;
+    return {small};
+  }
 
-  ModelConfig olmoe;
+  ModelConfig olmoe = qwen;  // of the same hidden size, head size and top-k
   olmoe.model_type = "OLMoE-1B-7B";
-  olmoe.vocab_size = 50304;
-  olmoe.hidden = 2048;
-  olmoe.context = 4096;
-  olmoe.layers.assign(16, LayerConfig());
-  olmoe.num_heads = 16;
-  olmoe.num_kv_heads = 16;
-  olmoe.head_dim = 128;
-  olmoe.qk_norm = QkNorm::kWholeRow;
-  olmoe.rope = {.theta = 1e4, .rotary_dim = 128};
-  olmoe.num_experts = 64;
-  olmoe.top_k = 8;
-  olmoe.expert_intermediate = 1024;
-  olmoe.norm_eps = 1e-5;
-  if (!tiny) return {qwen, olmoe};
-
-  ModelConfig small = qwen;
-  small.model_type = "tiny";
-  small.vocab_size = 96;
-  small.hidden = 64;
-  small.context = 64;
-  small.layers.assign(2, LayerConfig());
-  small.num_heads = 2;
-  small.num_kv_heads = 1;
-  small.head_dim = 64;
-  small.rope.rotary_dim = 64;
-  small.num_experts = 4;
-  small.top_k = 2;
-  small.expert_intermediate = 32;
-  return {small};
+  olmoe.vocab_size = 50304, olmoe.context = 4096;
+  olmoe.layers.resize(16);
+  olmoe.num_heads = olmoe.num_kv_heads = 16;
+  olmoe.qk_norm = QkNorm::kWholeRow, olmoe.norm_eps = 1e-5;
+  olmoe.rope.theta = 1e4;
+  olmoe.num_experts = 64, olmoe.expert_intermediate = 1024, olmoe.renormalize = false;
+  return {qwen, olmoe};
 }
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
-// What kernels share: dynamic shared memory, reductions in a fixed order, conversions, 16-byte vectors.  Device code
-// only.
+// What kernels share: dynamic shared memory, element types and their conversions, reductions in a fixed order.  Device
+// code only.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,47 +16,43 @@ inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 inline constexpr int kMaxWarps = 32;  // of a block
 
-// Numbers.  To 16 bits: to the nearest, ties to even.
-__device__ __forceinline__ float ToFloat(float x) { return x; }
-__device__ __forceinline__ float ToFloat(double x) { return static_cast<float>(x); }
-__device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ float ToFloat(__half x) { return __half2float(x); }
-
 template <class Elem>
-__device__ __forceinline__ Elem FromFloat(float x);
+struct AccOf {
+  using Type = float;
+};
 template <>
-__device__ __forceinline__ float FromFloat<float>(float x) {
+struct AccOf<double> {
+  using Type = double;
+};
+// AccDType's type: what sums and the residual stream of an element type are kept in.
+template <class Elem>
+using AccT = typename AccOf<Elem>::Type;
+
+__device__ __forceinline__ float Widen(float x) { return x; }
+__device__ __forceinline__ double Widen(double x) { return x; }
+__device__ __forceinline__ float Widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float Widen(__half x) { return __half2float(x); }
+
+// To 16 bits: to the nearest, ties to even.
+template <class Elem>
+__device__ __forceinline__ Elem Narrow(AccT<Elem> x);
+template <>
+__device__ __forceinline__ float Narrow<float>(float x) {
   return x;
 }
 template <>
-__device__ __forceinline__ double FromFloat<double>(float x) {
+__device__ __forceinline__ double Narrow<double>(double x) {
   return x;
 }
 template <>
-__device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
+__device__ __forceinline__ __nv_bfloat16 Narrow<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 template <>
-__device__ __forceinline__ __half FromFloat<__half>(float x) {
+__device__ __forceinline__ __half Narrow<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// 16 bytes of Elem: one load or store of a thread.
-template <class Elem>
-struct alignas(16) Vector16 {
-  static constexpr int kSize = 16 / sizeof(Elem);
-  Elem at[kSize];
-};
-
-// REQUIRES: `pointer` aligned to 16.
-template <class Elem>
-__device__ __forceinline__ Vector16<Elem> LoadVector(const Elem* pointer) {
-  return *reinterpret_cast<const Vector16<Elem>*>(pointer);
-}
-template <class Elem>
-__device__ __forceinline__ void StoreVector(Elem* pointer, const Vector16<Elem>& value) {
-  *reinterpret_cast<Vector16<Elem>*>(pointer) = value;
-}
 template <class Elem>
 __device__ __forceinline__ bool IsAligned16(const Elem* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
@@ -88,10 +84,6 @@ __device__ __forceinline__ Value WarpReduce(Value value, Function function) {
 template <class Value>
 __device__ __forceinline__ Value WarpSum(Value value) {
   return WarpReduce(value, Sum());
-}
-template <class Value>
-__device__ __forceinline__ Value WarpMax(Value value) {
-  return WarpReduce(value, Max());
 }
 
 // Every thread gets the result.  `identity` changes nothing (0 for a sum).  `scratch` is shared memory of kMaxWarps

@@ -12,22 +12,6 @@
 
 namespace switchyard::cuda {
 
-// Loads one element as the sums' type; stores a sum as Out.
-__device__ inline double ToAcc(double value) { return value; }
-template <class Elem>
-__device__ float ToAcc(Elem value) {
-  return ToFloat(value);
-}
-template <class Out>
-__device__ Out FromAcc(double value) {
-  static_assert(sizeof(Out) == 8);
-  return value;
-}
-template <class Out>
-__device__ Out FromAcc(float value) {
-  return FromFloat<Out>(value);
-}
-
 // Tiles of kCudaPlainTile rows and columns (gated: columns of y), k in steps of as many.
 template <class Elem, class Accum>
 class PlainTile {
@@ -52,10 +36,10 @@ class PlainTile {
     Accum sum = 0, up_sum = 0;
     for (int64_t k = 0; k < p_.k; k += kSide) {
       const bool in_k = k + column_ < p_.k;
-      x_[row_][column_] = in_k && x != nullptr ? ToAcc(x[k + column_]) : Accum{0};
-      gate_[row_][column_] = in_k && w != nullptr ? ToAcc(w[k + column_]) : Accum{0};
+      x_[row_][column_] = in_k && x != nullptr ? Widen(x[k + column_]) : Accum{0};
+      gate_[row_][column_] = in_k && w != nullptr ? Widen(w[k + column_]) : Accum{0};
       if (p_.gated) {
-        up_[row_][column_] = in_k && w != nullptr ? ToAcc(w[p_.columns * p_.w_stride + k + column_]) : Accum{0};
+        up_[row_][column_] = in_k && w != nullptr ? Widen(w[p_.columns * p_.w_stride + k + column_]) : Accum{0};
       }
       __syncthreads();
       const int steps = p_.k - k < kSide ? static_cast<int>(p_.k - k) : kSide;
@@ -67,7 +51,7 @@ class PlainTile {
     }
     if (row >= item.end_row || column >= p_.columns) return;
     if (p_.gated) sum = SiluTimes(sum, up_sum);
-    if (p_.bias != nullptr) sum += ToAcc(static_cast<const Elem*>(p_.bias)[column]);
+    if (p_.bias != nullptr) sum += Widen(static_cast<const Elem*>(p_.bias)[column]);
     if (p_.y_dtype == p_.dtype) {
       StoreSum<Elem>(row, column, sum);
     } else {
@@ -79,7 +63,7 @@ class PlainTile {
   template <class Out>
   __device__ void StoreSum(int64_t row, int64_t column, Accum sum) const {
     Out* y = static_cast<Out*>(p_.y) + row * p_.y_stride + column;
-    *y = FromAcc<Out>(p_.accumulate ? ToAcc(*y) + sum : sum);
+    *y = Narrow<Out>(p_.accumulate ? Widen(*y) + sum : sum);
   }
 
   const GemmProblem& p_;

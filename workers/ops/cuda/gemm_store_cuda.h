@@ -30,7 +30,7 @@ __device__ void StoreValues(const GemmProblem& p, int64_t row, int64_t column, f
   if (p.bias != nullptr) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      if (column + i < p.columns) value[i] += ToFloat(static_cast<const Elem*>(p.bias)[column + i]);
+      if (column + i < p.columns) value[i] += Widen(static_cast<const Elem*>(p.bias)[column + i]);
     }
   }
   if (column + kValues <= p.columns && reinterpret_cast<uintptr_t>(y) % sizeof(Pack) == 0) {
@@ -38,14 +38,14 @@ __device__ void StoreValues(const GemmProblem& p, int64_t row, int64_t column, f
     if (p.accumulate) pack = *reinterpret_cast<const Pack*>(y);
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      pack.v[i] = FromFloat<Out>(p.accumulate ? ToFloat(pack.v[i]) + value[i] : value[i]);
+      pack.v[i] = Narrow<Out>(p.accumulate ? Widen(pack.v[i]) + value[i] : value[i]);
     }
     *reinterpret_cast<Pack*>(y) = pack;
     return;
   }
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
-    if (column + i < p.columns) y[i] = FromFloat<Out>(p.accumulate ? ToFloat(y[i]) + value[i] : value[i]);
+    if (column + i < p.columns) y[i] = Narrow<Out>(p.accumulate ? Widen(y[i]) + value[i] : value[i]);
   }
 }
 

@@ -1,5 +1,5 @@
-// What the kernels share that walk rows: element types, packs (as many elements as one 16-byte access takes),
-// arithmetic that rounds where the CPU's kernels round, and the launch that gives every thread one pack of a row.
+// What the kernels share that walk rows: packs (as many elements as one 16-byte access takes), arithmetic that rounds
+// where the CPU's kernels round, and the launch that gives every thread one pack of a row.
 //
 // Only for *_cuda.cu.  Packs never read or write beyond the row: its last, shorter one goes element by element, and so
 // do all where a pointer or stride is no multiple of a pack (Aligned, decided once for a call).  Which thread computes
@@ -20,43 +20,6 @@
 #include "workers/ops/kernels_cuda.h"
 
 namespace switchyard::cuda {
-
-template <class Elem>
-struct RowAcc {
-  using Type = float;
-};
-template <>
-struct RowAcc<double> {
-  using Type = double;
-};
-// AccDType's type: what sums and the residual stream of an element type are kept in.
-template <class Elem>
-using AccT = typename RowAcc<Elem>::Type;
-
-__device__ inline float Widen(float x) { return x; }
-__device__ inline double Widen(double x) { return x; }
-__device__ inline float Widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float Widen(__half x) { return __half2float(x); }
-
-// Rounds to nearest even.
-template <class Elem>
-__device__ inline Elem Narrow(AccT<Elem> x);
-template <>
-__device__ inline float Narrow<float>(float x) {
-  return x;
-}
-template <>
-__device__ inline double Narrow<double>(double x) {
-  return x;
-}
-template <>
-__device__ inline __nv_bfloat16 Narrow<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-template <>
-__device__ inline __half Narrow<__half>(float x) {
-  return __float2half_rn(x);
-}
 
 // nvcc fuses a * b + c wherever it sees one; these stay apart, as on the CPU.
 __device__ inline float Add(float a, float b) { return __fadd_rn(a, b); }

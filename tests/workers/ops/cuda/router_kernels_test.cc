@@ -19,9 +19,10 @@ class RouterKernelsTest : public KernelTest {
   Routes OnCpu(const TensorView& logits, int64_t top_k, bool renormalize) {
     Routes out = {.idx = Tensor(DType::kI32, {logits.dim(0), top_k}),
                   .weight = Tensor(dtype(), {logits.dim(0), top_k})};
-    CpuKernels().router(Args(logits.raw(), logits.row_stride(), out.idx.view().raw(), top_k, out.weight.view().raw(),
-                             top_k, logits.dim(1), top_k, renormalize),
-                        0, logits.dim(0));
+    RouterArgs args = Args(logits.dim(1), top_k, renormalize);
+    args.logits = logits.raw(), args.topk_idx = out.idx.data<int32_t>(), args.topk_weight = out.weight.view().raw();
+    args.logits_stride = logits.row_stride(), args.idx_stride = args.weight_stride = top_k;
+    CpuKernels().router(args, 0, logits.dim(0));
     return out;
   }
   Routes OnDevice(const TensorView& logits, int64_t top_k, bool renormalize, const Layout& layout,
@@ -29,25 +30,19 @@ class RouterKernelsTest : public KernelTest {
     const int64_t rows = logits.dim(0);
     const DeviceMatrix from = ToDevice(logits, layout), idx = PoisonOnDevice(DType::kI32, rows, top_k, layout);
     const DeviceMatrix weight = PoisonOnDevice(dtype(), rows, top_k, layout);
-    const RouterArgs args = Args(from.get(), from.stride(), idx.get(), idx.stride(), weight.get(), weight.stride(),
-                                 logits.dim(1), top_k, renormalize);
+    RouterArgs args = Args(logits.dim(1), top_k, renormalize);
+    args.logits = from.get(), args.topk_idx = static_cast<int32_t*>(idx.get()), args.topk_weight = weight.get();
+    args.logits_stride = from.stride(), args.idx_stride = idx.stride(), args.weight_stride = weight.stride();
     EXPECT_EQ(cuda::Router(call(), {.router = args, .num_rows = num_rows}, rows), 0);
     return {.idx = idx.Download(), .weight = weight.Download()};
   }
 
  private:
-  RouterArgs Args(const void* logits, int64_t logits_stride, void* idx, int64_t idx_stride, void* weight,
-                  int64_t weight_stride, int64_t experts, int64_t top_k, bool renormalize) {
-    return {.dtype = code(),
-            .logits = logits,
-            .topk_idx = static_cast<int32_t*>(idx),
-            .topk_weight = weight,
-            .logits_stride = logits_stride,
-            .idx_stride = idx_stride,
-            .weight_stride = weight_stride,
-            .experts = experts,
-            .top_k = top_k,
-            .renormalize = renormalize};
+  RouterArgs Args(int64_t experts, int64_t top_k, bool renormalize) const {
+    RouterArgs args{};
+    args.dtype = code();
+    args.experts = experts, args.top_k = top_k, args.renormalize = renormalize;
+    return args;
   }
 };
 INSTANTIATE_TEST_SUITE_P(DTypes, RouterKernelsTest, testing::ValuesIn(kAccDTypes), KernelTestName);
