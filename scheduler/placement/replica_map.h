@@ -1,0 +1,46 @@
+// A placement as an index: the replicas of each expert and of each device, numbered.
+//
+// A replica is one (expert, device).  Replicas are numbered by expert, then device, so that arrays [P] over them (rows
+// that each takes) mean the same on every rank.  Slots do not matter here.
+// Immutable after construction; thread-safe to read.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "scheduler/placement/placement.h"
+
+namespace switchyard {
+
+class ReplicaMap {
+ public:
+  ReplicaMap() = default;
+  // REQUIRES: CheckPlacement(placement) is OK.
+  explicit ReplicaMap(const Placement& placement);
+
+  int num_experts() const { return static_cast<int>(expert_offsets_.size()) - 1; }
+  int num_devices() const { return static_cast<int>(device_offsets_.size()) - 1; }
+  int num_replicas() const { return static_cast<int>(devices_.size()); }  // P
+
+  // The replicas of an expert are [first, end), by rising device.
+  int32_t FirstReplica(int expert) const { return expert_offsets_[expert]; }
+  int32_t EndReplica(int expert) const { return expert_offsets_[expert + 1]; }
+  int NumReplicas(int expert) const { return EndReplica(expert) - FirstReplica(expert); }
+  int32_t DeviceOf(int32_t replica) const { return devices_[replica]; }
+  int32_t ExpertOf(int32_t replica) const { return experts_[replica]; }
+  // The replicas on a device, by rising expert.
+  absl::Span<const int32_t> OnDevice(int device) const {
+    return absl::MakeConstSpan(by_device_)
+        .subspan(device_offsets_[device], device_offsets_[device + 1] - device_offsets_[device]);
+  }
+
+ private:
+  std::vector<int32_t> expert_offsets_ = {0};  // [E + 1]
+  std::vector<int32_t> devices_;               // [P]
+  std::vector<int32_t> experts_;               // [P]
+  std::vector<int32_t> device_offsets_ = {0};  // [R + 1]
+  std::vector<int32_t> by_device_;             // [P] replicas
+};
+
+}  // namespace switchyard

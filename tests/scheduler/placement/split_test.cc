@@ -1,0 +1,130 @@
+#include "scheduler/placement/split.h"
+
+#include <functional>
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/scheduler/placement/drill.h"
+
+namespace switchyard {
+namespace {
+
+using placement_drill::LeastBusiest;
+using placement_drill::RandomCounts;
+using placement_drill::RandomPlacement;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+RowCounts CountsOf(const std::vector<int32_t>& rows, int num_ranks) {
+  return {.num_ranks = num_ranks, .num_experts = static_cast<int>(rows.size()) / num_ranks, .rows = rows};
+}
+
+// Each row has one replica that holds its expert; loads and exchanged rows are what the pieces say.
+void ExpectValid(const SplitTable& table, const RowCounts& counts, const Placement& placement) {
+  std::vector<int64_t> loads(counts.num_ranks, 0);
+  int64_t exchanged = 0;
+  for (int rank = 0; rank < counts.num_ranks; ++rank) {
+    for (int expert = 0; expert < counts.num_experts; ++expert) {
+      int32_t ordinal = 0, before = -1;
+      for (const SplitPiece& piece : table.Pieces(rank, expert)) {
+        EXPECT_GT(piece.rows, 0);
+        EXPECT_GT(piece.device, before);
+        EXPECT_TRUE(placement.Holds(piece.device, expert));
+        EXPECT_EQ(table.DeviceOf(rank, expert, ordinal), piece.device);
+        EXPECT_EQ(table.DeviceOf(rank, expert, ordinal + piece.rows - 1), piece.device);
+        before = piece.device;
+        ordinal += piece.rows;
+        loads[piece.device] += piece.rows;
+        exchanged += piece.device == rank ? 0 : piece.rows;
+      }
+      EXPECT_EQ(ordinal, counts.At(rank, expert)) << rank << " " << expert;
+    }
+  }
+  EXPECT_EQ(table.loads(), loads);
+  EXPECT_EQ(table.num_exchanged(), exchanged);
+}
+
+TEST(SplitTest, RowsStayAtHomeAndTheRestBalances) {
+  const Placement placement{.num_experts = 2, .slots = {{0, 1}, {1, 0}}};
+  const ReplicaMap replicas(placement);
+  const std::vector<int32_t> rows = {6, 0, 0, 2};  // rank 0: 6 of expert 0; rank 1: 2 of expert 1
+  const SplitTable table = SplitByCounts(CountsOf(rows, 2), replicas);
+  EXPECT_EQ(table.busiest(), 4);
+  EXPECT_EQ(table.num_exchanged(), 2);
+  EXPECT_THAT(table.Pieces(0, 0), ElementsAre(SplitPiece{0, 4}, SplitPiece{1, 2}));
+  EXPECT_THAT(table.Pieces(0, 1), IsEmpty());
+  EXPECT_THAT(table.Pieces(1, 1), ElementsAre(SplitPiece{1, 2}));
+}
+
+TEST(SplitTest, ByCountsTheBusiestIsTheLeast) {
+  std::mt19937_64 rng(3);
+  for (int round = 0; round < 2000; ++round) {
+    const int num_devices = 1 + static_cast<int>(rng() % 6), slots = 1 + static_cast<int>(rng() % 3);
+    const int num_experts = 1 + static_cast<int>(rng() % (num_devices * slots));
+    const Placement placement = RandomPlacement(rng, num_experts, num_devices, slots);
+    const std::vector<int32_t> rows = RandomCounts(rng, num_devices, num_experts, round % 2 == 0 ? 3 : 500);
+    const RowCounts counts = CountsOf(rows, num_devices);
+    const SplitTable table = SplitByCounts(counts, ReplicaMap(placement));
+    ExpectValid(table, counts, placement);
+    ASSERT_EQ(table.busiest(), LeastBusiest(placement, counts.OfExperts())) << placement.ToString();
+  }
+}
+
+// The fewest rows that must leave their source, given the least busiest device: all ways to split two experts over two
+// replicas each.
+TEST(SplitTest, FewRowsLeaveTheirSource) {
+  std::mt19937_64 rng(4);
+  int64_t ours = 0, fewest_in_all = 0;
+  for (int round = 0; round < 400; ++round) {
+    const Placement placement{.num_experts = 3, .slots = {{0, 1}, {1, 2}, {2, 0}}};
+    const ReplicaMap replicas(placement);
+    const std::vector<int32_t> rows = RandomCounts(rng, 3, 3, 8);
+    const RowCounts counts = CountsOf(rows, 3);
+    const std::vector<int64_t> of = counts.OfExperts();
+    const SplitTable table = SplitByCounts(counts, replicas);
+    int64_t fewest = std::accumulate(of.begin(), of.end(), int64_t{0});
+    std::vector<int64_t> x(6);  // by replica
+    for (x[0] = 0; x[0] <= of[0]; ++x[0]) {
+      for (x[2] = 0; x[2] <= of[1]; ++x[2]) {
+        for (x[4] = 0; x[4] <= of[2]; ++x[4]) {
+          int64_t loads[3] = {}, leaving = 0;
+          for (int e = 0; e < 3; ++e) x[2 * e + 1] = of[e] - x[2 * e];
+          for (int r = 0; r < 6; ++r) {
+            const int device = replicas.DeviceOf(r);
+            loads[device] += x[r];
+            leaving += std::max<int64_t>(0, x[r] - counts.At(device, r / 2));
+          }
+          if (*std::max_element(loads, loads + 3) <= table.busiest()) fewest = std::min(fewest, leaving);
+        }
+      }
+    }
+    EXPECT_GE(table.num_exchanged(), fewest);
+    ours += table.num_exchanged();
+    fewest_in_all += fewest;
+  }
+  EXPECT_LE(ours, fewest_in_all + fewest_in_all / 50);
+}
+
+TEST(SplitTest, AsPlannedKeepsTheProportions) {
+  const Placement placement{.num_experts = 2, .slots = {{0}, {0, 1}, {1}}};
+  const ReplicaMap replicas(placement);
+  const std::vector<int32_t> rows = {10, 0, 0, 3, 0, 0};
+  const RowCounts counts = CountsOf(rows, 3);
+  const SplitTable table = SplitAsPlanned(counts, replicas, {30, 10, 0, 0});
+  ExpectValid(table, counts, placement);
+  EXPECT_THAT(table.loads(), ElementsAre(8, 4, 1));  // 7.5 : 2.5, the tie to the smaller device; 1.5 : 1.5 likewise
+  EXPECT_THAT(PlannedRows(replicas, {40, 20}), ElementsAre(20, 20, 0, 20));
+}
+
+TEST(SplitTest, NobodyHasRows) {
+  const Placement placement = ContiguousPlacement(4, 2, 1);
+  const std::vector<int32_t> rows(8, 0);
+  const SplitTable table = SplitByCounts(CountsOf(rows, 2), ReplicaMap(placement));
+  ExpectValid(table, CountsOf(rows, 2), placement);
+  EXPECT_EQ(table.busiest(), 0);
+  EXPECT_EQ(table, SplitAsPlanned(CountsOf(rows, 2), ReplicaMap(placement), std::vector<int64_t>(4, 0)));
+}
+
+}  // namespace
+}  // namespace switchyard
