@@ -84,6 +84,15 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
                   absl::StrCat("--device=", config.device, ": must be cpu or cuda"));
   problems->Check(config.gpu_memory_fraction > 0 && config.gpu_memory_fraction <= 1,
                   absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction, ": must be within (0, 1]"));
+  // What only GPUs have.  A value that is the default says nothing that is not so.
+  const auto gpu_only = [&](bool is_default, absl::string_view flag) {
+    problems->Check(config.device != "cpu" || is_default, absl::StrCat(flag, ": is for GPUs, but --device=cpu"));
+  };
+  const ServerConfig defaults;
+  gpu_only(config.gpu_memory_fraction == defaults.gpu_memory_fraction,
+           absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction));
+  gpu_only(config.deterministic == defaults.deterministic, "--deterministic");
+  gpu_only(config.cuda_graphs == defaults.cuda_graphs, "--cuda_graphs=false");
   problems->Check(config.load_format == "auto" || config.load_format == "dummy",
                   absl::StrCat("--load_format=", config.load_format, ": must be auto or dummy"));
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -88,19 +89,32 @@ absl::StatusOr<Device> ParseDevice(absl::string_view name) {
   return Device::Cuda(index);
 }
 
+// Of the device and of what only GPUs have.
+std::string CheckDevice() {
+  std::string problems;
+  const std::string device = absl::GetFlag(FLAGS_device);
+  if (const absl::Status status = ParseDevice(device).status(); !status.ok())
+    absl::StrAppend(&problems, "--device=", device, ": ", status.message(), "\n");
+  if (const double fraction = absl::GetFlag(FLAGS_gpu_memory_fraction); !(fraction > 0 && fraction <= 1))
+    absl::StrAppend(&problems, "--gpu_memory_fraction=", fraction, ": must be within (0, 1]\n");
+  for (const absl::CommandLineFlag* flag :
+       {&absl::GetFlagReflectionHandle(FLAGS_gpu_memory_fraction), &absl::GetFlagReflectionHandle(FLAGS_deterministic),
+        &absl::GetFlagReflectionHandle(FLAGS_cuda_graphs)}) {
+    // A server says all of them to its workers: a value that is the default says nothing that is not so.
+    if (device != "cpu" || flag->CurrentValue() == flag->DefaultValue()) continue;
+    absl::StrAppend(&problems, "--", flag->Name(), "=", flag->CurrentValue(), ": is for GPUs, but --device=cpu\n");
+  }
+  return problems;
+}
+
 // All problems of the flags, one a line; empty if there are none.
 std::string CheckFlags() {
   std::string problems;
   if (absl::GetFlag(FLAGS_model).empty())
     absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
-  if (const absl::Status status = ParseDevice(absl::GetFlag(FLAGS_device)).status(); !status.ok())
-    absl::StrAppend(&problems, "--device=", absl::GetFlag(FLAGS_device), ": ", status.message(), "\n");
-  if (const double fraction = absl::GetFlag(FLAGS_gpu_memory_fraction); !(fraction > 0 && fraction <= 1))
-    absl::StrAppend(&problems, "--gpu_memory_fraction=", fraction, ": must be within (0, 1]\n");
+  absl::StrAppend(&problems, CheckDevice());
   if (const std::string format = absl::GetFlag(FLAGS_load_format); format != "auto" && format != "dummy")
     absl::StrAppend(&problems, "--load_format=", format, ": must be auto or dummy\n");
-  if (const int port = absl::GetFlag(FLAGS_metrics_port); port < -1 || port > 65535)
-    absl::StrAppend(&problems, "--metrics_port=", port, ": must be within [-1, 65535]\n");
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
   absl::StrAppend(&problems, CheckServer(absl::GetFlag(FLAGS_server)));

@@ -118,6 +118,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"NoSuchModel", {"--model=/nonexistent"}, "model directory /nonexistent: No such file"},
         BadStart{"UnknownFlag", {kModelFlag, "--port=5"}, "unknown flag --port"},
         BadStart{"NoGpu", {kModelFlag, "--device=cuda:7"}, "cuda:7: (this program is built without CUDA|[0-7] found)"},
+        BadStart{"OfGpusAlone",
+                 {kModelFlag, "--gpu_memory_fraction=0.5", "--deterministic", "--cuda_graphs=false"},
+                 "--gpu_memory_fraction=0.5: .*--device=cpu\n--deterministic=true: .*--device=cpu\n"
+                 "--cuda_graphs=false: .*--device=cpu"},
         BadStart{"BadDtype", {kModelFlag, "--dtype=int3"}, "int3"},
         BadStart{"EveryInterface", {kModelFlag, "--address=0.0.0.0"}, "--address: .*0.0.0.0.*loopback nor private"},
         BadStart{"EveryInterface6", {kModelFlag, "--address=::"}, "--address: .*loopback nor private"},

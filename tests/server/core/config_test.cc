@@ -107,6 +107,17 @@ TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("has no config.json"));
 }
 
+TEST_F(ConfigTest, WhatOnlyGpusHaveIsNotSaidOfCpus) {
+  config_.gpu_memory_fraction = 0.5;
+  config_.deterministic = true;
+  config_.cuda_graphs = false;
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--gpu_memory_fraction=0.5: is for GPUs, but --device=cpu\n--deterministic: is for GPUs, but --device=cpu\n"
+            "--cuda_graphs=false: is for GPUs, but --device=cpu");
+  config_.device = "cuda";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+}
+
 TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
   for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"}) {
     config_.host = host;
