@@ -1,0 +1,43 @@
+// Which experts a later layer's gate will choose, told from the rows that enter this layer's experts.
+//
+// Two kinds of map give the logits: `gate_ahead`, the later layer's own router on these rows, which needs nothing; and
+// `probe`, a fitted map (ridge_probe.h), which knows better (spec/prediction.md: 0.84 of a token's own experts against
+// 0.76).  One product as large as a gate's, then the same top-k.
+// A row's prediction depends on that row alone.  Borrows the map.  On any device.
+// Does not do: deciding what to do with it (scheduler/popularity, scheduler/offload).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "workers/moe/row_scratch.h"
+#include "workers/ops/weight.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// From rows [T, H] to logits [T, E].
+struct ForecastMap {
+  Weight weight;  // [E, H]
+  Tensor bias;    // [E] in the weight's dtype; empty: none
+};
+
+// A fitted map [E, H + 1] (RidgeProbe::Solve), rounded to the model's dtype, on the stream's device.
+absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype);
+
+class GateForecast {
+ public:
+  // predicted[t] = the M experts of the largest logits of row t, best first, ties to the smaller id.
+  // num_rows: on a device, rows from *num_rows on are padding and get -1; null = none are.
+  // Errors (InvalidArgument): shapes or dtypes that do not fit; M outside [1, min(E, kMaxTopK)].
+  absl::Status Predict(const Stream& stream, const TensorView& x,              // [T, H] the map's dtype
+                       const Weight& weight, const TensorView& bias,           // [E, H]; [E] or rank 0 for none
+                       const int32_t* num_rows, const TensorView& predicted);  // [T, M] int32
+
+ private:
+  RowScratch logits_memory_, score_memory_;
+};
+
+}  // namespace switchyard
