@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/fnv1a.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_communicator.h"
@@ -38,12 +40,11 @@ absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& confi
   return BuildParams(config, *FindFamily(config.model_type), checkpoint, &*untouched).status();
 }
 
-// Of config.json, which is all that random weights depend on (FNV-1a).
+// Of config.json, which is all that random weights depend on.
 std::string DummyHash(const std::string& model_dir) {
   std::ifstream file(model_dir + "/config.json", std::ios::binary);
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (char c; file.get(c);) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
-  return absl::StrCat("dummy-", absl::Hex(hash, absl::kZeroPad16));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return absl::StrCat("dummy-", absl::Hex(Fnv1a(text), absl::kZeroPad16));
 }
 
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }

@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_lane.h"
 #include "workers/comm/local_communicator.h"
@@ -25,12 +26,6 @@ constexpr int kMaxWorld = 1024;
 constexpr absl::Duration kOrphanPeriod = absl::Milliseconds(50);
 
 using Lanes = std::array<std::unique_ptr<GlooLane>, kNumCommClasses>;
-
-uint64_t HashOf(const std::string& text) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
-  return hash;
-}
 
 // The connections of one rank in one epoch, and why they ended.
 class GlooGroup {
@@ -266,8 +261,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptio
   struct sigaction action;
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
 
-  const GroupId id{
-      .epoch = options.epoch, .token = HashOf(options.token), .rank = options.rank, .world = options.world};
+  const GroupId id{.epoch = options.epoch, .token = Fnv1a(options.token), .rank = options.rank, .world = options.world};
   const std::string prefix = absl::StrCat("group/", options.epoch, "/", absl::Hex(id.token), "/");
   RETURN_IF_ERROR(CallTheRoll(options, prefix, store));
   std::shared_ptr<MessagePool> pool = MessagePool::Create();
