@@ -25,14 +25,16 @@ TEST(PaperAllocationTest, PopularExpertsGetWholeDevices) {
 }
 
 TEST(PaperAllocationTest, RemainderGoesToTheLargestFraction) {
-  // n = 1.4, 1.6, 0.6, 0.3, 0.1 of 5 devices (E = N): 1 + 1, one bin of 1.0, two are free: 1 (0.6) first, then 0.
+  // n = 2.4, 1.6, 0.5, 0.5: one device is left, and 0.6 is more than 0.4.
+  EXPECT_EQ(Allocate({24, 16, 5, 5}, {.num_devices = 5, .slots_per_device = 2}), "[0 -] [0 -] [1 -] [2 3] [1 -]");
+  // n = 1.4, 1.6, 0.6, 0.3, 1.1: two are left.
   EXPECT_EQ(Allocate({14, 16, 6, 3, 11}, {.num_devices = 5, .slots_per_device = 4}),
             "[1 - - -] [0 - - -] [4 - - -] [2 3 - -] [1 - - -]");
 }
 
 TEST(PaperAllocationTest, FractionsBelowOneGetNoRemainder) {
-  // n = 3.3, 0.9, 0.9, 0.9 x ... of 6: expert 0 takes the only free device; 0.9 stays alone in its bin.
-  EXPECT_EQ(Allocate({33, 9, 9, 9}, {.num_devices = 6, .slots_per_device = 2}), "[0 -] [0 -] [0 -] [1 -] [2 -] [3 -]");
+  // n = 1.6, 1.4, 0.7, 0.3: the free device goes to expert 0, though expert 2 has the larger fraction.
+  EXPECT_EQ(Allocate({16, 14, 7, 3}, {.num_devices = 4, .slots_per_device = 2}), "[0 -] [1 -] [2 3] [0 -]");
 }
 
 TEST(PaperAllocationTest, FirstFitDecreasingTakesTheFirstBinWithRoom) {
