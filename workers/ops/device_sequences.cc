@@ -11,6 +11,13 @@
 namespace switchyard {
 namespace {
 
+// In the order of their start: blocks are started in the order of the list, and a long one that starts last would keep
+// the device waiting.  A total order, so that the list is a function of the step.
+bool Longer(const QueryTile& a, const QueryTile& b) {
+  if (a.end_key != b.end_key) return a.end_key > b.end_key;
+  return a.sequence != b.sequence ? a.sequence < b.sequence : a.first_query < b.first_query;
+}
+
 // Each sequence's last tile may be a part of one.
 int64_t MostTiles(const SequenceLimits& limits) { return limits.rows / kCudaQueryTile + limits.sequences; }
 
@@ -36,7 +43,8 @@ absl::Status DeviceSequences::Send(const Stream& stream, absl::Span<const Sequen
   absl::Span<int32_t> tiles = upload_.host(kTiles), table = upload_.host(kBlockTable);
   std::fill_n(row_sequence.begin(), rows, -1);
   std::fill_n(decodes.begin(), count, -1);
-  int64_t num_decodes = 0, num_tiles = 0;
+  tiles_.clear();
+  int64_t num_decodes = 0;
   for (int64_t s = 0; s < count; ++s) {
     const SequenceRows seq = s < static_cast<int64_t>(sequences.size()) ? sequences[s] : SequenceRows{};
     upload_.host(kRowBegin)[s] = static_cast<int32_t>(seq.row_begin);
@@ -46,9 +54,15 @@ absl::Status DeviceSequences::Send(const Stream& stream, absl::Span<const Sequen
     std::fill_n(row_sequence.begin() + seq.row_begin, seq.num_query, static_cast<int32_t>(s));
     if (seq.num_query == 1) decodes[num_decodes++] = static_cast<int32_t>(s);
     for (int32_t q = 0; seq.num_query > 1 && q < seq.num_query; q += kCudaQueryTile) {
-      tiles[2 * num_tiles] = static_cast<int32_t>(s);
-      tiles[2 * num_tiles++ + 1] = q;
+      const int32_t end = std::min(q + kCudaQueryTile, seq.num_query);
+      tiles_.push_back({.sequence = static_cast<int32_t>(s), .first_query = q, .end_key = seq.start_pos + end});
     }
+  }
+  std::sort(tiles_.begin(), tiles_.end(), Longer);
+  const auto num_tiles = static_cast<int64_t>(tiles_.size());
+  for (int64_t i = 0; i < num_tiles; ++i) {
+    tiles[2 * i] = tiles_[i].sequence;
+    tiles[2 * i + 1] = tiles_[i].first_query;
   }
   int64_t counts[kNumArrays];
   for (const Array array : {kRowBegin, kNumQuery, kStartPos, kDecodes}) counts[array] = count;

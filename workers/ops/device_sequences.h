@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,6 +30,13 @@ struct DecodeBounds {
   int64_t max_keys = 0;  // positions of one sequence
 };
 
+// kCudaQueryTile queries of one sequence, or what is left of it.
+struct QueryTile {
+  int32_t sequence = 0;
+  int32_t first_query = 0;  // from the sequence's first
+  int32_t end_key = 0;      // its last query sees keys up to here, windows apart
+};
+
 class DeviceSequences {
  public:
   DeviceSequences() = default;
@@ -41,7 +49,7 @@ class DeviceSequences {
   absl::Status SetDecodes(const Stream& stream, absl::Span<const SequenceRows> sequences, const DecodeBounds& bounds,
                           const KvCacheView& cache);
 
-  // What kernels take.  Valid for work that is enqueued before the next Set.
+  // What kernels take; tiles with the most keys come first.  Valid for work that is enqueued before the next Set.
   const CudaSequences& view() const { return view_; }
 
  private:
@@ -52,6 +60,7 @@ class DeviceSequences {
 
   SequenceLimits limits_;
   IntUpload upload_;
+  std::vector<QueryTile> tiles_;  // of the last step; kept for its capacity
   CudaSequences view_;
 };
 

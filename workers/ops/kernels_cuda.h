@@ -98,7 +98,7 @@ struct CudaSequences {
   const int32_t* tiles;  // [num_tiles, 2]; sequence -1 = none
 };
 // Queries a tile of prefill takes: fixed, so that the host can cut sequences into tiles.  Tiles begin at multiples of
-// it from the sequence's first query.  They are started in the order of the list: long ones had better stand first.
+// it from the sequence's first query.  They are started in the order of the list: long ones stand first.
 inline constexpr int32_t kCudaQueryTile = 128;
 
 struct CudaKvArgs {
