@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
@@ -18,6 +19,19 @@ bool ModelRunner::IsPlain(const RankPlan& plan) const {
     const Slot& slot = slots_.slot(item.slot);
     return slot.broken || IsPlainSampling(slot.sampling, slot.num_output());
   });
+}
+
+// A graph has room for so many rows, one a sequence.
+absl::Status ModelRunner::ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const {
+  if (plan.exchange_version != kDecodeExchange) return absl::OkStatus();
+  for (const StepItem& item : rank_plan.items) {
+    if (item.sample && item.num_query == 1) continue;
+    return absl::InternalError(absl::StrCat("plan: slot ", item.slot, ": ", item.num_query, " queries",
+                                            item.sample ? "" : " and no sample", " in a step of plain decodes"));
+  }
+  const auto num_items = static_cast<int64_t>(rank_plan.items.size());
+  if (num_items <= plan.padded_rows) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("plan: ", num_items, " decodes, padded_rows ", plan.padded_rows));
 }
 
 // Alone a rank sees for itself; with others it must do as they do, which the plan says.

@@ -101,6 +101,10 @@ absl::Status SlotTable::ValidateItem(const StepItem& item, const Slot& before) c
   if (num_blocks * limits_.block_size < end) {
     return BadPlan(item.slot, absl::StrCat(num_blocks, " blocks of ", limits_.block_size, " for ", end, " positions"));
   }
+  if ((num_blocks - 1) * limits_.block_size >= limits_.context) {
+    return BadPlan(item.slot,
+                   absl::StrCat(num_blocks, " blocks of ", limits_.block_size, ", context ", limits_.context));
+  }
   return absl::OkStatus();
 }
 

@@ -216,6 +216,7 @@ TEST_F(ModelRunnerTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
   ExpectRefused(Items({Prefill(0, {}, {0})}), "slot 0: 0 tokens, expected [1, 640]");
   ExpectRefused(Items({Prefill(0, tokens, {})}), "slot 0: 0 blocks of 4 for 3 positions");
   ExpectRefused(Items({Prefill(0, tokens, {1 << 20})}), "slot 0: block 1048576 is outside [0, ");
+  ExpectRefused(Items({Prefill(0, tokens, std::vector<int32_t>(161, 0))}), "slot 0: 161 blocks of 4, context 640");
   StepItem bad = Prefill(0, tokens, {0});
   bad.num_query = 4;
   ExpectRefused(Items({bad}), "slot 0: queries [0,4) of 3 tokens");
@@ -242,6 +243,28 @@ TEST_F(ModelRunnerTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
   RankPlan copies;
   copies.copies = {{0, 1 << 20}};
   EXPECT_EQ(Execute(copies).status().code(), absl::StatusCode::kInternal);
+}
+
+// What travels in fixed sizes has them from the plan, before anything is sent, so that this rank alone can ask.
+TEST_F(ModelRunnerTest, DecodesThatAreNoneAreRefused) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "nothing has a fixed size on the CPU";
+  RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
+  const auto refusal = [&](int32_t padded_rows, const RankPlan& plan) {
+    StepPlan step;
+    step.exchange_version = kDecodeExchange;
+    step.padded_rows = padded_rows;
+    const auto result = two.runner(0).Execute(step, plan, absl::Now());
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
+    return std::string(result.status().message());
+  };
+  EXPECT_EQ(refusal(4, Items({Prefill(2, {1, 2, 3}, {0})})), "plan: slot 2: 3 queries in a step of plain decodes");
+  StepItem unsampled = Prefill(2, {1}, {0});
+  unsampled.sample = false;
+  EXPECT_EQ(refusal(4, Items({unsampled})), "plan: slot 2: 1 queries and no sample in a step of plain decodes");
+  for (const int32_t padded_rows : {1, 0, -1}) {
+    EXPECT_EQ(refusal(padded_rows, Items({Prefill(0, {1}, {0}), Prefill(1, {2}, {1})})),
+              absl::StrCat("plan: 2 decodes, padded_rows ", padded_rows));
+  }
 }
 
 TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
