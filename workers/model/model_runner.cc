@@ -11,7 +11,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/communicator.h"
-#include "workers/tensor/copy.h"
 
 namespace switchyard {
 
@@ -94,8 +93,8 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
   if (device_steps_ != nullptr && !plan.loans.empty())
     return absl::UnimplementedError("plan: loans of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
-  if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
+  if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
   RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));
   slots_.Apply(rank_plan);
   // (Of a step of plain decodes on all ranks the plan says so; here only what this rank does differs.)
@@ -117,7 +116,7 @@ StageIn ModelRunner::StageOf(absl::Time deadline) const {
 absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
   RankResult& result = step->result;
   const auto take_logits = [&](int64_t first, const TensorView& logits) {
-    return TakeLogits(rank_plan, first, logits, &result);
+    return TakeLogits(rank_plan, first, logits, step);
   };
   // Work that an error leaves under way must not outlive the group.
   const absl::Cleanup drop = [this] { lending_.Drop(); };
@@ -134,10 +133,10 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   result.expert_rows = out.moe.expert_rows;
   result.expert_counts = std::move(out.moe.expert_counts);
   if (device_steps_ != nullptr) {
-    Tensor counts;
-    ASSIGN_OR_RETURN(counts, CopyToHost(stream_, out.expert_counts));
-    result.expert_counts.assign(counts.data<int32_t>(), counts.data<int32_t>() + counts.view().NumElements());
+    const absl::StatusOr<TensorView> counts = counts_on_host_.Take(stream_, out.expert_counts, step->deadline);
     RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
+    RETURN_IF_ERROR(counts.status());
+    result.expert_counts.assign(counts->data<int32_t>(), counts->data<int32_t>() + counts->NumElements());
   }
   result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
                     .attention_seconds = out.attention_seconds,
@@ -181,15 +180,18 @@ void ModelRunner::AddLogitRows(const StepItem& item, int32_t item_idx, int64_t r
 }
 
 // Hands runs of rows with the same use to the sampler or to the prompt's logprobs.
-absl::Status ModelRunner::TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits,
-                                     RankResult* result) {
+absl::Status ModelRunner::TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, Started* step) {
+  const absl::StatusOr<TensorView> on_host = logits_on_host_.Take(stream_, logits, step->deadline);
+  RETURN_IF_ERROR(comm_->status());  // says more than that the stream was freed
+  RETURN_IF_ERROR(on_host.status());
   const auto uses = absl::MakeConstSpan(uses_).subspan(first, logits.dim(0));
   for (size_t begin = 0; begin < uses.size();) {
     size_t end = begin + 1;
     while (end < uses.size() && uses[end].sample == uses[begin].sample) ++end;
     const auto run = uses.subspan(begin, end - begin);
-    const TensorView rows = logits.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(run.size()));
-    RETURN_IF_ERROR(run[0].sample ? Sample(plan, run, rows, result) : ScorePrompt(plan, run, rows, result));
+    const TensorView rows = on_host->Rows(static_cast<int64_t>(begin), static_cast<int64_t>(run.size()));
+    RETURN_IF_ERROR(run[0].sample ? Sample(plan, run, rows, &step->result)
+                                  : ScorePrompt(plan, run, rows, &step->result));
     begin = end;
   }
   return absl::OkStatus();

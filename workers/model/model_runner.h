@@ -30,6 +30,7 @@
 #include "workers/model/row_lending.h"
 #include "workers/model/slot_table.h"
 #include "workers/ops/sampling.h"
+#include "workers/tensor/copy.h"
 #include "workers/tensor/device.h"
 
 namespace switchyard {
@@ -105,15 +106,15 @@ class ModelRunner {
   bool IsPlain(const RankPlan& plan) const;
   absl::Status RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
   absl::Status Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
-  // What DeviceSteps::Launch calls most_decodes.
   // Internal unless a plan of fixed sizes is what it says, on this rank.
   absl::Status ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
+  // What DeviceSteps::Launch calls most_decodes.
   int64_t MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
   absl::Status CollectOldest();
   StageIn StageOf(absl::Time deadline) const;
   void BuildBatch(const RankPlan& plan);
   void AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin);
-  absl::Status TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, RankResult* result);
+  absl::Status TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, Started* step);
   absl::Status Sample(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
                       RankResult* result);
   absl::Status ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
@@ -135,7 +136,8 @@ class ModelRunner {
   std::deque<Started> started_;
   std::vector<PlainRow> plain_rows_;
   RowLending lending_;
-  std::vector<LogitUse> uses_;  // of each of batch_.logit_rows
+  HostCopy logits_on_host_, counts_on_host_;  // of a device's steps that sample on the host
+  std::vector<LogitUse> uses_;                // of each of batch_.logit_rows
   std::vector<SampleRequest> sample_requests_;
   std::vector<SampleOutcome> outcomes_;
   std::vector<LogprobRequest> logprob_requests_;

@@ -10,7 +10,6 @@
 #include "workers/ops/kernels.h"
 #include "workers/ops/op_checks.h"
 #include "workers/ops/random.h"
-#include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -200,13 +199,6 @@ absl::Status CheckLogits(const OpSite& at, const TensorView& logits, size_t requ
   return absl::OkStatus();
 }
 
-// The logits where the host can read them: on a device a copy, which waits for them.
-absl::StatusOr<TensorView> OnHost(const Stream& stream, const TensorView& logits, Tensor* copy) {
-  if (stream.device().is_cpu()) return logits;
-  ASSIGN_OR_RETURN(*copy, CopyToHost(stream, logits));
-  return copy->view();
-}
-
 // Calls fn.operator()<Acc>(row, logits of the row) for every row, in parallel.
 template <class Fn>
 void ForRows(const Stream& stream, const TensorView& logits, const Fn& fn) {
@@ -238,24 +230,19 @@ void TokenHistory::AppendOutput(int32_t token) {
   ++num_output_;
 }
 
-absl::Status SampleTokens(const Stream& stream, const TensorView& raw_logits, absl::Span<const SampleRequest> requests,
+absl::Status SampleTokens(const Stream& stream, const TensorView& logits, absl::Span<const SampleRequest> requests,
                           absl::Span<SampleOutcome> outcomes) {
-  const OpSite at = {"sampling", stream.device()};
-  RETURN_IF_ERROR(CheckLogits(at, raw_logits, requests.size(), outcomes.size()));
-  Tensor copy;
-  ASSIGN_OR_RETURN(const TensorView logits, OnHost(stream, raw_logits, &copy));
+  const OpSite at = {"sampling", Device::Cpu()};
+  RETURN_IF_ERROR(CheckLogits(at, logits, requests.size(), outcomes.size()));
   ForRows(stream, logits,
           [&](int64_t i, const auto* row) { SampleRow(row, logits.dim(1), requests[i], &outcomes[i]); });
   return absl::OkStatus();
 }
 
-absl::Status TokenLogprobs(const Stream& stream, const TensorView& raw_logits,
-                           absl::Span<const LogprobRequest> requests, absl::Span<PositionLogprobs> logprobs,
-                           absl::Span<ItemStatus> statuses) {
-  const OpSite at = {"logprobs", stream.device()};
-  RETURN_IF_ERROR(CheckLogits(at, raw_logits, requests.size(), logprobs.size()));
-  Tensor copy;
-  ASSIGN_OR_RETURN(const TensorView logits, OnHost(stream, raw_logits, &copy));
+absl::Status TokenLogprobs(const Stream& stream, const TensorView& logits, absl::Span<const LogprobRequest> requests,
+                           absl::Span<PositionLogprobs> logprobs, absl::Span<ItemStatus> statuses) {
+  const OpSite at = {"logprobs", Device::Cpu()};
+  RETURN_IF_ERROR(CheckLogits(at, logits, requests.size(), logprobs.size()));
   if (!statuses.empty() && statuses.size() != requests.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("logprobs: ", statuses.size(), " statuses for ", requests.size(), " requests"));

@@ -12,7 +12,8 @@
 // sort only what they keep.  Parallel over rows.  Borrows all memory.
 // What penalties and bias raise beyond Acc stays at its largest number.
 // A row with a NaN or +Inf logit, or with nothing finite, gets kNonFinite and no token (-Inf is a legal "never").
-// Does not do: token masks of constrained decoding, speculation.
+// Does not do: logits on a device (HostCopy of workers/tensor/copy.h brings them), token masks of constrained decoding,
+// speculation.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +58,7 @@ struct SampleOutcome {
 // Token ids outside [0, V) in params (bias, stop ids) or history are ignored: the server has checked them.
 // Errors (InvalidArgument): logits not [n, V] fp32 or fp64, spans of another length.
 absl::Status SampleTokens(const Stream& stream,
-                          const TensorView& logits,                  // [n, V] fp32 or fp64; rows may be strided
+                          const TensorView& logits,  // [n, V] fp32 or fp64 on the host; rows may be strided
                           absl::Span<const SampleRequest> requests,  // [n]
                           absl::Span<SampleOutcome> outcomes);       // [n]
 
@@ -69,7 +70,7 @@ struct LogprobRequest {
 // Logprobs of given tokens (prompt_logprobs).  statuses may be empty; else kNonFinite marks broken rows, whose logprobs
 // are left empty.  Errors (InvalidArgument): as SampleTokens; a token outside [0, V).
 absl::Status TokenLogprobs(const Stream& stream,
-                           const TensorView& logits,                   // [n, V] fp32 or fp64; rows may be strided
+                           const TensorView& logits,  // [n, V] fp32 or fp64 on the host; rows may be strided
                            absl::Span<const LogprobRequest> requests,  // [n]
                            absl::Span<PositionLogprobs> logprobs,      // [n]
                            absl::Span<ItemStatus> statuses);           // [n] or empty

@@ -1,5 +1,6 @@
 #include "workers/tensor/copy.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -71,6 +72,20 @@ absl::StatusOr<Tensor> CopyToHost(const Stream& stream, const TensorView& from) 
     std::memcpy(static_cast<char*>(to.view().raw()) + i * row_bytes, pinned->data() + i * stride_bytes,
                 static_cast<size_t>(row_bytes));
   }
+  return to;
+}
+
+absl::StatusOr<TensorView> HostCopy::Take(const Stream& stream, const TensorView& from, absl::Time deadline) {
+  if (stream.queue() == nullptr) return from;
+  const int64_t bytes = from.NumElements() * DTypeBytes(from.dtype());
+  if (pinned_.bytes() < bytes) {
+    const int64_t wanted = std::max(bytes, 2 * pinned_.bytes());
+    pinned_ = PinnedBuffer();  // never both
+    ASSIGN_OR_RETURN(pinned_, PinnedBuffer::Allocate(wanted, stream.device().kind));
+  }
+  const TensorView to(pinned_.data(), from.dtype(), from.shape());
+  RETURN_IF_ERROR(CopyTensor(stream, from, to));
+  RETURN_IF_ERROR(Synchronize(stream, deadline));
   return to;
 }
 

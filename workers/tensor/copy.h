@@ -1,7 +1,8 @@
 // Copies between the host and devices.
 //
 // CopyTensor takes its place in the stream's order; host memory on either side of a device must be pinned and stay
-// until then.  The other two block and take any memory.
+// until then.  CopyToDevice and CopyToHost block and take any memory; they allocate pinned memory for it, which is
+// slow: what comes back in every step comes through a HostCopy.
 #pragma once
 
 #include "absl/status/status.h"
@@ -23,5 +24,17 @@ absl::Status Synchronize(const Stream& stream, absl::Time deadline = absl::Infin
 absl::StatusOr<Tensor> CopyToDevice(const Stream& stream, const TensorView& from);
 // A copy on the host, of what the stream's work so far leaves there.
 absl::StatusOr<Tensor> CopyToHost(const Stream& stream, const TensorView& from);
+
+// A place on the host for what comes from a device: pinned memory, which grows and is kept.  Thread-compatible.
+class HostCopy {
+ public:
+  // `from` as the stream's work so far leaves it, where the host can read it: valid until the next call.  Blocks, at
+  // most until the deadline.  On the CPU it is `from` itself. Errors: InvalidArgument (rows with a stride),
+  // ResourceExhausted (no pinned memory), DeadlineExceeded, the device's.
+  absl::StatusOr<TensorView> Take(const Stream& stream, const TensorView& from, absl::Time deadline);
+
+ private:
+  PinnedBuffer pinned_;
+};
 
 }  // namespace switchyard

@@ -61,6 +61,30 @@ TEST_F(DeviceTest, CopiesKeepStridedRowsApart) {
   EXPECT_EQ(CopyTensor(stream, numbers, *there).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(DeviceTest, WhatComesInEveryStepComesToTheSameMemory) {
+  const TestStream stream;
+  Tensor numbers(DType::kI32, {30, 4});
+  std::iota(numbers.data<int32_t>(), numbers.data<int32_t>() + 120, 0);
+  const auto there = CopyToDevice(stream, numbers);
+  ASSERT_TRUE(there.ok()) << there.status();
+  HostCopy copy;
+  const auto take = [&](int64_t first, int64_t count) {
+    const auto found = copy.Take(stream, there->view().Rows(first, count), absl::InfiniteFuture());
+    EXPECT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->shape(), Shape({count, 4}));
+    for (int64_t i = 0; i < 4 * count; ++i) EXPECT_EQ(found->data<int32_t>()[i], 4 * first + i);
+    return found->raw();
+  };
+  take(0, 3);
+  const void* const grown = take(2, 20);
+  for (const int64_t count : {1, 20, 0, 7}) EXPECT_EQ(take(3, count), grown) << count << " rows fit";
+  take(0, 21);
+  const void* const twice = take(0, 30);
+  EXPECT_EQ(take(0, 21), twice) << "it grows by the double: 21 rows already had room for 40";
+  EXPECT_EQ(copy.Take(stream, there->view().Columns(0, 2), absl::InfiniteFuture()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 // The host runs ahead: what it writes for later steps must not reach earlier ones.
 TEST_F(DeviceTest, AnUploadReachesItsOwnStep) {
   const TestStream stream;
