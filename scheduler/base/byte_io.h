@@ -1,0 +1,84 @@
+// Little-endian integers and strings into and out of bytes, for small file formats: what is read is checked against
+// what is there, so that no count in a file makes anyone allocate or read beyond it.
+//
+// A string is an u32 length and its bytes.  Unaligned.  Errors are InvalidArgument and name the format, the byte, what
+// was wanted and what was there.  Thread-compatible.  Does not do: files, compression, checksums (fnv1a.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+
+template <class Int>
+void AppendInt(Int value, std::string* bytes) {
+  const auto bits = static_cast<std::make_unsigned_t<Int>>(value);
+  for (size_t i = 0; i < sizeof(Int); ++i) bytes->push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
+}
+
+inline void AppendString(absl::string_view text, std::string* bytes) {
+  AppendInt(static_cast<uint32_t>(text.size()), bytes);
+  bytes->append(text.data(), text.size());
+}
+
+// Borrows the bytes.
+class ByteReader {
+ public:
+  // `format` begins every message: "path profile".
+  ByteReader(absl::string_view bytes, absl::string_view format) : bytes_(bytes), format_(format) {}
+
+  size_t position() const { return position_; }
+  size_t left() const { return bytes_.size() - position_; }
+
+  absl::Status Error(size_t at, absl::string_view problem) const {
+    return absl::InvalidArgumentError(absl::StrCat(format_, ": byte ", at, ": ", problem));
+  }
+
+  absl::StatusOr<absl::string_view> Take(uint64_t num_bytes, absl::string_view what) {
+    if (num_bytes > left())
+      return Error(position_, absl::StrCat("truncated: ", what, " wants ", num_bytes, " bytes, ", left(), " are left"));
+    const absl::string_view taken = bytes_.substr(position_, num_bytes);
+    position_ += num_bytes;
+    return taken;
+  }
+
+  template <class Int>
+  absl::StatusOr<Int> TakeInt(absl::string_view what) {
+    ASSIGN_OR_RETURN(const absl::string_view taken, Take(sizeof(Int), what));
+    std::make_unsigned_t<Int> bits = 0;
+    for (size_t i = sizeof(Int); i > 0; --i)
+      bits = static_cast<std::make_unsigned_t<Int>>((uint64_t{bits} << 8) | static_cast<uint8_t>(taken[i - 1]));
+    return static_cast<Int>(bits);
+  }
+
+  // An integer in [least, most].
+  template <class Int>
+  absl::StatusOr<Int> TakeIn(absl::string_view what, Int least, Int most) {
+    const size_t at = position_;
+    ASSIGN_OR_RETURN(const Int value, TakeInt<Int>(what));
+    if (value < least || value > most)
+      return Error(at, absl::StrCat(what, " is ", value, ", not in [", least, ", ", most, "]"));
+    return value;
+  }
+
+  absl::StatusOr<std::string> TakeString(absl::string_view what, uint32_t max_length) {
+    ASSIGN_OR_RETURN(const auto length, TakeIn<uint32_t>(absl::StrCat("length of ", what), 0, max_length));
+    ASSIGN_OR_RETURN(const absl::string_view text, Take(length, what));
+    return std::string(text);
+  }
+
+ private:
+  absl::string_view bytes_;
+  std::string format_;
+  size_t position_ = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,135 @@
+// What followed which path: per layer the counts of the experts that tokens chose, given the experts that they had
+// chosen in the last l layers (Lina, section 5.2: a sample path), or given their token id.
+//
+// The same code counts while serving and offline.  A profile is one phase's: prefill and decode route differently, and
+// a residency that serves both badly serves neither, so each has a profile of its own.
+//
+// Back-off: a path that was seen less than `min_tokens` times says too little; then the path that is one layer shorter
+// is asked, down to the path of length 0, which is the marginal.  Every length has its own rows.
+//
+// An element of a path is the set of a token's first two choices where top_k > 1 (num_choices = 2), else its only one.
+// Why (demo model: 8 layers, 16 experts, top-2; 100 k tokens counted, 61 k held out, l = 3, cap of rows a layer;
+// total-variation distance at batches of 32 / 2048 consecutive tokens, share of a token's own experts found):
+//
+//   rows      first choice         ordered two          set of two           set of two, older ones first choice
+//     512     0.224 / 0.060, 0.52  0.230 / 0.062, 0.52  0.228 / 0.062, 0.51  0.225 / 0.062, 0.52
+//    2048     0.216 / 0.058, 0.54  0.210 / 0.057, 0.57  0.207 / 0.057, 0.57  0.206 / 0.056, 0.57
+//    8192     0.216 / 0.058, 0.54  0.190 / 0.052, 0.62  0.187 / 0.051, 0.62  0.200 / 0.054, 0.59
+//   32768     0.216 / 0.058, 0.54  0.187 / 0.051, 0.62  0.187 / 0.051, 0.62  0.200 / 0.054, 0.59
+//
+// The set needs 32 k rows where the ordered pair needs 52 k, and is never worse but by noise; below 1 k rows a layer
+// num_choices = 1 is as good.  Smoothing towards the shorter path in place of back-off was worse (0.192 / 0.053).
+//
+// Bounded: `max_bytes` over all layers (CountTable says what goes first).  Decay: a layer's counts are halved when
+// `halve_after_tokens` more tokens were counted in it, so that old traffic fades at fixed counts, not by a clock.
+// Merge is associative and commutative as long as nothing is evicted, no count reaches 2^16 and no decay falls due.
+// Deterministic, integers only.  Thread-compatible.
+// Does not do: shares per batch (profile_estimator.h), files (bytes in, bytes out: path_profile_format.cc).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "scheduler/popularity/count_table.h"
+#include "scheduler/popularity/routing_view.h"
+
+namespace switchyard {
+
+enum class Phase : uint8_t { kPrefill, kDecode };
+absl::string_view NameOf(Phase phase);  // "prefill", "decode"
+
+enum class ContextKind : uint8_t { kPath, kToken };
+absl::string_view NameOf(ContextKind kind);  // "path", "token"
+
+inline constexpr int kMaxPathLength = 6;
+
+// What a profile is good for; two that differ in any field do not mix.
+struct ProfileIdentity {
+  std::string model;  // the served weights' hash (ModelInfo); at most kMaxModelBytes
+  RoutingShape shape;
+  Phase phase = Phase::kPrefill;
+  ContextKind context = ContextKind::kPath;
+  int path_length = 3;  // l, [1, kMaxPathLength]; of kToken 1
+  int num_choices = 2;  // choices that make a path's element, 1 or 2; of kToken 1
+};
+inline constexpr uint32_t kMaxModelBytes = 4096;
+
+struct ProfileLimits {
+  int64_t max_bytes = int64_t{64} << 20;             // of rows, over all layers
+  int64_t halve_after_tokens = int64_t{256} * 1024;  // 0 = never
+};
+
+// InvalidArgument that names the field, its limit and its value.
+absl::Status CheckProfile(const ProfileIdentity& identity, const ProfileLimits& limits);
+// InvalidArgument that names the first field that differs, what was expected and what the profile has.
+absl::Status CheckSameProfile(const ProfileIdentity& expected, const ProfileIdentity& actual);
+
+class PathProfile {
+ public:
+  static constexpr int32_t kMarginal = -1;
+
+  // REQUIRES: CheckProfile passes.
+  PathProfile(ProfileIdentity identity, ProfileLimits limits);
+
+  const ProfileIdentity& identity() const { return identity_; }
+  const ProfileLimits& limits() const { return limits_; }
+  // Rows that a layer may have.
+  int64_t max_rows() const { return tables_.front().max_rows(); }
+  int64_t num_rows(int layer) const { return tables_[static_cast<size_t>(layer)].num_rows(); }
+  // Tokens counted in the layer since its counts were halved last.
+  int64_t num_tokens(int layer) const { return tokens_[static_cast<size_t>(layer)]; }
+
+  // Counts what the batch's tokens chose in `layer`.  Layers may come in any order.
+  // REQUIRES: the same shape; layers <= layer of the batch are known; token ids are, if they are the context.
+  void Observe(const RoutingView& batch, int layer);
+
+  // The row to predict token t's choices in `layer` from: of the longest path of at most `max_length` layers that was
+  // seen by at least `min_tokens` tokens (of kToken: the token's, if max_length > 0), or kMarginal.
+  // REQUIRES: min_tokens >= 1.
+  int32_t FindRow(const RoutingView& batch, int64_t t, int layer, int max_length, int min_tokens) const;
+
+  // counts [E] of a row; `share` is filled with floor(2^20 * count / total) [E].  False: nothing was ever counted.
+  bool SharesOf(int layer, int32_t row, absl::Span<int64_t> share) const;
+  // [E] of the whole layer.
+  absl::Span<const int64_t> MarginalCounts(int layer) const;
+
+  // Adds the counts of another worker's profile.  CheckSameProfile's error if it is another model's.
+  absl::Status Merge(const PathProfile& other);
+
+  // The same profile gives the same bytes, however it came about:
+  //   bytes              what
+  //   8                  "SYPROF01"
+  //   u32 + bytes        model: length, then that many
+  //   7 x u32            L, E, K, phase (0 prefill, 1 decode), context (0 path, 1 token), path_length, num_choices
+  //   L times:
+  //     i64              tokens counted since the last halving
+  //     E x i64          marginal counts, >= 0
+  //     u32              rows N
+  //     N times, by rising (high, low):
+  //       u64, u64       key: high, low (path_profile.cc says how a path becomes one)
+  //       u16            n, experts with a count, [1, E]
+  //       n x (u16, u16) expert, rising; count, >= 1
+  //   u64                FNV-1a of all bytes before
+  // Little-endian, unaligned.  Limits are not part of it: they are the reader's.
+  std::string Serialize() const;
+  // InvalidArgument with what is wrong at which byte.  More rows than `limits` allows: the smallest totals go.
+  static absl::StatusOr<PathProfile> Parse(absl::string_view bytes, ProfileLimits limits);
+
+ private:
+  ContextKey KeyOf(const RoutingView& batch, int64_t t, int layer, int length) const;
+  // Lengths of the paths that end before `layer`.
+  int LongestInto(int layer) const;
+
+  ProfileIdentity identity_;
+  ProfileLimits limits_;
+  std::vector<CountTable> tables_;              // [L]
+  std::vector<std::vector<int64_t>> marginal_;  // [L][E]
+  std::vector<int64_t> tokens_;                 // [L]
+};
+
+}  // namespace switchyard
