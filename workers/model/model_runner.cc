@@ -93,7 +93,6 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
   if (device_steps_ != nullptr && !plan.loans.empty())
     return absl::UnimplementedError("plan: loans of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
-  if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
   if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
   RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));

@@ -109,8 +109,6 @@ class ModelRunner {
   // Internal unless a plan of fixed sizes is what it says, on this rank.
   absl::Status ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
   // What DeviceSteps::Launch calls most_decodes.
-  // Internal unless a plan of fixed sizes is what it says, on this rank.
-  absl::Status ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
   int64_t MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
   absl::Status CollectOldest();
   StageIn StageOf(absl::Time deadline) const;
