@@ -86,26 +86,29 @@ absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   Weight weight;
   weight.desc_ = desc;
   weight.backing_ = WeightBacking::kOwned;
+  weight.device_ = device;
   ASSIGN_OR_RETURN(weight.buffer_, Buffer::Allocate(PackedBytes(desc, device.kind), device));
   weight.data_ = weight.buffer_.data();
   if (device.is_cpu()) weight.ZeroPadding();  // on a device PackRows writes it
   return weight;
 }
 
-Weight Weight::Over(const WeightDesc& desc, void* memory, bool packed) {
+Weight Weight::Over(const WeightDesc& desc, void* memory, bool packed, Device device) {
   SY_CHECK(memory != nullptr);
   SY_CHECK_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0u);
   Weight weight;
   weight.desc_ = desc;
   weight.backing_ = WeightBacking::kBorrowed;
+  weight.device_ = device;
   weight.data_ = memory;
-  if (!packed) weight.ZeroPadding();
+  if (!packed && device.is_cpu()) weight.ZeroPadding();
   return weight;
 }
 
 Weight& Weight::operator=(Weight&& other) noexcept {
   desc_ = std::exchange(other.desc_, WeightDesc());
   backing_ = std::exchange(other.backing_, WeightBacking::kNone);
+  device_ = std::exchange(other.device_, Device::Cpu());
   buffer_ = std::move(other.buffer_);
   data_ = std::exchange(other.data_, nullptr);
   return *this;

@@ -50,9 +50,9 @@ class Weight {
   // Allocates; contents are undefined (padding is zero) until PackRows has filled every row.
   // REQUIRES: n, k >= 1; a floating dtype; kGatedPanels only with even n.
   explicit Weight(const WeightDesc& desc, Device device = Device::Cpu());
-  // The packed form in memory of somebody else that outlives this: 64-byte aligned, PackedBytes(desc) long.
-  // With `packed` its contents are taken as they are, else as by the constructor.
-  static Weight Over(const WeightDesc& desc, void* memory, bool packed);
+  // The packed form in memory of somebody else that outlives this: 64-byte aligned, PackedBytes(desc, device.kind)
+  // long. With `packed` its contents are taken as they are, else as by the constructor.
+  static Weight Over(const WeightDesc& desc, void* memory, bool packed, Device device = Device::Cpu());
   // Errors: ResourceExhausted where the constructor would abort.
   static absl::StatusOr<Weight> Allocate(const WeightDesc& desc, Device device);
   Weight(Weight&& other) noexcept { *this = std::move(other); }
@@ -72,7 +72,7 @@ class Weight {
   bool gated() const { return desc_.layout == WeightLayout::kGatedPanels; }
   bool empty() const { return data_ == nullptr; }
   WeightBacking backing() const { return backing_; }
-  Device device() const { return buffer_.device(); }
+  Device device() const { return device_; }
   int64_t bytes() const { return empty() ? 0 : PackedBytes(desc_, device().kind); }
 
   // For kernels and for copies to other places.
@@ -97,7 +97,8 @@ class Weight {
 
   WeightDesc desc_;
   WeightBacking backing_ = WeightBacking::kNone;
-  Buffer buffer_;
+  Device device_ = Device::Cpu();
+  Buffer buffer_;  // empty unless it owns its memory
   void* data_ = nullptr;
 };
 
