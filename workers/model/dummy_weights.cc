@@ -126,6 +126,14 @@ absl::Status FillFfn(Filler* filler, FfnWeights* ffn, uint64_t key) {
   return filler->Fill(&ffn->down, key + 1);
 }
 
+absl::Status FillExperts(Filler* filler, MoeWeights* moe, size_t layer, const std::vector<int32_t>& residents) {
+  for (size_t slot = 0; slot < moe->experts.size(); ++slot) {
+    const uint64_t key = KeyOf(layer, kExperts + static_cast<uint64_t>(residents[slot]));
+    RETURN_IF_ERROR(FillFfn(filler, &moe->experts[slot], key));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FillLayer(Filler* filler, LayerWeights* layer, size_t i, const std::vector<int32_t>& residents) {
   AttentionWeights& attention = layer->attention;
   RETURN_IF_ERROR(filler->Fill(&attention.qkv, KeyOf(i, kQkv)));
@@ -140,25 +148,25 @@ absl::Status FillLayer(Filler* filler, LayerWeights* layer, size_t i, const std:
   RETURN_IF_ERROR(filler->Fill(&moe.router, KeyOf(i, kRouter)));
   RETURN_IF_ERROR(filler->Fill(&moe.shared_gate, KeyOf(i, kSharedGate)));
   if (moe.shared.has_value()) RETURN_IF_ERROR(FillFfn(filler, &*moe.shared, KeyOf(i, kShared)));
-  for (size_t slot = 0; slot < moe.experts.size(); ++slot) {
-    const uint64_t key = KeyOf(i, kExperts + static_cast<uint64_t>(residents[slot]));
-    RETURN_IF_ERROR(FillFfn(filler, &moe.experts[slot], key));
-  }
-  return absl::OkStatus();
+  return FillExperts(filler, &moe, i, residents);
+}
+
+int64_t WidestRow(const ModelConfig& config) {
+  return std::max({config.hidden, config.q_width(), config.expert_intermediate, config.shared_intermediate,
+                   config.dense_intermediate});
 }
 
 }  // namespace
 
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOptions options) {
-  absl::StatusOr<ModelWeights> weights = AllocateWeights(config, options.dtype, options.residents, options.device);
+  absl::StatusOr<ModelWeights> weights =
+      AllocateWeights(config, options.dtype, options.residents, options.device, {.none = !options.experts});
   RETURN_IF_ERROR(weights.status());
   std::unique_ptr<DeviceWriter> writer;
   if (!options.device.is_cpu()) {
     ASSIGN_OR_RETURN(writer, DeviceWriter::Create(options.device));
   }
-  const int64_t widest = std::max({config.hidden, config.q_width(), config.expert_intermediate,
-                                   config.shared_intermediate, config.dense_intermediate});
-  Filler filler(options.dtype, writer.get(), widest, weights->bytes(), &options);
+  Filler filler(options.dtype, writer.get(), WidestRow(config), weights->bytes(), &options);
   RETURN_IF_ERROR(filler.Fill(&weights->embedding, 0));
   RETURN_IF_ERROR(filler.Fill(&weights->lm_head, 1));
   RETURN_IF_ERROR(filler.FillVector(&weights->final_norm, 1));
@@ -167,6 +175,24 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
   }
   if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
   return weights;
+}
+
+absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
+                              std::function<char*(int layer, int32_t expert)> place) {
+  ModelWeights weights;
+  ASSIGN_OR_RETURN(
+      weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(), {.place = std::move(place)}));
+  int64_t bytes = 0;
+  for (const LayerWeights& layer : weights.layers) {
+    if (!layer.moe.has_value()) continue;
+    for (const FfnWeights& expert : layer.moe->experts) bytes += expert.gate_up.bytes() + expert.down.bytes();
+  }
+  Filler filler(options.dtype, nullptr, WidestRow(config), bytes, &options);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    std::optional<MoeWeights>& moe = weights.layers[i].moe;
+    if (moe.has_value()) RETURN_IF_ERROR(FillExperts(&filler, &*moe, i, weights.residents));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard

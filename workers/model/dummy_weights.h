@@ -4,6 +4,10 @@
 // same config, dtype and residents: an expert's numbers depend on the expert, not on the rank that holds it.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/model/config.h"
 #include "workers/model/loader.h"
@@ -11,7 +15,12 @@
 
 namespace switchyard {
 
-// Uses options.dtype, residents, device, num_threads, progress.  Errors: as LoadWeights', of memory and devices.
+// Uses options.dtype, residents, device, experts, num_threads, progress.  Errors: as LoadWeights', of memory and
+// devices.
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOptions options);
+
+// The routed experts of options.residents alone, as loader.h's LoadExperts.
+absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
+                              std::function<char*(int layer, int32_t expert)> place);
 
 }  // namespace switchyard

@@ -236,26 +236,48 @@ void LogUnused(const Checkpoint& checkpoint, const ModelConfig& config, const st
           unused.size() > shown ? " ..." : "");
 }
 
+const ModelFamily& FamilyOf(const ModelConfig& config) {
+  const ModelFamily* const family = FindFamily(config.model_type);
+  SY_CHECK(family != nullptr);
+  return *family;
+}
+
+absl::Status RunLoader(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions* options,
+                       DeviceWriter* writer) {
+  options->num_threads = std::clamp<int>(options->num_threads, 1, static_cast<int>(kStagingBytes / kChunkBytes));
+  Loader loader(options->dtype, options, writer);
+  loader.AddPieces(checkpoint, params);
+  return loader.Run();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options) {
-  const ModelFamily* family = FindFamily(config.model_type);
-  SY_CHECK(family != nullptr);
-  options.num_threads = std::clamp<int>(options.num_threads, 1, static_cast<int>(kStagingBytes / kChunkBytes));
-  absl::StatusOr<ModelWeights> weights = AllocateWeights(config, options.dtype, options.residents, options.device);
+  absl::StatusOr<ModelWeights> weights =
+      AllocateWeights(config, options.dtype, options.residents, options.device, {.none = !options.experts});
   RETURN_IF_ERROR(weights.status());
   std::unique_ptr<DeviceWriter> writer;
   if (!options.device.is_cpu()) {
     ASSIGN_OR_RETURN(writer, DeviceWriter::Create(options.device));
   }
   std::vector<Param> params;
-  ASSIGN_OR_RETURN(params, BuildParams(config, *family, checkpoint, &*weights));
+  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &*weights));
   LogUnused(checkpoint, config, params);
-  Loader loader(options.dtype, &options, writer.get());
-  loader.AddPieces(checkpoint, params);
-  RETURN_IF_ERROR(loader.Run());
+  RETURN_IF_ERROR(RunLoader(checkpoint, params, &options, writer.get()));
   if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
   return weights;
+}
+
+absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
+                         std::function<char*(int layer, int32_t expert)> place) {
+  // What is not an expert's is allocated, too, so that the table is the same, but never touched.
+  ModelWeights weights;
+  ASSIGN_OR_RETURN(
+      weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(), {.place = std::move(place)}));
+  std::vector<Param> params;
+  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  std::erase_if(params, [](const Param& param) { return param.shard != Shard::kExpert; });
+  return RunLoader(checkpoint, params, &options, nullptr);
 }
 
 absl::StatusOr<DType> NamedDType(absl::string_view name) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,12 +30,18 @@ struct LoadOptions {
   std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
   int num_threads = 1;
   Device device = Device::Cpu();  // where the weights go
+  bool experts = true;            // false: without those of routed experts, which a store brings
   // Called by the loading threads, one at a time, every 250 ms or so and at the end.  false stops the load (Cancelled).
   absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };
 
 // Logs a line every two seconds, and one for tensors of the checkpoint that the model does not use.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options);
+
+// Loads the routed experts of options.residents alone, packed for the CPU, each to where `place` says (ExpertSpace).
+// Errors as above; then what is there is undefined.
+absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
+                         std::function<char*(int layer, int32_t expert)> place);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);

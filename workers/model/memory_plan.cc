@@ -1,5 +1,7 @@
 #include "workers/model/memory_plan.h"
 
+#include <string>
+
 #include "absl/strings/str_format.h"
 
 namespace switchyard {
@@ -37,11 +39,17 @@ absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts
 }
 
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes) {
-  const absl::int128 total = WeightBytes(config, need.dtype, need.experts_per_layer) + need.kv_cache_bytes;
+  const bool store = need.expert_slots >= 0;
+  const absl::int128 slots =
+      store ? need.expert_slots * FfnElements(config, config.expert_intermediate) * DTypeBytes(need.dtype) : 0;
+  const absl::int128 total =
+      WeightBytes(config, need.dtype, store ? 0 : need.experts_per_layer) + slots + need.kv_cache_bytes;
   if (total <= worker_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "config needs %.2f GiB (weights in %s with %d experts a layer, KV cache %.2f GiB), worker has %.2f GiB",
-      Gib(total), DTypeName(need.dtype), need.experts_per_layer, Gib(need.kv_cache_bytes), Gib(worker_bytes)));
+  const std::string experts = store ? absl::StrFormat("%d experts at a time", need.expert_slots)
+                                    : absl::StrFormat("%d experts a layer", need.experts_per_layer);
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("config needs %.2f GiB (weights in %s with %s, KV cache %.2f GiB), worker has %.2f GiB",
+                      Gib(total), DTypeName(need.dtype), experts, Gib(need.kv_cache_bytes), Gib(worker_bytes)));
 }
 
 }  // namespace switchyard

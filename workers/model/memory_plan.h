@@ -23,6 +23,8 @@ struct MemoryNeed {
   DType dtype = DType::kBf16;
   int64_t experts_per_layer = 0;  // resident on this rank
   int64_t kv_cache_bytes = 0;
+  // >= 0: of an expert store; then no expert is resident.
+  int64_t expert_slots = -1;
 };
 
 // ResourceExhausted "config needs X GiB, worker has Y GiB" when weights and cache do not fit into worker_bytes.

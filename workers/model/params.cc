@@ -113,7 +113,7 @@ class Table {
     }
     Add({.name = router, .shape = {config_.num_experts, config_.hidden}, .weight = &moe->router});
     const bool fused = checkpoint_.Find(Named(names.fused_gate_up, layer_idx)).file != nullptr;
-    for (size_t slot = 0; slot < residents.size(); ++slot) {
+    for (size_t slot = 0; slot < moe->experts.size(); ++slot) {
       if (fused) {
         AddFusedExpert(layer_idx, residents[slot], &moe->experts[slot]);
       } else {

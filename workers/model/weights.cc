@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "scheduler/base/status_macros.h"
+#include "workers/moe/packed_expert.h"
 
 namespace switchyard {
 namespace {
@@ -11,6 +12,7 @@ struct Allocator {
   const ModelConfig& config;
   DType dtype;
   Device device;
+  const ExpertSpace& space;
   absl::Status status = {};  // the first error; what comes then is empty
 
   Tensor Vector(int64_t n) { return Keep(Tensor::Allocate(dtype, {n}, device)); }
@@ -42,10 +44,20 @@ struct Allocator {
     return a;
   }
 
-  MoeWeights Moe(size_t num_residents) {
+  FfnWeights Expert(int layer, int32_t expert) {
+    if (space.place == nullptr) return Ffn(config.expert_intermediate);
+    const PackedExpert packed(config.hidden, config.expert_intermediate, dtype, DeviceKind::kCpu);
+    char* const memory = space.place(layer, expert);
+    return {.gate_up = Weight::Over(packed.gate_up, memory, true),
+            .down = Weight::Over(packed.down, memory + packed.down_offset, true)};
+  }
+
+  MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {
     MoeWeights moe;
     moe.router = Matrix(config.num_experts, config.hidden);
-    for (size_t i = 0; i < num_residents; ++i) moe.experts.push_back(Ffn(config.expert_intermediate));
+    if (!space.none) {
+      for (const int32_t expert : residents) moe.experts.push_back(Expert(layer, expert));
+    }
     if (config.shared_intermediate > 0) {
       moe.shared = Ffn(config.shared_intermediate);
       moe.shared_gate = Matrix(1, config.hidden);
@@ -77,8 +89,9 @@ int64_t ModelWeights::bytes() const {
 }
 
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
-                                             Device device) {
-  Allocator allocate{config, dtype, device};
+                                             Device device, const ExpertSpace& space) {
+  Allocator allocate{config, dtype, device, space};
+  int num_moe_layers = 0;
   ModelWeights weights;
   if (!config.tie_embeddings) weights.embedding = allocate.Table(config.vocab_size, config.hidden);
   weights.lm_head = allocate.Matrix(config.vocab_size, config.hidden);
@@ -89,7 +102,7 @@ absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dt
     layer.attention = allocate.Attention();
     layer.ffn_norm = allocate.Vector(config.hidden);
     if (config.layers[i].moe) {
-      layer.moe = allocate.Moe(residents.size());
+      layer.moe = allocate.Moe(num_moe_layers++, residents);
     } else {
       layer.dense = allocate.Ffn(config.dense_intermediate);
     }

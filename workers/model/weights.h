@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -31,7 +32,7 @@ struct FfnWeights {
 
 struct MoeWeights {
   Weight router;                    // [E, H]
-  std::vector<FfnWeights> experts;  // [El] the residents, by slot
+  std::vector<FfnWeights> experts;  // [El] the residents, by slot; none: an expert store has them
   std::optional<FfnWeights> shared;
   Weight shared_gate;  // [1, H] if shared
 };
@@ -44,7 +45,7 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  std::vector<int32_t> residents;    // [El] experts that this rank holds, of every MoE layer
+  std::vector<int32_t> residents;    // [El] experts that this rank computes, of every MoE layer
   Tensor embedding;                  // [V, H]; empty if tied: rows come from lm_head then
   std::vector<LayerWeights> layers;  // [L]
   Tensor final_norm;                 // [H]
@@ -54,10 +55,18 @@ struct ModelWeights {
   int64_t bytes() const;
 };
 
+// Where the weights of routed experts go.
+struct ExpertSpace {
+  bool none = false;  // nowhere: a store brings them to where they are needed
+  // Host memory of somebody else, zeroed, for the packed_expert.h of this expert; layer: among those with experts.
+  // Null: memory of their own.
+  std::function<char*(int layer, int32_t expert)> place = nullptr;
+};
+
 // Memory for everything that a rank with these residents holds; contents are undefined until the loader has filled it.
 // REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed.
 // Errors: ResourceExhausted on a device, with needed and available bytes.
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
-                                             Device device = Device::Cpu());
+                                             Device device = Device::Cpu(), const ExpertSpace& space = {});
 
 }  // namespace switchyard

@@ -299,6 +299,13 @@ TEST(MemoryPlanTest, SaysWhatItNeeds) {
   EXPECT_EQ(KvBytesPerToken(*c, DType::kBf16), 2 * 2 * 32 * 4 * 2);
   EXPECT_TRUE(
       CheckMemory(*c, {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 1 << 20}, 8 << 20).ok());
+  // An expert of a store's takes what a resident one takes.
+  const absl::int128 per_expert =
+      (WeightBytes(*c, DType::kBf16, 8) - WeightBytes(*c, DType::kBf16, 0)) / (8 * c->num_moe_layers());
+  const auto with_slots = static_cast<int64_t>(WeightBytes(*c, DType::kBf16, 0) + 5 * per_expert);
+  const MemoryNeed store = {.dtype = DType::kBf16, .experts_per_layer = 8, .expert_slots = 5};
+  EXPECT_TRUE(CheckMemory(*c, store, with_slots).ok());
+  EXPECT_THAT(std::string(CheckMemory(*c, store, with_slots - 1).message()), HasSubstr("5 experts at a time"));
   c->hidden = 1 << 20;
   c->layers.resize(4096);
   c->num_experts = 65536;

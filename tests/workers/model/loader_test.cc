@@ -2,6 +2,7 @@
 #include "workers/model/loader.h"
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -13,7 +14,9 @@
 #include "tests/workers/model/checkpoint_writer.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/temp_dir.h"
+#include "workers/model/dummy_weights.h"
 #include "workers/model/memory_plan.h"
+#include "workers/moe/packed_expert.h"
 
 namespace switchyard {
 namespace {
@@ -334,6 +337,62 @@ TEST(LoaderTest, PeakMemoryIsBounded) {
   if (StatusKb("VmHWM") < before_kb + 1024) GTEST_SKIP() << "this kernel does not reset VmHWM";
   const int64_t grown = (StatusKb("VmHWM") - before_kb) << 10;
   EXPECT_LT(grown, weights->bytes() * 115 / 100 + kStagingBytes + (8 << 20));
+}
+
+// Experts in somebody else's memory: the bytes of those that a rank holds itself, and nothing for the rest.
+class LoadedExpertsTest : public testing::TestWithParam<DType> {
+ protected:
+  // Zeroed and aligned, for expert `expert` of the one layer.
+  char* PlaceOf(int layer, int32_t expert) {
+    EXPECT_EQ(layer, 0);
+    return reinterpret_cast<char*>(memory_.data<uint8_t>()) + expert * packed_.bytes;
+  }
+  void ExpectTheBytesOf(const ModelWeights& weights) {
+    for (int e = 0; e < kExperts; ++e) {
+      const FfnWeights& expert = weights.layers[0].moe->experts[e];
+      const char* const at = reinterpret_cast<const char*>(memory_.data<uint8_t>()) + e * packed_.bytes;
+      EXPECT_EQ(std::memcmp(at, expert.gate_up.data(), expert.gate_up.bytes()), 0) << e;
+      EXPECT_EQ(std::memcmp(at + packed_.down_offset, expert.down.data(), expert.down.bytes()), 0) << e;
+    }
+  }
+
+  const PackedExpert packed_{kHidden, kWidth, GetParam(), DeviceKind::kCpu};
+  const Tensor memory_ = Tensor::Zeros(DType::kU8, {kExperts * packed_.bytes});
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, LoadedExpertsTest, testing::Values(DType::kF32, DType::kBf16),
+                         [](const auto& i) { return std::string(DTypeName(i.param)); });
+
+TEST_P(LoadedExpertsTest, AreThoseOfARank) {
+  for (const bool fused : {false, true}) {
+    TempDir dir;
+    dir.Write("model.safetensors", SafetensorsBytes(SmallTensors("F32", fused)));
+    const auto checkpoint = Checkpoint::Open(dir.path());
+    ASSERT_TRUE(checkpoint.ok());
+    const auto whole = LoadWeights(*checkpoint, SmallConfig(), AllExperts(GetParam()));
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    std::memset(memory_.data<uint8_t>(), 0, memory_.bytes());
+    const absl::Status status = LoadExperts(*checkpoint, SmallConfig(), AllExperts(GetParam()),
+                                            [this](int layer, int32_t expert) { return PlaceOf(layer, expert); });
+    ASSERT_TRUE(status.ok()) << status;
+    ExpectTheBytesOf(*whole);
+    LoadOptions rest = AllExperts(GetParam());
+    rest.experts = false;
+    const auto without = LoadWeights(*checkpoint, SmallConfig(), std::move(rest));
+    ASSERT_TRUE(without.ok()) << without.status();
+    EXPECT_TRUE(without->layers[0].moe->experts.empty());
+    EXPECT_EQ(without->residents, whole->residents);
+    EXPECT_EQ(Rows(without->layers[0].moe->router), Rows(whole->layers[0].moe->router));
+  }
+}
+
+TEST_P(LoadedExpertsTest, AreThoseOfARankWhenRandom) {
+  const auto whole = MakeDummyWeights(SmallConfig(), AllExperts(GetParam()));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const absl::Status status = MakeDummyExperts(SmallConfig(), AllExperts(GetParam()),
+                                               [this](int layer, int32_t expert) { return PlaceOf(layer, expert); });
+  ASSERT_TRUE(status.ok()) << status;
+  ExpectTheBytesOf(*whole);
 }
 
 }  // namespace
