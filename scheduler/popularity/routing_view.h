@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 
@@ -32,5 +33,8 @@ struct RoutingView {
     return absl::MakeConstSpan(experts + t * token_stride + l * layer_stride, static_cast<size_t>(shape.top_k));
   }
 };
+
+// Rows that each expert gets of the batch in `layer` [E].
+std::vector<int64_t> CountsOf(const RoutingView& batch, int layer);
 
 }  // namespace switchyard

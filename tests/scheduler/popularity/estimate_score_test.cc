@@ -1,0 +1,64 @@
+#include "scheduler/popularity/estimate_score.h"
+
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/scheduler/popularity/small_batch.h"
+
+namespace switchyard {
+namespace {
+
+TEST(EstimateScoreTest, DistanceIsTotalVariationInIntegers) {
+  EXPECT_EQ(DistanceOf({1, 3}, {25, 75}), 0);
+  EXPECT_EQ(DistanceOf({1, 0}, {0, 8}), kWholeDistance);
+  EXPECT_EQ(DistanceOf({2, 2}, {3, 1}), kWholeDistance / 4);
+  EXPECT_EQ(DistanceOf({0, 0}, {0, 0}), 0);
+  EXPECT_EQ(DistanceOf({0, 0}, {0, 1}), kWholeDistance);
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 100; ++round) {
+    Popularity a(256), b(256);
+    for (int64_t& entry : a) entry = static_cast<int64_t>(random() >> (22 + random() % 20));
+    for (int64_t& entry : b) entry = static_cast<int64_t>(random() >> (22 + random() % 20));
+    EXPECT_NEAR(static_cast<double>(DistanceOf(a, b)) / kWholeDistance, TotalVariation(a, b), 2e-6);
+  }
+}
+
+TEST(EstimateScoreTest, AMeanOfFewWeighsAllAndOfManyTheNewest) {
+  RunningMean mean;
+  EXPECT_EQ(mean.Mean(), kWholeDistance / 2);
+  mean.Add(0);
+  EXPECT_EQ(mean.Mean(), 0);
+  mean.Add(kWholeDistance);
+  EXPECT_NEAR(static_cast<double>(mean.Mean()) / kWholeDistance, 16.0 / 31, 1e-5);
+  for (int i = 0; i < 200; ++i) mean.Add(0);
+  EXPECT_LT(mean.Mean(), kWholeDistance / 10000);
+  for (int i = 0; i < 200; ++i) mean.Add(kWholeDistance);
+  EXPECT_LE(mean.Mean(), kWholeDistance);
+  EXPECT_GT(mean.Mean(), kWholeDistance - kWholeDistance / 10000);
+}
+
+TEST(EstimateScoreTest, ThreeFigures) {
+  EstimateScore score;
+  score.Add({9, 8, 1, 1, 0}, {8, 9, 2, 1, 0}, 1);  // {0, 1} both times, 1 of 20 off twice
+  EXPECT_EQ(score.num_batches(), 1);
+  EXPECT_DOUBLE_EQ(score.accuracy(), 1);
+  EXPECT_NEAR(score.distance(), TotalVariation({9, 8, 1, 1, 0}, {8, 9, 2, 1, 0}), 2e-6);
+  score.Add({9, 8, 1, 1, 0}, {9, 0, 0, 0, 9}, 1);
+  EXPECT_NEAR(score.accuracy(), 15.0 / 31, 1e-5);
+}
+
+TEST(EstimateScoreTest, ATokensOwnExpertsAmongItsFirstKPredictions) {
+  constexpr RoutingShape kTop2{.num_layers = 2, .num_experts = 5, .top_k = 2};
+  const SmallBatch batch(kTop2, {{0, 0, 1, 2}, {0, 0, 3, 4}, {0, 0, 4, -1}});
+  const std::vector<int16_t> predicted = {2, 0, 1, 4, 3, 0, -1, -1, -1};  // [3, 3]
+  const TokensFound tokens = CountFound(batch.View(), 1, 3, predicted);
+  EXPECT_EQ(tokens.rows, 5);   // one was dropped
+  EXPECT_EQ(tokens.found, 3);  // 2; 3 and 4: what is predicted third does not count
+  EstimateScore score;
+  for (int i = 0; i < 50; ++i) score.AddTokens(batch.View(), 1, 3, predicted);
+  EXPECT_NEAR(score.token_share(), 0.6, 1e-3);
+}
+
+}  // namespace
+}  // namespace switchyard
