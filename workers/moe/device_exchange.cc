@@ -20,6 +20,10 @@ absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& top
     return absl::InvalidArgumentError(absl::StrCat("exchange: wants topk_idx [T, K] int32 and x [T, H], got ",
                                                    topk_idx.ToString(), " and ", x.ToString()));
   }
+  if (context.split != nullptr) {
+    return absl::UnimplementedError(
+        "exchange: a split by the actual counts has no device op yet; the host's exchange has it");
+  }
   if (context.mode == ExchangeMode::kBounded && context.max_rows <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("exchange: the bounded mode needs max_rows, is ", context.max_rows));
   }

@@ -23,6 +23,7 @@
 #include "workers/comm/communicator.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/moe_stats.h"
+#include "workers/moe/split_cursor.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
@@ -43,6 +44,8 @@ struct ExchangeContext {
   MoeStats* stats = nullptr;
   ExchangeMode mode = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kBounded: no rank has more rows in this exchange; the same on all ranks; 0 = kExact only
+  // Which replica a row goes to; the layer's exchanges advance it one after the other.  Null: the layout's own rule.
+  SplitCursor* split = nullptr;
 };
 
 // What combine adds besides the experts' outputs; as in CombineInputs.

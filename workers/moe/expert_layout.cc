@@ -40,6 +40,13 @@ ExpertLayout ExpertLayout::FromResidents(int num_experts, absl::Span<const std::
   return layout;
 }
 
+int32_t ExpertLayout::SlotOn(int rank, int expert) const {
+  for (const Place& place : Places(expert)) {
+    if (place.rank == rank) return place.slot;
+  }
+  return -1;
+}
+
 ExpertLayout::Place ExpertLayout::PlaceOf(int expert, int source_rank, int64_t token_idx) const {
   const absl::Span<const Place> places = Places(expert);
   if (places.size() == 1) return places[0];

@@ -38,6 +38,8 @@ class ExpertLayout {
   absl::Span<const Place> Places(int expert) const {
     return absl::MakeSpan(places_).subspan(place_offsets_[expert], place_offsets_[expert + 1] - place_offsets_[expert]);
   }
+  // Its slot on that rank; -1 = it is not there.
+  int32_t SlotOn(int rank, int expert) const;
   // Where the row of token `token_idx` of rank `source_rank` finds this expert: here, if the expert is here; else its
   // places take turns.
   Place PlaceOf(int expert, int source_rank, int64_t token_idx) const;

@@ -45,6 +45,16 @@ absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& top
   return absl::OkStatus();
 }
 
+// Where the next row for an expert goes.
+absl::StatusOr<ExpertLayout::Place> PlaceOfRow(const ExchangeContext& context, int expert, int64_t token) {
+  if (context.split == nullptr) return context.layout->PlaceOf(expert, context.comm->rank(), token);
+  const int32_t rank = context.split->Next(expert);
+  const int32_t slot = rank < 0 ? -1 : context.layout->SlotOn(rank, expert);
+  if (slot >= 0) return ExpertLayout::Place{rank, slot};
+  return absl::InternalError(
+      absl::StrCat("exchange: the split sends a row of expert ", expert, " to rank ", rank, ", where it is not"));
+}
+
 }  // namespace
 
 absl::Status HostExchange::Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token) {
@@ -73,7 +83,8 @@ absl::Status HostExchange::Route(const ExchangeContext& context, const TensorVie
     rank_of_[i] = -1;
     if (expert == -1) continue;
     const int32_t token = static_cast<int32_t>(i / top_k);
-    const ExpertLayout::Place place = context.layout->PlaceOf(expert, me, first_token + token);
+    ExpertLayout::Place place;
+    ASSIGN_OR_RETURN(place, PlaceOfRow(context, expert, first_token + token));
     rank_of_[i] = place.rank;
     if (place.rank == me) {
       pair_of_[i] = static_cast<int32_t>(incoming_[me].row.size());

@@ -1,5 +1,6 @@
 #include "workers/moe/moe_layer.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,15 +24,18 @@ absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, 
                                                  DTypeName(dtype), " [", rows, ", ", columns, "]"));
 }
 
-absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
-  const MoeLayerWeights& weights = layer.weights;
-  const size_t residents = step.layout->Residents(step.comm->rank()).size();
+absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights) {
+  const size_t residents = layout.Residents(rank).size();
   const auto gate_up = static_cast<size_t>(weights.gate_up.group().size());
   const auto down = static_cast<size_t>(weights.down.group().size());
-  if (gate_up != residents || down != residents) {
-    return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", gate_up, " gate_up and ", down, " down weights for ",
-                                                   residents, " resident experts"));
-  }
+  if (gate_up == residents && down == residents) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", gate_up, " gate_up and ", down, " down weights for ",
+                                                 residents, " resident experts"));
+}
+
+absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
+  const MoeLayerWeights& weights = layer.weights;
+  RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights));
   if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
@@ -89,7 +93,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
       case MicroOpKind::kSplit:
         return absl::OkStatus();  // ranges are a function of (rows, chunk): RowsOfChunk
       case MicroOpKind::kGate:
-        return Gate(RangeOf(op));
+        RETURN_IF_ERROR(Gate(RangeOf(op)));
+        return step_->placer == nullptr ? absl::OkStatus() : Place(op);
       case MicroOpKind::kDispatch: {
         const ChunkRange range = RangeOf(op);
         return exchanges()[op.chunk]->StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
@@ -160,6 +165,25 @@ class MoeExecutor::Impl : public MicroOpRunner {
                      topk_weight_.Rows(range.begin, range.count));
   }
 
+  // Where the rows go that were just gated.
+  absl::Status Place(const MicroOp& gate) {
+    if (gate.num_chunks != 1) return absl::UnimplementedError("moe_layer: a placer wants all rows gated at once");
+    LayerPlacement placement;
+    ASSIGN_OR_RETURN(placement, step_->placer->Place({.stream = step_->stream,
+                                                      .comm = step_->comm,
+                                                      .deadline = step_->deadline,
+                                                      .stats = stats_,
+                                                      .moe_layer = step_->moe_layer,
+                                                      .topk_idx = topk_idx_,
+                                                      .x = x_}));
+    SY_CHECK_EQ(placement.layout->num_ranks(), step_->comm->world());
+    RETURN_IF_ERROR(CheckExperts(*placement.layout, step_->comm->rank(), layer_->weights));
+    context_.layout = placement.layout;
+    if (placement.split == nullptr) return absl::OkStatus();
+    context_.split = &split_.emplace(placement.split, step_->comm->rank());
+    return absl::OkStatus();
+  }
+
   absl::Status RoutedExperts(RowExchange* exchange) {
     const absl::Time begin = absl::Now();
     const TensorView& y = exchange->y();
@@ -207,6 +231,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   MoeStats* stats_ = nullptr;
   MoeStats unread_stats_;  // where statistics go that nobody asked for
   ExchangeContext context_;
+  std::optional<SplitCursor> split_;            // of a placer's table
   TensorView x_, residual_;                     // [T, H]
   TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
   TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none

@@ -17,6 +17,7 @@
 #include "workers/comm/communicator.h"
 #include "workers/moe/exchange.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/moe/layer_placer.h"
 #include "workers/moe/moe_stats.h"
 #include "workers/ops/router.h"
 #include "workers/ops/weight_group.h"
@@ -59,6 +60,8 @@ struct MoeStep {
   const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included; the same on all ranks
+  LayerPlacer* placer = nullptr;  // decides where rows go, layer by layer; null: the layout does.  kExact on the CPU
+  int moe_layer = 0;              // which of the model's MoE layers this is: the placer's index
 };
 
 class MoeExecutor {

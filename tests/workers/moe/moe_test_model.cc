@@ -9,6 +9,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/moe/balanced_placer.h"
 #include "workers/moe/device_exchange.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
@@ -216,6 +217,7 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
       BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
   const MoeLayer layer = model.LayerOf(stream, run.layout, rank);
   MoeExecutor executor(MakerOf(run.exchange));
+  BalancedPlacer placer({run.layout});
   const TensorView host_residual(
       result->residual.data() + static_cast<size_t>(begin * model.shape().hidden * DTypeBytes(acc)), acc,
       {rows, model.shape().hidden});
@@ -231,7 +233,8 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
                                   .stats = &result->stats[rank],
                                   .expert_counts = counts.view().Rows(i, 1).Reshape({experts}),
                                   .exchange = ModeOf(run.exchange),
-                                  .max_rows = run.max_rows()},
+                                  .max_rows = run.max_rows(),
+                                  .placer = run.balanced ? &placer : nullptr},
                                  layer, mine, residual));
   }
   ASSIGN_OR_RETURN(const Tensor after, CopyToHost(stream, residual));

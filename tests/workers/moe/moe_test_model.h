@@ -77,6 +77,7 @@ struct MoeRun {
   std::vector<int64_t> rank_rows;  // [R] how the rows are shared out, in order
   int micro_batches = 1;
   ExchangeKind exchange = ExchangeKind::kHost;
+  bool balanced = false;     // a BalancedPlacer splits the rows over the replicas
   int64_t max_rows() const;  // a little more than any rank has, so that bounds are never the counts
 };
 

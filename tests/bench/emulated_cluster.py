@@ -1,0 +1,95 @@
+"""A cluster on one machine: programs that each have a network namespace and a link of given bandwidth to one switch.
+
+    with Cluster(num_hosts=4, bits_per_second=250e6) as cluster:
+        processes = [cluster.start(host, ["program", cluster.address(host)]) for host in range(4)]
+
+Every host has a veth to a bridge, shaped both ways by HTB with bursts of 64 KB at most (spec/papers.md, A5, a2), and an
+address of its own; all share the file system.  Nothing leaves the namespaces that this module makes: call
+enter_namespace() first, which starts the program again in a network namespace of its own (with user namespaces if it is
+not root's).  The kernel takes everything back when the program ends.
+"""
+import os
+import shutil
+import subprocess
+import sys
+
+MARK = "SWITCHYARD_IN_NAMESPACE"
+BURST = 64 << 10
+
+
+def enter_namespace():
+    """Returns in a new network namespace, in which this process is root.  Ends the program with a message if that
+    cannot be had."""
+    for tool, package in (("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")):
+        if shutil.which(tool) is None:
+            sys.exit(f"{os.path.basename(sys.argv[0])}: no {tool}; install {package}")
+    if os.environ.get(MARK) == str(os.getpid()):
+        return
+    unshare = ["unshare", "--net"] if os.getuid() == 0 else ["unshare", "--net", "--user", "--map-root-user"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {' '.join(unshare)} is refused here: run as root, or allow user namespaces")
+    # unshare replaces itself by the program: the process id stays.
+    os.environ[MARK] = str(os.getpid())
+    os.execvp(unshare[0], [*unshare, sys.executable, "-B", *sys.argv])
+
+
+def _run(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+class Cluster:
+    def __init__(self, num_hosts, bits_per_second):
+        if not 1 <= num_hosts <= 200:
+            raise ValueError(f"num_hosts is {num_hosts}, must be from 1 to 200")
+        self.num_hosts = num_hosts
+        self.rate = f"{int(bits_per_second)}bit"
+        self.holders = []
+
+    def __enter__(self):
+        try:
+            _run("ip", "link", "set", "lo", "up")
+            _run("ip", "link", "add", "switch", "type", "bridge")
+            _run("ip", "link", "set", "switch", "up")
+            for host in range(self.num_hosts):
+                self._add_host(host)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+        self.holders = []
+        subprocess.run(["ip", "link", "del", "switch"], capture_output=True)
+
+    def _add_host(self, host):
+        # What keeps the namespace until the cluster goes.  It says when it is in it.
+        holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo here; exec sleep infinity"], stdout=subprocess.PIPE)
+        self.holders.append(holder)
+        holder.stdout.readline()
+        _run("ip", "link", "add", f"port{host}", "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
+        _run("ip", "link", "set", f"port{host}", "master", "switch")
+        _run("ip", "link", "set", f"port{host}", "up")
+        for command in (["ip", "link", "set", "lo", "up"], ["ip", "addr", "add", f"{self.address(host)}/24", "dev", "eth0"],
+                        ["ip", "link", "set", "eth0", "up"]):
+            _run(*self._inside(host), *command)
+        self._shape([], f"port{host}")
+        self._shape(self._inside(host), "eth0")
+
+    def _shape(self, prefix, device):
+        _run(*prefix, "tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1")
+        _run(*prefix, "tc", "class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", "rate", self.rate,
+             "ceil", self.rate, "burst", str(BURST), "cburst", str(BURST))
+
+    def _inside(self, host):
+        return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
+
+    def address(self, host):
+        return f"10.77.0.{host + 1}"
+
+    def start(self, host, command, **popen):
+        return subprocess.Popen([*self._inside(host), *command], **popen)

@@ -1,0 +1,44 @@
+// Where the rows of a MoE layer are computed: decided after its gate, on every rank alike.
+//
+// Without a placer rows follow the step's one layout.  A placer may gather what ranks know first; then all ranks call
+// it for the same layers in the same order, also with no rows.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/placement/split.h"
+#include "workers/comm/communicator.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/moe/moe_stats.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// What the gate of a layer said of this rank's rows.
+struct GatedRows {
+  const Stream* stream = nullptr;
+  Communicator* comm = nullptr;
+  absl::Time deadline = absl::InfiniteFuture();
+  MoeStats* stats = nullptr;
+  int moe_layer = 0;    // counts MoE layers only
+  TensorView topk_idx;  // [T, K] int32, -1 = dropped
+  TensorView x;         // [T, H] what goes to the experts
+};
+
+// Borrowed from the placer, until its next Place.
+struct LayerPlacement {
+  const ExpertLayout* layout = nullptr;  // this layer's
+  const SplitTable* split = nullptr;     // of its rows over replicas; null: the layout's own rule
+};
+
+class LayerPlacer {
+ public:
+  virtual ~LayerPlacer() = default;
+  // Errors: the communicator's; Internal where ranks turn out to have decided differently (the group is aborted).
+  virtual absl::StatusOr<LayerPlacement> Place(const GatedRows& rows) = 0;
+};
+
+}  // namespace switchyard
