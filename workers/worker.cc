@@ -165,7 +165,7 @@ absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t 
   return bytes;
 }
 
-absl::Status Worker::MakeRunner(const EngineSettings& settings) {
+absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings) {
   if (runner_ != nullptr) return absl::OkStatus();
   RunnerOptions options;
   options.num_slots = settings.max_num_seqs;
@@ -175,7 +175,12 @@ absl::Status Worker::MakeRunner(const EngineSettings& settings) {
   options.graphs = uses_graphs();
   // Scratch first: the cache takes what is left.
   if (!options_.device.is_cpu()) {
-    RETURN_IF_ERROR(WarmUp(stream(), model_.get(), options.max_rows));
+    const int64_t recorded = std::min<int64_t>({kMaxGraphRows, options.num_slots, options.max_rows});
+    RETURN_IF_ERROR(WarmUp(stream(), model_.get(),
+                           {.rows = options.max_rows,
+                            .recorded_rows = options.graphs ? recorded : 0,
+                            .layout = &layout_,
+                            .rank = seat.rank}));
   }
   ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
   options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound
@@ -211,7 +216,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
 
 absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(Load(seat, settings, std::move(progress)));
-  RETURN_IF_ERROR(MakeRunner(settings));
+  RETURN_IF_ERROR(MakeRunner(seat, settings));
   {
     absl::MutexLock lock(&mu_);
     if (seat.epoch <= aborted_epoch_)

@@ -120,7 +120,7 @@ class Worker {
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
   absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);
   absl::Status Load(const Seat& seat, const EngineSettings& settings, Progress progress);
-  absl::Status MakeRunner(const EngineSettings& settings);
+  absl::Status MakeRunner(const Seat& seat, const EngineSettings& settings);
   absl::StatusOr<int64_t> AvailableBytes() const;
   absl::StatusOr<int64_t> KvBytes(const EngineSettings& settings, int64_t context) const;
 

@@ -114,6 +114,18 @@ absl::Status Model::Reserve(int64_t rows) {
   return absl::OkStatus();
 }
 
+absl::Status Model::ReserveExchange(const MoeRoom& room, int64_t recorded_rows) {
+  MoeRoom recorded = room;
+  recorded.rows = recorded_rows;
+  recorded.exchange = ExchangeMode::kBounded;
+  for (const std::optional<MoeLayer>& layer : moe_layers_) {
+    if (!layer.has_value()) continue;
+    RETURN_IF_ERROR(moe_executor_.Reserve(room, layer->desc));
+    if (recorded_rows > 0) RETURN_IF_ERROR(recorded_executor_.Reserve(recorded, layer->desc));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
                                         SavedForward* saved) {
   if (saved != nullptr) return absl::UnimplementedError("forward: keeping activations for a backward pass");

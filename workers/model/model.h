@@ -85,6 +85,9 @@ class Model {
   // Takes scratch for steps of so many rows at once, where otherwise it grows with the largest step.
   // Errors: ResourceExhausted.
   absl::Status Reserve(int64_t rows);
+  // The same for the experts and the exchange of a group of two ranks or more: of any steps that the room says, and of
+  // recorded ones with so many rows (0: none are recorded).
+  absl::Status ReserveExchange(const MoeRoom& room, int64_t recorded_rows);
 
   // saved: nullptr = inference; anything else is Unimplemented.
   absl::StatusOr<StageOut> Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,

@@ -9,14 +9,18 @@
 #include "workers/model/kv_cache.h"
 #include "workers/ops/device_sequences.h"
 #include "workers/tensor/copy.h"
+#include "workers/tensor/device_queue.h"
 
 namespace switchyard {
 
-absl::Status WarmUp(const Stream& stream, Model* model, int64_t rows) {
+absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) {
   const ModelConfig& config = model->config();
+  const int64_t rows = size.rows;
   RETURN_IF_ERROR(model->Reserve(rows));
-  if (config.num_experts > 0 && static_cast<int64_t>(model->weights().residents.size()) != config.num_experts) {
-    return absl::OkStatus();
+  if (size.layout->num_ranks() > 1) {
+    RETURN_IF_ERROR(stream.queue()->Workspace(kCudaWorkspaceBytes).status());
+    return model->ReserveExchange({.stream = &stream, .layout = size.layout, .rank = size.rank, .rows = rows},
+                                  size.recorded_rows);
   }
   const std::vector<CacheSpec> specs = CacheSpecs(config, model->dtype());
   int64_t block_bytes = 0;
@@ -40,12 +44,10 @@ absl::Status WarmUp(const Stream& stream, Model* model, int64_t rows) {
   Batch batch;
   batch.on_device = &on_device;
   const std::unique_ptr<Communicator> alone = std::move(MakeLocalGroup(1)[0]);
-  const ExpertLayout layout =
-      ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), /*num_ranks=*/1);
   const MoeSchedule schedule = BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
   const auto ignore = [](int64_t, const TensorView&) { return absl::OkStatus(); };
   const StageIn in = {.batch = &batch,
-                      .moe = {.comm = alone.get(), .layout = &layout, .schedule = &schedule},
+                      .moe = {.comm = alone.get(), .layout = size.layout, .schedule = &schedule},
                       .logits = LogitsSink(ignore)};
   RETURN_IF_ERROR(model->Forward(stream, in, model->all_layers(), &*cache, /*saved=*/nullptr).status());
   return Synchronize(stream);

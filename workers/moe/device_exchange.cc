@@ -67,9 +67,65 @@ ExchangeShape DeviceExchange::ShapeOf(const ExchangeContext& context) const {
           .row_bytes = own_x_.dim(1) * DTypeBytes(own_x_.dtype())};
 }
 
-absl::Status DeviceExchange::FollowLayout(const ExchangeContext& context) {
-  if (table_.Shows(*context.layout, context.comm->rank())) return absl::OkStatus();
-  ASSIGN_OR_RETURN(table_, ReplicaTable::Make(*context.stream, *context.layout, context.comm->rank()));
+// A bounded plan has room for whatever rows and pairs an exact one has.
+absl::Status DeviceExchange::Reserve(const ExchangeRoom& room) {
+  SY_CHECK_GT(room.layout->num_ranks(), 1);
+  own_x_ = TensorView(nullptr, room.dtype, {room.rows, room.hidden}, room.stream->device());
+  top_k_ = room.top_k;
+  const ExchangeShape shape = {.layout = room.layout,
+                               .rank = room.rank,
+                               .rows = room.rows,
+                               .top_k = room.top_k,
+                               .row_bytes = room.hidden * DTypeBytes(room.dtype)};
+  ASSIGN_OR_RETURN(plan_, BoundedPlan(shape, room.rows));
+  RETURN_IF_ERROR(TakeRoutes(room.layout->num_ranks()));
+  RETURN_IF_ERROR(TakeBlocks());
+  RETURN_IF_ERROR(TakeSorted(static_cast<int64_t>(room.layout->Residents(room.rank).size())));
+  y_ = all_y_.Rows(0, plan_.num_outputs);
+  return FollowLayout(*room.stream, *room.layout, room.rank);
+}
+
+absl::Status DeviceExchange::TakeRoutes(int64_t ranks) {
+  const int64_t rows = own_x_.dim(0), choices = rows * top_k_;
+  ASSIGN_OR_RETURN(
+      const std::vector<TensorView> arrays,
+      (Arrays(&route_memory_, own_x_.device(),
+              {choices, choices, choices, choices, choices, choices, choices, ranks + 1, ranks + 1, 4 * ranks})));
+  const Shape shape = {rows, top_k_};
+  routes_ = {.places = {.rank_of = arrays[0].Reshape(shape),
+                        .slot_of = arrays[1].Reshape(shape),
+                        .first_of = arrays[2].Reshape(shape)},
+             .pairs = {.offsets = arrays[7], .token = arrays[3], .slot_row = arrays[4]},
+             .rows = {.offsets = arrays[8], .token = arrays[3], .slot_row = arrays[5]}};
+  output_row_ = arrays[6];
+  counts_ = arrays[9].Reshape({2, ranks, 2});
+  return absl::OkStatus();
+}
+
+absl::Status DeviceExchange::TakeBlocks() {
+  const int64_t width = own_x_.dim(1);
+  ASSIGN_OR_RETURN(send_, send_memory_.Take(plan_.send.num_rows, width, own_x_.dtype(), own_x_.device()));
+  ASSIGN_OR_RETURN(recv_, recv_memory_.Take(plan_.recv.num_rows, width, own_x_.dtype(), own_x_.device()));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceExchange::TakeSorted(int64_t experts) {
+  const int64_t num_lists = experts > 0 ? experts : 1;  // a rank without experts sorts nothing
+  const int64_t pairs = plan_.recv.num_pairs;
+  ASSIGN_OR_RETURN(const std::vector<TensorView> arrays,
+                   (Arrays(&order_memory_, own_x_.device(), {pairs, num_lists + 1, pairs, pairs, plan_.num_outputs})));
+  slots_ = arrays[0];
+  order_ = {.offsets = arrays[1], .token = arrays[2], .slot_row = arrays[3]};
+  sorted_ = arrays[4];
+  ASSIGN_OR_RETURN(
+      all_y_, y_memory_.Take(plan_.num_outputs + plan_.num_returned, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
+  ASSIGN_OR_RETURN(answers_, answer_memory_.Take(plan_.num_answers, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceExchange::FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank) {
+  if (table_.Shows(layout, rank)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(table_, ReplicaTable::Make(stream, layout, rank));
   return absl::OkStatus();
 }
 
@@ -79,7 +135,7 @@ absl::Status DeviceExchange::StartDispatch(const ExchangeContext& context, const
   const Timed timed(&context.stats->exchange_seconds);
   own_x_ = x;
   top_k_ = topk_idx.dim(1);
-  RETURN_IF_ERROR(FollowLayout(context));
+  RETURN_IF_ERROR(FollowLayout(*context.stream, *context.layout, context.comm->rank()));
   if (context.comm->world() == 1) return StartAlone(context, topk_idx);
   RETURN_IF_ERROR(Route(context, topk_idx, first_token));
   if (context.mode == ExchangeMode::kExact) return SendCounts(context);
@@ -114,19 +170,7 @@ absl::Status DeviceExchange::StartAlone(const ExchangeContext& context, const Te
 }
 
 absl::Status DeviceExchange::Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token) {
-  const int64_t choices = topk_idx.NumElements(), ranks = context.comm->world();
-  ASSIGN_OR_RETURN(
-      const std::vector<TensorView> arrays,
-      (Arrays(&route_memory_, own_x_.device(),
-              {choices, choices, choices, choices, choices, choices, choices, ranks + 1, ranks + 1, 4 * ranks})));
-  const Shape shape = topk_idx.shape();
-  routes_ = {.places = {.rank_of = arrays[0].Reshape(shape),
-                        .slot_of = arrays[1].Reshape(shape),
-                        .first_of = arrays[2].Reshape(shape)},
-             .pairs = {.offsets = arrays[7], .token = arrays[3], .slot_row = arrays[4]},
-             .rows = {.offsets = arrays[8], .token = arrays[3], .slot_row = arrays[5]}};
-  output_row_ = arrays[6];
-  counts_ = arrays[9].Reshape({2, ranks, 2});
+  RETURN_IF_ERROR(TakeRoutes(context.comm->world()));
   return RouteRows(*context.stream, topk_idx, table_.view(), first_token, routes_);
 }
 
@@ -181,18 +225,15 @@ void DeviceExchange::CountExact(const ExchangeContext& context, absl::Span<const
 }
 
 absl::Status DeviceExchange::SendRows(const ExchangeContext& context) {
-  const int64_t width = own_x_.dim(1);
-  ASSIGN_OR_RETURN(const TensorView send,
-                   send_memory_.Take(plan_.send.num_rows, width, own_x_.dtype(), own_x_.device()));
-  ASSIGN_OR_RETURN(recv_, recv_memory_.Take(plan_.recv.num_rows, width, own_x_.dtype(), own_x_.device()));
+  RETURN_IF_ERROR(TakeBlocks());
   const int64_t own_begin = plan_.recv.of[plan_.recv.rank].first_row;
   RETURN_IF_ERROR(PackRows(*context.stream, plan_.send, routes_, own_x_,
-                           {.send = send,
+                           {.send = send_,
                             .own = recv_.Rows(own_begin, own_x_.dim(0)),
                             .first_output = plan_.num_outputs,
                             .output_row = output_row_}));
   context.stats->bytes_sent += plan_.dispatch_send.total_bytes();
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllSized(CallOf(context), PartsOf(send, plan_.dispatch_send),
+  ASSIGN_OR_RETURN(work_, context.comm->AllToAllSized(CallOf(context), PartsOf(send_, plan_.dispatch_send),
                                                       PartsOf(recv_, plan_.dispatch_recv)));
   return absl::OkStatus();
 }
@@ -200,23 +241,18 @@ absl::Status DeviceExchange::SendRows(const ExchangeContext& context) {
 // What came, and this rank's own, in expert order; and where the experts' outputs go.
 absl::Status DeviceExchange::SortReceived(const ExchangeContext& context) {
   const auto experts = static_cast<int64_t>(context.layout->Residents(context.comm->rank()).size());
-  const int64_t num_lists = experts > 0 ? experts : 1;  // a rank without experts sorts nothing
-  const int64_t pairs = plan_.recv.num_pairs;
-  ASSIGN_OR_RETURN(const std::vector<TensorView> arrays,
-                   (Arrays(&order_memory_, own_x_.device(), {pairs, num_lists + 1, pairs, pairs, plan_.num_outputs})));
-  order_ = {.offsets = arrays[1], .token = arrays[2], .slot_row = arrays[3]};
-  const absl::Status read = ReadPairs(*context.stream, plan_.recv, routes_.places, recv_, experts, arrays[0]);
+  RETURN_IF_ERROR(TakeSorted(experts));
+  const absl::Status read = ReadPairs(*context.stream, plan_.recv, routes_.places, recv_, experts, slots_);
   if (!read.ok()) context.comm->Abort(read.message());
   RETURN_IF_ERROR(read);
-  RETURN_IF_ERROR(BuildExpertOrder(*context.stream, arrays[0].Reshape({pairs, 1}), num_lists, order_));
+  RETURN_IF_ERROR(BuildExpertOrder(*context.stream, slots_.Reshape({plan_.recv.num_pairs, 1}),
+                                   order_.offsets.NumElements() - 1, order_));
   RETURN_IF_ERROR(PlacePairs(*context.stream, plan_.recv, top_k_, recv_,
-                             {.y_row = order_.slot_row, .x_rows = arrays[4], .output_row = output_row_}));
+                             {.y_row = order_.slot_row, .x_rows = sorted_, .output_row = output_row_}));
   const int64_t rows = NumSorted(order_, plan_.num_outputs);
   x_ = recv_;
-  x_rows_ = IntView(arrays[4]).Part(0, rows);
+  x_rows_ = IntView(sorted_).Part(0, rows);
   offsets_ = IntView(order_.offsets).Part(0, experts + 1);
-  ASSIGN_OR_RETURN(
-      all_y_, y_memory_.Take(plan_.num_outputs + plan_.num_returned, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
   y_ = all_y_.Rows(0, rows);
   return absl::OkStatus();
 }
@@ -236,13 +272,11 @@ absl::Status DeviceExchange::FinishDispatch(const ExchangeContext& context) {
 absl::Status DeviceExchange::StartCombine(const ExchangeContext& context) {
   if (context.comm->world() == 1) return absl::OkStatus();
   const Timed timed(&context.stats->exchange_seconds);
-  ASSIGN_OR_RETURN(const TensorView answers,
-                   answer_memory_.Take(plan_.num_answers, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
   const int64_t own_pairs = plan_.recv.num_pairs - plan_.num_answers;
   RETURN_IF_ERROR(
-      GatherPresent(*context.stream, y_, IntView(order_.slot_row).Part(own_pairs, plan_.num_answers), answers));
+      GatherPresent(*context.stream, y_, IntView(order_.slot_row).Part(own_pairs, plan_.num_answers), answers_));
   context.stats->bytes_sent += plan_.combine_send.total_bytes();
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllSized(CallOf(context), PartsOf(answers, plan_.combine_send),
+  ASSIGN_OR_RETURN(work_, context.comm->AllToAllSized(CallOf(context), PartsOf(answers_, plan_.combine_send),
                                                       PartsOf(all_y_, plan_.combine_recv)));
   return absl::OkStatus();
 }

@@ -31,6 +31,7 @@ namespace switchyard {
 
 class DeviceExchange : public RowExchange {
  public:
+  absl::Status Reserve(const ExchangeRoom& room) override;
   absl::Status StartDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x,
                              int64_t first_token) override;
   absl::Status FinishDispatch(const ExchangeContext& context) override;
@@ -40,13 +41,17 @@ class DeviceExchange : public RowExchange {
   void Drop() override { work_.reset(); }
 
  private:
-  absl::Status FollowLayout(const ExchangeContext& context);
+  absl::Status FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank);
   absl::Status StartAlone(const ExchangeContext& context, const TensorView& topk_idx);
   absl::Status Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token);
   absl::Status SendCounts(const ExchangeContext& context);
   absl::Status ReceiveCounts(const ExchangeContext& context);
   absl::Status SendRows(const ExchangeContext& context);
   absl::Status SortReceived(const ExchangeContext& context);
+  // The memory of each part of an exchange of several ranks, as own_x_, top_k_ and, but for the first, plan_ say.
+  absl::Status TakeRoutes(int64_t ranks);
+  absl::Status TakeBlocks();
+  absl::Status TakeSorted(int64_t experts);
   ExchangeShape ShapeOf(const ExchangeContext& context) const;
   void CountExact(const ExchangeContext& context, absl::Span<const int32_t> sent, absl::Span<const int32_t> received);
 
@@ -57,9 +62,11 @@ class DeviceExchange : public RowExchange {
   TensorView counts_;      // [2, R, 2] int32: to others, from others; kExact
   TensorView output_row_;  // [T * K] row of all_y_; -1 = dropped
   ExchangePlan plan_;
-  TensorView recv_;             // [plan_.recv.num_rows, H]
+  TensorView send_, recv_;      // [plan_.send.num_rows, H], [plan_.recv.num_rows, H]
+  TensorView slots_, sorted_;   // int32: [pairs] slot of each; [plan_.num_outputs] row of recv_ of each output
   ExpertOrder order_;           // of the pairs computed here by slot
   TensorView all_y_;            // y_, then what comes back
+  TensorView answers_;          // [plan_.num_answers, H]
   std::unique_ptr<Work> work_;  // what is under way
   RowScratch route_memory_, order_memory_, send_memory_, recv_memory_, y_memory_, answer_memory_;
   PinnedBuffer pinned_counts_;

@@ -55,11 +55,26 @@ struct CombineTerms {
   TensorView shared_gate;  // [T, 1] AccDType; rank 0 = weight 1
 };
 
+// The largest exchange of a group.
+struct ExchangeRoom {
+  const Stream* stream = nullptr;
+  const ExpertLayout* layout = nullptr;  // of two ranks or more
+  int rank = 0;
+  int64_t rows = 0;  // T of any rank, at most
+  int64_t top_k = 0;
+  int64_t hidden = 0;
+  DType dtype = DType::kBf16;
+};
+
 class RowExchange {
  public:
   virtual ~RowExchange() = default;
   RowExchange(const RowExchange&) = delete;
   RowExchange& operator=(const RowExchange&) = delete;
+
+  // Takes now what the largest exchange takes, whichever experts rows choose; else memory grows with the exchanges. y()
+  // then has as many rows as there may be.  On a host there is nothing to take.  Errors: ResourceExhausted.
+  virtual absl::Status Reserve(const ExchangeRoom& room) = 0;
 
   // x[t] goes to the experts topk_idx[t].  first_token: index of row 0 in the rank's batch (where an expert has
   // replicas, which one a row goes to depends on it).  x must stay until the experts have run.

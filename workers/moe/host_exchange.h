@@ -16,6 +16,7 @@ namespace switchyard {
 
 class HostExchange : public RowExchange {
  public:
+  absl::Status Reserve(const ExchangeRoom&) override { return absl::OkStatus(); }
   absl::Status StartDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x,
                              int64_t first_token) override;
   absl::Status FinishDispatch(const ExchangeContext& context) override;

@@ -88,6 +88,22 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return status;
   }
 
+  absl::Status Reserve(const MoeRoom& room, const MoeLayerDesc& layer) {
+    const Device device = room.stream->device();
+    auto& exchanges = exchanges_[static_cast<size_t>(room.exchange)];
+    if (exchanges.empty()) exchanges.push_back(make_exchange_(device, room.exchange));
+    RETURN_IF_ERROR(exchanges[0]->Reserve({.stream = room.stream,
+                                           .layout = room.layout,
+                                           .rank = room.rank,
+                                           .rows = room.rows,
+                                           .top_k = layer.router.top_k,
+                                           .hidden = layer.hidden,
+                                           .dtype = layer.dtype}));
+    RETURN_IF_ERROR(TakeChoices(layer, room.rows, room.layout->num_experts(), device));
+    RETURN_IF_ERROR(hidden_memory_.Take(exchanges[0]->y().dim(0), layer.expert_ffn, layer.dtype, device).status());
+    return layer.shared_ffn > 0 ? TakeShared(layer, room.rows, device).status() : absl::OkStatus();
+  }
+
   absl::Status Start(const MicroOp& op) override {
     switch (op.kind) {
       case MicroOpKind::kSplit:
@@ -145,15 +161,27 @@ class MoeExecutor::Impl : public MicroOpRunner {
     while (exchanges().size() < static_cast<size_t>(step_->schedule->num_chunks)) {
       exchanges().push_back(make_exchange_(step_->stream->device(), step_->exchange));
     }
-    const DType acc = AccDType(desc.dtype);
-    ASSIGN_OR_RETURN(topk_idx_, Scratch(&topk_idx_memory_, rows, desc.router.top_k, DType::kI32));
-    ASSIGN_OR_RETURN(topk_weight_, Scratch(&topk_weight_memory_, rows, desc.router.top_k, acc));
-    ASSIGN_OR_RETURN(logits_, Scratch(&logits_memory_, rows, step_->layout->num_experts(), acc));
+    RETURN_IF_ERROR(TakeChoices(desc, rows, step_->layout->num_experts(), step_->stream->device()));
     shared_ = TensorView();
     shared_gate_ = TensorView();
     RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
     if (step_->expert_counts.rank() == 0 || rows == 0) return absl::OkStatus();
     return CountExperts(*step_->stream, topk_idx_, step_->expert_counts);
+  }
+
+  absl::Status TakeChoices(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device) {
+    const DType acc = AccDType(desc.dtype);
+    ASSIGN_OR_RETURN(topk_idx_, topk_idx_memory_.Take(rows, desc.router.top_k, DType::kI32, device));
+    ASSIGN_OR_RETURN(topk_weight_, topk_weight_memory_.Take(rows, desc.router.top_k, acc, device));
+    ASSIGN_OR_RETURN(logits_, logits_memory_.Take(rows, experts, acc, device));
+    return absl::OkStatus();
+  }
+
+  // Also sets shared_ and shared_gate_.  Returns the shared expert's hidden rows.
+  absl::StatusOr<TensorView> TakeShared(const MoeLayerDesc& desc, int64_t rows, Device device) {
+    ASSIGN_OR_RETURN(shared_, shared_memory_.Take(rows, desc.hidden, desc.dtype, device));
+    ASSIGN_OR_RETURN(shared_gate_, shared_gate_memory_.Take(rows, 1, AccDType(desc.dtype), device));
+    return hidden_memory_.Take(rows, desc.shared_ffn, desc.dtype, device);
   }
 
   absl::Status Gate(const ChunkRange& range) {
@@ -188,7 +216,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const absl::Time begin = absl::Now();
     const TensorView& y = exchange->y();
     ASSIGN_OR_RETURN(const TensorView hidden,
-                     Scratch(&hidden_memory_, y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype));
+                     hidden_memory_.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
     RETURN_IF_ERROR(ExpertFfn(*step_->stream,
                               {.gate_up = layer_->weights.gate_up.group(),
                                .down = layer_->weights.down.group(),
@@ -203,13 +231,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const absl::Time begin = absl::Now();
     const MoeLayerDesc& desc = layer_->desc;
     const MoeLayerWeights& weights = layer_->weights;
-    const int64_t rows = x_.dim(0);
-    ASSIGN_OR_RETURN(const TensorView hidden, Scratch(&hidden_memory_, rows, desc.shared_ffn, desc.dtype));
-    ASSIGN_OR_RETURN(shared_, Scratch(&shared_memory_, rows, desc.hidden, desc.dtype));
+    ASSIGN_OR_RETURN(const TensorView hidden, TakeShared(desc, x_.dim(0), step_->stream->device()));
     RETURN_IF_ERROR(GatedGemm(*step_->stream, x_, *weights.shared_gate_up, hidden));
     RETURN_IF_ERROR(Gemm(*step_->stream, {}, hidden, *weights.shared_down, {}, shared_));
-    if (weights.shared_gate != nullptr) {
-      ASSIGN_OR_RETURN(shared_gate_, Scratch(&shared_gate_memory_, rows, 1, AccDType(desc.dtype)));
+    if (weights.shared_gate == nullptr) {
+      shared_gate_ = TensorView();
+    } else {
       RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_, *weights.shared_gate, {}, shared_gate_));
     }
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
@@ -218,11 +245,6 @@ class MoeExecutor::Impl : public MicroOpRunner {
 
   // Each mode has its own, so that what a graph has recorded of one stays where it is.
   std::vector<std::unique_ptr<RowExchange>>& exchanges() { return exchanges_[static_cast<size_t>(step_->exchange)]; }
-
-  // Scratch on the step's device.
-  absl::StatusOr<TensorView> Scratch(RowScratch* memory, int64_t rows, int64_t width, DType dtype) const {
-    return memory->Take(rows, width, dtype, step_->stream->device());
-  }
 
   const ExchangeMaker make_exchange_;
   // Of the present Run; borrowed.
@@ -242,6 +264,10 @@ class MoeExecutor::Impl : public MicroOpRunner {
 
 MoeExecutor::MoeExecutor(ExchangeMaker exchange) : impl_(std::make_unique<Impl>(exchange)) {}
 MoeExecutor::~MoeExecutor() = default;
+
+absl::Status MoeExecutor::Reserve(const MoeRoom& room, const MoeLayerDesc& layer) {
+  return impl_->Reserve(room, layer);
+}
 
 absl::Status MoeExecutor::Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x,
                               const TensorView& residual) {

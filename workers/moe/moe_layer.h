@@ -64,6 +64,15 @@ struct MoeStep {
   int moe_layer = 0;              // which of the model's MoE layers this is: the placer's index
 };
 
+// The largest steps of a group of two ranks or more.
+struct MoeRoom {
+  const Stream* stream = nullptr;
+  const ExpertLayout* layout = nullptr;
+  int rank = 0;
+  int64_t rows = 0;  // of any rank, at most
+  ExchangeMode exchange = ExchangeMode::kExact;
+};
+
 class MoeExecutor {
  public:
   // exchange: what moves rows; another than MakeExchange for tests.
@@ -71,6 +80,9 @@ class MoeExecutor {
   explicit MoeExecutor(ExchangeMaker exchange = &MakeExchange);
   ~MoeExecutor();
 
+  // Takes scratch for such steps of this layer in one chunk at once, whichever experts rows choose; else it grows with
+  // the steps.  Errors: ResourceExhausted.
+  absl::Status Reserve(const MoeRoom& room, const MoeLayerDesc& layer);
   // residual += experts(x) (+ shared).  T may be 0.
   // Errors: InvalidArgument (shapes), or the communicator's (then the group is broken and residual undefined).
   absl::Status Run(const MoeStep& step, const MoeLayer& layer,

@@ -1,4 +1,5 @@
-// Scratch rows whose width and dtype may change from layer to layer; memory grows and is kept.
+// Scratch rows whose width and dtype may change from layer to layer; memory grows and is kept.  It begins with as much
+// as is asked for, so that what is reserved is known; when it has to grow it takes half as much more.
 //
 // Thread-compatible.  Rows() and Take() lose the contents whenever they have to grow.
 #pragma once
@@ -19,8 +20,9 @@ class RowScratch {
   absl::StatusOr<TensorView> Take(int64_t rows, int64_t width, DType dtype, Device device) {
     const int64_t bytes = rows * width * DTypeBytes(dtype);
     if (bytes > buffer_.bytes()) {
+      const int64_t more = buffer_.bytes() > 0 ? bytes / 2 : 0;
       buffer_ = Buffer();  // never both
-      absl::StatusOr<Buffer> larger = Buffer::Allocate(bytes + bytes / 2, device);
+      absl::StatusOr<Buffer> larger = Buffer::Allocate(bytes + more, device);
       if (!larger.ok()) larger = Buffer::Allocate(bytes, device);
       if (!larger.ok()) return larger.status();
       buffer_ = *std::move(larger);

@@ -135,10 +135,27 @@ TEST(WarmUpTest, APassOfPaddingRuns) {
   ASSERT_TRUE(weights.ok()) << weights.status();
   auto model = Model::Create(stream, *config, DType::kBf16, *std::move(weights), 64);
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_TRUE(WarmUp(stream, model->get(), 40).ok());
+  const ExpertLayout layout = ExpertLayout::Contiguous(6, 1);
+  const WarmUpSize size = {.rows = 40, .recorded_rows = 8, .layout = &layout};
+  EXPECT_TRUE(WarmUp(stream, model->get(), size).ok());
   const int64_t taken = MemoryInUse(DeviceKind::kCuda);
-  EXPECT_TRUE(WarmUp(stream, model->get(), 40).ok());
+  EXPECT_TRUE(WarmUp(stream, model->get(), size).ok());
   EXPECT_EQ(MemoryInUse(DeviceKind::kCuda), taken) << "the second pass finds all scratch there";
+}
+
+// The KV cache takes what is left: no step of a group may need more later, however its rows choose their experts.
+TEST(WarmUpTest, StepsOfAGroupFindTheirMemoryThere) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
+  prompts.push_back(std::vector<int32_t>(200, 7));  // all rows alike: two experts get all of them
+  for (const bool graphs : {false, true}) {
+    RankGroup group(fixture.dir, {.dtype = DType::kBf16, .world = 2, .batch = 5, .graphs = graphs, .warm_up = true});
+    const int64_t taken = MemoryInUse(DeviceKind::kCuda);
+    group.Greedy(prompts, 4);
+    EXPECT_EQ(MemoryInUse(DeviceKind::kCuda), taken) << "graphs " << graphs;
+  }
 }
 
 }  // namespace

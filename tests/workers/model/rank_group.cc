@@ -12,6 +12,7 @@
 #include "workers/model/batch_upload.h"
 #include "workers/model/loader.h"
 #include "workers/model/row_lending.h"
+#include "workers/model/warm_up.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {
@@ -172,11 +173,14 @@ void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config,
   added->model = *std::move(model);
   int64_t token_bytes = 0;
   for (const CacheSpec& spec : CacheSpecs(config, options_.dtype)) token_bytes += spec.bytes_per_token();
+  const WarmUpSize size = {
+      .rows = kMaxTokens * options_.batch, .recorded_rows = options_.batch, .layout = &layout_, .rank = rank};
+  if (options_.warm_up) SY_CHECK_OK(WarmUp(added->stream, added->model.get(), size));
   auto runner = ModelRunner::Create(added->model.get(), added->stream,
                                     {.num_slots = options_.batch,
                                      .block_size = options_.block_size,
                                      .kv_cache_bytes = token_bytes * kMaxTokens * options_.batch,
-                                     .max_rows = kMaxTokens * options_.batch,
+                                     .max_rows = static_cast<int32_t>(size.rows),
                                      .context = kMaxTokens,
                                      .graphs = options_.graphs});
   SY_CHECK_OK(runner.status());

@@ -30,6 +30,7 @@ struct GroupOptions {
   int32_t min_loan_rows = 0;                    // as in BatchingPolicy
   bool deterministic = true;                    // of a device
   bool graphs = true;                           // of a device
+  bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
   int in_flight = 1;                            // steps that are started before the first of them is finished
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
   // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and
