@@ -14,6 +14,7 @@
 #include "workers/ops/cuda/attention_cuda.h"
 #include "workers/ops/cuda/attention_decode_cuda.h"
 #include "workers/ops/cuda/attention_tile_cuda.h"
+#include "workers/ops/cuda/decode_work_cuda.h"
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/paged_rows_cuda.h"
@@ -40,35 +41,6 @@ struct Layout {
   static constexpr int kBytes = kStagesBytes > kFoundBytes ? kStagesBytes : kFoundBytes;
 };
 
-// What one block reads: keys [begin, end) of a sequence for `heads` heads from first_head on.
-struct Work {
-  int sequence, kv_head, first_head, heads, begin, end, num_splits;
-};
-
-__device__ __forceinline__ int NumHeadParts(int group) { return (group + kMmaRows - 1) / kMmaRows; }
-
-// The keys that the decode of `sequence` sees: [FirstKey, end).  End 0: no such row.
-__device__ __forceinline__ int EndOfKeys(const CudaAttentionArgs& a, int sequence) {
-  return sequence < 0 || a.sequences.num_query[sequence] < 1 ? 0 : a.sequences.start_pos[sequence] + 1;
-}
-
-// Block (split, kv head and part of its group, row).  False: nothing to do.
-__device__ bool FindWork(const CudaAttentionArgs& a, int sequence, Work* work) {
-  const int end = EndOfKeys(a, sequence);
-  if (end == 0) return false;
-  const int group = static_cast<int>(a.heads / a.kv_heads), parts = NumHeadParts(group);
-  const int part = static_cast<int>(blockIdx.y) % parts;
-  work->sequence = sequence;
-  work->kv_head = static_cast<int>(blockIdx.y) / parts;
-  work->first_head = work->kv_head * group + part * kMmaRows;
-  work->heads = group - part * kMmaRows < kMmaRows ? group - part * kMmaRows : kMmaRows;
-  const int first = FirstKey(end, WindowOf(a)), split_keys = SplitKeys(end - first);
-  work->num_splits = NumSplits(end - first);
-  work->begin = first + static_cast<int>(blockIdx.x) * split_keys;
-  work->end = end - work->begin < split_keys ? end : work->begin + split_keys;
-  return static_cast<int>(blockIdx.x) < work->num_splits;
-}
-
 // One tile of 16 keys and values into a stage.  offset: of lanes 0 … 15, where key `lane` begins, or -1: zero.
 template <class Elem, int kDim>
 __device__ __forceinline__ void LoadKeys(const CudaAttentionArgs& a, int64_t offset, Elem* stage) {
@@ -90,7 +62,8 @@ __device__ __forceinline__ void LoadKeys(const CudaAttentionArgs& a, int64_t off
 
 // Q of the block's heads as A-fragments, straight from memory; heads and columns that do not exist are zero.
 template <class Elem, int kDim>
-__device__ __forceinline__ void LoadQuery(const CudaAttentionArgs& a, const Work& work, uint32_t (&q)[kDim / 16][4]) {
+__device__ __forceinline__ void LoadQuery(const CudaAttentionArgs& a, const DecodeWork& work,
+                                          uint32_t (&q)[kDim / 16][4]) {
   const int lane = threadIdx.x % 32;
   const Elem* __restrict__ row =
       static_cast<const Elem*>(a.q) + a.sequences.row_begin[work.sequence] * a.q_stride + work.first_head * a.head_dim;
@@ -107,7 +80,7 @@ __device__ __forceinline__ void LoadQuery(const CudaAttentionArgs& a, const Work
 
 // This warp's tiles of keys [begin, end), 64 keys apart.
 template <class Elem, int kDim>
-__device__ __forceinline__ void ReadKeys(const CudaAttentionArgs& a, const Work& work, float scale_log2,
+__device__ __forceinline__ void ReadKeys(const CudaAttentionArgs& a, const DecodeWork& work, float scale_log2,
                                          RowState<kDim>& state) {
   const int warp = static_cast<int>(threadIdx.x / 32), lane = threadIdx.x % 32;
   Elem* ring = DynamicShared<Elem>() + warp * kStages * Layout<kDim>::kStage;
@@ -177,8 +150,8 @@ __device__ __forceinline__ void LeaveFound(const RowState<kDim>& state, float sc
 
 // Merges the warps in their order: into the workspace, or as the output if there is no other split.
 template <class Elem, int kDim>
-__device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const Work& work, const PartialLayout& partials,
-                                           void* workspace) {
+__device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const DecodeWork& work,
+                                           const PartialLayout& partials, void* workspace) {
   const int dim = static_cast<int>(a.head_dim);
   Elem* out = static_cast<Elem*>(a.out) + a.sequences.row_begin[work.sequence] * a.out_stride;
   for (int i = threadIdx.x; i < work.heads * dim; i += kThreads) {
@@ -210,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
                  const PartialLayout partials, void* __restrict__ workspace) {
   WaitForPrecedingKernel();
   LaunchDependents();  // the merging kernel's blocks may come up; they wait for the end of this one
-  Work work;
+  DecodeWork work;
   if (!FindWork(a, a.sequences.decodes[first_row + blockIdx.z], &work)) return;
   RowState<kDim> state;
   Clear(state);

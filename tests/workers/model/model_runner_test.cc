@@ -1,4 +1,4 @@
-// The runner's manners: slots between steps, plans that do not fit, copies of blocks, logprobs, broken sequences.
+// The runner's manners: slots between steps, copies of blocks, logprobs, broken sequences.
 #include "workers/model/model_runner.h"
 
 #include <unistd.h>
@@ -12,8 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
-#include "tests/workers/model/fixture.h"
-#include "tests/workers/model/rank_group.h"
+#include "tests/workers/model/runner_fixture.h"
 #include "workers/model/kv_cache.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -21,59 +20,6 @@ namespace switchyard {
 namespace {
 
 using ::testing::HasSubstr;
-
-class ModelRunnerTest : public ::testing::Test {
- protected:
-  ModelRunnerTest()
-      : fixture_(LoadFixture("qwen3-qknorm")),
-        group_(fixture_.dir, {.dtype = DType::kF32, .block_size = 4, .batch = 4}) {}
-
-  absl::StatusOr<RankResult> Execute(RankPlan plan) {
-    StepPlan step;
-    step.step = ++step_;
-    return group_.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
-  }
-  static RankPlan Items(std::vector<StepItem> items) {
-    RankPlan plan;
-    plan.items = std::move(items);
-    return plan;
-  }
-  static RankPlan Free(SlotId slot) {
-    RankPlan plan;
-    plan.freed_slots = {slot};
-    return plan;
-  }
-  // An item that prefills all of `tokens` and samples greedily.
-  static StepItem Prefill(SlotId slot, const std::vector<int32_t>& tokens, std::vector<BlockId> blocks) {
-    StepItem item;
-    item.slot = slot;
-    item.num_query = static_cast<int32_t>(tokens.size());
-    item.init = SlotInit{.tokens = tokens, .num_prompt_tokens = item.num_query, .sampling = {}};
-    item.init->sampling.temperature = 0;
-    item.new_blocks = std::move(blocks);
-    item.sample = true;
-    return item;
-  }
-  static StepItem Decode(SlotId slot, int32_t start_pos, std::vector<BlockId> blocks = {}) {
-    StepItem item;
-    item.slot = slot;
-    item.start_pos = start_pos;
-    item.num_query = 1;
-    item.new_blocks = std::move(blocks);
-    item.sample = true;
-    return item;
-  }
-  void ExpectRefused(const RankPlan& plan, const std::string& message,
-                     absl::StatusCode code = absl::StatusCode::kInternal) {
-    const auto result = Execute(plan);
-    EXPECT_EQ(result.status().code(), code) << message;
-    EXPECT_THAT(std::string(result.status().message()), HasSubstr(message));
-  }
-
-  Fixture fixture_;
-  RankGroup group_;
-  int64_t step_ = 0;
-};
 
 // So that all logits are NaN.
 void OverflowingRope(ModelConfig* config) {
@@ -205,92 +151,11 @@ TEST_F(ModelRunnerTest, Logprobs) {
   }
 }
 
-TEST_F(ModelRunnerTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
-  const std::vector<int32_t> tokens = {1, 2, 3};
-  ExpectRefused(Items({Decode(0, 0, {0})}), "slot 0: is empty and the item has no init");
-  ExpectRefused(Items({Prefill(4, tokens, {0})}), "slot 4: outside [0, 4)");
-  ExpectRefused(Items({Prefill(-1, tokens, {0})}), "slot -1: outside [0, 4)");
-  ExpectRefused(Free(9), "slot 9: freed, but outside [0, 4)");
-  ExpectRefused(Items({Prefill(0, tokens, {0}), Prefill(0, tokens, {1})}), "slot 0: two items in one step");
-  ExpectRefused(Items({Prefill(0, {1, 999}, {0})}), "slot 0: token 999 is outside [0, 256)");
-  ExpectRefused(Items({Prefill(0, {}, {0})}), "slot 0: 0 tokens, expected [1, 640]");
-  ExpectRefused(Items({Prefill(0, tokens, {})}), "slot 0: 0 blocks of 4 for 3 positions");
-  ExpectRefused(Items({Prefill(0, tokens, {1 << 20})}), "slot 0: block 1048576 is outside [0, ");
-  ExpectRefused(Items({Prefill(0, tokens, std::vector<int32_t>(161, 0))}), "slot 0: 161 blocks of 4, context 640");
-  StepItem bad = Prefill(0, tokens, {0});
-  bad.num_query = 4;
-  ExpectRefused(Items({bad}), "slot 0: queries [0,4) of 3 tokens");
-  bad.num_query = 2;
-  ExpectRefused(Items({bad}), "slot 0: samples behind position 2 of 3 tokens");
-  bad.num_query = 0;
-  ExpectRefused(Items({bad}), "slot 0: queries [0,0) of 3 tokens");
-  bad = Prefill(0, tokens, {0});
-  bad.init->num_prompt_tokens = 4;
-  ExpectRefused(Items({bad}), "slot 0: num_prompt_tokens 4 of 3 tokens");
-  bad = Prefill(0, tokens, {0});
-  bad.draft_tokens = {1};
-  ExpectRefused(Items({bad}), "draft tokens", absl::StatusCode::kUnimplemented);
-  ASSERT_TRUE(Execute(Items({Prefill(0, tokens, {0})})).ok());
-  ExpectRefused(Items({Decode(0, 5)}), "slot 0: start_pos 5, computed 3");
-  ASSERT_TRUE(Execute(Items({Decode(0, 3)})).ok());
-  ExpectRefused(Items({Decode(0, 4)}), "slot 0: 1 blocks of 4 for 5 positions");
-  RankPlan freed = Items({Decode(0, 4, {1})});
-  freed.freed_slots = {0};
-  ExpectRefused(freed, "slot 0: is empty and the item has no init");
-  EXPECT_TRUE(Execute(Items({Decode(0, 4, {1})})).ok());  // all those refusals left the slot alone
-  EXPECT_TRUE(Execute(Free(0)).ok());
-  EXPECT_FALSE(group_.runner(0).slots().slot(0).in_use);
-  RankPlan copies;
-  copies.copies = {{0, 1 << 20}};
-  EXPECT_EQ(Execute(copies).status().code(), absl::StatusCode::kInternal);
-}
-
-// What travels in fixed sizes has them from the plan, before anything is sent, so that this rank alone can ask.
-TEST_F(ModelRunnerTest, DecodesThatAreNoneAreRefused) {
-  if (TestDevice().is_cpu()) GTEST_SKIP() << "nothing has a fixed size on the CPU";
-  RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
-  const auto refusal = [&](int32_t padded_rows, const RankPlan& plan) {
-    StepPlan step;
-    step.exchange_version = kDecodeExchange;
-    step.padded_rows = padded_rows;
-    const auto result = two.runner(0).Execute(step, plan, absl::Now());
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
-    return std::string(result.status().message());
-  };
-  EXPECT_EQ(refusal(4, Items({Prefill(2, {1, 2, 3}, {0})})), "plan: slot 2: 3 queries in a step of plain decodes");
-  StepItem unsampled = Prefill(2, {1}, {0});
-  unsampled.sample = false;
-  EXPECT_EQ(refusal(4, Items({unsampled})), "plan: slot 2: 1 queries and no sample in a step of plain decodes");
-  for (const int32_t padded_rows : {1, 0, -1}) {
-    EXPECT_EQ(refusal(padded_rows, Items({Prefill(0, {1}, {0}), Prefill(1, {2}, {1})})),
-              absl::StrCat("plan: 2 decodes, padded_rows ", padded_rows));
-  }
-}
-
 TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
   const auto result = Execute({});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->rows, 0);
   EXPECT_TRUE(result->items.empty());
-}
-
-// Refused before anything is sent, so that this rank alone can ask.
-TEST_F(ModelRunnerTest, LoansThatDoNotFitAreRefused) {
-  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
-  RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
-  const auto refusal = [&](std::vector<RowLoan> loans) {
-    StepPlan step;
-    step.loans = std::move(loans);
-    const auto result = two.runner(0).Execute(step, Items({Prefill(0, {1, 2, 3}, {0})}), absl::Now());
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
-    return std::string(result.status().message());
-  };
-  EXPECT_EQ(refusal({{0, 2, 1}}), "plan: loan of 1 rows from rank 0 to rank 2: wants two ranks of 2");
-  EXPECT_EQ(refusal({{-1, 0, 1}}), "plan: loan of 1 rows from rank -1 to rank 0: wants two ranks of 2");
-  EXPECT_EQ(refusal({{0, 0, 1}}), "plan: loan of 1 rows from rank 0 to rank 0: wants two ranks of 2");
-  EXPECT_EQ(refusal({{0, 1, 0}}), "plan: loan of 0 rows from rank 0 to rank 1: wants at least one row");
-  EXPECT_EQ(refusal({{0, 1, 1}, {1, 0, 1}}), "plan: loan of 1 rows from rank 1 to rank 0: rank 0 lends and borrows");
-  EXPECT_EQ(refusal({{0, 1, 4}}), "plan: loans of 4 of the 3 rows of rank 0");
 }
 
 // The plan was made before anyone knew that a sequence had broken: its rows are missing, and fewer are lent.
