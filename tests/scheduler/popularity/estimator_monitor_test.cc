@@ -114,10 +114,10 @@ TEST(EstimatorMonitorTest, ALittleWorseIsNotWorthASwitch) {
 
 TEST(EstimatorMonitorTest, TheOneThatDecidesIsSwitchedOffToo) {
   Play(R"(
-    batches 20 marginal=600 path=700 probe=100
+    batches 8 marginal=300 probe=250
+    batches 60 marginal=600
     best probe
-    says estimator path is off
-    batches 30 marginal=600 probe=900
+    batches 2 marginal=550 probe=1000
     off probe
     best marginal
     says estimator probe is off in layer 1)");

@@ -1,0 +1,48 @@
+// Batches cut from a routing trace as a server would mix them: what estimators and policies are replayed on.
+//
+//   kPrefill  neighbouring tokens: a batch is the next B tokens of the trace, over the ends of sequences
+//   kDecode   one token of each of B streams, all advancing: the trace's tokens, one sequence after the other, are cut
+//             into B equal streams, and batch i is token i of each
+// Only whole batches; the rest of the trace is left out.  Borrows the trace.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "scheduler/popularity/path_profile.h"
+#include "scheduler/popularity/routing_trace.h"
+
+namespace switchyard {
+
+class TraceBatches {
+ public:
+  // REQUIRES: batch_tokens >= 1; the trace outlives this.
+  TraceBatches(const RoutingTrace* trace, Phase phase, int64_t batch_tokens);
+
+  int64_t num_batches() const { return num_batches_; }
+  // REQUIRES: 0 <= batch < num_batches().
+  void Load(int64_t batch);
+  // Of the batch that was loaded last; valid until the next Load.
+  RoutingView View() const;
+  // What channel c said of the batch's tokens in `layer`: [T, M].
+  std::vector<int16_t> Predictions(size_t channel, int layer) const;
+
+ private:
+  struct Token {
+    const TraceSequence* sequence = nullptr;
+    int64_t position = 0;
+  };
+  Token At(int64_t index) const;
+
+  const RoutingTrace* trace_;
+  Phase phase_;
+  int64_t batch_tokens_;
+  int64_t num_batches_ = 0;
+  std::vector<int64_t> begins_;     // [sequences + 1] tokens before each
+  std::vector<Token> tokens_;       // [T]
+  std::vector<int32_t> token_ids_;  // [T]
+  std::vector<int16_t> experts_;    // [T, L, K]
+};
+
+}  // namespace switchyard
