@@ -79,14 +79,14 @@ class Report:
 
     def moe(self):
         """Prints the table; returns (the worst ratio or None, whether a peer is missing somewhere, details)."""
-        rows = [["MoE layer", "T", "ours us", "torch us", "vllm us", "ours/best", "of copy", "of GEMM", "experts us", "of GEMM",
+        rows = [["MoE layer", "T", "ours us", "torch us", "vllm us", "best/ours", "of copy", "of GEMM", "experts us", "of GEMM",
                  "with router us"]]
         ratios, details, incomplete = [], [], False
         for mine in self.all("moe"):
             peers = [self.peer_of(mine, peer).get("seconds") for peer in PEERS]
             incomplete |= None in peers
             best = min((time for time in peers if time is not None), default=None)
-            of_best = ratio(mine["seconds"], best)
+            of_best = ratio(best, mine["seconds"])  # 1: as fast; more is better
             if of_best is not None:
                 ratios.append(of_best)
             _, _, of_copy, _, of_gemm = self.rates(mine)
@@ -97,7 +97,7 @@ class Report:
             details.append({"model": mine["model"], "tokens": mine["tokens"], "seconds": mine["seconds"], "ratio": of_best,
                             "of_copy": of_copy, "of_gemm": of_gemm, "expert_of_gemm": expert_of_gemm})
         table(rows)
-        return max(ratios, default=None), incomplete or not self.all("moe"), details
+        return min(ratios, default=None), incomplete or not self.all("moe"), details
 
     def models(self):
         rows = [["model", "", "graphs", "in flight", "us a step", "device us", "device busy", "host us", "tokens/s", "of copy",

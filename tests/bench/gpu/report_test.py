@@ -55,7 +55,7 @@ lines = [{"kind": "copy", "bytes": 100, "seconds": 2.0}, {"kind": "gemm", "side"
          {**decode, "batch": 32, "bytes": 90}, peer("torch 1", moe, 2.0), peer("vllm 1", moe, 4.0), peer("torch 1", small, 4.0),
          peer("vllm 1", small, 5.0), {"kind": "flips", "model": "A", "compared": 1000, "flips": 5, "rate": 0.005}]
 text, figures = report(lines)
-want = {"decode_b1_bandwidth": 0.6, "decode_b32_bandwidth": 0.9, "expert_gemm_rate": 0.6, "moe_layer_worst_ratio": 1.5,
+want = {"decode_b1_bandwidth": 0.6, "decode_b32_bandwidth": 0.9, "expert_gemm_rate": 0.6, "moe_layer_worst_ratio": 0.667,
         "flip_rate": 0.005, "moe_layer_incomplete": False}
 assert {key: figures[key] for key in want} == want, figures
 
@@ -63,12 +63,12 @@ assert {key: figures[key] for key in want} == want, figures
 missing = [line for line in lines if not (line["kind"] == "moe_peer" and line["peer"] == "torch 1" and line["tokens"] == 4096)]
 missing.append({"kind": "peer_missing", "peer": "torch 1", "model": "A", "tokens": 4096, "reason": "because"})
 text, figures = report(missing)
-assert figures["moe_layer_worst_ratio"] == 0.75 and figures["moe_layer_incomplete"] is True, figures
+assert figures["moe_layer_worst_ratio"] == 1.333 and figures["moe_layer_incomplete"] is True, figures
 assert "missing: torch 1 at A T=4096: because" in text
 wrong = copy.deepcopy(lines)
 next(line for line in wrong if line["kind"] == "moe_peer").update(wrong=True, seconds=None)
 text, figures = report(wrong)
-assert figures["moe_layer_worst_ratio"] == 0.75 and figures["moe_layer_incomplete"] is True, figures
+assert figures["moe_layer_worst_ratio"] == 1.333 and figures["moe_layer_incomplete"] is True, figures
 assert "wrong answer: torch 1" in text
 # Another routing is no comparison.
 other = copy.deepcopy(lines)
