@@ -11,15 +11,16 @@ says_not() { ! grep -qE -e "$1" "$work/out" || fail "a line: $1"; }
 
 # --- cuda_changes.sh
 tree=$work/tree
-mkdir -p "$tree/workers/ops/cuda" "$tree/workers/comm" "$tree/workers/tensor" "$tree/tests/gpu"
-for file in ops/same_cuda.cu ops/changed_cuda.cu ops/cuda/new.h ops/plain.cc comm/nccl_x.cc tensor/cuda_y.cc; do echo "$file" >"$tree/workers/$file"; done
+mkdir -p "$tree/workers/ops/cuda" "$tree/workers/comm" "$tree/workers/tensor" "$tree/workers/model" "$tree/tests/gpu"
+for file in ops/same_cuda.cu ops/changed_cuda.cu ops/cuda/new.h ops/plain.cc comm/nccl_x.cc tensor/cuda_y.cc \
+  tensor/int_upload.cc tensor/device_writer.cc model/runner_device.cc; do echo "$file" >"$tree/workers/$file"; done
 echo other >"$tree/tests/gpu/none_cuda.h"
 git -C "$tree" init -q
 "$here/cuda_changes.sh" --list "$tree" >"$work/out"
-[ "$(wc -l <"$work/out")" = 5 ] || fail "not 5 CUDA sources"
+[ "$(wc -l <"$work/out")" = 8 ] || fail "not 8 CUDA sources"
 {
   printf '# x\n```cuda-sources\n'
-  grep -E 'same|changed|nccl|cuda_y' "$work/out"
+  grep -E 'same|changed|nccl|cuda_y|upload|writer|runner' "$work/out"
   printf '%064d  workers/gone_cuda.cu\n```\n' 0
 } >"$tree/tests/gpu/VERIFIED.md"
 echo more >>"$tree/workers/ops/changed_cuda.cu"
@@ -27,11 +28,11 @@ echo more >>"$tree/workers/ops/changed_cuda.cu"
 says "changed: workers/ops/changed_cuda.cu"
 says "new:     workers/ops/cuda/new.h"
 says "gone:    workers/gone_cuda.cu"
-says "2 of 5 CUDA source files have not run on a GPU as they are"
+says "2 of 8 CUDA source files have not run on a GPU as they are"
 says_not "same"
 echo '```cuda-sources' >"$tree/tests/gpu/VERIFIED.md"
 "$here/cuda_changes.sh" "$tree" >"$work/out" || fail "an empty list is no failure"
-says "5 of 5 CUDA source files have not run on a GPU as they are"
+says "8 of 8 CUDA source files have not run on a GPU as they are"
 echo "# no list" >"$tree/tests/gpu/VERIFIED.md"
 "$here/cuda_changes.sh" "$tree" >"$work/out" && fail "no list is a failure"
 printf '```cuda-sources\n12  file\n```\n' >"$tree/tests/gpu/VERIFIED.md"
@@ -47,7 +48,7 @@ echo libsy_none.so.9 >"$pack/cuda_libraries.txt"
 script() { printf '#!/bin/sh\n%s\n' "$2" >"$1"; chmod +x "$1"; }
 script "$pack/bin/gpu_probe" 'echo "Test GPU, compute capability 9.0"'
 ran='echo "[==========] 2 tests from 1 test suite ran. (1 ms total)"'
-script "$pack/bin/good_gpu_test" "echo '[       OK ] A.B (0 ms)'; $ran"
+script "$pack/bin/good_gpu_test" "cat; echo '[       OK ] A.B (0 ms)'; $ran"
 script "$pack/bin/half_gpu_test" "echo '[       OK ] A.B (0 ms)'; echo '[  SKIPPED ] A.C (0 ms)'; $ran; echo '[  SKIPPED ] 1 test, listed below:'"
 script "$pack/bin/bad_gpu_test" "echo 'row 3 differs'; $ran; exit 1"
 script "$pack/bin/none_gpu_test" "echo 'x.cc:1: skipped: no GPU'; echo '[  SKIPPED ] A.B (0 ms)'; $ran"

@@ -43,7 +43,7 @@ run() {
   local label=$1 name=$2 status=0 began word tests
   shift 2
   began=$(date +%s)
-  timeout -k 10 "$limit" "$@" >"$log" 2>&1 || status=$?
+  timeout -k 10 "$limit" "$@" </dev/null >"$log" 2>&1 || status=$?  # stdin: the list of what is to run
   { echo "== $label $name: status $status"; cat "$log"; } >>"$report"
   tests=$(sed -n -e 's/^\[==========\] \([0-9]* tests\{0,1\}\) .* ran\..*/\1, /p' -e 's/^\[  SKIPPED \] \([0-9]* tests\{0,1\}\), .*/\1 skipped, /p' "$log" | tr -d '\n')
   if [ "$status" = 124 ] && [ "$label" != plain ]; then

@@ -8,8 +8,11 @@ cd "$(dirname "$0")/../../.."
 pack= wheel=() both=() ours=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --pack) pack=$2; shift ;;
-    --vllm-wheel) wheel=(--vllm-wheel "$2"); shift ;;
+    --pack | --vllm-wheel)
+      [ -n "${2:-}" ] || { echo "run.sh gpu: $1 needs a value" >&2; exit 2; }
+      if [ "$1" = --pack ]; then pack=$2; else wheel=("$1" "$2"); fi
+      shift
+      ;;
     --quick) both+=("$1") ;;
     --only=*) ours+=("$1") ;;
     *) echo "run.sh gpu: cannot take $1; flags: --pack DIR, --vllm-wheel FILE, --quick, --only=PART,..." >&2; exit 2 ;;
