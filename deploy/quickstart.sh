@@ -28,8 +28,7 @@ deploy/build.sh "${options[@]}" switchyard-server switchyard-worker switchyard
 bin=build/release/bin
 where=(--local_workers=2)
 if deploy/sees_gpu.sh && grep -q 'CUDA: built for' build/release/configure.log; then
-  gpus=$(find /dev -maxdepth 1 -name 'nvidia[0-9]*' | wc -l)
-  where=(--device=cuda --local_workers=$((gpus > 1 ? 2 : 1)))
+  where=(--device=cuda --local_workers=$(($(deploy/sees_gpu.sh --count) > 1 ? 2 : 1)))
 fi
 
 log=build/quickstart.log
