@@ -2,7 +2,7 @@
 // the model's dtype before the product, and the product is rounded again.
 //
 // A row's bits depend on that row alone.  Borrows all memory; x and y may be the same rows (not merely overlap).
-// Errors (InvalidArgument): shapes or dtypes that do not fit, or a device other than the CPU.
+// Errors (InvalidArgument): shapes or dtypes that do not fit.
 // Does not do: gpt-oss's order (product in fp32, one rounding), LayerNorm.
 #pragma once
 

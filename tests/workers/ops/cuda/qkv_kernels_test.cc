@@ -266,6 +266,15 @@ TEST_P(QkvKernelTest, RowsOfNoSequence) {
   ExpectCacheHolds(scene, out, c.heads * c.head_dim, /*values=*/false, "padded");
 }
 
+TEST_P(QkvKernelTest, NoRows) {
+  for (const Norm norm : {Norm::kNone, Norm::kPerHead, Norm::kWhole}) {
+    const QkvCase c = {4, 2, 64, 32, norm, 0};
+    const QkvInputs in(dtype(), c, 0);
+    EXPECT_EQ(Run(c, Scene(c, {}, {}), in, kLayouts[0]).dim(0), 0);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+}
+
 TEST_P(QkvKernelTest, RowsIgnoreTheirCompany) {
   for (const QkvCase& c : Cases()) {
     const PagedScene scene = Scene(c, MixedStep(), {});
