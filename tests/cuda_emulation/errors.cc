@@ -91,10 +91,12 @@ constexpr ErrorName kNames[] = {
     {cudaErrorInvalidPc, "cudaErrorInvalidPc"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure"},
     {cudaErrorCooperativeLaunchTooLarge, "cudaErrorCooperativeLaunchTooLarge"},
+    {cudaErrorTensorMemoryLeak, "cudaErrorTensorMemoryLeak"},
     {cudaErrorNotPermitted, "cudaErrorNotPermitted"},
     {cudaErrorNotSupported, "cudaErrorNotSupported"},
     {cudaErrorSystemNotReady, "cudaErrorSystemNotReady"},
     {cudaErrorSystemDriverMismatch, "cudaErrorSystemDriverMismatch"},
+    {cudaErrorMpsClientTerminated, "cudaErrorMpsClientTerminated"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated"},
     {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge"},
@@ -106,6 +108,7 @@ constexpr ErrorName kNames[] = {
     {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread"},
     {cudaErrorTimeout, "cudaErrorTimeout"},
     {cudaErrorGraphExecUpdateFailure, "cudaErrorGraphExecUpdateFailure"},
+    {cudaErrorExternalDevice, "cudaErrorExternalDevice"},
     {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize"},
     {cudaErrorFunctionNotLoaded, "cudaErrorFunctionNotLoaded"},
     {cudaErrorInvalidResourceType, "cudaErrorInvalidResourceType"},
@@ -187,7 +190,8 @@ bool IsSticky(cudaError_t error) {
          (error >= cudaErrorIllegalAddress && error <= cudaErrorLaunchTimeout &&
           error != cudaErrorLaunchOutOfResources) ||
          (error >= cudaErrorHardwareStackError && error <= cudaErrorLaunchFailure) || error == cudaErrorAssert ||
-         error == cudaErrorContained || error == cudaErrorUnknown;
+         error == cudaErrorContained || error == cudaErrorTensorMemoryLeak || error == cudaErrorMpsClientTerminated ||
+         error == cudaErrorExternalDevice || error == cudaErrorUnknown;
 }
 
 void BreakDevice(int device, cudaError_t error) {

@@ -12,17 +12,28 @@
 
 namespace switchyard {
 
-// Whether this process cannot use the device any more.
+// Whether this process cannot use the device any more: of these errors CUDA says that it must be terminated and
+// relaunched, or that memory has been damaged.
 inline bool CudaDeviceLost(cudaError_t error) {
-  switch (error) {
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchFailure:
+  // Without a name in the oldest toolkit that we build with.
+  constexpr int kContained = 226;         // an error of the hardware or of a peer over NVLink
+  constexpr int kTensorMemoryLeak = 721;  // a kernel's
+  switch (static_cast<int>(error)) {
     case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case kContained:
+    case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
     case cudaErrorHardwareStackError:
     case cudaErrorIllegalInstruction:
     case cudaErrorMisalignedAddress:
-    case cudaErrorAssert:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case kTensorMemoryLeak:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
       return true;
     default:
       return false;

@@ -28,12 +28,18 @@ TEST_P(LostDeviceTest, IsKnownByItsErrors) {
   EXPECT_EQ(FillZero(stream, *memory).ok(), !lost) << "an error that is over is over";
 }
 
-INSTANTIATE_TEST_SUITE_P(Errors, LostDeviceTest,
-                         testing::Values(std::pair(cudaErrorIllegalAddress, true),
-                                         std::pair(cudaErrorECCUncorrectable, true),
-                                         std::pair(cudaErrorLaunchTimeout, true),
-                                         std::pair(cudaErrorInvalidValue, false)),
-                         [](const auto& info) { return std::string(cudaGetErrorName(info.param.first)); });
+INSTANTIATE_TEST_SUITE_P(
+    Errors, LostDeviceTest,
+    testing::Values(std::pair(cudaErrorECCUncorrectable, true), std::pair(cudaErrorNvlinkUncorrectable, true),
+                    std::pair(cudaErrorContained, true), std::pair(cudaErrorIllegalAddress, true),
+                    std::pair(cudaErrorLaunchTimeout, true), std::pair(cudaErrorAssert, true),
+                    std::pair(cudaErrorHardwareStackError, true), std::pair(cudaErrorIllegalInstruction, true),
+                    std::pair(cudaErrorMisalignedAddress, true), std::pair(cudaErrorInvalidAddressSpace, true),
+                    std::pair(cudaErrorInvalidPc, true), std::pair(cudaErrorLaunchFailure, true),
+                    std::pair(cudaErrorTensorMemoryLeak, true), std::pair(cudaErrorMpsClientTerminated, true),
+                    std::pair(cudaErrorExternalDevice, true), std::pair(cudaErrorInvalidValue, false),
+                    std::pair(cudaErrorLaunchOutOfResources, false)),
+    [](const auto& info) { return std::string(cudaGetErrorName(info.param.first)); });
 
 }  // namespace
 }  // namespace switchyard
