@@ -27,6 +27,8 @@ size_t MemoryInUse(int device);
 void SetDeviceCount(int count);
 void SetComputeCapability(int major, int minor);
 void SetMultiprocessorCount(int count);
+// The architecture that kernels are said to be compiled for, 90 for 9.0; 0: that of the devices, as at start.
+void SetPtxVersion(int version);
 
 // The nth call (from 1, counted from here) of the function of the runtime API `call_name`, on any thread, returns
 // `error` and does nothing. An error that breaks the device on a real one (illegal address, ECC ...) is returned by

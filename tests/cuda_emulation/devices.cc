@@ -24,7 +24,7 @@ uint64_t SeedAtStart() {
 std::atomic<uint64_t> seed{SeedAtStart()};
 std::atomic<bool> eager{false};
 std::atomic<size_t> capacity{kDefaultCapacity};
-std::atomic<int> count{8}, capability{90}, multiprocessors{132};
+std::atomic<int> count{8}, capability{90}, multiprocessors{132}, ptx_version{0};
 thread_local int current_device = 0;
 
 int AttributeValue(cudaDeviceAttr attribute) {
@@ -95,6 +95,7 @@ void SetMemoryCapacity(size_t bytes) { capacity = bytes; }
 void SetDeviceCount(int value) { count = std::clamp(value, 0, kMaxDevices); }
 void SetComputeCapability(int major, int minor) { capability = major * 10 + minor; }
 void SetMultiprocessorCount(int value) { multiprocessors = value; }
+void SetPtxVersion(int version) { ptx_version = version; }
 
 void Reset() {
   seed = SeedAtStart();
@@ -103,6 +104,7 @@ void Reset() {
   count = 8;
   capability = 90;
   multiprocessors = 132;
+  ptx_version = 0;
   DropPendingWork();
   ResetErrors();
 }
@@ -111,7 +113,22 @@ int CurrentDevice() { return current_device; }
 int DeviceCount() { return count; }
 int ComputeCapability() { return capability; }
 int Multiprocessors() { return multiprocessors; }
-size_t MaxSharedBytesPerBlock() { return ComputeCapability() >= 90 ? 232448 : 166912; }
+int PtxVersion() { return ptx_version != 0 ? ptx_version.load() : ComputeCapability(); }
+
+size_t MaxSharedBytesPerBlock() {
+  switch (ComputeCapability()) {
+    case 80:
+    case 87:
+      return 166912;  // 163 KB
+    case 86:
+    case 89:
+    case 120:
+      return 101376;  // 99 KB
+    default:
+      return 232448;  // 227 KB
+  }
+}
+
 size_t MemoryCapacity() { return capacity; }
 
 }  // namespace cuda_emulation

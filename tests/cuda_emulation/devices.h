@@ -11,6 +11,7 @@ int CurrentDevice();  // of the calling OS thread
 int DeviceCount();
 int ComputeCapability();  // 90 for 9.0
 int Multiprocessors();
+int PtxVersion();                 // 90: kernels are compiled for 9.0
 size_t MaxSharedBytesPerBlock();  // with cudaFuncSetAttribute
 size_t MemoryCapacity();
 

@@ -112,7 +112,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ke
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = 32;
-  attributes->ptxVersion = attributes->binaryVersion = ComputeCapability();
+  attributes->ptxVersion = PtxVersion();
+  attributes->binaryVersion = ComputeCapability();
   attributes->maxDynamicSharedSizeBytes = static_cast<int>(MaxShared(kernel));
   return cudaSuccess;
 }

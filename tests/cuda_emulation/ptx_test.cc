@@ -130,6 +130,15 @@ TEST_F(PtxTest, OnAnA100DependentLaunchesArePlainOnes) {
   EXPECT_EQ(out.Read()[0], 1);
 }
 
+// PTX for an A100 runs on a Hopper, but does not wait there.
+TEST_F(PtxTest, CodeForOlderDevicesIsNotLaunchedAsDependent) {
+  SetPtxVersion(80);
+  cudaSetDevice(6);
+  DeviceArray<int> out(1);
+  EXPECT_EQ(Launch({.grid = 1, .block = 1, .dependent = true}, Dependent, out.get(), false), cudaSuccess);
+  EXPECT_EQ(out.Read()[0], 1);
+}
+
 TEST_F(PtxTest, Exp2) {
   EXPECT_EQ(Exp2(3), 8);
   EXPECT_EQ(Exp2(-130), 0);

@@ -9,7 +9,6 @@
 
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -22,9 +21,9 @@ struct LaunchConfig {
   dim3 block;
   size_t shared_bytes = 0;  // dynamic shared memory, at most 227 KiB on Hopper, 163 KiB on an A100
   cudaStream_t stream = nullptr;
-  // May begin while the kernel before it on the stream still runs (programmatic dependent launch; from compute
-  // capability 9.0 on, before that it changes nothing).  REQUIRES: every thread calls WaitForPrecedingKernel() before
-  // it reads or writes what that kernel, or one before it, touches.
+  // May begin while the kernel before it on the stream still runs (programmatic dependent launch; where its code is for
+  // compute capability 9.0 or newer, else it changes nothing).  REQUIRES: every thread calls WaitForPrecedingKernel()
+  // before it reads or writes what that kernel, or one before it, touches.
   bool dependent = false;
 };
 
@@ -32,18 +31,25 @@ struct LaunchConfig {
 // the dynamic kind ask; no kernel here has more than the other 32 KB of static shared memory.
 inline constexpr size_t kSharedBytesWithoutAsking = 16 << 10;
 inline constexpr int kMaxDevicesPerProcess = 64;
+// Virtual architecture from whose PTX on a kernel's code has programmatic dependent launches.
+inline constexpr int kDependentPtxVersion = 90;
 
-// Whether the device takes programmatic dependent launches; asks it once.
-inline cudaError_t TakesDependentLaunches(int device, bool* takes) {
-  static std::atomic<int> known[kMaxDevicesPerProcess] =
-      {};  // 0: not asked, else 1 + the compute capability's major number
-  int major = known[device].load(std::memory_order_relaxed) - 1;
-  if (major < 0) {
-    const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    if (error != cudaSuccess) return error;
-    known[device].store(major + 1, std::memory_order_relaxed);
+// Whether the kernel, as it runs on the device, has been compiled with WaitForPrecedingKernel() in it.  PTX for an
+// older architecture has none, and a newer device runs that, too: then the kernel may not begin early.  Asks once.
+inline cudaError_t WaitsWhenDependent(const void* kernel, int device, bool* waits) {
+  static std::mutex mu;
+  static std::map<std::pair<const void*, int>, bool> known;  // guarded by mu
+  std::lock_guard lock(mu);
+  const auto [entry, is_new] = known.try_emplace({kernel, device});
+  if (is_new) {
+    cudaFuncAttributes attributes = {};
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess) {
+      known.erase(entry);
+      return error;
+    }
+    entry->second = attributes.ptxVersion >= kDependentPtxVersion;
   }
-  *takes = major >= 9;
+  *waits = entry->second;
   return cudaSuccess;
 }
 
@@ -71,11 +77,12 @@ cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Ar
   cudaLaunchAttribute attribute = {};
   unsigned int num_attributes = 0;
   if (config.dependent) {
-    bool takes = false;
-    if (const cudaError_t error = TakesDependentLaunches(device, &takes); error != cudaSuccess) return error;
+    bool waits = false;
+    const cudaError_t error = WaitsWhenDependent(reinterpret_cast<const void*>(kernel), device, &waits);
+    if (error != cudaSuccess) return error;
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    num_attributes = takes ? 1 : 0;
+    num_attributes = waits ? 1 : 0;
   }
   cudaLaunchConfig_t launch = {};
   launch.gridDim = config.grid;
