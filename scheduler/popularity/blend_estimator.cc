@@ -16,9 +16,11 @@ BlendEstimator::BlendEstimator(std::vector<std::unique_ptr<Estimator>> inner, Ro
       distance_(static_cast<size_t>(shape.num_layers), std::vector<RunningMean>(inner_.size())) {}
 
 int64_t BlendEstimator::WeightOf(size_t j, int layer) const {
-  // 2^40 / d^2 with d in [2^12, 2^20]: between 1 and 2^16.
+  // With d in [2^12, 2^20] the quotient is in [2^8, 2^16] and its fourth power, scaled, in [1, 2^32].
   const int64_t distance = std::max(kLeastDistance, distance_[static_cast<size_t>(layer)][j].Mean());
-  return kWholeDistance * kWholeDistance / (distance * distance);
+  const int64_t quotient = (kWholeDistance << 8) / distance;
+  const int64_t square = quotient * quotient >> 8;
+  return square * square >> 16;
 }
 
 bool BlendEstimator::Estimate(const RoutingView& batch, int layer, absl::Span<int64_t> popularity) const {
@@ -28,8 +30,8 @@ bool BlendEstimator::Estimate(const RoutingView& batch, int layer, absl::Span<in
     Popularity estimate(popularity.size());
     if (!inner_[j]->Estimate(batch, layer, absl::MakeSpan(estimate))) continue;
     any = true;
-    // Shares in 2^-30: with weights below 2^17 and tens of estimators the sum stays within 64 bits.
-    const Popularity share = ScaledTo(estimate, int64_t{1} << 30);
+    // Shares in 2^-24: with weights up to 2^32 and tens of estimators the sum stays within 64 bits.
+    const Popularity share = ScaledTo(estimate, int64_t{1} << 24);
     for (size_t e = 0; e < sum.size(); ++e) sum[e] += share[e] * WeightOf(j, layer);
   }
   if (!any) return false;

@@ -1,8 +1,9 @@
 // Several estimators as one: the weighted mean of those that have an estimate, each weighted by how right it was
 // lately.
 //
-// The weight is the inverse square of the running total-variation distance (1/16 of it renewed by each batch), so that
-// an estimator twice as far off counts a quarter.  Per layer.  Integers only.
+// The weight is the inverse fourth power of the running total-variation distance (1/16 of it renewed by each batch), so
+// that an estimator twice as far off counts a sixteenth: their errors are alike, so the good one must rule (the inverse
+// square was never better, README.md).  Per layer.  Integers only.
 // Observe asks the inner estimators once more, before they observe.
 #pragma once
 

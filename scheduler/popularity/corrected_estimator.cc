@@ -20,9 +20,10 @@ bool CorrectedEstimator::Estimate(const RoutingView& batch, int layer, absl::Spa
 }
 
 void CorrectedEstimator::Observe(const RoutingView& batch, int layer) {
-  Popularity estimate(static_cast<size_t>(batch.shape.num_experts));
+  const Popularity actual = CountsOf(batch, layer);
+  Popularity estimate(actual.size());
   if (inner_->Estimate(batch, layer, absl::MakeSpan(estimate)))
-    corrections_[static_cast<size_t>(layer)].Update(estimate, CountsOf(batch, layer));
+    corrections_[static_cast<size_t>(layer)].Update(estimate, actual, TotalOf(actual));
   inner_->Observe(batch, layer);
 }
 

@@ -27,6 +27,10 @@ class ObservedEstimator : public TokenEstimator {
   // counts [E], rows; such a statement has an Estimate but no Predict.
   void SetCounts(int layer, absl::Span<const int64_t> counts);
 
+  // What was handed in of the layer: [T, M], and M; empty and 0 if nothing was, or counts.
+  absl::Span<const int16_t> predictions(int layer) const { return statements_[static_cast<size_t>(layer)].predictions; }
+  int num_predicted(int layer) const { return statements_[static_cast<size_t>(layer)].num_predicted; }
+
   absl::string_view name() const override { return name_; }
   // False where nothing was said of this batch, or no token has a prediction.
   bool Estimate(const RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override;

@@ -43,17 +43,23 @@ int64_t RowsFor(const ProfileIdentity& identity, const ProfileLimits& limits) {
 }  // namespace
 
 absl::string_view NameOf(Phase phase) { return phase == Phase::kPrefill ? "prefill" : "decode"; }
-absl::string_view NameOf(ContextKind kind) { return kind == ContextKind::kPath ? "path" : "token"; }
+absl::string_view NameOf(ContextKind kind) {
+  constexpr absl::string_view kNames[] = {"path", "token", "predicted"};
+  return kNames[static_cast<size_t>(kind)];
+}
 
 absl::Status CheckProfile(const ProfileIdentity& identity, const ProfileLimits& limits) {
-  const bool is_path = identity.context == ContextKind::kPath;
+  const bool is_path = identity.context == ContextKind::kPath, is_token = identity.context == ContextKind::kToken;
   RETURN_IF_ERROR(CheckIn("length of model", 0, kMaxModelBytes, static_cast<int64_t>(identity.model.size())));
+  const bool is_predicted = identity.context == ContextKind::kPredicted;
+  RETURN_IF_ERROR(CheckIn("length of channel", is_predicted ? 1 : 0, is_predicted ? kMaxModelBytes : 0,
+                          static_cast<int64_t>(identity.channel.size())));
   RETURN_IF_ERROR(CheckIn("num_layers", 1, kMaxLayers, identity.shape.num_layers));
   RETURN_IF_ERROR(CheckIn("num_experts", 1, kMaxExperts, identity.shape.num_experts));
   RETURN_IF_ERROR(CheckIn("top_k", 1, std::min<int64_t>(kMaxTopK, identity.shape.num_experts), identity.shape.top_k));
   RETURN_IF_ERROR(CheckIn("phase", 0, 1, static_cast<int64_t>(identity.phase)));
-  RETURN_IF_ERROR(CheckIn("context", 0, 1, static_cast<int64_t>(identity.context)));
-  RETURN_IF_ERROR(CheckIn("path_length", 1, is_path ? kMaxPathLength : 1, identity.path_length));
+  RETURN_IF_ERROR(CheckIn("context", 0, 2, static_cast<int64_t>(identity.context)));
+  RETURN_IF_ERROR(CheckIn("path_length", 1, is_token ? 1 : kMaxPathLength, identity.path_length));
   RETURN_IF_ERROR(CheckIn("num_choices", 1, is_path ? 2 : 1, identity.num_choices));
   const int64_t least_bytes =
       kMinRows * identity.shape.num_layers * CountTable::BytesPerRow(identity.shape.num_experts);
@@ -73,6 +79,7 @@ absl::Status CheckSameProfile(const ProfileIdentity& expected, const ProfileIden
   if (a.top_k != b.top_k) return differs("top_k", a.top_k, b.top_k);
   if (expected.phase != actual.phase) return differs("phase", NameOf(expected.phase), NameOf(actual.phase));
   if (expected.context != actual.context) return differs("context", NameOf(expected.context), NameOf(actual.context));
+  if (expected.channel != actual.channel) return differs("channel", expected.channel, actual.channel);
   if (expected.path_length != actual.path_length)
     return differs("path_length", expected.path_length, actual.path_length);
   if (expected.num_choices != actual.num_choices)
@@ -89,31 +96,45 @@ PathProfile::PathProfile(ProfileIdentity identity, ProfileLimits limits)
   tokens_.assign(layers, 0);
 }
 
-int PathProfile::LongestInto(int layer) const {
-  return identity_.context == ContextKind::kToken ? 1 : std::min(identity_.path_length, layer);
+int PathProfile::LongestOf(const Context& context) const {
+  switch (identity_.context) {
+    case ContextKind::kPath:
+      return std::min(identity_.path_length, context.layer);
+    case ContextKind::kToken:
+      return 1;
+    case ContextKind::kPredicted:
+      return std::min(identity_.path_length, static_cast<int>(context.predicted.size()));
+  }
+  return 0;
 }
 
-ContextKey PathProfile::KeyOf(const RoutingView& batch, int64_t t, int layer, int length) const {
-  if (identity_.context == ContextKind::kToken) return {.high = 0, .low = static_cast<uint32_t>(batch.token_ids[t])};
+ContextKey PathProfile::KeyOf(const Context& context, int length) const {
+  if (identity_.context == ContextKind::kToken)
+    return {.high = 0, .low = static_cast<uint32_t>(context.batch.token_ids[context.t])};
   ContextKey key;
-  for (int back = 1; back <= length; ++back) {
-    const uint64_t element = ElementOf(batch.Experts(t, layer - back), identity_.num_choices);
-    uint64_t& word = back <= kElementsPerWord ? key.low : key.high;
-    word |= element << (kElementBits * ((back - 1) % kElementsPerWord));
+  for (int i = 0; i < length; ++i) {
+    const uint64_t element =
+        identity_.context == ContextKind::kPath
+            ? ElementOf(context.batch.Experts(context.t, context.layer - 1 - i), identity_.num_choices)
+            : ElementOf(context.predicted.subspan(static_cast<size_t>(i), 1), 1);
+    uint64_t& word = i < kElementsPerWord ? key.low : key.high;
+    word |= element << (kElementBits * (i % kElementsPerWord));
   }
   return key;
 }
 
-void PathProfile::Observe(const RoutingView& batch, int layer) {
+void PathProfile::Observe(const RoutingView& batch, int layer, absl::Span<const int16_t> predicted) {
   SY_CHECK(batch.shape == identity_.shape);
-  SY_CHECK(identity_.context != ContextKind::kToken || batch.token_ids != nullptr || batch.num_tokens == 0);
+  if (batch.num_tokens == 0) return;
+  SY_CHECK(identity_.context != ContextKind::kToken || batch.token_ids != nullptr);
   const auto l = static_cast<size_t>(layer);
+  const size_t width = predicted.size() / static_cast<size_t>(batch.num_tokens);
   for (int64_t t = 0; t < batch.num_tokens; ++t) {
     const absl::Span<const int16_t> experts = batch.Experts(t, layer);
     for (const int16_t expert : experts)
       if (expert >= 0) ++marginal_[l][static_cast<size_t>(expert)];
-    for (int length = 1; length <= LongestInto(layer); ++length)
-      tables_[l].Add(KeyOf(batch, t, layer, length), experts);
+    const Context context{batch, t, layer, predicted.subspan(static_cast<size_t>(t) * width, width)};
+    for (int length = 1; length <= LongestOf(context); ++length) tables_[l].Add(KeyOf(context, length), experts);
     ++tokens_[l];
     if (limits_.halve_after_tokens == 0 || tokens_[l] < limits_.halve_after_tokens) continue;
     tables_[l].Halve();
@@ -122,11 +143,13 @@ void PathProfile::Observe(const RoutingView& batch, int layer) {
   }
 }
 
-int32_t PathProfile::FindRow(const RoutingView& batch, int64_t t, int layer, int max_length, int min_tokens) const {
+int32_t PathProfile::FindRow(const RoutingView& batch, int64_t t, int layer, int max_length, int min_tokens,
+                             absl::Span<const int16_t> predicted) const {
   const CountTable& table = tables_[static_cast<size_t>(layer)];
   const auto min_total = static_cast<uint32_t>(min_tokens) * static_cast<uint32_t>(identity_.shape.top_k);
-  for (int length = std::min(max_length, LongestInto(layer)); length > 0; --length) {
-    const int32_t row = table.Find(KeyOf(batch, t, layer, length));
+  const Context context{batch, t, layer, predicted};
+  for (int length = std::min(max_length, LongestOf(context)); length > 0; --length) {
+    const int32_t row = table.Find(KeyOf(context, length));
     if (row != CountTable::kNoRow && table.total(row) >= min_total) return row;
   }
   return kMarginal;

@@ -1,5 +1,6 @@
 // What followed which path: per layer the counts of the experts that tokens chose, given the experts that they had
-// chosen in the last l layers (Lina, section 5.2: a sample path), or given their token id.
+// chosen in the last l layers (Lina, section 5.2: a sample path); or given their token id; or given what was predicted
+// of them (the l first predicted experts, in order), which is how far a probe is to be believed.
 //
 // The same code counts while serving and offline.  A profile is one phase's: prefill and decode route differently, and
 // a residency that serves both badly serves neither, so each has a profile of its own.
@@ -43,8 +44,8 @@ namespace switchyard {
 enum class Phase : uint8_t { kPrefill, kDecode };
 absl::string_view NameOf(Phase phase);  // "prefill", "decode"
 
-enum class ContextKind : uint8_t { kPath, kToken };
-absl::string_view NameOf(ContextKind kind);  // "path", "token"
+enum class ContextKind : uint8_t { kPath, kToken, kPredicted };
+absl::string_view NameOf(ContextKind kind);  // "path", "token", "predicted"
 
 inline constexpr int kMaxPathLength = 6;
 
@@ -54,10 +55,11 @@ struct ProfileIdentity {
   RoutingShape shape;
   Phase phase = Phase::kPrefill;
   ContextKind context = ContextKind::kPath;
-  int path_length = 3;  // l, [1, kMaxPathLength]; of kToken 1
-  int num_choices = 2;  // choices that make a path's element, 1 or 2; of kToken 1
+  std::string channel = {};  // of kPredicted: whose predictions ("probe"); else empty
+  int path_length = 3;       // l, [1, kMaxPathLength]; of kPredicted how many predicted experts; of kToken 1
+  int num_choices = 2;       // choices that make a path's element, 1 or 2; else 1
 };
-inline constexpr uint32_t kMaxModelBytes = 4096;
+inline constexpr uint32_t kMaxModelBytes = 4096;  // of model, and of channel
 
 struct ProfileLimits {
   int64_t max_bytes = int64_t{64} << 20;             // of rows, over all layers
@@ -85,13 +87,15 @@ class PathProfile {
   int64_t num_tokens(int layer) const { return tokens_[static_cast<size_t>(layer)]; }
 
   // Counts what the batch's tokens chose in `layer`.  Layers may come in any order.
+  // predicted [T, M], M >= 1, best first: of kPredicted only.
   // REQUIRES: the same shape; layers <= layer of the batch are known; token ids are, if they are the context.
-  void Observe(const RoutingView& batch, int layer);
+  void Observe(const RoutingView& batch, int layer, absl::Span<const int16_t> predicted = {});
 
   // The row to predict token t's choices in `layer` from: of the longest path of at most `max_length` layers that was
   // seen by at least `min_tokens` tokens (of kToken: the token's, if max_length > 0), or kMarginal.
-  // REQUIRES: min_tokens >= 1.
-  int32_t FindRow(const RoutingView& batch, int64_t t, int layer, int max_length, int min_tokens) const;
+  // predicted [M] of token t: of kPredicted only.  REQUIRES: min_tokens >= 1.
+  int32_t FindRow(const RoutingView& batch, int64_t t, int layer, int max_length, int min_tokens,
+                  absl::Span<const int16_t> predicted = {}) const;
 
   // counts [E] of a row; `share` is filled with floor(2^20 * count / total) [E].  False: nothing was ever counted.
   bool SharesOf(int layer, int32_t row, absl::Span<int64_t> share) const;
@@ -105,7 +109,9 @@ class PathProfile {
   //   bytes              what
   //   8                  "SYPROF01"
   //   u32 + bytes        model: length, then that many
-  //   7 x u32            L, E, K, phase (0 prefill, 1 decode), context (0 path, 1 token), path_length, num_choices
+  //   u32 + bytes        channel: length, then that many
+  //   7 x u32            L, E, K, phase (0 prefill, 1 decode), context (0 path, 1 token, 2 predicted), path_length,
+  //                      num_choices
   //   L times:
   //     i64              tokens counted since the last halving
   //     E x i64          marginal counts, >= 0
@@ -121,9 +127,15 @@ class PathProfile {
   static absl::StatusOr<PathProfile> Parse(absl::string_view bytes, ProfileLimits limits);
 
  private:
-  ContextKey KeyOf(const RoutingView& batch, int64_t t, int layer, int length) const;
-  // Lengths of the paths that end before `layer`.
-  int LongestInto(int layer) const;
+  // The contexts of a token in a layer, by length: none of length 0.
+  struct Context {
+    const RoutingView& batch;
+    int64_t t;
+    int layer;
+    absl::Span<const int16_t> predicted;  // [M]
+  };
+  ContextKey KeyOf(const Context& context, int length) const;
+  int LongestOf(const Context& context) const;
 
   ProfileIdentity identity_;
   ProfileLimits limits_;

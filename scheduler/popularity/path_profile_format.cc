@@ -31,6 +31,7 @@ void AppendRow(const CountTable& table, int32_t row, std::string* bytes) {
 absl::StatusOr<ProfileIdentity> TakeIdentity(ByteReader& reader) {
   ProfileIdentity identity;
   ASSIGN_OR_RETURN(identity.model, reader.TakeString("model", kMaxModelBytes));
+  ASSIGN_OR_RETURN(identity.channel, reader.TakeString("channel", kMaxModelBytes));
   // What is read here is checked by CheckProfile.
   ASSIGN_OR_RETURN(const auto layers, reader.TakeIn<uint32_t>("num_layers", 0, kMost));
   ASSIGN_OR_RETURN(const auto experts, reader.TakeIn<uint32_t>("num_experts", 0, kMost));
@@ -39,7 +40,7 @@ absl::StatusOr<ProfileIdentity> TakeIdentity(ByteReader& reader) {
                     .num_experts = static_cast<int>(experts),
                     .top_k = static_cast<int>(top_k)};
   ASSIGN_OR_RETURN(const auto phase, reader.TakeIn<uint32_t>("phase", 0, 1));
-  ASSIGN_OR_RETURN(const auto context, reader.TakeIn<uint32_t>("context", 0, 1));
+  ASSIGN_OR_RETURN(const auto context, reader.TakeIn<uint32_t>("context", 0, 2));
   ASSIGN_OR_RETURN(const auto length, reader.TakeIn<uint32_t>("path_length", 0, kMost));
   ASSIGN_OR_RETURN(const auto choices, reader.TakeIn<uint32_t>("num_choices", 0, kMost));
   identity.phase = static_cast<Phase>(phase);
@@ -76,6 +77,7 @@ absl::Status TakeRow(ByteReader& reader, bool is_first, ContextKey* key, std::ve
 std::string PathProfile::Serialize() const {
   std::string bytes(kMagic);
   AppendString(identity_.model, &bytes);
+  AppendString(identity_.channel, &bytes);
   const RoutingShape& shape = identity_.shape;
   for (const int field : {shape.num_layers, shape.num_experts, shape.top_k, static_cast<int>(identity_.phase),
                           static_cast<int>(identity_.context), identity_.path_length, identity_.num_choices})

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/popularity/blend_estimator.h"
+#include "scheduler/popularity/calibrated_estimator.h"
 #include "scheduler/popularity/corrected_estimator.h"
 #include "scheduler/popularity/last_batch_estimator.h"
 #include "scheduler/popularity/observed_estimator.h"
@@ -131,24 +132,61 @@ TEST(ObservedEstimatorTest, CountsTheFirstKOfEachTokenForOneBatch) {
   EXPECT_THAT(Predicted(probe, batch.View(), 1, 1), ElementsAre());
 }
 
-TEST(ShareCorrectionTest, AddsHalfOfTheLastErrorAndClips) {
+TEST(CalibratedEstimatorTest, CountsWhatSuchPredictionsTurnedOutToMean) {
+  PathProfile profile({.model = "m",
+                       .shape = kTop2,
+                       .context = ContextKind::kPredicted,
+                       .channel = "probe",
+                       .path_length = 2,
+                       .num_choices = 1},
+                      {.max_bytes = 1 << 20, .halve_after_tokens = 0});
+  // Where 0 then 1 was predicted, 0 came always, then 1 or 2; where 0 then 2, always 0 and 3.
+  const SmallBatch seen(kTop2, {{0, 0, 0, 1}, {0, 0, 2, 0}, {0, 0, 0, 3}, {0, 0, 3, 0}, {0, 0, 1, 2}});
+  profile.Observe(seen.View(), 1, {0, 1, 0, 1, 0, 2, 0, 2, 2, 3});
+  const auto probe = [&](const std::vector<int16_t>& said) {
+    auto inner = std::make_unique<ObservedEstimator>("probe", kTop2);
+    inner->SetPredictions(1, 2, said);
+    return std::make_unique<CalibratedEstimator>(std::move(inner), &profile);
+  };
+  const SmallBatch one(kTop2, {{-1, -1, -1, -1}});
+  EXPECT_EQ(probe({0, 1})->name(), "probe_calibrated");
+  EXPECT_THAT(Ask(*probe({0, 1}), one.View(), 1), ElementsAre(kRow, kRow / 2, kRow / 2, 0));
+  EXPECT_THAT(Ask(*probe({0, 2}), one.View(), 1), ElementsAre(kRow, 0, 0, kRow));
+  EXPECT_THAT(Ask(*probe({0, 3}), one.View(), 1), ElementsAre(kRow, kRow / 4, kRow / 4, kRow / 2));  // never seen: of 0
+  EXPECT_THAT(Ask(*probe({1, 0}), one.View(), 1), ElementsAre(kRow, kRow, 0, 0));  // 1 first was never seen: as said
+  EXPECT_THAT(Ask(*probe({2, 3}), one.View(), 1), ElementsAre(0, 0, kRow, kRow));  // seen once, not twice
+  EXPECT_THAT(Ask(*probe({-1, -1}), one.View(), 1), ElementsAre());
+  EXPECT_THAT(Ask(*probe({0, 1}), one.View(), 0), ElementsAre());
+  EXPECT_THAT(Predicted(*probe({0, 2}), one.View(), 1, 2), ElementsAre(0, 3));
+  EXPECT_THAT(Predicted(*probe({0, 2}), one.View(), 1, 4), ElementsAre(0, 3, 2, -1));
+  EXPECT_THAT(Predicted(*probe({1, 0}), one.View(), 1, 3), ElementsAre(0, 1, -1));
+  const auto said = probe({0, 1});
+  said->Observe(one.View(), 1);
+  EXPECT_THAT(Ask(*said, one.View(), 1), ElementsAre());  // of another batch
+}
+
+// A batch of 1024 rows learns a quarter of what it missed.
+TEST(ShareCorrectionTest, AddsAPartOfTheLastErrorAndClips) {
   ShareCorrection correction(3);
   Popularity estimate = {400, 400, 200};
-  correction.Update(estimate, {20, 0, 20});  // shares 0.5 0 0.5: half the error is 0.05 -0.2 0.15
+  correction.Update(estimate, {20, 0, 20}, 1024);  // shares 0.5 0 0.5: of the error 0.025 -0.1 0.075
   correction.Apply(absl::MakeSpan(estimate));
-  EXPECT_THAT(estimate, ElementsAre(450, 200, 350));
-  Popularity other = {0, 100, 900};
-  correction.Apply(absl::MakeSpan(other));  // 0.05, 0.1 - 0.2 → 0, 1.05: of 1.1
-  EXPECT_THAT(other, ElementsAre(45, 0, 955));
-  correction.Update({1, 0, 0}, {0, 0, 0});  // nothing came: nothing learnt
-  other = {400, 400, 200};
-  correction.Apply(absl::MakeSpan(other));
-  EXPECT_THAT(other, ElementsAre(450, 200, 350));
-  // No error this time: the old one is forgotten by half.
-  correction.Update({1, 1, 0}, {2, 2, 0});
+  EXPECT_THAT(estimate, ElementsAre(425, 300, 275));
+  Popularity other = {0, 50, 950};
+  correction.Apply(absl::MakeSpan(other));  // 0.025, 0.05 - 0.1 → 0, 1.025: of 1.05
+  EXPECT_THAT(other, ElementsAre(24, 0, 976));
+  correction.Update({1, 0, 0}, {0, 0, 0}, 0);  // nothing came: nothing learnt
   other = {400, 400, 200};
   correction.Apply(absl::MakeSpan(other));
   EXPECT_THAT(other, ElementsAre(425, 300, 275));
+  // No error this time: a quarter of the old one is forgotten, of a large batch nearly half, of a small one hardly any.
+  for (const auto& [rows, first] : {std::pair<int64_t, int64_t>{1024, 419}, {1 << 24, 412}, {8, 425}}) {
+    ShareCorrection copy = correction;
+    copy.Update({1, 1, 0}, {2, 2, 0}, rows);
+    other = {400, 400, 200};
+    copy.Apply(absl::MakeSpan(other));
+    EXPECT_EQ(other[0], first) << rows;
+  }
 }
 
 TEST(CorrectedEstimatorTest, ALastingBiasGoesAway) {
@@ -157,14 +195,14 @@ TEST(CorrectedEstimatorTest, ALastingBiasGoesAway) {
       std::make_unique<ProfileEstimator>(&profile, ProfileEstimatorOptions{.name = "marginal", .max_length = 0}),
       kShape);
   EXPECT_EQ(corrected.name(), "marginal_corrected");
-  const SmallBatch batch(kShape, {{2, 0}, {2, 0}, {3, 0}, {3, 0}});
-  EXPECT_THAT(Ask(corrected, batch.View(), 0), ElementsAre(kRow, kRow, kRow, kRow));
+  const SmallBatch batch(kShape, std::vector<std::vector<int16_t>>(1024, {2, 0}));
+  constexpr int64_t kAll = 1024 * kRow;
+  EXPECT_THAT(Ask(corrected, batch.View(), 0), ElementsAre(kAll / 4, kAll / 4, kAll / 4, kAll / 4));
   corrected.Observe(batch.View(), 0);
-  // Half of the error (-1/4 -1/4 +1/4 +1/4).
-  EXPECT_THAT(Ask(corrected, batch.View(), 0), ElementsAre(kRow / 2, kRow / 2, 3 * kRow / 2, 3 * kRow / 2));
-  for (int i = 0; i < 30; ++i) corrected.Observe(batch.View(), 0);
-  EXPECT_THAT(Ask(corrected, batch.View(), 0),
-              ElementsAre(testing::Le(16), testing::Le(16), testing::Ge(2 * kRow - 16), testing::Ge(2 * kRow - 16)));
+  // A quarter of the error (-1/4 -1/4 +3/4 -1/4).
+  EXPECT_THAT(Ask(corrected, batch.View(), 0), ElementsAre(3 * kAll / 16, 3 * kAll / 16, 7 * kAll / 16, 3 * kAll / 16));
+  for (int i = 0; i < 60; ++i) corrected.Observe(batch.View(), 0);
+  EXPECT_GT(Ask(corrected, batch.View(), 0)[2], kAll - kRow);
 }
 
 TEST(BlendEstimatorTest, FollowsWhoWasRight) {
@@ -182,8 +220,7 @@ TEST(BlendEstimatorTest, FollowsWhoWasRight) {
   for (int i = 0; i < 4; ++i) blend.Observe(batch.View(), 0);
   const Popularity after = Ask(blend, batch.View(), 0);
   EXPECT_GT(after[0], 2 * kRow - kRow / 1000);
-  EXPECT_GT(after[2], 0);
-  EXPECT_LT(after[2], kRow / 10000);  // all wrong against hardly wrong: the squares of 1 and 1/256
+  EXPECT_LT(after[2], kRow / 100000);  // all wrong against hardly wrong: the fourth powers of 1 and 1/256
 }
 
 }  // namespace

@@ -110,6 +110,31 @@ TEST(PathProfileTest, TokenIdsAsContextKnowLayerZero) {
   EXPECT_EQ(profile.FindRow(asked.View(), 0, 0, 0, 1), PathProfile::kMarginal);
 }
 
+TEST(PathProfileTest, PredictedExpertsAsContextInTheirOrder) {
+  ProfileIdentity identity = Of(kTop1);
+  identity.context = ContextKind::kPredicted;
+  identity.path_length = 2;
+  identity.num_choices = 1;
+  EXPECT_THAT(CheckProfile(identity, kNoDecay).message(), HasSubstr("length of channel is 0, not in [1, 4096]"));
+  identity.channel = "probe";
+  PathProfile profile(identity, kNoDecay);
+  const SmallBatch batch(kTop1, {{0, 1, 2, 0}, {1, 1, 1, 1}, {2, 2, 2, 2}});
+  profile.Observe(batch.View(), 0, {0, 1, 2, 1, 0, 2, 0, 2, 1});  // three predicted, two looked at
+  const auto shares = [&](std::vector<int16_t> said) {
+    return Shares(profile, 0, profile.FindRow(batch.View(), 0, 0, 6, 1, said));
+  };
+  EXPECT_THAT(shares({0, 1, 1}), ElementsAre(kRow, 0, 0));
+  EXPECT_THAT(shares({1, 0}), ElementsAre(0, kRow, 0));
+  EXPECT_THAT(shares({0, 0, 2}), ElementsAre(kRow / 2, 0, kRow / 2));
+  EXPECT_EQ(profile.FindRow(batch.View(), 0, 0, 6, 1, {2, 0}), PathProfile::kMarginal);
+  const auto parsed = PathProfile::Parse(profile.Serialize(), kNoDecay);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->identity().channel, "probe");
+  identity.channel = "gate_ahead";
+  EXPECT_THAT(profile.Merge(PathProfile(identity, kNoDecay)).message(),
+              HasSubstr("channel is gate_ahead, this model's profile has probe"));
+}
+
 TEST(PathProfileTest, CountsHalveAtFixedNumbersOfTokensWhateverTheBatches) {
   const SmallBatch batch = Random(kTop2, 1000, 3);
   const ProfileLimits decay{.max_bytes = 1 << 20, .halve_after_tokens = 64};
