@@ -18,8 +18,12 @@ namespace {
 class Filler {
  public:
   // popularity [E]: kRow is the mean of a device.
-  Filler(const Placement& base, const Placement& present, const Popularity& popularity)
-      : placement_(base), present_(present), popularity_(popularity), num_replicas_(base.num_experts, 0) {
+  Filler(const Placement& base, const Placement& present, const Popularity& popularity, bool chain)
+      : placement_(base),
+        present_(present),
+        popularity_(popularity),
+        num_replicas_(base.num_experts, 0),
+        chain_(chain) {
     const ReplicaMap replicas(base);
     const MinMaxLoads split = MinimizeBusiest(replicas, popularity);
     loads_ = split.loads;
@@ -149,7 +153,7 @@ class Filler {
   std::vector<int64_t> loads_;               // [R]
   std::vector<std::vector<uint8_t>> holds_;  // [R][E]
   std::vector<int> num_replicas_;            // [E]
-  bool chain_ = true;
+  bool chain_;                               // only with one spare slot a device
 };
 
 // Scaled so that kRow is the mean of a device.
@@ -193,14 +197,22 @@ Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, i
   return ScaledTo(hedged, total);
 }
 
-Placement FillEmptySlots(const Placement& base, const Placement& present, absl::Span<const int64_t> estimate,
-                         int64_t error) {
-  SY_CHECK_EQ(static_cast<int>(estimate.size()), base.num_experts);
-  const Popularity popularity = PerDevice(estimate, base.num_devices());
-  Filler filler(base, present, popularity);
-  if (2 * error < kRow) filler.TopUp();
-  filler.Hedge(HedgedPopularity(estimate, TotalOf(popularity), error));
-  return present.slots.empty() ? filler.Take() : KeepSlots(present, filler.Take());
+Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target) {
+  SY_CHECK_EQ(static_cast<int>(target.estimate.size()), base.num_experts);
+  const Popularity popularity = PerDevice(target.estimate, base.num_devices());
+  Filler filler(base, present, popularity, target.hedge);
+  if (2 * target.error < kRow) filler.TopUp();
+  if (target.hedge) filler.Hedge(HedgedPopularity(target.estimate, TotalOf(popularity), target.error));
+  if (present.slots.empty()) return filler.Take();
+  Placement filled = KeepSlots(present, filler.Take());
+  for (int device = 0; device < filled.num_devices(); ++device) {
+    for (size_t slot = 0; slot < filled.slots[device].size(); ++slot) {
+      const int32_t before = present.slots[device][slot];
+      int32_t& now = filled.slots[device][slot];
+      if (now == kEmptySlot && before != kEmptySlot && !filled.Holds(device, before)) now = before;
+    }
+  }
+  return filled;
 }
 
 absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape) {
@@ -211,7 +223,7 @@ absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, con
   }
   const Placement base =
       LargestFirst(PerDevice(estimate, shape.num_devices), shape.num_devices, shape.slots_per_device);
-  return FillEmptySlots(base, {}, estimate, shape.error);
+  return FillEmptySlots(base, {}, {.estimate = estimate, .error = shape.error});
 }
 
 }  // namespace switchyard

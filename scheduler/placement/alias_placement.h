@@ -33,12 +33,17 @@ struct AliasShape {
 // estimate [E] >= 0.  InvalidArgument: no devices, or fewer slots than experts.
 absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape);
 
+struct FillTarget {
+  absl::Span<const int64_t> estimate;  // [E] >= 0
+  int64_t error = 0;                   // as above; from kRow / 2 on the estimate is not looked at
+  bool hedge = true;                   // false: only what the mean needs; other slots keep what `present` has there
+};
+
 // Fills the empty slots of `base` and leaves its experts where they are: first what the mean needs, then hedges.  Where
 // it does not matter it takes what `present` has on that device, in its slot, so that less is copied; a present without
-// slots = nothing is there.  error as above; from kRow / 2 on the estimate is not looked at.
-// REQUIRES: CheckPlacement(base) is OK; estimate [E]; present has base's devices, and base's experts in base's slots.
-Placement FillEmptySlots(const Placement& base, const Placement& present, absl::Span<const int64_t> estimate,
-                         int64_t error);
+// slots = nothing is there.
+// REQUIRES: CheckPlacement(base) is OK; present has base's devices, and base's experts in base's slots.
+Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target);
 
 // The estimate [E] scaled to `total`, blended with an even spread by twice its error (half its rows wrong: no better
 // than none).

@@ -70,7 +70,7 @@ TEST(AliasPlacementTest, ResidentsStay) {
   const Placement base = ContiguousPlacement(64, 16, 1);
   for (int round = 0; round < 50; ++round) {
     const Popularity estimate = ZipfRows(rng, 64, 1.0, kTotal);
-    const Placement filled = FillEmptySlots(base, {}, estimate, 0);
+    const Placement filled = FillEmptySlots(base, {}, {.estimate = estimate});
     ASSERT_TRUE(CheckPlacement(filled).ok());
     for (int d = 0; d < 16; ++d) {
       for (int slot = 0; slot < 4; ++slot) EXPECT_EQ(filled.slots[d][slot], base.slots[d][slot]);
@@ -97,23 +97,36 @@ TEST(AliasPlacementTest, WhatIsThereStaysWhileTheEstimateDoes) {
   for (const int spare : {1, 2, 3}) {
     const Placement base = ContiguousPlacement(32, 16, spare);
     const Popularity estimate = ZipfRows(rng, 32, 0.8, kTotal);
-    const Placement present = FillEmptySlots(base, {}, estimate, kRow / 10);
-    EXPECT_THAT(ChangesBetween(present, FillEmptySlots(base, present, estimate, kRow / 10)), IsEmpty());
+    const Placement present = FillEmptySlots(base, {}, {.estimate = estimate, .error = kRow / 10});
+    EXPECT_THAT(ChangesBetween(present, FillEmptySlots(base, present, {.estimate = estimate, .error = kRow / 10})),
+                IsEmpty());
     // A little noise moves less than starting anew does.
     const Popularity noisy = Otherwise(rng, estimate, 0.02);
-    const size_t moved = ChangesBetween(present, FillEmptySlots(base, present, noisy, kRow / 10)).size();
-    EXPECT_LT(moved, ChangesBetween(present, FillEmptySlots(base, {}, noisy, kRow / 10)).size());
+    const size_t moved =
+        ChangesBetween(present, FillEmptySlots(base, present, {.estimate = noisy, .error = kRow / 10})).size();
+    EXPECT_LT(moved, ChangesBetween(present, FillEmptySlots(base, {}, {.estimate = noisy, .error = kRow / 10})).size());
   }
+}
+
+TEST(AliasPlacementTest, WithoutHedgesOnlyWhatTheMeanNeedsMoves) {
+  const Placement base{.num_experts = 3, .slots = {{0, kEmptySlot}, {1, kEmptySlot}, {2, kEmptySlot}}};
+  const Placement present{.num_experts = 3, .slots = {{0, 2}, {1, kEmptySlot}, {2, 1}}};
+  // Device 1 needs rows of expert 0; device 0 has no use for its slot, device 2 neither.
+  const Popularity estimate = {40, 20, 30};
+  EXPECT_EQ(FillEmptySlots(base, present, {.estimate = estimate, .hedge = false}).ToString(), "[0 2] [1 0] [2 1]");
+  EXPECT_EQ(FillEmptySlots(base, {}, {.estimate = estimate, .hedge = false}).ToString(), "[0 -] [1 0] [2 -]");
 }
 
 TEST(AliasPlacementTest, AnEstimateThatSaysNothingIsNotFollowed) {
   std::mt19937_64 rng(11);
   const Popularity a = ZipfRows(rng, 16, 1.0, kTotal), b = ZipfRows(rng, 16, 1.0, kTotal);
   const Placement base = ContiguousPlacement(16, 16, 2);
-  EXPECT_EQ(FillEmptySlots(base, {}, a, kRow / 2), FillEmptySlots(base, {}, b, kRow / 2));
-  EXPECT_FALSE(FillEmptySlots(base, {}, a, kRow / 4) == FillEmptySlots(base, {}, b, kRow / 4));
+  EXPECT_EQ(FillEmptySlots(base, {}, {.estimate = a, .error = kRow / 2}),
+            FillEmptySlots(base, {}, {.estimate = b, .error = kRow / 2}));
+  EXPECT_FALSE(FillEmptySlots(base, {}, {.estimate = a, .error = kRow / 4}) ==
+               FillEmptySlots(base, {}, {.estimate = b, .error = kRow / 4}));
   // Every expert has as many replicas as every other.
-  const ReplicaMap replicas(FillEmptySlots(base, {}, a, kRow));
+  const ReplicaMap replicas(FillEmptySlots(base, {}, {.estimate = a, .error = kRow}));
   for (int e = 0; e < 16; ++e) EXPECT_EQ(replicas.NumReplicas(e), 3);
   EXPECT_EQ(HedgedPopularity({3, 1}, 400, kRow / 4), (Popularity{250, 150}));
 }

@@ -1,0 +1,179 @@
+#include "scheduler/placement/layer_decision.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/placement/agreed_policy.h"
+#include "scheduler/placement/alias_placement.h"
+#include "scheduler/placement/paper_policy.h"
+
+namespace switchyard {
+namespace {
+
+using Field = DecisionField;
+
+// Nothing moves.
+class StaticPolicy : public PlacementPolicy {
+ public:
+  explicit StaticPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape)) {}
+
+ protected:
+  SlotPlan FineTune(const LayerInputs& inputs) override { return {.layer = inputs.layer, .choice = {}, .changes = {}}; }
+  SplitTable Split(const LayerInputs& inputs) override {
+    return SplitByCounts(inputs.counts, table(inputs.layer).replicas());
+  }
+  SlotPlan Prepare(const LayerEstimate& estimate, int) override {
+    return {.layer = estimate.layer, .choice = {}, .changes = {}};
+  }
+};
+
+absl::Status Validate(const PolicyShape& shape) {
+  if (shape.residents.empty()) return absl::InvalidArgumentError("placement policy: no layers");
+  if (shape.top_k < 1) return absl::InvalidArgumentError(absl::StrCat("placement policy: top_k ", shape.top_k, " < 1"));
+  for (size_t layer = 0; layer < shape.residents.size(); ++layer) {
+    const Placement& placement = shape.residents[layer];
+    if (const absl::Status status = CheckPlacement(placement); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": ", status.message()));
+    }
+    const Placement& first = shape.residents[0];
+    if (placement.num_experts != first.num_experts || placement.num_devices() != first.num_devices()) {
+      return absl::InvalidArgumentError(absl::StrCat("placement policy: layer ", layer, " has ", placement.num_experts,
+                                                     " experts on ", placement.num_devices(), " devices, layer 0 ",
+                                                     first.num_experts, " on ", first.num_devices()));
+    }
+    // The paper's allocation knows one number of slots.
+    for (const std::vector<int32_t>& device : placement.slots) {
+      if (device.size() == placement.slots[0].size()) continue;
+      return absl::InvalidArgumentError(absl::StrCat("placement policy: layer ", layer, " has devices of ",
+                                                     device.size(), " and of ", placement.slots[0].size(), " slots"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void MixChanges(DecisionDigest& digest, Field field, const SlotPlan& plan) {
+  digest.Mix(field, plan.layer);
+  digest.Mix(field, static_cast<int64_t>(plan.choice.reason));
+  for (const SlotChange& change : plan.changes) {
+    digest.Mix(field, absl::MakeConstSpan({change.device, change.slot, change.expert}));
+  }
+}
+
+void MixSplit(DecisionDigest& digest, const SplitTable& split) {
+  std::vector<int32_t> pieces;
+  for (int rank = 0; rank < split.num_ranks(); ++rank) {
+    for (int expert = 0; expert < split.num_experts(); ++expert) {
+      for (const SplitPiece& piece : split.Pieces(rank, expert)) {
+        pieces.insert(pieces.end(), {rank, expert, piece.device, piece.rows});
+      }
+    }
+  }
+  digest.Mix(Field::kSplit, absl::MakeConstSpan(pieces));
+}
+
+}  // namespace
+
+PlacementPolicy::PlacementPolicy(PolicyShape shape) : shape_(std::move(shape)) {
+  for (const Placement& residents : shape_.residents) tables_.emplace_back(residents);
+  estimates_.resize(shape_.residents.size());
+  errors_.assign(shape_.residents.size(), kRow / 4);
+}
+
+LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
+  const int num_layers = static_cast<int>(tables_.size());
+  SY_CHECK(inputs.layer >= 0 && inputs.layer < num_layers);
+  LayerDecision decision;
+  decision.number = number_++;
+  decision.layer = inputs.layer;
+  NoteError(inputs);
+  SlotTable& table = tables_[inputs.layer];
+  decision.demand = FineTune(inputs);
+  table.Change(decision.demand.changes, decision.number);
+  decision.split = Split(inputs);
+  decision.awaited = table.Await(decision.split);
+  estimates_[inputs.layer].clear();
+  for (const LayerEstimate& estimate : inputs.estimates) {
+    SY_CHECK(estimate.layer >= 0 && estimate.layer < num_layers);
+    const int ahead = estimate.layer - inputs.layer;
+    decision.prefetch.push_back(Prepare(estimate, ahead > 0 ? ahead : ahead + num_layers));
+    tables_[estimate.layer].Change(decision.prefetch.back().changes, decision.number);
+    estimates_[estimate.layer].assign(estimate.popularity.begin(), estimate.popularity.end());
+  }
+  decision.digest = DigestOf(inputs, decision);
+  return decision;
+}
+
+void PlacementPolicy::NoteError(const LayerInputs& inputs) {
+  const Popularity& told = estimates_[inputs.layer];
+  if (told.empty()) return;
+  const Popularity expected = ScaledTo(told, kRow), actual = ScaledTo(inputs.counts.OfExperts(), kRow);
+  int64_t distance = 0;
+  for (size_t e = 0; e < actual.size(); ++e) distance += std::abs(expected[e] - actual[e]);
+  int64_t& error = errors_[inputs.layer];
+  error = (3 * error + distance / 2) / 4;
+}
+
+DecisionDigest PlacementPolicy::DigestOf(const LayerInputs& inputs, const LayerDecision& decision) const {
+  DecisionDigest digest;
+  digest.Mix(Field::kConstants, absl::MakeConstSpan({static_cast<int64_t>(shape_.mode), int64_t{shape_.top_k},
+                                                     shape_.costs.copy_ps, shape_.costs.row_ps, shape_.costs.layer_ps,
+                                                     int64_t{shape_.horizon}, shape_.even_enough}));
+  digest.Mix(Field::kStep, inputs.step);
+  digest.Mix(Field::kLayer, inputs.layer);
+  digest.Mix(Field::kNumber, decision.number);
+  digest.Mix(Field::kCounts, inputs.counts.rows);
+  for (const LayerEstimate& estimate : inputs.estimates) {
+    digest.Mix(Field::kEstimates, estimate.layer);
+    digest.Mix(Field::kEstimates, estimate.popularity);
+  }
+  digest.Mix(Field::kErrors, absl::MakeConstSpan(errors_));
+  const SlotTable& table = tables_[inputs.layer];
+  for (int device = 0; device < table.placement().num_devices(); ++device) {
+    digest.Mix(Field::kSlots, absl::MakeConstSpan(table.placement().slots[device]));
+    digest.Mix(Field::kSlots, absl::MakeConstSpan(table.in_flight()[device]));
+  }
+  MixSplit(digest, decision.split);
+  for (const AwaitedCopy& copy : decision.awaited) {
+    digest.Mix(Field::kAwaited, absl::MakeConstSpan({int64_t{copy.device}, int64_t{copy.slot}, copy.decision}));
+  }
+  MixChanges(digest, Field::kDemand, decision.demand);
+  for (const SlotPlan& plan : decision.prefetch) MixChanges(digest, Field::kPrefetch, plan);
+  return digest;
+}
+
+std::string LayerDecision::ToString() const {
+  std::string text = absl::StrCat("decision ", number, ", layer ", layer, ": busiest ", split.busiest(), " rows, ",
+                                  split.num_exchanged(), " exchanged; phase 2 ", demand.choice.ToString(), ", ",
+                                  demand.changes.size(), " slots changed; waits for ", awaited.size(), " copies");
+  for (const SlotPlan& plan : prefetch) {
+    absl::StrAppend(&text, "; layer ", plan.layer, " ", plan.choice.ToString(), ", ", plan.changes.size(),
+                    " slots changed");
+  }
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape shape) {
+  if (const absl::Status status = Validate(shape); !status.ok()) return status;
+  switch (shape.mode) {
+    case PlacementMode::kAgreed:
+    case PlacementMode::kOracle:
+      return std::make_unique<AgreedPolicy>(std::move(shape));
+    case PlacementMode::kCentral:
+    case PlacementMode::kNoEstimate:
+    case PlacementMode::kNoFinetune:
+      return std::make_unique<PaperPolicy>(std::move(shape));
+    case PlacementMode::kStaticSpare:
+      for (Placement& residents : shape.residents) {
+        const Popularity even(residents.num_experts, 1);
+        residents = FillEmptySlots(residents, {}, {.estimate = even, .error = kRow});
+      }
+      return std::make_unique<StaticPolicy>(std::move(shape));
+    case PlacementMode::kStatic:
+    case PlacementMode::kIdeal:
+      return std::make_unique<StaticPolicy>(std::move(shape));
+  }
+  return absl::InvalidArgumentError("placement policy: unknown mode");
+}
+
+}  // namespace switchyard

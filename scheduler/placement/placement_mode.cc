@@ -1,0 +1,27 @@
+#include "scheduler/placement/placement_mode.h"
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace switchyard {
+namespace {
+
+constexpr std::array<absl::string_view, 8> kNames = {"static", "static+spare", "central",     "agreed",
+                                                     "oracle", "ideal",        "no_estimate", "no_finetune"};
+
+}  // namespace
+
+absl::string_view NameOf(PlacementMode mode) { return kNames[static_cast<size_t>(mode)]; }
+
+std::string PlacementModeNames() { return absl::StrJoin(kNames, ", "); }
+
+absl::StatusOr<PlacementMode> ParsePlacementMode(absl::string_view name) {
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] == name) return static_cast<PlacementMode>(i);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("placement mode \"", name, "\" is none of ", PlacementModeNames()));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,28 @@
+// How the experts of a running server are placed: the modes that can be chosen, by name.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+enum class PlacementMode {
+  kStatic,       // "static": E / R experts a device, no replicas (the paper's baseline)
+  kStaticSpare,  // "static+spare": replicas spread evenly once, rows split by counts, nothing moves
+  kCentral,      // "central": the paper: device 0 places by the estimate, and anew where the gate says otherwise
+  kAgreed,       // "agreed": every rank decides alike; alias placement, split by counts, moves that pay
+  kOracle,       // "oracle": agreed, told the true counts as its estimate
+  kIdeal,        // "ideal": the gate is forced to be balanced (by the caller); otherwise static
+  kNoEstimate,   // "no_estimate": central without phase 1
+  kNoFinetune,   // "no_finetune": central without phase 2
+};
+
+absl::string_view NameOf(PlacementMode mode);
+// "static, static+spare, ...": all names.
+std::string PlacementModeNames();
+// InvalidArgument lists the names.
+absl::StatusOr<PlacementMode> ParsePlacementMode(absl::string_view name);
+
+}  // namespace switchyard
