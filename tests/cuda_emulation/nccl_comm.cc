@@ -1,11 +1,13 @@
 // Communicators: their begin and end, asynchronous errors, and the faults that tests inject.
 #include "tests/cuda_emulation/nccl_comm.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "tests/cuda_emulation/nccl_control.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr int kPollsOfInit = 3;
 constexpr int kPollsOfLaunch = 2;
+constexpr std::chrono::minutes kPatience{1};
 
 struct PlannedFault {
   int launches_left;
@@ -46,6 +49,21 @@ void Forget(ncclComm* comm) {
   CountLive(-1);
 }
 
+// As NCCL's end of a communicator: "keep polling until all graphs referencing us die".  What runs on the device goes on
+// meanwhile.
+void AwaitGraphs(const ncclComm& comm, const char* call) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (comm.state->captured > 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      std::fprintf(stderr, "nccl_emulation: %s of rank %d waits for %d launches in graphs that nobody destroys\n", call,
+                   comm.state->rank, comm.state->captured.load());
+      std::abort();
+    }
+    cuda_emulation::AdvanceDevice(comm.device);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 // The state of what a communicator is busy with, after one more look.  REQUIRES: comm->mu is held.
 ncclResult_t Poll(ncclComm* comm) {
   if (const int error = comm->state->async_error; error != ncclSuccess) return static_cast<ncclResult_t>(error);
@@ -69,7 +87,7 @@ ncclResult_t Poll(ncclComm* comm) {
       return launched;
     }
     case ncclComm::Busy::kFinalize:
-      if (comm->state->outstanding > 0) return ncclInProgress;
+      if (comm->state->outstanding > 0 || comm->state->captured > 0) return ncclInProgress;
       comm->finalized = true;
       break;
   }
@@ -218,6 +236,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
       std::fprintf(stderr, "nccl_emulation: ncclCommDestroy with work under way would block\n");
       std::abort();
     }
+    AwaitGraphs(*comm, "ncclCommDestroy");
     comm->state->world->Leave(comm->state->rank);
   }
   Forget(comm);
@@ -229,8 +248,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const auto entered = Enter(comm, "ncclCommAbort");
     comm->state->aborted = true;
     comm->state->world->Leave(comm->state->rank);
+    cuda_emulation::NotifyProgress();
+    AwaitGraphs(*comm, "ncclCommAbort");
   }
-  cuda_emulation::NotifyProgress();
   Forget(comm);
   return ncclSuccess;
 }

@@ -18,6 +18,7 @@ struct CommState {
   std::atomic<bool> aborted{false};
   std::atomic<int> async_error{ncclSuccess};
   std::atomic<int> outstanding{0};  // on a stream, not captured, not done
+  std::atomic<int> captured{0};     // launches in graphs that are not destroyed, or still run
 };
 
 // The fault that is due at this rank's next launch, counted down by each; kNone is neither.

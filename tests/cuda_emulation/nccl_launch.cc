@@ -20,11 +20,20 @@ thread_local int depth = 0;
 thread_local std::vector<Call> calls;
 thread_local ncclResult_t group_error = ncclSuccess;
 
+// One captured launch, in all copies of its graph.
+struct InGraph {
+  explicit InGraph(std::shared_ptr<CommState> s) : state(std::move(s)) { ++state->captured; }
+  ~InGraph() { --state->captured; }
+  InGraph(const InGraph&) = delete;
+  InGraph& operator=(const InGraph&) = delete;
+  const std::shared_ptr<CommState> state;
+};
+
 // One launch when it runs.  Copied only before it has begun: each launch of a graph runs a copy.
 struct Launch {
   std::shared_ptr<CommState> state;
   std::vector<Op> ops;
-  bool captured = false;
+  std::shared_ptr<InGraph> in_graph;  // null: not captured
   std::shared_ptr<Waiting> waiting;
   bool hangs = false;
 
@@ -45,7 +54,7 @@ struct Launch {
   }
 
   cudaError_t End() {
-    if (!captured) --state->outstanding;
+    if (in_graph == nullptr) --state->outstanding;
     return cudaSuccess;
   }
 };
@@ -116,8 +125,12 @@ ncclResult_t Add(ncclComm* comm, cudaStream_t stream, const char* name, const Op
 ncclResult_t PutOnStream(ncclComm* comm) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(comm->stream, &capture) != cudaSuccess) return ncclUnhandledCudaError;
-  Launch launch{comm->state, std::exchange(comm->staged, {}), capture != cudaStreamCaptureStatusNone, nullptr, false};
-  if (!launch.captured) ++comm->state->outstanding;
+  Launch launch{comm->state, std::exchange(comm->staged, {}), nullptr, nullptr, false};
+  if (capture == cudaStreamCaptureStatusNone) {
+    ++comm->state->outstanding;
+  } else {
+    launch.in_graph = std::make_shared<InGraph>(comm->state);
+  }
   const cudaError_t error = cuda_emulation::EnqueuePatient(comm->stream, "nccl", std::move(launch));
   return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }

@@ -31,6 +31,10 @@ cudaError_t EnqueuePatient(cudaStream_t stream, const char* name, PatientWork wo
 // Wakes up whoever waits for a PatientWork.
 void NotifyProgress();
 
+// Runs at most one item of each stream of the device and does not wait: for who waits for a device that nobody else may
+// be waiting for.
+void AdvanceDevice(int device);
+
 // The device of the stream (of the calling thread, for stream 0); -1 for what is no stream.
 int DeviceOfStream(cudaStream_t stream);
 

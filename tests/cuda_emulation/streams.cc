@@ -238,6 +238,10 @@ cudaError_t RunUntil(const Mark& mark) {
 
 void RunOne(const std::shared_ptr<Stream>& stream) { Advance(stream); }
 
+void AdvanceDevice(int device) {
+  for (const auto& stream : StreamsOfDevice(device)) Advance(stream);
+}
+
 cudaError_t RunDevice(int device) {
   for (const auto& stream : StreamsOfDevice(device)) {
     if (const cudaError_t error = RunUntil(EndOf(stream)); error != cudaSuccess) return error;

@@ -104,11 +104,18 @@ absl::Status NcclHandle::Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops)
   return absl::OkStatus();
 }
 
-void NcclHandle::Abort() {
+ncclComm_t NcclHandle::LetGoOfIt() {
   absl::MutexLock lock(&mu_);
-  if (comm_ == nullptr) return;
+  return std::exchange(comm_, nullptr);
+}
+
+// Without the lock: it waits until the graphs are gone that its collectives were recorded in, and whose owner may be
+// about to look at our state before he lets go of them.
+void NcclHandle::Abort() {
+  const ncclComm_t comm = LetGoOfIt();
+  if (comm == nullptr) return;
   const OnDevice on(device_);
-  (void)ncclCommAbort(std::exchange(comm_, nullptr));
+  (void)ncclCommAbort(comm);
 }
 
 absl::Status NcclHandle::Close(absl::Time deadline) {
@@ -120,9 +127,10 @@ absl::Status NcclHandle::Close(absl::Time deadline) {
     if (result != ncclSuccess && result != ncclInProgress) return Explain("ncclCommFinalize", result);
   }
   RETURN_IF_ERROR(AwaitSettled("ncclCommFinalize", deadline));
+  const ncclComm_t comm = LetGoOfIt();
+  if (comm == nullptr) return LetGo();
+  const ncclResult_t result = ncclCommDestroy(comm);
   absl::MutexLock lock(&mu_);
-  if (comm_ == nullptr) return LetGo();
-  const ncclResult_t result = ncclCommDestroy(std::exchange(comm_, nullptr));
   return result == ncclSuccess ? absl::OkStatus() : Explain("ncclCommDestroy", result);
 }
 

@@ -2,7 +2,8 @@
 //
 // NCCL allows one thread at a time in a communicator, also for looking at its state and for aborting it.  The
 // communicator is non-blocking, so no call waits for a peer, the lock is never held for long, and a launcher or starter
-// that waits can be freed by another thread's Abort.
+// that waits can be freed by another thread's Abort.  Only the end blocks, without the lock: NCCL waits for the graphs
+// that its collectives were recorded in, until they are destroyed.
 //
 // Thread-safe.  NCCL >= 2.18 (non-blocking communicators of ncclCommInitRankConfig, with group calls).
 // Errors: Unavailable (NCCL's asynchronous ones; the handle was let go), Internal (its refusal of a call).
@@ -50,13 +51,17 @@ class NcclHandle {
   absl::Status AwaitSettled(const std::string& what, absl::Time deadline);
   // Launches what `ops` calls for as one group, on the streams that it names.  Settled() says when it is there.
   absl::Status Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops);
-  // Frees the device from what is launched, and everything else.  Again: nothing.
+  // Frees the device from what is launched, and everything else: at once every other call here says so, and this one
+  // returns when no graph holds a collective of ours any more.  Again: nothing.
   void Abort();
-  // Ends in order.  REQUIRES: nothing is under way here.  DeadlineExceeded: it is still there, to be aborted.
+  // Ends in order.  REQUIRES: nothing is under way here.  DeadlineExceeded: it is still there, to be aborted (something
+  // runs, or a graph holds it).
   absl::Status Close(absl::Time deadline);
 
  private:
   explicit NcclHandle(int device) : device_(device) {}
+  // Ours no more; null: it was not any more.
+  ncclComm_t LetGoOfIt();
   absl::Status Explain(const char* what, ncclResult_t result) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int device_;
