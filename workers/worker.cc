@@ -155,8 +155,15 @@ absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t 
   if (bytes == 0) {
     // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take.
     const double share = options_.device.is_cpu() ? options_.kv_memory_fraction : 1.0;
-    bytes =
-        std::min(one_sequence * settings.max_num_seqs, static_cast<int64_t>(share * static_cast<double>(available)));
+    const auto most = static_cast<int64_t>(share * static_cast<double>(available));
+    RETURN_IF_ERROR(CheckKvRoom(
+        {.available = most,
+         .limit = options_.device.is_cpu()
+                      ? absl::StrCat(share, " of the machine's ", available)
+                      : absl::StrCat("--gpu_memory_fraction=", options_.gpu_memory_fraction, " of ", memory_bytes()),
+         .token_bytes = KvBytesPerToken(config_, dtype_),
+         .block_size = settings.block_size}));
+    bytes = std::min(one_sequence * settings.max_num_seqs, most);
   } else if (bytes > available) {
     return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes=", bytes, ": ",
                                                      options_.device.is_cpu() ? "the machine" : "the device", " has ",

@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
                    Replace(dir / "config.json", "\"vocab_size\": 256", "\"vocab_size\": 16777216");
                    Replace(dir / "config.json", "\"hidden_size\": 48", "\"hidden_size\": 1048576");
                  },
-                 "config needs [0-9.]+ GiB .*worker has [0-9.]+ GiB"},
+                 "config needs [0-9]+ bytes .*worker has [0-9]+ bytes available"},
         BadModel{"GenerationConfig",
                  [](const fs::path& dir) { Write(dir / "generation_config.json", R"({"top_p": 0})"); },
                  "generation_config.json: top_p: expected a number within \\(0, 1\\], found 0"},

@@ -1,5 +1,6 @@
 #include "workers/model/memory_plan.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_format.h"
@@ -17,8 +18,6 @@ absl::int128 AttentionElements(const ModelConfig& c) {
 }
 
 absl::int128 FfnElements(const ModelConfig& c, int64_t width) { return absl::int128(3) * width * c.hidden; }
-
-double Gib(absl::int128 bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 }  // namespace
 
@@ -48,8 +47,18 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
   const std::string experts = store ? absl::StrFormat("%d experts at a time", need.expert_slots)
                                     : absl::StrFormat("%d experts a layer", need.experts_per_layer);
   return absl::ResourceExhaustedError(
-      absl::StrFormat("config needs %.2f GiB (weights in %s with %s, KV cache %.2f GiB), worker has %.2f GiB",
-                      Gib(total), DTypeName(need.dtype), experts, Gib(need.kv_cache_bytes), Gib(worker_bytes)));
+      absl::StrFormat("config needs %d bytes (weights in %s with %s, KV cache %d bytes), worker has %d bytes available",
+                      total, DTypeName(need.dtype), experts, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0)));
+}
+
+absl::Status CheckKvRoom(const KvRoom& room) {
+  const int64_t block_bytes = room.token_bytes * room.block_size;
+  if (room.available >= block_bytes) return absl::OkStatus();
+  std::string beyond;
+  if (room.available < 0) beyond = absl::StrFormat(", which weights and scratch are %d bytes beyond", -room.available);
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("KV cache: needed at least %d bytes (a block of %d tokens), available %d bytes of %s%s",
+                      block_bytes, room.block_size, std::max<int64_t>(room.available, 0), room.limit, beyond));
 }
 
 }  // namespace switchyard

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
@@ -27,7 +28,19 @@ struct MemoryNeed {
   int64_t expert_slots = -1;
 };
 
-// ResourceExhausted "config needs X GiB, worker has Y GiB" when weights and cache do not fit into worker_bytes.
+// ResourceExhausted "config needs X bytes ..., worker has Y bytes available" when weights and cache do not fit into
+// worker_bytes (negative: more is taken already than may be).
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes);
+
+// What is left for the KV cache, where nobody said how large it has to be.
+struct KvRoom {
+  int64_t available = 0;  // bytes; negative: more is taken already than may be
+  std::string limit;      // what sets it, as the user said it: "--gpu_memory_fraction=0.9 of 85899345920 bytes"
+  int64_t token_bytes = 0;
+  int32_t block_size = 0;
+};
+
+// ResourceExhausted, with what is needed and what is available, when not one block fits.
+absl::Status CheckKvRoom(const KvRoom& room);
 
 }  // namespace switchyard

@@ -313,8 +313,37 @@ TEST(MemoryPlanTest, SaysWhatItNeeds) {
   c->vocab_size = 1 << 24;
   const absl::Status status = CheckMemory(*c, {.dtype = DType::kF64, .experts_per_layer = 65536}, int64_t{1} << 34);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("config needs "), HasSubstr("worker has 16.00 GiB")));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("config needs "), HasSubstr("worker has 17179869184 bytes available")));
   EXPECT_GT(WeightBytes(*c, DType::kF64, 65536), absl::int128(1) << 64);
+}
+
+// Small sizes are told apart, and what is already beyond the limit is not a negative size.
+TEST(MemoryPlanTest, SaysWhatIsAvailable) {
+  auto c = ParseModelConfig(Qwen3().dump(), "");
+  ASSERT_TRUE(c.ok());
+  const MemoryNeed need = {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 12345};
+  const auto bytes = static_cast<int64_t>(WeightBytes(*c, DType::kBf16, 8)) + 12345;
+  EXPECT_TRUE(CheckMemory(*c, need, bytes).ok());
+  EXPECT_EQ(
+      CheckMemory(*c, need, bytes - 1).message(),
+      absl::StrCat("config needs ", bytes, " bytes (weights in bf16 with 8 experts a layer, KV cache 12345 bytes), ",
+                   "worker has ", bytes - 1, " bytes available"));
+  EXPECT_THAT(std::string(CheckMemory(*c, need, -7).message()), HasSubstr("worker has 0 bytes available"));
+
+  KvRoom room = {
+      .available = 1600, .limit = "--gpu_memory_fraction=0.1 of 50000", .token_bytes = 100, .block_size = 16};
+  EXPECT_TRUE(CheckKvRoom(room).ok());
+  room.available = 1599;
+  EXPECT_EQ(CheckKvRoom(room),
+            absl::ResourceExhaustedError(
+                "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 1599 bytes of "
+                "--gpu_memory_fraction=0.1 of 50000"));
+  room.available = -300;
+  EXPECT_EQ(CheckKvRoom(room),
+            absl::ResourceExhaustedError(
+                "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 0 bytes of "
+                "--gpu_memory_fraction=0.1 of 50000, which weights and scratch are 300 bytes beyond"));
 }
 
 TEST(EditDistanceTest, Edits) {
