@@ -1,0 +1,108 @@
+#include "scheduler/placement/balance_search.h"
+
+#include <cmath>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "scheduler/placement/matching.h"
+#include "scheduler/placement/noise_cases.h"
+#include "scheduler/popularity/popularity.h"
+
+namespace switchyard {
+namespace {
+
+struct Layer {
+  LayerResidency residency;
+  BalanceProblem problem;
+};
+
+Popularity RandomRows(int experts, std::mt19937* random) {
+  Popularity rows(experts);
+  for (int e = 0; e < experts; ++e) rows[e] = static_cast<int64_t>(1e5 / (1 + (*random)() % experts)) * kRow;
+  return rows;
+}
+
+void Describe(Layer* layer, const Popularity& rows, int devices, int layer_slots) {
+  layer->problem.present = &layer->residency;
+  layer->problem.search = DrawCases({{rows, 1.0}}, devices, 0.06, 2, 1);
+  layer->problem.judge = DrawCases({{rows, 1.0}}, devices, 0.06, 4, 2);
+  layer->problem.layer_slots = layer_slots;
+  layer->problem.slot_prices.clear();
+  for (const auto& slots : layer->residency.placement.slots) {
+    int hosted = 0;
+    for (const int32_t expert : slots) hosted += expert != kEmptySlot;
+    layer->problem.slot_prices.push_back(std::vector<double>(layer_slots - hosted, 0.0));
+  }
+  layer->problem.seconds_per_load = 1;
+  layer->problem.max_changes = 100;
+}
+
+double CostOf(const BalanceProblem& problem, const Placement& placement) {
+  SplitCases split(placement, problem.judge);
+  split.Settle(1000);
+  return problem.seconds_per_load * split.Busiest() +
+         problem.seconds_per_copy * static_cast<double>(CountArrivals(problem.present->placement, placement));
+}
+
+// Cheaper than before, and no replica that arrived could stay away, nor any two experts that changed places.
+TEST(BalanceSearchTest, EveryCopyEarnsItsCost) {
+  std::mt19937 random(21);
+  int64_t copies = 0;
+  for (int round = 0; round < 30; ++round) {
+    Layer layer{.residency = {ContiguousPlacement(32, 8, 2), std::vector<bool>(32, false)}, .problem = {}};
+    Describe(&layer, RandomRows(32, &random), 8, 5);
+    layer.problem.seconds_per_copy = 0.01;
+    const BalanceResult result = SearchBalance(layer.problem);
+    ASSERT_TRUE(CheckPlacement(result.placement).ok());
+    const Placement& present = layer.residency.placement;
+    const double cost = CostOf(layer.problem, result.placement);
+    EXPECT_LT(cost, CostOf(layer.problem, present));
+    copies += CountArrivals(present, result.placement);
+    EXPECT_NEAR(result.facts.spent_seconds, 0.01 * static_cast<double>(CountArrivals(present, result.placement)), 1e-9);
+    for (int device = 0; device < 8; ++device) {
+      for (int32_t slot = 0; slot < 6; ++slot) {
+        const int32_t expert = result.placement.slots[device][slot];
+        if (expert == kEmptySlot || present.Holds(device, expert)) continue;
+        if (result.placement.DevicesOf(expert).size() < 2) continue;
+        Placement without = result.placement;
+        without.slots[device][slot] = kEmptySlot;
+        EXPECT_GE(CostOf(layer.problem, without), cost - 2e-3) << "round " << round << " expert " << expert;
+      }
+    }
+  }
+  EXPECT_GT(copies, 30);
+}
+
+TEST(BalanceSearchTest, OffloadedExpertsStay) {
+  std::mt19937 random(22);
+  for (int round = 0; round < 10; ++round) {
+    Layer layer{.residency = {ContiguousPlacement(16, 4, 2), std::vector<bool>(16, false)}, .problem = {}};
+    for (int e = 0; e < 16; ++e) layer.residency.offloaded[e] = random() % 2 == 0;
+    Describe(&layer, RandomRows(16, &random), 4, 5);
+    const BalanceResult result = SearchBalance(layer.problem);
+    for (int e = 0; e < 16; ++e) {
+      if (!layer.residency.offloaded[e]) continue;
+      EXPECT_EQ(result.placement.DevicesOf(e), layer.residency.placement.DevicesOf(e));
+    }
+  }
+}
+
+// A slot that costs more than it saves is not taken; without any, experts only change places.
+TEST(BalanceSearchTest, PricesOfMemoryCount) {
+  Layer layer{.residency = {ContiguousPlacement(4, 2, 2), std::vector<bool>(4, false)}, .problem = {}};
+  Describe(&layer, {90000 * kRow, 9000 * kRow, 500 * kRow, 500 * kRow}, 2, 3);
+  const auto replicas = [&](double price) {
+    layer.problem.slot_prices.assign(2, {price});
+    return SearchBalance(layer.problem).placement.DevicesOf(0).size();
+  };
+  EXPECT_EQ(replicas(0.1), 2u);
+  EXPECT_EQ(replicas(5), 1u);
+  layer.problem.slot_prices.assign(2, {});
+  const BalanceResult result = SearchBalance(layer.problem);
+  EXPECT_EQ(CountArrivals(layer.residency.placement, result.placement), 2) << result.placement.ToString();
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,330 @@
+#include "scheduler/placement/residency.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/placement/matching.h"
+#include "scheduler/placement/min_max.h"
+#include "scheduler/placement/noise_cases.h"
+
+namespace switchyard {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// Busiest device over the mean under the exact best split.
+double Imbalance(const LayerResidency& layer, const Popularity& rows) {
+  return static_cast<double>(MinimizeBusiest(ReplicaMap(layer.placement), rows).busiest) *
+         layer.placement.num_devices() / static_cast<double>(TotalOf(rows));
+}
+
+// Zipf loads over shuffled experts, about 100 000 rows.
+Popularity Zipf(int experts, double exponent, uint32_t seed) {
+  std::vector<int32_t> order(experts);
+  for (int e = 0; e < experts; ++e) order[e] = e;
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  Popularity rows(experts);
+  double sum = 0;
+  for (int e = 0; e < experts; ++e) sum += std::pow(e + 1, -exponent);
+  for (int e = 0; e < experts; ++e)
+    rows[order[e]] = static_cast<int64_t>(1e5 / sum * std::pow(e + 1, -exponent)) * kRow;
+  return rows;
+}
+
+Popularity Noisy(Popularity rows, std::mt19937* random) {
+  for (int64_t& entry : rows) entry = entry / 1000 * (900 + static_cast<int64_t>((*random)() % 201));
+  return rows;
+}
+
+ResidencyCosts Costs() {
+  return {.row_seconds = 1e-5, .miss_seconds = 1e-3, .move_seconds = 1e-3, .expert_bytes = 1 << 20};
+}
+
+ResidencyProblem Problem(int layers, int experts, int devices, int spare) {
+  const int layer_slots = experts / devices + spare;
+  ResidencyProblem problem{.phases = {},
+                           .present = {},
+                           .limits = {.device_slots = layers * layer_slots, .layer_slots = layer_slots},
+                           .costs = Costs()};
+  problem.present = *InitialResidency(layers, experts, devices, problem.limits);
+  problem.phases.push_back({.steps = 100, .rows = std::vector<Popularity>(layers, Popularity(experts, 0))});
+  return problem;
+}
+
+// The plan's stages lead from `present` to what it says, within the limits.
+void ExpectExecutable(const ResidencyProblem& problem, const ResidencyPlan& plan) {
+  std::vector<LayerResidency> layers = problem.present;
+  for (const ResidencyStage& stage : plan.stages) {
+    const absl::Status status = ApplyStage(stage, problem.limits, &layers);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_TRUE(CheckResidency(layers, problem.limits).ok()) << CheckResidency(layers, problem.limits);
+  EXPECT_EQ(layers, plan.layers);
+  EXPECT_EQ(plan.bytes, plan.copies * problem.costs.expert_bytes);
+}
+
+TEST(ResidencyTest, SkewIsLevelledAndThenNoiseMovesNextToNothing) {
+  std::mt19937 random(5);
+  ResidencyProblem problem = Problem(2, 64, 16, 1);
+  const std::vector<Popularity> rows{Zipf(64, 1.0, 1), Zipf(64, 0.7, 2)};
+  problem.phases[0].rows = rows;
+  const auto first = PlanResidency(problem);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ExpectExecutable(problem, *first);
+  for (int layer = 0; layer < 2; ++layer) {
+    EXPECT_GT(Imbalance(problem.present[layer], rows[layer]), 2);
+    EXPECT_LT(Imbalance(first->layers[layer], rows[layer]), 1.03);
+    EXPECT_GT(first->layer_facts[layer].saved_seconds, first->layer_facts[layer].spent_seconds);
+  }
+  EXPECT_LE(first->copies, 2 * 3 * 16);
+  int64_t ours = 0, eplb = 0, matched = 0;
+  problem.present = first->layers;
+  ResidencyProblem by_eplb = problem, by_matching = problem;
+  for (int window = 0; window < 6; ++window) {
+    for (int layer = 0; layer < 2; ++layer) problem.phases[0].rows[layer] = Noisy(rows[layer], &random);
+    by_eplb.phases = by_matching.phases = problem.phases;
+    const auto plan = PlanResidency(problem), theirs = PlanResidency(by_eplb, ResidencyPolicy::kEplb);
+    const auto relabelled = PlanResidency(by_matching, ResidencyPolicy::kEplbMatched);
+    ASSERT_TRUE(plan.ok() && theirs.ok() && relabelled.ok());
+    ExpectExecutable(problem, *plan);
+    ExpectExecutable(by_eplb, *theirs);
+    ExpectExecutable(by_matching, *relabelled);
+    if (window > 0) ours += plan->copies, eplb += theirs->copies, matched += relabelled->copies;
+    problem.present = plan->layers;
+    by_eplb.present = theirs->layers;
+    by_matching.present = relabelled->layers;
+  }
+  const int64_t slots = 5 * 2 * 80;  // rebalances, layers, slots
+  EXPECT_LE(ours, slots * 3 / 100) << "of " << slots << "; eplb " << eplb << ", matched " << matched;
+  EXPECT_GT(eplb, slots / 2);
+  EXPECT_LT(matched, eplb);
+}
+
+// What a move saves has to exceed what it costs: dearer copies, fewer moves; none where nothing is saved.
+TEST(ResidencyTest, MovesPayWithinTheHorizon) {
+  ResidencyProblem problem = Problem(1, 32, 8, 1);
+  problem.phases[0].rows = {Zipf(32, 1.0, 3)};
+  int64_t before = 1000;
+  for (const double move_seconds : {1e-5, 1e-2, 1e-1, 10.0}) {
+    problem.costs.move_seconds = move_seconds;
+    const auto plan = PlanResidency(problem);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_LE(plan->copies, before);
+    const LayerFacts& facts = plan->layer_facts[0];
+    EXPECT_GE(facts.saved_seconds, facts.spent_seconds);
+    EXPECT_DOUBLE_EQ(facts.spent_seconds, plan->copies * move_seconds);
+    before = plan->copies;
+  }
+  EXPECT_EQ(before, 0);
+  problem.costs.move_seconds = 1e-5;
+  problem.costs.horizon_steps = 0;
+  EXPECT_EQ(PlanResidency(problem)->copies, 0);
+}
+
+// Few rows say little: how 256 of them fell is noise, the same shares of 256 000 are not.
+TEST(ResidencyTest, FewRowsMoveLess) {
+  std::mt19937 random(6);
+  ResidencyProblem problem = Problem(1, 64, 16, 0);
+  Popularity rows(64, 0);
+  for (int row = 0; row < 256; ++row) rows[random() % 64] += kRow;
+  EXPECT_GT(Imbalance(problem.present[0], rows), 1.3);
+  problem.phases[0].rows = {rows};
+  problem.costs.row_seconds = 1e-2;
+  const auto few = PlanResidency(problem);
+  for (int64_t& entry : rows) entry *= 1000;
+  problem.phases[0].rows = {rows};
+  problem.costs.row_seconds = 1e-5;  // the same seconds in all
+  const auto many = PlanResidency(problem);
+  ASSERT_TRUE(few.ok() && many.ok());
+  EXPECT_LT(few->copies * 2, many->copies);
+}
+
+// Phases are balanced apart: even in their sum, each is uneven, and the plan helps both.
+TEST(ResidencyTest, PhasesAreBalancedApart) {
+  ResidencyProblem problem = Problem(1, 4, 2, 1);
+  problem.phases = {{.steps = 10, .rows = {{50000 * kRow, 40000 * kRow, 5000 * kRow, 5000 * kRow}}},
+                    {.steps = 10, .rows = {{5000 * kRow, 5000 * kRow, 40000 * kRow, 50000 * kRow}}}};
+  const auto plan = PlanResidency(problem);
+  ASSERT_TRUE(plan.ok());
+  for (const PhaseProfile& phase : problem.phases) {
+    EXPECT_GT(Imbalance(problem.present[0], phase.rows[0]), 1.7);
+    EXPECT_LT(Imbalance(plan->layers[0], phase.rows[0]), 1.3);
+  }
+}
+
+TEST(ResidencyTest, MemoryHoldsWhatIsHit) {
+  ResidencyProblem problem = Problem(2, 8, 2, 0);
+  problem.limits.device_slots = 4;  // half of them
+  problem.present = *InitialResidency(2, 8, 2, problem.limits);
+  problem.costs.row_seconds = 1e-9;
+  Popularity cold_first(8);
+  for (int e = 0; e < 8; ++e) cold_first[e] = (1 + (e % 4) * 60) * kRow;  // of 100 steps
+  problem.phases[0].rows = {cold_first, cold_first};
+  const auto plan = PlanResidency(problem);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ExpectExecutable(problem, *plan);
+  for (const LayerResidency& layer : plan->layers) {
+    for (int e = 0; e < 8; ++e) EXPECT_EQ(layer.offloaded[e], e % 4 < 2) << e;
+  }
+  EXPECT_THAT(Explain(*plan, 1, 0), HasSubstr("it is in host memory, copied to device 0 when hit"));
+  // The same loads, with noise: what is in memory stays.
+  std::mt19937 random(7);
+  problem.present = plan->layers;
+  for (Popularity& rows : problem.phases[0].rows) rows = Noisy(rows, &random);
+  EXPECT_THAT(PlanResidency(problem)->stages, IsEmpty());
+}
+
+// Experts that are hit alike: which of them were hit more in a window is no reason to exchange any.
+TEST(ResidencyTest, NoiseExchangesNothingInMemory) {
+  std::mt19937 random(9);
+  ResidencyProblem problem = Problem(1, 16, 2, 0);
+  problem.limits.device_slots = 4;
+  problem.present = *InitialResidency(1, 16, 2, problem.limits);
+  problem.costs.row_seconds = 0;
+  problem.costs.move_seconds = 1e-9;
+  for (int window = 0; window < 10; ++window) {
+    for (int64_t& entry : problem.phases[0].rows[0]) entry = (95 + static_cast<int64_t>(random() % 11)) * kRow;
+    EXPECT_THAT(PlanResidency(problem)->stages, IsEmpty());
+  }
+}
+
+// A replica of the one hot expert is worth more than the memory of an expert that is hardly hit, or less.
+TEST(ResidencyTest, ReplicasAndOffloadCompeteForMemory) {
+  ResidencyProblem problem = Problem(1, 4, 2, 1);
+  problem.limits.device_slots = 2;
+  problem.present = *InitialResidency(1, 4, 2, problem.limits);
+  ASSERT_THAT(problem.present[0].offloaded, Each(false));
+  problem.phases[0].rows = {{90000 * kRow, kRow, 5000 * kRow, kRow}};
+  const auto balanced = PlanResidency(problem);
+  ASSERT_TRUE(balanced.ok());
+  ExpectExecutable(problem, *balanced);
+  EXPECT_EQ(balanced->layers[0].placement.DevicesOf(0).size(), 1u) << "no memory but of its own layer's experts";
+  // Two layers: the other one's cold experts give theirs up for the replica.
+  ResidencyProblem two = Problem(2, 4, 2, 1);
+  two.limits.device_slots = 4;
+  two.present = *InitialResidency(2, 4, 2, two.limits);
+  two.phases[0].rows = {{90000 * kRow, kRow, 5000 * kRow, kRow}, {kRow, kRow, kRow, kRow}};
+  const auto plan = PlanResidency(two);
+  ASSERT_TRUE(plan.ok());
+  ExpectExecutable(two, *plan);
+  EXPECT_EQ(plan->layers[0].placement.DevicesOf(0).size(), 2u);
+  EXPECT_EQ(std::count(plan->layers[1].offloaded.begin(), plan->layers[1].offloaded.end(), true), 1);
+  // Rows that cost nothing: the replica goes, and what it displaced comes back.
+  two.present = plan->layers;
+  two.costs.row_seconds = 1e-12;
+  two.costs.miss_seconds = 1;
+  const auto back = PlanResidency(two);
+  ASSERT_TRUE(back.ok());
+  ExpectExecutable(two, *back);
+  EXPECT_EQ(back->layers[0].placement.DevicesOf(0).size(), 1u);
+  EXPECT_THAT(back->layers[1].offloaded, Each(false));
+}
+
+TEST(ResidencyTest, ExplainsMovesAndWhatDidNotMove) {
+  ResidencyProblem problem = Problem(1, 4, 2, 1);
+  problem.phases[0].rows = {{60000 * kRow, 20000 * kRow, 10000 * kRow, 10000 * kRow}};
+  const auto plan = PlanResidency(problem);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_THAT(Explain(*plan, 0, 0), HasSubstr("Layer 0, expert 0 has 60.00 % of the rows (rank 1 of 4)"));
+  EXPECT_THAT(Explain(*plan, 0, 0),
+              HasSubstr("2 replicas on devices 0, 1. Moved (copy at device 1): the busiest device goes "
+                        "from 1.6"));
+  EXPECT_THAT(Explain(*plan, 0, 3), HasSubstr("Not moved"));
+  problem.costs.move_seconds = 1;
+  EXPECT_THAT(Explain(*PlanResidency(problem), 0, 0), HasSubstr("and cost 1e+03 ms"));
+  problem.phases[0].rows = {Popularity(4, 20000 * kRow)};
+  problem.costs.traffic_noise = 0;
+  EXPECT_THAT(Explain(*PlanResidency(problem), 0, 2), HasSubstr("Not moved: the busiest device has 1.0"));
+}
+
+TEST(ResidencyTest, RandomProblemsGiveExecutablePlansAndTheSameOnes) {
+  std::mt19937 random(8);
+  for (int round = 0; round < 40; ++round) {
+    const int devices = 2 + static_cast<int>(random() % 4), experts = devices * (1 + static_cast<int>(random() % 4));
+    const int layers = 1 + static_cast<int>(random() % 3);
+    ResidencyProblem problem = Problem(layers, experts, devices, static_cast<int>(random() % 3));
+    problem.limits.device_slots = 1 + static_cast<int>(random() % problem.limits.device_slots);
+    problem.present = *InitialResidency(layers, experts, devices, problem.limits);
+    problem.costs.move_seconds = 1e-6;
+    for (int window = 0; window < 3; ++window) {
+      for (Popularity& rows : problem.phases[0].rows) rows = Zipf(experts, 1.0, random());
+      const auto plan = PlanResidency(problem), again = PlanResidency(problem);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      ExpectExecutable(problem, *plan);
+      EXPECT_EQ(plan->layers, again->layers);
+      EXPECT_EQ(plan->stages.size(), again->stages.size());
+      problem.present = plan->layers;
+    }
+  }
+}
+
+TEST(ResidencyTest, WhatDoesNotFitTogetherIsNamed) {
+  const ResidencyProblem good = Problem(2, 8, 2, 1);
+  const auto refusal = [&](auto change, ResidencyPolicy policy = ResidencyPolicy::kMinimalMoves) {
+    ResidencyProblem problem = good;
+    change(&problem);
+    return std::string(PlanResidency(problem, policy).status().message());
+  };
+  EXPECT_EQ(refusal([](ResidencyProblem*) {}), "");  // no row counted: nothing to do
+  EXPECT_THAT(refusal([](auto* p) { p->present.clear(); }), HasSubstr("no layers"));
+  EXPECT_THAT(refusal([](auto* p) { p->phases.clear(); }), HasSubstr("no profile"));
+  EXPECT_THAT(refusal([](auto* p) { p->phases[0].steps = 0; }), HasSubstr("profile 0 has steps=0"));
+  EXPECT_THAT(refusal([](auto* p) { p->phases[0].rows.pop_back(); }), HasSubstr("1 layers, not 2"));
+  EXPECT_THAT(refusal([](auto* p) { p->phases[0].rows[1].pop_back(); }), HasSubstr("layer 1 has 7 experts, not 8"));
+  EXPECT_THAT(refusal([](auto* p) { p->phases[0].rows[1][3] = -1; }), HasSubstr("layer 1, expert 3 has rows=-1"));
+  EXPECT_THAT(refusal([](auto* p) { p->limits.device_slots = 7; }),
+              HasSubstr("device 0 has 8 experts in memory, limit 7"));
+  EXPECT_THAT(refusal([](auto* p) { p->limits.layer_slots = 4; }),
+              HasSubstr("6 slots a device, not layer_slots + 1 = 5"));
+  EXPECT_THAT(refusal([](auto* p) { p->costs.move_seconds = NAN; }), HasSubstr("move_seconds=nan"));
+  EXPECT_THAT(refusal([](auto* p) { p->present[1].offloaded.pop_back(); }), HasSubstr("layer 1 differs"));
+  EXPECT_THAT(refusal(
+                  [](auto* p) {
+                    p->limits.device_slots = 7;
+                    p->present = *InitialResidency(2, 8, 2, p->limits);
+                  },
+                  ResidencyPolicy::kEplb),
+              HasSubstr("replicas=6 must be at least E=8"));
+  EXPECT_THAT(InitialResidency(1, 8, 2, {8, 3}).status().message(), HasSubstr("more than layer_slots=3"));
+}
+
+TEST(ResidencyTest, SlotsOfABudget) {
+  EXPECT_EQ(DeviceSlots(10 << 20, 1 << 20), 9);  // one is spare
+  EXPECT_EQ(DeviceSlots((10 << 20) - 1, 1 << 20), 8);
+  EXPECT_EQ(DeviceSlots(1, 1 << 20), -1);
+}
+
+TEST(NoiseCasesTest, PairsAverageToWhatWasCounted) {
+  EXPECT_DOUBLE_EQ(RelativeError(0, 0.1), 1);
+  EXPECT_DOUBLE_EQ(RelativeError(kRow, 0), 1);  // a single row
+  EXPECT_DOUBLE_EQ(RelativeError(200 * kRow, 0), 0.1);
+  const Popularity rows{700000 * kRow, 300000 * kRow, 0};
+  const auto cases = DrawCases({{rows, 1.0}, {Popularity(3, 0), 5.0}}, 2, 0.06, 4, 9);
+  ASSERT_EQ(cases->num_cases, 4) << "a phase without rows does not count";
+  double mean = 0, spread = 0;
+  for (int c = 0; c < 4; ++c) {
+    EXPECT_NEAR(cases->rows[c] + cases->rows[4 + c], 2, 1e-4) << "the mean of two devices is 1";
+    EXPECT_LT(cases->rows[8 + c], 1e-4);
+    mean += cases->rows[c] / 4;
+    spread = std::max(spread, std::abs(cases->rows[c] - 1.4));
+  }
+  EXPECT_NEAR(mean, 1.4, 0.01);
+  EXPECT_GT(spread, 0.005);
+}
+
+TEST(NoiseCasesTest, DifferencesThatCountingExplainsAreNone) {
+  const Popularity few{520 * kRow, 480 * kRow, 500 * kRow};
+  const auto cases = DrawCases({{few, 1.0}}, 3, 0, 2, 9);
+  for (int expert = 0; expert < 3; ++expert) {
+    EXPECT_NEAR((cases->rows[expert * 2] + cases->rows[expert * 2 + 1]) / 2, 1, 0.02) << expert;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
