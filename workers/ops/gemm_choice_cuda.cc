@@ -66,30 +66,62 @@ const char* RejectTile(const CudaGemmDesc& desc, const CudaGemmTile& tile, int w
   return nullptr;
 }
 
-}  // namespace
+bool Fits(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
+  return CudaGemmSharedBytes(tile, std::max<int64_t>(desc.experts, 1)) <= desc.shared_bytes;
+}
 
-CudaGemmConfig ChooseOwnDense(const CudaGemmDesc& desc) {
-  CudaGemmConfig config{.not_cublas = "asked for an own kernel"};
-  if (desc.dtype == kCudaF32 || desc.dtype == kCudaF64 || desc.k % 8 != 0) {
-    config.grid = std::min<int64_t>(NumTiles(desc, desc.gated ? 2 * kCudaPlainTile : kCudaPlainTile, kCudaPlainTile),
-                                    int64_t{desc.num_sms} * 8);
-    for (const char*& why : config.not_tile) {
-      why = desc.k % 8 != 0 ? "k is no multiple of 8" : "the tensor cores would round fp32 and fp64";
+// In place of a tile that does not fit: the largest that does, with no more tokens than wanted; -1: none.
+int LargestThatFits(const CudaGemmDesc& desc, int wanted_rows) {
+  int largest = -1;
+  for (int i = 0; i < kNumCudaGemmTiles; ++i) {
+    const CudaGemmTile& tile = kCudaGemmTiles[i];
+    if (tile.wgmma || tile.warps_k > 1 || tile.rows > wanted_rows || !Fits(desc, tile)) continue;
+    if (largest >= 0 && tile.columns * tile.rows <= kCudaGemmTiles[largest].columns * kCudaGemmTiles[largest].rows) {
+      continue;
     }
-    return config;
+    largest = i;
   }
-  config.kind = CudaGemmKind::kTiles;
-  config.not_plain = "the tensor cores take this dtype and k";
+  return largest;
+}
+
+// Tiles of config, by `desc`: which, or why not.
+void ChooseTile(const CudaGemmDesc& desc, CudaGemmConfig* config) {
   const int wanted_rows = WantedRows(desc);
   // Fewer tiles of 64 columns than SMs: their buffers together are less than the memory's latency wants in flight.
   const bool few_columns = wanted_rows <= 32 && NumTiles(desc, 64, wanted_rows) < desc.num_sms;
   for (int i = 0; i < kNumCudaGemmTiles; ++i) {
     const CudaGemmTile& tile = kCudaGemmTiles[i];
-    config.not_tile[i] = RejectTile(desc, tile, wanted_rows, few_columns);
-    if (config.not_tile[i] != nullptr || config.tile >= 0) continue;
-    config.tile = i;
-    config.grid = std::min<int64_t>(NumTiles(desc, tile.columns, tile.rows), int64_t{desc.num_sms} * tile.ctas_per_sm);
+    const char*& why = config->not_tile[i];
+    why = RejectTile(desc, tile, wanted_rows, few_columns);
+    if (why == nullptr && !Fits(desc, tile)) why = "takes more shared memory than a block has";
+    if (why == nullptr && config->tile < 0) config->tile = i;
   }
+  if (config->tile < 0) config->tile = LargestThatFits(desc, wanted_rows);
+  if (config->tile >= 0) config->not_tile[config->tile] = nullptr;
+}
+
+}  // namespace
+
+CudaGemmConfig ChooseOwnDense(const CudaGemmDesc& desc) {
+  CudaGemmConfig config{.not_cublas = "asked for an own kernel"};
+  const int64_t plain_grid = std::min<int64_t>(
+      NumTiles(desc, desc.gated ? 2 * kCudaPlainTile : kCudaPlainTile, kCudaPlainTile), int64_t{desc.num_sms} * 8);
+  if (desc.dtype == kCudaF32 || desc.dtype == kCudaF64 || desc.k % 8 != 0) {
+    config.grid = plain_grid;
+    for (const char*& why : config.not_tile) {
+      why = desc.k % 8 != 0 ? "k is no multiple of 8" : "the tensor cores would round fp32 and fp64";
+    }
+    return config;
+  }
+  ChooseTile(desc, &config);
+  if (config.tile < 0) {  // so many experts that no tile has room beside them
+    config.grid = plain_grid;
+    return config;
+  }
+  config.kind = CudaGemmKind::kTiles;
+  config.not_plain = "the tensor cores take this dtype and k";
+  const CudaGemmTile& tile = kCudaGemmTiles[config.tile];
+  config.grid = std::min<int64_t>(NumTiles(desc, tile.columns, tile.rows), int64_t{desc.num_sms} * tile.ctas_per_sm);
   return config;
 }
 
@@ -125,7 +157,8 @@ std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc) {
   out << DTypeName(static_cast<DType>(desc.dtype)) << " " << desc.m << "x" << desc.n << "x" << desc.k;
   if (desc.experts > 0) out << " over " << desc.experts << " experts";
   return out << (desc.gated ? " gated" : "") << (desc.deterministic ? " deterministic" : "")
-             << (desc.wgmma ? " with wgmma" : "") << " on " << desc.num_sms << " SMs";
+             << (desc.wgmma ? " with wgmma" : "") << " on " << desc.num_sms << " SMs of " << (desc.shared_bytes >> 10)
+             << " KB a block";
 }
 
 std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config) {

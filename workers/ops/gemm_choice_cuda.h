@@ -35,6 +35,18 @@ inline constexpr CudaGemmTile kCudaGemmTiles[] = {
     {"wgmma128x128", 128, 128, 64, 8, 1, 1, 3, 2, true}, {"wgmma256x128", 256, 128, 64, 8, 1, 1, 4, 1, true},
 };
 inline constexpr int kNumCudaGemmTiles = sizeof(kCudaGemmTiles) / sizeof(kCudaGemmTiles[0]);
+// Bytes in which a warp turns its sums round before it stores them (gemm_store_cuda.h).
+inline constexpr int64_t kCudaGemmStoreBytes = 640;
+// What each CTA keeps of the experts (GemmPlan): a pointer and two prefix sums.
+constexpr int64_t CudaGemmPlanBytes(int64_t experts) { return (experts * 8 + (experts + 1) * 4 * 2 + 15) / 16 * 16; }
+// Dynamic shared memory of a CTA: stages (of wgmma they begin at multiples of 1024, what CUDA gives at multiples of
+// 128), what the warps store through, partial sums of a split k, and the experts.
+constexpr int64_t CudaGemmSharedBytes(const CudaGemmTile& tile, int64_t experts) {
+  const int64_t stages = int64_t{2} * tile.stages * (tile.columns + tile.rows) * tile.depth;
+  const int64_t store = tile.warps_n * tile.warps_t * tile.warps_k * kCudaGemmStoreBytes;
+  const int64_t partial = int64_t{4} * (tile.warps_k - 1) * tile.columns * tile.rows;
+  return (tile.wgmma ? 1024 - 128 : 0) + stages + store + partial + CudaGemmPlanBytes(experts);
+}
 // The plain kernel's: one output a thread.
 inline constexpr int kCudaPlainTile = 16;
 
@@ -48,6 +60,7 @@ struct CudaGemmDesc {
   bool deterministic = false;
   bool wgmma = false;  // the device and the program have it
   int num_sms = 132;
+  int64_t shared_bytes = 227 << 10;  // that a block of the device may have; 163 KB on an A100, 99 KB on smaller ones
 };
 
 enum class CudaGemmKind : uint8_t { kCublasLt, kTiles, kPlain };

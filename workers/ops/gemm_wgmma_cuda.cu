@@ -146,7 +146,7 @@ int EnqueueWgmma(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
       if (config.tile == kTile) {
         return Launch({.grid = dim3(static_cast<unsigned>(config.grid)),
                        .block = dim3(Shape::kThreads),
-                       .shared_bytes = static_cast<size_t>(Shape::SharedBytes(p.experts)),
+                       .shared_bytes = static_cast<size_t>(CudaGemmSharedBytes(Shape::kT, p.experts)),
                        .stream = static_cast<cudaStream_t>(call.stream),
                        .dependent = true},
                       GemmWgmmaKernel<Elem, kTile>, p);

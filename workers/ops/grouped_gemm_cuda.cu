@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "workers/ops/cuda/gemm_fill_cuda.h"
 #include "workers/ops/cuda/gemm_plain_cuda.h"
@@ -85,7 +86,8 @@ __global__ void __launch_bounds__(kPlainThreads) GemmPlainKernel(const GemmProbl
 }
 
 template <class Kernel>
-int Enqueue(const CudaCall& call, const GemmProblem& p, int64_t grid, int threads, int shared_bytes, Kernel kernel) {
+int Enqueue(const CudaCall& call, const GemmProblem& p, int64_t grid, int threads, int64_t shared_bytes,
+            Kernel kernel) {
   return Launch({.grid = dim3(static_cast<unsigned>(grid)),
                  .block = dim3(static_cast<unsigned>(threads)),
                  .shared_bytes = static_cast<size_t>(shared_bytes),
@@ -104,7 +106,7 @@ int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
     if constexpr (Shape::kT.wgmma)
       return LaunchWgmma(call, p, config);
     else
-      return Enqueue(call, p, config.grid, Shape::kThreads, Shape::SharedBytes(p.experts),
+      return Enqueue(call, p, config.grid, Shape::kThreads, CudaGemmSharedBytes(Shape::kT, p.experts),
                      GemmTilesKernel<Elem, kTile>);
   }
 }
@@ -116,6 +118,18 @@ int EnqueuePlain(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
 
 bool AlignedRows(const void* x, int64_t stride, int64_t elem_bytes) {
   return reinterpret_cast<uintptr_t>(x) % 16 == 0 && stride * elem_bytes % 16 == 0;
+}
+
+// What a block of the device may have; asked once.
+int64_t SharedBytesOfBlock(int device) {
+  static std::atomic<int> known[kMaxDevicesPerProcess] = {};
+  int bytes = known[device].load(std::memory_order_relaxed);
+  if (bytes > 0) return bytes;
+  if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
+    return CudaGemmDesc().shared_bytes;  // the launch will say what is wrong
+  }
+  known[device].store(bytes, std::memory_order_relaxed);
+  return bytes;
 }
 
 }  // namespace
@@ -153,7 +167,8 @@ CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
           .gated = p.gated,
           .deterministic = call.deterministic,
           .wgmma = TakesWgmma(call.device),
-          .num_sms = std::max(call.num_sms, 1)};
+          .num_sms = std::max(call.num_sms, 1),
+          .shared_bytes = SharedBytesOfBlock(call.device)};
 }
 
 int LaunchGemm(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {

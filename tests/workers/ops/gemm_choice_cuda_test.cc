@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 
@@ -27,6 +28,13 @@ CudaGemmDesc Of(uint8_t dtype, CudaGemmDesc desc) {
 
 CudaGemmDesc OnHopper(CudaGemmDesc desc) {
   desc.wgmma = true;
+  return desc;
+}
+
+// An sm_86, sm_89 or sm_120.
+constexpr int64_t kSmallShared = 99 << 10;
+CudaGemmDesc InSmallShared(CudaGemmDesc desc) {
+  desc.shared_bytes = kSmallShared;
   return desc;
 }
 
@@ -75,6 +83,13 @@ TEST(GemmChoiceTest, TableOfShapes) {
   ExpectChoice(OnHopper(Gated(Dense(65, 512, 2048))), "wgmma256x128 on 2 CTAs");
   ExpectChoice(OnHopper(Dense(4096, 5120, 2048)), "cublaslt");
   ExpectChoice(OnHopper(Of(kCudaF32, Deterministic(Dense(1, 64, 64)))), "plain on 4 CTAs");
+  // With 99 KB of shared memory a block: the larger tiles have no room.
+  ExpectChoice(InSmallShared(Dense(1, 2048, 4096)), "stream16x8_split4 on 128 CTAs");
+  ExpectChoice(InSmallShared(Gated(Grouped(8, 1536, 2048, 128))), "stream64x8 on 192 CTAs");
+  ExpectChoice(InSmallShared(Deterministic(Dense(16, 151936, 2048))), "stream64x8 on 264 CTAs");
+  ExpectChoice(InSmallShared(Deterministic(Dense(4096, 5120, 2048))), "stream64x32 on 264 CTAs");
+  ExpectChoice(InSmallShared(Gated(Grouped(8 * 4096, 1536, 2048, 128))), "stream16x32 on 396 CTAs");
+  ExpectChoice(InSmallShared(Grouped(64, 128, 128, 1 << 13)), "plain on 512 CTAs");
   // What the tensor cores do not take.
   ExpectChoice(Of(kCudaF32, Dense(1, 64, 64)), "cublaslt");
   ExpectChoice(Of(kCudaF32, Deterministic(Dense(1, 64, 64))), "plain on 4 CTAs");
@@ -94,6 +109,7 @@ TEST(GemmChoiceTest, DeterministicChoicesShareBits) {
               CudaGemmDesc desc = Of(dtype, Deterministic(Grouped(m, n, k, experts)));
               desc.gated = gated;
               desc.wgmma = m % 2 == 0;
+              if (m % 3 == 0) desc.shared_bytes = kSmallShared;
               const CudaGemmConfig config = Choose(desc);
               ASSERT_EQ(config.kind, kind) << desc << ": " << config;
               if (kind == CudaGemmKind::kTiles) {
@@ -119,6 +135,7 @@ TEST(GemmChoiceTest, OneIsChosenAndTheOthersSayWhyNot) {
               CudaGemmDesc desc = Of(dtype, Grouped(m, n, k, experts));
               desc.deterministic = deterministic;
               desc.wgmma = n >= 2048;
+              if (n == 100) desc.shared_bytes = kSmallShared;
               const CudaGemmConfig config = Choose(desc);
               int chosen = (config.not_cublas == nullptr) + (config.not_plain == nullptr);
               for (const char* why : config.not_tile) chosen += why == nullptr;
@@ -126,6 +143,9 @@ TEST(GemmChoiceTest, OneIsChosenAndTheOthersSayWhyNot) {
               ASSERT_EQ(config.grid > 0, config.kind != CudaGemmKind::kCublasLt) << desc << ": " << config;
               if (config.kind == CudaGemmKind::kTiles) {
                 ASSERT_EQ(config.not_tile[config.tile], nullptr);
+                ASSERT_LE(CudaGemmSharedBytes(kCudaGemmTiles[config.tile], std::max<int64_t>(experts, 1)),
+                          desc.shared_bytes)
+                    << desc << ": " << config;
               }
             }
           }
@@ -138,10 +158,10 @@ TEST(GemmChoiceTest, OneIsChosenAndTheOthersSayWhyNot) {
 TEST(GemmChoiceTest, Prints) {
   std::ostringstream desc;
   desc << Gated(Deterministic(Grouped(8, 1536, 2048, 128)));
-  EXPECT_EQ(desc.str(), "bf16 8x1536x2048 over 128 experts gated deterministic on 132 SMs");
+  EXPECT_EQ(desc.str(), "bf16 8x1536x2048 over 128 experts gated deterministic on 132 SMs of 227 KB a block");
   desc.str("");
   desc << OnHopper(Dense(1, 2, 3));
-  EXPECT_EQ(desc.str(), "bf16 1x2x3 with wgmma on 132 SMs");
+  EXPECT_EQ(desc.str(), "bf16 1x2x3 with wgmma on 132 SMs of 227 KB a block");
   EXPECT_EQ(Print(Choose(Of(kCudaF32, Dense(1, 64, 64)))).substr(0, 40), "cublaslt; not plain: the library is fast");
 }
 

@@ -59,9 +59,7 @@ struct TileShape {
 
   // Of wgmma, stages begin at multiples of 1024; dynamic shared memory, at multiples of 128.
   static constexpr int kAlignBytes = kT.wgmma ? 1024 - 128 : 0;
-  __host__ __device__ static constexpr int SharedBytes(int experts) {
-    return kAlignBytes + kFixedBytes + GemmPlan::Bytes(experts);
-  }
+  static_assert(CudaGemmSharedBytes(kT, 256) == kAlignBytes + kFixedBytes + GemmPlan::Bytes(256));
   // Where chunk c of row r is, in bytes.
   __device__ static constexpr int At(int row, int chunk) { return (row * kChunks + (chunk ^ (row & 7))) * 16; }
 };

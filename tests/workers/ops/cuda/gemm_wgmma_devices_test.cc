@@ -1,8 +1,9 @@
-// Which devices take wgmma: only the emulation has so many.
+// Which devices take wgmma, and what those with little shared memory take: only the emulation has so many.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include "tests/cuda_emulation/control.h"
+#include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
 
 namespace switchyard {
@@ -29,6 +30,22 @@ TEST(TakesWgmmaTest, HoppersWithTheCodeForThem) {
   cuda_emulation::Reset();
   EXPECT_FALSE(cuda::TakesWgmma(-1));
   EXPECT_FALSE(cuda::TakesWgmma(1000));
+}
+
+// 99 KB a block, where the tiles of 16 rows and those of prefills want more.
+TEST(SmallSharedMemoryTest, ProductsTakeTilesThatFit) {
+  cuda_emulation::SetComputeCapability(8, 6);
+  for (const int64_t rows : {1, 9, 16, 40, 140}) {
+    for (const bool deterministic : {false, true}) {
+      test::Product grouped({.expert_rows = {rows, 0, rows / 2}, .n = 264, .k = 136, .gated = true});
+      EXPECT_EQ(cuda::GroupedGemm(test::TestCall(deterministic), grouped.Grouped()), 0) << rows;
+      grouped.Check();
+    }
+    test::Product dense({.expert_rows = {rows}, .n = 10000, .k = 8});  // so many columns that wide tiles are wanted
+    EXPECT_EQ(cuda::DenseGemm(test::TestCall(/*deterministic=*/true), dense.Dense()), 0) << rows;
+    dense.Check();
+  }
+  cuda_emulation::Reset();
 }
 
 }  // namespace
