@@ -1,0 +1,53 @@
+// Decides, layer by layer, which expert copies a rank starts, into which slots, and in which order it computes.
+//
+// `agreed` cannot diverge: a decision depends on the sequence of needs and forecasts that came before it and on the
+// constants of the epoch, all integers, and on nothing else: never on a copy's completion, a clock or free memory.
+// Policies that weigh time (is this copy over before its layer?) keep a virtual clock (copy_timeline.h) that only their
+// own decisions advance.  So ranks that are told the same decide the same, and a machine that is slower than the
+// constants say waits, it never decides otherwise.
+// Thread-compatible, never blocks.  Does not do: copying (workers/moe), guessing what is needed (scheduler/popularity).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "scheduler/offload/layer_plan.h"
+
+namespace switchyard {
+
+// Certainty in the fixed point of chances.
+inline constexpr int32_t kChance = 1 << 16;
+
+// The gate of a layer has run.
+struct LayerNeed {
+  int layer = 0;
+  absl::Span<const int32_t> rows;  // [E] rows of each expert in this batch; 0 = not needed
+  int64_t compute_ticks = 0;  // what the whole layer computes if it waits for nothing; of the same unit as CopyCost
+};
+
+// What is expected of a layer whose gate has not run.
+struct LayerForecast {
+  int ahead = 1;                     // layers after the one whose gate has run; past the last layer: of the next pass
+  absl::Span<const int32_t> chance;  // [E] that the expert is needed, [0, kChance]
+};
+
+// What a copy costs, constants of an epoch.
+struct CopyCost {
+  int64_t copy_ticks = 0;       // of one expert; a multiple of chunks_per_copy
+  int32_t chunks_per_copy = 1;  // a copy that has begun gives way at these boundaries only
+};
+
+class CachePolicy {
+ public:
+  virtual ~CachePolicy() = default;
+  virtual absl::string_view name() const = 0;
+  // What the slots hold before the first layer, by slot; kNoExpert = empty.
+  virtual std::vector<ExpertKey> InitialSlots() const = 0;
+  // The plan of a layer.  Every expert with rows gets one `use`, after a `copy` if no slot holds it.
+  // REQUIRES: layers come in turn, 0 … L - 1, 0 …; at most one forecast of each `ahead`, in rising order.
+  virtual LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) = 0;
+};
+
+}  // namespace switchyard

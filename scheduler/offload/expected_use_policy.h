@@ -1,0 +1,75 @@
+// Our policy: slots go to the experts whose next use is expected soonest, and a prefetch starts only if it pays.
+//
+// Worth of keeping an expert: Σ over its layer's coming runs of the chance that it is first needed there, discounted by
+// how many layers away that is (Belady's rule with chances for knowledge; the layer just passed comes last, as layers
+// are cyclic).  The chance in the next layers is the forecast's, else that of need_history.h; what forecasts bring in
+// time anyway is worth less.
+// A prefetch saves the part of its copy that is over before its layer's gate, if it is needed.  If it is not, it has
+// cost the worth of what it evicts, and half a chunk of the link.  It starts if the one times its chance is more than
+// the other times the rest, and if the link, by the virtual clock, has nothing to do for a layer that computes now.
+// Prefetches whose layer turned out not to need them, and such as have not begun, are dropped at the next gate.
+// All integers; the clock is virtual: see cache_policy.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/offload/copy_timeline.h"
+#include "scheduler/offload/need_history.h"
+#include "scheduler/offload/need_path.h"
+#include "scheduler/offload/wave_planner.h"
+
+namespace switchyard {
+
+class ExpectedUsePolicy final : public CachePolicy {
+ public:
+  struct Options {
+    // What a use is worth if it is one pass over all layers away, to one that is now, [1, kChance].
+    int32_t pass_discount = kChance * 35 / 100;
+    // Layers ahead for which prefetches may start; 0 = none.
+    int prefetch_ahead = 2;
+    // What forecasts bring in time is worth this share of what they do not.
+    int32_t covered_worth = kChance / 2;
+    // Two layers ahead: the share of the gain that counts, as the next gate may still start it, knowing more.
+    int32_t far_share = kChance / 2;
+    int path_sources = 8;  // gates that NeedPath looks back
+  };
+  // popularity [L * E] by profile, as in RulePolicy.
+  ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& cost, const Options& options,
+                    absl::Span<const int64_t> popularity);
+
+  absl::string_view name() const override { return "expected_use"; }
+  std::vector<ExpertKey> InitialSlots() const override { return initial_; }
+  LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  const CopyTimeline& clock() const { return clock_; }
+  // Learns from what a layer needed without deciding anything: how an offline profile starts the policy.
+  void Learn(const LayerNeed& need);
+
+ private:
+  struct Candidate {
+    ExpertKey key = kNoExpert;
+    int32_t chance = 0;
+    int ahead = 0;
+  };
+  int32_t ChanceAhead(ExpertKey key, int ahead, absl::Span<const LayerForecast> forecasts) const;
+  void UpdateWorth(int layer, absl::Span<const LayerForecast> forecasts);
+  void SettlePrefetches(const LayerNeed& need, LayerPlan* plan);
+  void StartPrefetches(const LayerNeed& need, LayerPlan* plan);
+  std::vector<Candidate> Candidates(int layer) const;
+
+  Options options_;
+  CopyCost cost_;
+  ExpertCache cache_;
+  WavePlanner planner_;
+  CopyTimeline clock_;
+  NeedHistory history_;
+  NeedPath path_;
+  std::vector<ExpertKey> initial_;
+  std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
+  std::vector<int64_t> worth_;           // [L * E]
+  std::vector<int32_t> chance_;          // [L * E] in its layer's next run
+  std::vector<int64_t> covered_, open_;  // [L] uses that a prefetch brought in time, and that nothing did; decayed
+};
+
+}  // namespace switchyard

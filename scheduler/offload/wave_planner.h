@@ -1,0 +1,62 @@
+// The part of a layer's plan that every policy shares: the copies that the layer demands, where they go, and the order
+// of computing.
+//
+// Resident experts compute first, while the others are copied; then those whose prefetch is under way, then the missing
+// ones, most rows first.  A missing expert takes an empty slot, else that of the expert worth least: of those that this
+// layer does not need, and of those that it has used by then.  So a layer over budget runs in waves through the slots
+// of the experts worth least, and two slots take turns, one being copied into while the other one computes.  The first
+// missing one waits for no use, unless every other expert is worth that much more.
+// Pure.  Does not do: prefetching; saying what an expert is worth.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "scheduler/offload/cache_policy.h"
+#include "scheduler/offload/expert_cache.h"
+
+namespace switchyard {
+
+// What keeping an expert is worth, after this layer: the smallest is evicted first.  Any scale.
+using KeepValue = absl::FunctionRef<int64_t(ExpertKey)>;
+
+// Slots [begin, end) that a layer may use.
+struct SlotRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+// All slots for every layer; or each layer its own, the first ones one more where they do not come out even.
+std::vector<SlotRange> SharedSlots(const OffloadShape& shape);
+std::vector<SlotRange> SlotsPerLayer(const OffloadShape& shape);
+
+class WavePlanner {
+ public:
+  // `cache` is borrowed.  REQUIRES: each layer has a slot.
+  WavePlanner(ExpertCache* cache, std::vector<SlotRange> ranges);
+
+  // Appends the layer's copies and uses; the cache's needed experts are resident afterwards.
+  // wait_worth, of keep's scale: what it is worth that the first copy does not wait for a use of this layer.
+  void Plan(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan);
+  // The slot worth least, empty ones first, -1 = none below `limit`.  Only experts that may be evicted.
+  int32_t CheapestSlot(int layer, KeepValue keep, int64_t limit) const;
+  // Appends a prefetch into the slot.
+  void Prefetch(ExpertKey key, int32_t slot, LayerPlan* plan);
+
+ private:
+  enum class Role : uint8_t { kOther, kToUse, kUsed };
+  void Sort(const LayerNeed& need, KeepValue keep);
+  int32_t SlotForDemand(const SlotRange& range, bool used_too, KeepValue keep) const;
+  void Use(ExpertKey key, LayerPlan* plan);
+
+  ExpertCache* cache_;
+  std::vector<SlotRange> ranges_;    // [L]
+  std::vector<Role> role_;           // [L * E] in the layer that is planned
+  std::vector<int32_t> use_order_;   // [L * E] of what was used: the position
+  std::vector<int64_t> copy_order_;  // [L * E] prefetches compute in the order in which they were started
+  int64_t num_copies_ = 0;
+  int32_t num_uses_ = 0;
+  std::vector<ExpertKey> order_, coming_, missing_;  // scratch
+};
+
+}  // namespace switchyard

@@ -1,0 +1,46 @@
+#include "scheduler/simulator/offload_sim.h"
+
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+namespace {
+
+TimelineCounts Minus(const TimelineCounts& a, const TimelineCounts& b) {
+  return {a.layers - b.layers, a.uses - b.uses,
+          a.hits - b.hits,     a.late - b.late,
+          a.copies - b.copies, a.prefetches - b.prefetches,
+          a.wasted - b.wasted, a.link_ticks - b.link_ticks};
+}
+
+}  // namespace
+
+double OffloadResult::wasted_share() const {
+  return counts.prefetches == 0 ? 0 : static_cast<double>(counts.wasted) / static_cast<double>(counts.prefetches);
+}
+
+OffloadResult RunOffload(const OffloadWorkload& workload, const OffloadRun& run, CachePolicy* policy) {
+  SY_CHECK_LT(run.warmup_layers, static_cast<int64_t>(workload.steps.size()));
+  CopyTimeline timeline({workload.num_layers, workload.num_experts, run.num_slots}, run.cost);
+  timeline.Preload(policy->InitialSlots());
+  OffloadResult result;
+  TimelineCounts before;
+  for (size_t i = 0; i < workload.steps.size(); ++i) {
+    const OffloadStep& step = workload.steps[i];
+    std::vector<LayerForecast> forecasts;
+    for (size_t ahead = 0; ahead < step.forecast.size(); ++ahead) {
+      if (!step.forecast[ahead].empty()) forecasts.push_back({static_cast<int>(ahead) + 1, step.forecast[ahead]});
+    }
+    const LayerNeed need = {step.layer, step.rows, run.layer_ticks};
+    const int64_t ticks = timeline.Run(policy->OnGate(need, forecasts), need);
+    if (static_cast<int64_t>(i) < run.warmup_layers) {
+      before = timeline.counts();
+      continue;
+    }
+    result.ticks += ticks;
+    result.resident_ticks += run.layer_ticks;
+  }
+  result.counts = Minus(timeline.counts(), before);
+  return result;
+}
+
+}  // namespace switchyard

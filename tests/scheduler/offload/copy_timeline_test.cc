@@ -1,0 +1,101 @@
+#include "scheduler/offload/copy_timeline.h"
+
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+constexpr OffloadShape kShape = {2, 4, 4};  // keys 0 … 3 of layer 0, 4 … 7 of layer 1
+constexpr CopyCost kCost = {100, 4};        // chunks of 25
+
+LayerPlan Steps(std::vector<PlanStep> steps) { return {std::move(steps)}; }
+PlanStep Copy(ExpertKey key, int32_t slot) { return {PlanStep::kCopy, key, slot}; }
+PlanStep Use(ExpertKey key, int32_t slot) { return {PlanStep::kUse, key, slot}; }
+PlanStep Prefetch(ExpertKey key, int32_t slot) { return {PlanStep::kPrefetch, key, slot}; }
+PlanStep Drop(ExpertKey key, int32_t slot) { return {PlanStep::kDrop, key, slot}; }
+
+TEST(CopyTimelineTest, ResidentExpertsTakeTheLayersTicksExactly) {
+  CopyTimeline timeline(kShape, kCost);
+  timeline.Preload({0, 1, 2});
+  const std::vector<int32_t> rows = {1, 1, 1, 0};
+  EXPECT_EQ(timeline.Run(Steps({Use(0, 0), Use(1, 1), Use(2, 2)}), {0, rows, 100}), 100);
+  EXPECT_EQ(timeline.counts().hits, 3);
+  EXPECT_EQ(timeline.counts().link_ticks, 0);
+}
+
+TEST(CopyTimelineTest, ResidentExpertComputesWhileTheOtherIsCopied) {
+  CopyTimeline timeline(kShape, kCost);
+  timeline.Preload({0});
+  const std::vector<int32_t> rows = {3, 1, 0, 0};
+  // 75 ticks of expert 0, the copy is over at 100, 25 ticks of expert 1.
+  EXPECT_EQ(timeline.Run(Steps({Copy(1, 1), Use(0, 0), Use(1, 1)}), {0, rows, 100}), 125);
+  EXPECT_EQ(timeline.counts().hits, 1);
+  EXPECT_EQ(timeline.counts().copies, 1);
+}
+
+TEST(CopyTimelineTest, DemandOvertakesAPrefetchAtAChunkBoundary) {
+  CopyTimeline timeline(kShape, kCost);
+  timeline.Preload({0});
+  const std::vector<int32_t> rows = {1, 0, 0, 0};
+  // The layer takes 60 ticks: the prefetch is in its third chunk, which ends at 75.
+  EXPECT_EQ(timeline.Run(Steps({Use(0, 0), Prefetch(5, 1)}), {0, rows, 60}), 60);
+  EXPECT_EQ(timeline.PendingChunks(5), 1);
+  // Expert 4 is copied from 75 to 175, then computes.
+  EXPECT_EQ(timeline.Run(Steps({Copy(4, 2), Use(4, 2)}), {1, rows, 60}), 175 + 60 - 60);
+  // The last chunk of the prefetch came while it computed.
+  EXPECT_TRUE(timeline.Arrived(5));
+}
+
+TEST(CopyTimelineTest, UseOfAPrefetchUnderWayWaitsForWhatIsLeftAndGoesBeforeDemand) {
+  CopyTimeline timeline(kShape, kCost);
+  timeline.Preload({0});
+  const std::vector<int32_t> one = {1, 0, 0, 0};
+  const std::vector<int32_t> two = {1, 1, 0, 0};
+  timeline.Run(Steps({Use(0, 0), Prefetch(4, 1)}), {0, one, 50});
+  // From 50: two chunks of 4 until 100; 5 is copied until 200; 4 computes from 100 to 130, 5 from 200 to 230.
+  EXPECT_EQ(timeline.Run(Steps({Copy(5, 2), Use(4, 1), Use(5, 2)}), {1, two, 60}), 180);
+  EXPECT_EQ(timeline.counts().late, 1);
+  EXPECT_EQ(timeline.counts().wasted, 0);
+}
+
+TEST(CopyTimelineTest, CopyIntoAUsedSlotWaitsForTheUse) {
+  CopyTimeline timeline({2, 4, 1}, kCost);
+  timeline.Preload({0});
+  const std::vector<int32_t> rows = {1, 1, 0, 0};
+  // 30 of expert 0, then 100 of copying, then 30 of expert 1.
+  EXPECT_EQ(timeline.Run(Steps({Use(0, 0), Copy(1, 0), Use(1, 0)}), {0, rows, 60}), 160);
+}
+
+TEST(CopyTimelineTest, DroppedAndOverwrittenPrefetchesStopAndAreWasted) {
+  CopyTimeline timeline(kShape, kCost);
+  timeline.Preload({0});
+  const std::vector<int32_t> rows = {1, 0, 0, 0};
+  timeline.Run(Steps({Use(0, 0), Prefetch(5, 1), Prefetch(6, 2)}), {0, rows, 30});
+  timeline.Run(Steps({Drop(5, 1), Copy(4, 3), Use(4, 3)}), {1, rows, 30});
+  EXPECT_EQ(timeline.counts().wasted, 1);
+  EXPECT_TRUE(timeline.Arrived(5));
+  // 6 is under way (from 150); 7 takes its slot in the middle of a plan that overwrites it twice.
+  timeline.Run(Steps({Use(0, 0), Prefetch(7, 2), Prefetch(5, 2)}), {0, rows, 400});
+  EXPECT_TRUE(timeline.Arrived(5));
+  EXPECT_EQ(timeline.num_prefetches(), 0);
+}
+
+TEST(CopyTimelineTest, PrefetchBehindABlockedOneGoesOn) {
+  CopyTimeline timeline(kShape, kCost);
+  timeline.Preload({0, 1});
+  const std::vector<int32_t> rows = {1, 1, 0, 0};
+  // The first prefetch waits until expert 0 has computed (at 100), the second one does not.
+  timeline.Run(Steps({Use(0, 0), Use(1, 1), Prefetch(4, 0), Prefetch(5, 2)}), {0, rows, 200});
+  EXPECT_TRUE(timeline.Arrived(5));
+  EXPECT_TRUE(timeline.Arrived(4));
+  EXPECT_EQ(timeline.counts().link_ticks, 200);
+}
+
+TEST(CopyTimelineTest, LayerWithoutRowsTakesItsTime) {
+  CopyTimeline timeline(kShape, kCost);
+  const std::vector<int32_t> rows = {0, 0, 0, 0};
+  EXPECT_EQ(timeline.Run({}, {0, rows, 60}), 60);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,161 @@
+// The policies over routing that is made here: what a policy promises, whatever it is asked.
+#include <memory>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "scheduler/offload/expected_use_policy.h"
+#include "scheduler/offload/forecast_calibration.h"
+#include "scheduler/offload/rule_policy.h"
+#include "scheduler/simulator/offload_sim.h"
+
+namespace switchyard {
+namespace {
+
+// Each pass each layer needs `needed` experts; forecasts are right at `right` of them.
+OffloadWorkload RandomWorkload(int layers, int experts, int needed, double right, int passes, uint32_t seed) {
+  std::mt19937 random(seed);
+  OffloadWorkload workload = {layers, experts, passes, {}};
+  for (int i = 0; i < passes * layers; ++i) {
+    OffloadStep step = {i % layers, std::vector<int32_t>(experts, 0), std::vector<std::vector<int32_t>>(2)};
+    for (int k = 0; k < needed; ++k) ++step.rows[std::min(random() % experts, random() % experts)];
+    workload.steps.push_back(std::move(step));
+  }
+  for (int i = 0; i + 1 < passes * layers; ++i) {
+    for (int e = 0; e < experts; ++e) {
+      const bool is = (workload.steps[i + 1].rows[e] > 0) == (random() % 1000 < right * 1000);
+      workload.steps[i].forecast[0].push_back(is ? kChance * 9 / 10 : kChance / 20);
+    }
+  }
+  return workload;
+}
+
+std::vector<std::unique_ptr<CachePolicy>> Policies(const OffloadShape& shape, const CopyCost& cost,
+                                                   const NeedSequence* needs) {
+  const std::vector<int64_t> popularity(shape.num_keys(), 1);
+  std::vector<std::unique_ptr<CachePolicy>> policies;
+  policies.push_back(std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options(), popularity));
+  for (const auto rule : {RulePolicy::Rule::kLru, RulePolicy::Rule::kLfu, RulePolicy::Rule::kStatic}) {
+    for (const bool prefetch : {false, true}) {
+      const RulePolicy::Options options = {rule, prefetch, shape.num_slots >= shape.num_layers};
+      policies.push_back(std::make_unique<RulePolicy>(shape, options, popularity));
+    }
+  }
+  for (const bool prefetch : {false, true}) {
+    for (const bool wait : {false, true}) {
+      const BeladyPolicy::Options options = {prefetch, false, wait};
+      policies.push_back(std::make_unique<BeladyPolicy>(shape, cost, options, needs, popularity));
+    }
+  }
+  return policies;
+}
+
+// CopyTimeline checks that every use finds its expert; here: each needed expert is used once, nothing else is.
+TEST(CachePoliciesTest, EveryNeedIsUsedOnceAtAnyBudgetAndSpeed) {
+  for (const int slots : {3, 5, 9, 24}) {
+    for (const int64_t copy : {8, 80, 800}) {
+      const OffloadWorkload workload = RandomWorkload(3, 8, 1 + slots % 7, 0.8, 60, 7 + slots);
+      const NeedSequence needs = workload.Needs();
+      const CopyCost cost = {copy, 4};
+      for (const auto& policy : Policies({3, 8, slots}, cost, &needs)) {
+        CopyTimeline timeline({3, 8, slots}, cost);
+        timeline.Preload(policy->InitialSlots());
+        for (const OffloadStep& step : workload.steps) {
+          const LayerNeed need = {step.layer, step.rows, 80};
+          std::vector<LayerForecast> forecasts;
+          if (!step.forecast[0].empty()) forecasts.push_back({1, step.forecast[0]});
+          const LayerPlan plan = policy->OnGate(need, forecasts);
+          std::vector<int32_t> used(8, 0);
+          for (const PlanStep& s : plan.steps) {
+            if (s.kind != PlanStep::kUse) continue;
+            ASSERT_EQ(s.key / 8, step.layer);
+            ++used[s.key % 8];
+          }
+          for (int e = 0; e < 8; ++e) ASSERT_EQ(used[e], step.rows[e] > 0) << policy->name() << " expert " << e;
+          ASSERT_GE(timeline.Run(plan, need), 80) << policy->name();
+        }
+      }
+    }
+  }
+}
+
+TEST(CachePoliciesTest, AllResidentCopiesNothing) {
+  const OffloadWorkload workload = RandomWorkload(3, 8, 4, 0.8, 20, 1);
+  const NeedSequence needs = workload.Needs();
+  for (const auto& policy : Policies({3, 8, 24}, {80, 4}, &needs)) {
+    const OffloadResult result = RunOffload(workload, {24, {80, 4}, 80, 0}, policy.get());
+    EXPECT_EQ(result.ticks, result.resident_ticks) << policy->name();
+    EXPECT_EQ(result.counts.link_ticks, 0) << policy->name();
+  }
+}
+
+// Decisions are the same on a machine that copies ten times slower than believed: only the time differs.
+TEST(CachePoliciesTest, DecisionsDoNotDependOnTheMachine) {
+  const OffloadWorkload workload = RandomWorkload(3, 8, 3, 0.8, 100, 2);
+  const std::vector<int64_t> popularity(24, 1);
+  int64_t copies[2], ticks[2];
+  for (const int slow : {0, 1}) {
+    ExpectedUsePolicy policy({3, 8, 8}, {80, 4}, {}, popularity);
+    const OffloadResult result = RunOffload(workload, {8, {slow ? 800 : 80, 4}, 80, 0}, &policy);
+    copies[slow] = result.counts.copies;
+    ticks[slow] = result.ticks;
+  }
+  EXPECT_EQ(copies[0], copies[1]);
+  EXPECT_GT(ticks[1], ticks[0]);
+}
+
+// The same forecast pays where the copy is over by the next gate, and not where a tenth of it is: being wrong costs
+// what gives way.
+TEST(ExpectedUsePolicyTest, PrefetchesOnlyWhatPays) {
+  const std::vector<int64_t> popularity(24, 1);
+  for (const int64_t copy : {80, 800}) {
+    ExpectedUsePolicy policy({3, 8, 8}, {copy, 4}, {}, popularity);
+    const std::vector<int32_t> rows = {1, 0, 0, 0, 0, 0, 0, 0};
+    std::vector<int32_t> chance(8, 0);
+    chance[6] = kChance * 6 / 10;
+    const LayerPlan plan = policy.OnGate({0, rows, 80}, {LayerForecast{1, chance}});
+    int of_14 = 0;
+    for (const PlanStep& step : plan.steps) of_14 += step.kind == PlanStep::kPrefetch && step.key == 14;
+    EXPECT_EQ(of_14, copy == 80) << plan.ToString();
+  }
+}
+
+TEST(ExpectedUsePolicyTest, GoodForecastsMakeItFasterThanDemandCopies) {
+  const OffloadWorkload workload = RandomWorkload(4, 16, 2, 0.98, 400, 3);
+  const std::vector<int64_t> popularity(64, 1);
+  const OffloadRun run = {16, {800, 16}, 800, 200};
+  ExpectedUsePolicy ours({4, 16, 16}, run.cost, {}, popularity);
+  RulePolicy lru({4, 16, 16}, {RulePolicy::Rule::kLru, false, true}, popularity);
+  EXPECT_LT(RunOffload(workload, run, &ours).ticks * 10, RunOffload(workload, run, &lru).ticks * 9);
+}
+
+TEST(BeladyPolicyTest, DemandOnlyHasTheFewestCopies) {
+  const OffloadWorkload workload = RandomWorkload(2, 6, 1, 1, 40, 4);
+  const NeedSequence needs = workload.Needs();
+  const std::vector<int64_t> popularity(12, 1);
+  BeladyPolicy belady({2, 6, 4}, {80, 4}, {}, &needs, popularity);
+  RulePolicy lru({2, 6, 4}, {RulePolicy::Rule::kLru, false, false}, popularity);
+  RulePolicy lfu({2, 6, 4}, {RulePolicy::Rule::kLfu, false, false}, popularity);
+  const OffloadRun run = {4, {80, 4}, 80, 0};
+  const int64_t fewest = RunOffload(workload, run, &belady).counts.copies;
+  EXPECT_LT(fewest, RunOffload(workload, run, &lru).counts.copies);
+  EXPECT_LT(fewest, RunOffload(workload, run, &lfu).counts.copies);
+}
+
+TEST(ForecastCalibrationTest, PlacesBecomeWhatTheyTurnedOutToBe) {
+  ForecastCalibration calibration(2, 4, 1);
+  calibration.Count(std::vector<int64_t>{9000, 500}, 10000);
+  EXPECT_NEAR(calibration.PlaceChance(0), 0.9 * kChance, 0.01 * kChance);
+  std::vector<int32_t> named = {1, 0, 0, 0, 0, 1, 0, 0};
+  std::vector<int32_t> chance(4);
+  calibration.Chances(named, 1, absl::MakeSpan(chance));
+  EXPECT_NEAR(chance[0], 0.9 * kChance, 0.01 * kChance);
+  EXPECT_NEAR(chance[1], 0.05 * kChance, 0.01 * kChance);
+  EXPECT_NEAR(chance[2], 0.025 * kChance, 0.01 * kChance);
+  // Two tokens that both name expert 0 first: 1 - 0.1 * 0.1.
+  named = {2, 0, 0, 0, 0, 2, 0, 0};
+  calibration.Chances(named, 2, absl::MakeSpan(chance));
+  EXPECT_NEAR(chance[0], 0.99 * kChance, 0.01 * kChance);
+}
+
+}  // namespace
+}  // namespace switchyard

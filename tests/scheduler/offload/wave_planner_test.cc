@@ -1,0 +1,97 @@
+#include "scheduler/offload/wave_planner.h"
+
+#include <limits>
+
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kNoWait = std::numeric_limits<int64_t>::max();
+
+class WavePlannerTest : public testing::Test {
+ protected:
+  WavePlannerTest() : cache_({2, 4, 3}), planner_(&cache_, SharedSlots(cache_.shape())) {}
+  void Hold(ExpertKey key, int32_t slot) {
+    cache_.StartCopy(key, slot, true);
+    cache_.Arrive(key);
+  }
+  std::string Plan(std::vector<int32_t> rows, int64_t wait = kNoWait) {
+    LayerPlan plan;
+    planner_.Plan(
+        {0, rows, 100}, [this](ExpertKey key) { return worth_[key]; }, wait, &plan);
+    return plan.ToString();
+  }
+  ExpertCache cache_;
+  WavePlanner planner_;
+  std::vector<int64_t> worth_ = std::vector<int64_t>(8, 0);  // [L * E]
+};
+
+TEST_F(WavePlannerTest, ResidentFirstAndTheSlotWorthLeast) {
+  Hold(0, 0), Hold(4, 1), Hold(5, 2);
+  worth_ = {0, 0, 0, 0, 9, 3, 0, 0};
+  EXPECT_EQ(Plan({1, 1, 0, 0}), "copy 1>2 use 0@0 use 1@2");
+  EXPECT_TRUE(cache_.Holds(4));
+}
+
+TEST_F(WavePlannerTest, EmptySlotsBeforeEvictionsAndMostRowsFirst) {
+  Hold(4, 1);
+  EXPECT_EQ(Plan({0, 1, 2, 0}), "copy 2>0 copy 1>2 use 2@0 use 1@2");
+}
+
+TEST_F(WavePlannerTest, NeededExpertsAreNeverEvictedBeforeTheirUse) {
+  Hold(0, 0), Hold(1, 1), Hold(4, 2);
+  worth_ = {0, 0, 0, 0, 1000, 0, 0, 0};
+  EXPECT_EQ(Plan({1, 1, 1, 0}), "copy 2>2 use 0@0 use 1@1 use 2@2");
+}
+
+TEST_F(WavePlannerTest, ALayerOverBudgetRunsInWavesThroughTwoSlots) {
+  Hold(0, 0), Hold(4, 1), Hold(5, 2);
+  worth_ = {5, 0, 0, 0, 0, 0, 0, 0};
+  // The third copy takes the slot of the first one, which has computed by then; expert 0, worth more, stays.
+  EXPECT_EQ(Plan({1, 1, 1, 1}), "copy 1>1 copy 2>2 use 0@0 use 1@1 copy 3>1 use 2@2 use 3@1");
+  EXPECT_TRUE(cache_.Holds(0));
+}
+
+TEST_F(WavePlannerTest, FirstCopyWaitsForAUseWhereThatSavesEnough) {
+  Hold(0, 0), Hold(4, 1), Hold(5, 2);
+  worth_ = {0, 0, 0, 0, 50, 60, 0, 0};
+  EXPECT_EQ(Plan({1, 1, 0, 0}, 49), "use 0@0 copy 1>0 use 1@0");
+}
+
+TEST_F(WavePlannerTest, FirstCopyDoesNotWaitWhereItSavesTooLittle) {
+  Hold(0, 0), Hold(4, 1), Hold(5, 2);
+  worth_ = {0, 0, 0, 0, 50, 60, 0, 0};
+  EXPECT_EQ(Plan({1, 1, 0, 0}, 50), "copy 1>1 use 0@0 use 1@1");
+}
+
+TEST_F(WavePlannerTest, PrefetchesComputeAfterWhatIsThereInTheirOrder) {
+  Hold(3, 0);
+  LayerPlan ahead;
+  planner_.Prefetch(2, 1, &ahead);
+  planner_.Prefetch(1, 2, &ahead);
+  EXPECT_EQ(ahead.ToString(), "prefetch 2>1 prefetch 1>2");
+  EXPECT_EQ(Plan({0, 1, 1, 1}), "use 3@0 use 2@1 use 1@2");
+  EXPECT_EQ(cache_.state(1), ExpertState::kResident);
+}
+
+TEST(WavePlannerOneSlotTest, EveryExpertTakesItsTurn) {
+  ExpertCache cache({1, 3, 1});
+  WavePlanner planner(&cache, SlotsPerLayer(cache.shape()));
+  const std::vector<int32_t> rows = {1, 1, 1};
+  LayerPlan plan;
+  planner.Plan(
+      {0, rows, 100}, [](ExpertKey) { return int64_t{0}; }, kNoWait, &plan);
+  EXPECT_EQ(plan.ToString(), "copy 0>0 use 0@0 copy 1>0 use 1@0 copy 2>0 use 2@0");
+}
+
+TEST(SlotsPerLayerTest, FirstLayersGetWhatIsOver) {
+  const std::vector<SlotRange> ranges = SlotsPerLayer({3, 4, 7});
+  ASSERT_EQ(ranges.size(), 3u);
+  EXPECT_EQ(ranges[0].end, 3);
+  EXPECT_EQ(ranges[1].end, 5);
+  EXPECT_EQ(ranges[2].end, 7);
+}
+
+}  // namespace
+}  // namespace switchyard
