@@ -34,9 +34,8 @@ uint64_t ElementOf(absl::Span<const int16_t> experts, int num_choices) {
   return (uint64_t{1} << (2 * kIdBits)) | (a << kIdBits) | b;
 }
 
-int64_t RowsFor(const ProfileIdentity& identity, const ProfileLimits& limits) {
-  const int64_t rows =
-      limits.max_bytes / identity.shape.num_layers / CountTable::BytesPerRow(identity.shape.num_experts);
+int64_t RowsFor(const RoutingShape& shape, const ProfileLimits& limits) {
+  const int64_t rows = limits.max_bytes / shape.num_layers / CountTable::BytesPerRow(shape.num_experts);
   return std::clamp(rows, kMinRows, kMaxRows);
 }
 
@@ -46,6 +45,11 @@ absl::string_view NameOf(Phase phase) { return phase == Phase::kPrefill ? "prefi
 absl::string_view NameOf(ContextKind kind) {
   constexpr absl::string_view kNames[] = {"path", "token", "predicted"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+int ChoicesFor(const RoutingShape& shape, const ProfileLimits& limits) {
+  const int64_t sets = int64_t{shape.num_experts} * (shape.num_experts - 1) / 2;
+  return shape.top_k > 1 && RowsFor(shape, limits) >= 16 * sets ? 2 : 1;
 }
 
 absl::Status CheckProfile(const ProfileIdentity& identity, const ProfileLimits& limits) {
@@ -91,7 +95,7 @@ PathProfile::PathProfile(ProfileIdentity identity, ProfileLimits limits)
     : identity_(std::move(identity)), limits_(limits) {
   SY_CHECK_OK(CheckProfile(identity_, limits_));
   const auto layers = static_cast<size_t>(identity_.shape.num_layers);
-  tables_.assign(layers, CountTable(identity_.shape.num_experts, RowsFor(identity_, limits_)));
+  tables_.assign(layers, CountTable(identity_.shape.num_experts, RowsFor(identity_.shape, limits_)));
   marginal_.assign(layers, std::vector<int64_t>(static_cast<size_t>(identity_.shape.num_experts)));
   tokens_.assign(layers, 0);
 }

@@ -8,18 +8,20 @@
 // Back-off: a path that was seen less than `min_tokens` times says too little; then the path that is one layer shorter
 // is asked, down to the path of length 0, which is the marginal.  Every length has its own rows.
 //
-// An element of a path is the set of a token's first two choices where top_k > 1 (num_choices = 2), else its only one.
-// Why (demo model: 8 layers, 16 experts, top-2; 100 k tokens counted, 61 k held out, l = 3, cap of rows a layer;
-// total-variation distance at batches of 32 / 2048 consecutive tokens, share of a token's own experts found):
+// An element of a path is the set of a token's first two choices (num_choices = 2) or its first choice (1; ChoicesFor
+// says when).  Why: total-variation distance at batches of 32 / 2048 prefilled tokens, share of a token's own experts
+// found; demo model (8 layers, 16 experts, top-2), 102 k tokens counted, 61 k held out, l = 3
+// (tests/bench/popularity_bench.cc --length=3 --choices=N --rows=BYTES):
 //
-//   rows      first choice         ordered two          set of two           set of two, older ones first choice
-//     512     0.224 / 0.060, 0.52  0.230 / 0.062, 0.52  0.228 / 0.062, 0.51  0.225 / 0.062, 0.52
-//    2048     0.216 / 0.058, 0.54  0.210 / 0.057, 0.57  0.207 / 0.057, 0.57  0.206 / 0.056, 0.57
-//    8192     0.216 / 0.058, 0.54  0.190 / 0.052, 0.62  0.187 / 0.051, 0.62  0.200 / 0.054, 0.59
-//   32768     0.216 / 0.058, 0.54  0.187 / 0.051, 0.62  0.187 / 0.051, 0.62  0.200 / 0.054, 0.59
+//   rows a layer     first choice             set of two
+//          512       0.228 / 0.062, 0.51      0.237 / 0.064, 0.48
+//         2048       0.216 / 0.058, 0.54      0.215 / 0.058, 0.55
+//         8192       0.215 / 0.058, 0.54      0.192 / 0.052, 0.60
+//        32768       0.215 / 0.058, 0.54      0.181 / 0.050, 0.64
 //
-// The set needs 32 k rows where the ordered pair needs 52 k, and is never worse but by noise; below 1 k rows a layer
-// num_choices = 1 is as good.  Smoothing towards the shorter path in place of back-off was worse (0.192 / 0.053).
+// Of other elements, counted without a limit: the ordered pair needs 52 k rows where the set needs 33 k and is no
+// better (0.187 / 0.051 both, back-off at 4 tokens); the set for the newest layer and first choices before it is worse
+// (0.200 / 0.054); smoothing towards the shorter path in place of back-off is no better (0.192 / 0.053).
 //
 // Bounded: `max_bytes` over all layers (CountTable says what goes first).  Decay: a layer's counts are halved when
 // `halve_after_tokens` more tokens were counted in it, so that old traffic fades at fixed counts, not by a clock.
@@ -65,6 +67,10 @@ struct ProfileLimits {
   int64_t max_bytes = int64_t{64} << 20;             // of rows, over all layers
   int64_t halve_after_tokens = int64_t{256} * 1024;  // 0 = never
 };
+
+// num_choices for a profile of paths: 2 where a layer has rows for sixteen times the sets of two experts that there are
+// (16 experts: from 1920 rows on, 64: from 32256), else 1, as there the sets crowd out the longer paths.
+int ChoicesFor(const RoutingShape& shape, const ProfileLimits& limits);
 
 // InvalidArgument that names the field, its limit and its value.
 absl::Status CheckProfile(const ProfileIdentity& identity, const ProfileLimits& limits);

@@ -6,8 +6,8 @@
 //   token     max_length 1 over a profile of token ids: knows layer 0, too
 // The whole distribution of each token is summed.  `mask_to_top_k` is the paper's rule in its place: of each token only
 // the k most probable experts count, with their probabilities (spec/papers.md A4 item 5).  It is for comparison: on the
-// demo model's traces, l = 3, it makes the total-variation distance at batches of 32 / 2048 tokens 0.21 / 0.09 where
-// the sum has 0.19 / 0.05, because what a token's less probable experts get is not noise in a sum over tokens.
+// demo model's traces, l = 3, it makes the total-variation distance at batches of 32 / 2048 tokens 0.20 / 0.08 where
+// the sum has 0.18 / 0.05, because what a token's less probable experts get is not noise in a sum over tokens.
 // Borrows the profile and only reads it: whoever owns it counts (PathProfile::Observe), once, however many estimators
 // look at it; Observe does nothing.
 #pragma once

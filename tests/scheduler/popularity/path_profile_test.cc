@@ -210,6 +210,17 @@ TEST(PathProfileTest, LimitsAreChecked) {
               HasSubstr("max_bytes is 100"));
 }
 
+TEST(PathProfileTest, SetsOfTwoWhereThereIsRoomForThem) {
+  const auto rows = [](int64_t n, int experts) {
+    return ProfileLimits{.max_bytes = n * 4 * CountTable::BytesPerRow(experts), .halve_after_tokens = 0};
+  };
+  const RoutingShape small{.num_layers = 4, .num_experts = 16, .top_k = 2};
+  EXPECT_EQ(ChoicesFor(small, rows(1920, 16)), 2);
+  EXPECT_EQ(ChoicesFor(small, rows(1919, 16)), 1);
+  EXPECT_EQ(ChoicesFor({.num_layers = 4, .num_experts = 16, .top_k = 1}, rows(5000, 16)), 1);
+  EXPECT_EQ(ChoicesFor({.num_layers = 64, .num_experts = 256, .top_k = 8}, ProfileLimits()), 1);
+}
+
 PathProfile Counted() {
   PathProfile profile(Of(kTop2), kNoDecay);
   ObserveAll(Random(kTop2, 60, 8), &profile);

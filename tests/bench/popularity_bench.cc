@@ -1,0 +1,350 @@
+// How right each estimator of the next layer's popularity is: a profile is counted on one trace and frozen, then other
+// traces are replayed in batches as a server mixes them.
+//
+//   popularity_bench --fit=FILE --test=FILE[,FILE…] [--batches=8,32,256,2048]
+//     [--leave_out=LABEL]    keeps the fit trace's sequences of that label out of the profile
+//     [--min_tokens=2] [--choices=2] [--length=6] [--rows=BYTES]   ProfileEstimatorOptions, ProfileIdentity,
+//     ProfileLimits
+//   popularity_bench --chain …     chains tuned to the Lina paper's skew and pattern (LI-5, LI-6) instead
+//
+// Per phase (prefill: neighbouring tokens, decode: one token of each stream), batch size and estimator, over the layers
+// in which it has an estimate but layer 0:
+//   top-2k   share of batches whose set of the 2k most popular experts is right     TV   total-variation distance
+//   token    share of a token's own experts found
+// Ends with one line of JSON: at the largest batch, prefill, the worst of the test traces.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "scheduler/base/check.h"
+#include "scheduler/popularity/blend_estimator.h"
+#include "scheduler/popularity/calibrated_estimator.h"
+#include "scheduler/popularity/corrected_estimator.h"
+#include "scheduler/popularity/estimate_score.h"
+#include "scheduler/popularity/last_batch_estimator.h"
+#include "scheduler/popularity/observed_estimator.h"
+#include "scheduler/popularity/profile_estimator.h"
+#include "scheduler/popularity/trace_file.h"
+#include "scheduler/simulator/routing_chain.h"
+#include "scheduler/simulator/trace_batches.h"
+
+namespace switchyard {
+namespace {
+
+struct Figures {
+  int64_t batches = 0, right = 0;
+  double distance = 0;
+  TokensFound tokens;
+  double Distance() const { return distance / static_cast<double>(std::max<int64_t>(1, batches)); }
+  double Accuracy() const { return static_cast<double>(right) / static_cast<double>(std::max<int64_t>(1, batches)); }
+  double TokenShare() const {
+    return static_cast<double>(tokens.found) / static_cast<double>(std::max<int64_t>(1, tokens.rows));
+  }
+};
+
+// Knows the chain, and of each token its whole path: as good as an estimator of single tokens can be.
+class BayesEstimator : public Estimator {
+ public:
+  explicit BayesEstimator(const RoutingChain* chain) : chain_(chain) {}
+  absl::string_view name() const override { return "bayes"; }
+  bool Estimate(const RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override {
+    std::vector<double> next(popularity.size()), sum(popularity.size());
+    for (int64_t t = 0; t < batch.num_tokens; ++t) {
+      chain_->NextDistribution(batch, t, layer, absl::MakeSpan(next));
+      for (size_t e = 0; e < sum.size(); ++e) sum[e] += next[e];
+    }
+    for (size_t e = 0; e < sum.size(); ++e) popularity[e] += static_cast<int64_t>(sum[e] * kRow);
+    return true;
+  }
+  void Observe(const RoutingView& /*batch*/, int /*layer*/) override {}
+
+ private:
+  const RoutingChain* chain_;
+};
+
+struct Profiles {
+  PathProfile path, token;
+  std::vector<PathProfile> predicted;  // [channels]
+  int min_tokens;                      // that a row is asked of
+};
+
+ProfileIdentity PredictedBy(const TraceChannel& channel, const RoutingTrace& fit) {
+  return {.model = fit.model,
+          .shape = fit.shape,
+          .context = ContextKind::kPredicted,
+          .channel = channel.name,
+          .path_length = std::min(channel.num_predicted, 4),
+          .num_choices = 1};
+}
+
+// [T, M] of the whole sequence.
+std::vector<int16_t> PredictionsOf(const RoutingTrace& trace, const TraceSequence& sequence, size_t channel,
+                                   int layer) {
+  const int64_t width = trace.channels[channel].num_predicted, layers = trace.shape.num_layers;
+  std::vector<int16_t> predictions;
+  for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
+    const auto begin = sequence.predictions[channel].begin() + (t * layers + layer) * width;
+    predictions.insert(predictions.end(), begin, begin + width);
+  }
+  return predictions;
+}
+
+struct CountOptions {
+  std::string leave_out;
+  int64_t min_tokens = 2, choices = 2, length = kMaxPathLength, max_bytes = int64_t{64} << 20;
+};
+
+Profiles Count(const RoutingTrace& fit, const CountOptions& options) {
+  const ProfileLimits limits{.max_bytes = options.max_bytes, .halve_after_tokens = 0};
+  ProfileIdentity path{.model = fit.model,
+                       .shape = fit.shape,
+                       .path_length = static_cast<int>(options.length),
+                       .num_choices = static_cast<int>(options.choices)};
+  ProfileIdentity token{
+      .model = fit.model, .shape = fit.shape, .context = ContextKind::kToken, .path_length = 1, .num_choices = 1};
+  Profiles profiles{.path = PathProfile(path, limits),
+                    .token = PathProfile(token, limits),
+                    .predicted = {},
+                    .min_tokens = static_cast<int>(options.min_tokens)};
+  for (const TraceChannel& channel : fit.channels) profiles.predicted.emplace_back(PredictedBy(channel, fit), limits);
+  for (const TraceSequence& sequence : fit.sequences) {
+    if (!options.leave_out.empty() && sequence.label == options.leave_out) continue;
+    const RoutingView all = ViewOf(fit, sequence, 0, sequence.num_tokens());
+    for (int layer = 0; layer < fit.shape.num_layers; ++layer) {
+      profiles.path.Observe(all, layer);
+      profiles.token.Observe(all, layer);
+      for (size_t c = 0; c < fit.channels.size(); ++c)
+        profiles.predicted[c].Observe(all, layer, PredictionsOf(fit, sequence, c, layer));
+    }
+  }
+  return profiles;
+}
+
+// What is measured together: the estimators, and the channels that some of them are told.
+class Field {
+ public:
+  Field(const RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain)
+      : trace_(trace), profiles_(profiles) {
+    const auto profile = [&](std::string name, int length, bool mask) {
+      const PathProfile* counts = absl::StartsWith(name, "token") ? &profiles.token : &profiles.path;
+      return std::make_unique<ProfileEstimator>(
+          counts,
+          ProfileEstimatorOptions{
+              .name = std::move(name), .max_length = length, .min_tokens = profiles.min_tokens, .mask_to_top_k = mask});
+    };
+    Add(profile("marginal", 0, false));
+    Add(std::make_unique<LastBatchEstimator>(trace.shape));
+    for (int length = 1; length <= kMaxPathLength; ++length)
+      Add(profile(absl::StrCat("path l=", length), length, false));
+    Add(profile("path l=3 top_k (paper)", 3, true));
+    Add(profile("token", 1, false));
+    Add(Corrected(profile("marginal", 0, false)));
+    Add(Corrected(profile("path l=3", 3, false)));
+    Add(Corrected(profile("token", 1, false)));
+    for (size_t c = 0; c < trace.channels.size(); ++c) {
+      Add(Told(c));
+      Add(Corrected(Told(c)));
+      Add(Calibrated(c));
+      Add(Corrected(Calibrated(c)));
+    }
+    std::vector<std::unique_ptr<Estimator>> all;
+    all.push_back(Corrected(profile("path l=3", 3, false)));
+    all.push_back(Corrected(profile("token", 1, false)));
+    for (size_t c = 0; c < trace.channels.size(); ++c) all.push_back(Corrected(Calibrated(c)));
+    Add(std::make_unique<BlendEstimator>(std::move(all), trace_.shape));
+    if (chain != nullptr) Add(std::make_unique<BayesEstimator>(chain));
+    figures_.resize(estimators_.size());
+  }
+
+  // Replays the batches; layer by layer as the model would run.
+  void Run(Phase phase, int64_t batch_tokens) {
+    TraceBatches batches(&trace_, phase, batch_tokens);
+    for (int64_t b = 0; b < batches.num_batches(); ++b) {
+      batches.Load(b);
+      for (int layer = 0; layer < trace_.shape.num_layers; ++layer) {
+        for (const auto& [channel, observed] : told_)
+          observed->SetPredictions(layer, trace_.channels[channel].num_predicted, batches.Predictions(channel, layer));
+        for (size_t j = 0; j < estimators_.size(); ++j) Score(j, batches.View(), layer);
+      }
+    }
+  }
+
+  size_t size() const { return estimators_.size(); }
+  std::string name(size_t j) const { return std::string(estimators_[j]->name()); }
+  const Figures& figures(size_t j) const { return figures_[j]; }
+
+ private:
+  void Add(std::unique_ptr<Estimator> estimator) { estimators_.push_back(std::move(estimator)); }
+  std::unique_ptr<Estimator> Corrected(std::unique_ptr<Estimator> inner) const {
+    return std::make_unique<CorrectedEstimator>(std::move(inner), trace_.shape);
+  }
+  std::unique_ptr<ObservedEstimator> Told(size_t channel) {
+    auto observed = std::make_unique<ObservedEstimator>(trace_.channels[channel].name, trace_.shape);
+    told_.emplace_back(channel, observed.get());
+    return observed;
+  }
+  std::unique_ptr<Estimator> Calibrated(size_t channel) {
+    return std::make_unique<CalibratedEstimator>(Told(channel), &profiles_.predicted[channel], profiles_.min_tokens);
+  }
+
+  void Score(size_t j, const RoutingView& batch, int layer) {
+    Popularity estimate(static_cast<size_t>(trace_.shape.num_experts));
+    Figures& figures = figures_[j];
+    if (layer > 0 && estimators_[j]->Estimate(batch, layer, absl::MakeSpan(estimate))) {
+      const std::vector<int64_t> actual = CountsOf(batch, layer);
+      ++figures.batches;
+      figures.right += SameTopExperts(estimate, actual, 2 * trace_.shape.top_k);
+      figures.distance += TotalVariation(estimate, actual);
+      const auto* of_tokens = dynamic_cast<const TokenEstimator*>(estimators_[j].get());
+      std::vector<int16_t> predicted(static_cast<size_t>(batch.num_tokens * trace_.shape.top_k));
+      if (of_tokens != nullptr && of_tokens->Predict(batch, layer, trace_.shape.top_k, absl::MakeSpan(predicted))) {
+        const TokensFound tokens = CountFound(batch, layer, trace_.shape.top_k, predicted);
+        figures.tokens.found += tokens.found;
+        figures.tokens.rows += tokens.rows;
+      }
+    }
+    estimators_[j]->Observe(batch, layer);
+  }
+
+  const RoutingTrace& trace_;
+  const Profiles& profiles_;
+  std::vector<std::unique_ptr<Estimator>> estimators_;
+  std::vector<std::pair<size_t, ObservedEstimator*>> told_;  // owned by estimators_, directly or within Corrected
+  std::vector<Figures> figures_;
+};
+
+void PrintTable(const std::vector<std::unique_ptr<Field>>& columns, const std::vector<int64_t>& sizes) {
+  std::printf("%-27s", "estimator");
+  for (const int64_t size : sizes) std::printf(" | %5lld: top-2k    TV", static_cast<long long>(size));
+  std::printf(" | token\n");
+  for (size_t j = 0; j < columns[0]->size(); ++j) {
+    std::printf("%-27s", columns[0]->name(j).c_str());
+    for (const std::unique_ptr<Field>& column : columns)
+      std::printf(" |         %5.2f %6.3f", column->figures(j).Accuracy(), column->figures(j).Distance());
+    const Figures& last = columns.back()->figures(j);
+    if (last.tokens.rows > 0) std::printf(" | %5.3f", last.TokenShare());
+    std::printf("\n");
+  }
+  std::printf("\n");
+}
+
+// The figures: the best estimator against the best of marginal, last_batch and path; the best token share.
+struct Summary {
+  double tv_over_baseline = 0, token_agreement = 1;
+  void Add(const Field& field) {
+    double baseline = 1, best = 1, token = 0;
+    for (size_t j = 0; j < field.size(); ++j) {
+      const std::string name = field.name(j);
+      if (name == "bayes" || field.figures(j).batches == 0) continue;
+      const double distance = field.figures(j).Distance();
+      const bool is_baseline = name == "marginal" || name == "last_batch" ||
+                               (absl::StartsWith(name, "path") && !absl::StrContains(name, "corrected"));
+      if (is_baseline) baseline = std::min(baseline, distance);
+      best = std::min(best, distance);
+      token = std::max(token, field.figures(j).TokenShare());
+    }
+    tv_over_baseline = std::max(tv_over_baseline, best / baseline);
+    token_agreement = std::min(token_agreement, token);
+  }
+};
+
+void Measure(const std::string& title, const RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain,
+             const std::vector<int64_t>& sizes, Summary* summary) {
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    std::printf("%s, %s, %lld tokens\n", title.c_str(), std::string(NameOf(phase)).c_str(),
+                static_cast<long long>(trace.num_tokens()));
+    std::vector<std::unique_ptr<Field>> columns;
+    for (const int64_t size : sizes) {
+      columns.push_back(std::make_unique<Field>(trace, profiles, chain));
+      columns.back()->Run(phase, size);
+    }
+    PrintTable(columns, sizes);
+    if (phase == Phase::kPrefill) summary->Add(*columns.back());
+  }
+}
+
+RoutingTrace Read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes.str());
+  if (!trace.ok() || !file) {
+    std::fprintf(stderr, "popularity_bench: %s: %s\n", path.c_str(),
+                 file ? std::string(trace.status().message()).c_str() : "cannot be read");
+    std::exit(1);
+  }
+  return *std::move(trace);
+}
+
+using Flags = std::map<std::string, std::string>;
+
+std::string Flag(const Flags& flags, const std::string& name, const std::string& otherwise) {
+  const auto found = flags.find(name);
+  return found == flags.end() ? otherwise : found->second;
+}
+
+int64_t Number(absl::string_view flag, absl::string_view text) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(text, &number) && number >= 1) return number;
+  std::fprintf(stderr, "popularity_bench: --%s: %s is not a number from 1\n", std::string(flag).c_str(),
+               std::string(text).c_str());
+  std::exit(1);
+}
+
+int Main(const Flags& flags) {
+  std::vector<int64_t> sizes;
+  for (const absl::string_view size : absl::StrSplit(Flag(flags, "batches", "8,32,256,2048"), ','))
+    sizes.push_back(Number("batches", size));
+  const CountOptions options{.leave_out = Flag(flags, "leave_out", ""),
+                             .min_tokens = Number("min_tokens", Flag(flags, "min_tokens", "2")),
+                             .choices = Number("choices", Flag(flags, "choices", "2")),
+                             .length = std::min<int64_t>(kMaxPathLength, Number("length", Flag(flags, "length", "6"))),
+                             .max_bytes = Number("rows", Flag(flags, "rows", "67108864"))};
+  Summary summary;
+  if (flags.contains("chain")) {
+    const absl::StatusOr<RoutingChain> chain = RoutingChain::Tuned({});
+    SY_CHECK_OK(chain.status());
+    const Profiles profiles = Count(chain->Draw({.num_sequences = 400, .seed = 1}), options);
+    const RoutingTrace test = chain->Draw({.num_sequences = 160, .seed = 2});
+    Measure("chain", test, profiles, &*chain, sizes, &summary);
+  } else {
+    const Profiles profiles = Count(Read(Flag(flags, "fit", "")), options);
+    for (const absl::string_view path : absl::StrSplit(Flag(flags, "test", ""), ',')) {
+      const RoutingTrace test = Read(std::string(path));
+      Measure(std::string(path.substr(path.find_last_of('/') + 1)), test, profiles, nullptr, sizes, &summary);
+    }
+  }
+  std::printf("{\"tv_over_baseline\": %.3f, \"token_agreement\": %.3f}\n", summary.tv_over_baseline,
+              summary.token_agreement);
+  return 0;
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) {
+  constexpr const char* kFlags[] = {"fit",     "test",   "batches", "leave_out", "min_tokens",
+                                    "choices", "length", "rows",    "chain"};
+  switchyard::Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::pair<std::string, std::string> flag = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
+    const std::string name(absl::StripPrefix(flag.first, "--"));
+    if (name == flag.first || std::find(std::begin(kFlags), std::end(kFlags), name) == std::end(kFlags)) {
+      std::fprintf(stderr, "popularity_bench: %s is no flag of it, its source names them\n", argv[i]);
+      return 1;
+    }
+    flags[name] = flag.second;
+  }
+  return switchyard::Main(flags);
+}
