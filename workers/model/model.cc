@@ -72,12 +72,13 @@ void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorVie
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const Stream& stream, const ModelConfig& config, DType dtype,
-                                                     ModelWeights weights, int64_t max_positions) {
+                                                     ModelWeights weights, int64_t max_positions,
+                                                     ExpertOffload* offload) {
   absl::StatusOr<RopeTable> rope = RopeTable::Build(config.rope, max_positions, AccDType(dtype));
   RETURN_IF_ERROR(rope.status());
   RETURN_IF_ERROR(rope->MoveTo(stream));
   std::unique_ptr<Model> model(new Model(config, dtype, std::move(weights), *std::move(rope), stream.device()));
-  RETURN_IF_ERROR(model->MakeMoeLayers(stream));
+  RETURN_IF_ERROR(model->MakeMoeLayers(stream, offload));
   return model;
 }
 
@@ -95,11 +96,15 @@ Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeT
       logits_(AccDType(dtype), {config.vocab_size}, device),
       counts_(DType::kI32, {config.num_experts}, device) {}
 
-absl::Status Model::MakeMoeLayers(const Stream& stream) {
+absl::Status Model::MakeMoeLayers(const Stream& stream, ExpertOffload* offload) {
+  int num_moe_layers = 0;
   for (const LayerWeights& layer : weights_.layers) {
     moe_layers_.emplace_back();
+    moe_idx_.push_back(num_moe_layers);
     if (!layer.moe.has_value()) continue;
     ASSIGN_OR_RETURN(moe_layers_.back(), MakeMoeLayer(stream, config_, dtype_, *layer.moe));
+    moe_layers_.back()->weights.offload = offload;
+    ++num_moe_layers;
   }
   return counts_.Reserve(config_.num_layers());
 }
@@ -199,7 +204,8 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
                           .expert_counts = out->expert_counts.Rows(layer_idx, 1).Reshape({config_.num_experts}),
                           .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
                           .exchange = in.moe.exchange,
-                          .max_rows = in.moe.max_rows};
+                          .max_rows = in.moe.max_rows,
+                          .moe_layer = moe_idx_[layer_idx]};
     return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, residual);
   }
   if (num_rows == 0) return absl::OkStatus();

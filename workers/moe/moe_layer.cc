@@ -8,6 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/exchange.h"
+#include "workers/moe/expert_offload.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/moe/schedule_executor.h"
 #include "workers/ops/expert_ffn.h"
@@ -26,6 +27,12 @@ absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, 
 
 absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights) {
   const size_t residents = layout.Residents(rank).size();
+  if (weights.offload != nullptr) {
+    if (layout.Residents(rank) == weights.offload->residents()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: the layout has ", residents,
+                                                   " experts here, the store others, ",
+                                                   weights.offload->residents().size()));
+  }
   const auto gate_up = static_cast<size_t>(weights.gate_up.group().size());
   const auto down = static_cast<size_t>(weights.down.group().size());
   if (gate_up == residents && down == residents) return absl::OkStatus();
@@ -33,9 +40,21 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
                                                  residents, " resident experts"));
 }
 
+// What offload does not do yet.
+absl::Status CheckOffload(const MoeStep& step) {
+  if (!step.stream->device().is_cpu()) {
+    return absl::UnimplementedError(absl::StrCat("moe_layer: an expert budget on ", step.stream->device().ToString(),
+                                                 ": experts are brought to the CPU's slots only so far"));
+  }
+  if (step.schedule->num_chunks == 1) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("moe_layer: an expert budget with ", step.schedule->num_chunks,
+                                               " micro-batches a layer: only 1 so far"));
+}
+
 absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
   RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights));
+  if (weights.offload != nullptr) RETURN_IF_ERROR(CheckOffload(step));
   if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
@@ -217,12 +236,22 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const TensorView& y = exchange->y();
     ASSIGN_OR_RETURN(const TensorView hidden,
                      hidden_memory_.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
-    RETURN_IF_ERROR(ExpertFfn(*step_->stream,
-                              {.gate_up = layer_->weights.gate_up.group(),
-                               .down = layer_->weights.down.group(),
-                               .offsets = exchange->offsets(),
-                               .x_rows = exchange->x_rows()},
-                              exchange->x(), hidden, y));
+    ExpertFfnDesc desc = {.gate_up = layer_->weights.gate_up.group(),
+                          .down = layer_->weights.down.group(),
+                          .offsets = exchange->offsets(),
+                          .x_rows = exchange->x_rows()};
+    ExpertOffload* const offload = layer_->weights.offload;
+    if (offload == nullptr) {
+      RETURN_IF_ERROR(ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y));
+    } else {
+      desc.partial = true;
+      RETURN_IF_ERROR(offload->RunLayer(step_->moe_layer, exchange->offsets().span(), step_->deadline,
+                                        [&](const WeightGroup& gate_up, const WeightGroup& down) {
+                                          desc.gate_up = gate_up;
+                                          desc.down = down;
+                                          return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
+                                        }));
+    }
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
     return absl::OkStatus();
   }

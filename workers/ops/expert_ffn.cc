@@ -20,14 +20,15 @@ absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc,
                              .offsets = offsets,
                              .y = hidden,
                              .gated = true,
+                             .partial = desc.partial,
                              .isa = desc.isa});
 }
 
 absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden,
                        const TensorView& y) {
-  RETURN_IF_ERROR(
-      GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .isa = desc.isa}, x, desc.gate_up, desc.offsets, hidden));
-  return GroupedGemm(stream, {.isa = desc.isa}, hidden, desc.down, desc.offsets, y);
+  RETURN_IF_ERROR(GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .partial = desc.partial, .isa = desc.isa}, x,
+                                   desc.gate_up, desc.offsets, hidden));
+  return GroupedGemm(stream, {.partial = desc.partial, .isa = desc.isa}, hidden, desc.down, desc.offsets, y);
 }
 
 }  // namespace switchyard

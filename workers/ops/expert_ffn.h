@@ -35,6 +35,7 @@ struct ExpertFfnDesc {
   WeightGroup down;        // [El] each [H, F] kPanels
   IntView offsets;         // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
   IntView x_rows = {};     // as in GroupedGemmDesc; empty: x is in expert order already
+  bool partial = false;    // as in GroupedGemmDesc
   Isa isa = CurrentIsa();  // tests only
 };
 

@@ -25,7 +25,8 @@ struct GemmJob {
   TensorView bias = {};  // [N] or raw() == nullptr
   TensorView y;          // [rows, N]; gated: [rows, N / 2]
   bool accumulate = false;
-  bool gated = false;  // y = silu(gate) * up
+  bool gated = false;    // y = silu(gate) * up
+  bool partial = false;  // rows whose weight is null are not this job's
   Isa isa = Isa::kScalar;
 };
 

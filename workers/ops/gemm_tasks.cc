@@ -22,7 +22,10 @@ int64_t FirstRow(const GemmJob& job, int64_t e) {
   if (job.offsets.empty()) return e == 0 ? 0 : job.y.dim(0);
   return job.offsets.data()[e];
 }
-int64_t RowsOf(const GemmJob& job, int64_t e) { return FirstRow(job, e + 1) - FirstRow(job, e); }
+// That are the job's.
+int64_t RowsOf(const GemmJob& job, int64_t e) {
+  return job.weights[e] == nullptr ? 0 : FirstRow(job, e + 1) - FirstRow(job, e);
+}
 
 std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
   std::vector<Slab> slabs;

@@ -129,6 +129,26 @@ MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout,
   return layer;
 }
 
+MoeLayer MoeTestModel::LayerOf(ExpertOffload* offload) const {
+  ThreadPool pool(1, false);
+  MoeLayer layer = LayerOf(Stream::OnCpu(&pool), ExpertLayout::Contiguous(shape_.num_experts, 1), 0);
+  layer.weights.gate_up = WeightTable();
+  layer.weights.down = WeightTable();
+  layer.weights.offload = offload;
+  return layer;
+}
+
+std::vector<char> MoeTestModel::PackExperts() const {
+  const PackedExpert form = packed();
+  std::vector<char> bytes(static_cast<size_t>(form.bytes * shape_.num_experts));
+  for (int e = 0; e < shape_.num_experts; ++e) {
+    char* const at = bytes.data() + e * form.bytes;
+    std::memcpy(at, gate_up_[e].weight.data(), static_cast<size_t>(gate_up_[e].weight.bytes()));
+    std::memcpy(at + form.down_offset, down_[e].weight.data(), static_cast<size_t>(down_[e].weight.bytes()));
+  }
+  return bytes;
+}
+
 Tensor MoeTestModel::RandomRows(int64_t rows, uint32_t seed) const {
   Tensor x = RandomTensor(shape_.dtype, rows, shape_.hidden, 1.0, seed);
   for (int64_t t = 0; t < rows; ++t) SetElement(x, (t + 1) * shape_.hidden - 1, 1.0);
@@ -207,6 +227,27 @@ ExchangeMode ModeOf(ExchangeKind kind) {
 
 int64_t MoeRun::max_rows() const { return 2 + *std::max_element(rank_rows.begin(), rank_rows.end()); }
 
+namespace {
+
+absl::StatusOr<std::unique_ptr<ExpertOffload>> MakeOffload(const MoeTestModel& model, const MoeRun& run, int rank,
+                                                           const char* experts) {
+  ExpertStoreOptions store_options;
+  store_options.expert = model.packed();
+  store_options.num_slots = run.expert_slots;
+  store_options.chunk_bytes = store_options.expert.bytes / 3;
+  store_options.source = [&, experts](const ExpertId& id) { return experts + id.expert * model.packed().bytes; };
+  std::unique_ptr<ExpertCopier> copier = std::make_unique<HostExpertCopier>();
+  if (run.copies != nullptr) copier = std::make_unique<FakeCopier>(run.copies);
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
+  ExpertOffloadOptions options;
+  options.num_layers = 1;
+  options.residents.assign(run.layout.Residents(rank).begin(), run.layout.Residents(rank).end());
+  options.make_policy = run.policy;
+  return ExpertOffload::Create(std::move(options), std::move(store), Soon());
+}
+
+}  // namespace
+
 absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicator* comm, const Stream& stream,
                         const TensorView& x, int repeats, MoeResult* result) {
   const int rank = comm->rank();
@@ -215,7 +256,12 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
   const DType acc = AccDType(model.shape().dtype);
   const MoeSchedule schedule =
       BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
-  const MoeLayer layer = model.LayerOf(stream, run.layout, rank);
+  const std::vector<char> packed = run.expert_slots > 0 ? model.PackExperts() : std::vector<char>();
+  std::unique_ptr<ExpertOffload> offload;
+  if (run.expert_slots > 0) {
+    ASSIGN_OR_RETURN(offload, MakeOffload(model, run, rank, packed.data()));
+  }
+  const MoeLayer layer = offload == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(offload.get());
   MoeExecutor executor(MakerOf(run.exchange));
   BalancedPlacer placer({run.layout});
   const TensorView host_residual(
@@ -237,6 +283,10 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
                                   .placer = run.balanced ? &placer : nullptr},
                                  layer, mine, residual));
   }
+  if (offload != nullptr) {
+    result->copies[rank] = offload->store().counters();
+    result->waves[rank] = offload->waves();
+  }
   ASSIGN_OR_RETURN(const Tensor after, CopyToHost(stream, residual));
   ASSIGN_OR_RETURN(const Tensor counted, CopyToHost(stream, counts));
   if (after.bytes() > 0) std::memcpy(host_residual.raw(), after.view().raw(), static_cast<size_t>(after.bytes()));
@@ -253,6 +303,8 @@ absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, c
   result.residual.assign(static_cast<const char*>(residual.raw()),
                          static_cast<size_t>(residual.NumElements() * DTypeBytes(residual.dtype())));
   result.stats.resize(world);
+  result.copies.resize(world);
+  result.waves.resize(world);
   auto ranks = MakeGroup(run.backend, world);
   const auto statuses = RunRanks(&ranks, [&](Communicator* comm) {
     ThreadPool pool(1 + comm->rank() % 2, false);

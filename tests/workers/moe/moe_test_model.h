@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/moe/fake_copier.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/moe/expert_offload.h"
 #include "workers/moe/moe_layer.h"
 #include "workers/ops/weight.h"
 #include "workers/tensor/tensor.h"
@@ -35,6 +38,11 @@ class MoeTestModel {
   std::unique_ptr<MoeTestModel> On(const Stream& stream) const;
   // The layer as rank `rank` of the layout holds it.  stream: of the device that the weights are on.
   MoeLayer LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const;
+  // The same without weights of experts, which `offload` brings.
+  MoeLayer LayerOf(ExpertOffload* offload) const;
+  PackedExpert packed() const { return {shape_.hidden, shape_.ffn, shape_.dtype, DeviceKind::kCpu}; }
+  // All experts in that form, one after the other.
+  std::vector<char> PackExperts() const;
   const MoeShape& shape() const { return shape_; }
   // [rows, H] in the model's dtype, and a residual stream to add to.
   Tensor RandomRows(int64_t rows, uint32_t seed) const;
@@ -77,14 +85,19 @@ struct MoeRun {
   std::vector<int64_t> rank_rows;  // [R] how the rows are shared out, in order
   int micro_batches = 1;
   ExchangeKind exchange = ExchangeKind::kHost;
-  bool balanced = false;     // a BalancedPlacer splits the rows over the replicas
+  bool balanced = false;  // a BalancedPlacer splits the rows over the replicas
+  int expert_slots = 0;   // > 0: of each rank's expert store; 0 = all experts are resident
+  std::function<std::unique_ptr<CachePolicy>(const OffloadShape&)> policy = nullptr;  // of that store
+  CopyScript* copies = nullptr;                                                       // null: plain ones
   int64_t max_rows() const;  // a little more than any rank has, so that bounds are never the counts
 };
 
 struct MoeResult {
-  std::string residual;           // bytes of [T, H] in the order of the rows
-  std::vector<MoeStats> stats;    // [R]
-  std::vector<uint64_t> ledgers;  // [R]
+  std::string residual;                     // bytes of [T, H] in the order of the rows
+  std::vector<MoeStats> stats;              // [R]
+  std::vector<uint64_t> ledgers;            // [R]
+  std::vector<ExpertStoreCounters> copies;  // [R] of the stores
+  std::vector<int64_t> waves;               // [R]
 };
 
 // One rank's part of RunMoe, on the stream's device; result->residual and ->stats have all ranks' places.

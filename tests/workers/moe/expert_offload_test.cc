@@ -1,0 +1,233 @@
+// A MoE layer with fewer slots than experts: the same bits as with all of them resident, whatever the policy, the
+// budget, the exchange and the pace of copies; and what happens when a copy fails.
+#include "workers/moe/expert_offload.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/offload/expected_use_policy.h"
+#include "scheduler/offload/rule_policy.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "tests/workers/moe/moe_test_model.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+using test::ExchangeKind;
+using test::MoeResult;
+using test::MoeRun;
+using test::MoeShape;
+using test::MoeTestModel;
+using testing::HasSubstr;
+
+using MakePolicy = std::function<std::unique_ptr<CachePolicy>(const OffloadShape&)>;
+
+std::unique_ptr<CachePolicy> MakeRule(const OffloadShape& shape, RulePolicy::Rule rule) {
+  const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
+  return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = rule}, popularity);
+}
+
+MakePolicy PolicyOf(const std::string& name) {
+  if (name == "lru") return [](const OffloadShape& shape) { return MakeRule(shape, RulePolicy::Rule::kLru); };
+  if (name == "static") return [](const OffloadShape& shape) { return MakeRule(shape, RulePolicy::Rule::kStatic); };
+  return [](const OffloadShape& shape) -> std::unique_ptr<CachePolicy> {
+    const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
+    return std::make_unique<ExpectedUsePolicy>(shape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
+                                               ExpectedUsePolicy::Options{}, popularity);
+  };
+}
+
+struct Case {
+  std::string policy;
+  int percent = 100;  // of the experts of a rank
+  int world = 1;
+  ExchangeKind exchange = ExchangeKind::kHost;
+  bool delays = false;
+};
+
+std::string CaseName(const Case& c) {
+  return absl::StrCat(c.policy, "_", c.percent, "percent_", c.world, "ranks_", test::ExchangeName(c.exchange),
+                      c.delays ? "_delays" : "");
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const char* policy : {"lru", "static", "expected_use"}) {
+    for (const int percent : {100, 50, 25, 10}) {
+      for (const int world : {1, 2}) {
+        for (const bool delays : {false, true}) cases.push_back({policy, percent, world, ExchangeKind::kHost, delays});
+      }
+      cases.push_back({policy, percent, 2, ExchangeKind::kDeviceExact, true});
+      cases.push_back({policy, percent, 2, ExchangeKind::kBounded, true});
+    }
+  }
+  return cases;
+}
+
+class ExpertOffloadTest : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Budgets, ExpertOffloadTest, testing::ValuesIn(Cases()),
+                         [](const auto& i) { return CaseName(i.param); });
+
+TEST_P(ExpertOffloadTest, TheBitsOfResidentExperts) {
+  const Case& c = GetParam();
+  const MoeShape shape = {.num_experts = 16, .top_k = 2, .shared_ffn = 32, .dtype = DType::kBf16};
+  const MoeTestModel model(shape);
+  const Tensor x = model.RandomRows(17, 5);
+  const Tensor residual = model.RandomResidual(17, 6);
+  MoeRun run = {.layout = ExpertLayout::Contiguous(shape.num_experts, c.world),
+                .rank_rows = c.world == 1 ? std::vector<int64_t>{17} : std::vector<int64_t>{12, 5},
+                .exchange = c.exchange};
+  const auto resident = RunMoe(model, run, x, residual, 4);
+  ASSERT_TRUE(resident.ok()) << resident.status();
+  test::CopyScript copies;
+  copies.Delay(11, absl::Microseconds(150));
+  const int experts = shape.num_experts / c.world;
+  run.expert_slots = std::max(2, experts * c.percent / 100);
+  run.policy = PolicyOf(c.policy);
+  if (c.delays) run.copies = &copies;
+  const auto result = RunMoe(model, run, x, residual, 4);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->residual == resident->residual);
+  for (int rank = 0; rank < c.world; ++rank) {
+    const ExpertStoreCounters& counters = result->copies[rank];
+    EXPECT_GT(counters.hits + counters.misses + counters.late, 4);
+    EXPECT_EQ(counters.failed, 0);
+    if (run.expert_slots == experts) {
+      EXPECT_EQ(counters.misses, 0) << "all of them were there before the first layer";
+      EXPECT_EQ(result->waves[rank], 4);
+    } else {
+      EXPECT_GT(counters.misses + counters.late, 0);
+    }
+    EXPECT_GE(result->waves[rank], run.expert_slots < 5 ? 5 : 4);
+  }
+}
+
+// One rank, driven by hand.
+class ExpertOffloadFaultTest : public testing::Test {
+ protected:
+  void Make(int num_slots) {
+    experts_ = model_.PackExperts();
+    ExpertStoreOptions options;
+    options.expert = model_.packed();
+    options.num_slots = num_slots;
+    options.source = [this](const ExpertId& id) { return experts_.data() + id.expert * model_.packed().bytes; };
+    auto store = ExpertStore::Create(options, std::make_unique<test::FakeCopier>(&copies_));
+    ASSERT_TRUE(store.ok());
+    ExpertOffloadOptions offload;
+    offload.num_layers = 2;
+    offload.residents = {0, 1, 2, 3, 4, 5, 6, 7};
+    offload.make_policy = PolicyOf("lru");
+    auto made = ExpertOffload::Create(offload, *std::move(store), test::Soon());
+    ASSERT_TRUE(made.ok()) << made.status();
+    offload_ = *std::move(made);
+  }
+  // Which experts were computed, one string a wave.
+  absl::StatusOr<std::vector<std::string>> Run(int layer, const std::vector<int>& rows,
+                                               absl::Time deadline = test::Soon()) {
+    std::vector<int32_t> offsets = {0};
+    for (const int count : rows) offsets.push_back(offsets.back() + count);
+    std::vector<std::string> waves;
+    const absl::Status status =
+        offload_->RunLayer(layer, offsets, deadline, [&](const WeightGroup& gate_up, const WeightGroup& down) {
+          waves.emplace_back();
+          for (int64_t e = 0; e < gate_up.size(); ++e) {
+            EXPECT_EQ(gate_up[e] == nullptr, down[e] == nullptr);
+            if (gate_up[e] == nullptr) continue;
+            absl::StrAppend(&waves.back(), e);
+            const char* const expert = experts_.data() + e * model_.packed().bytes;
+            EXPECT_EQ(std::memcmp(gate_up[e]->data(), expert, static_cast<size_t>(gate_up[e]->bytes())), 0);
+            EXPECT_EQ(std::memcmp(down[e]->data(), expert + model_.packed().down_offset,
+                                  static_cast<size_t>(down[e]->bytes())),
+                      0);
+          }
+          return compute_status_;
+        });
+    if (!status.ok()) return status;
+    return waves;
+  }
+  static std::string Sorted(const std::vector<std::string>& waves) {
+    std::string all;
+    for (const std::string& wave : waves) all += wave;
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+
+  const MoeTestModel model_{MoeShape{}};
+  std::vector<char> experts_;
+  test::CopyScript copies_;
+  absl::Status compute_status_;
+  std::unique_ptr<ExpertOffload> offload_;  // last: its store's thread uses the script
+};
+
+TEST_F(ExpertOffloadFaultTest, EachExpertWithRowsComputesOnce) {
+  Make(5);
+  for (int pass = 0; pass < 3; ++pass) {
+    const auto first = Run(0, {1, 0, 2, 3, 0, 1, 1, 9});
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(Sorted(*first), "023567");
+    const auto second = Run(1, {0, 0, 0, 0, 0, 0, 0, 0});
+    ASSERT_TRUE(second.ok());
+    EXPECT_TRUE(second->empty());
+  }
+}
+
+TEST_F(ExpertOffloadFaultTest, AFailedCopyEndsThePassAndTheNextBeginsAnew) {
+  Make(4);
+  copies_.FailAt({0, 7}, 0, absl::DataLossError("page is gone"));
+  EXPECT_TRUE(absl::IsDataLoss(Run(0, {1, 1, 1, 1, 1, 1, 1, 1}).status()));
+  copies_.Heal();
+  const auto again = Run(0, {1, 1, 1, 1, 1, 1, 1, 1});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(Sorted(*again), "01234567");
+  compute_status_ = absl::UnavailableError("the group is gone");
+  EXPECT_EQ(Run(1, {1, 1, 1, 1, 1, 1, 1, 1}).status(), compute_status_);
+  compute_status_ = absl::OkStatus();
+  EXPECT_EQ(Sorted(*Run(0, {0, 0, 0, 0, 0, 0, 0, 4})), "7");
+}
+
+TEST_F(ExpertOffloadFaultTest, APassThatEndedElsewhereIsFollowedByOneFromTheFirstLayer) {
+  Make(4);
+  ASSERT_TRUE(Run(0, {1, 1, 1, 1, 1, 1, 1, 1}).ok());
+  EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
+  EXPECT_EQ(Sorted(*Run(1, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
+  EXPECT_THAT(Run(1, {1, 1, 1, 1, 1, 1, 1, 1}).status().message(), HasSubstr("MoE layer 1 runs, it is layer 0's turn"));
+}
+
+TEST_F(ExpertOffloadFaultTest, WaitsAtMostUntilTheDeadline) {
+  Make(4);
+  copies_.Hold();
+  const absl::Status late = Run(0, {1, 1, 1, 1, 1, 1, 1, 1}, absl::Now() + absl::Milliseconds(5)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  copies_.AllowAll();
+  EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
+}
+
+TEST_F(ExpertOffloadFaultTest, SaysWhatItDoesNotDo) {
+  Make(4);
+  ThreadPool pool(1, false);
+  const Stream stream = Stream::OnCpu(&pool);
+  auto ranks = test::MakeGroup(test::Backend::kLocal, 1);
+  const ExpertLayout layout = ExpertLayout::Contiguous(8, 1);
+  const MoeSchedule two = BuildExpertParallel({.micro_batches = 2, .shared_expert = false});
+  const Tensor x = model_.RandomRows(2, 1), residual = model_.RandomResidual(2, 1);
+  MoeExecutor executor;
+  const MoeLayer layer = model_.LayerOf(offload_.get());
+  MoeStep step = {.stream = &stream, .comm = ranks[0].get(), .layout = &layout, .schedule = &two};
+  EXPECT_THAT(executor.Run(step, layer, x, residual).message(), HasSubstr("an expert budget with 2 micro-batches"));
+  const std::vector<std::vector<int32_t>> others = {{7, 6, 5, 4, 3, 2, 1, 0}};
+  const ExpertLayout turned = ExpertLayout::FromResidents(8, others, 1);
+  const MoeSchedule one = BuildExpertParallel({.micro_batches = 1, .shared_expert = false});
+  step.schedule = &one;
+  step.layout = &turned;
+  EXPECT_THAT(executor.Run(step, layer, x, residual).message(), HasSubstr("the store others"));
+}
+
+}  // namespace
+}  // namespace switchyard
