@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
+#include "scheduler/base/memory_share.h"
 
 namespace switchyard {
 namespace {
@@ -93,6 +94,12 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
            absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction));
   gpu_only(config.deterministic == defaults.deterministic, "--deterministic");
   gpu_only(config.cuda_graphs == defaults.cuda_graphs, "--cuda_graphs=false");
+  const absl::Status budget =
+      config.expert_budget.empty() ? absl::OkStatus() : ParseMemoryShare(config.expert_budget).status();
+  problems->Check(budget.ok(), absl::StrCat("--expert_budget=", config.expert_budget, ": ", budget.message()));
+  problems->Check(
+      config.expert_budget.empty() || config.device == "cpu",
+      absl::StrCat("--expert_budget=", config.expert_budget, ": is for the CPU so far, but --device=", config.device));
   problems->Check(config.load_format == "auto" || config.load_format == "dummy",
                   absl::StrCat("--load_format=", config.load_format, ": must be auto or dummy"));
 }

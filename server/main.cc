@@ -50,6 +50,17 @@ ABSL_FLAG(bool, deterministic, false,
 ABSL_FLAG(bool, cuda_graphs, true, "on GPUs: local workers record steps of decodes and replay them");
 ABSL_FLAG(std::string, load_format, "auto",
           "auto = the checkpoint's weights; dummy = local workers make random ones of the shapes in its config.json");
+ABSL_FLAG(std::string, expert_budget, "",
+          "how many of its experts each local worker holds where it computes, of all layers together: a share (25%) or "
+          "bytes; the others are copied when they are needed, from a file that they share; empty = all");
+ABSL_FLAG(std::string, expert_policy, "expected_use",
+          "with --expert_budget: who goes when another expert comes: expected_use, lru, lfu, static");
+ABSL_FLAG(
+    std::string, expert_file_dir, "/dev/shm",
+    "with --expert_budget: directory of the file with all experts, packed; kept for the next start, in memory until "
+    "another model's is made there");
+ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
+          "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can");
 ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = the cores that this process may use / local_workers");
 ABSL_FLAG(
     int64_t, kv_cache_bytes, 0,
@@ -97,6 +108,13 @@ constexpr int kExitBadConfig = 2;
 constexpr size_t kMinTokenBytes = 16;
 constexpr int64_t kOwnOpenFiles = 128;  // besides the connections
 
+void TakeExpertFlags(ServerConfig* config) {
+  config->expert_budget = absl::GetFlag(FLAGS_expert_budget);
+  config->expert_policy = absl::GetFlag(FLAGS_expert_policy);
+  config->expert_file_dir = absl::GetFlag(FLAGS_expert_file_dir);
+  config->expert_copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second);
+}
+
 absl::StatusOr<ServerConfig> ConfigFromFlags() {
   ServerConfig config;
   config.model = absl::GetFlag(FLAGS_model);
@@ -119,6 +137,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.deterministic = absl::GetFlag(FLAGS_deterministic);
   config.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
   config.load_format = absl::GetFlag(FLAGS_load_format);
+  TakeExpertFlags(&config);
   config.kv_cache_bytes = absl::GetFlag(FLAGS_kv_cache_bytes);
   config.batching.max_model_len = absl::GetFlag(FLAGS_max_model_len);
   config.batching.max_num_seqs = absl::GetFlag(FLAGS_max_num_seqs);

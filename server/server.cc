@@ -203,20 +203,25 @@ absl::Status Server::StartWorkers() {
   options.args = [this](int index) {
     const std::string host = IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host;
     const auto flag = [](bool on) { return on ? "true" : "false"; };
-    return std::vector<std::string>{absl::StrCat("--server=", JoinHostPort(host, port_)),
-                                    absl::StrCat("--model=", config_.model),
-                                    absl::StrCat("--dtype=", config_.dtype),
-                                    absl::StrCat("--threads=", config_.threads),
-                                    config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
-                                    absl::StrCat("--gpu_memory_fraction=", config_.gpu_memory_fraction),
-                                    absl::StrCat("--deterministic=", flag(config_.deterministic)),
-                                    absl::StrCat("--cuda_graphs=", flag(config_.cuda_graphs)),
-                                    absl::StrCat("--load_format=", config_.load_format),
-                                    absl::StrCat("--local_index=", index),
-                                    absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
-                                    absl::StrCat("--insecure=", flag(config_.insecure)),
-                                    absl::StrCat("--metrics_host=", config_.metrics_host),
-                                    absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))};
+    return std::vector<std::string>{
+        absl::StrCat("--server=", JoinHostPort(host, port_)),
+        absl::StrCat("--model=", config_.model),
+        absl::StrCat("--dtype=", config_.dtype),
+        absl::StrCat("--threads=", config_.threads),
+        config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
+        absl::StrCat("--gpu_memory_fraction=", config_.gpu_memory_fraction),
+        absl::StrCat("--deterministic=", flag(config_.deterministic)),
+        absl::StrCat("--cuda_graphs=", flag(config_.cuda_graphs)),
+        absl::StrCat("--load_format=", config_.load_format),
+        absl::StrCat("--expert_budget=", config_.expert_budget),
+        absl::StrCat("--expert_policy=", config_.expert_policy),
+        absl::StrCat("--expert_file_dir=", config_.expert_file_dir),
+        absl::StrCat("--expert_copy_bytes_per_second=", config_.expert_copy_bytes_per_second),
+        absl::StrCat("--local_index=", index),
+        absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
+        absl::StrCat("--insecure=", flag(config_.insecure)),
+        absl::StrCat("--metrics_host=", config_.metrics_host),
+        absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))};
   };
   options.max_deaths_unsettled = 5;
   options.on_fatal = [this](std::string text) { Fail(std::move(text)); };

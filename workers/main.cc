@@ -42,6 +42,18 @@ ABSL_FLAG(bool, deterministic, false,
 ABSL_FLAG(bool, cuda_graphs, true, "on a GPU: record steps of decodes and replay them");
 ABSL_FLAG(std::string, load_format, "auto",
           "auto = the checkpoint's weights; dummy = random ones of the shapes that its config.json says");
+ABSL_FLAG(
+    std::string, expert_budget, "",
+    "how many of its experts this worker holds where it computes, of all layers together: a share (25%) or bytes; "
+    "the others are copied when they are needed, from a file that the machine's workers share; empty = all");
+ABSL_FLAG(std::string, expert_policy, "expected_use",
+          "with --expert_budget: who goes when another expert comes: expected_use, lru, lfu, static");
+ABSL_FLAG(
+    std::string, expert_file_dir, "/dev/shm",
+    "with --expert_budget: directory of the file with all experts, packed; kept for the next start, in memory until "
+    "another model's is made there");
+ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
+          "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads; 0 = one per core that this process may use");
 ABSL_FLAG(std::string, address, "auto",
@@ -107,6 +119,21 @@ std::string CheckDevice() {
   return problems;
 }
 
+ExpertBudgetOptions ExpertFlags() {
+  return {.budget = absl::GetFlag(FLAGS_expert_budget),
+          .policy = absl::GetFlag(FLAGS_expert_policy),
+          .file_dir = absl::GetFlag(FLAGS_expert_file_dir),
+          .copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second)};
+}
+
+std::string CheckExpertFlags() {
+  const ExpertBudgetOptions options = ExpertFlags();
+  if (const absl::Status status = CheckExpertBudget(options); !status.ok()) return absl::StrCat(status.message(), "\n");
+  if (options.empty() || absl::GetFlag(FLAGS_device) == "cpu") return "";
+  return absl::StrCat("--expert_budget=", options.budget,
+                      ": is for the CPU so far, but --device=", absl::GetFlag(FLAGS_device), "\n");
+}
+
 // All problems of the flags, one a line; empty if there are none.
 std::string CheckFlags() {
   std::string problems;
@@ -115,6 +142,7 @@ std::string CheckFlags() {
   absl::StrAppend(&problems, CheckDevice());
   if (const std::string format = absl::GetFlag(FLAGS_load_format); format != "auto" && format != "dummy")
     absl::StrAppend(&problems, "--load_format=", format, ": must be auto or dummy\n");
+  absl::StrAppend(&problems, CheckExpertFlags());
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
   absl::StrAppend(&problems, CheckServer(absl::GetFlag(FLAGS_server)));
@@ -155,6 +183,7 @@ int Main() {
   options.deterministic = absl::GetFlag(FLAGS_deterministic);
   options.graphs = absl::GetFlag(FLAGS_cuda_graphs);
   options.dummy_weights = absl::GetFlag(FLAGS_load_format) == "dummy";
+  options.experts = ExpertFlags();
   options.form_device_group = std::move(form_device_group);
   absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(std::move(options));
   if (!worker.ok()) return Complain(worker.status().message());

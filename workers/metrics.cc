@@ -43,6 +43,18 @@ constexpr CounterRow kCounters[] = {
      &M::rows_received},
     {"switchyard_worker_group_faults_total", "Epochs that ended by an error on this worker.", &M::group_faults},
     {"switchyard_worker_graph_steps_total", "Steps of decodes that a device replayed as recorded.", &M::graph_steps},
+    {"switchyard_worker_expert_hits_total", "Experts of a budget's that were there when a layer needed them.",
+     &M::expert_hits},
+    {"switchyard_worker_expert_misses_total", "Experts of a budget's that a layer had to have copied.",
+     &M::expert_misses},
+    {"switchyard_worker_expert_late_total", "Experts that a layer needed while their prefetch was under way.",
+     &M::expert_late},
+    {"switchyard_worker_expert_prefetched_total", "Experts that were copied before a layer needed them.",
+     &M::expert_prefetched},
+    {"switchyard_worker_expert_wasted_total", "Prefetched experts that went before a layer needed them.",
+     &M::expert_wasted},
+    {"switchyard_worker_expert_copied_bytes_total", "Bytes of experts that were copied.", &M::expert_copied_bytes},
+    {"switchyard_worker_expert_wait_seconds_total", "Seconds that layers waited for experts.", &M::expert_wait_seconds},
 };
 constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
@@ -81,6 +93,21 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
   } catch (const std::exception&) {
     return -1;
   }
+}
+
+void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told) {
+  if (now.copied_bytes < told->copied_bytes) *told = {};
+  const auto add = [](prometheus::Counter* counter, auto from, auto to) {
+    counter->Increment(static_cast<double>(to - from));
+  };
+  add(expert_hits, told->hits, now.hits);
+  add(expert_misses, told->misses, now.misses);
+  add(expert_late, told->late, now.late);
+  add(expert_prefetched, told->prefetched, now.prefetched);
+  add(expert_wasted, told->wasted, now.wasted);
+  add(expert_copied_bytes, told->copied_bytes, now.copied_bytes);
+  add(expert_wait_seconds, told->wait_seconds, now.wait_seconds);
+  *told = now;
 }
 
 void WorkerMetrics::ObserveStep(const RankResult& result) {

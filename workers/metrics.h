@@ -10,6 +10,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "scheduler/batching/step.h"
+#include "workers/moe/expert_store.h"
 
 namespace switchyard {
 
@@ -20,6 +21,8 @@ class WorkerMetrics {
   // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
   int Expose(const std::string& host, int port);
   void ObserveStep(const RankResult& result);
+  // What a store has counted since it had counted `told`; told becomes `now`.  A new store counts from 0.
+  void ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told);
 
   prometheus::Histogram* step_seconds = nullptr;
   prometheus::Histogram* attention_seconds = nullptr;
@@ -37,6 +40,13 @@ class WorkerMetrics {
   prometheus::Counter* group_faults = nullptr;
   prometheus::Counter* graph_steps = nullptr;
   prometheus::Gauge* device_bytes = nullptr;
+  prometheus::Counter* expert_hits = nullptr;
+  prometheus::Counter* expert_misses = nullptr;
+  prometheus::Counter* expert_late = nullptr;
+  prometheus::Counter* expert_prefetched = nullptr;
+  prometheus::Counter* expert_wasted = nullptr;
+  prometheus::Counter* expert_copied_bytes = nullptr;
+  prometheus::Counter* expert_wait_seconds = nullptr;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;

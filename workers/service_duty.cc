@@ -84,6 +84,7 @@ void Duty::SendOldest() {
   metrics_->graph_steps->Increment(static_cast<double>(std::max<int64_t>(replayed - replayed_, 0)));
   replayed_ = replayed;
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
+  metrics_->ObserveExperts(worker_->expert_counters(), &experts_told_);
   for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
     v1::LinkRequest before;
     *before.mutable_step_part() = std::move(piece);

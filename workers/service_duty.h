@@ -37,7 +37,8 @@ class Duty {
         place_(std::move(place)),
         served_(served),
         send_(std::move(send)),
-        replayed_(worker->num_replayed()) {}
+        replayed_(worker->num_replayed()),
+        experts_told_(worker->expert_counters()) {}
 
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
@@ -61,8 +62,9 @@ class Duty {
   bool* const served_;
   SendFn send_;
   EngineSettings settings_;
-  int64_t epoch_ = 0;             // 0 = in no group
-  int64_t replayed_;              // of Worker::num_replayed, told so far
+  int64_t epoch_ = 0;  // 0 = in no group
+  int64_t replayed_;   // of Worker::num_replayed, told so far
+  ExpertStoreCounters experts_told_;
   std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;
 };

@@ -120,9 +120,18 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   layout_ = ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config_.num_experts, 1)), seat.world);
   const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
-  const MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
+  MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
+  const bool budget = !options_.experts.empty() && !load.residents.empty();
+  if (budget) {
+    ASSIGN_OR_RETURN(need.expert_slots, ExpertSlots(options_.experts, config_, dtype_, need.experts_per_layer));
+  }
   ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
   RETURN_IF_ERROR(CheckMemory(config_, need, available));
+  if (budget) {
+    const auto rest = static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
+    RETURN_IF_ERROR(MakeExperts(load.residents, available - rest, &progress));
+  }
+  load.experts = !budget;
   load.num_threads = options_.threads;
   load.device = options_.device;
   load.progress = std::move(progress);
@@ -130,16 +139,34 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   return LoadWeights(*checkpoint_, config_, std::move(load));
 }
 
+absl::Status Worker::MakeExperts(std::vector<int32_t> residents, int64_t available, Progress* progress) {
+  RankExpertsInput input;
+  input.options = options_.experts;
+  input.config = &config_;
+  input.checkpoint = checkpoint_.has_value() ? &*checkpoint_ : nullptr;
+  input.weights = checkpoint_.has_value() ? checkpoint_->Stamp() : weights_hash_;
+  input.dtype = dtype_;
+  input.num_threads = options_.threads;
+  input.residents = std::move(residents);
+  input.available_bytes = available;
+  ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, [progress](int64_t done, int64_t total) {
+                     return *progress == nullptr || (*progress)(done, total);
+                   }));
+  return absl::OkStatus();
+}
+
 absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
   if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world) return absl::OkStatus();
   runner_.reset();
   model_.reset();
+  experts_.reset();
   const absl::Time start = absl::Now();
   ASSIGN_OR_RETURN(ModelWeights weights, MakeWeights(seat, settings, std::move(progress)));
-  weight_bytes_ = weights.bytes();
+  weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes());
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
-  ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context));
+  ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context,
+                                         experts_ == nullptr ? nullptr : experts_->offload()));
   loaded_rank_ = seat.rank;
   loaded_world_ = seat.world;
   LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights ",

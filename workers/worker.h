@@ -28,6 +28,7 @@
 #include "workers/model/model_runner.h"
 #include "workers/model/safetensors.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/rank_experts.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -43,6 +44,7 @@ struct WorkerOptions {
   bool deterministic = false;        // on a device: a row's bits do not depend on its company; the CPU's never do
   bool graphs = true;                // on a device: record and replay steps of decodes
   bool dummy_weights = false;        // random ones, of the config's shapes
+  ExpertBudgetOptions experts;       // on the CPU; empty: every expert of the rank is resident
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
 };
 
@@ -90,6 +92,10 @@ class Worker {
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
+  // Of an expert budget's copies, since the seat was taken; none without one.
+  ExpertStoreCounters expert_counters() const {
+    return experts_ == nullptr ? ExpertStoreCounters() : experts_->counters();
+  }
   // Steps that were replayed as recorded, since the cache was made.
   int64_t num_replayed() const;
 
@@ -118,6 +124,8 @@ class Worker {
   bool uses_graphs() const { return options_.graphs && !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN"); }
   Stream stream();
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
+  // experts_, under a budget.  available: bytes that slots and, if it is built in memory, the file may take.
+  absl::Status MakeExperts(std::vector<int32_t> residents, int64_t available, Progress* progress);
   absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);
   absl::Status Load(const Seat& seat, const EngineSettings& settings, Progress progress);
   absl::Status MakeRunner(const Seat& seat, const EngineSettings& settings);
@@ -134,6 +142,7 @@ class Worker {
   int64_t weight_bytes_ = 0;
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
+  std::unique_ptr<RankExperts> experts_;  // null without a budget; the model borrows it
   std::unique_ptr<Model> model_;
   std::unique_ptr<ModelRunner> runner_;
   ExpertLayout layout_;  // the runner borrows it

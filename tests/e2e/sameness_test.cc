@@ -69,13 +69,15 @@ struct Factors {
   bool preempt_every_step = false;
   int max_in_flight = 2;
   int min_loan_rows = 4;
+  std::string expert_budget = {};
 };
 
 std::string Name(const Factors& f) {
   return absl::StrCat(f.workers, "workers", f.prefix_reuse ? "" : "_noreuse",
                       f.prefill_chunk > 0 ? absl::StrCat("_chunk", f.prefill_chunk) : "", "_block", f.block_size,
                       f.preempt_every_step ? "_preempt" : "", f.max_in_flight == 1 ? "_oneinflight" : "",
-                      f.min_loan_rows == 0 ? "_noloans" : "");
+                      f.min_loan_rows == 0 ? "_noloans" : "",
+                      f.expert_budget.empty() ? "" : absl::StrCat("_budget", f.expert_budget));
 }
 
 std::vector<Factors> EachAlone() {
@@ -90,7 +92,9 @@ std::vector<Factors> EachAlone() {
           {.preempt_every_step = true},
           {.max_in_flight = 1},
           {.workers = 2, .min_loan_rows = 0},
-          {.workers = 4, .min_loan_rows = 1}};
+          {.workers = 4, .min_loan_rows = 1},
+          {.expert_budget = "30%"},
+          {.workers = 2, .preempt_every_step = true, .expert_budget = "50%"}};
 }
 
 std::vector<Factors> AllCombinations() {
@@ -118,7 +122,9 @@ void ExpectReference(const Factors& factors) {
                  absl::StrCat("--block_size=", factors.block_size),
                  absl::StrCat("--preempt_every_step=", factors.preempt_every_step ? "true" : "false"),
                  absl::StrCat("--max_in_flight=", factors.max_in_flight),
-                 absl::StrCat("--min_loan_rows=", factors.min_loan_rows)}});
+                 absl::StrCat("--min_loan_rows=", factors.min_loan_rows),
+                 absl::StrCat("--expert_budget=", factors.expert_budget),
+                 absl::StrCat("--expert_file_dir=", testing::TempDir(), "/sameness-experts")}});
   ASSERT_NE(server, nullptr);
   // All at once, then 32 at once (with cached prefixes, if they are on).
   EXPECT_EQ(TokensOf(GenerateAll(server->client(), Prompts())), Reference());

@@ -61,7 +61,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const Mod
   if (!fd.ok()) return InFile(Excerpt(name), fd.status());
   struct stat st = {};
   fstat(*fd, &st);
-  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(name, *fd, st.st_size));
+  std::unique_ptr<SafetensorsFile> file(
+      new SafetensorsFile(name, *fd, st.st_size, int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec));
   if (absl::Status status = file->ReadHeader(); !status.ok()) return InFile(name, status);
   return file;
 }
@@ -215,6 +216,12 @@ std::string Checkpoint::Hash() const {
     hash.Add(file->header());
   }
   return hash.Hex();
+}
+
+std::string Checkpoint::Stamp() const {
+  Fnv128 hash;
+  for (const std::unique_ptr<SafetensorsFile>& file : files_) hash.Add(absl::StrCat(file->modified_ns(), "\n"));
+  return absl::StrCat(Hash(), "-", hash.Hex());
 }
 
 absl::StatusOr<std::string> WeightsHash(const std::string& dir) {

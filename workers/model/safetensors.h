@@ -50,6 +50,7 @@ class SafetensorsFile {
 
   const std::string& name() const { return name_; }
   int64_t size() const { return size_; }
+  int64_t modified_ns() const { return modified_ns_; }   // since the epoch, when it was opened
   const std::string& header() const { return header_; }  // its JSON text
   // By rising offset.
   const std::vector<std::pair<std::string, TensorEntry>>& tensors() const { return tensors_; }
@@ -57,12 +58,14 @@ class SafetensorsFile {
   absl::Status Read(int64_t begin, int64_t bytes, void* to) const;
 
  private:
-  SafetensorsFile(std::string name, int fd, int64_t size) : name_(std::move(name)), fd_(fd), size_(size) {}
+  SafetensorsFile(std::string name, int fd, int64_t size, int64_t modified_ns)
+      : name_(std::move(name)), fd_(fd), size_(size), modified_ns_(modified_ns) {}
   absl::Status ReadHeader();
 
   std::string name_;
   int fd_ = -1;
   int64_t size_ = 0;
+  int64_t modified_ns_ = 0;
   std::string header_;
   std::vector<std::pair<std::string, TensorEntry>> tensors_;
 };
@@ -86,6 +89,8 @@ class Checkpoint {
   // 32 hex digits over file names, sizes and headers: what ranks of a group must share.  It tells apart checkpoints
   // that were mixed up; it is no defence against one made to collide.
   std::string Hash() const;
+  // The hash, and one over when the files were written: what is kept of their contents on this machine goes by it.
+  std::string Stamp() const;
 
  private:
   using WeightMap = absl::flat_hash_map<std::string, std::string>;  // tensor → file

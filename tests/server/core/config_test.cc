@@ -118,6 +118,19 @@ TEST_F(ConfigTest, WhatOnlyGpusHaveIsNotSaidOfCpus) {
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
 }
 
+TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytesOfTheCpu) {
+  for (const char* budget : {"25%", "100%", "8000000000"}) {
+    config_.expert_budget = budget;
+    EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  }
+  config_.expert_budget = "0%";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_budget=0%: must be a share within (0%, 100%], or bytes, at least 1");
+  config_.expert_budget = "25%";
+  config_.device = "cuda";
+  EXPECT_EQ(std::string(config_.Finish().message()), "--expert_budget=25%: is for the CPU so far, but --device=cuda");
+}
+
 TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
   for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"}) {
     config_.host = host;

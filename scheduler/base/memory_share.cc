@@ -1,0 +1,33 @@
+#include "scheduler/base/memory_share.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+
+int64_t MemoryShare::PartsOf(int64_t whole, int64_t part_bytes) const {
+  SY_CHECK_GE(part_bytes, 1);
+  if (share > 0) return std::min(whole, static_cast<int64_t>(std::ceil(share * static_cast<double>(whole))));
+  return std::min(whole, bytes / part_bytes);
+}
+
+absl::StatusOr<MemoryShare> ParseMemoryShare(absl::string_view text) {
+  MemoryShare out;
+  if (absl::ConsumeSuffix(&text, "%")) {
+    double percent = 0;
+    if (absl::SimpleAtod(text, &percent) && percent > 0 && percent <= 100) {
+      out.share = percent / 100;
+      return out;
+    }
+  } else if (absl::SimpleAtoi(text, &out.bytes) && out.bytes >= 1) {
+    return out;
+  }
+  return absl::InvalidArgumentError("must be a share within (0%, 100%], or bytes, at least 1");
+}
+
+}  // namespace switchyard

@@ -1,0 +1,66 @@
+// A worker's experts under --expert_budget: the machine's expert file, the rank's slots, and the policy that fills
+// them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/base/memory_share.h"
+#include "workers/model/config.h"
+#include "workers/model/safetensors.h"
+#include "workers/moe/expert_file.h"
+#include "workers/moe/expert_offload.h"
+
+namespace switchyard {
+
+struct ExpertBudgetOptions {
+  std::string budget;                   // as ParseMemoryShare; empty: every expert is resident, and no slots are made
+  std::string policy = "expected_use";  // or lru, lfu, static
+  std::string file_dir = "/dev/shm";
+  double copy_bytes_per_second = 0;  // > 0: an emulated link
+  bool empty() const { return budget.empty(); }
+};
+
+// InvalidArgument: an option that cannot be, named as the flag.
+absl::Status CheckExpertBudget(const ExpertBudgetOptions& options);
+
+// Slots of a rank with these residents.  InvalidArgument: too few, with what must fit: a token's experts and one that
+// is copied while they compute.  REQUIRES: checked options, a model with experts.
+absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
+                                int64_t num_residents);
+
+struct RankExpertsInput {
+  ExpertBudgetOptions options;
+  const ModelConfig* config = nullptr;
+  const Checkpoint* checkpoint = nullptr;  // null: random weights
+  std::string weights;                     // what tells them from others
+  DType dtype = DType::kBf16;
+  int num_threads = 1;
+  std::vector<int32_t> residents;
+  int64_t available_bytes = 0;  // of memory, if the file has to be built there
+};
+
+class RankExperts {
+ public:
+  // Opens the file, building it if nobody has; makes the slots and fills them.  Blocks.
+  // Errors: ExpertSlots', the file's, the loader's.
+  static absl::StatusOr<std::unique_ptr<RankExperts>> Open(const RankExpertsInput& input,
+                                                           absl::AnyInvocable<bool(int64_t, int64_t)> progress);
+
+  ExpertOffload* offload() { return offload_.get(); }
+  int64_t slot_bytes() const { return offload_->store().bytes(); }
+  ExpertStoreCounters counters() const { return offload_->store().counters(); }
+
+ private:
+  RankExperts() = default;
+
+  std::unique_ptr<ExpertFile> file_;
+  std::unique_ptr<ExpertOffload> offload_;  // copies from the file
+};
+
+}  // namespace switchyard
