@@ -1,13 +1,17 @@
 // Ranks that are processes of their own give the tokens of one rank: on the CPU over Gloo alone, on a GPU
-// (ranks_gpu_test) over NCCL, all on the first one, which is all that a machine may have.
+// (ranks_gpu_test) over NCCL, all on the first one, which is all that a machine may have.  And when one of them dies,
+// the others say so in time and go on without it.
 //
 // NCCL refuses two ranks on one device of one machine.  With an NCCL_HOSTID of its own each process is a machine to it,
 // and it connects them by sockets, here on loopback; so what runs is its network path, not that of peers with NVLink.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +35,7 @@ namespace {
 
 constexpr absl::Duration kFormWithin = absl::Seconds(60);  // NCCL loads its kernels
 constexpr absl::Duration kChildLimit = absl::Seconds(120);
+constexpr absl::Duration kNoticedWithin = absl::Seconds(20);  // a step's deadline is a minute
 constexpr char kFixture[] = "qwen2-shared";
 constexpr int32_t kNumTokens = 16;
 
@@ -40,6 +45,8 @@ struct Seat {
   int rank = -1;
   int world = 0;
   std::string directory;  // where the ranks meet, and leave their tokens
+  int64_t epoch = 1;
+  int dies = -1;  // this rank ends once steps are recorded, and the others form epoch 2
 };
 
 std::vector<std::vector<int32_t>> Prompts(const Fixture& fixture) {
@@ -60,6 +67,13 @@ std::vector<GroupOptions> Runs(int world) {
     }
   }
   return runs;
+}
+
+// What is run before one dies, and by those that are left.
+GroupOptions Survivors(int world) {
+  GroupOptions run = {.dtype = DType::kF32, .world = world, .chunk = 9, .batch = 6};
+  run.in_flight = ModelRunner::kMaxStarted;
+  return run;
 }
 
 std::string NameOf(const GroupOptions& run) {
@@ -93,10 +107,11 @@ Tokens ReadTokens(const std::string& path) {
 // --- a child: one rank
 
 absl::StatusOr<std::unique_ptr<Communicator>> Join(const Seat& seat) {
-  test::DirectoryStore store(seat.directory);
-  PrefixStore beside(&store, "watch/");
+  test::DirectoryStore directory(seat.directory);
+  PrefixStore store(&directory, absl::StrCat("epoch", seat.epoch, "/")), beside(&store, "watch/");
   GlooGroupOptions group{.rank = seat.rank,
                          .world = seat.world,
+                         .epoch = seat.epoch,
                          .token = "secret",
                          .address = "127.0.0.1",
                          .deadline = absl::Now() + kFormWithin};
@@ -105,6 +120,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Join(const Seat& seat) {
   group.token = "secret/watch";
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> watch, FormGlooGroup(group, &beside));
   return FormTestRank(&store, std::move(messages), std::move(watch), group.deadline);
+}
+
+absl::Status FinishTogether(Communicator* comm) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Work> all_done, comm->Barrier({.deadline = absl::Now() + kFormWithin}));
+  return all_done->Wait();
 }
 
 absl::Status RunRank(const Seat& seat) {
@@ -128,8 +148,57 @@ absl::Status RunRank(const Seat& seat) {
       return absl::InternalError("graphs are as they should not be");
   }
   // Else the first to leave would end the group for those that still compute.
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> all_done, comm->Barrier({.deadline = absl::Now() + kFormWithin}));
-  return all_done->Wait();
+  return FinishTogether(comm.get());
+}
+
+// Blocks until every rank that is left has noticed: else the first that leaves the group would be blamed by the others.
+absl::Status AllNoticed(const Seat& seat) {
+  test::DirectoryStore store(seat.directory);
+  std::vector<std::string> keys;
+  for (int r = 0; r < seat.world; ++r) {
+    if (r != seat.dies) keys.push_back(absl::StrCat("noticed/", r));
+  }
+  RETURN_IF_ERROR(store.Set(absl::StrCat("noticed/", seat.rank), "1"));
+  return store.Get(keys, absl::Now() + 2 * kNoticedWithin).status();
+}
+
+// Steps are recorded, then one rank is gone without a word.  OK: the next step ended in time and named it.
+absl::Status LoseOne(const Seat& seat, const Fixture& fixture, GroupOptions run) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(seat));
+  run.only = comm.get();
+  RankGroup group(fixture.dir, run);
+  group.Greedy(Prompts(fixture), kNumTokens);
+  RETURN_IF_ERROR(FinishTogether(comm.get()));
+  if (seat.rank == seat.dies) {
+    std::cout << "dies" << std::endl;
+    _exit(0);
+  }
+  const absl::Time began = absl::Now();
+  const absl::Status lost = group.TryGreedy(Prompts(fixture), kNumTokens).status();
+  const absl::Duration took = absl::Now() - began;
+  std::cout << "after " << took << ": " << lost << std::endl;
+  if (lost.ok()) return absl::InternalError("steps went on without a rank");
+  if (took > kNoticedWithin) return absl::InternalError(absl::StrCat("noticed after ", absl::FormatDuration(took)));
+  if (!absl::StrContains(lost.message(), absl::StrCat("rank ", seat.dies))) {
+    return absl::InternalError(absl::StrCat("does not name rank ", seat.dies, ": ", lost.ToString()));
+  }
+  return AllNoticed(seat);
+}
+
+absl::Status SurviveOne(const Seat& seat) {
+  test::LiveAtMost(kChildLimit);
+  const Fixture fixture = LoadFixture(kFixture);
+  RETURN_IF_ERROR(LoseOne(seat, fixture, Survivors(seat.world)));
+  Seat next = seat;
+  next.epoch = 2;
+  next.world = seat.world - 1;
+  next.rank = seat.rank > seat.dies ? seat.rank - 1 : seat.rank;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(next));
+  GroupOptions run = Survivors(next.world);
+  run.only = comm.get();
+  RankGroup group(fixture.dir, run);
+  WriteTokens(TokensFile(seat.directory, 0, next.rank), group.Greedy(Prompts(fixture), kNumTokens));
+  return FinishTogether(comm.get());
 }
 
 bool ParseSeat(int argc, char** argv, Seat* seat) {
@@ -139,6 +208,8 @@ bool ParseSeat(int argc, char** argv, Seat* seat) {
       SY_CHECK(absl::SimpleAtoi(argument, &seat->rank));
     } else if (absl::ConsumePrefix(&argument, "--world=")) {
       SY_CHECK(absl::SimpleAtoi(argument, &seat->world));
+    } else if (absl::ConsumePrefix(&argument, "--dies=")) {
+      SY_CHECK(absl::SimpleAtoi(argument, &seat->dies));
     } else if (absl::ConsumePrefix(&argument, "--directory=")) {
       seat->directory = std::string(argument);
     }
@@ -151,7 +222,7 @@ bool ParseSeat(int argc, char** argv, Seat* seat) {
 test::ChildSpec SpecOf(const Seat& seat) {
   test::ChildSpec spec;
   spec.arguments = {absl::StrCat("--rank=", seat.rank), absl::StrCat("--world=", seat.world),
-                    absl::StrCat("--directory=", seat.directory)};
+                    absl::StrCat("--dies=", seat.dies), absl::StrCat("--directory=", seat.directory)};
   spec.environment = {absl::StrCat("NCCL_HOSTID=switchyard-", seat.rank),
                       "NCCL_SOCKET_IFNAME=lo",
                       "NCCL_NET=Socket",
@@ -194,6 +265,29 @@ TEST_P(RanksTest, ProcessesGiveTheTokensOfOneRank) {
   }
 }
 
+TEST_P(RanksTest, OneDiesAndTheOthersGoOn) {
+  const int world = GetParam(), dies = world - 2;
+  const TempDir directory;
+  std::vector<test::ChildSpec> specs;
+  for (int r = 0; r < world; ++r) {
+    specs.push_back(SpecOf({.rank = r, .world = world, .directory = directory.path(), .dies = dies}));
+  }
+  const std::vector<test::ChildEnd> ends = test::RunChildren(specs, {.all = kChildLimit});
+  for (int r = 0; r < world; ++r) EXPECT_EQ(ends[r].trouble, "") << "rank " << r << " wrote:\n" << ends[r].log;
+  if (HasFailure()) return;
+  const Fixture fixture = LoadFixture(kFixture);
+  const auto prompts = Prompts(fixture);
+  const Tokens expected = RankGroup(fixture.dir, {.dtype = DType::kF32, .batch = 4}).Greedy(prompts, kNumTokens);
+  const int left = world - 1;
+  for (int r = 0; r < left; ++r) {
+    Tokens of_rank = expected;
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      if (static_cast<int>(p) % left != r) of_rank[p].clear();
+    }
+    EXPECT_EQ(ReadTokens(TokensFile(directory.path(), 0, r)), of_rank) << "rank " << r << " of the " << left << " left";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, RanksTest, testing::Values(2, 3));
 
 }  // namespace
@@ -201,7 +295,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RanksTest, testing::Values(2, 3));
 
 int main(int argc, char** argv) {
   if (switchyard::Seat seat; switchyard::ParseSeat(argc, argv, &seat)) {
-    const absl::Status status = switchyard::RunRank(seat);
+    const absl::Status status = seat.dies < 0 ? switchyard::RunRank(seat) : switchyard::SurviveOne(seat);
     if (!status.ok()) std::fprintf(stderr, "rank %d: %s\n", seat.rank, status.ToString().c_str());
     return status.ok() ? 0 : 1;
   }

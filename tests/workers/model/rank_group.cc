@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/batching/row_loans.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
@@ -207,6 +208,13 @@ void RankGroup::OnRanks(const std::function<void(Rank*)>& fn) {
 
 std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vector<int32_t>>& prompts,
                                                     int32_t num_tokens) {
+  auto tokens = TryGreedy(prompts, num_tokens);
+  SY_CHECK_OK(tokens.status());
+  return *std::move(tokens);
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std::vector<std::vector<int32_t>>& prompts,
+                                                                       int32_t num_tokens) {
   Planner planner(options_, prompts, num_tokens);
   std::vector<StepPlan> plans;
   std::vector<std::vector<std::vector<int32_t>>> owners;  // [step][rank][item]
@@ -217,26 +225,31 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
     owners.push_back(step_owners);
   }
   std::vector<std::vector<int32_t>> tokens(prompts.size());
+  std::vector<absl::Status> statuses(static_cast<size_t>(options_.world));
   OnRanks([&](Rank* rank) {
-    ModelRunner& runner = *rank->runner;
-    size_t finished = 0;
-    const auto finish = [&] {
-      auto result = runner.Finish();
-      SY_CHECK_OK(result.status());
-      for (size_t k = 0; k < result->items.size(); ++k) {
-        const std::vector<int32_t>& sampled = result->items[k].tokens;
-        std::vector<int32_t>& out = tokens[owners[finished][rank->rank][k]];
-        out.insert(out.end(), sampled.begin(), sampled.end());
+    statuses[static_cast<size_t>(rank->rank)] = [&]() -> absl::Status {
+      ModelRunner& runner = *rank->runner;
+      size_t finished = 0;
+      const auto finish = [&]() -> absl::Status {
+        ASSIGN_OR_RETURN(const RankResult result, runner.Finish());
+        for (size_t k = 0; k < result.items.size(); ++k) {
+          const std::vector<int32_t>& sampled = result.items[k].tokens;
+          std::vector<int32_t>& out = tokens[owners[finished][rank->rank][k]];
+          out.insert(out.end(), sampled.begin(), sampled.end());
+        }
+        if (rank == ranks_[0].get()) last_timings_ = result.timings;
+        ++finished;
+        return absl::OkStatus();
+      };
+      for (const StepPlan& plan : plans) {
+        if (runner.num_started() == options_.in_flight) RETURN_IF_ERROR(finish());
+        RETURN_IF_ERROR(runner.Start(plan, plan.ranks[rank->rank], absl::Now() + kStepDeadline));
       }
-      if (rank == ranks_[0].get()) last_timings_ = result->timings;
-      ++finished;
-    };
-    for (const StepPlan& plan : plans) {
-      if (runner.num_started() == options_.in_flight) finish();
-      SY_CHECK_OK(runner.Start(plan, plan.ranks[rank->rank], absl::Now() + kStepDeadline));
-    }
-    while (runner.num_started() > 0) finish();
+      while (runner.num_started() > 0) RETURN_IF_ERROR(finish());
+      return absl::OkStatus();
+    }();
   });
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
   return tokens;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "scheduler/batching/step.h"
 #include "workers/comm/communicator.h"
 #include "workers/model/model.h"
@@ -46,6 +47,9 @@ class RankGroup {
 
   // What greedy decoding appends to each prompt; with `only`, nothing to those of other ranks.
   std::vector<std::vector<int32_t>> Greedy(const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
+  // The same where ranks may fail: the first error of a rank that is here, which has ended its steps then.
+  absl::StatusOr<std::vector<std::vector<int32_t>>> TryGreedy(const std::vector<std::vector<int32_t>>& prompts,
+                                                              int32_t num_tokens);
   // Logits of every position of one prompt, run on rank 0: [S * V]; with `only` on another rank, nothing.
   std::vector<double> Logits(const std::vector<int32_t>& tokens);
 
