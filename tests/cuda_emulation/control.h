@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "cuda_emulation/runtime_api.h"
 
@@ -35,6 +37,10 @@ void SetPtxVersion(int version);
 // every later call for the current device. Work runs under the names "kernel", "memcpy", "memset": FailAt("kernel", 3,
 // ...) fails the third kernel from now when it runs.
 void FailAt(const char* call_name, int nth, cudaError_t error);
+
+// Counts calls of the runtime API from here on, by name, on all threads; before the first CountCalls nothing is.
+void CountCalls();
+std::map<std::string, int64_t> CountedCalls();
 
 // Seed, eagerness, capacity, device properties and injected errors as at start; devices unbroken, what waits on their
 // streams dropped. Allocations, streams and events stay.

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/cuda_emulation/control.h"
@@ -123,6 +124,8 @@ struct Injection {
 std::mutex mu;
 std::map<std::string, std::vector<Injection>, std::less<>> injections;
 std::atomic<bool> any_injection{false};
+std::atomic<bool> counting{false};
+std::map<std::string, int64_t, std::less<>> counted;
 std::atomic<int> broken[kMaxDevices];
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local bool in_host_function = false;
@@ -172,7 +175,23 @@ void FailAt(const char* call_name, int nth, cudaError_t error) {
   any_injection = true;
 }
 
+void CountCalls() {
+  std::lock_guard lock(mu);
+  counted.clear();
+  counting = true;
+}
+
+std::map<std::string, int64_t> CountedCalls() {
+  std::lock_guard lock(mu);
+  return {counted.begin(), counted.end()};
+}
+
 cudaError_t Enter(const char* call_name) {
+  if (counting.load()) {
+    std::lock_guard lock(mu);
+    const auto found = counted.find(std::string_view(call_name));
+    ++(found != counted.end() ? found->second : counted[call_name]);
+  }
   if (in_host_function) return Leave(cudaErrorNotPermitted);
   if (const cudaError_t error = InjectedError(call_name); error != cudaSuccess) return Leave(error);
   return Leave(DeviceError(CurrentDevice()));

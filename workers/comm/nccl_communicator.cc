@@ -29,7 +29,7 @@ absl::StatusOr<bool> IsCaptured(cudaStream_t stream) {
 class NcclWork : public Work {
  public:
   // number: kCaptured if it went into a graph.
-  NcclWork(std::shared_ptr<NcclGroup> group, const DeviceCollective& collective, int64_t number, NcclEvents::Event done)
+  NcclWork(std::shared_ptr<NcclGroup> group, const DeviceCollective& collective, int64_t number, CudaEvents::Event done)
       : group_(std::move(group)),
         key_(collective.key),
         deadline_(collective.deadline),
@@ -71,7 +71,7 @@ class NcclWork : public Work {
   const absl::Time deadline_;
   const cudaStream_t stream_;
   const int64_t number_;
-  NcclEvents::Event done_;
+  CudaEvents::Event done_;
   bool waited_ = false;
   absl::Status status_;
 };
@@ -81,7 +81,7 @@ class NcclCommunicator : public Communicator {
   NcclCommunicator(std::shared_ptr<NcclGroup> group, cudaStream_t stream)
       : Communicator(group->host().group(), MessagePool::Create()),
         group_(std::move(group)),
-        events_(std::make_shared<NcclEvents>()),
+        events_(std::make_shared<CudaEvents>()),
         stream_(stream) {}
   ~NcclCommunicator() override {
     group_->End();
@@ -118,8 +118,8 @@ class NcclCommunicator : public Communicator {
     if (!captured) {
       ASSIGN_OR_RETURN(number, group_->Begin(LaunchOf(collective)));
     }
-    absl::StatusOr<NcclEvents::Event> done =
-        fence ? NcclEvents::Record(events_, StreamOf(*collective.stream)) : Enqueue(collective);
+    absl::StatusOr<CudaEvents::Event> done =
+        fence ? CudaEvents::Record(events_, StreamOf(*collective.stream)) : Enqueue(collective);
     if (!done.ok()) return group_->NotLaunched(done.status());
     if (!captured) group_->Watch(*done);
     return std::make_unique<NcclWork>(group_, collective, number, *std::move(done));
@@ -155,7 +155,7 @@ class NcclCommunicator : public Communicator {
  private:
   absl::Status RunToTheEnd(const DeviceCollective& collective) {
     ASSIGN_OR_RETURN(const int64_t number, group_->Begin(LaunchOf(collective)));
-    absl::StatusOr<NcclEvents::Event> done = PutOnOurs(collective);
+    absl::StatusOr<CudaEvents::Event> done = PutOnOurs(collective);
     if (!done.ok()) return group_->NotLaunched(done.status());
     group_->Watch(*std::move(done));
     return group_->AwaitDone(number, collective.deadline);
@@ -169,13 +169,13 @@ class NcclCommunicator : public Communicator {
   }
 
   // Behind what the caller's stream holds; returns the event behind it.
-  absl::StatusOr<NcclEvents::Event> Enqueue(const DeviceCollective& collective) {
-    ASSIGN_OR_RETURN(const NcclEvents::Event before, NcclEvents::Record(events_, StreamOf(*collective.stream)));
+  absl::StatusOr<CudaEvents::Event> Enqueue(const DeviceCollective& collective) {
+    ASSIGN_OR_RETURN(const CudaEvents::Event before, CudaEvents::Record(events_, StreamOf(*collective.stream)));
     SY_RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(stream_, before.get(), 0));
     return PutOnOurs(collective);
   }
 
-  absl::StatusOr<NcclEvents::Event> PutOnOurs(const DeviceCollective& collective) {
+  absl::StatusOr<CudaEvents::Event> PutOnOurs(const DeviceCollective& collective) {
     if (collective.key.op == CommOp::kAllToAllSized && collective.send_bytes[rank()] > 0) {
       char* const to = BytesAt(collective.recv, collective.recv_offsets[rank()]);
       const char* const from = BytesAt(collective.send, collective.send_offsets[rank()]);
@@ -187,11 +187,11 @@ class NcclCommunicator : public Communicator {
     RETURN_IF_ERROR(
         group_->nccl().Launch([&](ncclComm_t comm) { return CallNccl(collective, rank(), world(), comm, stream_); }));
     RETURN_IF_ERROR(group_->nccl().AwaitSettled(collective.key.ToString(), collective.deadline));
-    return NcclEvents::Record(events_, stream_);
+    return CudaEvents::Record(events_, stream_);
   }
 
   const std::shared_ptr<NcclGroup> group_;    // shared with works that are still held
-  const std::shared_ptr<NcclEvents> events_;  // shared with their events
+  const std::shared_ptr<CudaEvents> events_;  // shared with their events
   const cudaStream_t stream_;
 };
 

@@ -77,7 +77,7 @@ absl::StatusOr<int64_t> NcclGroup::Begin(const Launch& launch) {
   return launched_++;
 }
 
-void NcclGroup::Watch(NcclEvents::Event done) {
+void NcclGroup::Watch(CudaEvents::Event done) {
   absl::MutexLock lock(&mu_);
   if (!pending_.empty()) pending_.back().done = std::move(done);
 }
@@ -121,7 +121,7 @@ std::string NcclGroup::WhoIsLateNow() const {
 
 absl::Status NcclGroup::RemoveDone() {
   for (;;) {
-    NcclEvents::Event oldest;
+    CudaEvents::Event oldest;
     {
       absl::MutexLock lock(&mu_);
       if (pending_.empty() || pending_.front().done == nullptr) return absl::OkStatus();

@@ -23,10 +23,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "workers/comm/communicator.h"
-#include "workers/comm/nccl_events.h"
 #include "workers/comm/nccl_handle.h"
 #include "workers/comm/nccl_state.h"
 #include "workers/comm/peer_watch.h"
+#include "workers/tensor/cuda_events.h"
 
 namespace switchyard {
 
@@ -64,7 +64,7 @@ class NcclGroup {
   // The host is about to launch: counts it.  Returns its number, or why nothing can be launched any more.
   absl::StatusOr<int64_t> Begin(const Launch& launch);
   // It is on its stream; `done` is recorded behind it.
-  void Watch(NcclEvents::Event done);
+  void Watch(CudaEvents::Event done);
   // It is not, before its deadline: fails the group, and says who is late.
   absl::Status NotLaunched(const absl::Status& why);
   // Blocks until the launch of this number is done, or the group has failed.
@@ -73,7 +73,7 @@ class NcclGroup {
  private:
   struct Pending {
     Launch launch;
-    NcclEvents::Event done;  // null: not on its stream yet
+    CudaEvents::Event done;  // null: not on its stream yet
   };
 
   void WatchUntilTheEnd();

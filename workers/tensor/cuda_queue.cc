@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/cuda_events.h"
 #include "workers/tensor/cuda_status.h"
 #include "workers/tensor/tensor.h"
 
@@ -18,19 +19,18 @@ cudaStream_t StreamOf(void* handle) { return static_cast<cudaStream_t>(handle); 
 
 class CudaEvent : public DeviceEvent {
  public:
-  explicit CudaEvent(cudaEvent_t event) : event_(event) {}
-  ~CudaEvent() override { cudaEventDestroy(event_); }
+  explicit CudaEvent(CudaEvents::Event event) : event_(std::move(event)) {}
 
   absl::StatusOr<bool> Passed() override {
-    const cudaError_t error = cudaEventQuery(event_);
+    const cudaError_t error = cudaEventQuery(event_.get());
     if (error == cudaErrorNotReady) return false;
     RETURN_IF_ERROR(CudaStatus("cudaEventQuery", error));
     return true;
   }
-  cudaEvent_t get() const { return event_; }
+  cudaEvent_t get() const { return event_.get(); }
 
  private:
-  cudaEvent_t event_;
+  const CudaEvents::Event event_;
 };
 
 class CudaGraph : public DeviceGraph {
@@ -80,11 +80,8 @@ class CudaQueue : public DeviceQueue {
 
   absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
     SY_RETURN_IF_CUDA_ERROR(UseDevice());
-    cudaEvent_t event;
-    SY_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    auto owner = std::make_unique<CudaEvent>(event);
-    SY_RETURN_IF_CUDA_ERROR(cudaEventRecord(event, StreamOf(handle())));
-    return owner;
+    ASSIGN_OR_RETURN(CudaEvents::Event event, CudaEvents::Record(events_, StreamOf(handle())));
+    return std::make_unique<CudaEvent>(std::move(event));
   }
 
   absl::Status WaitFor(const DeviceEvent& event) override {
@@ -156,6 +153,7 @@ class CudaQueue : public DeviceQueue {
   }
 
   const cudaEvent_t done_;
+  const std::shared_ptr<CudaEvents> events_ = std::make_shared<CudaEvents>();  // shared with the events
   Buffer workspace_;
   bool recording_ = false;
 };

@@ -1,4 +1,5 @@
-// CUDA events, made when needed and used again.  Thread-safe.
+// CUDA events of one device, made when needed and used again: making one is a call that may wait for the driver.
+// Thread-safe.  Internal to files that include CUDA.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,18 +16,18 @@
 
 namespace switchyard {
 
-class NcclEvents {
+class CudaEvents {
  public:
   // Goes back when its last owner lets go: the one who waits for it and the one who watches it.
   using Event = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 
-  ~NcclEvents() {
+  ~CudaEvents() {
     absl::MutexLock lock(&mu_);
     for (const cudaEvent_t event : unused_) (void)cudaEventDestroy(event);
   }
 
   // One that has been recorded on `stream`, of the current device.  `self` outlives it.
-  static absl::StatusOr<Event> Record(const std::shared_ptr<NcclEvents>& self, cudaStream_t stream) {
+  static absl::StatusOr<Event> Record(const std::shared_ptr<CudaEvents>& self, cudaStream_t stream) {
     cudaEvent_t event = nullptr;
     {
       absl::MutexLock lock(&self->mu_);
