@@ -102,6 +102,18 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   return absl::OkStatus();
 }
 
+absl::Status ConvertExpertPaths(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
+  if (!message.return_expert_paths()) return absl::OkStatus();
+  if (args.model->num_moe_layers < 1) {
+    return BadField("return_expert_paths", absl::StrCat("model ", args.model->name, " has no layers of experts"),
+                    "false", "true");
+  }
+  out->sampling.expert_paths_from = 0;
+  out->num_moe_layers = args.model->num_moe_layers;
+  out->top_k = args.model->experts_per_token;
+  return absl::OkStatus();
+}
+
 template <class Ids>
 absl::Status CheckTokenIds(const Ids& ids, const char* field, int32_t vocab) {
   for (int i = 0; i < static_cast<int>(ids.size()); ++i) {
@@ -207,6 +219,7 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   ASSIGN_OR_RETURN(out->sampling.num_prompt_logprobs,
                    Pick("prompt_logprobs", message.has_prompt_logprobs(), message.prompt_logprobs(), kNone, -1,
                         {0.0, double(limits.max_logprobs)}));
+  RETURN_IF_ERROR(ConvertExpertPaths(message, args, out.get()));
   RETURN_IF_ERROR(ConvertStops(message, args, out.get()));
   ASSIGN_OR_RETURN(out->prompt, ConvertPrompt(message, args));
   // A tokenizer may know more tokens than the model has rows for.

@@ -143,6 +143,13 @@ v1::GenerateResponse ToProto(OutputChunk chunk, const TextRoom& text) {
   message.set_text(std::move(chunk.text));
   FillLogprobs(chunk.logprobs, text, message.mutable_logprobs());
   FillLogprobs(chunk.prompt_logprobs, text, message.mutable_prompt_logprobs());
+  if (const ExpertPaths& paths = chunk.expert_paths; !paths.experts.empty()) {
+    v1::ExpertPaths* to = message.mutable_expert_paths();
+    to->set_first_position(paths.first_position);
+    to->set_num_moe_layers(paths.num_moe_layers);
+    to->set_top_k(paths.top_k);
+    to->set_experts(paths.experts.data(), paths.experts.size() * sizeof(int16_t));
+  }
   if (!chunk.finished) return message;
   v1::Finish* finish = message.mutable_finish();
   finish->set_reason(ToProto(chunk.reason));

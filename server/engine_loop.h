@@ -148,6 +148,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   static absl::Status Stopping();
   void Publish(std::vector<Event> events, absl::Time now);
   void PublishOne(Event event, absl::Time now, std::vector<Event>* more);
+  void PublishPaths(LiveRequest* live, int choice, ExpertPathsEvent paths);
   void PublishToken(LiveRequest* live, int choice, TokenEvent token, absl::Time now, std::vector<Event>* more);
   void PublishFinished(LiveRequest* live, int choice, const FinishedEvent& finished);
   void FlushChunks(LiveRequest* live, absl::Time now);

@@ -178,9 +178,19 @@ void EngineLoop::PublishOne(Event event, absl::Time now, std::vector<Event>* mor
   } else if (auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
     std::vector<PositionLogprobs>& to = live->chunks[event.choice].prompt_logprobs;
     std::move(prompt->positions.begin(), prompt->positions.end(), std::back_inserter(to));
+  } else if (auto* paths = std::get_if<ExpertPathsEvent>(&event.what)) {
+    PublishPaths(live, event.choice, *std::move(paths));
   } else {
     PublishFinished(live, event.choice, std::get<FinishedEvent>(event.what));
   }
+}
+
+void EngineLoop::PublishPaths(LiveRequest* live, int choice, ExpertPathsEvent paths) {
+  if (live->choices[choice].stop_string()) return;  // of tokens behind the stop
+  JoinPaths(&live->chunks[choice].expert_paths, {.first_position = paths.first_position,
+                                                 .num_moe_layers = live->request->num_moe_layers,
+                                                 .top_k = live->request->top_k,
+                                                 .experts = std::move(paths.experts)});
 }
 
 void EngineLoop::PublishToken(LiveRequest* live, int choice, TokenEvent token, absl::Time now,
@@ -232,7 +242,8 @@ void EngineLoop::PublishFinished(LiveRequest* live, int choice, const FinishedEv
 
 void EngineLoop::FlushChunks(LiveRequest* live, absl::Time now) {
   for (OutputChunk& chunk : live->chunks) {
-    if (chunk.tokens.empty() && chunk.prompt_logprobs.empty() && !chunk.finished) continue;
+    if (chunk.tokens.empty() && chunk.prompt_logprobs.empty() && chunk.expert_paths.experts.empty() && !chunk.finished)
+      continue;
     const int choice = chunk.choice;
     live->stream->Push(std::exchange(chunk, OutputChunk{}), now);
     chunk.choice = choice;

@@ -62,6 +62,7 @@ void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, cons
   shape.long_rope_above = first.long_rope_above;
   shape.may_lend = first.device == "cpu";
   shape.min_loan_rows = first.min_loan_rows;
+  shape.expert_path_ids = first.num_moe_layers * first.experts_per_token;
   scheduler_->StartGroup(shape, now, &events);
   const BatchingPolicy& policy = scheduler_->policy();
   metrics_->SetMaxModelLen(policy.max_model_len);

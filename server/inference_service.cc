@@ -107,6 +107,7 @@ void FillInfo(const FrontDesk& desk, const ServedModel& model, v1::GetModelInfoR
   out->set_max_model_len(model.max_model_len);
   out->set_num_layers(model.num_layers);
   out->set_num_experts(model.num_experts);
+  out->set_num_moe_layers(model.num_moe_layers);
   out->set_experts_per_token(model.experts_per_token);
   out->mutable_eos_token_ids()->Add(model.eos_token_ids.begin(), model.eos_token_ids.end());
   out->set_has_tokenizer(desk.text->has_tokenizer());

@@ -31,6 +31,8 @@ struct InferenceRequest {
   std::string request_id;
   std::vector<int32_t> prompt;  // token ids within [0, vocab)
   SamplingParams sampling;      // seed and stop_ids filled in
+  int32_t num_moe_layers = 0;   // of the model that is to serve it, for ExpertPaths
+  int32_t top_k = 0;            // likewise
   std::vector<std::string> stop;
   int32_t num_choices = 1;
   int32_t max_tokens = 1;
@@ -38,6 +40,16 @@ struct InferenceRequest {
   bool has_text = true;  // false: the model has no tokenizer; token ids only
   absl::Time arrival;
   absl::Time deadline = absl::InfiniteFuture();
+};
+
+// Which experts consecutive positions chose.
+struct ExpertPaths {
+  int32_t first_position = 0;
+  int32_t num_moe_layers = 0;    // L, of the served model
+  int32_t top_k = 0;             // K
+  std::vector<int16_t> experts;  // [rows, L, K]; empty = nothing to tell
+
+  size_t ids_per_row() const { return static_cast<size_t>(num_moe_layers) * static_cast<size_t>(top_k); }
 };
 
 // A piece of one choice's output on its way to the client.  Pieces of a slow reader are joined: see token_stream.h.
@@ -48,6 +60,7 @@ struct OutputChunk {
   std::string text;
   std::vector<PositionLogprobs> logprobs;
   std::vector<PositionLogprobs> prompt_logprobs;
+  ExpertPaths expert_paths;
   bool finished = false;
   // Of a finished choice:
   FinishReason reason = FinishReason::kNone;

@@ -25,6 +25,16 @@ size_t Fitting(const std::vector<PositionLogprobs>& positions, size_t* budget) {
   return count;
 }
 
+// The same for rows of expert paths.
+size_t Fitting(const ExpertPaths& paths, size_t* budget) {
+  if (paths.experts.empty() || *budget == 0) return 0;
+  const size_t entries = (paths.ids_per_row() + kExpertsPerEntry - 1) / kExpertsPerEntry;
+  const size_t rows = paths.experts.size() / paths.ids_per_row();
+  const size_t fitting = std::min(rows, (*budget + entries - 1) / entries);
+  *budget -= std::min(*budget, fitting * entries);
+  return fitting;
+}
+
 template <class Value>
 std::vector<Value> TakeFirst(std::vector<Value>* from, size_t count) {
   const auto end = from->begin() + static_cast<ptrdiff_t>(count);
@@ -33,16 +43,30 @@ std::vector<Value> TakeFirst(std::vector<Value>* from, size_t count) {
   return out;
 }
 
+ExpertPaths TakeRows(ExpertPaths* from, size_t rows) {
+  ExpertPaths out = {.first_position = from->first_position,
+                     .num_moe_layers = from->num_moe_layers,
+                     .top_k = from->top_k,
+                     .experts = TakeFirst(&from->experts, rows * from->ids_per_row())};
+  from->first_position += static_cast<int32_t>(rows);
+  return out;
+}
+
 }  // namespace
 
 std::optional<OutputChunk> CutChunk(OutputChunk* chunk, size_t budget) {
   const size_t prompt = Fitting(chunk->prompt_logprobs, &budget);
+  const size_t rows = Fitting(chunk->expert_paths, &budget);
   const size_t tokens = Fitting(chunk->logprobs, &budget);
-  if (prompt == chunk->prompt_logprobs.size() && tokens == chunk->logprobs.size()) return std::nullopt;
+  if (prompt == chunk->prompt_logprobs.size() && tokens == chunk->logprobs.size() &&
+      rows * chunk->expert_paths.ids_per_row() == chunk->expert_paths.experts.size()) {
+    return std::nullopt;
+  }
   OutputChunk part;
   part.choice = chunk->choice;
   part.index = chunk->index;
   part.prompt_logprobs = TakeFirst(&chunk->prompt_logprobs, prompt);
+  part.expert_paths = TakeRows(&chunk->expert_paths, rows);
   part.logprobs = TakeFirst(&chunk->logprobs, tokens);
   part.tokens = TakeFirst(&chunk->tokens, std::min(tokens, chunk->tokens.size()));
   chunk->index += static_cast<int32_t>(part.tokens.size());
@@ -61,6 +85,7 @@ void JoinChunk(OutputChunk* chunk, OutputChunk next) {
   chunk->text += next.text;
   Append(&chunk->logprobs, std::move(next.logprobs));
   Append(&chunk->prompt_logprobs, std::move(next.prompt_logprobs));
+  JoinPaths(&chunk->expert_paths, std::move(next.expert_paths));
   if (next.finished) {
     chunk->finished = true;
     chunk->reason = next.reason;
@@ -68,6 +93,15 @@ void JoinChunk(OutputChunk* chunk, OutputChunk next) {
     chunk->stop_string = std::move(next.stop_string);
     chunk->usage = next.usage;
     chunk->timings = next.timings;
+  }
+}
+
+void JoinPaths(ExpertPaths* paths, ExpertPaths next) {
+  if (next.experts.empty()) return;
+  if (paths->experts.empty()) {
+    *paths = std::move(next);
+  } else {
+    Append(&paths->experts, std::move(next.experts));
   }
 }
 

@@ -53,9 +53,11 @@ class TokenStream {
   std::function<void()> notify_ ABSL_GUARDED_BY(notify_mu_);
 };
 
-// Cuts off the part of `chunk` that fits `budget` logprob entries (each of one token), at least one position: prompt
-// logprobs first, then tokens with their logprobs; text and end stay.  nullopt when the whole fits.
+// Cuts off the part of `chunk` that fits `budget` entries (the logprob of one token, or kExpertsPerEntry experts), at
+// least one position: prompt logprobs first, then expert paths, then tokens with their logprobs; text and end stay.
+// nullopt when the whole fits.
 inline constexpr size_t kEntriesPerMessage = 16384;
+inline constexpr size_t kExpertsPerEntry = 64;
 std::optional<OutputChunk> CutChunk(OutputChunk* chunk, size_t budget = kEntriesPerMessage);
 
 // RESOURCE_EXHAUSTED, SLOW_READER: the client left its stream unread for `limit`.
@@ -63,5 +65,7 @@ absl::Status SlowReader(absl::Duration limit);
 
 // Appends `next` to `chunk`.  REQUIRES: the same choice, `next` follows.
 void JoinChunk(OutputChunk* chunk, OutputChunk next);
+// Appends `next` to `paths`.  REQUIRES: `next` follows.
+void JoinPaths(ExpertPaths* paths, ExpertPaths next);
 
 }  // namespace switchyard

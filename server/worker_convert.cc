@@ -25,6 +25,7 @@ void FillSampling(const SamplingParams& params, v1::SamplingPlan* out) {
   out->mutable_stop_ids()->Add(params.stop_ids.begin(), params.stop_ids.end());
   out->set_num_logprobs(params.num_logprobs);
   out->set_num_prompt_logprobs(params.num_prompt_logprobs);
+  if (params.expert_paths_from >= 0) out->set_expert_paths_from(params.expert_paths_from);
 }
 
 void FillItem(const StepItem& item, v1::StepItem* out) {
@@ -57,6 +58,12 @@ std::vector<PositionLogprobs> PositionsFromProto(const Messages& messages) {
     out.push_back(std::move(position));
   }
   return out;
+}
+
+void AppendPaths(const std::string& bytes, std::vector<int16_t>* to) {
+  const size_t had = to->size(), more = bytes.size() / sizeof(int16_t);
+  to->resize(had + more);
+  if (more > 0) std::memcpy(to->data() + had, bytes.data(), more * sizeof(int16_t));  // takes no null, not even for 0
 }
 
 }  // namespace
@@ -147,10 +154,7 @@ RankResult FromProto(const v1::StepResult& message) {
     out.tokens.assign(item.tokens().begin(), item.tokens().end());
     out.logprobs = PositionsFromProto(item.logprobs());
     out.prompt_logprobs = PositionsFromProto(item.prompt_logprobs());
-    out.expert_paths.resize(item.expert_paths().size() / sizeof(int16_t));
-    if (!out.expert_paths.empty()) {  // memcpy takes no null, not even for no bytes
-      std::memcpy(out.expert_paths.data(), item.expert_paths().data(), out.expert_paths.size() * sizeof(int16_t));
-    }
+    AppendPaths(item.expert_paths(), &out.expert_paths);
     result.items.push_back(std::move(out));
   }
   result.expert_counts.assign(message.expert_counts().begin(), message.expert_counts().end());
@@ -172,6 +176,7 @@ bool AddPart(const v1::StepPart& message, RankResult* result) {
   };
   append(PositionsFromProto(message.logprobs()), &item.logprobs);
   append(PositionsFromProto(message.prompt_logprobs()), &item.prompt_logprobs);
+  AppendPaths(message.expert_paths(), &item.expert_paths);
   return true;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "workers/model/lending_cost.h"
 #include "workers/model/memory_plan.h"
 
@@ -26,6 +28,7 @@ SamplingParams SamplingFromProto(const v1::SamplingPlan& message) {
   params.stop_ids.assign(message.stop_ids().begin(), message.stop_ids().end());
   params.num_logprobs = message.num_logprobs();
   params.num_prompt_logprobs = message.num_prompt_logprobs();
+  if (message.has_expert_paths_from()) params.expert_paths_from = message.expert_paths_from();
   return params;
 }
 
@@ -153,12 +156,22 @@ size_t CountEntries(const std::vector<PositionLogprobs>& positions) {
   return entries;
 }
 
+// As long as an entry.
+constexpr size_t kExpertsPerEntry = 8;
+
+size_t CountEntries(const ItemResult& item) {
+  return CountEntries(item.logprobs) + CountEntries(item.prompt_logprobs) + item.expert_paths.size() / kExpertsPerEntry;
+}
+
+absl::string_view BytesOf(absl::Span<const int16_t> paths) {
+  return {reinterpret_cast<const char*>(paths.data()), paths.size() * sizeof(int16_t)};
+}
+
 }  // namespace
 
 std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result, size_t budget) {
   size_t entries = 0;
-  for (const ItemResult& item : result->items)
-    entries += CountEntries(item.logprobs) + CountEntries(item.prompt_logprobs);
+  for (const ItemResult& item : result->items) entries += CountEntries(item);
   std::vector<v1::StepPart> parts;
   if (entries <= budget) return parts;
   for (size_t i = 0; i < result->items.size(); ++i) {
@@ -174,6 +187,12 @@ std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result,
     CutPositions(&result->items[i].prompt_logprobs, budget, [&](const std::vector<PositionLogprobs>& piece) {
       FillPositions(piece, next()->mutable_prompt_logprobs());
     });
+    std::vector<int16_t>& paths = result->items[i].expert_paths;
+    for (size_t begin = 0; begin < paths.size(); begin += budget * kExpertsPerEntry) {
+      const absl::string_view piece = BytesOf(absl::MakeSpan(paths).subspan(begin, budget * kExpertsPerEntry));
+      next()->set_expert_paths(piece.data(), piece.size());
+    }
+    paths.clear();
   }
   return parts;
 }

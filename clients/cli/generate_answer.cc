@@ -1,5 +1,7 @@
 #include "clients/cli/generate_answer.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -16,6 +18,31 @@ Json PositionJson(const v1::PositionLogprobs& position) {
   for (const v1::TokenLogprob& token : position.top()) top.push_back(TokenJson(token));
   out["top"] = std::move(top);
   return out;
+}
+
+int64_t BytesPerRow(const v1::ExpertPaths& paths) {
+  return int64_t{paths.num_moe_layers()} * paths.top_k() * static_cast<int64_t>(sizeof(int16_t));
+}
+
+int64_t NumRows(const v1::ExpertPaths& paths) {
+  return static_cast<int64_t>(paths.experts().size()) / std::max<int64_t>(BytesPerRow(paths), 1);
+}
+
+Json PathsJson(const v1::ExpertPaths& paths) {
+  Json rows = Json::array();
+  const char* at = paths.experts().data();
+  for (int64_t row = 0; row < NumRows(paths); ++row) {
+    Json layers = Json::array();
+    for (int l = 0; l < paths.num_moe_layers(); ++l) {
+      Json experts = Json::array();
+      for (int k = 0; k < paths.top_k(); ++k, at += sizeof(int16_t)) {
+        experts.push_back(static_cast<int16_t>(static_cast<uint8_t>(at[0]) | static_cast<uint8_t>(at[1]) << 8));
+      }
+      layers.push_back(std::move(experts));
+    }
+    rows.push_back(std::move(layers));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -48,6 +75,11 @@ absl::Status GenerateAnswer::Add(const v1::GenerateResponse& message) {
     return absl::DataLossError(absl::StrCat("choice ", message.choice(), ": token ", message.index(), " came, ",
                                             choice.token_ids.size(), " is next"));
   }
+  if (message.has_expert_paths()) {
+    if (const absl::Status status = AddPaths(message.expert_paths(), &choice); !status.ok()) {
+      return absl::DataLossError(absl::StrCat("choice ", message.choice(), ": ", status.message()));
+    }
+  }
   choice.token_ids.insert(choice.token_ids.end(), message.token_ids().begin(), message.token_ids().end());
   choice.text += message.text();
   for (const v1::PositionLogprobs& position : message.logprobs()) choice.logprobs.push_back(PositionJson(position));
@@ -57,6 +89,26 @@ absl::Status GenerateAnswer::Add(const v1::GenerateResponse& message) {
     choice.finished = true;
     choice.finish = message.finish();
   }
+  return absl::OkStatus();
+}
+
+absl::Status GenerateAnswer::AddPaths(const v1::ExpertPaths& paths, Choice* choice) {
+  const int64_t row_bytes = BytesPerRow(paths), bytes = static_cast<int64_t>(paths.experts().size());
+  if (row_bytes <= 0 || bytes % row_bytes != 0) {
+    return absl::DataLossError(absl::StrCat(bytes, " bytes of expert paths, in rows of ", row_bytes));
+  }
+  v1::ExpertPaths& all = choice->paths;
+  if (all.experts().empty()) {
+    all = paths;
+    return absl::OkStatus();
+  }
+  const int64_t next = all.first_position() + NumRows(all);
+  if (paths.first_position() != next || row_bytes != BytesPerRow(all)) {
+    return absl::DataLossError(absl::StrCat("expert paths of position ", paths.first_position(), " in rows of ",
+                                            row_bytes, " bytes came, ", next, " in rows of ", BytesPerRow(all),
+                                            " is next"));
+  }
+  all.mutable_experts()->append(paths.experts());
   return absl::OkStatus();
 }
 
@@ -79,6 +131,7 @@ Json GenerateAnswer::ChoiceJson(const Choice& choice) {
   if (choice.finish.has_stop_string()) out["stop_string"] = choice.finish.stop_string();
   if (choice.finish.has_stop_token_id()) out["stop_token_id"] = choice.finish.stop_token_id();
   if (!choice.logprobs.empty()) out["logprobs"] = choice.logprobs;
+  if (!choice.paths.experts().empty()) out["expert_paths"] = PathsJson(choice.paths);
   if (choice.finished) {
     const v1::Usage& usage = choice.finish.usage();
     const v1::Timings& timings = choice.finish.timings();

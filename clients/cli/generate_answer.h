@@ -2,10 +2,11 @@
 //
 // Thread-compatible.  The JSON of an answer:
 //   {"text", "token_ids", "finish_reason", "stop_string"?, "stop_token_id"?, "logprobs"?, "usage", "timings",
-//    "prompt_logprobs"?, "request_id", "model", "seed"}
+//    "expert_paths"?, "prompt_logprobs"?, "request_id", "model", "seed"}
 // and with n > 1 {"choices": [those up to "timings", each with its "index"], "prompt_logprobs"?, "request_id", ...}.
 // A position's log probabilities: {"token_id", "text", "logprob", "rank", "top": [the same keys]}; prompt_logprobs
-// begins with the prompt's second token.
+// begins with the prompt's second token.  expert_paths: [tokens - 1, MoE layers, top_k] lists of expert ids, of prompt
+// and output; of choices but the first from the end of the prompt on.
 #pragma once
 
 #include <string>
@@ -30,6 +31,9 @@ class GenerateAnswer {
   uint64_t seed() const { return seed_; }
   const std::string& text(int choice) const { return choices_[static_cast<size_t>(choice)].text; }
   const v1::Finish& finish(int choice) const { return choices_[static_cast<size_t>(choice)].finish; }
+  const std::vector<int32_t>& token_ids(int choice) const { return choices_[static_cast<size_t>(choice)].token_ids; }
+  // All rows in one, first_position that of the first; empty if not asked for.
+  const v1::ExpertPaths& expert_paths(int choice) const { return choices_[static_cast<size_t>(choice)].paths; }
 
   Json ToJson() const;
 
@@ -38,9 +42,11 @@ class GenerateAnswer {
     std::string text;
     std::vector<int32_t> token_ids;
     Json logprobs = Json::array();
+    v1::ExpertPaths paths;
     bool finished = false;
     v1::Finish finish;
   };
+  static absl::Status AddPaths(const v1::ExpertPaths& paths, Choice* choice);
   static Json ChoiceJson(const Choice& choice);
 
   std::vector<Choice> choices_;

@@ -1,7 +1,9 @@
 // What the scheduler tells the server: values only, in the order in which they have to reach the client.
 //
 // Of one choice: prompt-logprob events (if asked for; choice 0 only, positions in order, possibly several), token
-// events with index 0, 1, 2 …, and exactly one finished event, always the last.  A token that ends its choice by a stop
+// events with index 0, 1, 2 …, and exactly one finished event, always the last.  Expert-path events (if asked for) come
+// in order of positions, without gaps, before the token that their last row gave; of choice 0 from position 0, of the
+// others from the end of the prompt.  A token that ends its choice by a stop
 // id is sent, too (the server decides whether its text shows).
 #pragma once
 
@@ -26,6 +28,11 @@ struct PromptLogprobsEvent {
   std::vector<PositionLogprobs> positions = {};  // not empty
 };
 
+struct ExpertPathsEvent {
+  int32_t first_position = 0;
+  std::vector<int16_t> experts = {};  // [rows, MoE layers, K], not empty
+};
+
 struct FinishedEvent {
   FinishReason reason = FinishReason::kNone;
   SequenceUsage usage;
@@ -35,9 +42,10 @@ struct FinishedEvent {
 struct Event {
   RequestId request = 0;
   int32_t choice = 0;
-  std::variant<TokenEvent, PromptLogprobsEvent, FinishedEvent> what;
+  std::variant<TokenEvent, PromptLogprobsEvent, ExpertPathsEvent, FinishedEvent> what;
 
-  // "7.0 token 3 = 42", "7.0 prompt_logprobs 1..8", "7.0 finished stop prompt 9 cached 0 output 4"
+  // "7.0 token 3 = 42", "7.0 prompt_logprobs 1..8", "7.0 expert_paths 0.. (24 experts)", "7.0 finished stop prompt 9
+  // cached 0 output 4"
   std::string DebugString() const;
 };
 

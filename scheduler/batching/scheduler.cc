@@ -98,7 +98,11 @@ void Scheduler::AddSequence(const Request& request, int32_t choice, absl::Time n
       .block_size = policy_.block_size,
   };
   spec.sampling.choice = static_cast<uint32_t>(choice);
-  if (choice > 0) spec.sampling.num_prompt_logprobs = -1;  // choice 0 brings them: they are the same
+  if (choice > 0) {  // choice 0 brings what there is to tell of the prompt: it is the same
+    spec.sampling.num_prompt_logprobs = -1;
+    if (spec.sampling.expert_paths_from >= 0)
+      spec.sampling.expert_paths_from = static_cast<int32_t>(spec.prompt.size());
+  }
   auto sequence = std::make_unique<Sequence>(std::move(spec), now);
   state->choices.push_back(sequence.get());
   ++state->num_unfinished;
@@ -199,6 +203,7 @@ void Scheduler::StartGroup(const GroupShape& group, absl::Time now, std::vector<
   long_rope_above_ = group.long_rope_above;
   min_loan_rows_ = policy_.min_loan_rows >= 0 ? policy_.min_loan_rows : group.min_loan_rows;
   if (!group.may_lend) min_loan_rows_ = 0;
+  expert_path_ids_ = group.expert_path_ids;
   next_step_ = 1;
   const int64_t pool_tokens = int64_t{group.num_blocks} * policy_.block_size;
   max_context_ = static_cast<int32_t>(std::min<int64_t>(policy_.max_model_len, pool_tokens));

@@ -53,7 +53,7 @@ struct Request {
   RequestId id = 0;
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;      // `choice` is filled in by the scheduler; ignore_eos: leave stop_ids empty
-  int32_t num_choices = 1;      // n; logprobs of the prompt come with choice 0 only
+  int32_t num_choices = 1;      // n; logprobs and experts of the prompt come with choice 0 only
   int32_t max_tokens = 1;       // outputs of each choice, >= 1; the context may end them earlier (kLength)
   absl::Time deadline = absl::InfiniteFuture();
   std::string cache_salt;  // tenants of different salts never share KV blocks
@@ -69,8 +69,9 @@ struct GroupShape {
   // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
   // two share no blocks.  0 = all prompts are alike.
   int32_t long_rope_above = 0;
-  bool may_lend = true;       // false: these workers lend no rows, whatever the policy says
-  int32_t min_loan_rows = 0;  // what policy.min_loan_rows = -1 stands for: from how many rows on loans pay here
+  bool may_lend = true;         // false: these workers lend no rows, whatever the policy says
+  int32_t expert_path_ids = 0;  // MoE layers x top_k: what a row's experts are, where they are asked for
+  int32_t min_loan_rows = 0;    // what policy.min_loan_rows = -1 stands for: from how many rows on loans pay here
 };
 
 struct RankStats {
@@ -168,6 +169,7 @@ class Scheduler {
     int32_t num_query = 0;
     bool sample = false;
     int32_t num_prompt_logprobs = 0;  // that the result must bring
+    int32_t first_path = 0;           // of whose rows it must bring the experts, up to the last; its end = of none
   };
   struct InFlight {
     int64_t step = 0;
@@ -213,13 +215,16 @@ class Scheduler {
   int32_t BlocksFor(int32_t num_positions) const;
   void AddItem(Sequence* sequence, int32_t num_query, Draft* draft);
   static bool IsPlainDecodes(const Draft& draft);
+  static bool TellsPaths(const Draft& draft);
   StepPlan Seal(Draft draft);
   void PublishComputed(Sequence* sequence);
 
   // scheduler_commit.cc
   absl::Status CheckResult(const StepResult& result) const;
   void CommitItem(const ItemRef& ref, const ItemResult& result, absl::Time now, std::vector<Event>* events);
+  absl::Status CheckItem(const ItemRef& ref, const ItemResult& item) const;
   void EmitPromptLogprobs(const ItemRef& ref, const ItemResult& result, std::vector<Event>* events);
+  void EmitExpertPaths(const ItemRef& ref, const ItemResult& result, std::vector<Event>* events);
   // Gives back what a sequence held for plans in flight, once there are none.  May destroy it.
   void ReleaseIfIdle(Sequence* sequence);
 
@@ -229,6 +234,7 @@ class Scheduler {
   uint64_t weights_version_ = 0;
   int32_t long_rope_above_ = 0;
   int32_t min_loan_rows_ = 0;
+  int32_t expert_path_ids_ = 0;
   int64_t next_step_ = 1;
   uint64_t next_arrival_ = 1;
   std::vector<RankState> ranks_;  // [R]

@@ -40,22 +40,31 @@ absl::Status Scheduler::CheckResult(const StepResult& result) const {
       return misfit("rank ", r, " has ", items.size(), " items, expected ", refs.ranks[r].size());
     }
     for (size_t i = 0; i < items.size(); ++i) {
-      const ItemRef& ref = refs.ranks[r][i];
-      const ItemResult& item = items[i];
-      if (item.status != ItemStatus::kOk) continue;
-      const size_t num_tokens = ref.sample ? 1 : 0;
-      const size_t num_logprobs = ref.sequence->sampling().num_logprobs >= 0 ? num_tokens : 0;
-      if (item.tokens.size() != num_tokens) {
-        return misfit("rank ", r, " item ", i, " has ", item.tokens.size(), " tokens, expected ", num_tokens);
-      }
-      if (item.logprobs.size() != num_logprobs) {
-        return misfit("rank ", r, " item ", i, " has ", item.logprobs.size(), " logprobs, expected ", num_logprobs);
-      }
-      if (item.prompt_logprobs.size() != static_cast<size_t>(ref.num_prompt_logprobs)) {
-        return misfit("rank ", r, " item ", i, " has ", item.prompt_logprobs.size(), " prompt logprobs, expected ",
-                      ref.num_prompt_logprobs);
+      if (const absl::Status fits = CheckItem(refs.ranks[r][i], items[i]); !fits.ok()) {
+        return misfit("rank ", r, " item ", i, " has ", fits.message());
       }
     }
+  }
+  return absl::OkStatus();
+}
+
+// Errors: InvalidArgument, "3 tokens, expected 1".
+absl::Status Scheduler::CheckItem(const ItemRef& ref, const ItemResult& item) const {
+  if (item.status != ItemStatus::kOk) return absl::OkStatus();
+  const size_t num_tokens = ref.sample ? 1 : 0;
+  const size_t num_rows = static_cast<size_t>(ref.start_pos + ref.num_query - ref.first_path);
+  const struct {
+    size_t actual, wanted;
+    const char* what;
+  } counts[] = {
+      {item.tokens.size(), num_tokens, "tokens"},
+      {item.logprobs.size(), ref.sequence->sampling().num_logprobs >= 0 ? num_tokens : 0, "logprobs"},
+      {item.prompt_logprobs.size(), static_cast<size_t>(ref.num_prompt_logprobs), "prompt logprobs"},
+      {item.expert_paths.size(), num_rows * static_cast<size_t>(expert_path_ids_), "experts"},
+  };
+  for (const auto& count : counts) {
+    if (count.actual == count.wanted) continue;
+    return absl::InvalidArgumentError(absl::StrCat(count.actual, " ", count.what, ", expected ", count.wanted));
   }
   return absl::OkStatus();
 }
@@ -74,6 +83,7 @@ void Scheduler::CommitItem(const ItemRef& ref, const ItemResult& result, absl::T
     return;
   }
   EmitPromptLogprobs(ref, result, events);
+  EmitExpertPaths(ref, result, events);
   if (ref.sample) {
     TokenEvent token{.index = sequence->num_outputs(), .token = result.tokens[0]};
     if (!result.logprobs.empty()) token.logprobs = result.logprobs[0];
@@ -98,6 +108,16 @@ void Scheduler::EmitPromptLogprobs(const ItemRef& ref, const ItemResult& result,
   event.positions.assign(result.prompt_logprobs.end() - (end - first), result.prompt_logprobs.end());
   sequence->DeliverPromptLogprobs(end);
   events->push_back({.request = sequence->request(), .choice = sequence->choice(), .what = std::move(event)});
+}
+
+// Before a preemption were delivered those below paths_at_start, so none comes twice.
+void Scheduler::EmitExpertPaths(const ItemRef& ref, const ItemResult& result, std::vector<Event>* events) {
+  if (result.expert_paths.empty()) return;
+  Sequence* sequence = ref.sequence;
+  sequence->DeliverExpertPaths(ref.start_pos + ref.num_query);
+  events->push_back({.request = sequence->request(),
+                     .choice = sequence->choice(),
+                     .what = ExpertPathsEvent{.first_position = ref.first_path, .experts = result.expert_paths}});
 }
 
 void Scheduler::ReleaseIfIdle(Sequence* sequence) {

@@ -86,9 +86,7 @@ void Scheduler::PlanWaiting(Draft* draft) {
   }
 }
 
-bool Scheduler::MayReuse(const Sequence& sequence) const {
-  return policy_.prefix_reuse && !sequence.NeedsPromptLogprobs();
-}
+bool Scheduler::MayReuse(const Sequence& sequence) const { return policy_.prefix_reuse && sequence.MayBeCached(); }
 
 // While choice 0 computes the prompt, the others wait to share its blocks instead of computing their own.
 bool Scheduler::HeldForLeader(const Sequence& sequence) const {
@@ -101,8 +99,7 @@ bool Scheduler::HeldForLeader(const Sequence& sequence) const {
 Scheduler::Placement Scheduler::Place(const Sequence& sequence, const Draft& draft,
                                       absl::Span<const int32_t> outstanding) const {
   const int32_t num_tokens = sequence.num_tokens();
-  // At least one token is left to compute: its logits are what the sequence came for.
-  const int32_t max_shared = MayReuse(sequence) ? (num_tokens - 1) / policy_.block_size : 0;
+  const int32_t max_shared = MayReuse(sequence) ? sequence.MostCached() / policy_.block_size : 0;
   std::vector<Placement> places;
   size_t fewest = std::numeric_limits<size_t>::max();
   for (int32_t r = 0; r < static_cast<int32_t>(ranks_.size()); ++r) {
@@ -208,6 +205,8 @@ void Scheduler::AddItem(Sequence* sequence, int32_t num_query, Draft* draft) {
     const int32_t last = std::min(item.start_pos + num_query, sequence->num_prompt_tokens() - 1);
     ref.num_prompt_logprobs = std::max(0, last - item.start_pos);
   }
+  const int32_t end = item.start_pos + num_query, from = sequence->paths_at_start;
+  ref.first_path = from < 0 ? end : std::clamp(from, item.start_pos, end);
   sequence->PlanItem(num_query, item.sample);
   draft->budget[rank] -= num_query;
   draft->plan.ranks[rank].items.push_back(std::move(item));
@@ -224,13 +223,20 @@ bool Scheduler::IsPlainDecodes(const Draft& draft) {
   return true;
 }
 
+bool Scheduler::TellsPaths(const Draft& draft) {
+  return std::any_of(draft.refs.ranks.begin(), draft.refs.ranks.end(), [](const std::vector<ItemRef>& rank) {
+    return std::any_of(rank.begin(), rank.end(), [](const ItemRef& ref) { return ref.sequence->paths_at_start >= 0; });
+  });
+}
+
 StepPlan Scheduler::Seal(Draft draft) {
   StepPlan& plan = draft.plan;
   plan.step = draft.refs.step = next_step_++;
   plan.group_epoch = group_epoch_;
   std::vector<int32_t> rank_rows;
   for (const RankPlan& rank : plan.ranks) rank_rows.push_back(rank.NumRows());
-  plan.loans = LendRows(rank_rows, min_loan_rows_);
+  // Nobody tells a lender what its borrower's gates chose.
+  plan.loans = LendRows(rank_rows, TellsPaths(draft) ? 0 : min_loan_rows_);
   for (const RowLoan& loan : plan.loans) totals_.rows_lent += loan.rows;
   for (const int32_t rows : ComputedRows(rank_rows, plan.loans)) plan.padded_rows = std::max(plan.padded_rows, rows);
   plan.exchange_version = IsPlainDecodes(draft) ? kDecodeExchange : kExactExchange;

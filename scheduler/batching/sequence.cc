@@ -45,6 +45,7 @@ Sequence::Sequence(SequenceSpec spec, absl::Time queued)
   SY_CHECK_GE(spec_.max_tokens, 1);
   tokens_ = std::move(spec_.prompt);
   num_prompt_tokens_ = tokens_.size();
+  next_expert_path_ = spec_.sampling.expert_paths_from;
   timings_.queued = queued;
   chain_.Extend(tokens_);
 }
@@ -72,6 +73,7 @@ SlotInit Sequence::MakeSlotInit() const {
                 .sampling = spec_.sampling,
                 .adapter = spec_.adapter};
   if (!NeedsPromptLogprobs()) init.sampling.num_prompt_logprobs = -1;  // delivered before a preemption
+  init.sampling.expert_paths_from = next_expert_path_;
   return init;
 }
 
@@ -89,6 +91,7 @@ void Sequence::Start(int32_t to_rank, SlotId to_slot, int32_t num_cached, absl::
   slot = to_slot;
   num_planned_ = num_cached;
   outputs_at_start = num_outputs();
+  paths_at_start = next_expert_path_;
   if (timings_.first_scheduled == absl::InfinitePast()) {
     timings_.first_scheduled = now;
     num_cached_ = std::min(num_cached, num_prompt_tokens());

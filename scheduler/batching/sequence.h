@@ -9,6 +9,7 @@
 // the number of positions, from 0, whose keys and values exist once all planned steps have run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -103,6 +104,15 @@ class Sequence {
   bool NeedsPromptLogprobs() const;
   // Prompt logprobs delivered so far are of positions below this one.
   int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
+  // Experts were told of positions below this one; -1: nobody asks for them.
+  int32_t next_expert_path() const { return next_expert_path_; }
+  // Whether positions may come from the prefix cache: not if all of them have something to tell first.
+  bool MayBeCached() const { return !NeedsPromptLogprobs() && next_expert_path_ != 0; }
+  // How many positions, from 0, may: one is left to compute, whose logits are what the sequence came for, and those
+  // whose experts were not told yet.
+  int32_t MostCached() const {
+    return next_expert_path_ < 0 ? num_tokens() - 1 : std::min(num_tokens() - 1, next_expert_path_);
+  }
   const PrefixChain& chain() const { return chain_; }
   const SamplingParams& sampling() const { return spec_.sampling; }
   const SequenceTimings& timings() const { return timings_; }
@@ -124,6 +134,7 @@ class Sequence {
   // Appends an output; returns why the sequence is over with it, or kNone.
   FinishReason Append(int32_t token, int32_t max_context, absl::Time now);
   void DeliverPromptLogprobs(int32_t end_position) { next_prompt_logprob_ = end_position; }
+  void DeliverExpertPaths(int32_t end_position) { next_expert_path_ = end_position; }
   // Its rank is gone: slot, blocks and everything in flight are forgotten.
   void LoseRank();
   void Finish(FinishReason reason, absl::Time now);
@@ -136,6 +147,7 @@ class Sequence {
   uint64_t published_content = 0;  // BlockPool's content id of the last of them
   bool draining = false;           // to be preempted as soon as nothing is in flight
   int32_t outputs_at_start = 0;    // num_outputs() when it was last started
+  int32_t paths_at_start = -1;     // next_expert_path() then: what the rank's slot was told
   int32_t sent_blocks = 0;         // leading blocks of the table that the rank's slot already has
 
  private:
@@ -150,6 +162,7 @@ class Sequence {
   int32_t num_planned_ = 0;
   int32_t num_in_flight_ = 0;
   int32_t next_prompt_logprob_ = 1;  // position 0 has none
+  int32_t next_expert_path_ = -1;
   int32_t num_cached_ = 0;
   int32_t num_preemptions_ = 0;
   PrefixChain chain_;

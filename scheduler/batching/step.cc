@@ -52,7 +52,7 @@ std::string StepResult::DebugString() const {
 bool IsPlainSampling(const SamplingParams& params, int64_t num_output) {
   return params.presence_penalty == 0 && params.frequency_penalty == 0 && params.repetition_penalty == 1 &&
          params.logit_bias.empty() && params.min_tokens <= num_output && params.num_logprobs < 0 &&
-         params.num_prompt_logprobs < 0;
+         params.num_prompt_logprobs < 0 && params.expert_paths_from < 0;
 }
 
 }  // namespace switchyard

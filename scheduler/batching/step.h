@@ -39,10 +39,11 @@ struct SamplingParams {
   std::vector<int32_t> stop_ids;
   int32_t num_logprobs = -1;         // of each output token: -1 none, 0 the chosen one, k also the k most likely
   int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
+  int32_t expert_paths_from = -1;    // the experts of every row at a position from here on are told; -1 = of none
 };
 
 // Whether logits and these params are all that a choice needs after num_output tokens: no history, no forced length, no
-// logprobs.  Devices choose such tokens themselves, without asking the host.
+// logprobs, no expert paths.  Devices choose such tokens themselves, without asking the host.
 bool IsPlainSampling(const SamplingParams& params, int64_t num_output);
 
 // First item of a sequence on this rank (or after preemption: prompt then holds the emitted tokens, too).
@@ -127,7 +128,7 @@ struct ItemResult {
   std::vector<int32_t> tokens;                    // [0..n): what was sampled, in order
   std::vector<PositionLogprobs> logprobs;         // one per token, if asked for
   std::vector<PositionLogprobs> prompt_logprobs;  // of positions start_pos+1 … start_pos+num_query that are prompt
-  std::vector<int16_t> expert_paths;              // [rows, L, K] if asked for
+  std::vector<int16_t> expert_paths;  // [rows, L, K] of those rows that expert_paths_from asks for; L = MoE layers
 };
 
 struct StepTimings {

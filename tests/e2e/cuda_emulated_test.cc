@@ -33,6 +33,8 @@ std::vector<v1::GenerateRequest> Requests() {
   requests.back().mutable_sampling()->set_repetition_penalty(1.3);
   requests.push_back(requests[1]);
   requests.back().set_logprobs(2);
+  requests.push_back(requests[3]);
+  requests.back().set_return_expert_paths(true);
   return requests;
 }
 
@@ -41,6 +43,7 @@ TEST(CudaEmulatedTest, AnswersAsTheCpuDoesAlsoAfterItsWorkerWasKilled) {
   ASSERT_TRUE(cpu != nullptr && cuda != nullptr);
   const std::vector<v1::GenerateRequest> requests = Requests();
   const std::vector<StreamSeen> expected = GenerateAll(cpu->client(), requests);
+  EXPECT_FALSE(expected.back().choices[0].paths.experts().empty());
   for (int round = 0; round < 2; ++round) {
     const std::vector<StreamSeen> found = GenerateAll(cuda->client(), requests);
     ASSERT_EQ(found.size(), expected.size());
@@ -48,6 +51,7 @@ TEST(CudaEmulatedTest, AnswersAsTheCpuDoesAlsoAfterItsWorkerWasKilled) {
       ASSERT_TRUE(expected[i].ok() && found[i].ok()) << i << ": " << expected[i].end << found[i].end << found[i].fault;
       EXPECT_EQ(found[i].choices[0].token_ids, expected[i].choices[0].token_ids) << "request " << i;
       EXPECT_EQ(found[i].choices[0].logprobs.size(), expected[i].choices[0].logprobs.size());
+      EXPECT_EQ(found[i].choices[0].paths.experts(), expected[i].choices[0].paths.experts());
     }
     if (round == 1) break;
     ASSERT_EQ(kill(cuda->WorkerPids()[0], SIGKILL), 0);

@@ -119,6 +119,19 @@ void StreamSeen::Add(const v1::GenerateResponse& message) {
   choice.token_ids.insert(choice.token_ids.end(), message.token_ids().begin(), message.token_ids().end());
   choice.text += message.text();
   choice.logprobs.insert(choice.logprobs.end(), message.logprobs().begin(), message.logprobs().end());
+  if (message.has_expert_paths()) {
+    v1::ExpertPaths& paths = choice.paths;
+    const v1::ExpertPaths& more = message.expert_paths();
+    const size_t row_bytes = static_cast<size_t>(more.num_moe_layers()) * static_cast<size_t>(more.top_k()) * 2;
+    if (paths.experts().empty()) paths.set_first_position(more.first_position());
+    const size_t next = static_cast<size_t>(paths.first_position()) + paths.experts().size() / row_bytes;
+    if (static_cast<size_t>(more.first_position()) != next || more.experts().size() % row_bytes != 0) {
+      fault = absl::StrCat("choice ", at, ": expert paths of position ", more.first_position(), ", ", next, " is next");
+    }
+    paths.set_num_moe_layers(more.num_moe_layers());
+    paths.set_top_k(more.top_k());
+    paths.mutable_experts()->append(more.experts());
+  }
   if (message.has_finish()) {
     choice.finished = true;
     choice.finish = message.finish();

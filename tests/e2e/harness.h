@@ -55,13 +55,14 @@ class TestServer {
   std::unique_ptr<Client> client_;
 };
 
-// What a client saw of one stream.  Checks on the way that indices have no gap and no repeat and that nothing follows a
-// finish (the failure is in `fault`).
+// What a client saw of one stream.  Checks on the way that indices and expert paths have no gap and no repeat and that
+// nothing follows a finish (the failure is in `fault`).
 struct StreamSeen {
   struct Choice {
     std::vector<int32_t> token_ids;
     std::string text;
     std::vector<v1::PositionLogprobs> logprobs;
+    v1::ExpertPaths paths;  // all of them
     bool finished = false;
     v1::Finish finish;
   };

@@ -48,6 +48,45 @@ Tokens TokensOf(const std::vector<StreamSeen>& seen) {
   return out;
 }
 
+// The same prompts, asking which experts they went to.
+std::vector<v1::GenerateRequest> PathPrompts() {
+  std::vector<v1::GenerateRequest> requests = Prompts();
+  for (v1::GenerateRequest& request : requests) request.set_return_expert_paths(true);
+  return requests;
+}
+
+// [tokens - 1, L, K] of each.
+std::vector<std::string> PathsOf(const std::vector<StreamSeen>& seen) {
+  std::vector<std::string> out;
+  for (const StreamSeen& one : seen) {
+    EXPECT_TRUE(one.ok()) << one.end << " " << one.fault;
+    if (!one.ok()) return out;
+    const StreamSeen::Choice& choice = one.choices[0];
+    const v1::Usage& usage = choice.finish.usage();
+    EXPECT_EQ(choice.paths.first_position(), 0);
+    EXPECT_EQ(usage.cached_tokens(), 0);
+    EXPECT_EQ(choice.paths.experts().size(),
+              2u * static_cast<size_t>(usage.prompt_tokens() + usage.completion_tokens() - 1) *
+                  static_cast<size_t>(choice.paths.num_moe_layers() * choice.paths.top_k()));
+    out.push_back(choice.paths.experts());
+  }
+  return out;
+}
+
+const std::vector<std::string>& ReferencePaths() {
+  static const auto* const kReference = [] {
+    auto* out = new std::vector<std::string>();
+    const auto server = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--prefix_reuse=false"}});
+    if (server == nullptr) return out;
+    for (const v1::GenerateRequest& request : PathPrompts()) {
+      const std::vector<std::string> paths = PathsOf({Generate(server->client(), request)});
+      if (!paths.empty()) out->push_back(paths[0]);
+    }
+    return out;
+  }();
+  return *kReference;
+}
+
 const Tokens& Reference() {
   static const Tokens* const kReference = [] {
     auto* out = new Tokens();
@@ -135,6 +174,10 @@ void ExpectReference(const Factors& factors) {
     expected.push_back(Reference()[i % Prompts().size()]);
   }
   EXPECT_EQ(TokensOf(GenerateAll(server->client(), many)), expected);
+  // With cached prefixes, which must not be taken then; beside others, whose rows may be cached and lent.
+  const std::vector<StreamSeen> asked = GenerateAll(server->client(), PathPrompts());
+  EXPECT_EQ(TokensOf(asked), Reference());
+  EXPECT_EQ(PathsOf(asked), ReferencePaths());
   EXPECT_TRUE(server->WaitIdle());
 }
 

@@ -94,7 +94,8 @@ Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeT
       dense_hidden_(dtype, {config.dense_intermediate}, device),
       head_rows_(AccDType(dtype), {config.hidden}, device),
       logits_(AccDType(dtype), {config.vocab_size}, device),
-      counts_(DType::kI32, {config.num_experts}, device) {}
+      counts_(DType::kI32, {config.num_experts}, device),
+      topk_(DType::kI32, {config.top_k}, device) {}
 
 absl::Status Model::MakeMoeLayers(const Stream& stream, ExpertOffload* offload) {
   int num_moe_layers = 0;
@@ -142,6 +143,7 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   StageOut out;
   out.expert_counts = counts_.Rows(config_.num_layers());
   RETURN_IF_ERROR(FillZero(stream, out.expert_counts));
+  if (in.keep_topk) RETURN_IF_ERROR(TakeTopK(in, &out));
   if (in.hidden.rank() == 0) {
     SY_CHECK_EQ(layers.begin, 0);
     RETURN_IF_ERROR(Embed(stream, batch, residual));
@@ -152,6 +154,7 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   Tap(in, "embed", -1, residual);
   for (int64_t i = layers.begin; i < layers.end; ++i) {
     RETURN_IF_ERROR(RunLayer(stream, in, i, cache, residual, &out));
+    if (in.keep_topk && moe_layers_[i].has_value()) RETURN_IF_ERROR(KeepTopK(stream, in, i, out.topk_idx));
     const bool padding = batch.on_device != nullptr && batch.on_device->num_real_rows != nullptr;
     if (check_nan_ && !padding) RETURN_IF_ERROR(CheckFinite(stream, residual, i));
   }
@@ -212,6 +215,20 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
   const TensorView hidden = dense_hidden_.Rows(num_rows);
   RETURN_IF_ERROR(GatedGemm(stream, x, layer.dense->gate_up, hidden));
   return Gemm(stream, {.accumulate = true}, hidden, layer.dense->down, TensorView(), residual);
+}
+
+absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {
+  const int64_t num_moe = config_.num_moe_layers(), num_rows = in.batch->num_rows();
+  RETURN_IF_ERROR(topk_.Reserve(num_moe * num_rows));
+  out->topk_idx = topk_.Rows(num_moe * num_rows).Reshape({num_moe, num_rows, config_.top_k});
+  return absl::OkStatus();
+}
+
+// What the layer that ran last has chosen.
+absl::Status Model::KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx) {
+  const MoeExecutor& executor = in.moe.recorded ? recorded_executor_ : moe_executor_;
+  const TensorView to = topk_idx.Rows(moe_idx_[layer_idx], 1).Reshape({in.batch->num_rows(), config_.top_k});
+  return CopyTensor(stream, executor.topk_idx(), to);
 }
 
 absl::Status Model::Embed(const Stream& stream, const Batch& batch, const TensorView& residual) {

@@ -61,6 +61,7 @@ struct StageIn {
   RowLending* lending = nullptr;  // borrowed, begun with this batch; null: no rows are lent
   TensorView hidden = {};         // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
   MoeGroup moe = {};
+  bool keep_topk = false;                 // fill StageOut::topk_idx
   std::optional<LogitsSink> logits = {};  // where the last stage's logits go; none: no head
   std::optional<ResidualTap> tap = {};    // for tests and debugging
 };
@@ -69,6 +70,7 @@ struct StageOut {
   TensorView hidden;  // [T, H] AccDType residual after the last layer; the model's scratch, valid until the next call
   MoeStats moe;       // on the CPU with expert_counts
   TensorView expert_counts;      // [L, E] int32 of this rank's rows, on the stream's device; the model's, as hidden
+  TensorView topk_idx;           // [MoE layers, T, K] int32 that the computed rows chose, if kept; as expert_counts
   double attention_seconds = 0;  // without waiting for lent rows
   double head_seconds = 0;       // the sink included
 };
@@ -113,6 +115,8 @@ class Model {
                         const TensorView& residual, StageOut* out);
   absl::Status RunFfn(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& residual,
                       StageOut* out);
+  absl::Status TakeTopK(const StageIn& in, StageOut* out);
+  absl::Status KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx);
   absl::Status RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink);
 
   const ModelConfig config_;
@@ -131,6 +135,7 @@ class Model {
   ScratchTensor head_rows_;     // [kHeadRows, H] AccDType
   ScratchTensor logits_;        // [kHeadRows, V] AccDType
   ScratchTensor counts_;        // [L, E] int32
+  ScratchTensor topk_;          // [MoE layers * T, K] int32
   std::vector<int32_t> row_ids_;
 };
 

@@ -118,14 +118,23 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   const auto take_logits = [&](int64_t first, const TensorView& logits) {
     return TakeLogits(rank_plan, first, logits, step);
   };
+  const bool wants_paths = WantsPaths(rank_plan);
+  if (wants_paths && !plan.loans.empty()) {
+    return absl::InternalError("plan: rows are lent in a step that asks for their experts");
+  }
   // Work that an error leaves under way must not outlive the group.
   const absl::Cleanup drop = [this] { lending_.Drop(); };
   RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, step->deadline, &batch_));
   if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
   const StageIn base = StageOf(step->deadline);
-  const StageIn in = {.batch = &batch_, .lending = &lending_, .moe = base.moe, .logits = LogitsSink(take_logits)};
+  const StageIn in = {.batch = &batch_,
+                      .lending = &lending_,
+                      .moe = base.moe,
+                      .keep_topk = wants_paths,
+                      .logits = LogitsSink(take_logits)};
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, in, model_->all_layers(), &cache_, /*saved=*/nullptr));
+  if (wants_paths) RETURN_IF_ERROR(TakePaths(rank_plan, out.topk_idx, step));
   Settle(rank_plan, &result);
   result.rows = batch_.num_rows();
   result.rows_sent = out.moe.rows_sent;
@@ -238,6 +247,34 @@ absl::Status ModelRunner::ScorePrompt(const RankPlan& plan, absl::Span<const Log
   return absl::OkStatus();
 }
 
+bool ModelRunner::WantsPaths(const RankPlan& plan) const {
+  return std::any_of(plan.items.begin(), plan.items.end(),
+                     [this](const StepItem& item) { return slots_.slot(item.slot).sampling.expert_paths_from >= 0; });
+}
+
+absl::Status ModelRunner::TakePaths(const RankPlan& plan, const TensorView& topk_idx, Started* step) {
+  const absl::StatusOr<TensorView> on_host = paths_on_host_.Take(stream_, topk_idx, step->deadline);
+  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
+  RETURN_IF_ERROR(on_host.status());
+  const int64_t num_layers = topk_idx.dim(0), num_rows = topk_idx.dim(1), top_k = topk_idx.dim(2);
+  int64_t row = 0;  // as BuildBatch has them
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const StepItem& item = plan.items[i];
+    const Slot& slot = slots_.slot(item.slot);
+    if (slot.broken) continue;
+    const int32_t from = slot.sampling.expert_paths_from;
+    std::vector<int16_t>& paths = step->result.items[i].expert_paths;
+    for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p, ++row) {
+      if (from < 0 || p < from) continue;
+      for (int64_t l = 0; l < num_layers; ++l) {
+        const int32_t* const chosen = on_host->data<int32_t>() + (l * num_rows + row) * top_k;
+        for (int64_t k = 0; k < top_k; ++k) paths.push_back(static_cast<int16_t>(chosen[k]));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 void ModelRunner::Settle(const RankPlan& plan, RankResult* result) {
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const StepItem& item = plan.items[i];
@@ -246,6 +283,7 @@ void ModelRunner::Settle(const RankPlan& plan, RankResult* result) {
     if (outcome.status != ItemStatus::kOk) {
       outcome.tokens.clear();
       outcome.logprobs.clear();
+      outcome.expert_paths.clear();
       slots_.Break(item.slot);
     }
     slots_.Advance(item);

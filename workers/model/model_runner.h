@@ -119,6 +119,10 @@ class ModelRunner {
                       RankResult* result);
   absl::Status ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
                            RankResult* result);
+  // Whether an item's experts are asked for.
+  bool WantsPaths(const RankPlan& plan) const;
+  // Hands the rows' experts to the items that asked.
+  absl::Status TakePaths(const RankPlan& plan, const TensorView& topk_idx, Started* step);
   void Settle(const RankPlan& plan, RankResult* result);
 
   Model* const model_;
@@ -136,8 +140,8 @@ class ModelRunner {
   std::deque<Started> started_;
   std::vector<PlainRow> plain_rows_;
   RowLending lending_;
-  HostCopy logits_on_host_, counts_on_host_;  // of a device's steps that sample on the host
-  std::vector<LogitUse> uses_;                // of each of batch_.logit_rows
+  HostCopy logits_on_host_, counts_on_host_, paths_on_host_;  // of a device's steps that sample on the host
+  std::vector<LogitUse> uses_;                                // of each of batch_.logit_rows
   std::vector<SampleRequest> sample_requests_;
   std::vector<SampleOutcome> outcomes_;
   std::vector<LogprobRequest> logprob_requests_;

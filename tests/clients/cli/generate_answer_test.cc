@@ -42,6 +42,33 @@ TEST(GenerateAnswerTest, OneChoice) {
   EXPECT_EQ(json["usage"]["completion_tokens"], 0);
   EXPECT_TRUE(json.contains("timings"));
   EXPECT_EQ(json["seed"], 9);
+  EXPECT_FALSE(json.contains("expert_paths"));
+}
+
+TEST(GenerateAnswerTest, ExpertPathsAreRowsOfLayersOfExperts) {
+  GenerateAnswer answer(1);
+  v1::GenerateResponse first = Part(0, 0, "a", false), second = Part(0, 1, "b", true);
+  v1::ExpertPaths* paths = first.mutable_expert_paths();
+  paths->set_num_moe_layers(2);
+  paths->set_top_k(1);
+  paths->set_experts(std::string("\x03\x00\x04\x01\x05\x00\xff\xff", 8));
+  ASSERT_TRUE(answer.Add(first).ok());
+  *second.mutable_expert_paths() = *paths;
+  second.mutable_expert_paths()->set_experts(std::string(4, '\0'));
+  const auto fault = [&] { return std::string(answer.Add(second).message()); };
+  EXPECT_THAT(fault(), HasSubstr("expert paths of position 0 in rows of 4 bytes came, 2 in rows of 4 is next"));
+  second.mutable_expert_paths()->set_first_position(2);
+  second.mutable_expert_paths()->set_experts("abc");
+  EXPECT_THAT(fault(), HasSubstr("choice 0: 3 bytes of expert paths, in rows of 4"));
+  second.mutable_expert_paths()->set_top_k(0);
+  EXPECT_THAT(fault(), HasSubstr("in rows of 0"));
+  second.mutable_expert_paths()->set_top_k(2);
+  second.mutable_expert_paths()->set_experts(std::string(8, '\0'));
+  EXPECT_THAT(fault(), HasSubstr("rows of 8 bytes came"));
+  second.mutable_expert_paths()->set_top_k(1);
+  second.mutable_expert_paths()->set_experts(std::string(4, '\0'));
+  ASSERT_TRUE(answer.Add(second).ok());
+  EXPECT_EQ(Dump(answer.ToJson()["expert_paths"]), "[[[3],[260]],[[5],[-1]],[[0],[0]]]");
 }
 
 TEST(GenerateAnswerTest, Choices) {

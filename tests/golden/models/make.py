@@ -3,12 +3,14 @@
 
     python3 make.py [NAME ...]             (needs torch, transformers, safetensors; about a minute a fixture)
     python3 make.py --bf16 [NAME ...]      keeps checkpoints and other goldens, makes what is about bf16 again
+    python3 make.py --experts [NAME ...]   keeps all but steady.experts, makes that again
 
 Each directory is a checkpoint as it is found in the wild plus goldens.safetensors:
   logits.{i}.tokens [S] and logits.{i}.values [S, V]   full logits, fp32, of a few prompts
   logits.{i}.bf16 [S]                                  how far transformers' own bf16 is from them at each position:
                                                        largest difference / largest of all values
   steady.tokens [S] and steady.values [S, V]           the same of a prompt of STEADY_LENGTH that bf16 has to match
+  steady.experts [S, L, K]                             which experts its tokens go to, by MoE layer, best first
   greedy.{i}.prompt [S] and greedy.{i}.tokens [64]     greedy continuations
 Weights are wide (logits spread by about ten) and lie on a coarse grid, so that they compress.  Prompts are chosen from
 random candidates so that a comparison can be exact: the best two logits of every greedy step differ by MIN_GAP, at least
@@ -215,12 +217,29 @@ def steady_prompt(model, margins, generator):
 
 
 @torch.no_grad()
+def add_expert_goldens(model, goldens):
+    chosen = []
+
+    def hook(module, args, output):
+        logits = args[0].reshape(-1, args[0].shape[-1]) @ module.weight.t()
+        chosen.append(logits.topk(model.config.num_experts_per_tok, dim=-1).indices)
+
+    handles = [m.register_forward_hook(hook) for n, m in model.named_modules()
+               if re.fullmatch(r"model\.layers\.\d+\.mlp\.gate", n)]
+    model(goldens["steady.tokens"][None].long())
+    for handle in handles:
+        handle.remove()
+    goldens["steady.experts"] = torch.stack(chosen, dim=1).to(torch.int32)
+
+
+@torch.no_grad()
 def add_bf16_goldens(model, goldens):
     half, margins = in_bf16(model), RouterMargins(model)
     prompt = steady_prompt(model, margins, torch.Generator().manual_seed(2000))
     margins.remove()
     goldens["steady.tokens"] = prompt.to(torch.int32)
     goldens["steady.values"] = model(prompt[None]).logits[0].clone()
+    add_expert_goldens(model, goldens)
     names = [k[:-len(".tokens")] for k in goldens if k.endswith(".tokens") and not k.startswith("greedy")]
     for name in sorted(names):
         distances = bf16_distances(half, goldens[f"{name}.tokens"], goldens[f"{name}.values"])
@@ -305,10 +324,10 @@ def save_goldens(path, goldens):
     save_file({k: v.contiguous() for k, v in goldens.items()}, os.path.join(path, "goldens.safetensors"))
 
 
-def remake_bf16(path):
+def remake(path, add):
     goldens = load_file(os.path.join(path, "goldens.safetensors"))
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
-    add_bf16_goldens(model, goldens)
+    add(model, goldens)
     save_goldens(path, goldens)
     report(path, goldens)
 
@@ -321,7 +340,10 @@ def main():
             continue
         print(fixture.name, flush=True)
         if "--bf16" in sys.argv:
-            remake_bf16(os.path.join(HERE, fixture.name))
+            remake(os.path.join(HERE, fixture.name), add_bf16_goldens)
+            continue
+        if "--experts" in sys.argv:
+            remake(os.path.join(HERE, fixture.name), add_expert_goldens)
             continue
         for seed in range(fixture.seed, fixture.seed + 20):
             model = AutoModelForCausalLM.from_config(make_config(fixture)).float().eval()

@@ -45,6 +45,21 @@ std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const 
   return outputs;
 }
 
+std::vector<int16_t> FakePath(uint64_t cell) {
+  return {static_cast<int16_t>(cell % 101), static_cast<int16_t>(cell / 101 % 103)};
+}
+
+std::vector<int16_t> ReferencePaths(const std::vector<int32_t>& tokens, int32_t first, int32_t end) {
+  std::vector<int16_t> paths;
+  uint64_t cell = kFirstCell;
+  for (int32_t pos = 0; pos < end; ++pos) {
+    cell = NextCell(cell, tokens[pos]);
+    if (pos < first) continue;
+    for (const int16_t expert : FakePath(cell)) paths.push_back(expert);
+  }
+  return paths;
+}
+
 float FakeLogprob(uint64_t cell_before, int32_t token) {
   return -static_cast<float>(Hash(cell_before, 77u + static_cast<uint32_t>(token)) % 1000) / 100.0f;
 }
@@ -125,6 +140,9 @@ ItemResult FakeExecutor::Run(const StepItem& item, Rank* rank, std::set<size_t>*
     const size_t at = static_cast<size_t>(block) * block_size_ + pos % block_size_;
     EXPECT_TRUE(written->insert(at).second) << "cell written twice in a step";
     rank->cells[at] = cell;
+    if (slot.sampling.expert_paths_from >= 0 && pos >= slot.sampling.expert_paths_from) {
+      for (const int16_t expert : FakePath(cell)) result.expert_paths.push_back(expert);
+    }
     const bool wanted = slot.sampling.num_prompt_logprobs >= 0 && pos + 1 < slot.num_prompt_tokens;
     if (wanted) {
       const int32_t next = slot.tokens[pos + 1];

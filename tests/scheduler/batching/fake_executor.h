@@ -25,6 +25,11 @@ int32_t NextToken(uint64_t cell, const SamplingParams& sampling, int32_t index);
 // `max_context` tokens in all.
 std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const SamplingParams& sampling,
                                       int32_t max_tokens, int32_t max_context);
+// The experts that the fake's row with this cell chose: one layer, top-2.
+inline constexpr int32_t kPathIds = 2;
+std::vector<int16_t> FakePath(uint64_t cell);
+// Of positions [first, end) of a sequence.
+std::vector<int16_t> ReferencePaths(const std::vector<int32_t>& tokens, int32_t first, int32_t end);
 // The fake's logprob of a prompt token.
 float FakeLogprob(uint64_t cell_before, int32_t token);
 

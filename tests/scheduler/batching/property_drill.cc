@@ -31,7 +31,11 @@ std::vector<int32_t> Drill::Tokens(int32_t n) {
 
 void Drill::StartGroup() {
   results_.clear();
-  scheduler_.StartGroup({.epoch = ++epoch_, .num_ranks = num_ranks_, .num_blocks = num_blocks_, .weights_version = 0},
+  scheduler_.StartGroup({.epoch = ++epoch_,
+                         .num_ranks = num_ranks_,
+                         .num_blocks = num_blocks_,
+                         .weights_version = 0,
+                         .expert_path_ids = kPathIds},
                         now_, &events_);
   executor_ = std::make_unique<FakeExecutor>(num_ranks_, num_blocks_, policy_.block_size, policy_.max_num_seqs);
   next_step_ = 1;
@@ -53,6 +57,7 @@ void Drill::SubmitOne() {
   if (Chance(0.3)) request.sampling.min_tokens = Pick(0, 6);
   if (Chance(0.2)) request.sampling.num_prompt_logprobs = 0;
   if (Chance(0.2)) request.sampling.num_logprobs = 0;
+  if (Chance(0.3)) request.sampling.expert_paths_from = 0;
   if (Chance(accidents_.deadline)) request.deadline = now_ + absl::Milliseconds(Pick(0, 60));
   request.cache_salt = Chance(0.2) ? "other" : "";
   Client client{request, std::vector<Choice>(request.num_choices)};
@@ -124,6 +129,12 @@ void Drill::CheckPlan(const StepPlan& plan) {
 // Loans are worth it, nobody lends what it has not, lends and borrows, or ends with more than the fullest rank had.
 void Drill::CheckLoans(const StepPlan& plan, const std::vector<int32_t>& rank_rows) {
   std::vector<int32_t> lent(rank_rows.size()), borrowed(rank_rows.size());
+  for (const RankPlan& rank : plan.ranks) {
+    for (const StepItem& item : rank.items) {
+      const bool tells = item.init && item.init->sampling.expert_paths_from >= 0;
+      EXPECT_TRUE(plan.loans.empty() || !tells) << "a borrower does not tell what its rows chose";
+    }
+  }
   for (const RowLoan& loan : plan.loans) {
     EXPECT_GT(policy_.min_loan_rows, 0);
     EXPECT_GE(loan.rows, policy_.min_loan_rows);
@@ -189,12 +200,42 @@ void Drill::TakeEvents() {
     } else if (const auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
       ASSERT_EQ(prompt->first_position, static_cast<int32_t>(choice.prompt_logprobs.size()) + 1);
       choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), prompt->positions.begin(), prompt->positions.end());
+    } else if (const auto* paths = std::get_if<ExpertPathsEvent>(&event.what)) {
+      TakePaths(client, *paths, &choice);
     } else {
       choice.finished = true;
       CheckFinished(client, event.choice, std::get<FinishedEvent>(event.what));
     }
   }
   events_.clear();
+}
+
+// Without gaps, and ahead of the token that the last row gave.
+void Drill::TakePaths(const Client& client, const ExpertPathsEvent& event, Choice* choice) {
+  ASSERT_EQ(client.request.sampling.expert_paths_from, 0);
+  const auto prompt = static_cast<int32_t>(client.request.prompt.size());
+  const int32_t from = choice->sampling.choice == 0 ? 0 : prompt;
+  ASSERT_EQ(event.first_position, from + static_cast<int32_t>(choice->paths.size()) / kPathIds);
+  ASSERT_FALSE(event.experts.empty());
+  choice->paths.insert(choice->paths.end(), event.experts.begin(), event.experts.end());
+  const int32_t end = from + static_cast<int32_t>(choice->paths.size()) / kPathIds;
+  EXPECT_LE(end, prompt + static_cast<int32_t>(choice->outputs.size()));
+}
+
+void Drill::CheckPaths(const Client& client, const Choice& choice, int32_t cached_tokens) {
+  if (client.request.sampling.expert_paths_from < 0) {
+    EXPECT_TRUE(choice.paths.empty());
+    return;
+  }
+  std::vector<int32_t> tokens = client.request.prompt;
+  const int32_t from = choice.sampling.choice == 0 ? 0 : static_cast<int32_t>(tokens.size());
+  tokens.insert(tokens.end(), choice.outputs.begin(), choice.outputs.end());
+  const int32_t told = from + static_cast<int32_t>(choice.paths.size()) / kPathIds;
+  if (!choice.outputs.empty()) {  // else it may have ended within its prompt
+    EXPECT_EQ(told, static_cast<int32_t>(tokens.size()) - 1);
+    EXPECT_TRUE(from > 0 || cached_tokens == 0);
+  }
+  EXPECT_EQ(choice.paths, ReferencePaths(tokens, from, told));
 }
 
 void Drill::CheckFinished(const Client& client, int32_t c, const FinishedEvent& finished) {
@@ -219,6 +260,7 @@ void Drill::CheckFinished(const Client& client, int32_t c, const FinishedEvent& 
   EXPECT_GE(finished.timings.Queue(), absl::ZeroDuration());
   EXPECT_GE(finished.timings.Prefill(), absl::ZeroDuration());
   EXPECT_GE(finished.timings.Decode(), absl::ZeroDuration());
+  CheckPaths(client, choice, finished.usage.cached_tokens);
   const bool wants_prompt = request.sampling.num_prompt_logprobs >= 0 && c == 0;
   EXPECT_TRUE(wants_prompt || choice.prompt_logprobs.empty());
   if (wants_prompt && !choice.outputs.empty()) {

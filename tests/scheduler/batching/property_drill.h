@@ -32,6 +32,7 @@ struct Choice {
   SamplingParams sampling;
   std::vector<int32_t> outputs;
   std::vector<PositionLogprobs> prompt_logprobs;
+  std::vector<int16_t> paths;
   bool finished = false;
   bool cancelled_for_stop = false;
 };
@@ -81,6 +82,8 @@ class Drill {
   void CancelOne();
   void LoseGroup();
   void TakeEvents();
+  void TakePaths(const Client& client, const ExpertPathsEvent& event, Choice* choice);
+  void CheckPaths(const Client& client, const Choice& choice, int32_t cached_tokens);
   void CheckFinished(const Client& client, int32_t c, const FinishedEvent& finished);
   void CheckQuiet();
 

@@ -41,7 +41,11 @@ std::string RankLine(size_t idx, const RankPlan& rank) {
   if (!rank.freed_slots.empty()) absl::StrAppend(&line, " | free ", absl::StrJoin(rank.freed_slots, ","));
   for (const StepItem& item : rank.items) {
     absl::StrAppend(&line, " | slot ", item.slot, " pos ", item.start_pos, "+", item.num_query);
-    if (item.init) absl::StrAppend(&line, " init ", absl::StrJoin(item.init->tokens, ","));
+    if (item.init) {
+      absl::StrAppend(&line, " init ", absl::StrJoin(item.init->tokens, ","));
+      if (const int32_t from = item.init->sampling.expert_paths_from; from >= 0)
+        absl::StrAppend(&line, " paths ", from);
+    }
     if (!item.new_blocks.empty()) absl::StrAppend(&line, " blocks ", absl::StrJoin(item.new_blocks, ","));
     if (item.sample) absl::StrAppend(&line, " sample");
   }
@@ -117,6 +121,7 @@ void ScenarioInterpreter::StartGroup(const Args& args) {
                           .num_blocks = static_cast<int32_t>(Get(args, "blocks", 16)),
                           .weights_version = static_cast<uint64_t>(Get(args, "weights", 0)),
                           .long_rope_above = static_cast<int32_t>(Get(args, "long_rope_above", 0)),
+                          .expert_path_ids = 1,
                           .min_loan_rows = static_cast<int32_t>(Get(args, "min_loan_rows", 0))},
                          now_, &events_);
   plans_.clear();
@@ -131,6 +136,7 @@ std::vector<std::string> ScenarioInterpreter::Submit(RequestId id, const Args& a
   request.sampling.stop_ids = GetList(args, "stop");
   request.sampling.min_tokens = static_cast<int32_t>(Get(args, "min_tokens", 0));
   request.sampling.num_prompt_logprobs = static_cast<int32_t>(Get(args, "prompt_logprobs", -1));
+  request.sampling.expert_paths_from = static_cast<int32_t>(Get(args, "expert_paths", -1));
   request.adapter = static_cast<uint64_t>(Get(args, "adapter", 0));
   if (args.contains("salt")) request.cache_salt = args.at("salt");
   if (args.contains("deadline")) request.deadline = absl::UnixEpoch() + absl::Milliseconds(Get(args, "deadline", 0));
@@ -171,6 +177,11 @@ std::vector<std::string> ScenarioInterpreter::Commit(const std::vector<std::stri
       if (item.init && item.init->sampling.num_prompt_logprobs >= 0) {
         const int32_t last = std::min(item.start_pos + item.num_query, item.init->num_prompt_tokens - 1);
         for (int32_t pos = item.start_pos; pos < last; ++pos) out.prompt_logprobs.emplace_back();
+      }
+      int32_t& paths_from = paths_from_[{result.ranks.size(), item.slot}];
+      if (item.init) paths_from = item.init->sampling.expert_paths_from;
+      for (int32_t pos = item.start_pos; pos < item.start_pos + item.num_query; ++pos) {
+        if (paths_from >= 0 && pos >= paths_from) out.expert_paths.push_back(0);
       }
       if (!item.sample) continue;
       if (next == words.size()) return {"error: too few tokens"};

@@ -4,7 +4,8 @@
 //   policy block_size=4 max_num_seqs=2 …           first; fields of BatchingPolicy
 //   group ranks=2 blocks=8 [weights= long_rope_above= min_loan_rows=]  StartGroup, with the next epoch
 //   at 15                                          the clock, in milliseconds; starts at 0
-//   submit 1 prompt=1,2,3 max_tokens=4 [n= stop=7,8 min_tokens= deadline=ms salt=a adapter= prompt_logprobs=0]
+//   submit 1 prompt=1,2,3 max_tokens=4 [n= stop=7,8 min_tokens= deadline=ms salt=a adapter= prompt_logprobs=0
+//            expert_paths=0]                     an expert for each row
 //   cancel 1 abort|stop [choice=0]
 //   plan                                           one line per rank: rows freed, then each item; then each loan
 //   commit 11 12 nan                               tokens of the sampled items of the oldest plan, in its order
@@ -18,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/batching/scheduler.h"
@@ -47,6 +49,7 @@ class ScenarioInterpreter {
   absl::Time now_ = absl::UnixEpoch();
   int64_t epoch_ = 0;
   std::deque<StepPlan> plans_;
+  std::map<std::pair<size_t, SlotId>, int32_t> paths_from_;  // by rank and slot: what the last init said
   std::map<std::string, SequenceTimings> timings_;
   std::vector<Event> events_;
 };

@@ -76,6 +76,7 @@ TEST_F(SchedulerTest, AMalformedResultIsRefusedAndChangesNothing) {
   refuse("1 logprobs, expected 0", internal, [](StepResult* r) { r->ranks[0].items[0].logprobs.emplace_back(); });
   refuse("1 prompt logprobs, expected 0", internal,
          [](StepResult* r) { r->ranks[0].items[0].prompt_logprobs.emplace_back(); });
+  refuse("3 experts, expected 0", internal, [](StepResult* r) { r->ranks[0].items[0].expert_paths = {1, 2, 3}; });
   EXPECT_TRUE(events_.empty());
   EXPECT_TRUE(scheduler.Commit(good, kStart, &events_).ok());
   EXPECT_EQ(events_.size(), 1u);

@@ -59,12 +59,37 @@ TEST_F(ConvertTest, UnsetFieldsAreOurDefaults) {
   EXPECT_EQ(out->sampling.stop_ids, Ids{kEnd});
   EXPECT_EQ(out->sampling.num_logprobs, -1);
   EXPECT_EQ(out->sampling.num_prompt_logprobs, -1);
+  EXPECT_EQ(out->sampling.expert_paths_from, -1);
   EXPECT_EQ(out->num_choices, 1);
   EXPECT_EQ(out->max_tokens, 97) << "what the context leaves";
   EXPECT_EQ(out->arrival, args_.now);
   EXPECT_EQ(out->deadline, args_.deadline);
   EXPECT_TRUE(out->skip_special_tokens);
   EXPECT_TRUE(out->has_text);
+}
+
+TEST_F(ConvertTest, ExpertPathsAreThoseOfTheModelsLayers) {
+  request_.set_return_expert_paths(true);
+  const ErrorView refused = Refusal(absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.reason, "BAD_FIELD");
+  EXPECT_EQ(refused.details.metadata().at("field"), "return_expert_paths");
+  ServedModel model = TinyModel();
+  model.num_moe_layers = 5;
+  model.experts_per_token = 2;
+  args_.model = &model;
+  const auto out = Convert();
+  EXPECT_EQ(out->sampling.expert_paths_from, 0);
+  EXPECT_EQ(out->num_moe_layers, 5);
+  EXPECT_EQ(out->top_k, 2);
+  OutputChunk chunk;
+  chunk.expert_paths = {.first_position = 3, .num_moe_layers = 1, .top_k = 2, .experts = {258, -1}};
+  const v1::GenerateResponse message = ToProto(chunk, *text_);
+  EXPECT_EQ(message.expert_paths().first_position(), 3);
+  EXPECT_EQ(message.expert_paths().num_moe_layers(), 1);
+  EXPECT_EQ(message.expert_paths().top_k(), 2);
+  EXPECT_EQ(message.expert_paths().experts(), "\x02\x01\xff\xff");
+  chunk.expert_paths = {};
+  EXPECT_FALSE(ToProto(chunk, *text_).has_expert_paths());
 }
 
 TEST_F(ConvertTest, TheModelsDefaultsComeFirst) {

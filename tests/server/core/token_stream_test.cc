@@ -62,6 +62,60 @@ TEST(TokenStream, LongChunksAreCut) {
   EXPECT_EQ(text, "text");
 }
 
+// Rows of two layers of top-3, whose first id is the position.
+ExpertPaths Paths(int32_t first, int32_t rows) {
+  ExpertPaths paths = {.first_position = first, .num_moe_layers = 2, .top_k = 3, .experts = {}};
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int i = 0; i < 6; ++i) paths.experts.push_back(static_cast<int16_t>(i == 0 ? first + row : i));
+  }
+  return paths;
+}
+
+TEST(TokenStream, ExpertPathsAreCutBetweenRowsAndComeBeforeTheirTokens) {
+  OutputChunk chunk = Chunk(0, 0, "text");
+  chunk.prompt_logprobs = Positions(2, 100);
+  chunk.expert_paths = Paths(7, 20);
+  chunk.finished = true;
+  OutputChunk together;
+  for (bool last = false; !last;) {
+    std::optional<OutputChunk> part = CutChunk(&chunk, 9);  // of a row's six ids each is an entry begun
+    last = !part;
+    if (last) part = chunk;
+    EXPECT_LE(part->expert_paths.experts.size(), 9u * 6);
+    EXPECT_EQ(part->expert_paths.first_position, 7 + static_cast<int32_t>(together.expert_paths.experts.size()) / 6);
+    EXPECT_EQ(part->finished, last);
+    EXPECT_EQ(part->tokens.empty(), !last) << "a token comes after the rows that gave it";
+    JoinChunk(&together, *std::move(part));
+  }
+  EXPECT_EQ(together.expert_paths.first_position, 7);
+  EXPECT_EQ(together.expert_paths.experts, Paths(7, 20).experts);
+  EXPECT_EQ(together.expert_paths.top_k, 3);
+  EXPECT_EQ(together.prompt_logprobs.size(), 2u);
+  // One row that is longer than a message's budget still goes.
+  OutputChunk wide;
+  wide.expert_paths = {.first_position = 0, .num_moe_layers = 100, .top_k = 8, .experts = std::vector<int16_t>(1600)};
+  const std::optional<OutputChunk> part = CutChunk(&wide, 1);
+  ASSERT_TRUE(part);
+  EXPECT_EQ(part->expert_paths.experts.size(), 800u);
+  EXPECT_EQ(wide.expert_paths.first_position, 1);
+}
+
+TEST(TokenStream, ALongPromptsExpertPathsFitMessages) {
+  TokenStream stream;
+  OutputChunk chunk = Chunk(0, 0, "a");
+  // 32k tokens of 48 layers of top-8: 24 MiB.
+  chunk.expert_paths = {
+      .first_position = 0, .num_moe_layers = 48, .top_k = 8, .experts = std::vector<int16_t>(32768 * 384)};
+  stream.Push(std::move(chunk), kStart);
+  stream.Close(absl::OkStatus());
+  size_t ids = 0;
+  while (std::optional<OutputChunk> part = stream.Pop(kStart)) {
+    EXPECT_LE(part->expert_paths.experts.size() * sizeof(int16_t), size_t{3} << 20);
+    ids += part->expert_paths.experts.size();
+  }
+  EXPECT_EQ(ids, 32768u * 384);
+}
+
 TEST(TokenStream, WhatIsPoppedFitsAMessage) {
   TokenStream stream;
   OutputChunk chunk = Chunk(0, 0, "a");

@@ -52,7 +52,7 @@ std::vector<std::string> FixtureNames() {
 }
 
 Fixture LoadFixture(const std::string& name) {
-  Fixture fixture{name, absl::StrCat(kRoot, "/", name), {}, {}, {}};
+  Fixture fixture{name, absl::StrCat(kRoot, "/", name), {}, {}, {}, {}};
   const GoldenFile file(fixture.dir);
   const auto read_logits = [&](const std::string& prefix, LogitsGolden* golden) {
     if (!file.Read(prefix + ".tokens", &golden->tokens)) return false;
@@ -63,6 +63,7 @@ Fixture LoadFixture(const std::string& name) {
     fixture.logits.push_back(golden);
   }
   SY_CHECK(read_logits("steady", &fixture.steady));
+  SY_CHECK(file.Read("steady.experts", &fixture.steady_experts));
   for (GreedyGolden golden; file.Read(absl::StrCat("greedy.", fixture.greedy.size(), ".prompt"), &golden.prompt);) {
     SY_CHECK(file.Read(absl::StrCat("greedy.", fixture.greedy.size(), ".tokens"), &golden.tokens));
     fixture.greedy.push_back(golden);

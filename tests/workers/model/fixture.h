@@ -23,7 +23,8 @@ struct Fixture {
   std::string name;
   std::string dir;
   std::vector<LogitsGolden> logits;
-  LogitsGolden steady;  // 40 tokens, drawn so that no router is undecided
+  LogitsGolden steady;                  // 40 tokens, drawn so that no router is undecided
+  std::vector<int32_t> steady_experts;  // [S, MoE layers, K] where they go, best first
   std::vector<GreedyGolden> greedy;
 };
 

@@ -185,10 +185,12 @@ TEST_F(ModelRunnerTest, BrokenSequencesAreAnsweredNotRun) {
     StepPlan step;
     return broken.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
   };
-  auto result = execute(Items({Prefill(0, {1, 2, 3}, {0})}));
+  StepItem item = Prefill(0, {1, 2, 3}, {0});
+  item.init->sampling.expert_paths_from = 0;
+  auto result = execute(Items({item}));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->items[0].status, ItemStatus::kNonFinite);
-  EXPECT_TRUE(result->items[0].tokens.empty());
+  EXPECT_TRUE(result->items[0].tokens.empty() && result->items[0].expert_paths.empty());
   result = execute(Items({Decode(0, 3)}));  // the server had not seen it yet
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->items[0].status, ItemStatus::kNonFinite);

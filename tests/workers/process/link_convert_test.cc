@@ -1,5 +1,6 @@
 // Plans from the server to a worker and results back, through the messages and their bytes: nothing is lost.
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ StepItem FirstItem() {
   sampling.stop_ids = {1, 2};
   sampling.num_logprobs = -1;
   sampling.num_prompt_logprobs = 20;
+  sampling.expert_paths_from = 17;
   item.new_blocks = {4, 1, 0};
   item.sample = true;
   item.draft_tokens = {6, 5};
@@ -130,6 +132,19 @@ TEST(LinkConvert, SamplingArrivesBitForBit) {
   EXPECT_EQ(in.sampling.stop_ids, out.sampling.stop_ids);
   EXPECT_EQ(in.sampling.num_logprobs, -1);
   EXPECT_EQ(in.sampling.num_prompt_logprobs, 20);
+  EXPECT_EQ(in.sampling.expert_paths_from, 17);
+}
+
+TEST(LinkConvert, ExpertPathsThatNobodyAskedForAreNotTold) {
+  StepPlan plan, head;
+  plan.ranks.resize(1);
+  plan.ranks[0].items.resize(2);
+  plan.ranks[0].items[0].init.emplace();
+  plan.ranks[0].items[1].init.emplace();
+  plan.ranks[0].items[1].init->sampling.expert_paths_from = 0;
+  const RankPlan part = FromProto(OverTheWire(ToProto(plan, 0, absl::Seconds(1))), &head);
+  EXPECT_EQ(part.items[0].init->sampling.expert_paths_from, -1);
+  EXPECT_EQ(part.items[1].init->sampling.expert_paths_from, 0);
 }
 
 RankResult Result() {
@@ -210,16 +225,21 @@ TEST(LinkConvert, ALongResultGoesInPartsAndComesTogether) {
   sent.items[2].prompt_logprobs = Positions(7, 2000);
   sent.items[2].logprobs = Positions(30, 3000);
   sent.items[2].tokens = {7};
-  EXPECT_TRUE(CutIntoParts(head, &sent, 137 * 3).empty()) << "what fits goes in one message";
+  sent.items[1].expert_paths.resize(1000);  // 125 entries
+  std::iota(sent.items[1].expert_paths.begin(), sent.items[1].expert_paths.end(), int16_t{-1});
+  EXPECT_TRUE(CutIntoParts(head, &sent, 137 * 3 + 125).empty()) << "what fits goes in one message";
   const std::vector<v1::StepPart> parts = CutIntoParts(head, &sent, 60);
-  EXPECT_EQ(parts.size(), 5u + 2u + 1u);
+  EXPECT_EQ(parts.size(), 5u + 3u + 2u + 1u);
   RankResult in = FromProto(OverTheWire(ToProto(head, sent)));
   ASSERT_EQ(in.items.size(), 3u);
-  for (const ItemResult& item : in.items) EXPECT_TRUE(item.logprobs.empty() && item.prompt_logprobs.empty());
+  for (const ItemResult& item : in.items) {
+    EXPECT_TRUE(item.logprobs.empty() && item.prompt_logprobs.empty() && item.expert_paths.empty());
+  }
   for (const v1::StepPart& part : parts) {
     EXPECT_EQ(part.step(), 9);
     EXPECT_EQ(part.group_epoch(), 4);
     EXPECT_LE(part.logprobs_size() + part.prompt_logprobs_size(), 20);
+    EXPECT_LE(part.expert_paths().size(), 60u * 16);
     EXPECT_TRUE(AddPart(OverTheWire(part), &in));
   }
   ASSERT_EQ(in.items[0].prompt_logprobs.size(), 100u);
@@ -232,6 +252,9 @@ TEST(LinkConvert, ALongResultGoesInPartsAndComesTogether) {
   ASSERT_EQ(in.items[2].prompt_logprobs.size(), 7u);
   EXPECT_EQ(in.items[2].prompt_logprobs[6].chosen.token, 2006);
   EXPECT_TRUE(in.items[1].logprobs.empty());
+  std::vector<int16_t> paths(1000);
+  std::iota(paths.begin(), paths.end(), int16_t{-1});
+  EXPECT_EQ(in.items[1].expert_paths, paths);
 }
 
 TEST(LinkConvert, APartOfNoItemIsLeftOut) {
