@@ -24,19 +24,32 @@ void AddCommands(CLI::App* app, RunCommand* run) {
   AddDetokenizeCommand(app, run);
   AddStatusCommand(app, run);
   AddBenchCommand(app, run);
+  AddTraceCommand(app, run);
   app->footer(
       "`switchyard help COMMAND` explains a command's flags.\n"
       "Exit codes: 0 done, 1 a request failed, 2 wrong flags or input.\n"
       "The server is started by: switchyard-server --model=DIR --local_workers=2");
 }
 
+// The command that was chosen, or the program itself; *path: what stands before its name on the command line.
+const CLI::App* Chosen(const CLI::App& app, std::string* path) {
+  const CLI::App* in = &app;
+  path->clear();
+  while (!in->get_subcommands().empty()) {
+    absl::StrAppend(path, path->empty() ? "" : " ", in->get_name());
+    in = in->get_subcommands()[0];
+  }
+  return in;
+}
+
 // A wrong flag or command with the nearest right one.
 std::string Hint(const CLI::App& app, const std::string& wrong) {
-  const CLI::App* in = &app;
-  for (const CLI::App* command : app.get_subcommands()) in = command;  // the one that was chosen, if any
+  std::string path;
+  const CLI::App* in = Chosen(app, &path);
   std::vector<std::string> names;
   if (!absl::StartsWith(wrong, "-")) {
-    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+    if (in->get_subcommands({}).empty()) in = &app;
+    for (const CLI::App* command : in->get_subcommands({})) names.push_back(command->get_name());
   } else {
     for (const CLI::Option* option : in->get_options()) names.push_back(option->get_name());
   }
@@ -89,8 +102,9 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
     console.out << kVersion << std::endl;
     return kExitOk;
   } catch (const CLI::Success&) {  // --help
-    const std::vector<CLI::App*> chosen = app.get_subcommands();
-    console.out << (chosen.empty() ? app.help() : chosen[0]->help("switchyard")) << std::flush;
+    std::string path;
+    const CLI::App* chosen = Chosen(app, &path);
+    console.out << chosen->help(path) << std::flush;
     return kExitOk;
   } catch (const CLI::ParseError& error) {
     return ComplainOfArguments(console, app, args, error);

@@ -23,6 +23,7 @@ void AddTokenizeCommand(CLI::App* app, RunCommand* run);
 void AddDetokenizeCommand(CLI::App* app, RunCommand* run);
 void AddStatusCommand(CLI::App* app, RunCommand* run);
 void AddBenchCommand(CLI::App* app, RunCommand* run);
+void AddTraceCommand(CLI::App* app, RunCommand* run);
 
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";

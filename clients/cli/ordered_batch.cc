@@ -13,7 +13,7 @@ namespace {
 
 class Batch {
  public:
-  Batch(std::istream& in, std::ostream& out) : in_(in), out_(out) {}
+  Batch(std::istream& in, std::ostream& out, absl::string_view end) : in_(in), out_(out), end_(end) {}
 
   // The next line that is not blank and its place in the order; false at the end of the input.
   bool Next(std::string* line, int* line_number, int* place) {
@@ -40,7 +40,7 @@ class Batch {
     unwritten_[place] = std::move(answer.text);
     for (auto first = unwritten_.begin(); first != unwritten_.end() && first->first == next_place_;
          first = unwritten_.erase(first)) {
-      out_ << first->second << '\n';
+      out_ << first->second << end_;
       ++next_place_;
     }
     out_.flush();
@@ -58,6 +58,7 @@ class Batch {
   int places_given_ ABSL_GUARDED_BY(read_mu_) = 0;
   absl::Mutex mu_;
   std::ostream& out_ ABSL_GUARDED_BY(mu_);
+  const absl::string_view end_;
   std::map<int, std::string> unwritten_ ABSL_GUARDED_BY(mu_);
   int next_place_ ABSL_GUARDED_BY(mu_) = 0;
   int num_failed_ ABSL_GUARDED_BY(mu_) = 0;
@@ -66,8 +67,8 @@ class Batch {
 }  // namespace
 
 int AnswerLines(std::istream& in, std::ostream& out, int concurrency,
-                const std::function<LineAnswer(int, const std::string&)>& answer) {
-  Batch batch(in, out);
+                const std::function<LineAnswer(int, const std::string&)>& answer, absl::string_view end_of_answer) {
+  Batch batch(in, out, end_of_answer);
   std::vector<std::thread> threads;
   for (int i = 0; i < concurrency; ++i) {
     threads.emplace_back([&batch, &answer] {

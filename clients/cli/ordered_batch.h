@@ -6,10 +6,12 @@
 #include <ostream>
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace switchyard {
 
 struct LineAnswer {
-  std::string text;  // written to `out` with a newline
+  std::string text;  // written to `out`, then what ends an answer
   bool ok = true;
 };
 
@@ -20,6 +22,7 @@ struct LineAnswer {
 // REQUIRES: neither `in` nor what `answer` writes to is tied to `out` (std::ios::tie): that would flush it meanwhile.
 inline constexpr int kMaxUnwritten = 4096;
 int AnswerLines(std::istream& in, std::ostream& out, int concurrency,
-                const std::function<LineAnswer(int, const std::string&)>& answer);
+                const std::function<LineAnswer(int, const std::string&)>& answer,
+                absl::string_view end_of_answer = "\n");
 
 }  // namespace switchyard

@@ -27,6 +27,12 @@ std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* 
   return file;
 }
 
+absl::StatusOr<Json> ParseLine(const std::string& line) {
+  absl::StatusOr<Json> object = ParseJson(line);
+  if (object.ok() && !object->is_object()) return absl::InvalidArgumentError("a line must be a JSON object");
+  return object;
+}
+
 LineAnswer AsLine(const absl::Status& status, Json answer) {
   if (!status.ok()) {
     if (!answer.is_object()) answer = Json::object();

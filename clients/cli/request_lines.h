@@ -35,17 +35,23 @@ std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* 
 // One line's answer as JSON, with an "error" if it failed.
 LineAnswer AsLine(const absl::Status& status, Json answer);
 
+// The JSON object that a line is.
+absl::StatusOr<Json> ParseLine(const std::string& line);
+
 // A request from one line; flags that were given are defaults.
 template <class Request>
-absl::StatusOr<Request> RequestFromLine(const std::string& line, const Json& defaults) {
-  const absl::StatusOr<Json> object = ParseJson(line);
-  if (!object.ok()) return object.status();
-  if (!object->is_object()) return absl::InvalidArgumentError("a line must be a JSON object");
+absl::StatusOr<Request> RequestFrom(const Json& object, const Json& defaults) {
   Json merged = defaults;
-  for (const auto& [name, value] : object->items()) {
+  for (const auto& [name, value] : object.items()) {
     if (!value.is_null()) merged[name] = value;  // null: as if it were not there
   }
   return BuildRequest<Request>(merged);
+}
+template <class Request>
+absl::StatusOr<Request> RequestFromLine(const std::string& line, const Json& defaults) {
+  const absl::StatusOr<Json> object = ParseLine(line);
+  if (!object.ok()) return object.status();
+  return RequestFrom<Request>(*object, defaults);
 }
 
 // Asks again, when the server is full and says when to try again, for up to a minute.

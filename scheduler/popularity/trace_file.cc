@@ -12,28 +12,10 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/trace_bytes.h"
 
 namespace switchyard {
 namespace {
-
-constexpr absl::string_view kMagic = "SYTRACE1";
-constexpr uint32_t kSequenceMarker = 0x31514553;
-
-template <class Int>
-void AppendInt(Int value, std::string* bytes) {
-  const auto bits = static_cast<std::make_unsigned_t<Int>>(value);
-  for (size_t i = 0; i < sizeof(Int); ++i) bytes->push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
-}
-
-void AppendString(absl::string_view text, std::string* bytes) {
-  AppendInt(static_cast<uint32_t>(text.size()), bytes);
-  bytes->append(text.data(), text.size());
-}
-
-template <class Int>
-void AppendInts(absl::Span<const Int> values, std::string* bytes) {
-  for (const Int value : values) AppendInt(value, bytes);
-}
 
 template <class Int>
 Int LoadInt(const char* from) {
@@ -138,42 +120,30 @@ absl::StatusOr<std::vector<int32_t>> TakeTokens(Cursor* cursor, uint64_t num_tok
 }  // namespace
 
 void AppendTraceHeader(const RoutingTrace& trace, std::string* bytes) {
-  SY_CHECK(trace.shape.num_layers >= 1 && trace.shape.num_layers <= kMaxTraceLayers);
-  SY_CHECK(trace.shape.num_experts >= 1 && trace.shape.num_experts <= kMaxTraceExperts);
-  SY_CHECK(trace.shape.top_k >= 1 && trace.shape.top_k <= trace.shape.num_experts);
-  SY_CHECK(trace.channels.size() <= kMaxTraceChannels);
-  bytes->append(kMagic.data(), kMagic.size());
-  AppendInt(static_cast<uint32_t>(trace.shape.num_layers), bytes);
-  AppendInt(static_cast<uint32_t>(trace.shape.num_experts), bytes);
-  AppendInt(static_cast<uint32_t>(trace.shape.top_k), bytes);
-  AppendInt(static_cast<uint32_t>(trace.channels.size()), bytes);
-  AppendString(trace.model, bytes);
-  for (const TraceChannel& channel : trace.channels) {
-    SY_CHECK(channel.num_predicted >= 1 && channel.num_predicted <= trace.shape.num_experts);
-    AppendString(channel.name, bytes);
-    AppendInt(static_cast<uint32_t>(channel.num_predicted), bytes);
-  }
+  TraceHead head = {.num_layers = trace.shape.num_layers,
+                    .num_experts = trace.shape.num_experts,
+                    .top_k = trace.shape.top_k,
+                    .model = trace.model};
+  for (const TraceChannel& channel : trace.channels) head.channels.push_back({channel.name, channel.num_predicted});
+  AppendTraceHead(head, bytes);
 }
 
 void AppendTraceSequence(const RoutingTrace& trace, const TraceSequence& sequence, std::string* bytes) {
-  const auto num_tokens = static_cast<size_t>(sequence.num_tokens());
-  const size_t num_rows = num_tokens * static_cast<size_t>(trace.shape.num_layers);
-  SY_CHECK(sequence.num_prompt >= 0 && sequence.num_prompt <= sequence.num_tokens());
+  const auto num_rows = static_cast<size_t>(sequence.num_tokens()) * static_cast<size_t>(trace.shape.num_layers);
   SY_CHECK_EQ(sequence.experts.size(), num_rows * static_cast<size_t>(trace.shape.top_k));
   SY_CHECK_EQ(sequence.predictions.size(), trace.channels.size());
-  const size_t begin = bytes->size();
-  bytes->reserve(begin + 64 + sequence.label.size() + num_tokens * BytesPerToken(trace));
-  AppendInt(kSequenceMarker, bytes);
-  AppendString(sequence.label, bytes);
-  AppendInt(static_cast<uint32_t>(sequence.num_prompt), bytes);
-  AppendInt(static_cast<uint32_t>(num_tokens), bytes);
-  AppendInts<int32_t>(sequence.token_ids, bytes);
-  AppendInts<int16_t>(sequence.experts, bytes);
+  const std::string experts = TraceIds(sequence.experts);
+  std::vector<std::string> predictions;
   for (size_t c = 0; c < trace.channels.size(); ++c) {
     SY_CHECK_EQ(sequence.predictions[c].size(), num_rows * static_cast<size_t>(trace.channels[c].num_predicted));
-    AppendInts<int16_t>(sequence.predictions[c], bytes);
+    predictions.push_back(TraceIds(sequence.predictions[c]));
   }
-  AppendInt(Fnv1a(absl::string_view(*bytes).substr(begin)), bytes);
+  AppendTraceBody({.label = sequence.label,
+                   .num_prompt = sequence.num_prompt,
+                   .token_ids = sequence.token_ids,
+                   .experts = experts,
+                   .predictions = {predictions.begin(), predictions.end()}},
+                  bytes);
 }
 
 std::string SerializeTrace(const RoutingTrace& trace) {
@@ -185,9 +155,9 @@ std::string SerializeTrace(const RoutingTrace& trace) {
 
 absl::StatusOr<TraceReader> TraceReader::Open(absl::string_view bytes) {
   Cursor cursor(bytes, 0, "header");
-  ASSIGN_OR_RETURN(const absl::string_view magic, cursor.Take(kMagic.size(), "the magic \"SYTRACE1\""));
-  if (magic != kMagic)
-    return cursor.Error(0, absl::StrCat("starts with \"", absl::CHexEscape(magic), "\", not with \"", kMagic,
+  ASSIGN_OR_RETURN(const absl::string_view magic, cursor.Take(kTraceMagic.size(), "the magic \"SYTRACE1\""));
+  if (magic != kTraceMagic)
+    return cursor.Error(0, absl::StrCat("starts with \"", absl::CHexEscape(magic), "\", not with \"", kTraceMagic,
                                         "\": no routing trace, or one of another version"));
   TraceReader reader(bytes);
   RoutingShape& shape = reader.header_.shape;
@@ -211,9 +181,9 @@ absl::StatusOr<TraceSequence> TraceReader::Next() {
   SY_CHECK(!AtEnd());
   Cursor cursor(bytes_, position_, absl::StrCat("sequence ", num_read_));
   ASSIGN_OR_RETURN(const auto marker, cursor.TakeInt<uint32_t>("marker"));
-  if (marker != kSequenceMarker)
+  if (marker != kTraceSequenceMarker)
     return cursor.Error(position_, absl::StrCat("marker is 0x", absl::Hex(marker, absl::kZeroPad8), ", not 0x",
-                                                absl::Hex(kSequenceMarker, absl::kZeroPad8), " (\"SEQ1\")"));
+                                                absl::Hex(kTraceSequenceMarker, absl::kZeroPad8), " (\"SEQ1\")"));
   TraceSequence sequence;
   ASSIGN_OR_RETURN(sequence.label, cursor.TakeString("label"));
   const uint64_t counts_at = cursor.position();

@@ -2,12 +2,15 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "scheduler/base/trace_bytes.h"
+#include "scheduler/popularity/trace_file.h"
 #include "tests/e2e/shared_server.h"
 
 namespace switchyard {
@@ -69,6 +72,50 @@ TEST_F(CliTest, JsonLinesKeepTheirOrder) {
   }
   EXPECT_THAT(together[12]["error"]["message"].get<std::string>(),
               testing::HasSubstr("line 13: unknown field \"max_token\"; did you mean \"max_tokens\"?"));
+}
+
+TEST_F(CliTest, JsonHasTheExpertsOfEachTokenButTheLast) {
+  const auto lines = JsonLines(Run({"generate", "--token_ids=5,9,11", "--max_tokens=4", "--temperature=0",
+                                    "--ignore_eos", "--return_expert_paths", "--json"}));
+  ASSERT_EQ(lines.size(), 1u);
+  const ordered_json& paths = lines[0]["expert_paths"];
+  const auto model = client_->GetModelInfo();
+  ASSERT_TRUE(model.ok());
+  ASSERT_EQ(paths.size(), 3u + 4u - 1u);
+  for (const ordered_json& layers : paths) {
+    ASSERT_EQ(static_cast<int>(layers.size()), model->num_moe_layers());
+    for (const ordered_json& experts : layers) {
+      ASSERT_EQ(static_cast<int>(experts.size()), model->experts_per_token());
+      for (const ordered_json& expert : experts) {
+        EXPECT_GE(expert.get<int>(), 0);
+        EXPECT_LT(expert.get<int>(), model->num_experts());
+      }
+    }
+  }
+}
+
+TEST_F(CliTest, TraceRecordWritesWhatGenerateTells) {
+  const std::string path = testing::TempDir() + absl::StrCat("switchyard-trace-", getpid());
+  const std::string output = Run({"trace", "record", "--token_ids=5,9,11", "--max_tokens=4", "--temperature=0",
+                                  "--ignore_eos", "--label=ids", "--output=" + path});
+  EXPECT_THAT(output, testing::HasSubstr("[1 documents, 1 sequences, 3 tokens]"));
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  unlink(path.c_str());
+  const absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->model, client_->GetModelInfo()->weights_hash());
+  ASSERT_EQ(trace->sequences.size(), 1u);
+  v1::GenerateRequest request = IdsRequest({5, 9, 11}, 4);
+  request.set_return_expert_paths(true);
+  const StreamSeen seen = Generate(*client_, request);
+  ASSERT_TRUE(seen.ok()) << seen.end << seen.fault;
+  std::vector<int32_t> tokens = {5, 9, 11};
+  tokens.insert(tokens.end(), seen.choices[0].token_ids.begin(), seen.choices[0].token_ids.end() - 1);
+  EXPECT_EQ(trace->sequences[0].label, "ids");
+  EXPECT_EQ(trace->sequences[0].num_prompt, 3);
+  EXPECT_EQ(trace->sequences[0].token_ids, tokens);
+  EXPECT_EQ(TraceIds(trace->sequences[0].experts), seen.choices[0].paths.experts());
 }
 
 // From a pipe, with errors told while other threads answer: nothing is written twice, or in pieces.
