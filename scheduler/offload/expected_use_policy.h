@@ -39,7 +39,9 @@ class ExpectedUsePolicy final : public CachePolicy {
   ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& cost, const Options& options,
                     absl::Span<const int64_t> popularity);
 
-  absl::string_view name() const override { return "expected_use"; }
+  absl::string_view name() const override {
+    return options_.prefetch_ahead > 0 ? "expected_use" : "expected_use demand";
+  }
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
   const CopyTimeline& clock() const { return clock_; }

@@ -6,7 +6,7 @@
 #include "scheduler/offload/expected_use_policy.h"
 #include "scheduler/offload/forecast_calibration.h"
 #include "scheduler/offload/rule_policy.h"
-#include "scheduler/simulator/offload_sim.h"
+#include "scheduler/simulator/choose_offload.h"
 
 namespace switchyard {
 namespace {
@@ -126,6 +126,18 @@ TEST(ExpectedUsePolicyTest, GoodForecastsMakeItFasterThanDemandCopies) {
   ExpectedUsePolicy ours({4, 16, 16}, run.cost, {}, popularity);
   RulePolicy lru({4, 16, 16}, {RulePolicy::Rule::kLru, false, true}, popularity);
   EXPECT_LT(RunOffload(workload, run, &ours).ticks * 10, RunOffload(workload, run, &lru).ticks * 9);
+}
+
+// Ours where forecasts are good, a baseline where every layer needs everything over a slow link and none can win.
+TEST(ChooseOffloadTest, TakesOursOnlyWhereItWins) {
+  const std::vector<int64_t> popularity(64, 1);
+  for (const bool everything : {false, true}) {
+    const OffloadWorkload workload = RandomWorkload(4, 16, everything ? 200 : 2, 0.98, 100, 5);
+    const OffloadChoice choice = ChooseOffload(workload, {16, {everything ? 8000 : 800, 16}, 800, 0}, popularity);
+    ASSERT_EQ(choice.tried.size(), std::size(kOffloadKinds));
+    EXPECT_EQ(choice.kind == OffloadKind::kExpectedUse, !everything) << choice.ToString();
+    EXPECT_NE(choice.kind, OffloadKind::kExpectedUseDemandOnly) << choice.ToString();
+  }
 }
 
 TEST(BeladyPolicyTest, DemandOnlyHasTheFewestCopies) {

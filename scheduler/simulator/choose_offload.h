@@ -1,0 +1,42 @@
+// Which cache policy an epoch runs: the one that is fastest on recorded routing, at this budget, link and batch.
+//
+// No forecast pays everywhere: where copies are slow or a batch touches everything, a cache that copies on demand is as
+// good or better (spec/prediction.md).  So every candidate is run over a workload of the fitting trace, by the virtual
+// clock, and the winner is a constant of the epoch: all ranks choose alike.  ExpectedUsePolicy has to stall 2 % less
+// than the best baseline, so that it is not taken for an accident of the fitting text.  Ties: the earlier candidate.
+// Pure; print it with ToString.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/simulator/offload_sim.h"
+
+namespace switchyard {
+
+enum class OffloadKind : uint8_t { kExpectedUse, kExpectedUseDemandOnly, kLfu, kLru, kLfuGreedy, kLruGreedy, kStatic };
+inline constexpr OffloadKind kOffloadKinds[] = {OffloadKind::kExpectedUse, OffloadKind::kExpectedUseDemandOnly,
+                                                OffloadKind::kLfu,         OffloadKind::kLru,
+                                                OffloadKind::kLfuGreedy,   OffloadKind::kLruGreedy,
+                                                OffloadKind::kStatic};
+
+// A fresh policy.  popularity [L * E] as in RulePolicy; `history`: what it may learn from beforehand.
+std::unique_ptr<CachePolicy> MakeOffloadPolicy(OffloadKind kind, const OffloadShape& shape, const CopyCost& cost,
+                                               absl::Span<const int64_t> popularity, const OffloadWorkload& history);
+
+struct OffloadChoice {
+  OffloadKind kind = OffloadKind::kExpectedUse;
+  struct Tried {
+    std::string name;
+    double relative_rate = 0;  // on the fitting workload
+  };
+  std::vector<Tried> tried;  // in the order of kOffloadKinds
+  // "expected_use 0.93: lfu 0.82, ..."
+  std::string ToString() const;
+};
+
+// REQUIRES: as RunOffload.
+OffloadChoice ChooseOffload(const OffloadWorkload& fit, const OffloadRun& run, absl::Span<const int64_t> popularity);
+
+}  // namespace switchyard

@@ -1,0 +1,210 @@
+// Expert caches at a budget of device slots: our choice of policy beside lru, lfu, static and the offline bound, by the
+// simulator.  usage: offload_bench [--fit=FILE --trace=FILE] [--quick]
+// Traces are of `switchyard trace record` with channels probe and probe2; without, routing chains with their own best
+// path estimate.  One row a point; ends with a line of JSON.  What the columns are: offload.md.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "scheduler/popularity/trace_file.h"
+#include "scheduler/simulator/choose_offload.h"
+#include "scheduler/simulator/routing_chain.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kLayerTicks = 16000;
+constexpr int kChunks = 16;
+constexpr double kWarmup = 0.125;  // of a workload's layers
+
+struct Traces {
+  RoutingTrace fit, test;
+  std::string one_ahead, two_ahead;
+};
+
+struct Phase {
+  const char* name;
+  int batch;
+  int prefill_tokens;
+  int64_t fit_passes, passes;
+};
+
+RoutingTrace ReadTrace(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes);
+  if (!trace.ok()) {
+    fprintf(stderr, "%s: %s\n", path.c_str(), std::string(trace.status().message()).c_str());
+    exit(2);
+  }
+  return *std::move(trace);
+}
+
+// Sequences of the labels in turn, so that a part of the trace has some of each.
+void MixLabels(RoutingTrace* trace) {
+  std::map<std::string, int> seen;
+  std::vector<std::pair<int, TraceSequence>> sequences;
+  for (TraceSequence& sequence : trace->sequences) {
+    const int position = seen[sequence.label]++;
+    sequences.emplace_back(position, std::move(sequence));
+  }
+  std::stable_sort(sequences.begin(), sequences.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < sequences.size(); ++i) trace->sequences[i] = std::move(sequences[i].second);
+}
+
+// The chain's best guess of each token's next expert as a channel "path".
+void AddBestGuess(const RoutingChain& chain, RoutingTrace* trace) {
+  constexpr int kPlaces = 4;
+  const RoutingShape& shape = trace->shape;
+  trace->channels.push_back({"path", kPlaces});
+  std::vector<double> next(shape.num_experts);
+  std::vector<int> order(shape.num_experts);
+  for (TraceSequence& sequence : trace->sequences) {
+    const RoutingView view = ViewOf(*trace, sequence, 0, sequence.num_tokens());
+    std::vector<int16_t> predictions(static_cast<size_t>(sequence.num_tokens()) * shape.num_layers * kPlaces, -1);
+    for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
+      for (int layer = 1; layer < shape.num_layers; ++layer) {
+        chain.NextDistribution(view, t, layer, absl::MakeSpan(next));
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&next](int a, int b) { return next[a] > next[b]; });
+        for (int j = 0; j < kPlaces; ++j) {
+          predictions[(t * shape.num_layers + layer) * kPlaces + j] = static_cast<int16_t>(order[j]);
+        }
+      }
+    }
+    sequence.predictions.push_back(std::move(predictions));
+  }
+}
+
+Traces ChainTraces() {
+  RoutingChainOptions options;
+  options.shape = {.num_layers = 8, .num_experts = 16, .top_k = 2};
+  const absl::StatusOr<RoutingChain> chain = RoutingChain::Tuned(options);
+  if (!chain.ok()) {
+    fprintf(stderr, "chain: %s\n", std::string(chain.status().message()).c_str());
+    exit(2);
+  }
+  Traces traces = {chain->Draw({.num_sequences = 60, .seed = 1}), chain->Draw({.num_sequences = 40, .seed = 2}), "path",
+                   ""};
+  AddBestGuess(*chain, &traces.fit);
+  AddBestGuess(*chain, &traces.test);
+  return traces;
+}
+
+struct Figures {
+  double worst_over_best = 1e9;         // ours over the best of lru, lfu (each with and without prefetch) and static
+  double gap_closed = 1e9;              // of the gap from that best to the bound, the least of the target's points
+  double gap_closed_demand_only = 1e9;  // the same from the best of lru, lfu and static without prefetch
+};
+
+// One point of the table.
+void RunPoint(const OffloadWorkload& fit, const OffloadWorkload& test, const Phase& phase, double budget, double r,
+              absl::Span<const int64_t> popularity, Figures* figures) {
+  const OffloadShape shape = {test.num_layers, test.num_experts,
+                              static_cast<int>(test.num_layers * test.num_experts * budget)};
+  const CopyCost cost = {static_cast<int64_t>(kLayerTicks * r), kChunks};
+  const auto run_of = [&](const OffloadWorkload& workload) {
+    return OffloadRun{shape.num_slots, cost, kLayerTicks, static_cast<int64_t>(workload.steps.size() * kWarmup)};
+  };
+  const OffloadChoice choice = ChooseOffload(fit, run_of(fit), popularity);
+  const auto run = [&](OffloadKind kind) {
+    return RunOffload(test, run_of(test), MakeOffloadPolicy(kind, shape, cost, popularity, fit).get());
+  };
+  const OffloadResult ours = run(choice.kind);
+  const double lru = run(OffloadKind::kLru).relative_rate(), lru_greedy = run(OffloadKind::kLruGreedy).relative_rate();
+  const double lfu = run(OffloadKind::kLfu).relative_rate(), lfu_greedy = run(OffloadKind::kLfuGreedy).relative_rate();
+  const double fixed = run(OffloadKind::kStatic).relative_rate();
+  const NeedSequence needs = test.Needs();
+  double belady = 0, bound = 0;
+  for (const bool prefetch : {false, true}) {
+    for (const bool per_layer : {false, true}) {
+      for (const bool wait : {false, true}) {
+        if (per_layer && (wait || shape.num_slots < shape.num_layers)) continue;
+        BeladyPolicy policy(shape, cost, {prefetch, per_layer, wait}, &needs, popularity);
+        const double rate = RunOffload(test, run_of(test), &policy).relative_rate();
+        bound = std::max(bound, rate);
+        if (!prefetch) belady = std::max(belady, rate);
+      }
+    }
+  }
+  const double best_demand = std::max({lru, lfu, fixed});
+  const double best = std::max({best_demand, lru_greedy, lfu_greedy});
+  absl::PrintF(
+      "| %s %d | %.0f %% | %g | %.4f | %.4f | %.4f | %.4f | %.4f | %.4f | %.4f | **%.4f** | %.2f | %.2f | %s |\n",
+      phase.name, phase.batch, 100 * budget, r, lru, lru_greedy, lfu, lfu_greedy, fixed, belady, bound,
+      ours.relative_rate(), ours.hit_rate(), ours.wasted_share(), choice.tried[static_cast<size_t>(choice.kind)].name);
+  fflush(stdout);
+  figures->worst_over_best = std::min(figures->worst_over_best, ours.relative_rate() / best);
+  if (phase.prefill_tokens > 0 || phase.batch != 1 || r > 1 || (budget != 0.5 && budget != 0.25)) return;
+  // In time, as rates near the bound are near each other.
+  const auto closed = [&](double from) {
+    return from >= bound ? 1.0 : (1 / from - 1 / ours.relative_rate()) / (1 / from - 1 / bound);
+  };
+  figures->gap_closed = std::min(figures->gap_closed, closed(best));
+  figures->gap_closed_demand_only = std::min(figures->gap_closed_demand_only, closed(best_demand));
+}
+
+int Main(int argc, char** argv) {
+  std::string fit_path, test_path;
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view flag = argv[i];
+    if (absl::ConsumePrefix(&flag, "--fit=")) {
+      fit_path = std::string(flag);
+    } else if (absl::ConsumePrefix(&flag, "--trace=")) {
+      test_path = std::string(flag);
+    } else if (flag == "--quick") {
+      quick = true;
+    } else {
+      fprintf(stderr, "usage: offload_bench [--fit=FILE --trace=FILE] [--quick]\n");
+      return 2;
+    }
+  }
+  if (fit_path.empty() != test_path.empty()) {
+    fprintf(stderr, "offload_bench: --fit and --trace go together\n");
+    return 2;
+  }
+  Traces traces =
+      fit_path.empty() ? ChainTraces() : Traces{ReadTrace(fit_path), ReadTrace(test_path), "probe", "probe2"};
+  MixLabels(&traces.fit);
+  const std::vector<int64_t> popularity = MarginalRows(traces.fit);
+  absl::PrintF(
+      "| phase, batch | slots | r | lru | lru+greedy | lfu | lfu+greedy | static | belady | bound | ours | hits "
+      "| wasted | runs |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  Figures figures;
+  const int less = quick ? 8 : 1;
+  for (const Phase& phase :
+       {Phase{"decode", 1, 0, 8000 / less, 1600 / less}, Phase{"decode", 8, 0, 800 / less, 160 / less},
+        Phase{"decode", 32, 0, 400 / less, 80 / less}, Phase{"prefill", 1, 512, 80 / less, 40 / less}}) {
+    const auto cut = [&](const RoutingTrace& trace, int64_t passes) {
+      return CutWorkload(trace, {phase.batch, phase.prefill_tokens, passes, traces.one_ahead, traces.two_ahead});
+    };
+    const absl::StatusOr<OffloadWorkload> fit = cut(traces.fit, phase.fit_passes),
+                                          test = cut(traces.test, phase.passes);
+    for (const absl::StatusOr<OffloadWorkload>* workload : {&fit, &test}) {
+      if (workload->ok()) continue;
+      fprintf(stderr, "offload_bench: %s\n", std::string(workload->status().message()).c_str());
+      return 2;
+    }
+    for (const double budget : {1.0, 0.5, 0.25, 0.1}) {
+      for (const double r : {0.1, 1.0, 10.0}) RunPoint(*fit, *test, phase, budget, r, popularity, &figures);
+    }
+  }
+  absl::PrintF(
+      "{\"bench\": \"offload\", \"trace\": \"%s\", \"worst_over_best_baseline\": %.4f, \"gap_to_bound_closed\": "
+      "%.3f, \"gap_closed_from_demand_only\": %.3f}\n",
+      traces.test.model, figures.worst_over_best, figures.gap_closed, figures.gap_closed_demand_only);
+  return 0;
+}
+
+}  // namespace
+}  // namespace switchyard
+
+int main(int argc, char** argv) { return switchyard::Main(argc, argv); }
