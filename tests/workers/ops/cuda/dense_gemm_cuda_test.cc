@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 
 namespace switchyard {
@@ -24,7 +25,10 @@ void RunDense(const ProductCase& c, bool deterministic) {
   product.Check();
 }
 
-class DenseGemmTest : public testing::TestWithParam<DType> {};
+class DenseGemmTest : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override { SkipWithoutGpu(); }
+};
 
 // Each (rows, n, k) with some pair of (plain, bias, accumulate, both) and y's dtype; the next shape has another.
 TEST_P(DenseGemmTest, Shapes) {
@@ -134,7 +138,9 @@ TEST_P(DenseGemmTest, WhoComputes) {
 INSTANTIATE_TEST_SUITE_P(DTypes, DenseGemmTest, testing::ValuesIn(kDTypes),
                          [](const auto& param) { return DTypeName(param.param); });
 
-TEST(GatedTest, FarFromZero) {
+class GatedTest : public GpuTest {};
+
+TEST_F(GatedTest, FarFromZero) {
   for (DType dtype : kDTypes) {
     Product product({.dtype = dtype, .y_dtype = dtype, .expert_rows = {2}, .n = 2, .k = 8, .gated = true});
     for (int64_t k = 0; k < 8; ++k) product.x().Set(0, k, 120), product.x().Set(1, k, -120);

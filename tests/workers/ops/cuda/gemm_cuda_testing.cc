@@ -250,6 +250,12 @@ std::unique_ptr<Product> Product::Subset(const std::vector<std::vector<int64_t>>
   return subset;
 }
 
+bool DeviceTakesTile(int tile, int64_t experts) {
+  const CudaGemmTile& shape = kCudaGemmTiles[tile];
+  const int64_t shared = cuda::DescOf(TestCall(false), {}, /*grouped=*/false).shared_bytes;
+  return (!shape.wgmma || cuda::TakesWgmma(0)) && CudaGemmSharedBytes(shape, experts) <= shared;
+}
+
 CudaCall TestCall(bool deterministic) {
   static void* const workspace = [] {
     void* memory = nullptr;

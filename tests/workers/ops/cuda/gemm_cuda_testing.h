@@ -106,6 +106,9 @@ class Product {
   std::unique_ptr<DeviceCopy> device_x_, device_bias_, device_y_, device_x_rows_, device_offsets_, device_pointers_;
 };
 
+// Whether the first device can run that tile: it may have no wgmma, or less shared memory.
+bool DeviceTakesTile(int tile, int64_t experts);
+
 // A call on the legacy stream with a workspace of its own, kept for the process.
 CudaCall TestCall(bool deterministic);
 

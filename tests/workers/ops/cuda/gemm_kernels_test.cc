@@ -75,7 +75,7 @@ class GemmTileTest : public testing::TestWithParam<std::tuple<int, DType>> {
  protected:
   void SetUp() override {
     SkipWithoutGpu();
-    if (NumGpus() > 0 && kCudaGemmTiles[tile()].wgmma && !cuda::TakesWgmma(0)) GTEST_SKIP() << "no Hopper";
+    if (NumGpus() > 0 && !test::DeviceTakesTile(tile(), 5)) GTEST_SKIP() << "no Hopper, or less shared memory";
   }
 
   int tile() const { return std::get<0>(GetParam()); }
