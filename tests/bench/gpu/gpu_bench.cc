@@ -1,6 +1,7 @@
 // Measures the GPU's kernels, MoE layers and whole models: a line of JSON each on standard output, for gpu_report.py.
 //
-//   gpu_bench [--quick] [--tiny] [--only=PART[,PART...]]      PART: ceilings products rows attention moe models
+//   gpu_bench [--quick] [--tiny] [--only=PART[,PART...]]      PART: ceilings products rows elements exchange attention
+//   moe models
 //
 // --tiny is for the CUDA emulation: small shapes, answers checked, no times.  Every answer is checked; the first wrong
 // one ends it with status 1.  Without a GPU: one line, status 77.
@@ -19,8 +20,9 @@ struct Part {
   const char* name;
   absl::Status (*run)(Bench* bench);
 };
-constexpr Part kParts[] = {{"ceilings", BenchCeilings},   {"products", BenchProducts}, {"rows", BenchRowOps},
-                           {"attention", BenchAttention}, {"moe", BenchMoe},           {"models", BenchModels}};
+constexpr Part kParts[] = {{"ceilings", BenchCeilings}, {"products", BenchProducts}, {"rows", BenchRowOps},
+                           {"elements", BenchElements}, {"exchange", BenchExchange}, {"attention", BenchAttention},
+                           {"moe", BenchMoe},           {"models", BenchModels}};
 
 // The largest matrix: a vocabulary's, or a gate and up of Mixtral.
 constexpr int64_t kPoolElements = 330 << 20, kTinyPoolElements = 1 << 17;

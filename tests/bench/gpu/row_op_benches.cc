@@ -6,6 +6,7 @@
 #include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "tests/bench/gpu/op_lines.h"
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/routing.h"
 #include "workers/ops/combine.h"
@@ -22,29 +23,6 @@ namespace switchyard {
 namespace {
 
 constexpr int64_t kChecked = 5;
-
-absl::StatusOr<Tensor> IntsOnDevice(const Bench& bench, std::vector<int32_t> numbers, Shape shape) {
-  return CopyToDevice(bench.stream(), TensorView(numbers.data(), DType::kI32, shape));
-}
-
-absl::Status WrongInt(const char* what, int64_t at, int64_t got, int64_t want) {
-  return absl::InternalError(absl::StrCat(what, ": ", got, " at ", at, ", not ", want));
-}
-
-// Exactly.
-absl::Status CheckInts(const Bench& bench, const char* what, const TensorView& on_device,
-                       const std::vector<int32_t>& want) {
-  Tensor got;
-  ASSIGN_OR_RETURN(got, CopyToHost(bench.stream(), on_device));
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (got.data<int32_t>()[i] != want[i]) return WrongInt(what, i, got.data<int32_t>()[i], want[i]);
-  }
-  return absl::OkStatus();
-}
-
-nlohmann::json Line(const char* op, std::string shape, double bytes) {
-  return {{"kind", "op"}, {"op", op}, {"shape", std::move(shape)}, {"bytes", bytes}, {"flops", 0}};
-}
 
 absl::Status BenchNorm(Bench* bench, int64_t rows) {
   const int64_t hidden = bench->Pick(2048, 64);
@@ -69,7 +47,7 @@ absl::Status BenchNorm(Bench* bench, int64_t rows) {
     difference.AddRow(got.view().Rows(row, 1), want, 0);
   }
   RETURN_IF_ERROR(difference.Check("rms_norm", kBf16Limit));
-  bench->Emit(Line("rms_norm", absl::StrCat("T=", rows, " H=", hidden), 6.0 * rows * hidden), timing);
+  bench->Emit(OpLine("rms_norm", absl::StrCat("T=", rows, " H=", hidden), 6.0 * rows * hidden), timing);
   return absl::OkStatus();
 }
 
@@ -96,7 +74,7 @@ absl::Status BenchEmbed(Bench* bench, int64_t rows) {
     difference.AddRow(got.view().Rows(row, 1), bench->Window(0, vocab, hidden).Rows(ids[1][row], 1), 0);
   }
   RETURN_IF_ERROR(difference.Check("embed", 0));
-  bench->Emit(Line("embed", absl::StrCat("T=", rows, " H=", hidden), 6.0 * rows * hidden), timing);
+  bench->Emit(OpLine("embed", absl::StrCat("T=", rows, " H=", hidden), 6.0 * rows * hidden), timing);
   return absl::OkStatus();
 }
 
@@ -127,7 +105,7 @@ absl::Status BenchRouter(Bench* bench, int64_t rows) {
   for (const int64_t row : SampledRows(rows, kChecked)) difference.AddRow(got_weight, want_weight, row);
   RETURN_IF_ERROR(difference.Check("router", 1e-5));
   bench->Emit(
-      Line("router", absl::StrCat("T=", rows, " E=", experts, " K=", top_k), 4.0 * rows * (experts + 2 * top_k)),
+      OpLine("router", absl::StrCat("T=", rows, " E=", experts, " K=", top_k), 4.0 * rows * (experts + 2 * top_k)),
       timing);
   return absl::OkStatus();
 }
@@ -173,14 +151,11 @@ absl::Status BenchOrderAndCombine(Bench* bench, int64_t rows) {
   const TensorView idx(made[0].routing.idx.data(), DType::kI32, {rows, top_k});
   RETURN_IF_ERROR(
       BuildExpertOrder(bench->cpu(), idx, experts, {.offsets = offsets, .token = token, .slot_row = slot_row}));
-  const auto ints = [](const Tensor& t) {
-    return std::vector<int32_t>(t.data<int32_t>(), t.data<int32_t>() + t.dim(0));
-  };
-  RETURN_IF_ERROR(CheckInts(*bench, "expert order: offsets", made[0].offsets, ints(offsets)));
-  RETURN_IF_ERROR(CheckInts(*bench, "expert order: token", made[0].token, ints(token)));
-  RETURN_IF_ERROR(CheckInts(*bench, "expert order: slot_row", made[0].slot_row, ints(slot_row)));
+  RETURN_IF_ERROR(CheckInts(*bench, "expert order: offsets", made[0].offsets, IntsOf(offsets)));
+  RETURN_IF_ERROR(CheckInts(*bench, "expert order: token", made[0].token, IntsOf(token)));
+  RETURN_IF_ERROR(CheckInts(*bench, "expert order: slot_row", made[0].slot_row, IntsOf(slot_row)));
   const std::string shape = absl::StrCat("T=", rows, " E=", experts, " K=", top_k);
-  bench->Emit(Line("expert order", shape, 12.0 * rows * top_k), timing);
+  bench->Emit(OpLine("expert order", shape, 12.0 * rows * top_k), timing);
 
   const auto combine = [&](int i, const TensorView& to) {
     return Combine(bench->stream(), {.y = y[i], .slot_row = IntView(made[i].slot_row.view()), .weight = made[i].weight},
@@ -204,7 +179,7 @@ absl::Status BenchOrderAndCombine(Bench* bench, int64_t rows) {
   }
   RETURN_IF_ERROR(difference.Check("combine", 1e-5));
   ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) { return combine(i, residual[i]); }));
-  bench->Emit(Line("combine", absl::StrCat(shape, " H=", hidden), (2.0 * top_k + 8.0) * rows * hidden), timing);
+  bench->Emit(OpLine("combine", absl::StrCat(shape, " H=", hidden), (2.0 * top_k + 8.0) * rows * hidden), timing);
   return absl::OkStatus();
 }
 
@@ -255,7 +230,7 @@ absl::Status BenchSampling(Bench* bench, int64_t rows, const char* name, const S
       return WrongInt(name, i, got.data<int32_t>()[i], outcomes[i].token);
     }
   }
-  bench->Emit(Line(name, absl::StrCat("B=", rows, " V=", vocab), 4.0 * rows * vocab), timing);
+  bench->Emit(OpLine(name, absl::StrCat("B=", rows, " V=", vocab), 4.0 * rows * vocab), timing);
   return absl::OkStatus();
 }
 
