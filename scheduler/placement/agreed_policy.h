@@ -1,9 +1,10 @@
 // The mode `agreed` (and `oracle`): alias placement in the spare slots, rows split by counts, moves that pay.
 //
-// Residents stay; an estimate fills the other slots of a coming layer (alias_placement.h) if what is there now would
-// leave the busiest too busy for it and the copies cost less than that (phase_two.h).  After the gate rows are split by
-// the actual counts; weights move then only where that is still too uneven and waiting for the copies is shorter than
-// waiting for the busiest. Source: spec/prediction.md, "Placement and split".
+// Residents stay; the other slots begin with replicas spread evenly; an estimate fills the other slots of a coming
+// layer (alias_placement.h) if what is there now would leave the busiest too busy for it and the copies cost less than
+// that (phase_two.h).  After the gate rows are split by the actual counts; weights move then only where that is still
+// too uneven and waiting for the copies is shorter than waiting for the busiest. Source: spec/prediction.md, "Placement
+// and split".
 #pragma once
 
 #include "scheduler/placement/alias_placement.h"
@@ -13,7 +14,7 @@ namespace switchyard {
 
 class AgreedPolicy : public PlacementPolicy {
  public:
-  explicit AgreedPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape)) {}
+  explicit AgreedPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape), true) {}
 
  protected:
   SlotPlan FineTune(const LayerInputs& inputs) override;

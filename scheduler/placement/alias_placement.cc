@@ -28,6 +28,7 @@ class Filler {
     const MinMaxLoads split = MinimizeBusiest(replicas, popularity);
     loads_ = split.loads;
     devices_.resize(base.num_devices());
+    hosts_.resize(base.num_experts);
     holds_.assign(base.num_devices(), std::vector<uint8_t>(base.num_experts, 0));
     for (int32_t r = 0; r < replicas.num_replicas(); ++r) {
       Hold(replicas.DeviceOf(r), {.expert = replicas.ExpertOf(r), .rows = split.rows[r]});
@@ -35,6 +36,7 @@ class Filler {
     for (int device = 0; device < base.num_devices(); ++device) {
       devices_[device].num_empty =
           static_cast<int>(std::count(base.slots[device].begin(), base.slots[device].end(), kEmptySlot));
+      num_empty_ += devices_[device].num_empty;
       chain_ = chain_ && devices_[device].num_empty <= 1;
     }
   }
@@ -54,7 +56,7 @@ class Filler {
   // What is left: one replica after the other for the expert with the most rows a replica.
   void Hedge(const Popularity& popularity) {
     std::vector<uint8_t> everywhere(popularity.size(), 0);
-    while (true) {
+    while (num_empty_ > 0) {
       int32_t next = -1;
       for (int32_t e = 0; e < static_cast<int32_t>(popularity.size()); ++e) {
         if (everywhere[e] != 0) continue;
@@ -87,6 +89,7 @@ class Filler {
   void Hold(int32_t device, Replica replica) {
     devices_[device].replicas.push_back(replica);
     holds_[device][replica.expert] = 1;
+    hosts_[replica.expert].push_back(device);
     ++num_replicas_[replica.expert];
   }
 
@@ -94,6 +97,7 @@ class Filler {
     std::vector<int32_t>& slots = placement_.slots[device];
     *std::find(slots.begin(), slots.end(), kEmptySlot) = expert;
     --devices_[device].num_empty;
+    --num_empty_;
     loads_[device] += rows;
     Hold(device, {.expert = expert, .rows = rows});
   }
@@ -106,13 +110,15 @@ class Filler {
     const int64_t wanted = kRow - loads_[device];
     int32_t giver = -1;
     Replica* given = nullptr;
-    std::tuple<int64_t, bool, int, int64_t> best;
+    std::tuple<int64_t, bool, int, int64_t> best = {};
+    const std::vector<uint8_t>& held = holds_[device];
     for (int32_t d = 0; d < NumDevices(); ++d) {
       const int64_t may = devices_[d].num_empty > 0 ? wanted : std::min(wanted, loads_[d] - kRow);
       if (d == device || may <= 0 || (!chain_ && loads_[d] <= kRow)) continue;
       for (Replica& replica : devices_[d].replicas) {
-        if (replica.rows == 0 || holds_[device][replica.expert] != 0) continue;
-        const std::tuple<int64_t, bool, int, int64_t> score(std::min(may, replica.rows), WasOn(device, replica.expert),
+        const int64_t rows = std::min(may, replica.rows);
+        if (rows <= 0 || held[replica.expert] != 0 || rows < std::get<0>(best)) continue;
+        const std::tuple<int64_t, bool, int, int64_t> score(rows, WasOn(device, replica.expert),
                                                             chain_ ? -num_replicas_[replica.expert] : 0,
                                                             chain_ ? -loads_[d] : loads_[d]);
         if (given == nullptr || score > best) best = score, giver = d, given = &replica;
@@ -136,8 +142,7 @@ class Filler {
     for (int32_t d = 0; d < NumDevices(); ++d) {
       if (devices_[d].num_empty == 0 || holds_[d][expert] != 0) continue;
       int shared = 0;
-      for (int32_t other = 0; other < NumDevices(); ++other) {
-        if (holds_[other][expert] == 0) continue;
+      for (const int32_t other : hosts_[expert]) {
         for (const Replica& replica : devices_[d].replicas) shared += holds_[other][replica.expert];
       }
       const std::tuple<bool, int, int> score(WasOn(d, expert), -shared, devices_[d].num_empty);
@@ -152,7 +157,9 @@ class Filler {
   std::vector<Device> devices_;              // [R]
   std::vector<int64_t> loads_;               // [R]
   std::vector<std::vector<uint8_t>> holds_;  // [R][E]
+  std::vector<std::vector<int32_t>> hosts_;  // [E] devices
   std::vector<int> num_replicas_;            // [E]
+  int num_empty_ = 0;                        // of all devices
   bool chain_;                               // only with one spare slot a device
 };
 

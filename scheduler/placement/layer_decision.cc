@@ -16,7 +16,7 @@ using Field = DecisionField;
 // Nothing moves.
 class StaticPolicy : public PlacementPolicy {
  public:
-  explicit StaticPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape)) {}
+  StaticPolicy(PolicyShape shape, bool spread) : PlacementPolicy(std::move(shape), spread) {}
 
  protected:
   SlotPlan FineTune(const LayerInputs& inputs) override { return {.layer = inputs.layer, .choice = {}, .changes = {}}; }
@@ -60,22 +60,26 @@ void MixChanges(DecisionDigest& digest, Field field, const SlotPlan& plan) {
   }
 }
 
+// Where one (rank, expert) ends and the next begins follows from the counts, which are mixed, too.
 void MixSplit(DecisionDigest& digest, const SplitTable& split) {
-  std::vector<int32_t> pieces;
+  std::vector<int64_t> pieces;
   for (int rank = 0; rank < split.num_ranks(); ++rank) {
     for (int expert = 0; expert < split.num_experts(); ++expert) {
       for (const SplitPiece& piece : split.Pieces(rank, expert)) {
-        pieces.insert(pieces.end(), {rank, expert, piece.device, piece.rows});
+        pieces.push_back(int64_t{piece.device} << 32 | piece.rows);
       }
     }
   }
-  digest.Mix(Field::kSplit, absl::MakeConstSpan(pieces));
+  digest.Mix(Field::kSplit, pieces);
 }
 
 }  // namespace
 
-PlacementPolicy::PlacementPolicy(PolicyShape shape) : shape_(std::move(shape)) {
-  for (const Placement& residents : shape_.residents) tables_.emplace_back(residents);
+PlacementPolicy::PlacementPolicy(PolicyShape shape, bool spread) : shape_(std::move(shape)) {
+  for (const Placement& residents : shape_.residents) {
+    const Popularity even(residents.num_experts, 1);
+    tables_.emplace_back(spread ? FillEmptySlots(residents, {}, {.estimate = even, .error = kRow}) : residents);
+  }
   estimates_.resize(shape_.residents.size());
   errors_.assign(shape_.residents.size(), kRow / 4);
 }
@@ -164,14 +168,11 @@ absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape
     case PlacementMode::kNoFinetune:
       return std::make_unique<PaperPolicy>(std::move(shape));
     case PlacementMode::kStaticSpare:
-      for (Placement& residents : shape.residents) {
-        const Popularity even(residents.num_experts, 1);
-        residents = FillEmptySlots(residents, {}, {.estimate = even, .error = kRow});
-      }
-      return std::make_unique<StaticPolicy>(std::move(shape));
     case PlacementMode::kStatic:
-    case PlacementMode::kIdeal:
-      return std::make_unique<StaticPolicy>(std::move(shape));
+    case PlacementMode::kIdeal: {
+      const bool spread = shape.mode == PlacementMode::kStaticSpare;
+      return std::make_unique<StaticPolicy>(std::move(shape), spread);
+    }
   }
   return absl::InvalidArgumentError("placement policy: unknown mode");
 }

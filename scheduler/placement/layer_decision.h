@@ -78,12 +78,15 @@ class PlacementPolicy {
   LayerDecision Decide(const LayerInputs& inputs);
 
   const PolicyShape& shape() const { return shape_; }
+  // Before the first decision: what the slots have to hold when the epoch begins.  static+spare, agreed and oracle
+  // begin with replicas spread evenly, the others with the residents alone.
   const SlotTable& table(int layer) const { return tables_[layer]; }
   // Mean total-variation distance, in 1 / kRow, that estimates of this layer had lately; kRow / 4 before the first.
   int64_t error(int layer) const { return errors_[layer]; }
 
  protected:
-  explicit PlacementPolicy(PolicyShape shape);
+  // `spread`: empty slots start with replicas spread evenly.
+  PlacementPolicy(PolicyShape shape, bool spread);
 
   // Phase 2: what has to change before this layer runs.
   virtual SlotPlan FineTune(const LayerInputs& inputs) = 0;

@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-PaperPolicy::PaperPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape)) {
+PaperPolicy::PaperPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape), false) {
   planned_.resize(this->shape().residents.size());
 }
 
