@@ -1,8 +1,7 @@
 // The offline bound: it knows all needs that come.  `belady` evicts the expert whose next use is farthest and copies on
 // demand only; with perfect prefetch it also keeps the link busy with what is needed soonest and missing, as long as
 // the expert that gives way is needed later (Cao, Felten, Karlin, Li: "A study of integrated prefetching and caching
-// strategies", 1995: the aggressive rule, near the optimum but not it; tests compare it with the optimum of tiny
-// cases). For measuring only.
+// strategies", 1995: the aggressive rule, near the optimum but not it). For measuring only.
 #pragma once
 
 #include <cstdint>
