@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "scheduler/base/env.h"
 #include "scheduler/batching/scheduler.h"
+#include "scheduler/popularity/expert_census.h"
 #include "server/choice_output.h"
 #include "server/config.h"
 #include "server/gather_window.h"
@@ -86,6 +88,10 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   // Ends the request of that id with finish reason ABORT; calls back with whether there was one.
   void Abort(std::string request_id, std::function<void(bool found)> done);
 
+  // Calls back with a copy of the counts, null before the first group stood and for a model without MoE layers; on the
+  // loop's thread, or at once if the loop has ended.
+  void CopyCensus(std::function<void(std::unique_ptr<const ExpertCensus> census)> done);
+
   // Null until the workers told of the model.
   std::shared_ptr<const ServedModel> model() const;
   LoadSnapshot load() const;
@@ -135,6 +141,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void OnStepDone(const StepResult& result) override;
   void OnLocalWorkerFenced(int local_index, int64_t pid) override;
   void ObserveStep(const StepResult& result, absl::Time now);
+  absl::Status CountExperts(const StepResult& result);
   std::string WhyLost(WorkerId id, const std::string& link_reason) const;
   void PublishModel(int world, const WorkerInfo& info);
 
@@ -164,6 +171,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   // --- the loop's thread only ---
   std::unique_ptr<Scheduler> scheduler_;
   WorkerGroup group_;
+  std::optional<ExpertCensus> census_;  // from the first group on, of a model with experts
   absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
   absl::flat_hash_map<std::string, uint64_t> by_request_id_;
   std::map<int64_t, absl::Time> step_sent_;

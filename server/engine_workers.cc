@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 #include "server/engine_loop.h"
 
@@ -15,6 +16,9 @@ BatchingPolicy PolicyFor(const ServerConfig& config, int32_t context) {
   policy.max_model_len = policy.max_model_len == 0 ? context : std::min(policy.max_model_len, context);
   return policy;
 }
+
+// Some minutes of a busy server: what is older fades.
+constexpr int64_t kHalveCensusAfterTokens = 256 * 1024;
 
 }  // namespace
 
@@ -51,6 +55,10 @@ bool EngineLoop::Contradicts(int32_t context) const {
 void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) {
   if (!scheduler_) {
     scheduler_ = std::make_unique<Scheduler>(PolicyFor(*config_, first.context));
+    if (first.num_moe_layers > 0) {
+      census_.emplace(RoutingShape{first.num_moe_layers, first.num_experts, first.experts_per_token},
+                      kHalveCensusAfterTokens);
+    }
     if (hooks_.on_first_group) hooks_.on_first_group();
   }
   const absl::Time now = MonotonicNow();
@@ -96,6 +104,9 @@ void EngineLoop::OnStepDone(const StepResult& result) {
     group_.Break(absl::StrCat("step ", result.step, ": ", status.message()), now);
     return;
   }
+  if (const absl::Status status = CountExperts(result); !status.ok()) {
+    LogWarn("step ", result.step, ": ", status.message());
+  }
   ObserveStep(result, now);
   if (dump_steps_) DumpStep(result.group_epoch, result.step, "result", result.DebugString());
   // The next plans first: the workers should not wait for text to be made.
@@ -128,6 +139,34 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
     gather_window_.Observe(rows, now - it->second);
     step_sent_.erase(it);
   }
+}
+
+absl::Status EngineLoop::CountExperts(const StepResult& result) {
+  if (!census_.has_value()) return absl::OkStatus();
+  const auto size = static_cast<size_t>(census_->shape().num_layers) * census_->shape().num_experts;
+  std::vector<int64_t> prefill(size, 0), decode(size, 0);
+  for (const RankResult& rank : result.ranks) {
+    if (rank.expert_counts.empty()) continue;
+    const bool decodes = !rank.decode_expert_counts.empty();
+    if (rank.expert_counts.size() != size || (decodes && rank.decode_expert_counts.size() != size)) {
+      return absl::InvalidArgumentError(absl::StrCat("a worker tells ", rank.expert_counts.size(), " and ",
+                                                     rank.decode_expert_counts.size(), " counts of experts, expected ",
+                                                     size));
+    }
+    for (size_t i = 0; i < size; ++i) {
+      const int64_t of_decodes = decodes ? rank.decode_expert_counts[i] : 0;
+      decode[i] += of_decodes;
+      prefill[i] += rank.expert_counts[i] - of_decodes;
+    }
+  }
+  RETURN_IF_ERROR(census_->Add(Phase::kPrefill, prefill));
+  return census_->Add(Phase::kDecode, decode);
+}
+
+void EngineLoop::CopyCensus(std::function<void(std::unique_ptr<const ExpertCensus>)> done) {
+  const bool posted =
+      Post([this, done] { done(census_.has_value() ? std::make_unique<const ExpertCensus>(*census_) : nullptr); });
+  if (!posted) done(nullptr);
 }
 
 void EngineLoop::OnLocalWorkerFenced(int local_index, int64_t pid) {

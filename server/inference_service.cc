@@ -1,6 +1,5 @@
 #include "server/inference_service.h"
 
-#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -8,80 +7,14 @@
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
-#include "server/clock.h"
 #include "server/generate_reactor.h"
+#include "server/unary_call.h"
 
 namespace switchyard {
 namespace {
 
 constexpr char kVersion[] = "0.1.0";
 constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
-
-// A unary call that is answered from the front pool (or later, by whoever holds it).  Finish exactly once, then it
-// deletes itself when gRPC is done with it.
-class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call {
- public:
-  UnaryCall(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-            grpc::ByteBuffer* response)
-      : desk_(desk), context_(context), request_(*request), response_(response) {
-    desk_->open_calls.Add(this);
-  }
-
-  void OnCancel() override { cancelled_.store(true); }
-  void OnDone() override {
-    desk_->open_calls.Remove(this);
-    delete this;
-  }
-
-  // Runs `work(call)` on the pool; it must lead to Reply or Fail.
-  template <class WorkFn>
-  void Start(WorkFn work) {
-    if (!desk_->pool->Post([this, work = std::move(work)]() mutable { work(this); })) {
-      Fail(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "too many calls wait"),
-                     absl::Milliseconds(500)));
-    }
-  }
-  void Reply(const google::protobuf::Message& message) {
-    *response_ = SerializeRaw(message);
-    End(grpc::Status::OK);
-  }
-  void Fail(const absl::Status& status) {
-    desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
-    End(OnTheWire(status, request_id_, context_));
-  }
-  void Answer(const absl::Status& status, const google::protobuf::Message& message) {
-    status.ok() ? Reply(message) : Fail(status);
-  }
-
-  // The request that this call is about, for its error.
-  void set_request_id(std::string id) { request_id_ = std::move(id); }
-
-  FrontDesk* desk() { return desk_; }
-  grpc::CallbackServerContext* context() { return context_; }
-  const grpc::ByteBuffer& request() const { return request_; }
-  const std::atomic<bool>& cancelled() const { return cancelled_; }
-
- private:
-  void End(const grpc::Status& status) {
-    ended_at_.store(absl::ToUnixNanos(MonotonicNow()));  // before Finish: OnDone may delete this at once
-    Finish(status);
-  }
-  void CheckTime(absl::Time now) override {
-    const int64_t ended_at = ended_at_.load();
-    if (ended_at == 0 || reset_ || now - absl::FromUnixNanos(ended_at) <= desk_->config->unread_end_timeout) return;
-    reset_ = true;
-    context_->TryCancel();
-  }
-
-  FrontDesk* const desk_;
-  grpc::CallbackServerContext* const context_;
-  const grpc::ByteBuffer request_;
-  grpc::ByteBuffer* const response_;
-  std::string request_id_;
-  std::atomic<bool> cancelled_{false};
-  std::atomic<int64_t> ended_at_{0};
-  bool reset_ = false;  // of CheckTime alone
-};
 
 // A method that converts a request into a response on the pool.
 template <class Request, class Response>

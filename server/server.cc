@@ -139,6 +139,7 @@ void Server::StartRooms() {
   desk_.pool = pool_.get();
   desk_.metrics = metrics_.get();
   inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
+  admin_ = std::make_unique<AdminServiceImpl>(&desk_);
   workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), &store_, WorkerOptions(config_));
 }
 
@@ -173,6 +174,7 @@ absl::Status Server::Listen() {
   inside_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(inference_.get());
+  builder.RegisterService(admin_.get());
   builder.RegisterService(workers_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its message is above");

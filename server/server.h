@@ -13,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "server/admin_service.h"
 #include "server/config.h"
 #include "server/connection_gate.h"
 #include "server/engine_loop.h"
@@ -60,6 +61,7 @@ class Server {
   std::unique_ptr<FrontPool> pool_;
   FrontDesk desk_;
   std::unique_ptr<InferenceServiceImpl> inference_;
+  std::unique_ptr<AdminServiceImpl> admin_;
   std::unique_ptr<WorkerServiceImpl> workers_;
   std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // where the gate brings connections

@@ -158,6 +158,7 @@ RankResult FromProto(const v1::StepResult& message) {
     result.items.push_back(std::move(out));
   }
   result.expert_counts.assign(message.expert_counts().begin(), message.expert_counts().end());
+  result.decode_expert_counts.assign(message.decode_expert_counts().begin(), message.decode_expert_counts().end());
   result.rows = message.rows();
   result.rows_sent = message.rows_sent();
   result.rows_received = message.rows_received();

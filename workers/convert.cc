@@ -121,6 +121,7 @@ v1::StepResult ToProto(const StepPlan& head, const RankResult& result) {
     to->set_expert_paths(item.expert_paths.data(), item.expert_paths.size() * sizeof(int16_t));
   }
   message.mutable_expert_counts()->Add(result.expert_counts.begin(), result.expert_counts.end());
+  message.mutable_decode_expert_counts()->Add(result.decode_expert_counts.begin(), result.decode_expert_counts.end());
   message.set_rows(result.rows);
   message.set_rows_sent(result.rows_sent);
   message.set_rows_received(result.rows_received);

@@ -23,6 +23,7 @@ void AddCommands(CLI::App* app, RunCommand* run) {
   AddTokenizeCommand(app, run);
   AddDetokenizeCommand(app, run);
   AddStatusCommand(app, run);
+  AddExpertsCommand(app, run);
   AddBenchCommand(app, run);
   AddTraceCommand(app, run);
   app->footer(

@@ -22,6 +22,7 @@ void AddChatCommand(CLI::App* app, RunCommand* run);
 void AddTokenizeCommand(CLI::App* app, RunCommand* run);
 void AddDetokenizeCommand(CLI::App* app, RunCommand* run);
 void AddStatusCommand(CLI::App* app, RunCommand* run);
+void AddExpertsCommand(CLI::App* app, RunCommand* run);
 void AddBenchCommand(CLI::App* app, RunCommand* run);
 void AddTraceCommand(CLI::App* app, RunCommand* run);
 

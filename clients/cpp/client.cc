@@ -77,6 +77,7 @@ Client::Client(std::string address, ClientOptions options, std::shared_ptr<grpc:
       options_(options),
       channel_(std::move(channel)),
       stub_(v1::InferenceService::NewStub(channel_)),
+      admin_(v1::AdminService::NewStub(channel_)),
       health_(grpc::health::v1::Health::NewStub(channel_)) {}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address, const ClientOptions& options) {
@@ -121,6 +122,10 @@ absl::StatusOr<v1::GetModelInfoResponse> Client::GetModelInfo(const std::string&
 
 absl::StatusOr<v1::GetLoadResponse> Client::GetLoad() {
   return Unary(stub_.get(), &v1::InferenceService::Stub::GetLoad, v1::GetLoadRequest(), *this);
+}
+
+absl::StatusOr<v1::GetExpertsResponse> Client::GetExperts(const v1::GetExpertsRequest& request) {
+  return Unary(admin_.get(), &v1::AdminService::Stub::GetExperts, request, *this);
 }
 
 absl::StatusOr<bool> Client::IsServing(const std::string& service) {

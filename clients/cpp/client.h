@@ -20,6 +20,7 @@
 #include "clients/cpp/generate_stream.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/channel.h"
+#include "switchyard/v1/admin.grpc.pb.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 
 namespace switchyard {
@@ -47,6 +48,7 @@ class Client {
   absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
   absl::StatusOr<v1::GetModelInfoResponse> GetModelInfo(const std::string& model = "");
   absl::StatusOr<v1::GetLoadResponse> GetLoad();
+  absl::StatusOr<v1::GetExpertsResponse> GetExperts(const v1::GetExpertsRequest& request);
 
   // The health service's answer: `service` "" = the server is alive, "readiness" = the model can answer.
   absl::StatusOr<bool> IsServing(const std::string& service);
@@ -63,6 +65,7 @@ class Client {
   const ClientOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::InferenceService::Stub> stub_;
+  const std::unique_ptr<v1::AdminService::Stub> admin_;
   const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
 

@@ -140,13 +140,14 @@ struct StepTimings {
 };
 
 struct RankResult {
-  std::vector<ItemResult> items;       // as RankPlan::items
-  std::vector<int64_t> expert_counts;  // [L * E] rows of this rank sent to each expert (empty if not asked for)
-  int64_t rows = 0;                    // rows that this rank computed, borrowed ones among them
-  int64_t rows_sent = 0;               // expert rows sent to other ranks, summed over layers
-  int64_t rows_received = 0;           // expert rows computed here for other ranks, summed over layers
-  int64_t expert_rows = 0;             // expert rows computed here in all, summed over layers
-  uint64_t ledger_hash = 0;            // rolling hash of the collectives launched: equal on all ranks
+  std::vector<ItemResult> items;              // as RankPlan::items
+  std::vector<int64_t> expert_counts;         // [MoE layers * E] choices of the rows that this rank computed, by expert
+  std::vector<int64_t> decode_expert_counts;  // of those, the decoded rows' (the others are of prompts); empty = none
+  int64_t rows = 0;                           // rows that this rank computed, borrowed ones among them
+  int64_t rows_sent = 0;                      // expert rows sent to other ranks, summed over layers
+  int64_t rows_received = 0;                  // expert rows computed here for other ranks, summed over layers
+  int64_t expert_rows = 0;                    // expert rows computed here in all, summed over layers
+  uint64_t ledger_hash = 0;                   // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;
 };
 

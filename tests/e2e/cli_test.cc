@@ -118,6 +118,29 @@ TEST_F(CliTest, TraceRecordWritesWhatGenerateTells) {
   EXPECT_EQ(TraceIds(trace->sequences[0].experts), seen.choices[0].paths.experts());
 }
 
+// Every choice of every token is counted, in its phase and in every layer.
+TEST_F(CliTest, ExpertsAreCounted) {
+  const auto look = [this] { return JsonLines(Run({"experts", "--json"})).at(0); };
+  const ordered_json before = look();
+  Run({"generate", "--token_ids=311,17,977,42,1021,5", "--max_tokens=8", "--temperature=0", "--ignore_eos"});
+  const ordered_json after = look();
+  EXPECT_EQ(after["prefill_tokens"].get<int>() - before["prefill_tokens"].get<int>(), 6);
+  EXPECT_EQ(after["decode_tokens"].get<int>() - before["decode_tokens"].get<int>(), 7);
+  ASSERT_EQ(after["layers"].size(), 8u);
+  for (size_t layer = 0; layer < 8; ++layer) {
+    int rows = 0;
+    for (size_t e = 0; e < 16; ++e) {
+      const ordered_json& expert = after["layers"][layer]["experts"][e];
+      rows += expert["decode_rows"].get<int>() - before["layers"][layer]["experts"][e]["decode_rows"].get<int>();
+      EXPECT_EQ(expert["workers"].size(), 1u);
+    }
+    EXPECT_EQ(rows, 7 * 2) << "layer " << layer;
+  }
+  EXPECT_THAT(Run({"experts"}), testing::HasSubstr("8 MoE layers, 16 experts of which 2 per token"));
+  EXPECT_THAT(Run({"experts", "--layer=3"}), testing::HasSubstr("layer 3: busiest expert"));
+  EXPECT_THAT(Run({"experts", "--layer=8"}, 1), testing::HasSubstr("MoE layers 0 to 7"));
+}
+
 // From a pipe, with errors told while other threads answer: nothing is written twice, or in pieces.
 TEST_F(CliTest, JsonLinesFromAPipe) {
   const std::string path = testing::TempDir() + absl::StrCat("switchyard-pipe-", getpid());

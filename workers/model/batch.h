@@ -32,6 +32,8 @@ struct Batch {
   std::vector<SequenceRows> sequences;  // cover the own rows in order; block tables are borrowed from the slots
   std::vector<int32_t> logit_rows;      // own rows whose logits are wanted, rising
 
+  int64_t num_decode_rows = 0;  // rows before this one are of outputs, one a sequence; those behind mostly of prompts
+
   const BatchOnDevice* on_device = nullptr;  // set by whoever brought it there; null: the CPU
 
   int64_t num_rows() const {  // computed
@@ -49,6 +51,7 @@ struct Batch {
     rope_rows.clear();
     sequences.clear();
     logit_rows.clear();
+    num_decode_rows = 0;
     on_device = nullptr;
   }
 };

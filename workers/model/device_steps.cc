@@ -102,6 +102,7 @@ absl::Status DeviceSteps::Enqueue(const StageIn& in, Batch* batch, int64_t rows)
     const int64_t count = logits.dim(0);
     return SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
   };
+  batch->num_decode_rows = batch->num_rows();  // counted once: all are, but for prompts of one token
   const StageIn stage = {.batch = batch, .lending = in.lending, .moe = in.moe, .logits = LogitsSink(sample)};
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, stage, model_->all_layers(), cache_, /*saved=*/nullptr));

@@ -42,7 +42,7 @@ struct PlainRow {
 
 struct CollectedStep {
   std::vector<int32_t> tokens;         // of each PlainRow; -1 = its logits were no numbers
-  std::vector<int64_t> expert_counts;  // [L * E]
+  std::vector<int32_t> expert_counts;  // [L * E]
 };
 
 class DeviceSteps {

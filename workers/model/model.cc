@@ -107,7 +107,7 @@ absl::Status Model::MakeMoeLayers(const Stream& stream, ExpertOffload* offload) 
     moe_layers_.back()->weights.offload = offload;
     ++num_moe_layers;
   }
-  return counts_.Reserve(config_.num_layers());
+  return counts_.Reserve(2 * config_.num_layers());
 }
 
 absl::Status Model::Reserve(int64_t rows) {
@@ -141,9 +141,14 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   const TensorView all_rows = residual_.Rows(std::max(batch.num_rows(), batch.num_own_rows()));
   const TensorView residual = all_rows.Rows(0, batch.num_rows());
   StageOut out;
-  out.expert_counts = counts_.Rows(config_.num_layers());
+  const TensorView counts = counts_.Rows(2 * config_.num_layers());
+  out.expert_counts = counts.Rows(0, config_.num_layers());
   RETURN_IF_ERROR(FillZero(stream, out.expert_counts));
   if (in.keep_topk) RETURN_IF_ERROR(TakeTopK(in, &out));
+  if (0 < batch.num_decode_rows && batch.num_decode_rows < batch.num_rows()) {
+    out.decode_counts = counts.Rows(config_.num_layers(), config_.num_layers());
+    RETURN_IF_ERROR(FillZero(stream, out.decode_counts));
+  }
   if (in.hidden.rank() == 0) {
     SY_CHECK_EQ(layers.begin, 0);
     RETURN_IF_ERROR(Embed(stream, batch, residual));
@@ -157,10 +162,6 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
     if (in.keep_topk && moe_layers_[i].has_value()) RETURN_IF_ERROR(KeepTopK(stream, in, i, out.topk_idx));
     const bool padding = batch.on_device != nullptr && batch.on_device->num_real_rows != nullptr;
     if (check_nan_ && !padding) RETURN_IF_ERROR(CheckFinite(stream, residual, i));
-  }
-  if (stream.device().is_cpu()) {
-    out.moe.expert_counts.assign(out.expert_counts.data<int32_t>(),
-                                 out.expert_counts.data<int32_t>() + out.expert_counts.NumElements());
   }
   if (layers.end == config_.num_layers() && in.logits.has_value()) {
     if (in.lending != nullptr && in.lending->active()) RETURN_IF_ERROR(in.lending->ReturnWanted(all_rows));
@@ -198,13 +199,18 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
   const TensorView x = normed_.Rows(num_rows);
   if (num_rows > 0) RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, residual, layer.ffn_norm, x));
   if (layer.moe.has_value()) {
+    const auto of_layer = [&](const TensorView& counts) {
+      return counts.rank() == 0 ? counts : counts.Rows(layer_idx, 1).Reshape({config_.num_experts});
+    };
     const MoeStep step = {.stream = &stream,
                           .comm = in.moe.comm,
                           .layout = in.moe.layout,
                           .schedule = in.moe.schedule,
                           .deadline = in.moe.deadline,
                           .stats = &out->moe,
-                          .expert_counts = out->expert_counts.Rows(layer_idx, 1).Reshape({config_.num_experts}),
+                          .expert_counts = of_layer(out->expert_counts),
+                          .decode_counts = of_layer(out->decode_counts),
+                          .num_decode_rows = in.batch->num_decode_rows,
                           .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
                           .exchange = in.moe.exchange,
                           .max_rows = in.moe.max_rows,

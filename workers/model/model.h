@@ -68,8 +68,9 @@ struct StageIn {
 
 struct StageOut {
   TensorView hidden;  // [T, H] AccDType residual after the last layer; the model's scratch, valid until the next call
-  MoeStats moe;       // on the CPU with expert_counts
+  MoeStats moe;
   TensorView expert_counts;      // [L, E] int32 of this rank's rows, on the stream's device; the model's, as hidden
+  TensorView decode_counts;      // the same of the decoded rows; rank 0: no row is one, or all are
   TensorView topk_idx;           // [MoE layers, T, K] int32 that the computed rows chose, if kept; as expert_counts
   double attention_seconds = 0;  // without waiting for lent rows
   double head_seconds = 0;       // the sink included
@@ -134,7 +135,7 @@ class Model {
   ScratchTensor dense_hidden_;  // [T, dense_intermediate]
   ScratchTensor head_rows_;     // [kHeadRows, H] AccDType
   ScratchTensor logits_;        // [kHeadRows, V] AccDType
-  ScratchTensor counts_;        // [L, E] int32
+  ScratchTensor counts_;        // [2 * L, E] int32
   ScratchTensor topk_;          // [MoE layers * T, K] int32
   std::vector<int32_t> row_ids_;
 };

@@ -125,6 +125,7 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   // Work that an error leaves under way must not outlive the group.
   const absl::Cleanup drop = [this] { lending_.Drop(); };
   RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, step->deadline, &batch_));
+  batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be lent
   if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
   const StageIn base = StageOf(step->deadline);
   const StageIn in = {.batch = &batch_,
@@ -140,12 +141,11 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   result.rows_sent = out.moe.rows_sent;
   result.rows_received = out.moe.rows_received;
   result.expert_rows = out.moe.expert_rows;
-  result.expert_counts = std::move(out.moe.expert_counts);
-  if (device_steps_ != nullptr) {
-    const absl::StatusOr<TensorView> counts = counts_on_host_.Take(stream_, out.expert_counts, step->deadline);
-    RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
-    RETURN_IF_ERROR(counts.status());
-    result.expert_counts.assign(counts->data<int32_t>(), counts->data<int32_t>() + counts->NumElements());
+  RETURN_IF_ERROR(TakeCounts(out.expert_counts, step->deadline, &result.expert_counts));
+  if (out.decode_counts.rank() != 0) {
+    RETURN_IF_ERROR(TakeCounts(out.decode_counts, step->deadline, &result.decode_expert_counts));
+  } else if (batch_.num_decode_rows > 0) {
+    result.decode_expert_counts = result.expert_counts;
   }
   result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
                     .attention_seconds = out.attention_seconds,
@@ -153,6 +153,27 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
                     .exchange_seconds = out.moe.exchange_seconds + lending_.exchange_seconds(),
                     .head_seconds = out.head_seconds};
   return absl::OkStatus();
+}
+
+absl::Status ModelRunner::TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to) {
+  const absl::StatusOr<TensorView> on_host = counts_on_host_.Take(stream_, counts, deadline);
+  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
+  RETURN_IF_ERROR(on_host.status());
+  *to = OfMoeLayers({on_host->data<int32_t>(), static_cast<size_t>(on_host->NumElements())});
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> ModelRunner::OfMoeLayers(absl::Span<const int32_t> counts) const {
+  const ModelConfig& config = model_->config();
+  const auto width = static_cast<size_t>(config.num_experts);
+  std::vector<int64_t> kept;
+  kept.reserve(static_cast<size_t>(config.num_moe_layers()) * width);
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    if (!config.layers[i].moe) continue;
+    const absl::Span<const int32_t> of_layer = counts.subspan(i * width, width);
+    kept.insert(kept.end(), of_layer.begin(), of_layer.end());
+  }
+  return kept;
 }
 
 void ModelRunner::BuildBatch(const RankPlan& plan) {
@@ -163,6 +184,8 @@ void ModelRunner::BuildBatch(const RankPlan& plan) {
     const Slot& slot = slots_.slot(item.slot);
     if (slot.broken) continue;
     const int64_t row_begin = batch_.num_rows();
+    const bool decode = item.num_query == 1 && item.start_pos >= slot.num_prompt_tokens;
+    if (decode && batch_.num_decode_rows == row_begin) ++batch_.num_decode_rows;  // plans have them first
     for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p) {
       // What only the device knows it looks up by slot.
       batch_.tokens.push_back(slot.tokens[p] == kPendingToken ? -1 - item.slot : slot.tokens[p]);

@@ -123,6 +123,9 @@ class ModelRunner {
   bool WantsPaths(const RankPlan& plan) const;
   // Hands the rows' experts to the items that asked.
   absl::Status TakePaths(const RankPlan& plan, const TensorView& topk_idx, Started* step);
+  // [L, E] counts, wherever they are, of the MoE layers.
+  absl::Status TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to);
+  std::vector<int64_t> OfMoeLayers(absl::Span<const int32_t> counts) const;
   void Settle(const RankPlan& plan, RankResult* result);
 
   Model* const model_;

@@ -80,7 +80,8 @@ absl::Status ModelRunner::CollectOldest() {
   ASSIGN_OR_RETURN(collected, device_steps_->Collect(oldest->deadline));
   RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
   oldest->under_way = false;
-  oldest->result.expert_counts = std::move(collected.expert_counts);
+  oldest->result.expert_counts = OfMoeLayers(collected.expert_counts);
+  oldest->result.decode_expert_counts = oldest->result.expert_counts;
   for (size_t i = 0; i < oldest->pending.size(); ++i) {
     const Pending& pending = oldest->pending[i];
     const int32_t token = collected.tokens[i];

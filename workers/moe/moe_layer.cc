@@ -184,8 +184,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     shared_ = TensorView();
     shared_gate_ = TensorView();
     RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
-    if (step_->expert_counts.rank() == 0 || rows == 0) return absl::OkStatus();
-    return CountExperts(*step_->stream, topk_idx_, step_->expert_counts);
+    return rows == 0 ? absl::OkStatus() : CountChoices();
   }
 
   absl::Status TakeChoices(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device) {
@@ -201,6 +200,14 @@ class MoeExecutor::Impl : public MicroOpRunner {
     ASSIGN_OR_RETURN(shared_, shared_memory_.Take(rows, desc.hidden, desc.dtype, device));
     ASSIGN_OR_RETURN(shared_gate_, shared_gate_memory_.Take(rows, 1, AccDType(desc.dtype), device));
     return hidden_memory_.Take(rows, desc.shared_ffn, desc.dtype, device);
+  }
+
+  absl::Status CountChoices() {
+    if (step_->expert_counts.rank() != 0) {
+      RETURN_IF_ERROR(CountExperts(*step_->stream, topk_idx_, step_->expert_counts));
+    }
+    if (step_->decode_counts.rank() == 0) return absl::OkStatus();
+    return CountExperts(*step_->stream, topk_idx_.Rows(0, step_->num_decode_rows), step_->decode_counts);
   }
 
   absl::Status Gate(const ChunkRange& range) {

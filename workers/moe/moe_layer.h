@@ -60,6 +60,9 @@ struct MoeStep {
   absl::Time deadline = absl::InfiniteFuture();
   MoeStats* stats = nullptr;      // added to, but for expert_counts
   TensorView expert_counts = {};  // [E] int32 on the stream's device, added to: this rank's rows; rank 0 = not wanted
+  // The same of the first num_decode_rows rows alone; rank 0 = not wanted.
+  TensorView decode_counts = {};
+  int64_t num_decode_rows = 0;
   const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included; the same on all ranks

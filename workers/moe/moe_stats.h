@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 namespace switchyard {
 
@@ -17,7 +16,6 @@ struct MoeStats {
   int64_t bytes_sent = 0;        // to other ranks, dispatch and combine, headers not counted
   double exchange_seconds = 0;   // packing, waiting and unpacking
   double expert_seconds = 0;     // expert FFNs, the shared one included
-  std::vector<int64_t> expert_counts;  // [L * E] pairs of this rank's tokens per expert, layer after layer
 
   void Clear() { *this = MoeStats(); }
 };

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -62,6 +63,27 @@ TEST_F(ModelRunnerTest, WhatAStepSampledStaysInTheSlot) {
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->items[0].tokens[0], golden.tokens[i + 1]);
   }
+}
+
+// Decoded rows are counted apart from those of prompts, in one step, as they are alone.
+TEST_F(ModelRunnerTest, DecodedRowsAreCountedApart) {
+  const GreedyGolden& first = fixture_.greedy[2];   // 7 tokens
+  const GreedyGolden& second = fixture_.greedy[4];  // 15 tokens
+  auto prefill = Execute(Items({Prefill(0, first.prompt, {0, 1})}));
+  ASSERT_TRUE(prefill.ok()) << prefill.status();
+  EXPECT_TRUE(prefill->decode_expert_counts.empty());
+  auto alone = Execute(Items({Decode(0, 7, {})}));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->decode_expert_counts, alone->expert_counts);
+  // The same decode again, on another slot, beside a prompt.
+  ASSERT_TRUE(Execute(Items({Prefill(1, first.prompt, {2, 3})})).ok());
+  const auto mixed = Execute(Items({Decode(1, 7, {}), Prefill(2, second.prompt, {4, 5, 6, 7})}));
+  ASSERT_TRUE(mixed.ok()) << mixed.status();
+  EXPECT_EQ(mixed->decode_expert_counts, alone->expert_counts);
+  const auto sum = [](const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  EXPECT_EQ(sum(mixed->expert_counts), 16 * sum(mixed->decode_expert_counts));
 }
 
 TEST_F(ModelRunnerTest, CopiedBlocksAndACachedPrefixGiveTheSameTokens) {

@@ -28,6 +28,7 @@ MoeResult ResultFor(const MoeRun& run, const TensorView& residual) {
   result.residual.assign(static_cast<const char*>(residual.raw()),
                          static_cast<size_t>(residual.NumElements() * DTypeBytes(residual.dtype())));
   result.stats.resize(run.rank_rows.size());
+  result.expert_counts.resize(run.rank_rows.size());
   return result;
 }
 

@@ -290,7 +290,7 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
   ASSIGN_OR_RETURN(const Tensor after, CopyToHost(stream, residual));
   ASSIGN_OR_RETURN(const Tensor counted, CopyToHost(stream, counts));
   if (after.bytes() > 0) std::memcpy(host_residual.raw(), after.view().raw(), static_cast<size_t>(after.bytes()));
-  result->stats[rank].expert_counts.assign(counted.data<int32_t>(), counted.data<int32_t>() + repeats * experts);
+  result->expert_counts[rank].assign(counted.data<int32_t>(), counted.data<int32_t>() + repeats * experts);
   return comm->status();
 }
 
@@ -305,6 +305,7 @@ absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, c
   result.stats.resize(world);
   result.copies.resize(world);
   result.waves.resize(world);
+  result.expert_counts.resize(world);
   auto ranks = MakeGroup(run.backend, world);
   const auto statuses = RunRanks(&ranks, [&](Communicator* comm) {
     ThreadPool pool(1 + comm->rank() % 2, false);

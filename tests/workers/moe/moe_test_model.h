@@ -93,11 +93,12 @@ struct MoeRun {
 };
 
 struct MoeResult {
-  std::string residual;                     // bytes of [T, H] in the order of the rows
-  std::vector<MoeStats> stats;              // [R]
-  std::vector<uint64_t> ledgers;            // [R]
-  std::vector<ExpertStoreCounters> copies;  // [R] of the stores
-  std::vector<int64_t> waves;               // [R]
+  std::string residual;                             // bytes of [T, H] in the order of the rows
+  std::vector<MoeStats> stats;                      // [R]
+  std::vector<uint64_t> ledgers;                    // [R]
+  std::vector<ExpertStoreCounters> copies;          // [R] of the stores
+  std::vector<int64_t> waves;                       // [R]
+  std::vector<std::vector<int64_t>> expert_counts;  // [R][repeats * E] choices of the rank's rows
 };
 
 // One rank's part of RunMoe, on the stream's device; result->residual and ->stats have all ranks' places.

@@ -160,6 +160,7 @@ RankResult Result() {
   item.prompt_logprobs[0].chosen = {1, -2.5f, 9};
   item.expert_paths = {0, -1, 32767};
   result.expert_counts = {int64_t{1} << 40, 0, 2};
+  result.decode_expert_counts = {3, 0, 1};
   result.rows = 10;
   result.rows_sent = 11;
   result.rows_received = 12;
@@ -188,6 +189,7 @@ TEST(LinkConvert, AResultArrivesAsItWasSent) {
   EXPECT_EQ(in.items[1].prompt_logprobs.at(0).chosen.token, 1);
   EXPECT_EQ(in.items[1].expert_paths, (std::vector<int16_t>{0, -1, 32767}));
   EXPECT_EQ(in.expert_counts, Result().expert_counts);
+  EXPECT_EQ(in.decode_expert_counts, Result().decode_expert_counts);
   EXPECT_EQ(in.rows, 10);
   EXPECT_EQ(in.rows_sent, 11);
   EXPECT_EQ(in.rows_received, 12);

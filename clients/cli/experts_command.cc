@@ -1,0 +1,151 @@
+// switchyard experts: how often each expert was chosen lately, and where it is.
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "clients/cli/command.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kMostPopular = 4;  // that a layer's line names
+
+struct ExpertsFlags {
+  ServerFlags server;
+  std::vector<int32_t> layers;
+  bool json = false;
+};
+
+int64_t RowsOf(const v1::ExpertUse& expert) { return expert.prefill_rows() + expert.decode_rows(); }
+
+double Percent(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+// Of a layer's rows, in all and by phase.
+struct LayerRows {
+  int64_t prefill = 0, decode = 0;
+  explicit LayerRows(const v1::LayerExperts& layer) {
+    for (const v1::ExpertUse& expert : layer.experts()) {
+      prefill += expert.prefill_rows();
+      decode += expert.decode_rows();
+    }
+  }
+  int64_t all() const { return prefill + decode; }
+};
+
+// Ids, most popular first, ties to the smaller id.
+std::vector<int> ByPopularity(const v1::LayerExperts& layer) {
+  std::vector<int> order(static_cast<size_t>(layer.experts_size()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return RowsOf(layer.experts(a)) > RowsOf(layer.experts(b)); });
+  return order;
+}
+
+Json ToJson(const v1::GetExpertsResponse& answer) {
+  Json out = {{"model", answer.model()},
+              {"num_moe_layers", answer.num_moe_layers()},
+              {"num_experts", answer.num_experts()},
+              {"experts_per_token", answer.experts_per_token()},
+              {"num_workers", answer.num_workers()},
+              {"prefill_tokens", answer.prefill_tokens()},
+              {"decode_tokens", answer.decode_tokens()},
+              {"halved_after_tokens", answer.halved_after_tokens()},
+              {"layers", Json::array()}};
+  for (const v1::LayerExperts& layer : answer.layers()) {
+    Json experts = Json::array();
+    for (const v1::ExpertUse& expert : layer.experts()) {
+      experts.push_back({{"prefill_rows", expert.prefill_rows()},
+                         {"decode_rows", expert.decode_rows()},
+                         {"workers", expert.workers()}});
+    }
+    out["layers"].push_back({{"layer", layer.layer()},
+                             {"busiest_expert_over_mean", layer.busiest_expert_over_mean()},
+                             {"busiest_worker_over_mean", layer.busiest_worker_over_mean()},
+                             {"experts", std::move(experts)}});
+  }
+  return out;
+}
+
+void PrintHead(std::ostream& out, const v1::GetExpertsResponse& answer) {
+  out << absl::StreamFormat("%s: %d MoE layers, %d experts of which %d per token, %d workers\n", answer.model(),
+                            answer.num_moe_layers(), answer.num_experts(), answer.experts_per_token(),
+                            answer.num_workers());
+  out << absl::StreamFormat("counted: %d prefilled and %d decoded tokens (halved every %d)\n", answer.prefill_tokens(),
+                            answer.decode_tokens(), answer.halved_after_tokens());
+}
+
+// A line a layer.
+void PrintLayers(std::ostream& out, const v1::GetExpertsResponse& answer) {
+  out << absl::StreamFormat("%5s  %18s  %18s  %s\n", "layer", "busiest expert", "busiest worker",
+                            "most popular (share of rows)");
+  for (const v1::LayerExperts& layer : answer.layers()) {
+    const int64_t rows = LayerRows(layer).all();
+    std::vector<std::string> popular;
+    for (const int expert : ByPopularity(layer)) {
+      if (rows == 0 || popular.size() == kMostPopular) break;
+      popular.push_back(absl::StrFormat("%d (%.1f %%)", expert, Percent(RowsOf(layer.experts(expert)), rows)));
+    }
+    out << absl::StreamFormat("%5d  %11.2f x mean  %11.2f x mean  %s\n", layer.layer(),
+                              layer.busiest_expert_over_mean(), layer.busiest_worker_over_mean(),
+                              popular.empty() ? "no tokens yet" : absl::StrJoin(popular, ", "));
+  }
+}
+
+// A line an expert.
+void PrintExperts(std::ostream& out, const v1::LayerExperts& layer) {
+  const LayerRows rows(layer);
+  out << absl::StreamFormat("layer %d: busiest expert %.2f x mean, busiest worker %.2f x mean\n", layer.layer(),
+                            layer.busiest_expert_over_mean(), layer.busiest_worker_over_mean());
+  out << absl::StreamFormat("%8s  %9s  %9s  %s\n", "expert", "prefill", "decode", "on workers");
+  for (const int id : ByPopularity(layer)) {
+    const v1::ExpertUse& expert = layer.experts(id);
+    out << absl::StreamFormat("%8d  %7.2f %%  %7.2f %%  %s\n", id, Percent(expert.prefill_rows(), rows.prefill),
+                              Percent(expert.decode_rows(), rows.decode), absl::StrJoin(expert.workers(), ", "));
+  }
+}
+
+int Run(Console& console, const ExpertsFlags& flags) {
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  v1::GetExpertsRequest request;
+  request.mutable_layers()->Add(flags.layers.begin(), flags.layers.end());
+  const absl::StatusOr<v1::GetExpertsResponse> answer = (*client)->GetExperts(request);
+  if (!answer.ok()) return Complain(console, answer.status());
+  if (flags.json) {
+    console.out << Dump(ToJson(*answer)) << std::endl;
+    return kExitOk;
+  }
+  PrintHead(console.out, *answer);
+  if (flags.layers.empty()) {
+    PrintLayers(console.out, *answer);
+  } else {
+    for (const v1::LayerExperts& layer : answer->layers()) PrintExperts(console.out, layer);
+  }
+  console.out.flush();
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddExpertsCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("experts", "how often each expert was chosen lately, and where it is");
+  auto flags = std::make_shared<ExpertsFlags>();
+  flags->server.AddTo(command);
+  command->add_option("--layer", flags->layers, "every expert of this MoE layer, counted from 0; may be given again")
+      ->type_name("LAYER")
+      ->allow_extra_args(false);
+  command->add_flag("--json", flags->json, "one line of JSON, with every expert");
+  command->footer(
+      "Without --layer a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
+      "x mean: 1 = all alike. The busiest worker's is how a layer's time suffers.");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,65 @@
+#include "scheduler/popularity/expert_census.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+
+ExpertCensus::ExpertCensus(const RoutingShape& shape, int64_t halve_after_tokens)
+    : shape_(shape), halve_after_tokens_(halve_after_tokens) {
+  SY_CHECK_GE(shape.num_layers, 1);
+  SY_CHECK_GE(shape.num_experts, 1);
+  SY_CHECK_GE(shape.top_k, 1);
+  SY_CHECK_GE(halve_after_tokens, 1);
+  for (PhaseCounts& phase : phases_) phase.counts.assign(static_cast<size_t>(shape.num_layers) * shape.num_experts, 0);
+}
+
+absl::Status ExpertCensus::Add(Phase phase, absl::Span<const int64_t> counts) {
+  PhaseCounts& to = phases_[static_cast<size_t>(phase)];
+  if (counts.size() != to.counts.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("expert_census: ", counts.size(), " counts, expected ",
+                                                   shape_.num_layers, " layers of ", shape_.num_experts));
+  }
+  const auto width = static_cast<size_t>(shape_.num_experts);
+  int64_t rows = 0;
+  for (size_t layer = 0; layer * width < counts.size(); ++layer) {
+    const absl::Span<const int64_t> of_layer = counts.subspan(layer * width, width);
+    const auto negative = std::find_if(of_layer.begin(), of_layer.end(), [](int64_t count) { return count < 0; });
+    if (negative != of_layer.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("expert_census: layer ", layer, " has ", *negative,
+                                                     " rows for expert ", negative - of_layer.begin()));
+    }
+    const int64_t sum = std::accumulate(of_layer.begin(), of_layer.end(), int64_t{0});
+    if (layer > 0 && sum != rows) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expert_census: layer ", layer, " has ", sum, " rows, layer 0 has ", rows));
+    }
+    rows = sum;
+  }
+  const int64_t tokens = rows / shape_.top_k;
+  for (size_t i = 0; i < counts.size(); ++i) to.counts[i] += counts[i];
+  to.tokens += tokens;
+  to.total_tokens += tokens;
+  for (to.since_halving += tokens; to.since_halving >= halve_after_tokens_; to.since_halving -= halve_after_tokens_) {
+    for (int64_t& count : to.counts) count /= 2;
+    to.tokens /= 2;
+  }
+  return absl::OkStatus();
+}
+
+absl::Span<const int64_t> ExpertCensus::Counts(Phase phase, int layer) const {
+  const auto width = static_cast<size_t>(shape_.num_experts);
+  return absl::MakeConstSpan(of(phase).counts).subspan(static_cast<size_t>(layer) * width, width);
+}
+
+double BusiestOverMean(absl::Span<const int64_t> counts) {
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (sum == 0) return 0;
+  const auto busiest = static_cast<double>(*std::max_element(counts.begin(), counts.end()));
+  return busiest * static_cast<double>(counts.size()) / static_cast<double>(sum);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,49 @@
+#include "server/admin_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "proto/support/raw_message.h"
+#include "scheduler/base/status_macros.h"
+#include "server/expert_view.h"
+#include "server/unary_call.h"
+
+namespace switchyard {
+
+grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::GetExpertsRequest message;
+  std::shared_ptr<const ServedModel> model;
+  const absl::Status status = [&] {
+    RETURN_IF_ERROR(ParseRaw(*request, &message));
+    RETURN_IF_ERROR(desk_->Args(*context, &model).status());
+    RETURN_IF_ERROR(CheckModelName(message.model(), *model));
+    if (model->num_moe_layers == 0) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
+                       absl::StrCat("model ", model->name, " has no MoE layers"));
+    }
+    return CheckExpertsRequest(message, model->num_moe_layers);
+  }();
+  if (!status.ok()) {
+    call->Fail(status);
+    return call;
+  }
+  desk_->engine->CopyCensus([call, message, model](std::unique_ptr<const ExpertCensus> census) {
+    if (census == nullptr) {  // the model is known, so it was: the server stops
+      return call->Fail(MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
+    }
+    // Off the engine's thread.
+    call->Start([message, model, census = std::shared_ptr<const ExpertCensus>(std::move(census))](UnaryCall* call) {
+      v1::GetExpertsResponse answer =
+          DescribeExperts(message, *census, ContiguousPlacement(model->num_experts, model->num_workers, 0));
+      answer.set_model(model->name);
+      call->Reply(answer);
+    });
+  });
+  return call;
+}
+
+}  // namespace switchyard
