@@ -15,6 +15,7 @@ import sys
 
 MARK = "SWITCHYARD_IN_NAMESPACE"
 BURST = 64 << 10
+QUEUE = 64 << 20
 
 
 def enter_namespace():
@@ -75,15 +76,21 @@ class Cluster:
         _run("ip", "link", "set", f"port{host}", "master", "switch")
         _run("ip", "link", "set", f"port{host}", "up")
         for command in (["ip", "link", "set", "lo", "up"], ["ip", "addr", "add", f"{self.address(host)}/24", "dev", "eth0"],
-                        ["ip", "link", "set", "eth0", "up"]):
+                        ["ip", "link", "set", "eth0", "up"],
+                        # A burst after a pause is as fast as one without.
+                        ["sysctl", "-qw", "net.ipv4.tcp_slow_start_after_idle=0"]):
             _run(*self._inside(host), *command)
         self._shape([], f"port{host}")
         self._shape(self._inside(host), "eth0")
 
     def _shape(self, prefix, device):
+        # Packets as long as the burst stall HTB for tens of milliseconds.
+        _run(*prefix, "ip", "link", "set", device, "gso_max_size", str(BURST // 4))
         _run(*prefix, "tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1")
         _run(*prefix, "tc", "class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", "rate", self.rate,
              "ceil", self.rate, "burst", str(BURST), "cburst", str(BURST))
+        # Nothing is dropped: a lost packet would wait for a timer that is not scaled.
+        _run(*prefix, "tc", "qdisc", "add", "dev", device, "parent", "1:1", "bfifo", "limit", str(QUEUE))
 
     def _inside(self, host):
         return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
