@@ -10,6 +10,8 @@ usage() {
   echo "  gemm    matrix products and grouped experts beside oneDNN and a read-bandwidth probe"
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
   echo "  workers two one-core workers beside one two-core worker"
+  echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
+  echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
   echo "  residency what a rebalance of experts moves and how balanced the next window is, beside EPLB (--trace=FILE: real routing)"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
   echo "  gpu     CUDA kernels, MoE layers beside PyTorch's and vLLM's kernels, and whole models, on a GPU"
@@ -19,6 +21,9 @@ name=${1:-}
 shift
 case "$name" in
   gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec build/release/bin/gemm_bench "$@" ;;
+  popularity|placement_replay)
+    bench=$name; [ "$name" != popularity ] || bench=popularity_bench
+    deploy/install-deps.sh; deploy/build.sh "$bench"; exec "build/release/bin/$bench" "$@" ;;
   residency) deploy/install-deps.sh; deploy/build.sh residency_bench; exec build/release/bin/residency_bench "$@" ;;
   offload) deploy/install-deps.sh; deploy/build.sh offload_bench; exec build/release/bin/offload_bench "$@" ;;
   peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
