@@ -196,7 +196,9 @@ TEST(ConfigTest, BadFields) {
     if (absl::string_view(c.name) == "architecture_type") config.erase("architectures");
     EXPECT_THAT(Error(config), HasSubstr(c.message));
     // One bad field, one message: none about what other fields do not say.
-    if (absl::string_view(c.name) != "longrope_lengths") EXPECT_THAT(Error(config), Not(HasSubstr("\n")));
+    if (absl::string_view(c.name) != "longrope_lengths") {
+      EXPECT_THAT(Error(config), Not(HasSubstr("\n")));
+    }
   }
 }
 
