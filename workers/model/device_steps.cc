@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<DeviceSteps>> DeviceSteps::Create(const Stream& s
   RETURN_IF_ERROR(FillZero(stream, steps->last_));
   const int64_t counts = model->config().num_layers() * model->config().num_experts;
   for (PinnedBuffer& results : steps->results_) {
-    ASSIGN_OR_RETURN(results, PinnedBuffer::Allocate(4 * (limits.slots + counts), device.kind));
+    ASSIGN_OR_RETURN(results, PinnedBuffer::Allocate(4 * (limits.slots + 2 * counts), device.kind));
   }
   return steps;
 }
@@ -102,11 +102,11 @@ absl::Status DeviceSteps::Enqueue(const StageIn& in, Batch* batch, int64_t rows)
     const int64_t count = logits.dim(0);
     return SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
   };
-  batch->num_decode_rows = batch->num_rows();  // counted once: all are, but for prompts of one token
   const StageIn stage = {.batch = batch, .lending = in.lending, .moe = in.moe, .logits = LogitsSink(sample)};
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, stage, model_->all_layers(), cache_, /*saved=*/nullptr));
   expert_counts_ = out.expert_counts;
+  decode_counts_ = out.decode_counts;
   moe_ = out.moe;
   return absl::OkStatus();
 }
@@ -133,13 +133,21 @@ absl::Status DeviceSteps::Replay(const StageIn& in, Batch* batch, int64_t bucket
   return fence->Wait();
 }
 
-absl::Status DeviceSteps::ReadBack(int64_t rows) {
-  UnderWay step = {.rows = rows, .turn = next_turn_, .done = nullptr};
+absl::Status DeviceSteps::ReadBack(int64_t rows, int64_t num_decodes) {
+  UnderWay step = {.rows = rows,
+                   .turn = next_turn_,
+                   .all_decodes = num_decodes > 0 && decode_counts_.rank() == 0,
+                   .some_decodes = num_decodes > 0 && decode_counts_.rank() != 0,
+                   .done = nullptr};
   next_turn_ = (next_turn_ + 1) % kMaxUnderWay;
   char* const to = results_[step.turn].data();
   RETURN_IF_ERROR(stream_.queue()->Copy(to, tokens_.view().raw(), 4 * rows));
   RETURN_IF_ERROR(
       stream_.queue()->Copy(to + 4 * limits_.slots, expert_counts_.raw(), 4 * expert_counts_.NumElements()));
+  if (step.some_decodes) {
+    RETURN_IF_ERROR(stream_.queue()->Copy(to + 4 * (limits_.slots + expert_counts_.NumElements()), decode_counts_.raw(),
+                                          4 * decode_counts_.NumElements()));
+  }
   ASSIGN_OR_RETURN(step.done, stream_.queue()->Record());
   under_way_.push_back(std::move(step));
   return absl::OkStatus();
@@ -160,15 +168,17 @@ absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const Plai
       in.moe.max_rows = bucket;
     }
     RETURN_IF_ERROR(upload_.SendDecodes(stream_, cache_->layer(0), batch, {bucket, limits_.context}));
+    batch->num_decode_rows = batch->num_rows();  // what is recorded counts once: all are, but for prompts of one token
     RETURN_IF_ERROR(SendSampling(rows, bucket));
     RETURN_IF_ERROR(Replay(in, batch, bucket));
+    decode_counts_ = TensorView();
   } else {
     RETURN_IF_ERROR(upload_.Send(stream_, cache_->layer(0), batch));
     RETURN_IF_ERROR(SendSampling(rows, count));
     RETURN_IF_ERROR(Enqueue(in, batch, count));
     *moe = moe_;
   }
-  return ReadBack(count);
+  return ReadBack(count, batch->num_decode_rows);
 }
 
 absl::StatusOr<bool> DeviceSteps::OldestIsDone() { return under_way_.front().done->Passed(); }
@@ -179,7 +189,11 @@ absl::StatusOr<CollectedStep> DeviceSteps::Collect(absl::Time deadline) {
   const auto* const numbers = reinterpret_cast<const int32_t*>(results_[step.turn].data());
   CollectedStep collected;
   collected.tokens.assign(numbers, numbers + step.rows);
-  collected.expert_counts.assign(numbers + limits_.slots, numbers + limits_.slots + expert_counts_.NumElements());
+  const int32_t* const counts = numbers + limits_.slots;
+  const int64_t num_counts = expert_counts_.NumElements();
+  collected.expert_counts.assign(counts, counts + num_counts);
+  if (step.all_decodes) collected.decode_counts = collected.expert_counts;
+  if (step.some_decodes) collected.decode_counts.assign(counts + num_counts, counts + 2 * num_counts);
   under_way_.pop_front();
   return collected;
 }

@@ -43,6 +43,7 @@ struct PlainRow {
 struct CollectedStep {
   std::vector<int32_t> tokens;         // of each PlainRow; -1 = its logits were no numbers
   std::vector<int32_t> expert_counts;  // [L * E]
+  std::vector<int32_t> decode_counts;  // of those, the decoded rows'; empty = none
 };
 
 class DeviceSteps {
@@ -84,6 +85,8 @@ class DeviceSteps {
   struct UnderWay {
     int64_t rows = 0;
     int turn = 0;
+    bool all_decodes = false;   // the decoded rows' counts are the counts
+    bool some_decodes = false;  // they are counted apart
     std::unique_ptr<DeviceEvent> done;
   };
 
@@ -94,7 +97,7 @@ class DeviceSteps {
   // Tokens, forward pass, sampling: what is enqueued or recorded.
   absl::Status Enqueue(const StageIn& in, Batch* batch, int64_t rows);
   absl::Status Replay(const StageIn& in, Batch* batch, int64_t bucket);
-  absl::Status ReadBack(int64_t rows);
+  absl::Status ReadBack(int64_t rows, int64_t num_decodes);
 
   const Stream stream_;
   Model* const model_;
@@ -102,12 +105,12 @@ class DeviceSteps {
   const Limits limits_;
   BatchUpload upload_;
   IntUpload sampling_;
-  Tensor resolved_;  // [rows] tokens of the batch
-  Tensor tokens_;    // [slots] sampled
-  Tensor last_;      // [slots] by slot
-  TensorView expert_counts_;
-  MoeStats moe_;                        // of the step that was enqueued last
-  PinnedBuffer results_[kMaxUnderWay];  // tokens, then expert counts
+  Tensor resolved_;                           // [rows] tokens of the batch
+  Tensor tokens_;                             // [slots] sampled
+  Tensor last_;                               // [slots] by slot
+  TensorView expert_counts_, decode_counts_;  // of the step launched last
+  MoeStats moe_;                              // of the step that was enqueued last
+  PinnedBuffer results_[kMaxUnderWay];        // tokens, then expert counts, then the decoded rows'
   int next_turn_ = 0;
   std::deque<UnderWay> under_way_;
   std::map<int64_t, std::unique_ptr<DeviceGraph>> graphs_;  // by rows

@@ -81,7 +81,7 @@ absl::Status ModelRunner::CollectOldest() {
   RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
   oldest->under_way = false;
   oldest->result.expert_counts = OfMoeLayers(collected.expert_counts);
-  oldest->result.decode_expert_counts = oldest->result.expert_counts;
+  if (!collected.decode_counts.empty()) oldest->result.decode_expert_counts = OfMoeLayers(collected.decode_counts);
   for (size_t i = 0; i < oldest->pending.size(); ++i) {
     const Pending& pending = oldest->pending[i];
     const int32_t token = collected.tokens[i];
