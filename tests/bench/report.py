@@ -15,13 +15,19 @@ def log(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def arguments(description):
+def parser(description):
+    """With what every benchmark takes."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers end, too
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
-    parser.add_argument("--bin", default=str(ROOT / "build/release/bin"), help="folder of the built programs")
-    parser.add_argument("--cache", default=str(ROOT / "build/bench"), help="folder for the checkpoint, kept")
-    return parser.parse_args()
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast it is")
+    made.add_argument("--bin", default=str(ROOT / "build/release/bin"), help="folder of the built programs")
+    return made
+
+
+def arguments(description):
+    made = parser(description)
+    made.add_argument("--cache", default=str(ROOT / "build/bench"), help="folder for the checkpoint, kept")
+    return made.parse_args()
 
 
 def require(*packages):

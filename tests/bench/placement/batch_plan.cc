@@ -1,0 +1,143 @@
+#include "tests/bench/placement/batch_plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/popularity/observed_estimator.h"
+#include "scheduler/popularity/profile_estimator.h"
+#include "scheduler/popularity/share_correction.h"
+#include "scheduler/simulator/trace_batches.h"
+
+namespace switchyard::bench {
+namespace {
+
+// Part `part` of `num_parts` equal ones.
+RoutingView PartOf(const RoutingView& batch, int part, int num_parts) {
+  RoutingView out = batch;
+  const int64_t begin = batch.num_tokens * part / num_parts;
+  out.num_tokens = batch.num_tokens * (part + 1) / num_parts - begin;
+  if (batch.token_ids != nullptr) out.token_ids += begin;
+  out.experts += begin * batch.token_stride;
+  return out;
+}
+
+void CountRows(const RoutingView& batch, int layer, absl::Span<int32_t> counts) {
+  for (int64_t t = 0; t < batch.num_tokens; ++t) {
+    for (const int16_t expert : batch.Experts(t, layer)) {
+      if (expert >= 0) ++counts[expert];
+    }
+  }
+}
+
+absl::Status CheckOptions(const PlanOptions& options, const RoutingTrace& run) {
+  if (options.first_layer < 0 || options.num_layers < 1 ||
+      options.first_layer + options.num_layers > run.shape.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("layers ", options.first_layer, " to ",
+                                                   options.first_layer + options.num_layers - 1, " of a trace with ",
+                                                   run.shape.num_layers));
+  }
+  if (options.batch_tokens < options.num_ranks || run.num_tokens() < options.batch_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("batches of ", options.batch_tokens, " tokens on ",
+                                                   options.num_ranks, " ranks, from a trace of ", run.num_tokens()));
+  }
+  return absl::OkStatus();
+}
+
+class Planner {
+ public:
+  Planner(const PlanOptions& options, const RoutingTrace& run) : options_(options), run_(run) {
+    corrections_.assign(static_cast<size_t>(run.shape.num_layers), ShareCorrection(run.shape.num_experts));
+  }
+
+  absl::Status MakeEstimator(const RoutingTrace& fit) {
+    if (options_.estimator == "path") {
+      if (!(fit.shape == run_.shape)) return absl::InvalidArgumentError("the traces are of different models");
+      profile_.emplace(ProfileIdentity{.model = fit.model, .shape = fit.shape, .phase = options_.phase},
+                       ProfileLimits());
+      for (const TraceSequence& sequence : fit.sequences) {
+        for (int layer = 0; layer < fit.shape.num_layers; ++layer) {
+          profile_->Observe(ViewOf(fit, sequence, 0, sequence.num_tokens()), layer);
+        }
+      }
+      estimator_ = std::make_unique<ProfileEstimator>(&*profile_, ProfileEstimatorOptions{});
+      return absl::OkStatus();
+    }
+    for (size_t c = 0; c < run_.channels.size(); ++c) {
+      if (run_.channels[c].name == options_.estimator) channel_ = static_cast<int>(c);
+    }
+    if (channel_ < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("the trace has no channel \"", options_.estimator, "\""));
+    }
+    auto observed = std::make_unique<ObservedEstimator>(options_.estimator, run_.shape);
+    observed_ = observed.get();
+    estimator_ = std::move(observed);
+    return absl::OkStatus();
+  }
+
+  PlannedLayer Plan(const TraceBatches& batches, int layer) {
+    const RoutingView batch = batches.View();
+    const auto width = static_cast<size_t>(run_.shape.num_experts);
+    PlannedLayer planned;
+    planned.counts.resize(static_cast<size_t>(options_.num_ranks) * width);
+    for (int rank = 0; rank < options_.num_ranks; ++rank) {
+      CountRows(PartOf(batch, rank, options_.num_ranks), layer,
+                absl::MakeSpan(planned.counts).subspan(static_cast<size_t>(rank) * width, width));
+    }
+    Popularity estimate(width), actual(width);
+    if (channel_ >= 0) {
+      observed_->SetPredictions(layer, run_.channels[static_cast<size_t>(channel_)].num_predicted,
+                                batches.Predictions(static_cast<size_t>(channel_), layer));
+    }
+    const absl::Time begin = absl::Now();
+    const bool has = estimator_->Estimate(batch, layer, absl::MakeSpan(estimate));
+    seconds_.push_back(absl::ToDoubleSeconds(absl::Now() - begin) / options_.num_ranks);
+    if (!has) return planned;
+    for (size_t i = 0; i < planned.counts.size(); ++i) actual[i % width] += planned.counts[i] * kRow;
+    planned.estimate = estimate;
+    ShareCorrection& correction = corrections_[static_cast<size_t>(layer)];
+    correction.Apply(absl::MakeSpan(planned.estimate));
+    correction.Update(estimate, actual, batch.num_tokens * run_.shape.top_k);
+    return planned;
+  }
+
+  double MedianSeconds() {
+    std::nth_element(seconds_.begin(), seconds_.begin() + static_cast<int64_t>(seconds_.size() / 2), seconds_.end());
+    return seconds_[seconds_.size() / 2];
+  }
+
+ private:
+  const PlanOptions& options_;
+  const RoutingTrace& run_;
+  std::optional<PathProfile> profile_;
+  std::unique_ptr<Estimator> estimator_;
+  ObservedEstimator* observed_ = nullptr;  // the estimator, if it is one
+  int channel_ = -1;
+  std::vector<ShareCorrection> corrections_;  // [L]
+  std::vector<double> seconds_;
+};
+
+}  // namespace
+
+absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingTrace& fit, const RoutingTrace& run) {
+  RETURN_IF_ERROR(CheckOptions(options, run));
+  Planner planner(options, run);
+  RETURN_IF_ERROR(planner.MakeEstimator(fit));
+  TraceBatches batches(&run, options.phase, options.batch_tokens);
+  BatchPlan plan{.num_ranks = options.num_ranks, .shape = run.shape, .batches = {}};
+  for (int b = 0; b < options.num_batches; ++b) {
+    batches.Load(b % batches.num_batches());
+    std::vector<PlannedLayer>& layers = plan.batches.emplace_back();
+    for (int layer = 0; layer < options.num_layers; ++layer) {
+      layers.push_back(planner.Plan(batches, options.first_layer + layer));
+    }
+  }
+  plan.estimate_seconds = planner.MedianSeconds();
+  return plan;
+}
+
+}  // namespace switchyard::bench

@@ -1,0 +1,84 @@
+// One mode of expert placement on one rank: what it tells the others, what it decides, and what its layers take.
+//
+// Decisions are the policy's own (scheduler/placement/layer_decision.h), made on every rank from the plan's numbers;
+// messages of the sizes that the mode has are sent where it sends them:
+//   agreed, oracle   counts, estimate and hash in an all-gather after the gate
+//   static+spare     counts in that all-gather
+//   central          counts to device 0 and its answer to all after the gate; estimates ride on the dispatch, the
+//                    mapping on the combine (no messages of their own); no_estimate, no_finetune lack a half
+//   static, ideal    none
+// Policy CPU time is charged: `decide_seconds` times the scale pass wherever a mode decides before it dispatches.  A
+// device copies experts one after the other, each for `copy`; rows wait for the copies that their replica needs.
+// Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/placement/layer_decision.h"
+#include "tests/bench/placement/batch_plan.h"
+#include "tests/bench/placement/emulated_layer.h"
+#include "workers/comm/communicator.h"
+
+namespace switchyard::bench {
+
+struct RunOptions {
+  PlacementMode mode = PlacementMode::kStatic;
+  int spare_slots = 1;  // a device and layer
+  LayerTimes layer;
+  absl::Duration copy;      // of one expert into a slot
+  absl::Duration dense;     // between a layer's experts and the next gate
+  double policy_scale = 1;  // what a second of the policy's CPU time is charged as
+  MoveCosts costs;          // what the policy believes
+};
+
+struct RunResult {
+  std::vector<double> layer_seconds;  // [layers] from the gate to the combined rows
+  double batch_seconds = 0;
+  int64_t copies = 0;      // of this device
+  int64_t fine_tuned = 0;  // layers whose weights moved after their gate
+  bool operator==(const RunResult&) const = default;
+};
+
+class PlacementRun {
+ public:
+  static absl::StatusOr<std::unique_ptr<PlacementRun>> Create(const RunOptions& options, const BatchPlan* plan,
+                                                              Communicator* comm);
+
+  // All ranks, the same batches in the same order.
+  absl::StatusOr<RunResult> RunBatch(int batch);
+  // The CPU time of one decision, measured by calling it alone; the policy is as new afterwards.
+  absl::StatusOr<double> MeasureDecision();
+  void set_decide_seconds(double seconds) { decide_seconds_ = seconds; }
+
+ private:
+  PlacementRun(const RunOptions& options, const BatchPlan* plan, Communicator* comm);
+  absl::Status MakePolicy();
+  LayerDecision Decide(int batch, int layer);
+  absl::Status TellAndDecide(int batch, int layer, LayerDecision* decision);
+  absl::Status Gather(int64_t bytes);
+  absl::Status AskDeviceZero();
+  LayerRows RowsOf(const LayerDecision& decision) const;
+  LayerRows BalancedRows(const PlannedLayer& layer) const;
+  void StartCopies(const SlotPlan& slots, int64_t number);
+  absl::Time WhenReady(const LayerDecision& decision);
+
+  const RunOptions options_;
+  const BatchPlan* const plan_;
+  Communicator* const comm_;
+  EmulatedLayer layer_;
+  std::unique_ptr<PlacementPolicy> policy_;
+  double decide_seconds_ = 0;
+  int64_t step_ = 0;
+  int64_t copies_ = 0;
+  absl::Time engine_free_ = absl::InfinitePast();
+  std::map<std::tuple<int, int32_t, int64_t>, absl::Time> copy_ends_;  // (layer, slot, decision) of this device
+};
+
+}  // namespace switchyard::bench
