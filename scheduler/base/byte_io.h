@@ -29,11 +29,21 @@ inline void AppendString(absl::string_view text, std::string* bytes) {
   bytes->append(text.data(), text.size());
 }
 
+// REQUIRES: sizeof(Int) bytes are there.
+template <class Int>
+Int LoadInt(const char* from) {
+  std::make_unsigned_t<Int> bits = 0;
+  for (size_t i = sizeof(Int); i > 0; --i)
+    bits = static_cast<std::make_unsigned_t<Int>>((uint64_t{bits} << 8) | static_cast<uint8_t>(from[i - 1]));
+  return static_cast<Int>(bits);
+}
+
 // Borrows the bytes.
 class ByteReader {
  public:
-  // `format` begins every message: "path profile".
-  ByteReader(absl::string_view bytes, absl::string_view format) : bytes_(bytes), format_(format) {}
+  // `format` begins every message: "path profile".  Reads from `position` on, which is not beyond the bytes.
+  ByteReader(absl::string_view bytes, absl::string_view format, size_t position = 0)
+      : bytes_(bytes), format_(format), position_(position) {}
 
   size_t position() const { return position_; }
   size_t left() const { return bytes_.size() - position_; }
@@ -53,10 +63,7 @@ class ByteReader {
   template <class Int>
   absl::StatusOr<Int> TakeInt(absl::string_view what) {
     ASSIGN_OR_RETURN(const absl::string_view taken, Take(sizeof(Int), what));
-    std::make_unsigned_t<Int> bits = 0;
-    for (size_t i = sizeof(Int); i > 0; --i)
-      bits = static_cast<std::make_unsigned_t<Int>>((uint64_t{bits} << 8) | static_cast<uint8_t>(taken[i - 1]));
-    return static_cast<Int>(bits);
+    return LoadInt<Int>(taken.data());
   }
 
   // An integer in [least, most].
@@ -78,7 +85,7 @@ class ByteReader {
  private:
   absl::string_view bytes_;
   std::string format_;
-  size_t position_ = 0;
+  size_t position_;
 };
 
 }  // namespace switchyard

@@ -1,23 +1,15 @@
 #include "scheduler/base/trace_bytes.h"
 
-#include <type_traits>
-
+#include "scheduler/base/byte_io.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/fnv1a.h"
 
 namespace switchyard {
 namespace {
 
-template <class Int>
-void AppendInt(Int value, std::string* bytes) {
-  const auto bits = static_cast<std::make_unsigned_t<Int>>(value);
-  for (size_t i = 0; i < sizeof(Int); ++i) bytes->push_back(static_cast<char>((bits >> (8 * i)) & 0xff));
-}
-
-void AppendString(absl::string_view text, std::string* bytes) {
+void AppendName(absl::string_view text, std::string* bytes) {
   SY_CHECK_LE(text.size(), static_cast<size_t>(kMaxTraceNameBytes));
-  AppendInt(static_cast<uint32_t>(text.size()), bytes);
-  bytes->append(text.data(), text.size());
+  AppendString(text, bytes);
 }
 
 }  // namespace
@@ -39,10 +31,10 @@ void AppendTraceHead(const TraceHead& head, std::string* bytes) {
   AppendInt(static_cast<uint32_t>(head.num_experts), bytes);
   AppendInt(static_cast<uint32_t>(head.top_k), bytes);
   AppendInt(static_cast<uint32_t>(head.channels.size()), bytes);
-  AppendString(head.model, bytes);
+  AppendName(head.model, bytes);
   for (const TraceHead::Channel& channel : head.channels) {
     SY_CHECK(channel.num_predicted >= 1 && channel.num_predicted <= head.num_experts);
-    AppendString(channel.name, bytes);
+    AppendName(channel.name, bytes);
     AppendInt(static_cast<uint32_t>(channel.num_predicted), bytes);
   }
 }
@@ -51,7 +43,7 @@ void AppendTraceBody(const TraceBody& body, std::string* bytes) {
   SY_CHECK(body.num_prompt >= 0 && static_cast<size_t>(body.num_prompt) <= body.token_ids.size());
   const size_t begin = bytes->size();
   AppendInt(kTraceSequenceMarker, bytes);
-  AppendString(body.label, bytes);
+  AppendName(body.label, bytes);
   AppendInt(static_cast<uint32_t>(body.num_prompt), bytes);
   AppendInt(static_cast<uint32_t>(body.token_ids.size()), bytes);
   for (const int32_t token : body.token_ids) AppendInt(token, bytes);

@@ -154,7 +154,7 @@ TEST(TraceFileTest, NamesWhatIsWrongWithASequence) {
   const auto error = [&](size_t at, int64_t value, int width) {
     return ErrorOf(Patched(bytes, at, value, width, begin));
   };
-  EXPECT_THAT(error(begin, 'T', 1), HasSubstr("sequence 0, byte 45: marker is 0x31514554, not 0x31514553"));
+  EXPECT_THAT(error(begin, 'T', 1), HasSubstr("sequence 0: byte 45: marker is 0x31514554, not 0x31514553"));
   EXPECT_THAT(error(begin + 4, -1, 4), HasSubstr("length of label is 4294967295, not in [0, 4096]"));
   EXPECT_THAT(error(tokens - 8, 4, 4), HasSubstr("num_prompt is 4 of 3 tokens"));
   EXPECT_THAT(error(tokens - 4, -1, 4), HasSubstr("num_tokens is 4294967295, not in [0, 2147483647]"));
