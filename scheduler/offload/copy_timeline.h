@@ -35,9 +35,6 @@ class CopyTimeline {
   // The experts are there before the first layer: slot i holds resident[i].
   void Preload(absl::Span<const ExpertKey> resident);
 
-  int64_t now() const { return now_; }
-  // The ticks at which the link has nothing left to do of what could start by now.
-  int64_t link_free() const { return link_time_ > now_ ? link_time_ : now_; }
   // The copy of the expert is over (true too of what was never copied here).
   bool Arrived(ExpertKey key) const { return pending_chunks_[key] == 0; }
   // Chunks of it that are still to copy.

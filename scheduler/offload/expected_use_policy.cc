@@ -107,11 +107,8 @@ std::vector<ExpectedUsePolicy::Candidate> ExpectedUsePolicy::Candidates(int laye
 void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, LayerPlan* plan) {
   CopyTimeline trial = clock_;
   const int64_t busy = trial.counts().link_ticks;
-  const int64_t gate = trial.now();
   const int64_t length = trial.Run(*plan, need);
-  const int64_t used = trial.counts().link_ticks - busy;
-  int64_t start = std::max(gate, trial.link_free() - length) - gate;  // placeholder of the link's first idle tick
-  start = used;
+  int64_t start = trial.counts().link_ticks - busy;  // the link's first idle tick after the gate
   const int64_t half_chunk = cost_.copy_ticks / cost_.chunks_per_copy / 2;
   const auto keep = [this](ExpertKey key) { return worth_[key]; };
   for (const Candidate& candidate : Candidates(need.layer)) {
