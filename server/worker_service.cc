@@ -13,7 +13,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kProtocolVersion = 2;
+constexpr int kProtocolVersion = 3;
 constexpr int kHeartbeatMs = 250;
 constexpr size_t kPositionBytes = 1024;
 

@@ -30,7 +30,7 @@ class LinkWorker {
       : stub_(v1::WorkerService::NewStub(std::move(channel))), stream_(stub_->Link(&context_)) {
     v1::LinkRequest hello;
     v1::Register* out = hello.mutable_register_();
-    out->set_protocol_version(2);
+    out->set_protocol_version(3);
     out->set_incarnation(absl::StrCat("w", reinterpret_cast<uintptr_t>(this)));
     out->set_join_token(token);
     out->set_local_index(-1);

@@ -91,7 +91,7 @@ TEST_F(ServerTest, ALinkThatDoesNotRegisterIsEndedSoon) {
 TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
   v1::LinkRequest beat, hello;
   beat.mutable_heartbeat();
-  hello.mutable_register_()->set_protocol_version(2);
+  hello.mutable_register_()->set_protocol_version(3);
   hello.mutable_register_()->set_incarnation("twice");
   hello.mutable_register_()->set_join_token(kToken);
   for (const v1::LinkRequest& first : {beat, v1::LinkRequest()}) {
