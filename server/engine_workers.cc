@@ -155,6 +155,10 @@ absl::Status EngineLoop::CountExperts(const StepResult& result) {
     }
     for (size_t i = 0; i < size; ++i) {
       const int64_t of_decodes = decodes ? rank.decode_expert_counts[i] : 0;
+      if (of_decodes < 0 || of_decodes > rank.expert_counts[i] || rank.expert_counts[i] > ExpertCensus::kMaxCount) {
+        return absl::InvalidArgumentError(absl::StrCat("a worker tells ", rank.expert_counts[i], " rows of an expert, ",
+                                                       of_decodes, " of them decoded"));
+      }
       decode[i] += of_decodes;
       prefill[i] += rank.expert_counts[i] - of_decodes;
     }

@@ -42,6 +42,20 @@ absl::Status CheckAlike(const WorkerInfo& info, const WorkerInfo& group) {
   return absl::OkStatus();
 }
 
+// What the server counts by: no number of these may come from a worker that was not looked at.
+absl::Status CheckExperts(const WorkerInfo& info) {
+  constexpr int32_t kMaxLayers = 4096, kMaxExperts = 32767;
+  if (info.num_moe_layers == 0) return absl::OkStatus();
+  if (info.num_moe_layers > 0 && info.num_moe_layers <= kMaxLayers && info.num_experts <= kMaxExperts &&
+      info.experts_per_token >= 1 && info.experts_per_token <= info.num_experts) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("model of ", info.num_moe_layers, " MoE layers, ",
+                                                 info.experts_per_token, " of ", info.num_experts,
+                                                 " experts a token: layers must be in [0, ", kMaxLayers,
+                                                 "], experts a token in [1, experts], experts at most ", kMaxExperts));
+}
+
 }  // namespace
 
 bool WorkerGroup::IsOwn(const WorkerInfo& info) const {
@@ -53,6 +67,7 @@ absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
     return absl::UnauthenticatedError(
         "the join token is not this server's; start the worker with its --join_token_file");
   }
+  RETURN_IF_ERROR(CheckExperts(info));
   if (!served_weights_.empty() && info.weights_hash != served_weights_) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": this server has served ",
                                                       served_weights_,

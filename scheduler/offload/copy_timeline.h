@@ -41,8 +41,6 @@ class CopyTimeline {
   int32_t PendingChunks(ExpertKey key) const { return pending_chunks_[key]; }
   // Prefetches that wait or run.
   int num_prefetches() const { return static_cast<int>(prefetches_.size()); }
-  // When the slot's last use of the last plan was over.
-  int64_t SlotFreeAt(int slot) const { return slot_free_at_[slot]; }
   const TimelineCounts& counts() const { return counts_; }
 
  private:

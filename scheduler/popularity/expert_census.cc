@@ -27,10 +27,11 @@ absl::Status ExpertCensus::Add(Phase phase, absl::Span<const int64_t> counts) {
   int64_t rows = 0;
   for (size_t layer = 0; layer * width < counts.size(); ++layer) {
     const absl::Span<const int64_t> of_layer = counts.subspan(layer * width, width);
-    const auto negative = std::find_if(of_layer.begin(), of_layer.end(), [](int64_t count) { return count < 0; });
-    if (negative != of_layer.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("expert_census: layer ", layer, " has ", *negative,
-                                                     " rows for expert ", negative - of_layer.begin()));
+    const auto wrong =
+        std::find_if(of_layer.begin(), of_layer.end(), [](int64_t count) { return count < 0 || count > kMaxCount; });
+    if (wrong != of_layer.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expert_census: layer ", layer, " has ", *wrong, " rows for expert ", wrong - of_layer.begin()));
     }
     const int64_t sum = std::accumulate(of_layer.begin(), of_layer.end(), int64_t{0});
     if (layer > 0 && sum != rows) {
@@ -43,10 +44,11 @@ absl::Status ExpertCensus::Add(Phase phase, absl::Span<const int64_t> counts) {
   for (size_t i = 0; i < counts.size(); ++i) to.counts[i] += counts[i];
   to.tokens += tokens;
   to.total_tokens += tokens;
-  for (to.since_halving += tokens; to.since_halving >= halve_after_tokens_; to.since_halving -= halve_after_tokens_) {
-    for (int64_t& count : to.counts) count /= 2;
-    to.tokens /= 2;
-  }
+  to.since_halving += tokens;
+  const int64_t halvings = std::min<int64_t>(to.since_halving / halve_after_tokens_, 62);
+  to.since_halving %= halve_after_tokens_;
+  for (int64_t& count : to.counts) count >>= halvings;
+  to.tokens >>= halvings;
   return absl::OkStatus();
 }
 

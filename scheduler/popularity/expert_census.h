@@ -17,13 +17,16 @@ namespace switchyard {
 
 class ExpertCensus {
  public:
+  // Rows of one expert, layer and step; with more a sum could leave its type.
+  static constexpr int64_t kMaxCount = int64_t{1} << 40;
+
   // REQUIRES: the shape's numbers and halve_after_tokens are >= 1.
   ExpertCensus(const RoutingShape& shape, int64_t halve_after_tokens);
 
   const RoutingShape& shape() const { return shape_; }
   int64_t halve_after_tokens() const { return halve_after_tokens_; }
   // counts [L * E] rows of one step, of tokens of one phase.  Adds nothing on an error.
-  // InvalidArgument: of other sizes, a negative count, or layers that differ in their sum.
+  // InvalidArgument: of other sizes, a count that is negative or above kMaxCount, layers that differ in their sum.
   absl::Status Add(Phase phase, absl::Span<const int64_t> counts);
 
   // [E] rows, halved ones rounded down.

@@ -38,6 +38,14 @@ TEST(ExpertCensusTest, WhatDoesNotFitIsNamedAndAddsNothing) {
   EXPECT_THAT(census.Add(Phase::kDecode, {1, 2, 3}).message(), HasSubstr("3 counts, expected 2 layers of 2"));
   EXPECT_THAT(census.Add(Phase::kDecode, {1, 2, 3, 1}).message(), HasSubstr("layer 1 has 4 rows, layer 0 has 3"));
   EXPECT_THAT(census.Add(Phase::kDecode, {1, 2, 4, -1}).message(), HasSubstr("layer 1 has -1 rows for expert 1"));
+  EXPECT_FALSE(census.Add(Phase::kDecode, {0, ExpertCensus::kMaxCount + 1, 0, ExpertCensus::kMaxCount + 1}).ok());
+  EXPECT_THAT(census.Counts(Phase::kDecode, 0), ElementsAre(0, 0));
+}
+
+// At once, not halving by halving.
+TEST(ExpertCensusTest, AnyCountIsTakenAtOnce) {
+  ExpertCensus census({.num_layers = 1, .num_experts = 2, .top_k = 1}, 1);
+  ASSERT_TRUE(census.Add(Phase::kDecode, {ExpertCensus::kMaxCount, 0}).ok());
   EXPECT_THAT(census.Counts(Phase::kDecode, 0), ElementsAre(0, 0));
 }
 

@@ -73,6 +73,12 @@ INSTANTIATE_TEST_SUITE_P(
                            "join token"},
                     Misfit{"no_token", [](WorkerInfo* i) { i->join_token = ""; }, absl::StatusCode::kUnauthenticated,
                            "join token"},
+                    Misfit{"experts",
+                           [](WorkerInfo* i) {
+                             i->num_moe_layers = 2;
+                             i->num_experts = 4;
+                           },
+                           absl::StatusCode::kInvalidArgument, "2 MoE layers, 0 of 4 experts a token"},
                     Misfit{"hash", [](WorkerInfo* i) { i->weights_hash = "h2"; }, absl::StatusCode::kFailedPrecondition,
                            "weights hash h2: the group serves h1"},
                     Misfit{"isa", [](WorkerInfo* i) { i->isa = "avx512"; }, absl::StatusCode::kFailedPrecondition,
