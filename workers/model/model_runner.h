@@ -28,7 +28,7 @@
 #include "workers/model/kv_cache.h"
 #include "workers/model/model.h"
 #include "workers/model/row_lending.h"
-#include "workers/model/slot_table.h"
+#include "workers/model/sequence_slots.h"
 #include "workers/ops/sampling.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device.h"
@@ -72,7 +72,7 @@ class ModelRunner {
 
   int32_t num_blocks() const { return cache_.num_blocks(); }
   int64_t cache_bytes() const { return cache_.bytes(); }
-  const SlotTable& slots() const { return slots_; }
+  const SequenceSlots& slots() const { return slots_; }
   // Of a device; null on the CPU.
   const DeviceSteps* device_steps() const { return device_steps_.get(); }
 
@@ -131,7 +131,7 @@ class ModelRunner {
   Model* const model_;
   const Stream stream_;
   KvCache cache_;
-  SlotTable slots_;
+  SequenceSlots slots_;
   Communicator* comm_ = nullptr;
   const ExpertLayout* layout_ = nullptr;
   MoeSchedule schedule_;

@@ -1,4 +1,4 @@
-#include "workers/model/slot_table.h"
+#include "workers/model/sequence_slots.h"
 
 #include <algorithm>
 #include <utility>
@@ -38,9 +38,10 @@ void Empty(Slot* slot) {
 
 }  // namespace
 
-SlotTable::SlotTable(const SlotLimits& limits) : limits_(limits), slots_(static_cast<size_t>(limits.num_slots)) {}
+SequenceSlots::SequenceSlots(const SlotLimits& limits)
+    : limits_(limits), slots_(static_cast<size_t>(limits.num_slots)) {}
 
-absl::Status SlotTable::Validate(const RankPlan& plan) const {
+absl::Status SequenceSlots::Validate(const RankPlan& plan) const {
   int64_t rows = 0;
   absl::flat_hash_set<SlotId> freed, seen;
   for (const SlotId id : plan.freed_slots) {
@@ -71,7 +72,7 @@ absl::Status SlotTable::Validate(const RankPlan& plan) const {
   return absl::OkStatus();
 }
 
-absl::Status SlotTable::ValidateItem(const StepItem& item, const Slot& before) const {
+absl::Status SequenceSlots::ValidateItem(const StepItem& item, const Slot& before) const {
   if (!item.draft_tokens.empty()) return absl::UnimplementedError("plan: draft tokens");
   if (item.token_mask != 0) return absl::UnimplementedError("plan: token masks");
   const bool fresh = item.init.has_value();
@@ -108,7 +109,7 @@ absl::Status SlotTable::ValidateItem(const StepItem& item, const Slot& before) c
   return absl::OkStatus();
 }
 
-void SlotTable::Apply(const RankPlan& plan) {
+void SequenceSlots::Apply(const RankPlan& plan) {
   for (const SlotId id : plan.freed_slots) Empty(&slots_[id]);
   for (const StepItem& item : plan.items) {
     Slot& slot = slots_[item.slot];
@@ -125,19 +126,19 @@ void SlotTable::Apply(const RankPlan& plan) {
   }
 }
 
-void SlotTable::Advance(const StepItem& item) { slots_[item.slot].num_computed = item.start_pos + item.num_query; }
+void SequenceSlots::Advance(const StepItem& item) { slots_[item.slot].num_computed = item.start_pos + item.num_query; }
 
-void SlotTable::Append(SlotId id, int32_t token) {
+void SequenceSlots::Append(SlotId id, int32_t token) {
   slots_[id].tokens.push_back(token);
   slots_[id].history.AppendOutput(token);
 }
 
-void SlotTable::AppendPending(SlotId id) {
+void SequenceSlots::AppendPending(SlotId id) {
   slots_[id].tokens.push_back(kPendingToken);
   ++slots_[id].num_pending;
 }
 
-void SlotTable::Resolve(SlotId id, uint64_t generation, int64_t position, int32_t token) {
+void SequenceSlots::Resolve(SlotId id, uint64_t generation, int64_t position, int32_t token) {
   Slot& slot = slots_[id];
   if (slot.generation != generation) return;
   slot.tokens[position] = token;
@@ -145,9 +146,9 @@ void SlotTable::Resolve(SlotId id, uint64_t generation, int64_t position, int32_
   --slot.num_pending;
 }
 
-void SlotTable::Break(SlotId id) { slots_[id].broken = true; }
+void SequenceSlots::Break(SlotId id) { slots_[id].broken = true; }
 
-void SlotTable::Clear() {
+void SequenceSlots::Clear() {
   for (Slot& slot : slots_) Empty(&slot);
 }
 

@@ -40,9 +40,9 @@ struct SlotLimits {
   int32_t max_rows = 0;  // of one plan
 };
 
-class SlotTable {
+class SequenceSlots {
  public:
-  explicit SlotTable(const SlotLimits& limits);
+  explicit SequenceSlots(const SlotLimits& limits);
 
   // Checks the whole plan against the slots without changing any.
   absl::Status Validate(const RankPlan& plan) const;
