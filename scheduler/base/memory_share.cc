@@ -12,18 +12,15 @@ namespace switchyard {
 
 int64_t MemoryShare::PartsOf(int64_t whole, int64_t part_bytes) const {
   SY_CHECK_GE(part_bytes, 1);
-  if (share > 0) return std::min(whole, static_cast<int64_t>(std::ceil(share * static_cast<double>(whole))));
+  // Percent times whole is exact for percents of few digits, where a share of one would round 7 % of 100 up to 8.
+  if (percent > 0) return std::min(whole, static_cast<int64_t>(std::ceil(percent * static_cast<double>(whole) / 100)));
   return std::min(whole, bytes / part_bytes);
 }
 
 absl::StatusOr<MemoryShare> ParseMemoryShare(absl::string_view text) {
   MemoryShare out;
   if (absl::ConsumeSuffix(&text, "%")) {
-    double percent = 0;
-    if (absl::SimpleAtod(text, &percent) && percent > 0 && percent <= 100) {
-      out.share = percent / 100;
-      return out;
-    }
+    if (absl::SimpleAtod(text, &out.percent) && out.percent > 0 && out.percent <= 100) return out;
   } else if (absl::SimpleAtoi(text, &out.bytes) && out.bytes >= 1) {
     return out;
   }

@@ -9,8 +9,8 @@
 namespace switchyard {
 
 struct MemoryShare {
-  double share = 0;   // in (0, 1]; 0: `bytes` says it
-  int64_t bytes = 0;  // at least 1
+  double percent = 0;  // in (0, 100]; 0: `bytes` says it
+  int64_t bytes = 0;   // at least 1
 
   // How many parts of part_bytes each, of `whole` parts: at most all; a share is rounded up.
   int64_t PartsOf(int64_t whole, int64_t part_bytes) const;

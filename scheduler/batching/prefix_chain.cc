@@ -3,17 +3,13 @@
 #include <utility>
 
 #include "scheduler/base/check.h"
+#include "scheduler/base/split_mix.h"
 
 namespace switchyard {
 namespace {
 
-// Mixes a value into a running hash (the finalizer of splitmix64): the same in every process, unlike absl::Hash.
-uint64_t Mix(uint64_t hash, uint64_t value) {
-  uint64_t z = (hash ^ value) + 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
+// A value into a running hash.
+uint64_t Mix(uint64_t hash, uint64_t value) { return SplitMix(hash ^ value); }
 
 uint64_t HashRoot(const PrefixRoot& root) {
   uint64_t hash = Mix(Mix(root.weights_version, root.adapter), root.long_rope ? 1 : 0);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/split_mix.h"
 
 namespace switchyard {
 namespace {
@@ -13,13 +14,7 @@ constexpr std::array<absl::string_view, kNumDecisionFields> kNames = {"constants
                                                                       "counts",    "estimates", "errors", "slots",
                                                                       "split",     "awaited",   "demand", "prefetch"};
 
-// A step of SplitMix64 (Steele, Lea, Flood 2014) over what came before.
-uint64_t Stir(uint64_t state, uint64_t value) {
-  uint64_t z = (state ^ value) + 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
+uint64_t Stir(uint64_t state, uint64_t value) { return SplitMix(state ^ value); }
 
 template <class Int>
 uint64_t StirAll(uint64_t state, absl::Span<const Int> values) {

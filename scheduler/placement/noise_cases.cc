@@ -4,18 +4,16 @@
 #include <cmath>
 
 #include "scheduler/base/check.h"
+#include "scheduler/base/split_mix.h"
 #include "scheduler/popularity/popularity.h"
 
 namespace switchyard {
 namespace {
 
-// SplitMix64 (Steele, Lea and Flood, 2014) of a counter, as a number in [-1, 1).
+// The counter's number of this seed, in [-1, 1).
 double Draw(uint64_t seed, uint64_t counter) {
-  uint64_t z = seed + (counter + 1) * 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) / static_cast<double>(uint64_t{1} << 52) - 1;
+  const uint64_t number = SplitMix(seed + counter * kSplitMixStep);
+  return static_cast<double>(number >> 11) / static_cast<double>(uint64_t{1} << 52) - 1;
 }
 
 // Rows as they may be expected next time: differences between experts shrink by the share of their variance that

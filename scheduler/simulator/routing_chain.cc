@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/split_mix.h"
 
 namespace switchyard {
 namespace {
@@ -13,15 +14,14 @@ namespace {
 constexpr int kHalvings = 30;      // of a bisection
 constexpr double kReached = 1e-4;  // how near a tuned figure must come
 
-// SplitMix64: the same numbers on every machine, which the standard's distributions do not promise.
+// The same numbers on every machine, which the standard's distributions do not promise.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
   uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    const uint64_t number = SplitMix(state_);
+    state_ += kSplitMixStep;
+    return number;
   }
   double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }  // [0, 1)
   size_t Below(size_t n) { return static_cast<size_t>(Unit() * static_cast<double>(n)); }

@@ -3,39 +3,28 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/split_mix.h"
 
 namespace switchyard {
-namespace {
-
-// splitmix64's finisher: fixed for ever, unlike std::hash, for ranks may be different builds of the standard library.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 void LaunchLedger::Record(const OpKey& key) {
   Lane& lane = lanes_[static_cast<int>(key.comm_class)];
-  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.op));
-  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.sequence));
-  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.bytes));
-  lane.hash = Mix(lane.hash ^ static_cast<uint64_t>(key.root));
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.op));
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.sequence));
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.bytes));
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.root));
   lane.last[lane.count % kKept] = key;
   ++lane.count;
 }
 
 void LaunchLedger::RecordInOrder(const OpKey& key) {
   Record(key);
-  order_hash_ = Mix(order_hash_ ^ static_cast<uint64_t>(key.comm_class));
-  order_hash_ = Mix(order_hash_ ^ lanes_[static_cast<int>(key.comm_class)].hash);
+  order_hash_ = SplitMix(order_hash_ ^ static_cast<uint64_t>(key.comm_class));
+  order_hash_ = SplitMix(order_hash_ ^ lanes_[static_cast<int>(key.comm_class)].hash);
 }
 
 uint64_t LaunchLedger::hash() const {
   uint64_t hash = order_hash_;
-  for (const Lane& lane : lanes_) hash = Mix(hash ^ lane.hash);
+  for (const Lane& lane : lanes_) hash = SplitMix(hash ^ lane.hash);
   return hash;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/device_writer.h"
 
@@ -18,13 +19,6 @@ namespace {
 constexpr double kDeviation = 0.02;
 constexpr int64_t kPoolElements =
     8 << 20;  // numbers are taken from windows of a pool: drawing 30 billion takes minutes
-
-uint64_t Mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 class Filler {
  public:
@@ -75,7 +69,7 @@ class Filler {
  private:
   TensorView Window(uint64_t key, int64_t row, int64_t count, int64_t columns) const {
     const int64_t room = pool_.dim(0) - count * columns;
-    const int64_t offset = static_cast<int64_t>(Mix(key * 1000003 + static_cast<uint64_t>(row)) % (room + 1));
+    const int64_t offset = static_cast<int64_t>(SplitMix(key * 1000003 + static_cast<uint64_t>(row)) % (room + 1));
     char* const base = static_cast<char*>(pool_.view().raw());
     return TensorView(base + offset * DTypeBytes(dtype_), dtype_, {count, columns});
   }

@@ -112,7 +112,7 @@ class ExpertFileOpening : public ExpertFile::Places {
         absl::StrCat("weights ", options.weights, " layers ", options.num_layers, " experts ", options.num_experts,
                      " gate_up ", options.expert.gate_up.ToString(), " down ", options.expert.down.ToString(),
                      " packed for ", options.device == DeviceKind::kCpu ? "cpu" : "cuda");
-    path_ = absl::StrFormat("%s/%s%016x.pack", options.dir, kPrefix,
+    path_ = absl::StrFormat("%s/%s%d-%016x.pack", options.dir, kPrefix, getuid(),
                             Checksum(identity_.data(), static_cast<int64_t>(identity_.size())));
   }
   ~ExpertFileOpening() override {

@@ -7,11 +7,11 @@
 //   80     identity: text, what the file was made from and for
 //   4096   u64 checksum of each expert's bytes [experts]
 //   data   expert (layer, id) at data + (layer * E + id) * stride, each a PackedExpert; data and stride are multiples
-//   of
-//          2 MiB for experts of 32 MiB and more, else of 4 KiB
-// Its name is made of the identity.  It is 0600, and belongs to this user or is refused.  Everybody who maps it holds a
-// shared flock on it, who builds it an exclusive one; the others wait as long as that one makes progress.  A file that
-// is incomplete, of another identity or length, or whose bytes do not have their checksums is built again, never used.
+//          of 2 MiB for experts of 32 MiB and more, else of 4 KiB
+// Its name is made of the user and the identity.  It is 0600, and belongs to this user or is refused.  Everybody who
+// maps it holds a shared flock on it, who builds it an exclusive one; the others wait as long as that one makes
+// progress.  A file that is incomplete, of another identity or length, or whose bytes do not have their checksums is
+// built again, never used.
 //
 // Opening reads all of it once.  In a directory in memory (tmpfs), files of other identities that no process uses are
 // removed before one is built.  Immutable once open; thread-safe.

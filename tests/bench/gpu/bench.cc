@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/gpu/device_moment_cuda.h"
-#include "tests/bench/gpu/mix.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_queue.h"
 
@@ -65,7 +65,7 @@ Bench::Bench(const BenchOptions& options, int64_t pool_elements)
       pool_(DType::kBf16, {pool_elements}) {
   auto* const numbers = pool_.data<Bf16>();
   for (int64_t i = 0; i < pool_elements; ++i) {
-    const auto bits = static_cast<int32_t>(Mix(static_cast<uint64_t>(i)) >> 40);  // 24 bits
+    const auto bits = static_cast<int32_t>(SplitMix(static_cast<uint64_t>(i)) >> 40);  // 24 bits
     numbers[i] = Bf16(static_cast<float>(bits - (1 << 23)) / static_cast<float>(1 << 25));
   }
 }
@@ -82,7 +82,7 @@ int Bench::Sets(int64_t bytes_of_one) const {
 TensorView Bench::Window(uint64_t key, int64_t rows, int64_t columns) const {
   const int64_t room = pool_.dim(0) - rows * columns;
   SY_CHECK_GE(room, 0);
-  const auto offset = static_cast<int64_t>(Mix(key + 0x5eed) % static_cast<uint64_t>(room + 1));
+  const auto offset = static_cast<int64_t>(SplitMix(key + 0x5eed) % static_cast<uint64_t>(room + 1));
   return TensorView(pool_.data<Bf16>() + offset, DType::kBf16, {rows, columns});
 }
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/gpu/greedy_run.h"
-#include "tests/bench/gpu/mix.h"
 #include "tests/bench/gpu/model_check.h"
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/shapes.h"
@@ -24,7 +24,7 @@ std::vector<std::vector<int32_t>> Prompts(int64_t count, int64_t length, int64_t
   uint64_t state = seed;
   for (std::vector<int32_t>& prompt : prompts) {
     for (int64_t i = 0; i < length; ++i) {
-      prompt.push_back(static_cast<int32_t>((state = Mix(state)) % static_cast<uint64_t>(vocab)));
+      prompt.push_back(static_cast<int32_t>((state = SplitMix(state)) % static_cast<uint64_t>(vocab)));
     }
   }
   return prompts;

@@ -26,7 +26,7 @@ LIMIT = 1.5e-2  # ‖got - want‖ / ‖want‖ of bf16 results
 
 
 def mix(x):
-    """mix.h"""
+    """scheduler/base/split_mix.h"""
     x = (x + 0x9E3779B97F4A7C15) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK

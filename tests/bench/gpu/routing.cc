@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tests/bench/gpu/mix.h"
+#include "scheduler/base/split_mix.h"
 
 namespace switchyard {
 
@@ -15,7 +15,7 @@ BenchRouting MakeRouting(int64_t tokens, int64_t experts, int64_t top_k, uint64_
   for (int64_t t = 0; t < tokens; ++t) {
     std::iota(ids.begin(), ids.end(), 0);
     for (int64_t k = 0; k < top_k; ++k) {
-      state = Mix(state);
+      state = SplitMix(state);
       const auto other = k + static_cast<int64_t>(state % static_cast<uint64_t>(experts - k));
       std::swap(ids[k], ids[other]);
       routing.idx.push_back(ids[k]);

@@ -11,6 +11,8 @@ TEST(MemoryShareTest, IsAShareOrBytes) {
   EXPECT_EQ(ParseMemoryShare("25%")->PartsOf(64, 10), 16);
   EXPECT_EQ(ParseMemoryShare("100%")->PartsOf(64, 10), 64);
   EXPECT_EQ(ParseMemoryShare("12.5%")->PartsOf(60, 10), 8) << "rounded up";
+  EXPECT_EQ(ParseMemoryShare("7%")->PartsOf(100, 10), 7) << "no part more by binary fractions";
+  EXPECT_EQ(ParseMemoryShare("0.7%")->PartsOf(1000, 10), 7);
   EXPECT_EQ(ParseMemoryShare("1000")->PartsOf(64, 300), 3);
   EXPECT_EQ(ParseMemoryShare("1000")->PartsOf(2, 300), 2);
   EXPECT_EQ(ParseMemoryShare("1")->PartsOf(64, 300), 0);
