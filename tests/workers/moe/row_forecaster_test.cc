@@ -1,0 +1,163 @@
+// A forecaster over a stack of gates that all see the same rows, so that what the next gates say is known beforehand.
+#include "workers/moe/row_forecaster.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "workers/ops/gemm.h"
+#include "workers/ops/router.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr RoutingShape kShape{.num_layers = 3, .num_experts = 8, .top_k = 2};
+constexpr int64_t kHidden = 16;
+
+class RowForecasterTest : public testing::Test {
+ protected:
+  RowForecasterTest() {
+    for (int layer = 0; layer < kShape.num_layers; ++layer) {
+      routers_.push_back(*PackWeight(stream_, {.n = kShape.num_experts, .k = kHidden, .dtype = DType::kF32},
+                                     Random(kShape.num_experts, kHidden)));
+    }
+    for (const Weight& router : routers_) options_.routers.push_back(&router);
+    options_.model = "stack";
+    options_.shape = kShape;
+  }
+
+  Tensor Random(int64_t rows, int64_t columns) {
+    std::normal_distribution<float> normal;
+    Tensor tensor(DType::kF32, {rows, columns});
+    for (int64_t i = 0; i < rows * columns; ++i) tensor.view().data<float>()[i] = normal(random_);
+    return tensor;
+  }
+
+  // [T, K] of a layer's router.
+  Tensor Choose(const Weight& router, const TensorView& x) {
+    Tensor logits(DType::kF32, {x.dim(0), kShape.num_experts}), weights(DType::kF32, {x.dim(0), kShape.top_k});
+    Tensor chosen(DType::kI32, {x.dim(0), kShape.top_k});
+    EXPECT_TRUE(Gemm(stream_, {}, x, router, {}, logits).ok());
+    EXPECT_TRUE(RouteTopK(stream_, {.top_k = kShape.top_k}, logits, chosen, weights).ok());
+    return chosen;
+  }
+
+  struct Told {
+    int after = -1;  // the gate; -1: Begin
+    int layer = 0;
+    Popularity popularity;
+  };
+  // A pass over rows that every layer sees alike; chooses by `gates`, each layer's own router or another.
+  std::vector<Told> Pass(RowForecaster* forecaster, const TensorView& x, int64_t decodes,
+                         const std::vector<int>& gates = {0, 1, 2}) {
+    std::vector<Told> told;
+    const auto take = [&](int after, const absl::StatusOr<absl::Span<const LayerEstimate>>& estimates) {
+      ASSERT_TRUE(estimates.ok()) << estimates.status();
+      for (const LayerEstimate& one : *estimates)
+        told.push_back({after, one.layer, Popularity(one.popularity.begin(), one.popularity.end())});
+    };
+    std::vector<int32_t> ids(static_cast<size_t>(x.dim(0)));
+    for (size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int32_t>(t % 5);
+    take(-1, forecaster->Begin({.num_rows = x.dim(0), .num_decode_rows = decodes, .token_ids = ids}));
+    for (int layer = 0; layer < kShape.num_layers; ++layer) {
+      const Tensor chosen = Choose(routers_[static_cast<size_t>(gates[static_cast<size_t>(layer)])], x);
+      take(layer, forecaster->OnGate({.stream = &stream_, .moe_layer = layer, .topk_idx = chosen, .x = x}));
+      if (testing::Test::HasFatalFailure()) return told;
+    }
+    return told;
+  }
+
+  Popularity Counts(int layer, const TensorView& x) {
+    Popularity counts(static_cast<size_t>(kShape.num_experts));
+    const Tensor chosen = Choose(routers_[static_cast<size_t>(layer)], x);
+    for (int64_t i = 0; i < x.dim(0) * kShape.top_k; ++i)
+      counts[static_cast<size_t>(chosen.view().data<int32_t>()[i])] += kRow;
+    return counts;
+  }
+
+  std::mt19937 random_{7};
+  ThreadPool pool_{2};
+  const Stream stream_ = Stream::OnCpu(&pool_);
+  std::vector<Weight> routers_;
+  RowForecasterOptions options_;
+};
+
+TEST_F(RowForecasterTest, TheNextGatesOnTheseRowsAreWhatItTellsWhereTheyAreRight) {
+  RowForecaster forecaster(options_);
+  for (int pass = 0; pass < 40; ++pass) Pass(&forecaster, Random(24, kHidden), 8);
+  const Tensor x = Random(24, kHidden);
+  const std::vector<Told> told = Pass(&forecaster, x, 8);
+  // Layer 0 (and 1) by token ids; 1 and 2 after gate 0; 2 after gate 1; nothing after the last.
+  std::vector<std::pair<int, int>> when;
+  for (const Told& one : told) when.emplace_back(one.after, one.layer);
+  EXPECT_EQ(when, (std::vector<std::pair<int, int>>{{-1, 0}, {-1, 1}, {0, 1}, {0, 2}, {1, 2}}));
+  for (const Told& one : told) {
+    EXPECT_EQ(TotalOf(one.popularity), 24 * kShape.top_k * kRow);
+    if (one.after >= 0) {
+      EXPECT_EQ(one.popularity, Counts(one.layer, x)) << one.after << " " << one.layer;
+    }
+  }
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode})
+    EXPECT_EQ(forecaster.phase(phase).Best(1, 1), LiveEstimator::kGateAhead);
+  EXPECT_GT(forecaster.spent(), absl::ZeroDuration());
+}
+
+// Gates that nothing foresees but a fitted map, which is the true router: layer 2 chooses by router 0.
+TEST_F(RowForecasterTest, AFittedMapIsTakenWhereTheGateAheadIsWrong) {
+  RowForecaster forecaster(options_);
+  const auto map = [&](int router) {
+    ForecastMap fitted;
+    Tensor rows(DType::kF32, {kShape.num_experts, kHidden});
+    EXPECT_TRUE(routers_[static_cast<size_t>(router)].UnpackRows(0, rows).ok());
+    fitted.weight = *PackWeight(stream_, {.n = kShape.num_experts, .k = kHidden, .dtype = DType::kF32}, rows);
+    return fitted;
+  };
+  ASSERT_TRUE(forecaster.SetProbe(1, 1, map(0)).ok());
+  const std::vector<int> gates = {0, 1, 0};
+  for (int pass = 0; pass < 40; ++pass) Pass(&forecaster, Random(24, kHidden), 8, gates);
+  const Tensor x = Random(24, kHidden);
+  const std::vector<Told> told = Pass(&forecaster, x, 8, gates);
+  EXPECT_EQ(told.back().after, 1);
+  EXPECT_EQ(told.back().popularity, Counts(0, x));
+  EXPECT_EQ(forecaster.phase(Phase::kPrefill).Best(2, 1), LiveEstimator::kProbe);
+  EXPECT_THAT(std::string(forecaster.SetProbe(1, 2, map(0)).message()), HasSubstr("MoE layer 1 for 2 ahead"));
+}
+
+TEST_F(RowForecasterTest, AStepOfOnePhaseAloneAndOneWithoutRows) {
+  RowForecaster forecaster(options_);
+  for (const int64_t decodes : {0, 6, 3}) Pass(&forecaster, Random(6, kHidden), decodes);
+  EXPECT_EQ(forecaster.phase(Phase::kPrefill).profiles()[0].num_tokens(0), 9);
+  EXPECT_EQ(forecaster.phase(Phase::kDecode).profiles()[0].num_tokens(0), 9);
+  EXPECT_THAT(Pass(&forecaster, Random(0, kHidden), 0), testing::IsEmpty());
+  EXPECT_EQ(Pass(&forecaster, Random(1, kHidden), 1).size(), 5u);
+}
+
+TEST_F(RowForecasterTest, TokensThatAreNotKnownHereAreNotCountedByTheirIds) {
+  RowForecaster forecaster(options_);
+  const std::vector<int32_t> ids = {3, -1, 4};
+  const Tensor x = Random(3, kHidden), chosen = Choose(routers_[0], x);
+  ASSERT_TRUE(forecaster.Begin({.num_rows = 3, .num_decode_rows = 1, .token_ids = ids}).ok());
+  ASSERT_TRUE(forecaster.OnGate({.stream = &stream_, .moe_layer = 0, .topk_idx = chosen, .x = x}).ok());
+  EXPECT_EQ(forecaster.phase(Phase::kDecode).profiles()[1].num_rows(0), 1);
+  EXPECT_EQ(forecaster.phase(Phase::kPrefill).profiles()[1].num_rows(0), 0);
+  EXPECT_EQ(forecaster.phase(Phase::kPrefill).profiles()[0].num_tokens(0), 2);
+}
+
+TEST_F(RowForecasterTest, LayersOutOfTurnAreNamed) {
+  RowForecaster forecaster(options_);
+  const Tensor x = Random(2, kHidden), chosen = Choose(routers_[0], x);
+  ASSERT_TRUE(forecaster.Begin({.num_rows = 2, .num_decode_rows = 2, .token_ids = {}}).ok());
+  const auto told = forecaster.OnGate({.stream = &stream_, .moe_layer = 1, .topk_idx = chosen, .x = x});
+  EXPECT_THAT(std::string(told.status().message()), HasSubstr("MoE layer 1"));
+  // The next pass begins anew.
+  Pass(&forecaster, x, 2);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,196 @@
+#include "workers/moe/row_forecaster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kMostPredicted = 16;
+
+// Experts named of each token: those that it takes, and as many in doubt.
+int NumPredicted(const RoutingShape& shape) {
+  const int64_t wanted = std::max(int64_t{2} * shape.top_k, int64_t{4});
+  return static_cast<int>(
+      std::min({wanted, std::max<int64_t>(shape.top_k, kMostPredicted), int64_t{shape.num_experts}}));
+}
+
+constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
+
+// Adds what passes from here to the end of the scope.
+class Spent {
+ public:
+  explicit Spent(absl::Duration* sum) : sum_(sum), begin_(absl::Now()) {}
+  ~Spent() { *sum_ += absl::Now() - begin_; }
+
+ private:
+  absl::Duration* const sum_;
+  const absl::Time begin_;
+};
+
+}  // namespace
+
+LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Phase phase) {
+  return {.model = options.model,
+          .shape = options.shape,
+          .phase = phase,
+          .num_predicted = NumPredicted(options.shape),
+          .profile_bytes = options.profile_bytes};
+}
+
+RowForecaster::RowForecaster(RowForecasterOptions options)
+    : options_(std::move(options)),
+      num_predicted_(NumPredicted(options_.shape)),
+      maps_(static_cast<size_t>(options_.shape.num_layers)) {
+  SY_CHECK_EQ(static_cast<int>(options_.routers.size()), options_.shape.num_layers);
+  live_.reserve(std::size(kPhases));
+  for (const Phase phase : kPhases) live_.emplace_back(LiveOptionsOf(options_, phase));
+  for (Popularity& popularity : popularity_) popularity.resize(static_cast<size_t>(options_.shape.num_experts));
+}
+
+absl::Status RowForecaster::SetProbe(int layer, int ahead, ForecastMap map) {
+  if (layer < 0 || ahead < 1 || ahead > kMaxAhead || layer + ahead >= options_.shape.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", layer, " for ", ahead,
+                                                   " ahead: the model has ", options_.shape.num_layers));
+  }
+  const Weight& router = *options_.routers[static_cast<size_t>(layer + ahead)];
+  if (map.weight.n() != router.n() || map.weight.k() != router.k()) {
+    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", layer, ": [", map.weight.n(), ", ",
+                                                   map.weight.k(), "], wants [", router.n(), ", ", router.k(), "]"));
+  }
+  maps_[static_cast<size_t>(layer)][static_cast<size_t>(ahead - 1)] = std::move(map);
+  return absl::OkStatus();
+}
+
+RoutingView RowForecaster::ViewOf(Phase phase) const {
+  const bool decode = phase == Phase::kDecode;
+  const int64_t begin = decode ? 0 : num_decode_rows_, k = options_.shape.top_k;
+  return {.shape = options_.shape,
+          .num_tokens = decode ? num_decode_rows_ : num_rows_ - num_decode_rows_,
+          .token_ids = ids_known_[static_cast<size_t>(phase)] ? token_ids_.data() + begin : nullptr,
+          .experts = experts_.data() + begin * k,
+          .token_stride = k,
+          .layer_stride = num_rows_ * k};
+}
+
+absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::Begin(const ForecastPass& pass) {
+  const Spent spent(&spent_);
+  SY_CHECK(0 <= pass.num_decode_rows && pass.num_decode_rows <= pass.num_rows);
+  num_rows_ = pass.num_rows;
+  num_decode_rows_ = pass.num_decode_rows;
+  next_layer_ = 0;
+  token_ids_.assign(pass.token_ids.begin(), pass.token_ids.end());
+  experts_.assign(static_cast<size_t>(num_rows_ * options_.shape.num_layers * options_.shape.top_k), -1);
+  const auto known = [&](int64_t begin, int64_t end) {
+    return static_cast<int64_t>(token_ids_.size()) == num_rows_ &&
+           std::all_of(token_ids_.begin() + begin, token_ids_.begin() + end, [](int32_t id) { return id >= 0; });
+  };
+  ids_known_ = {known(num_decode_rows_, num_rows_), known(0, num_decode_rows_)};
+  for (const Phase phase : kPhases) {
+    if (ViewOf(phase).num_tokens > 0) mutable_phase(phase)->BeginPass();
+  }
+  estimates_.clear();
+  Estimate(0, 1);
+  if (options_.shape.num_layers > 1) Estimate(1, 2);
+  return estimates_;
+}
+
+absl::Status RowForecaster::TakeChoices(const GatedRows& rows) {
+  const int64_t k = options_.shape.top_k;
+  if (rows.moe_layer != next_layer_ || rows.topk_idx.rank() != 2 || rows.topk_idx.dim(0) != num_rows_ ||
+      rows.topk_idx.dim(1) != k) {
+    return absl::InternalError(absl::StrCat("forecaster: MoE layer ", rows.moe_layer, " chose ",
+                                            rows.topk_idx.ToString(), ", wants layer ", next_layer_, " and [",
+                                            num_rows_, ", ", k, "]"));
+  }
+  if (num_rows_ > 0) {
+    const int32_t* const chosen = rows.topk_idx.data<int32_t>();
+    int16_t* const to = experts_.data() + next_layer_ * num_rows_ * k;
+    for (int64_t i = 0; i < num_rows_ * k; ++i) to[i] = static_cast<int16_t>(chosen[i]);
+  }
+  ++next_layer_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const GatedRows& rows) {
+  const Spent spent(&spent_);
+  RETURN_IF_ERROR(TakeChoices(rows));
+  for (const Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), rows.moe_layer);
+  estimates_.clear();
+  for (int ahead = 1; ahead <= kMaxAhead && rows.moe_layer + ahead < options_.shape.num_layers; ++ahead) {
+    RETURN_IF_ERROR(Predict(rows, rows.moe_layer + ahead, ahead));
+    Estimate(rows.moe_layer + ahead, ahead);
+  }
+  Report();
+  return estimates_;
+}
+
+absl::Status RowForecaster::Predict(const GatedRows& rows, int layer, int ahead) {
+  for (int p = 0; p < kNumPredictors && num_rows_ > 0; ++p) {
+    const auto predictor = static_cast<Predictor>(p);
+    const bool wanted = std::any_of(std::begin(kPhases), std::end(kPhases), [&](Phase phase) {
+      return ViewOf(phase).num_tokens > 0 && this->phase(phase).Wants(predictor, layer, ahead);
+    });
+    if (wanted) RETURN_IF_ERROR(PredictBy(rows, predictor, layer, ahead));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowForecaster::PredictBy(const GatedRows& rows, Predictor predictor, int layer, int ahead) {
+  const Weight* weight = options_.routers[static_cast<size_t>(layer)];
+  TensorView bias;
+  if (predictor == Predictor::kProbe) {
+    const std::optional<ForecastMap>& map = maps_[static_cast<size_t>(layer - ahead)][static_cast<size_t>(ahead - 1)];
+    if (!map.has_value()) return absl::OkStatus();
+    weight = &map->weight;
+    bias = map->bias;
+  }
+  ASSIGN_OR_RETURN(const TensorView predicted,
+                   predicted_memory_.Take(num_rows_, num_predicted_, DType::kI32, rows.stream->device()));
+  RETURN_IF_ERROR(forecast_.Predict(*rows.stream, rows.x, *weight, bias, nullptr, predicted));
+  const int32_t* const named = predicted.data<int32_t>();
+  predictions_.assign(named, named + num_rows_ * num_predicted_);
+  for (const Phase phase : kPhases) {
+    const RoutingView view = ViewOf(phase);
+    if (view.num_tokens == 0 || !this->phase(phase).Wants(predictor, layer, ahead)) continue;
+    const int64_t begin = phase == Phase::kDecode ? 0 : num_decode_rows_;
+    mutable_phase(phase)->SetPredictions(predictor, layer, ahead,
+                                         absl::MakeConstSpan(predictions_)
+                                             .subspan(static_cast<size_t>(begin * num_predicted_),
+                                                      static_cast<size_t>(view.num_tokens * num_predicted_)));
+  }
+  return absl::OkStatus();
+}
+
+void RowForecaster::Estimate(int layer, int ahead) {
+  Popularity& popularity = popularity_[static_cast<size_t>(ahead - 1)];
+  std::fill(popularity.begin(), popularity.end(), 0);
+  for (const Phase phase : kPhases)
+    mutable_phase(phase)->Estimate(ViewOf(phase), layer, ahead, absl::MakeSpan(popularity));
+  const int64_t told = TotalOf(popularity), all = num_rows_ * options_.shape.top_k * kRow;
+  if (told == 0) return;
+  if (told != all) popularity = ScaledTo(popularity, all);
+  estimates_.push_back({.layer = layer, .popularity = popularity});
+}
+
+void RowForecaster::Report() {
+  if (next_layer_ < options_.shape.num_layers) return;
+  std::vector<std::string> reports;
+  for (const Phase phase : kPhases) {
+    for (std::string& report : mutable_phase(phase)->TakeReports()) reports.push_back(std::move(report));
+  }
+  if (reports.empty()) return;
+  // Estimators mostly fail in many layers at once.
+  const size_t told = std::min<size_t>(reports.size(), 3);
+  LogInfo("forecast: ", absl::StrJoin(reports.begin(), reports.begin() + static_cast<int64_t>(told), "; "),
+          told < reports.size() ? absl::StrCat("; and ", reports.size() - told, " more like these") : "");
+}
+
+}  // namespace switchyard
