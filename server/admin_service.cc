@@ -7,6 +7,7 @@
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
+#include "server/clock.h"
 #include "server/expert_view.h"
 #include "server/unary_call.h"
 
@@ -25,20 +26,19 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
       return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
                        absl::StrCat("model ", model->name, " has no MoE layers"));
     }
-    return CheckExpertsRequest(message, model->num_moe_layers);
+    return CheckExpertsRequest(message, model->num_moe_layers, model->num_experts);
   }();
   if (!status.ok()) {
     call->Fail(status);
     return call;
   }
-  desk_->engine->CopyCensus([call, message, model](std::unique_ptr<const ExpertCensus> census) {
-    if (census == nullptr) {  // the model is known, so it was: the server stops
+  desk_->engine->CopyExperts([call, message, model](std::unique_ptr<const ExpertsCopy> experts) {
+    if (experts == nullptr) {  // the model is known, so it was: the server stops
       return call->Fail(MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
     }
     // Off the engine's thread.
-    call->Start([message, model, census = std::shared_ptr<const ExpertCensus>(std::move(census))](UnaryCall* call) {
-      v1::GetExpertsResponse answer =
-          DescribeExperts(message, *census, ContiguousPlacement(model->num_experts, model->num_workers, 0));
+    call->Start([message, model, experts = std::shared_ptr<const ExpertsCopy>(std::move(experts))](UnaryCall* call) {
+      v1::GetExpertsResponse answer = DescribeExperts(message, experts->census, experts->placement, MonotonicNow());
       answer.set_model(model->name);
       call->Reply(answer);
     });

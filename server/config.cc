@@ -12,7 +12,6 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
-#include "scheduler/base/memory_share.h"
 
 namespace switchyard {
 namespace {
@@ -80,6 +79,21 @@ std::string NameOfModel(const std::string& directory) {
 
 namespace {
 
+void CheckExperts(const ServerConfig& config, Problems* problems) {
+  for (const absl::Status& status : {CheckExpertBudget(config.experts), CheckPlacementSettings(config.placement)}) {
+    problems->Check(status.ok(), status.message());
+  }
+  const std::string budget = absl::StrCat("--expert_budget=", config.experts.budget);
+  problems->Check(config.experts.empty() || config.device == "cpu",
+                  absl::StrCat(budget, ": is for the CPU so far, but --device=", config.device));
+  if (config.placement.mode == PlacementMode::kStatic) return;
+  const std::string placement = absl::StrCat("--placement=", NameOf(config.placement.mode));
+  problems->Check(config.device == "cpu",
+                  absl::StrCat(placement, ": is for the CPU so far, but --device=", config.device));
+  problems->Check(config.experts.empty(),
+                  absl::StrCat(placement, ": not yet together with ", budget, "; choose one of them"));
+}
+
 void CheckDevice(const ServerConfig& config, Problems* problems) {
   problems->Check(config.device == "cpu" || config.device == "cuda",
                   absl::StrCat("--device=", config.device, ": must be cpu or cuda"));
@@ -94,14 +108,9 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
            absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction));
   gpu_only(config.deterministic == defaults.deterministic, "--deterministic");
   gpu_only(config.cuda_graphs == defaults.cuda_graphs, "--cuda_graphs=false");
-  const absl::Status budget =
-      config.expert_budget.empty() ? absl::OkStatus() : ParseMemoryShare(config.expert_budget).status();
-  problems->Check(budget.ok(), absl::StrCat("--expert_budget=", config.expert_budget, ": ", budget.message()));
-  problems->Check(
-      config.expert_budget.empty() || config.device == "cpu",
-      absl::StrCat("--expert_budget=", config.expert_budget, ": is for the CPU so far, but --device=", config.device));
   problems->Check(config.load_format == "auto" || config.load_format == "dummy",
                   absl::StrCat("--load_format=", config.load_format, ": must be auto or dummy"));
+  CheckExperts(config, problems);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/batching_policy.h"
+#include "scheduler/offload/expert_budget.h"
+#include "scheduler/placement/placement_settings.h"
 
 namespace switchyard {
 
@@ -35,11 +37,8 @@ struct ServerConfig {
   bool deterministic = false;        // on GPUs: what is computed of a sequence does not depend on its company
   bool cuda_graphs = true;
   std::string load_format = "auto";  // "dummy": random weights of the config's shapes
-  // Of local workers, as switchyard-worker --help says.
-  std::string expert_budget;  // "25%" or bytes; empty: every expert is resident
-  std::string expert_policy = "expected_use";
-  std::string expert_file_dir = "/dev/shm";
-  double expert_copy_bytes_per_second = 0;  // 0 = not emulated
+  ExpertBudgetOptions experts;       // of local workers
+  PlacementSettings placement;       // of all workers
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
   BatchingPolicy batching;     // max_model_len 0 = the model's context

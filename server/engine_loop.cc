@@ -36,7 +36,12 @@ void Advance(prometheus::Counter* counter, int64_t now, int64_t before) {
 }  // namespace
 
 EngineLoop::EngineLoop(const ServerConfig* config, const TextRoom* text, ServerMetrics* metrics, Hooks hooks)
-    : config_(config), text_(text), metrics_(metrics), hooks_(std::move(hooks)), group_(GroupOptions(*config), this) {}
+    : config_(config),
+      text_(text),
+      metrics_(metrics),
+      hooks_(std::move(hooks)),
+      group_(GroupOptions(*config), this),
+      residency_(config->placement, this) {}
 
 EngineLoop::~EngineLoop() { Stop(); }
 
@@ -117,6 +122,7 @@ void EngineLoop::RunLast() {
 void EngineLoop::Tick(absl::Time now) {
   next_tick_ = now + kTick;
   group_.Tick(now);
+  residency_.Tick(now);
   if (hooks_.on_tick) hooks_.on_tick(now);
   EndSlowReaders(now);
   if (!scheduler_) CheckStart(now);
@@ -173,7 +179,9 @@ void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
     if (!plan) break;
     step_sent_[plan->step] = now;
     if (dump_steps_) DumpStep(plan->group_epoch, plan->step, "plan", plan->DebugString());
+    plan->placement_epoch = residency_.placement_epoch();
     group_.Execute(*plan, now);
+    residency_.StepPlanned(plan->step, now);
   }
   // Without a group Plan still ends what is past its deadline.
   if (group_.state() != WorkerGroup::State::kReady) (void)scheduler_->Plan(now, events);
@@ -205,6 +213,7 @@ void EngineLoop::UpdateSnapshot() {
   metrics_->ready->Set(snapshot.ready ? 1 : 0);
   metrics_->group_epoch->Set(static_cast<double>(snapshot.group_epoch));
   metrics_->workers->Set(static_cast<double>(snapshot.workers.size()));
+  ReportPlacement();
   Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
   Advance(metrics_->rows_lent, stats.rows_lent, reported_.rows_lent);
   Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);

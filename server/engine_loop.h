@@ -27,7 +27,10 @@
 #include "server/config.h"
 #include "server/gather_window.h"
 #include "server/metrics.h"
+#include "server/placement_meter.h"
+#include "server/planner_thread.h"
 #include "server/request.h"
+#include "server/residency_loop.h"
 #include "server/text.h"
 #include "server/token_stream.h"
 #include "server/worker_group.h"
@@ -52,7 +55,13 @@ struct LoadSnapshot {
   int64_t group_epoch = 0;
 };
 
-class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
+// What GetExperts tells.
+struct ExpertsCopy {
+  ExpertCensus census;
+  ResidencyView placement;
+};
+
+class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, private ResidencyLoop::Host {
  public:
   struct Hooks {
     std::function<void(bool ready)> on_ready;                     // readiness turned
@@ -88,9 +97,9 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   // Ends the request of that id with finish reason ABORT; calls back with whether there was one.
   void Abort(std::string request_id, std::function<void(bool found)> done);
 
-  // Calls back with a copy of the counts, null before the first group stood and for a model without MoE layers; on the
-  // loop's thread, or at once if the loop has ended.
-  void CopyCensus(std::function<void(std::unique_ptr<const ExpertCensus> census)> done);
+  // Calls back with how experts are used and where they are, null before the first group stood and for a model without
+  // MoE layers; on the loop's thread, or at once if the loop has ended.
+  void CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy> experts)> done);
 
   // Null until the workers told of the model.
   std::shared_ptr<const ServedModel> model() const;
@@ -103,6 +112,8 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) override;
   void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) override;
   void OnGroupFault(WorkerId id, int64_t epoch, std::string message) override;
+  void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) override;
+  void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) override;
   void OnLinkLost(WorkerId id, std::string reason) override;
 
  private:
@@ -145,6 +156,18 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   std::string WhyLost(WorkerId id, const std::string& link_reason) const;
   void PublishModel(int world, const WorkerInfo& info);
 
+  // engine_placement.cc: where experts are
+  GroupPlacement OnForming(const WorkerInfo& worker, int world) override;
+  void Plan(ResidencyProblem problem) override;
+  void Prepare(const PlacementStage& stage) override;
+  void Drop(int64_t epoch) override;
+  void Release(int64_t epoch) override;
+  void BreakGroup(const std::string& why) override;
+  // -1: none, or of another group than the one that serves.
+  int RankIn(WorkerId id, int64_t group_epoch) const;
+  void PlaceExperts(const StepResult& result);
+  void ReportPlacement();
+
   // engine_requests.cc: requests
   void HandleSubmit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
   void HandleCancel(uint64_t handle, const absl::Status& status);
@@ -171,7 +194,10 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   // --- the loop's thread only ---
   std::unique_ptr<Scheduler> scheduler_;
   WorkerGroup group_;
-  std::optional<ExpertCensus> census_;  // from the first group on, of a model with experts
+  std::optional<ExpertCensus> census_;   // from the first group on, of a model with experts
+  std::optional<PlacementMeter> meter_;  // from the first forming on, of a model with experts
+  ResidencyLoop residency_;
+  ResidencyView reported_placement_;                                  // as the metrics have it
   absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
   absl::flat_hash_map<std::string, uint64_t> by_request_id_;
   std::map<int64_t, absl::Time> step_sent_;
@@ -194,6 +220,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener {
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mu_);
   LoadSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
+  std::unique_ptr<PlannerThread> planner_;  // null before the first plan; goes first, as it posts
 };
 
 }  // namespace switchyard

@@ -72,6 +72,7 @@ void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, cons
   shape.min_loan_rows = first.min_loan_rows;
   shape.expert_path_ids = first.num_moe_layers * first.experts_per_token;
   scheduler_->StartGroup(shape, now, &events);
+  residency_.GroupUp();
   const BatchingPolicy& policy = scheduler_->policy();
   metrics_->SetMaxModelLen(policy.max_model_len);
   metrics_->SetCacheConfig({.block_size = policy.block_size,
@@ -89,6 +90,7 @@ void EngineLoop::OnGroupDown(const std::string& reason) {
   down_reason_ = reason;
   down_since_ = now;
   step_sent_.clear();
+  residency_.GroupDown(reason, now);
   metrics_->groups_lost->Increment();
   hooks_.on_ready(false);
   std::vector<Event> events;
@@ -108,6 +110,7 @@ void EngineLoop::OnStepDone(const StepResult& result) {
     LogWarn("step ", result.step, ": ", status.message());
   }
   ObserveStep(result, now);
+  PlaceExperts(result);
   if (dump_steps_) DumpStep(result.group_epoch, result.step, "result", result.DebugString());
   // The next plans first: the workers should not wait for text to be made.
   PlanAll(now, &events);
@@ -118,11 +121,13 @@ void EngineLoop::OnStepDone(const StepResult& result) {
 void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
   int64_t rows = 0, sent = 0, expert_rows = 0, most_rows = 0;
   double expert_seconds = 0, exchange_seconds = 0;
+  bool prompts = false;
   for (const RankResult& rank : result.ranks) {
     rows += rank.rows;
     sent += rank.rows_sent;
     expert_rows += rank.expert_rows;
     most_rows = std::max(most_rows, rank.expert_rows);
+    prompts = prompts || rank.expert_counts != rank.decode_expert_counts;
     expert_seconds = std::max(expert_seconds, rank.timings.expert_seconds);
     exchange_seconds = std::max(exchange_seconds, rank.timings.exchange_seconds);
   }
@@ -131,8 +136,9 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
   metrics_->exchange_seconds->Observe(exchange_seconds);
   metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));
   if (most_rows > 0) {
-    metrics_->moe_balancedness->Observe(static_cast<double>(expert_rows) / static_cast<double>(result.ranks.size()) /
-                                        static_cast<double>(most_rows));
+    metrics_->moe_balancedness(prompts ? Phase::kPrefill : Phase::kDecode)
+        .Observe(static_cast<double>(expert_rows) / static_cast<double>(result.ranks.size()) /
+                 static_cast<double>(most_rows));
   }
   if (const auto it = step_sent_.find(result.step); it != step_sent_.end()) {
     metrics_->step_seconds->Observe(absl::ToDoubleSeconds(now - it->second));
@@ -165,12 +171,6 @@ absl::Status EngineLoop::CountExperts(const StepResult& result) {
   }
   RETURN_IF_ERROR(census_->Add(Phase::kPrefill, prefill));
   return census_->Add(Phase::kDecode, decode);
-}
-
-void EngineLoop::CopyCensus(std::function<void(std::unique_ptr<const ExpertCensus>)> done) {
-  const bool posted =
-      Post([this, done] { done(census_.has_value() ? std::make_unique<const ExpertCensus>(*census_) : nullptr); });
-  if (!posted) done(nullptr);
 }
 
 void EngineLoop::OnLocalWorkerFenced(int local_index, int64_t pid) {

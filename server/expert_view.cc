@@ -6,7 +6,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/placement/min_max.h"
 #include "scheduler/placement/replica_map.h"
 
@@ -31,9 +34,43 @@ void DescribeLayer(int layer, const ExpertCensus& census, const ReplicaMap& repl
   }
 }
 
+absl::Status CheckIndex(absl::string_view field, int32_t value, int limit) {
+  if (value >= 0 && value < limit) return absl::OkStatus();
+  return BadField(std::string(field), absl::StrCat("is ", value, "; the model has 0 to ", limit - 1),
+                  absl::StrCat(limit - 1), absl::StrCat(value));
+}
+
+v1::PlacementPlan::Outcome ToProto(PlanOutcome outcome) {
+  switch (outcome) {
+    case PlanOutcome::kCommitted:
+      return v1::PlacementPlan::COMMITTED;
+    case PlanOutcome::kAborted:
+      return v1::PlacementPlan::ABORTED;
+    case PlanOutcome::kNothingToDo:
+      return v1::PlacementPlan::NOTHING_TO_DO;
+  }
+  return v1::PlacementPlan::OUTCOME_UNSPECIFIED;
+}
+
+void DescribePlan(const ResidencyView& placement, absl::Time now, v1::GetExpertsResponse* out) {
+  out->set_placement(std::string(NameOf(placement.settings.mode)));
+  out->set_placement_epoch(placement.epoch);
+  if (!placement.outcome.has_value()) return;
+  v1::PlacementPlan* plan = out->mutable_last_plan();
+  plan->set_outcome(ToProto(*placement.outcome));
+  plan->set_copies(placement.last_copies);
+  plan->set_bytes(placement.last_bytes);
+  plan->set_age_seconds(absl::ToDoubleSeconds(now - placement.ended));
+  plan->set_reason(placement.reason);
+}
+
 }  // namespace
 
-absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_moe_layers) {
+absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_moe_layers, int num_experts) {
+  if (request.has_why()) {
+    RETURN_IF_ERROR(CheckIndex("why.layer", request.why().layer(), num_moe_layers));
+    RETURN_IF_ERROR(CheckIndex("why.expert", request.why().expert(), num_experts));
+  }
   absl::flat_hash_set<int32_t> seen;
   for (const int32_t layer : request.layers()) {
     if (layer < 0 || layer >= num_moe_layers) {
@@ -49,23 +86,45 @@ absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_m
 }
 
 v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertCensus& census,
-                                       const Placement& placement) {
+                                       const ResidencyView& placement, absl::Time now) {
   v1::GetExpertsResponse out;
   out.set_num_moe_layers(census.shape().num_layers);
   out.set_num_experts(census.shape().num_experts);
   out.set_experts_per_token(census.shape().top_k);
-  out.set_num_workers(placement.num_devices());
+  out.set_num_workers(placement.layers->front().placement.num_devices());
   out.set_prefill_tokens(census.num_tokens(Phase::kPrefill));
   out.set_decode_tokens(census.num_tokens(Phase::kDecode));
   out.set_halved_after_tokens(census.halve_after_tokens());
-  const ReplicaMap replicas(placement);
   std::vector<int32_t> layers(request.layers().begin(), request.layers().end());
   if (layers.empty()) {
     layers.resize(static_cast<size_t>(census.shape().num_layers));
     std::iota(layers.begin(), layers.end(), 0);
   }
-  for (const int32_t layer : layers) DescribeLayer(layer, census, replicas, out.add_layers());
+  for (const int32_t layer : layers) {
+    DescribeLayer(layer, census, ReplicaMap((*placement.layers)[layer].placement), out.add_layers());
+  }
+  DescribePlan(placement, now, &out);
+  if (request.has_why()) out.set_why(WhyThere(census, placement, request.why().layer(), request.why().expert()));
   return out;
+}
+
+std::string WhyThere(const ExpertCensus& census, const ResidencyView& placement, int layer, int expert) {
+  if (placement.plan != nullptr) return Explain(*placement.plan, layer, expert);
+  const int64_t tokens = census.num_tokens(Phase::kPrefill) + census.num_tokens(Phase::kDecode);
+  const int64_t own = census.Counts(Phase::kPrefill, layer)[expert] + census.Counts(Phase::kDecode, layer)[expert];
+  const std::vector<int32_t> hosts = (*placement.layers)[layer].placement.DevicesOf(expert);
+  std::string text =
+      absl::StrFormat("Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker%s %s. ", layer,
+                      expert, own, tokens, hosts.size() == 1 ? "" : "s", absl::StrJoin(hosts, ", "));
+  if (placement.outcome == PlanOutcome::kAborted) {
+    absl::StrAppend(&text, "The last plan was aborted: ", placement.reason, ".");
+  } else if (!placement.settings.rebalances()) {
+    absl::StrAppend(&text, "Not moved: neighbouring experts share a worker, as --rebalance_steps is 0.");
+  } else {
+    absl::StrAppend(&text, "Not moved: neighbouring experts share a worker until the first plan, which is made every ",
+                    placement.settings.rebalance_steps, " steps.");
+  }
+  return text;
 }
 
 }  // namespace switchyard

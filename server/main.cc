@@ -57,10 +57,23 @@ ABSL_FLAG(std::string, expert_policy, "expected_use",
           "with --expert_budget: who goes when another expert comes: expected_use, lru, lfu, static");
 ABSL_FLAG(
     std::string, expert_file_dir, "/dev/shm",
-    "with --expert_budget: directory of the file with all experts, packed; kept for the next start, in memory until "
-    "another model's is made there");
+    "with --expert_budget or --placement other than static: directory of the file with all experts, packed; kept for "
+    "the next start, in memory until another model's is made there");
 ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
           "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can");
+ABSL_FLAG(std::string, placement, "static",
+          "which worker computes which expert's rows: static = E / R experts a worker, static+spare = replicas spread "
+          "evenly and rows split by their counts, agreed = replicas follow the traffic, every worker decides alike, "
+          "central = as Lina has it, no_estimate and no_finetune = parts of that; answers do not change");
+ABSL_FLAG(int, spare_slots, 0, "with --placement other than static: replicas that each worker holds of every layer");
+ABSL_FLAG(
+    int, replica_slots, 0,
+    "with --rebalance_steps: experts of every layer that each worker may hold beside its share and the replicas of "
+    "--spare_slots");
+ABSL_FLAG(
+    int64_t, rebalance_steps, 0,
+    "with --placement=static+spare or agreed: after so many steps the server looks whether experts had better live "
+    "elsewhere, and moves those that pay; 0 = never");
 ABSL_FLAG(int, threads, 0, "threads of each local worker; 0 = the cores that this process may use / local_workers");
 ABSL_FLAG(
     int64_t, kv_cache_bytes, 0,
@@ -108,11 +121,22 @@ constexpr int kExitBadConfig = 2;
 constexpr size_t kMinTokenBytes = 16;
 constexpr int64_t kOwnOpenFiles = 128;  // besides the connections
 
-void TakeExpertFlags(ServerConfig* config) {
-  config->expert_budget = absl::GetFlag(FLAGS_expert_budget);
-  config->expert_policy = absl::GetFlag(FLAGS_expert_policy);
-  config->expert_file_dir = absl::GetFlag(FLAGS_expert_file_dir);
-  config->expert_copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second);
+// InvalidArgument: no placement of that name.
+absl::Status TakeExpertFlags(ServerConfig* config) {
+  config->experts.budget = absl::GetFlag(FLAGS_expert_budget);
+  config->experts.policy = absl::GetFlag(FLAGS_expert_policy);
+  config->experts.file_dir = absl::GetFlag(FLAGS_expert_file_dir);
+  config->experts.copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second);
+  config->placement.spare_slots = absl::GetFlag(FLAGS_spare_slots);
+  config->placement.replica_slots = absl::GetFlag(FLAGS_replica_slots);
+  config->placement.rebalance_steps = absl::GetFlag(FLAGS_rebalance_steps);
+  const std::string name = absl::GetFlag(FLAGS_placement);
+  absl::StatusOr<PlacementMode> mode = ParsePlacementMode(name);
+  if (!mode.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--placement=", name, ": must be one of ", PlacementModeNames()));
+  }
+  config->placement.mode = *mode;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ServerConfig> ConfigFromFlags() {
@@ -137,7 +161,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.deterministic = absl::GetFlag(FLAGS_deterministic);
   config.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
   config.load_format = absl::GetFlag(FLAGS_load_format);
-  TakeExpertFlags(&config);
+  const absl::Status placement = TakeExpertFlags(&config);
   config.kv_cache_bytes = absl::GetFlag(FLAGS_kv_cache_bytes);
   config.batching.max_model_len = absl::GetFlag(FLAGS_max_model_len);
   config.batching.max_num_seqs = absl::GetFlag(FLAGS_max_num_seqs);
@@ -169,7 +193,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   const absl::Status guarded = GuardProcess(
       files, absl::StrCat("--max_connections=", config.max_connections, " and ", kOwnOpenFiles, " of its own"));
   std::vector<std::string> problems;
-  for (const absl::Status& status : {finished, token.status(), guarded}) {
+  for (const absl::Status& status : {placement, finished, token.status(), guarded}) {
     if (!status.ok()) problems.emplace_back(status.message());
   }
   if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));

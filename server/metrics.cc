@@ -19,6 +19,7 @@ const Buckets kLatency = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50,
 const Buckets kTokens = {};  // 1, 2, 5, 10 … up to the model's context: made when that is known
 const Buckets kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 const Buckets kStep = {.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
+const Buckets kPlacement = {.00001, .00002, .00005, .0001, .0002, .0005, .001, .002, .005, .01, .1};
 const Buckets kChoices = {1, 2, 5, 10, 20};
 const Buckets kRatio = {.1, .2, .3, .4, .5, .6, .7, .8, .9, .95, 1};
 
@@ -89,11 +90,15 @@ const Row kTable[] = {
               &kStep),
     Histogram("switchyard_moe_exchange_seconds", "Exchanges of a step on the slowest rank, waiting included.",
               &M::exchange_seconds, &kStep),
-    Histogram("switchyard_moe_balancedness_ratio", "Mean over max of the expert rows per rank in a step.",
-              &M::moe_balancedness, &kRatio),
     Counter("switchyard_rows_lent_total", "Rows that one worker computed for another, all but their attention.",
             &M::rows_lent),
     Counter("switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged),
+    Counter("switchyard_moved_experts_total", "Experts that were copied to a worker which then held them.",
+            &M::moved_experts),
+    Counter("switchyard_moved_expert_bytes_total", "Their weights.", &M::moved_expert_bytes),
+    Gauge("switchyard_placement_epoch", "Placement of the experts in use; 0 = that of the start.", &M::placement_epoch),
+    Histogram("switchyard_placement_seconds", "What a step's end took longer for placing experts.",
+              &M::placement_seconds, &kPlacement),
     Gauge("switchyard_ready", "1 when requests are served.", &M::ready),
     Gauge("switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch),
     Gauge("switchyard_workers", "Registered workers.", &M::workers),
@@ -146,6 +151,22 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   for (FinishReason reason : kGoodEnds) {
     success_[static_cast<int>(reason)] =
         &success.Add(With(labels_, {{"finished_reason", std::string(FinishReasonName(reason))}}));
+  }
+  auto& balancedness = prometheus::BuildHistogram()
+                           .Name("switchyard_moe_balancedness_ratio")
+                           .Help("Mean over max of the expert rows per rank in a step; prefill: a step with prompts.")
+                           .Register(*registry_);
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    balancedness_[static_cast<size_t>(phase)] =
+        &balancedness.Add(With(labels_, {{"phase", std::string(NameOf(phase))}}), kRatio);
+  }
+  auto& plans = prometheus::BuildCounter()
+                    .Name("switchyard_placement_plans_total")
+                    .Help("Plans of where experts live, by how they ended.")
+                    .Register(*registry_);
+  for (int outcome = 0; outcome < kNumPlanOutcomes; ++outcome) {
+    const std::string name(PlanOutcomeName(static_cast<PlanOutcome>(outcome)));
+    plans_[outcome] = &plans.Add(With(labels_, {{"outcome", name}}));
   }
   errors_ = &prometheus::BuildCounter()
                  .Name("switchyard_request_errors_total")

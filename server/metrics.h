@@ -15,6 +15,8 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "scheduler/batching/event.h"
+#include "scheduler/popularity/path_profile.h"
+#include "server/residency_loop.h"
 
 namespace switchyard {
 
@@ -73,8 +75,15 @@ class ServerMetrics {
   prometheus::Histogram* publish_seconds = nullptr;   // results → streams
   prometheus::Histogram* expert_seconds = nullptr;    // of a step, the slowest rank
   prometheus::Histogram* exchange_seconds = nullptr;  // of a step, the slowest rank, waiting included
-  prometheus::Histogram* moe_balancedness = nullptr;  // mean / max expert rows per rank
+  // Mean / max expert rows per rank, of steps with prompts and of others.
+  prometheus::Histogram& moe_balancedness(Phase phase) { return *balancedness_[static_cast<size_t>(phase)]; }
   prometheus::Counter* moe_tokens_exchanged = nullptr;
+  // --- the slow loop of expert placement ---
+  prometheus::Counter& placement_plans(PlanOutcome outcome) { return *plans_[static_cast<size_t>(outcome)]; }
+  prometheus::Counter* moved_experts = nullptr;
+  prometheus::Counter* moved_expert_bytes = nullptr;
+  prometheus::Gauge* placement_epoch = nullptr;
+  prometheus::Histogram* placement_seconds = nullptr;  // of the engine, after a step
   // --- the group ---
   prometheus::Gauge* ready = nullptr;
   prometheus::Gauge* group_epoch = nullptr;
@@ -88,8 +97,10 @@ class ServerMetrics {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<prometheus::Exposer> exposer_;
-  const prometheus::Labels labels_;            // of every metric
-  std::vector<prometheus::Counter*> success_;  // [kNumFinishReasons], null where the end was an error
+  const prometheus::Labels labels_;                    // of every metric
+  std::vector<prometheus::Counter*> success_;          // [kNumFinishReasons], null where the end was an error
+  prometheus::Histogram* balancedness_[2] = {};        // by Phase
+  prometheus::Counter* plans_[kNumPlanOutcomes] = {};  // by PlanOutcome
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;
   prometheus::Gauge* cache_config_ = nullptr;

@@ -16,6 +16,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
+#include "server/placement_convert.h"
 
 namespace switchyard {
 namespace {
@@ -33,6 +34,7 @@ v1::EngineOptions WorkerOptions(const ServerConfig& config) {
   options.set_max_num_seqs(config.batching.max_num_seqs);
   options.set_max_batched_tokens(config.batching.max_batched_tokens);
   options.set_max_model_len(config.batching.max_model_len);
+  *options.mutable_placement() = ToProto(config.placement);
   return options;
 }
 
@@ -215,10 +217,10 @@ absl::Status Server::StartWorkers() {
         absl::StrCat("--deterministic=", flag(config_.deterministic)),
         absl::StrCat("--cuda_graphs=", flag(config_.cuda_graphs)),
         absl::StrCat("--load_format=", config_.load_format),
-        absl::StrCat("--expert_budget=", config_.expert_budget),
-        absl::StrCat("--expert_policy=", config_.expert_policy),
-        absl::StrCat("--expert_file_dir=", config_.expert_file_dir),
-        absl::StrCat("--expert_copy_bytes_per_second=", config_.expert_copy_bytes_per_second),
+        absl::StrCat("--expert_budget=", config_.experts.budget),
+        absl::StrCat("--expert_policy=", config_.experts.policy),
+        absl::StrCat("--expert_file_dir=", config_.experts.file_dir),
+        absl::StrCat("--expert_copy_bytes_per_second=", config_.experts.copy_bytes_per_second),
         absl::StrCat("--local_index=", index),
         absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
         absl::StrCat("--insecure=", flag(config_.insecure)),

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/placement/group_placement.h"
 
 namespace switchyard {
 
@@ -39,6 +40,7 @@ struct WorkerInfo {
   std::vector<int32_t> eos_token_ids;
   int32_t long_rope_above = 0;
   int32_t min_loan_rows = 0;
+  int64_t expert_bytes = 0;
 };
 
 // A worker's seat in a group that is about to form.
@@ -50,6 +52,7 @@ struct GroupSeat {
   std::string store_token;
   int64_t form_deadline_ms = 0;
   std::string reach;  // a member's address that is not loopback; empty if there is none
+  GroupPlacement placement;
 };
 
 // Commands to a worker.  Thread-safe, never blocks: messages queue for the link (bounded by the plans in flight); those
@@ -61,6 +64,11 @@ class WorkerClient {
   // `limit`: longest that the rank waits for the others.
   virtual void Execute(const StepPlan& plan, int rank, absl::Duration limit) = 0;
   virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
+  // A placement that comes: copy what arrives (OnPlacementPrepared answers); forget it; give back what departed
+  // (OnPlacementReleased answers).
+  virtual void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) = 0;
+  virtual void DropPlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
+  virtual void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   // Ends the link: the worker sees `status`.  OnLost follows.
   virtual void Close(const absl::Status& status) = 0;
 };

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "server/placement_convert.h"
+
 namespace switchyard {
 namespace {
 
@@ -94,6 +96,7 @@ WorkerInfo FromProto(const v1::Register& message) {
   info.eos_token_ids.assign(model.eos_token_ids().begin(), model.eos_token_ids().end());
   info.long_rope_above = model.long_rope_above();
   info.min_loan_rows = model.min_loan_rows();
+  info.expert_bytes = model.expert_bytes();
   return info;
 }
 
@@ -115,6 +118,7 @@ v1::JoinGroup ToProto(const GroupSeat& seat) {
   message.set_store_token(seat.store_token);
   message.set_deadline_ms(seat.form_deadline_ms);
   message.set_reach(seat.reach);
+  *message.mutable_placement() = ToProto(seat.placement);
   return message;
 }
 

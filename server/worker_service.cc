@@ -8,14 +8,16 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/support/errors.h"
 #include "server/clock.h"
+#include "server/placement_convert.h"
 #include "server/worker_convert.h"
 
 namespace switchyard {
 namespace {
 
-constexpr int kProtocolVersion = 3;
+constexpr int kProtocolVersion = 4;
 constexpr int kHeartbeatMs = 250;
 constexpr size_t kPositionBytes = 1024;
+constexpr size_t kMostErrorBytes = 1024;
 
 using LinkReactor = grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>;
 
@@ -38,6 +40,23 @@ class LinkClient final : public WorkerClient {
     v1::LinkResponse message;
     message.mutable_abort_group()->set_epoch(epoch);
     message.mutable_abort_group()->set_reason(reason);
+    Send(std::move(message));
+  }
+  void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override {
+    v1::LinkResponse message;
+    *message.mutable_prepare_placement() = ToProto(stage, group_epoch);
+    Send(std::move(message));
+  }
+  void DropPlacement(int64_t group_epoch, int64_t placement_epoch) override {
+    v1::LinkResponse message;
+    message.mutable_drop_placement()->set_group_epoch(group_epoch);
+    message.mutable_drop_placement()->set_placement_epoch(placement_epoch);
+    Send(std::move(message));
+  }
+  void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {
+    v1::LinkResponse message;
+    message.mutable_release_placement()->set_group_epoch(group_epoch);
+    message.mutable_release_placement()->set_placement_epoch(placement_epoch);
     Send(std::move(message));
   }
   void Close(const absl::Status& status) override {
@@ -127,6 +146,15 @@ class Link final : public LinkReactor {
         return KeepPart();
       case v1::LinkRequest::kGroupFault:
         events_->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
+        return true;
+      case v1::LinkRequest::kPlacementPrepared:
+        events_->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
+                                     request_.placement_prepared().placement_epoch(),
+                                     request_.placement_prepared().error().substr(0, kMostErrorBytes));
+        return true;
+      case v1::LinkRequest::kPlacementReleased:
+        events_->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
+                                     request_.placement_released().placement_epoch());
         return true;
       default:
         return true;  // a newer worker's message

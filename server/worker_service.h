@@ -26,6 +26,9 @@ class LinkEvents {
   virtual void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) = 0;
   virtual void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) = 0;
   virtual void OnGroupFault(WorkerId id, int64_t epoch, std::string message) = 0;
+  // error: empty if what arrives is there, and right.
+  virtual void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) = 0;
+  virtual void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) = 0;
   virtual void OnLinkLost(WorkerId id, std::string reason) = 0;
 };
 

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "scheduler/base/status_macros.h"
 #include "workers/model/lending_cost.h"
 #include "workers/model/memory_plan.h"
+#include "workers/moe/packed_expert.h"
+#include "workers/service_placement.h"
 
 namespace switchyard {
 namespace {
@@ -69,23 +73,28 @@ void FillPositions(const std::vector<PositionLogprobs>& in, Out* out) {
 
 }  // namespace
 
-EngineSettings FromProto(const v1::EngineOptions& message) {
+absl::StatusOr<EngineSettings> FromProto(const v1::EngineOptions& message) {
   EngineSettings settings;
   settings.block_size = message.block_size();
   settings.kv_cache_bytes = message.kv_cache_bytes();
   settings.max_num_seqs = message.max_num_seqs();
   settings.max_batched_tokens = message.max_batched_tokens();
   settings.max_model_len = message.max_model_len();
+  ASSIGN_OR_RETURN(settings.placement, FromProto(message.placement()));
   return settings;
 }
 
-Seat FromProto(const v1::JoinGroup& message) {
+absl::StatusOr<Seat> FromProto(const v1::JoinGroup& message) {
   Seat seat;
   seat.epoch = message.epoch();
   seat.rank = message.rank();
   seat.world = message.world();
   seat.token = message.store_token();
   seat.form_timeout = absl::Milliseconds(message.deadline_ms());
+  if (seat.world < 1 || seat.rank < 0 || seat.rank >= seat.world) {
+    return absl::InvalidArgumentError(absl::StrCat("no seat: rank ", seat.rank, " of ", seat.world));
+  }
+  ASSIGN_OR_RETURN(seat.placement, FromProto(message.placement(), seat.world));
   return seat;
 }
 
@@ -216,6 +225,10 @@ v1::ModelFacts FactsToProto(const Worker& worker) {
   // Devices keep their rows: what would travel is in their memory, and they have rows to spare.
   const bool lends = worker.device().is_cpu();
   facts.set_min_loan_rows(lends ? MinLoanRows(config, worker.dtype(), CurrentIsa(), worker.threads()) : 0);
+  if (config.num_experts > 0) {
+    const DeviceKind kind = worker.device().kind;
+    facts.set_expert_bytes(PackedExpert(config.hidden, config.expert_intermediate, worker.dtype(), kind).bytes);
+  }
   return facts;
 }
 

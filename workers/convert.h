@@ -4,14 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "scheduler/batching/step.h"
 #include "switchyard/v1/worker.pb.h"
 #include "workers/worker.h"
 
 namespace switchyard {
 
-EngineSettings FromProto(const v1::EngineOptions& message);
-Seat FromProto(const v1::JoinGroup& message);
+// InvalidArgument: a placement that this worker does not know.
+absl::StatusOr<EngineSettings> FromProto(const v1::EngineOptions& message);
+// InvalidArgument: no seat of a group, or places of another group's shape.
+absl::StatusOr<Seat> FromProto(const v1::JoinGroup& message);
 // The step's head in *head (its `ranks` stays empty) and this rank's part.
 RankPlan FromProto(const v1::StepPlan& message, StepPlan* head);
 v1::StepResult ToProto(const StepPlan& head, const RankResult& result);

@@ -50,8 +50,8 @@ ABSL_FLAG(std::string, expert_policy, "expected_use",
           "with --expert_budget: who goes when another expert comes: expected_use, lru, lfu, static");
 ABSL_FLAG(
     std::string, expert_file_dir, "/dev/shm",
-    "with --expert_budget: directory of the file with all experts, packed; kept for the next start, in memory until "
-    "another model's is made there");
+    "with --expert_budget or a server's --placement other than static: directory of the file with all experts, packed; "
+    "kept for the next start, in memory until another model's is made there");
 ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
           "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");

@@ -1,13 +1,14 @@
 #include "workers/rank_experts.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/offload/expected_use_policy.h"
 #include "scheduler/offload/rule_policy.h"
@@ -32,19 +33,11 @@ int64_t Ticks(double amount, double per_second) {
   return std::max<int64_t>(1, static_cast<int64_t>(amount / per_second * 1e9));
 }
 
-struct NamedRule {
-  const char* name;
-  RulePolicy::Rule rule;
-};
-constexpr std::array<NamedRule, 3> kRules = {
-    {{"lru", RulePolicy::Rule::kLru}, {"lfu", RulePolicy::Rule::kLfu}, {"static", RulePolicy::Rule::kStatic}}};
-
 std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape, const CopyCost& cost) {
   // Without a profile all are as popular.
   const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-  for (const NamedRule& one : kRules) {
-    if (name != one.name) continue;
-    const RulePolicy::Options options = {.rule = one.rule, .per_layer = shape.num_slots >= 2 * shape.num_layers};
+  if (const std::optional<RulePolicy::Rule> rule = *ParseExpertPolicy(name); rule.has_value()) {
+    const RulePolicy::Options options = {.rule = *rule, .per_layer = shape.num_slots >= 2 * shape.num_layers};
     return std::make_unique<RulePolicy>(shape, options, popularity);
   }
   return std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options{}, popularity);
@@ -75,29 +68,15 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> OpenFile(const RankExpertsInput& inp
     if (input.checkpoint == nullptr) return MakeDummyExperts(config, std::move(load), place);
     return LoadExperts(*input.checkpoint, config, std::move(load), place);
   };
-  return ExpertFile::Open(options, fill, tell);
+  absl::StatusOr<std::unique_ptr<ExpertFile>> file = ExpertFile::Open(options, fill, tell);
+  // Not the network's or another worker's fault: with this directory it would be the same again.
+  if (absl::IsUnavailable(file.status()) || absl::IsPermissionDenied(file.status())) {
+    return absl::InvalidArgumentError(absl::StrCat("--expert_file_dir=", options.dir, ": ", file.status().message()));
+  }
+  return file;
 }
 
 }  // namespace
-
-absl::Status CheckExpertBudget(const ExpertBudgetOptions& options) {
-  if (!options.empty()) {
-    if (const absl::Status status = ParseMemoryShare(options.budget).status(); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--expert_budget=", options.budget, ": ", status.message()));
-    }
-  }
-  const bool rule =
-      std::any_of(kRules.begin(), kRules.end(), [&](const NamedRule& one) { return options.policy == one.name; });
-  if (!rule && options.policy != "expected_use") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--expert_policy=", options.policy, ": must be expected_use, lru, lfu or static"));
-  }
-  if (!(options.copy_bytes_per_second >= 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--expert_copy_bytes_per_second=", options.copy_bytes_per_second, ": must not be negative"));
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
                                 int64_t num_residents) {

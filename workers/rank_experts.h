@@ -10,24 +10,13 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "scheduler/base/memory_share.h"
+#include "scheduler/offload/expert_budget.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
 #include "workers/moe/expert_file.h"
 #include "workers/moe/expert_offload.h"
 
 namespace switchyard {
-
-struct ExpertBudgetOptions {
-  std::string budget;                   // as ParseMemoryShare; empty: every expert is resident, and no slots are made
-  std::string policy = "expected_use";  // or lru, lfu, static
-  std::string file_dir = "/dev/shm";
-  double copy_bytes_per_second = 0;  // > 0: an emulated link
-  bool empty() const { return budget.empty(); }
-};
-
-// InvalidArgument: an option that cannot be, named as the flag.
-absl::Status CheckExpertBudget(const ExpertBudgetOptions& options);
 
 // Slots of a rank with these residents.  InvalidArgument: too few, with what must fit: a token's experts and one that
 // is copied while they compute.  REQUIRES: checked options, a model with experts.

@@ -24,7 +24,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int kProtocolVersion = 3;
+constexpr int kProtocolVersion = 4;
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
 constexpr absl::Duration kLongestRetry = absl::Seconds(2);
 
@@ -151,11 +151,11 @@ absl::Status WorkerLink::RunSession() {
             [&session](v1::LinkRequest message) { return session->Send(std::move(message)); });
   std::unique_ptr<Heart> heart;
   v1::LinkResponse command;
-  // While steps run on a device their results are looked for as often as plans.
-  while (session->Pop(&command, /*wait=*/!duty.busy())) {
+  while (session->Pop(&command, duty.patience())) {
     duty.SendDone();
+    duty.PollStage();
     if (command.has_registered()) {
-      duty.set_settings(FromProto(command.registered().options()));
+      duty.TakeSettings(command.registered().options());
       heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()),
                                       [&session](int64_t sequence) {
                                         v1::LinkRequest beat;
@@ -167,6 +167,12 @@ absl::Status WorkerLink::RunSession() {
       duty.Join(command.join_group());
     } else if (command.has_step_plan()) {
       duty.Execute(command.step_plan());
+    } else if (command.has_prepare_placement()) {
+      duty.Prepare(command.prepare_placement());
+    } else if (command.has_drop_placement()) {
+      duty.Drop(command.drop_placement());
+    } else if (command.has_release_placement()) {
+      duty.Release(command.release_placement());
     } else if (command.has_shutdown()) {
       LogInfo("the server says: ", command.shutdown().reason());
       Stop();

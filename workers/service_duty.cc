@@ -18,6 +18,8 @@ bool CannotServe(const absl::Status& status) {
          absl::IsNotFound(status) || absl::IsUnimplemented(status);
 }
 
+constexpr absl::Duration kLookForCopies = absl::Milliseconds(1);
+
 }  // namespace
 
 std::string Place::Toward(const std::string& reach) const {
@@ -26,11 +28,22 @@ std::string Place::Toward(const std::string& reach) const {
   return route.ok() ? route->own : address;
 }
 
+void Duty::TakeSettings(const v1::EngineOptions& message) {
+  absl::StatusOr<EngineSettings> settings = FromProto(message);
+  if (!settings.ok()) {
+    fatal_ = absl::FailedPreconditionError(settings.status().message());
+    return;
+  }
+  settings_ = *std::move(settings);
+}
+
 void Duty::Join(const v1::JoinGroup& message) {
   worker_->Leave();
   started_.clear();
-  epoch_ = 0;
-  Seat seat = FromProto(message);
+  Enter(0);
+  absl::StatusOr<Seat> parsed = FromProto(message);
+  if (!parsed.ok()) return Fault(message.epoch(), parsed.status());
+  Seat seat = *std::move(parsed);
   seat.address = place_.Toward(message.reach());
   RemoteStore store(channel_, seat.token);
   const absl::Status status = worker_->Join(seat, settings_, &store, [this](int64_t done, int64_t total) {
@@ -44,7 +57,7 @@ void Duty::Join(const v1::JoinGroup& message) {
     return;
   }
   if (!status.ok()) return Fault(seat.epoch, status);
-  epoch_ = seat.epoch;
+  Enter(seat.epoch);
   *served_ = true;
   metrics_->rank->Set(seat.rank);
   metrics_->group_epoch->Set(static_cast<double>(seat.epoch));
@@ -95,13 +108,27 @@ void Duty::SendOldest() {
   send_(std::move(reply));
 }
 
+void Duty::Enter(int64_t epoch) {
+  epoch_ = epoch;
+  stages_.Enter(epoch);
+}
+
+void Duty::Release(const v1::ReleasePlacement& message) {
+  if (const absl::Status status = stages_.Release(message); !status.ok()) Fault(epoch_, status);
+}
+
+absl::Duration Duty::patience() const {
+  if (busy()) return absl::ZeroDuration();
+  return stages_.waiting() ? kLookForCopies : absl::InfiniteDuration();
+}
+
 void Duty::Fault(int64_t epoch, const absl::Status& status) {
   LogWarn("epoch ", epoch, " ends here: ", status.message());
   metrics_->group_faults->Increment();
   metrics_->rank->Set(-1);
   worker_->Leave();
   started_.clear();
-  epoch_ = 0;
+  Enter(0);
   v1::LinkRequest fault;
   fault.mutable_group_fault()->set_epoch(epoch);
   fault.mutable_group_fault()->set_message(std::string(status.message()));

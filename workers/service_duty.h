@@ -8,9 +8,11 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "switchyard/v1/worker.pb.h"
 #include "workers/metrics.h"
+#include "workers/service_stage.h"
 #include "workers/worker.h"
 
 namespace switchyard {
@@ -37,21 +39,32 @@ class Duty {
         place_(std::move(place)),
         served_(served),
         send_(std::move(send)),
+        stages_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
         replayed_(worker->num_replayed()),
         experts_told_(worker->expert_counters()) {}
 
+  // What the registration brought.
+  void TakeSettings(const v1::EngineOptions& message);
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
   // Sends the results of the steps that are done, in order.
   void SendDone();
-  // Whether steps are under way.
-  bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
+  void Prepare(const v1::PreparePlacement& message) { stages_.Prepare(message); }
+  void Drop(const v1::DropPlacement& message) { stages_.Drop(message); }
+  void Release(const v1::ReleasePlacement& message);
+  // What Prepare began may be done.
+  void PollStage() { stages_.Poll(); }
+  // How long the next command may be waited for: while steps or copies are under way somebody looks for their end.
+  absl::Duration patience() const;
 
-  void set_settings(EngineSettings settings) { settings_ = settings; }
   // Not OK: this worker cannot serve the model, and never has; or its device is lost.
   const absl::Status& fatal() const { return fatal_; }
 
  private:
+  // Whether steps are under way.
+  bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
+  // Of the group of this epoch; 0 = of none.
+  void Enter(int64_t epoch);
   void SendOldest();
   void Fault(int64_t epoch, const absl::Status& status);
 
@@ -61,6 +74,7 @@ class Duty {
   const Place place_;
   bool* const served_;
   SendFn send_;
+  StageDuty stages_;
   EngineSettings settings_;
   int64_t epoch_ = 0;  // 0 = in no group
   int64_t replayed_;   // of Worker::num_replayed, told so far

@@ -48,14 +48,13 @@ void LinkSession::Close() {
   FreeWorker();
 }
 
-bool LinkSession::Pop(v1::LinkResponse* command, bool wait) {
+bool LinkSession::Pop(v1::LinkResponse* command, absl::Duration patience) {
   absl::MutexLock lock(&mu_);
-  if (!wait && !closing_ && commands_.empty()) {
+  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return closing_ || !commands_.empty(); };
+  if (!mu_.AwaitWithTimeout(absl::Condition(&wanted), patience)) {
     command->Clear();
     return true;
   }
-  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return closing_ || !commands_.empty(); };
-  mu_.Await(absl::Condition(&wanted));
   if (closing_) return false;
   *command = std::move(commands_.front());
   commands_.pop_front();

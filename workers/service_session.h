@@ -32,9 +32,9 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
   bool Send(v1::LinkRequest message);
   // Ends the stream; Pop then returns nothing more.
   void Close();
-  // The next command for the worker's thread, or, where there is none and `wait` is not set, an empty one.  False when
-  // the stream is over.
-  bool Pop(v1::LinkResponse* command, bool wait);
+  // The next command for the worker's thread, or, where none comes within `patience`, an empty one.  False when the
+  // stream is over.
+  bool Pop(v1::LinkResponse* command, absl::Duration patience);
   // Blocks until gRPC has let go of this object.
   grpc::Status WaitDone();
 

@@ -47,6 +47,8 @@ std::string DummyHash(const std::string& model_dir) {
   return absl::StrCat("dummy-", absl::Hex(Fnv1a(text), absl::kZeroPad16));
 }
 
+absl::Status OnlyStatic() { return absl::UnimplementedError("this worker knows --placement=static alone"); }
+
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 }  // namespace
@@ -249,6 +251,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
 }
 
 absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
+  if (settings.placement.mode != PlacementMode::kStatic) return OnlyStatic();
   RETURN_IF_ERROR(Load(seat, settings, std::move(progress)));
   RETURN_IF_ERROR(MakeRunner(seat, settings));
   {
@@ -280,6 +283,12 @@ absl::Status Worker::Start(const StepPlan& head, const RankPlan& part, absl::Dur
   }
   return runner_->Start(head, part, absl::Now() + limit);
 }
+
+absl::Status Worker::PreparePlacement(PlacementStage) { return OnlyStatic(); }
+
+absl::StatusOr<bool> Worker::PlacementReady() { return OnlyStatic(); }
+
+absl::Status Worker::ReleasePlacement(int64_t) { return OnlyStatic(); }
 
 absl::StatusOr<RankResult> Worker::Finish() { return runner_->Finish(); }
 

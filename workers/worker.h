@@ -19,6 +19,8 @@
 #include "absl/time/time.h"
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/placement/group_placement.h"
+#include "scheduler/placement/placement_settings.h"
 #include "workers/comm/communicator.h"
 #include "workers/comm/rendezvous_store.h"
 #include "workers/device_setup.h"
@@ -28,6 +30,7 @@
 #include "workers/model/model_runner.h"
 #include "workers/model/safetensors.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/placement_host.h"
 #include "workers/rank_experts.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
@@ -54,7 +57,8 @@ struct EngineSettings {
   int64_t kv_cache_bytes = 0;  // 0 = the worker decides
   int32_t max_num_seqs = 1;
   int32_t max_batched_tokens = 1;
-  int32_t max_model_len = 0;  // 0 = the model's context
+  int32_t max_model_len = 0;    // 0 = the model's context
+  PlacementSettings placement;  // of its experts; the same on all workers
 };
 
 struct Seat {
@@ -64,16 +68,17 @@ struct Seat {
   std::string token;    // the group's secret
   std::string address;  // of this host, where the other ranks reach this one
   absl::Duration form_timeout = absl::Seconds(30);
+  GroupPlacement placement;  // with which the group begins; not checked against the model yet
 };
 
-class Worker {
+class Worker final : public PlacementHost {
  public:
   // Called while weights load, about four times a second; false stops.
   using Progress = absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)>;
 
   // Reads config and headers.  Errors are the model's (InvalidArgument, NotFound, Unimplemented …) or the options'.
   static absl::StatusOr<std::unique_ptr<Worker>> Open(WorkerOptions options);
-  ~Worker();
+  ~Worker() override;
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
@@ -112,6 +117,11 @@ class Worker {
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
+  // Stages of experts' placement: Unimplemented, as experts stay where they are.
+  absl::Status PreparePlacement(PlacementStage stage) override;
+  absl::StatusOr<bool> PlacementReady() override;
+  void DropPlacement(int64_t) override {}
+  absl::Status ReleasePlacement(int64_t epoch) override;
   // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason);
   // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.  In no group.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -18,6 +19,7 @@ constexpr size_t kMostPopular = 4;  // that a layer's line names
 struct ExpertsFlags {
   ServerFlags server;
   std::vector<int32_t> layers;
+  std::vector<int32_t> why;  // layer and expert; empty: not asked
   bool json = false;
 };
 
@@ -48,6 +50,10 @@ std::vector<int> ByPopularity(const v1::LayerExperts& layer) {
   return order;
 }
 
+std::string OutcomeName(v1::PlacementPlan::Outcome outcome) {
+  return absl::AsciiStrToLower(v1::PlacementPlan::Outcome_Name(outcome));
+}
+
 Json ToJson(const v1::GetExpertsResponse& answer) {
   Json out = {{"model", answer.model()},
               {"num_moe_layers", answer.num_moe_layers()},
@@ -57,7 +63,18 @@ Json ToJson(const v1::GetExpertsResponse& answer) {
               {"prefill_tokens", answer.prefill_tokens()},
               {"decode_tokens", answer.decode_tokens()},
               {"halved_after_tokens", answer.halved_after_tokens()},
+              {"placement", answer.placement()},
+              {"placement_epoch", answer.placement_epoch()},
               {"layers", Json::array()}};
+  if (!answer.why().empty()) out["why"] = answer.why();
+  if (answer.has_last_plan()) {
+    const v1::PlacementPlan& plan = answer.last_plan();
+    out["last_plan"] = {{"outcome", OutcomeName(plan.outcome())},
+                        {"copies", plan.copies()},
+                        {"bytes", plan.bytes()},
+                        {"age_seconds", plan.age_seconds()},
+                        {"reason", plan.reason()}};
+  }
   for (const v1::LayerExperts& layer : answer.layers()) {
     Json experts = Json::array();
     for (const v1::ExpertUse& expert : layer.experts()) {
@@ -79,6 +96,14 @@ void PrintHead(std::ostream& out, const v1::GetExpertsResponse& answer) {
                             answer.num_workers());
   out << absl::StreamFormat("counted: %d prefilled and %d decoded tokens (halved every %d)\n", answer.prefill_tokens(),
                             answer.decode_tokens(), answer.halved_after_tokens());
+  out << absl::StreamFormat("placement: %s, epoch %d", answer.placement(), answer.placement_epoch());
+  if (answer.has_last_plan()) {
+    const v1::PlacementPlan& plan = answer.last_plan();
+    out << absl::StreamFormat("; last plan, %.0f s ago: %s, %d experts (%d bytes) moved%s%s", plan.age_seconds(),
+                              OutcomeName(plan.outcome()), plan.copies(), plan.bytes(),
+                              plan.reason().empty() ? "" : ", ", plan.reason());
+  }
+  out << "\n";
 }
 
 // A line a layer.
@@ -116,10 +141,18 @@ int Run(Console& console, const ExpertsFlags& flags) {
   if (!client.ok()) return Complain(console, client.status());
   v1::GetExpertsRequest request;
   request.mutable_layers()->Add(flags.layers.begin(), flags.layers.end());
+  if (!flags.why.empty()) {
+    request.mutable_why()->set_layer(flags.why[0]);
+    request.mutable_why()->set_expert(flags.why[1]);
+  }
   const absl::StatusOr<v1::GetExpertsResponse> answer = (*client)->GetExperts(request);
   if (!answer.ok()) return Complain(console, answer.status());
   if (flags.json) {
     console.out << Dump(ToJson(*answer)) << std::endl;
+    return kExitOk;
+  }
+  if (!flags.why.empty()) {
+    console.out << answer->why() << std::endl;
     return kExitOk;
   }
   PrintHead(console.out, *answer);
@@ -141,6 +174,10 @@ void AddExpertsCommand(CLI::App* app, RunCommand* run) {
   command->add_option("--layer", flags->layers, "every expert of this MoE layer, counted from 0; may be given again")
       ->type_name("LAYER")
       ->allow_extra_args(false);
+  command->add_option("--why", flags->why, "say why this expert of this MoE layer is where it is")
+      ->type_name("LAYER,EXPERT")
+      ->delimiter(',')
+      ->expected(2);
   command->add_flag("--json", flags->json, "one line of JSON, with every expert");
   command->footer(
       "Without --layer a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"

@@ -29,6 +29,7 @@ constexpr char kRows[] = "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384";
 constexpr char kTokens[] = "1 2 5 10 20 50 100 200 500 1000";  // up to the demo model's context, 1024
 // Ours.
 constexpr char kStep[] = "0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10";
+constexpr char kPlacement[] = "1e-05 2e-05 5e-05 0.0001 0.0002 0.0005 0.001 0.002 0.005 0.01 0.1";
 constexpr char kWorkerStep[] = "0.0002 0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10";
 constexpr char kRatio[] = "0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 0.95 1";
 
@@ -74,7 +75,12 @@ const Families& ServerFamilies() {
       {"switchyard_request_params_max_tokens", {"histogram", kOurs, kTokens}},
       {"switchyard_iteration_tokens", {"histogram", kOurs, kRows}},
       // mixture of experts
-      {"switchyard_moe_balancedness_ratio", {"histogram", kOurs, kRatio}},
+      {"switchyard_moe_balancedness_ratio", {"histogram", "engine,model_name,phase", kRatio}},
+      {"switchyard_placement_plans_total", {"counter", "engine,model_name,outcome", ""}},
+      {"switchyard_moved_experts_total", {"counter", kOurs, ""}},
+      {"switchyard_moved_expert_bytes_total", {"counter", kOurs, ""}},
+      {"switchyard_placement_epoch", {"gauge", kOurs, ""}},
+      {"switchyard_placement_seconds", {"histogram", kOurs, kPlacement}},
       {"switchyard_rows_lent_total", {"counter", kOurs, ""}},
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
       {"switchyard_moe_expert_seconds", {"histogram", kOurs, kStep}},
@@ -243,7 +249,13 @@ TEST_F(MetricsTest, TheLongestChoiceAndTheExchangedTokensAreSeen) {
   EXPECT_EQ(grown("switchyard_request_max_num_generation_tokens_sum{"), 7);
   EXPECT_EQ(grown("switchyard_request_generation_tokens_sum{"), 21);
   EXPECT_GT(grown("switchyard_moe_tokens_exchanged_total{"), 0);
-  EXPECT_GT(grown("switchyard_moe_balancedness_ratio_count{"), 0);
+  for (const char* phase : {"prefill", "decode"}) {
+    EXPECT_GT(
+        grown(absl::StrCat("switchyard_moe_balancedness_ratio_count{engine=\"0\",model_name=\"demo-model\",phase=\"",
+                           phase, "\"")),
+        0)
+        << phase;
+  }
   // What one rank sends the other computes, and the server adds it up.
   double sent = 0, received = 0;
   for (const std::string& address : WorkerAddresses()) {

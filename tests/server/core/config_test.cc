@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <limits>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -120,15 +121,45 @@ TEST_F(ConfigTest, WhatOnlyGpusHaveIsNotSaidOfCpus) {
 
 TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytesOfTheCpu) {
   for (const char* budget : {"25%", "100%", "8000000000"}) {
-    config_.expert_budget = budget;
+    config_.experts.budget = budget;
     EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   }
-  config_.expert_budget = "0%";
+  config_.experts.budget = "0%";
   EXPECT_EQ(std::string(config_.Finish().message()),
             "--expert_budget=0%: must be a share within (0%, 100%], or bytes, at least 1");
-  config_.expert_budget = "25%";
+  config_.experts.budget = "25%";
   config_.device = "cuda";
   EXPECT_EQ(std::string(config_.Finish().message()), "--expert_budget=25%: is for the CPU so far, but --device=cuda");
+}
+
+// What a local worker would refuse, again and again, is refused here.
+TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
+  config_.experts.policy = "best";
+  config_.experts.copy_bytes_per_second = -1;
+  config_.experts.file_dir = "";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_policy=best: must be expected_use, lru, lfu or static\n"
+            "--expert_file_dir: missing; name a directory\n"
+            "--expert_copy_bytes_per_second=-1: must not be negative or endless");
+  config_.experts = {};
+  config_.experts.copy_bytes_per_second = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
+}
+
+TEST_F(ConfigTest, APlacementIsOfTheCpuAndOfResidentExperts) {
+  config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.experts.budget = "50%";
+  config_.device = "cuda";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_budget=50%: is for the CPU so far, but --device=cuda\n"
+            "--placement=agreed: is for the CPU so far, but --device=cuda\n"
+            "--placement=agreed: not yet together with --expert_budget=50%; choose one of them");
+  config_.placement = {};
+  config_.device = "cpu";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.placement.spare_slots = 2;
+  EXPECT_EQ(std::string(config_.Finish().message()), "--spare_slots=2: --placement=static has no replicas");
 }
 
 TEST_F(ConfigTest, PlaintextStaysOnLoopback) {

@@ -50,6 +50,13 @@ class ScriptedWorker final : public WorkerClient {
     absl::MutexLock lock(&mu_);
     answers_.clear();
   }
+  void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override {
+    engine_->OnPlacementPrepared(id_, group_epoch, stage.epoch, "");
+  }
+  void DropPlacement(int64_t, int64_t) override {}
+  void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {
+    engine_->OnPlacementReleased(id_, group_epoch, placement_epoch);
+  }
   void Close(const absl::Status& status) override {
     absl::MutexLock lock(&mu_);
     closed_ = status;

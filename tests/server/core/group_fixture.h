@@ -22,12 +22,16 @@ class FakeWorker final : public WorkerClient {
     limits.push_back(limit);
   }
   void AbortGroup(int64_t epoch, const std::string& reason) override { aborts.emplace_back(epoch, reason); }
+  void PreparePlacement(const PlacementStage& stage, int64_t) override { stages.push_back(stage); }
+  void DropPlacement(int64_t, int64_t) override {}
+  void ReleasePlacement(int64_t, int64_t) override {}
   void Close(const absl::Status& status) override { closed = status; }
 
   std::vector<GroupSeat> seats;
   std::vector<std::pair<int64_t, int>> plans;  // (step, rank)
   std::vector<absl::Duration> limits;
   std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
+  std::vector<PlacementStage> stages;
   absl::Status closed;
 };
 
@@ -101,6 +105,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   int RankOf(WorkerId id) const { return group->members().at(id).rank; }
 
   void OnEpoch(const std::string& store_token) override { tokens.push_back(store_token); }
+  GroupPlacement OnForming(const WorkerInfo&, int) override { return begins_with; }
   void OnGroupUp(int64_t epoch, int world, int32_t blocks, const WorkerInfo& first) override {
     log.push_back(absl::StrCat("up ", epoch, " world ", world, " blocks ", blocks, " first ", first.incarnation));
   }
@@ -115,6 +120,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   std::unique_ptr<WorkerGroup> group;
   std::map<WorkerId, std::shared_ptr<FakeWorker>> workers;
+  GroupPlacement begins_with;
   std::vector<std::string> tokens;
   std::vector<std::string> log;
 };

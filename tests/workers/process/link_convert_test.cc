@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "server/placement_convert.h"
 #include "server/worker_convert.h"
 #include "workers/convert.h"
 #include "workers/process_stats.h"
+#include "workers/service_placement.h"
 
 namespace switchyard {
 namespace {
@@ -292,7 +294,7 @@ TEST(LinkConvert, ASeatArrivesAsItWasGiven) {
   EXPECT_EQ(message.layer_end(), 12);
   ASSERT_EQ(message.groups_size(), 1);
   EXPECT_EQ(message.groups(0).members_size(), 2);
-  const Seat in = FromProto(message);
+  const Seat in = *FromProto(message);
   EXPECT_EQ(in.epoch, 3);
   EXPECT_EQ(in.rank, 1);
   EXPECT_EQ(in.world, 2);
@@ -305,6 +307,73 @@ TEST(ProcessStats, AreBelievable) {
   EXPECT_LT(ResidentBytes(), MachineMemoryBytes());
   EXPECT_GT(AvailableMemoryBytes(), 0);
   EXPECT_LE(AvailableMemoryBytes(), MachineMemoryBytes());
+}
+
+TEST(LinkConvert, PlacementSettingsArrive) {
+  const PlacementSettings sent = {
+      .mode = PlacementMode::kAgreed, .spare_slots = 2, .replica_slots = 1, .rebalance_steps = 300};
+  v1::EngineOptions options;
+  *options.mutable_placement() = ToProto(sent);
+  const absl::StatusOr<EngineSettings> arrived = FromProto(OverTheWire(options));
+  ASSERT_TRUE(arrived.ok()) << arrived.status();
+  EXPECT_EQ(arrived->placement, sent);
+  EXPECT_EQ(FromProto(v1::EngineOptions())->placement, PlacementSettings());
+  options.mutable_placement()->set_mode("best");
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
+  options.mutable_placement()->set_mode("central");  // with a slow loop, which it cannot have
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
+}
+
+TEST(LinkConvert, PlacesArriveWithTheSeat) {
+  GroupSeat seat;
+  seat.epoch = 3;
+  seat.rank = 1;
+  seat.world = 2;
+  seat.placement.epoch = 9;
+  seat.placement.costs = {.copy_ps = int64_t{1} << 40, .row_ps = 2, .layer_ps = 3};
+  seat.placement.residents.assign(2, ContiguousPlacement(5, 2, 1));
+  seat.placement.residents[1].slots[0] = {4, kEmptySlot, 0, 1};
+  const v1::JoinGroup message = OverTheWire(ToProto(seat));
+  const absl::StatusOr<Seat> arrived = FromProto(message);
+  ASSERT_TRUE(arrived.ok()) << arrived.status();
+  EXPECT_EQ(arrived->placement.epoch, 9);
+  EXPECT_EQ(arrived->placement.costs, seat.placement.costs);
+  EXPECT_EQ(arrived->placement.residents, seat.placement.residents);
+
+  v1::JoinGroup wrong = message;
+  wrong.mutable_placement()->mutable_layers(1)->add_experts(3);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status()));
+  for (const int32_t slots : {0, -4, 3, 1 << 30}) {  // 2^30 x 4 is 0 in 32 bits
+    wrong = message;
+    wrong.mutable_placement()->set_slots(slots);
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << slots;
+  }
+  for (const int32_t rank : {-1, 2}) {
+    wrong = message;
+    wrong.set_rank(rank);
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << rank;
+  }
+}
+
+TEST(LinkConvert, AStageArrives) {
+  PlacementStage sent;
+  sent.epoch = 12;
+  sent.arrivals = {{MoveKind::kCopy, 1, 2, 3, 4}, {MoveKind::kLoad, 5, 6, 7, 8}, {MoveKind::kRehome, 9, 10, 11, 12}};
+  sent.departures = {{MoveKind::kRelease, 13, 14, 15, 16}, {MoveKind::kOffload, 17, 18, 19, 20}};
+  sent.costs = {.copy_ps = 5, .row_ps = 6, .layer_ps = 7};
+  const v1::PreparePlacement message = OverTheWire(ToProto(sent, 4));
+  EXPECT_EQ(message.group_epoch(), 4);
+  const absl::StatusOr<PlacementStage> arrived = FromProto(message);
+  ASSERT_TRUE(arrived.ok()) << arrived.status();
+  EXPECT_EQ(arrived->epoch, 12);
+  EXPECT_EQ(arrived->arrivals, sent.arrivals);
+  EXPECT_EQ(arrived->departures, sent.departures);
+  EXPECT_EQ(arrived->costs, sent.costs);
+  for (const int kind : {0, 6, -1}) {
+    v1::PreparePlacement wrong = message;
+    wrong.mutable_departures(1)->set_kind(static_cast<v1::ResidencyMoveKind>(kind));
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << kind;
+  }
 }
 
 }  // namespace

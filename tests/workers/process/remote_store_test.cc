@@ -26,6 +26,8 @@ namespace {
 class NoEvents final : public LinkEvents {
  public:
   void OnRegister(WorkerId, std::shared_ptr<WorkerClient>, WorkerInfo) override {}
+  void OnPlacementPrepared(WorkerId, int64_t, int64_t, std::string) override {}
+  void OnPlacementReleased(WorkerId, int64_t, int64_t) override {}
   void OnHeartbeat(WorkerId, int64_t) override {}
   void OnLoadProgress(WorkerId, int64_t, int64_t) override {}
   void OnGroupReady(WorkerId, int64_t, int32_t) override {}

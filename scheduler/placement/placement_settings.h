@@ -1,0 +1,39 @@
+// What a server's flags say of expert placement.  It reaches every worker with its registration, so that all ranks of a
+// group have the same.
+//
+// Slots are counted for one MoE layer on one worker: E / R residents (rounded up), `replica_slots` more residents that
+// the slow loop fills (residency.h), and `spare_slots` that the fast loop changes layer by layer (layer_decision.h).
+// A slow loop needs one slot more, for what arrives before something else departs: one on each worker, for all layers
+// together.  Plain data.  Costs and places are not here: they are of an epoch (group_placement.h).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "scheduler/placement/placement_mode.h"
+
+namespace switchyard {
+
+struct PlacementSettings {
+  static constexpr int kMaxSlots = 64;  // of either kind
+  static constexpr int64_t kMaxRebalanceSteps = 1'000'000;
+
+  PlacementMode mode = PlacementMode::kStatic;
+  int spare_slots = 0;
+  int replica_slots = 0;
+  int64_t rebalance_steps = 0;  // the slow loop plans after so many steps; 0 = never
+
+  bool rebalances() const { return rebalance_steps > 0; }
+  bool operator==(const PlacementSettings& other) const {
+    return mode == other.mode && spare_slots == other.spare_slots && replica_slots == other.replica_slots &&
+           rebalance_steps == other.rebalance_steps;
+  }
+};
+
+// InvalidArgument: a value out of range or two that contradict each other, one a line, named as the server's flags.
+absl::Status CheckPlacementSettings(const PlacementSettings& settings);
+
+// Slots of a device in a layer's resident placement: InitialResidency's and GroupPlacement's shape.
+int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices);
+
+}  // namespace switchyard

@@ -1,0 +1,95 @@
+// The engine loop's part in placing experts: what the slow loop decides goes to the workers, what they answer comes
+// back, and what is to be seen of it goes to whoever asks.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/log.h"
+#include "server/clock.h"
+#include "server/engine_loop.h"
+
+namespace switchyard {
+
+GroupPlacement EngineLoop::OnForming(const WorkerInfo& worker, int world) {
+  if (worker.num_moe_layers == 0) return {};
+  if (!meter_.has_value()) meter_.emplace(worker.expert_bytes, config_->experts.copy_bytes_per_second);
+  return residency_.Begin({.layers = worker.num_moe_layers, .experts = worker.num_experts, .devices = world},
+                          meter_->Costs());
+}
+
+// --- ResidencyLoop::Host ---
+
+void EngineLoop::Plan(ResidencyProblem problem) {
+  if (planner_ == nullptr) {
+    planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<ResidencyPlan> plan) {
+      Post([this, plan = std::move(plan)]() mutable { residency_.Planned(std::move(plan), MonotonicNow()); });
+    });
+  }
+  planner_->Plan(std::move(problem));
+}
+
+void EngineLoop::Prepare(const PlacementStage& stage) {
+  for (const auto& [id, member] : group_.members()) member.client->PreparePlacement(stage, group_.epoch());
+}
+
+void EngineLoop::Drop(int64_t epoch) {
+  for (const auto& [id, member] : group_.members()) member.client->DropPlacement(group_.epoch(), epoch);
+}
+
+void EngineLoop::Release(int64_t epoch) {
+  for (const auto& [id, member] : group_.members()) member.client->ReleasePlacement(group_.epoch(), epoch);
+}
+
+void EngineLoop::BreakGroup(const std::string& why) { group_.Break(why, MonotonicNow()); }
+
+// --- what workers say ---
+
+int EngineLoop::RankIn(WorkerId id, int64_t group_epoch) const {
+  const auto member = group_.members().find(id);
+  const bool current = group_.state() == WorkerGroup::State::kReady && group_epoch == group_.epoch();
+  return current && member != group_.members().end() ? member->second.rank : -1;
+}
+
+void EngineLoop::OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) {
+  Post([this, id, group_epoch, placement_epoch, error = std::move(error)] {
+    const int rank = RankIn(id, group_epoch);
+    if (rank >= 0) residency_.Prepared(rank, placement_epoch, error, MonotonicNow());
+  });
+}
+
+void EngineLoop::OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) {
+  Post([this, id, group_epoch, placement_epoch] {
+    const int rank = RankIn(id, group_epoch);
+    if (rank >= 0) residency_.Released(rank, placement_epoch, MonotonicNow());
+  });
+}
+
+void EngineLoop::PlaceExperts(const StepResult& result) {
+  if (!census_.has_value()) return;
+  const absl::Time start = MonotonicNow();
+  meter_->Add(result, *census_);
+  residency_.StepDone(result.step, *census_, &*meter_, start);
+  metrics_->placement_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - start));
+}
+
+// --- what is to be seen ---
+
+void EngineLoop::CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy>)> done) {
+  const bool posted = Post([this, done] {
+    done(census_.has_value() ? std::make_unique<const ExpertsCopy>(ExpertsCopy{*census_, residency_.view()}) : nullptr);
+  });
+  if (!posted) done(nullptr);
+}
+
+void EngineLoop::ReportPlacement() {
+  const ResidencyView& view = residency_.view();
+  for (int outcome = 0; outcome < kNumPlanOutcomes; ++outcome) {
+    const auto grown = static_cast<double>(view.plans[outcome] - reported_placement_.plans[outcome]);
+    if (grown > 0) metrics_->placement_plans(static_cast<PlanOutcome>(outcome)).Increment(grown);
+  }
+  metrics_->moved_experts->Increment(static_cast<double>(view.copies - reported_placement_.copies));
+  metrics_->moved_expert_bytes->Increment(static_cast<double>(view.bytes - reported_placement_.bytes));
+  metrics_->placement_epoch->Set(static_cast<double>(view.epoch));
+  reported_placement_ = view;
+}
+
+}  // namespace switchyard

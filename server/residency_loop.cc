@@ -1,0 +1,197 @@
+#include "server/residency_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+
+namespace switchyard {
+namespace {
+
+int64_t CopiesOf(const ResidencyStage& stage) {
+  return std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
+                       [](const ResidencyMove& move) { return move.kind != MoveKind::kRehome; });
+}
+
+}  // namespace
+
+absl::string_view PlanOutcomeName(PlanOutcome outcome) {
+  constexpr absl::string_view kNames[kNumPlanOutcomes] = {"committed", "aborted", "nothing_to_do"};
+  return kNames[static_cast<int>(outcome)];
+}
+
+ResidencyLoop::ResidencyLoop(const PlacementSettings& settings, Host* host) : settings_(settings), host_(host) {
+  view_.settings = settings;
+}
+
+GroupPlacement ResidencyLoop::Begin(const Shape& shape, const MoveCosts& costs) {
+  costs_ = costs;
+  if (view_.layers == nullptr) {
+    shape_ = shape;
+    const int slots = ResidentSlots(settings_, shape.experts, shape.devices);
+    limits_.layer_slots = slots - 1;
+    limits_.device_slots = shape.layers * limits_.layer_slots;
+    const int per_device = ResidentSlots({}, shape.experts, shape.devices);
+    const LayerResidency layer{ContiguousPlacement(shape.experts, shape.devices, slots - per_device),
+                               std::vector<bool>(static_cast<size_t>(shape.experts), false)};
+    view_.layers = std::make_shared<const std::vector<LayerResidency>>(static_cast<size_t>(shape.layers), layer);
+  }
+  GroupPlacement placement;
+  placement.epoch = view_.epoch;
+  placement.costs = costs;
+  if (view_.epoch == 0) return placement;
+  for (const LayerResidency& layer : *view_.layers) placement.residents.push_back(layer.placement);
+  return placement;
+}
+
+void ResidencyLoop::GroupDown(const std::string& reason, absl::Time now) {
+  up_ = false;
+  steps_since_plan_ = 0;
+  if (planning_ && !discard_) {
+    discard_ = true;
+    EndPlan(PlanOutcome::kAborted, absl::StrCat("the group was lost: ", reason), now);
+  }
+  if (plan_ == nullptr) return;
+  // What is committed is what the next group begins with, so nobody has to release anything.
+  const bool in_force = stage_->state() == EpochState::kCommitted || stage_->state() == EpochState::kReleasing;
+  if (in_force && stage_idx_ + 1 == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
+  AbortPlan(absl::StrCat("the group was lost: ", reason), now);
+}
+
+int64_t ResidencyLoop::placement_epoch() const {
+  return stage_.has_value() ? static_cast<int64_t>(stage_->placement_epoch()) : view_.epoch;
+}
+
+void ResidencyLoop::StepPlanned(int64_t step, absl::Time now) {
+  if (!stage_.has_value()) return;
+  const bool waited = stage_->state() == EpochState::kReady;
+  const EpochDirective directive = stage_->StepPlanned(step, stage_->placement_epoch());
+  if (waited) CommitStage();
+  Handle(directive, now);
+}
+
+void ResidencyLoop::StepDone(int64_t step, const ExpertCensus& census, PlacementMeter* meter, absl::Time now) {
+  if (stage_.has_value()) Handle(stage_->StepDone(step), now);
+  if (!settings_.rebalances() || shape_.devices < 2 || !up_) return;
+  if (++steps_since_plan_ >= settings_.rebalance_steps && idle()) StartPlan(census, meter);
+}
+
+void ResidencyLoop::StartPlan(const ExpertCensus& census, PlacementMeter* meter) {
+  ResidencyProblem problem;
+  problem.phases = meter->Profiles(census);
+  if (problem.phases.empty()) return;
+  steps_since_plan_ = 0;
+  costs_ = meter->Costs();
+  problem.costs = meter->PlanCosts(std::max(kShortestHorizon, settings_.rebalance_steps));
+  meter->Fade();
+  problem.present = *view_.layers;
+  problem.limits = limits_;
+  problem.next_epoch = static_cast<uint64_t>(next_epoch_);
+  planning_ = true;
+  discard_ = false;
+  host_->Plan(std::move(problem));
+}
+
+void ResidencyLoop::Planned(absl::StatusOr<ResidencyPlan> plan, absl::Time now) {
+  SY_CHECK(planning_);
+  planning_ = false;
+  if (std::exchange(discard_, false)) return;
+  if (!plan.ok()) return EndPlan(PlanOutcome::kAborted, std::string(plan.status().message()), now);
+  plan_ = std::make_shared<const ResidencyPlan>(*std::move(plan));
+  stage_idx_ = 0;
+  view_.last_copies = view_.last_bytes = 0;
+  if (plan_->stages.empty()) return EndPlan(PlanOutcome::kNothingToDo, "", now);
+  LogInfo("experts: a plan of ", plan_->copies, " copies in ", plan_->stages.size(), " stages, ", plan_->bytes >> 10,
+          " KiB");
+  next_epoch_ = static_cast<int64_t>(plan_->epoch + plan_->stages.size());
+  StartStage(now);
+}
+
+void ResidencyLoop::StartStage(absl::Time now) {
+  const ResidencyStage& moves = plan_->stages[stage_idx_];
+  PlacementStage stage;
+  stage.epoch = static_cast<int64_t>(plan_->epoch + stage_idx_);
+  stage.arrivals = moves.arrivals;
+  stage.departures = moves.departures;
+  stage.costs = costs_;
+  stage_.emplace(static_cast<uint64_t>(stage.epoch), static_cast<uint64_t>(view_.epoch), shape_.devices,
+                 now + kPatience);
+  release_by_ = absl::InfiniteFuture();
+  host_->Prepare(stage);
+}
+
+// The plan was made from what is there, so its stage can be applied.
+void ResidencyLoop::CommitStage() {
+  const ResidencyStage& stage = plan_->stages[stage_idx_];
+  std::vector<LayerResidency> layers = *view_.layers;
+  const absl::Status applied = ApplyStage(stage, limits_, &layers);
+  SY_CHECK(applied.ok());
+  view_.layers = std::make_shared<const std::vector<LayerResidency>>(std::move(layers));
+  view_.epoch = static_cast<int64_t>(stage_->epoch());
+  view_.plan = nullptr;
+  const int64_t copies = CopiesOf(stage), bytes = plan_->copies > 0 ? plan_->bytes / plan_->copies * copies : 0;
+  view_.last_copies += copies;
+  view_.last_bytes += bytes;
+  view_.copies += copies;
+  view_.bytes += bytes;
+}
+
+void ResidencyLoop::Handle(EpochDirective directive, absl::Time now) {
+  switch (directive) {
+    case EpochDirective::kNone:
+    case EpochDirective::kUseFromNextStep:  // placement_epoch() says it
+      return;
+    case EpochDirective::kRelease:
+      release_by_ = now + kPatience;
+      return host_->Release(static_cast<int64_t>(stage_->epoch()));
+    case EpochDirective::kDropArrivals: {
+      const std::string why = stage_->reason();
+      host_->Drop(static_cast<int64_t>(stage_->epoch()));
+      return AbortPlan(why, now);
+    }
+  }
+}
+
+void ResidencyLoop::Prepared(int rank, int64_t epoch, const std::string& error, absl::Time now) {
+  if (!stage_.has_value() || static_cast<uint64_t>(epoch) != stage_->epoch()) return;
+  Handle(error.empty() ? stage_->RankReady(rank, /*checksum_ok=*/true) : stage_->RankFailed(rank, error), now);
+}
+
+void ResidencyLoop::Released(int rank, int64_t epoch, absl::Time now) {
+  if (!stage_.has_value() || static_cast<uint64_t>(epoch) != stage_->epoch()) return;
+  Handle(stage_->RankReleased(rank), now);
+  if (stage_->state() != EpochState::kDone) return;
+  if (++stage_idx_ == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
+  StartStage(now);
+}
+
+void ResidencyLoop::Tick(absl::Time now) {
+  if (!stage_.has_value()) return;
+  if (stage_->state() == EpochState::kReleasing && now >= release_by_) {
+    release_by_ = absl::InfiniteFuture();
+    return host_->BreakGroup(absl::StrCat("not all ranks released placement ", stage_->epoch(), " within ",
+                                          absl::FormatDuration(kPatience)));
+  }
+  Handle(stage_->Tick(now), now);
+}
+
+void ResidencyLoop::AbortPlan(const std::string& why, absl::Time now) {
+  const size_t done = static_cast<size_t>(std::max<int64_t>(0, view_.epoch - static_cast<int64_t>(plan_->epoch) + 1));
+  EndPlan(PlanOutcome::kAborted, absl::StrCat("after ", done, " of ", plan_->stages.size(), " stages: ", why), now);
+}
+
+void ResidencyLoop::EndPlan(PlanOutcome outcome, const std::string& reason, absl::Time now) {
+  if (outcome != PlanOutcome::kAborted) view_.plan = plan_;
+  if (outcome == PlanOutcome::kAborted) LogWarn("experts: a plan was aborted: ", reason);
+  if (outcome == PlanOutcome::kCommitted) LogInfo("experts: placement ", view_.epoch, " is in use");
+  view_.outcome = outcome;
+  view_.reason = reason;
+  view_.ended = now;
+  ++view_.plans[static_cast<size_t>(outcome)];
+  plan_ = nullptr;
+  stage_.reset();
+}
+
+}  // namespace switchyard

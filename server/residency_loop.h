@@ -1,0 +1,125 @@
+// The slow loop of expert placement: every so many steps it looks whether experts had better live elsewhere, has it
+// planned, and sees the plan through on all workers, stage by stage, while requests run.
+//
+//   idle ── rebalance_steps done ──► planning (elsewhere) ──► stage after stage: ResidencyEpoch ──► idle
+//
+// A stage that fails before its commit, a group that is lost, or a plan that cannot be made ends the plan; what was
+// committed stays, and the next group begins with it.  Answers that carry an epoch other than the stage's are late and
+// change nothing.  One plan at a time.
+// No thread, clock or socket of its own: the engine loop owns it and calls it with the time; Host does the rest.  Where
+// --rebalance_steps is 0 it only knows where experts are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/placement/group_placement.h"
+#include "scheduler/placement/placement_settings.h"
+#include "scheduler/placement/residency.h"
+#include "scheduler/placement/residency_epoch.h"
+#include "scheduler/popularity/expert_census.h"
+#include "server/placement_meter.h"
+
+namespace switchyard {
+
+enum class PlanOutcome : uint8_t { kCommitted, kAborted, kNothingToDo };
+inline constexpr int kNumPlanOutcomes = 3;
+absl::string_view PlanOutcomeName(PlanOutcome outcome);  // "committed" "aborted" "nothing_to_do"
+
+// Where experts are and how the last plan went; a copy that costs nothing.
+struct ResidencyView {
+  PlacementSettings settings;
+  int64_t epoch = 0;                                          // of the placement in use; 0 = contiguous
+  std::shared_ptr<const std::vector<LayerResidency>> layers;  // [L]; null before the first group
+  // The last plan, if it is fully in force: what Explain explains.  Null: none was made, or it was aborted.
+  std::shared_ptr<const ResidencyPlan> plan;
+  std::optional<PlanOutcome> outcome;  // of the last plan
+  std::string reason;                  // why it was aborted
+  absl::Time ended = absl::InfinitePast();
+  int64_t last_copies = 0, last_bytes = 0;  // that the last plan moved
+  // Of all plans so far.
+  int64_t plans[kNumPlanOutcomes] = {};
+  int64_t copies = 0, bytes = 0;
+};
+
+class ResidencyLoop {
+ public:
+  // What carries out what is decided here.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    // To be answered with Planned, later.
+    virtual void Plan(ResidencyProblem problem) = 0;
+    // To every rank of the group.
+    virtual void Prepare(const PlacementStage& stage) = 0;
+    virtual void Drop(int64_t epoch) = 0;
+    virtual void Release(int64_t epoch) = 0;
+    // The group cannot go on: a rank does not say that it released what it had to.
+    virtual void BreakGroup(const std::string& why) = 0;
+  };
+
+  struct Shape {
+    int layers = 0;   // MoE layers
+    int experts = 0;  // E
+    int devices = 0;  // R
+  };
+
+  // How long ranks may take to copy a stage, or to release one.
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
+  // Moves have to pay within as many steps, or until the next plan, whichever is later.
+  static constexpr int64_t kShortestHorizon = 300;
+
+  ResidencyLoop(const PlacementSettings& settings, Host* host);
+
+  // A group of that shape forms: what it begins with.  The shape never changes.
+  GroupPlacement Begin(const Shape& shape, const MoveCosts& costs);
+  void GroupUp() { up_ = true; }
+  void GroupDown(const std::string& reason, absl::Time now);
+
+  // What the next StepPlan has to say.
+  int64_t placement_epoch() const;
+  // A StepPlan that says it was sent.
+  void StepPlanned(int64_t step, absl::Time now);
+  // All ranks have done that step; census and meter have it.  Copies what a plan needs of them, in microseconds.
+  void StepDone(int64_t step, const ExpertCensus& census, PlacementMeter* meter, absl::Time now);
+  void Planned(absl::StatusOr<ResidencyPlan> plan, absl::Time now);
+  // error: empty if all that arrives is there and right.
+  void Prepared(int rank, int64_t epoch, const std::string& error, absl::Time now);
+  void Released(int rank, int64_t epoch, absl::Time now);
+  void Tick(absl::Time now);
+
+  const ResidencyView& view() const { return view_; }
+
+ private:
+  bool idle() const { return !planning_ && plan_ == nullptr; }
+  void StartPlan(const ExpertCensus& census, PlacementMeter* meter);
+  void StartStage(absl::Time now);
+  void CommitStage();
+  void Handle(EpochDirective directive, absl::Time now);
+  void EndPlan(PlanOutcome outcome, const std::string& reason, absl::Time now);
+  // Of a plan that ends before its last stage is in force.
+  void AbortPlan(const std::string& why, absl::Time now);
+
+  const PlacementSettings settings_;
+  Host* const host_;
+  Shape shape_;
+  ResidencyLimits limits_;
+  MoveCosts costs_;
+  ResidencyView view_;
+  int64_t next_epoch_ = 1;  // never used before, not even by an aborted stage
+  int64_t steps_since_plan_ = 0;
+  bool up_ = false;
+  bool planning_ = false;
+  bool discard_ = false;                       // the plan that is being made
+  std::shared_ptr<const ResidencyPlan> plan_;  // being carried out; shared with the view
+  size_t stage_idx_ = 0;
+  std::optional<ResidencyEpoch> stage_;
+  absl::Time release_by_ = absl::InfiniteFuture();
+};
+
+}  // namespace switchyard

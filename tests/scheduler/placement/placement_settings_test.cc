@@ -1,0 +1,56 @@
+// Which flags of placement go together.
+#include "scheduler/placement/placement_settings.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+struct Case {
+  PlacementSettings settings;
+  const char* problem;  // empty: none
+};
+
+TEST(PlacementSettings, WhatGoesTogether) {
+  const std::vector<Case> cases = {
+      {{}, ""},
+      {{.mode = PlacementMode::kStaticSpare, .spare_slots = 1}, ""},
+      {{.mode = PlacementMode::kAgreed, .spare_slots = 64, .replica_slots = 64, .rebalance_steps = 1'000'000}, ""},
+      {{.mode = PlacementMode::kAgreed, .replica_slots = 1, .rebalance_steps = 1}, ""},
+      {{.mode = PlacementMode::kCentral, .spare_slots = 2}, ""},
+      {{.mode = PlacementMode::kNoFinetune, .spare_slots = 2}, ""},
+      {{.spare_slots = 1}, "--spare_slots=1: --placement=static has no replicas"},
+      {{.mode = PlacementMode::kAgreed}, "--placement=agreed: wants --spare_slots=1 or more"},
+      {{.mode = PlacementMode::kAgreed, .spare_slots = -1}, "--spare_slots=-1: must be within [0, 64]"},
+      {{.mode = PlacementMode::kAgreed, .spare_slots = 65}, "--spare_slots=65: must be within [0, 64]"},
+      {{.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 65, .rebalance_steps = 1'000'001},
+       "--replica_slots=65: must be within [0, 64]\n--rebalance_steps=1000001: must be within [0, 1000000]"},
+      {{.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1},
+       "--replica_slots=1: stay empty without --rebalance_steps"},
+      {{.mode = PlacementMode::kCentral, .spare_slots = 1, .rebalance_steps = 9},
+       "--rebalance_steps=9: is for --placement=static+spare and agreed, not for --placement=central"},
+      {{.rebalance_steps = 9},
+       "--rebalance_steps=9: is for --placement=static+spare and agreed, not for --placement=static"},
+      {{.mode = PlacementMode::kOracle, .spare_slots = 1},
+       "--placement=oracle: is for benchmarks; a server cannot know or choose what the gate will say"},
+      {{.mode = PlacementMode::kIdeal, .spare_slots = 1},
+       "--placement=ideal: is for benchmarks; a server cannot know or choose what the gate will say"}};
+  for (const Case& c : cases) {
+    const absl::Status status = CheckPlacementSettings(c.settings);
+    EXPECT_EQ(std::string(status.message()), c.problem);
+    if (*c.problem != '\0') EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(PlacementSettings, SlotsOfResidents) {
+  EXPECT_EQ(ResidentSlots({}, 16, 4), 4);
+  EXPECT_EQ(ResidentSlots({}, 17, 4), 5);
+  EXPECT_EQ(ResidentSlots({.mode = PlacementMode::kAgreed, .spare_slots = 9}, 16, 4), 4);
+  EXPECT_EQ(ResidentSlots({.mode = PlacementMode::kAgreed, .replica_slots = 2, .rebalance_steps = 50}, 16, 4), 7);
+}
+
+}  // namespace
+}  // namespace switchyard

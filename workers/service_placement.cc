@@ -1,0 +1,81 @@
+#include "workers/service_placement.h"
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+absl::StatusOr<MoveKind> FromProto(v1::ResidencyMoveKind kind) {
+  switch (kind) {
+    case v1::RESIDENCY_MOVE_KIND_COPY:
+      return MoveKind::kCopy;
+    case v1::RESIDENCY_MOVE_KIND_LOAD:
+      return MoveKind::kLoad;
+    case v1::RESIDENCY_MOVE_KIND_REHOME:
+      return MoveKind::kRehome;
+    case v1::RESIDENCY_MOVE_KIND_RELEASE:
+      return MoveKind::kRelease;
+    case v1::RESIDENCY_MOVE_KIND_OFFLOAD:
+      return MoveKind::kOffload;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("placement: move of unknown kind ", static_cast<int>(kind)));
+  }
+}
+
+absl::StatusOr<ResidencyMove> FromProto(const v1::ResidencyMove& message) {
+  ASSIGN_OR_RETURN(const MoveKind kind, FromProto(message.kind()));
+  return ResidencyMove{kind, message.layer(), message.expert(), message.device(), message.slot()};
+}
+
+MoveCosts FromProto(const v1::MoveCosts& message) {
+  return {.copy_ps = message.copy_ps(), .row_ps = message.row_ps(), .layer_ps = message.layer_ps()};
+}
+
+}  // namespace
+
+absl::StatusOr<PlacementSettings> FromProto(const v1::PlacementOptions& message) {
+  PlacementSettings settings;
+  if (!message.mode().empty()) {
+    ASSIGN_OR_RETURN(settings.mode, ParsePlacementMode(message.mode()));
+  }
+  settings.spare_slots = message.spare_slots();
+  settings.replica_slots = message.replica_slots();
+  settings.rebalance_steps = message.rebalance_steps();
+  RETURN_IF_ERROR(CheckPlacementSettings(settings));
+  return settings;
+}
+
+absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int world) {
+  GroupPlacement placement;
+  placement.epoch = message.epoch();
+  placement.costs = FromProto(message.costs());
+  for (const v1::LayerResidents& layer : message.layers()) {
+    const int64_t slots = message.slots();
+    if (slots < 1 || world < 1 || int64_t{layer.experts_size()} != world * slots) {
+      return absl::InvalidArgumentError(absl::StrCat("placement: a layer of ", layer.experts_size(), " slots, not ",
+                                                     slots, " on each of ", world, " devices"));
+    }
+    Placement residents{.num_experts = message.num_experts(), .slots = {}};
+    for (auto at = layer.experts().begin(); at != layer.experts().end(); at += slots) {
+      residents.slots.emplace_back(at, at + slots);
+    }
+    placement.residents.push_back(std::move(residents));
+  }
+  return placement;
+}
+
+absl::StatusOr<PlacementStage> FromProto(const v1::PreparePlacement& message) {
+  PlacementStage stage;
+  stage.epoch = message.placement_epoch();
+  stage.costs = FromProto(message.costs());
+  for (const v1::ResidencyMove& move : message.arrivals()) {
+    ASSIGN_OR_RETURN(stage.arrivals.emplace_back(), FromProto(move));
+  }
+  for (const v1::ResidencyMove& move : message.departures()) {
+    ASSIGN_OR_RETURN(stage.departures.emplace_back(), FromProto(move));
+  }
+  return stage;
+}
+
+}  // namespace switchyard
