@@ -23,9 +23,10 @@ struct GatedRows {
   Communicator* comm = nullptr;
   absl::Time deadline = absl::InfiniteFuture();
   MoeStats* stats = nullptr;
-  int moe_layer = 0;    // counts MoE layers only
-  TensorView topk_idx;  // [T, K] int32, -1 = dropped
-  TensorView x;         // [T, H] what goes to the experts
+  int moe_layer = 0;       // counts MoE layers only
+  TensorView topk_idx;     // [T, K] int32, -1 = dropped
+  TensorView x;            // [T, H] what goes to the experts
+  TensorView logits = {};  // [T, E] AccDType, the router's
 };
 
 // Borrowed from the placer, until its next Place.

@@ -25,15 +25,6 @@ void Widen(const TensorView& from, int64_t begin, int64_t count, int64_t stride,
   });
 }
 
-bool AllFinite(const TensorView& rows) {
-  std::vector<double> wide(static_cast<size_t>(rows.dim(1)));
-  for (int64_t i = 0; i < rows.dim(0); ++i) {
-    Widen(rows, i, 1, rows.dim(1), wide.data());
-    if (!std::all_of(wide.begin(), wide.end(), [](double value) { return std::isfinite(value); })) return false;
-  }
-  return true;
-}
-
 void SubtractMean(double* row, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += row[i];
@@ -72,6 +63,15 @@ void SolveFactored(int64_t n, const double* factor, int64_t columns, double* rhs
 }
 
 }  // namespace
+
+bool AllFinite(const TensorView& rows) {
+  std::vector<double> wide(static_cast<size_t>(rows.dim(1)));
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    Widen(rows, i, 1, rows.dim(1), wide.data());
+    if (!std::all_of(wide.begin(), wide.end(), [](double value) { return std::isfinite(value); })) return false;
+  }
+  return true;
+}
 
 RidgeProbe::RidgeProbe(int64_t hidden, int64_t num_experts, int num_targets)
     : width_(hidden + 1),

@@ -18,6 +18,9 @@
 
 namespace switchyard {
 
+// Whether every element is a finite number.  REQUIRES: on the CPU, a floating dtype.
+bool AllFinite(const TensorView& rows);
+
 class RidgeProbe {
  public:
   // One target for each later layer that is predicted from these rows.  REQUIRES: all >= 1.
@@ -32,6 +35,7 @@ class RidgeProbe {
   absl::Status Merge(const RidgeProbe& other);
 
   int64_t num_rows() const { return num_rows_; }
+  int num_targets() const { return static_cast<int>(cross_.size()); }
 
   // The fitted map of a target, fp64 [E, H + 1], the bias last.  FailedPrecondition: fewer rows than H + 1, with both
   // numbers: such a map says more about these rows than about the model.

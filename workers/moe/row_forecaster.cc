@@ -48,24 +48,93 @@ LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Ph
 RowForecaster::RowForecaster(RowForecasterOptions options)
     : options_(std::move(options)),
       num_predicted_(NumPredicted(options_.shape)),
-      maps_(static_cast<size_t>(options_.shape.num_layers)) {
+      probes_(static_cast<size_t>(options_.shape.num_layers)) {
   SY_CHECK_EQ(static_cast<int>(options_.routers.size()), options_.shape.num_layers);
   live_.reserve(std::size(kPhases));
   for (const Phase phase : kPhases) live_.emplace_back(LiveOptionsOf(options_, phase));
   for (Popularity& popularity : popularity_) popularity.resize(static_cast<size_t>(options_.shape.num_experts));
+  if (options_.probe_share <= 0 || options_.shape.num_layers < 2) return;
+  const ProbeFitOptions fit = {.num_layers = options_.shape.num_layers,
+                               .num_experts = options_.shape.num_experts,
+                               .hidden = options_.hidden,
+                               .share = options_.probe_share};
+  if (options_.probe_share < 1 && ProbeFit::BytesOf(fit) > ProbeFit::kMaxBytes) {
+    LogInfo("forecast: no probe is fitted while serving: its sums would take ", ProbeFit::BytesOf(fit) >> 20,
+            " MiB, limit ", ProbeFit::kMaxBytes >> 20);
+    return;
+  }
+  fit_ = std::make_unique<ProbeFit>(fit);
 }
 
-absl::Status RowForecaster::SetProbe(int layer, int ahead, ForecastMap map) {
-  if (layer < 0 || ahead < 1 || ahead > kMaxAhead || layer + ahead >= options_.shape.num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", layer, " for ", ahead,
+absl::Status RowForecaster::Load(const Stream& stream, const ProfileBundle& bundle) {
+  const ProfileBundle own = {.model = options_.model,
+                             .shape = options_.shape,
+                             .hidden = static_cast<int>(options_.hidden),
+                             .profiles = {},
+                             .maps = {}};
+  RETURN_IF_ERROR(CheckSameModel(own, bundle));
+  for (const PathProfile& profile : bundle.profiles)
+    RETURN_IF_ERROR(mutable_phase(profile.identity().phase)->Restore(profile));
+  for (const ProbeMap& map : bundle.maps) RETURN_IF_ERROR(SetProbe(stream, map));
+  return absl::OkStatus();
+}
+
+ProfileBundle RowForecaster::Collect(const Stream& stream) const {
+  ProfileBundle bundle = {.model = options_.model,
+                          .shape = options_.shape,
+                          .hidden = static_cast<int>(options_.hidden),
+                          .profiles = {},
+                          .maps = {}};
+  for (const Phase phase : kPhases) {
+    for (const PathProfile& profile : this->phase(phase).profiles()) bundle.profiles.push_back(profile);
+  }
+  std::vector<ProbeMap> fitted = fit_ == nullptr ? std::vector<ProbeMap>() : fit_->SolveNow(stream);
+  for (int layer = 0; layer < options_.shape.num_layers; ++layer) {
+    for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
+      const std::optional<Probe>& probe = probes_[static_cast<size_t>(layer)][static_cast<size_t>(ahead - 1)];
+      const auto found = std::find_if(fitted.begin(), fitted.end(),
+                                      [&](const ProbeMap& map) { return map.layer == layer && map.ahead == ahead; });
+      const bool is_better = found != fitted.end() && (!probe.has_value() || found->num_rows >= probe->source.num_rows);
+      if (is_better) {
+        bundle.maps.push_back(std::move(*found));
+      } else if (probe.has_value()) {
+        bundle.maps.push_back(probe->source);
+      }
+    }
+  }
+  return bundle;
+}
+
+absl::Status RowForecaster::SetProbe(const Stream& stream, ProbeMap map) {
+  if (map.layer < 0 || map.ahead < 1 || map.ahead > kMaxAhead || map.layer + map.ahead >= options_.shape.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, " for ", map.ahead,
                                                    " ahead: the model has ", options_.shape.num_layers));
   }
-  const Weight& router = *options_.routers[static_cast<size_t>(layer + ahead)];
-  if (map.weight.n() != router.n() || map.weight.k() != router.k()) {
-    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", layer, ": [", map.weight.n(), ", ",
-                                                   map.weight.k(), "], wants [", router.n(), ", ", router.k(), "]"));
+  const int64_t experts = options_.shape.num_experts, width = options_.hidden + 1;
+  if (static_cast<int64_t>(map.values.size()) != experts * width) {
+    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, ": ", map.values.size(),
+                                                   " values, wants [", experts, ", ", width, "]"));
   }
-  maps_[static_cast<size_t>(layer)][static_cast<size_t>(ahead - 1)] = std::move(map);
+  Tensor fitted(DType::kF64, {experts, width});
+  std::copy(map.values.begin(), map.values.end(), fitted.view().data<double>());
+  Probe probe;
+  ASSIGN_OR_RETURN(probe.map, MakeForecastMap(stream, fitted, options_.dtype));
+  probe.source = std::move(map);
+  const ProbeMap& source = probe.source;
+  probes_[static_cast<size_t>(source.layer)][static_cast<size_t>(source.ahead - 1)] = std::move(probe);
+  return absl::OkStatus();
+}
+
+absl::Status RowForecaster::TakeFitted(const Stream& stream) {
+  int64_t used = 0, rows = 0;
+  for (ProbeMap& map : fit_->TakeSolved()) {
+    const std::optional<Probe>& now = probes_[static_cast<size_t>(map.layer)][static_cast<size_t>(map.ahead - 1)];
+    if (now.has_value() && now->source.num_rows > map.num_rows) continue;
+    rows = map.num_rows;
+    RETURN_IF_ERROR(SetProbe(stream, std::move(map)));
+    ++used;
+  }
+  if (used > 0) LogInfo("forecast: ", used, " probe maps fitted on ", rows, " rows are used from now on");
   return absl::OkStatus();
 }
 
@@ -86,6 +155,7 @@ absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::Begin(const Forec
   num_rows_ = pass.num_rows;
   num_decode_rows_ = pass.num_decode_rows;
   next_layer_ = 0;
+  if (fit_ != nullptr && num_rows_ > 0) fit_->Begin(num_rows_, absl::Now());
   token_ids_.assign(pass.token_ids.begin(), pass.token_ids.end());
   experts_.assign(static_cast<size_t>(num_rows_ * options_.shape.num_layers * options_.shape.top_k), -1);
   const auto known = [&](int64_t begin, int64_t end) {
@@ -122,6 +192,10 @@ absl::Status RowForecaster::TakeChoices(const GatedRows& rows) {
 absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const GatedRows& rows) {
   const Spent spent(&spent_);
   RETURN_IF_ERROR(TakeChoices(rows));
+  if (fit_ != nullptr) {
+    if (rows.moe_layer == 0) RETURN_IF_ERROR(TakeFitted(*rows.stream));
+    if (num_rows_ > 0) RETURN_IF_ERROR(fit_->OnGate(*rows.stream, rows.moe_layer, rows.x, rows.logits));
+  }
   for (const Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), rows.moe_layer);
   estimates_.clear();
   for (int ahead = 1; ahead <= kMaxAhead && rows.moe_layer + ahead < options_.shape.num_layers; ++ahead) {
@@ -147,10 +221,10 @@ absl::Status RowForecaster::PredictBy(const GatedRows& rows, Predictor predictor
   const Weight* weight = options_.routers[static_cast<size_t>(layer)];
   TensorView bias;
   if (predictor == Predictor::kProbe) {
-    const std::optional<ForecastMap>& map = maps_[static_cast<size_t>(layer - ahead)][static_cast<size_t>(ahead - 1)];
-    if (!map.has_value()) return absl::OkStatus();
-    weight = &map->weight;
-    bias = map->bias;
+    const std::optional<Probe>& probe = probes_[static_cast<size_t>(layer - ahead)][static_cast<size_t>(ahead - 1)];
+    if (!probe.has_value()) return absl::OkStatus();
+    weight = &probe->map.weight;
+    bias = probe->map.bias;
   }
   ASSIGN_OR_RETURN(const TensorView predicted,
                    predicted_memory_.Take(num_rows_, num_predicted_, DType::kI32, rows.stream->device()));

@@ -6,11 +6,13 @@
 // estimator of this pass reads are run, [T, H] x [H, E] each, and what the best one says of both phases is added.  Few
 // passes run all of them (LiveOptions).  A phase without an estimate takes the other's shares.  What an estimator that
 // is worse than marginal says on live traffic is not asked any more, and the log says so once.
-// On the CPU.  Thread-compatible.  Borrows the routers.  Does not do: sums over ranks, fitting, files.
+// Maps are loaded from a profile bundle, or fitted while serving (probe_fit.h) in a share of the step's time.
+// On the CPU.  Thread-compatible.  Borrows the routers.  Does not do: sums over ranks, files.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,8 +22,10 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/popularity/live_estimates.h"
+#include "scheduler/popularity/profile_bundle.h"
 #include "workers/moe/gate_forecast.h"
 #include "workers/moe/layer_forecaster.h"
+#include "workers/moe/probe_fit.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/ops/weight.h"
 
@@ -31,7 +35,10 @@ struct RowForecasterOptions {
   std::string model;                          // the served weights' hash: what profiles are good for
   RoutingShape shape;                         // of the model's MoE layers
   std::vector<const Weight*> routers;         // [L] of [E, H]
+  int64_t hidden = 0;                         // H
+  DType dtype = DType::kBf16;                 // of the rows
   int64_t profile_bytes = int64_t{32} << 20;  // of each phase's profiles
+  double probe_share = 0;                     // of a step's time, for fitting; 0: nothing is fitted; 1: all rows are
 };
 
 class RowForecaster : public LayerForecaster {
@@ -42,9 +49,14 @@ class RowForecaster : public LayerForecaster {
   // The options' profiles, whatever happens to the forecaster: for CheckProfile.
   static LiveOptions LiveOptionsOf(const RowForecasterOptions& options, Phase phase);
 
-  // From now on logits of layer + ahead are also told by this map from layer's rows.
+  // Takes what was learned before.  InvalidArgument: of another model or shape, with the field.
+  absl::Status Load(const Stream& stream, const ProfileBundle& bundle);
+  // All that was learned, loaded things included.  Solves the fit as it is: blocks.
+  ProfileBundle Collect(const Stream& stream) const;
+
+  // From now on logits of map.layer + map.ahead are also told by this map from map.layer's rows.
   // InvalidArgument: layers or sizes that the model does not have.
-  absl::Status SetProbe(int layer, int ahead, ForecastMap map);
+  absl::Status SetProbe(const Stream& stream, ProbeMap map);
 
   absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass& pass) override;
   // Errors: Internal for a layer out of turn or other rows than the pass'; the ops'.
@@ -65,10 +77,19 @@ class RowForecaster : public LayerForecaster {
   void Estimate(int layer, int ahead);
   void Report();
 
+  // What was fitted meanwhile, where it saw more rows than the map there is.
+  absl::Status TakeFitted(const Stream& stream);
+
+  struct Probe {
+    ForecastMap map;
+    ProbeMap source;  // that it was made of
+  };
+
   const RowForecasterOptions options_;
-  int num_predicted_;                                                    // M
-  std::vector<LiveEstimates> live_;                                      // [Phase]
-  std::vector<std::array<std::optional<ForecastMap>, kMaxAhead>> maps_;  // [L][ahead - 1] from that layer
+  int num_predicted_;                                                // M
+  std::vector<LiveEstimates> live_;                                  // [Phase]
+  std::vector<std::array<std::optional<Probe>, kMaxAhead>> probes_;  // [L][ahead - 1] from that layer
+  std::unique_ptr<ProbeFit> fit_;                                    // null: nothing is fitted
   GateForecast forecast_;
   RowScratch predicted_memory_;
 

@@ -24,12 +24,15 @@ class RowForecasterTest : public testing::Test {
  protected:
   RowForecasterTest() {
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      routers_.push_back(*PackWeight(stream_, {.n = kShape.num_experts, .k = kHidden, .dtype = DType::kF32},
-                                     Random(kShape.num_experts, kHidden)));
+      router_rows_.push_back(Random(kShape.num_experts, kHidden));
+      routers_.push_back(
+          *PackWeight(stream_, {.n = kShape.num_experts, .k = kHidden, .dtype = DType::kF32}, router_rows_.back()));
     }
     for (const Weight& router : routers_) options_.routers.push_back(&router);
     options_.model = "stack";
     options_.shape = kShape;
+    options_.hidden = kHidden;
+    options_.dtype = DType::kF32;
   }
 
   Tensor Random(int64_t rows, int64_t columns) {
@@ -39,11 +42,15 @@ class RowForecasterTest : public testing::Test {
     return tensor;
   }
 
+  Tensor LogitsOf(const Weight& router, const TensorView& x) {
+    Tensor logits(DType::kF32, {x.dim(0), kShape.num_experts});
+    EXPECT_TRUE(Gemm(stream_, {}, x, router, {}, logits).ok());
+    return logits;
+  }
   // [T, K] of a layer's router.
   Tensor Choose(const Weight& router, const TensorView& x) {
-    Tensor logits(DType::kF32, {x.dim(0), kShape.num_experts}), weights(DType::kF32, {x.dim(0), kShape.top_k});
+    Tensor logits = LogitsOf(router, x), weights(DType::kF32, {x.dim(0), kShape.top_k});
     Tensor chosen(DType::kI32, {x.dim(0), kShape.top_k});
-    EXPECT_TRUE(Gemm(stream_, {}, x, router, {}, logits).ok());
     EXPECT_TRUE(RouteTopK(stream_, {.top_k = kShape.top_k}, logits, chosen, weights).ok());
     return chosen;
   }
@@ -66,11 +73,24 @@ class RowForecasterTest : public testing::Test {
     for (size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int32_t>(t % 5);
     take(-1, forecaster->Begin({.num_rows = x.dim(0), .num_decode_rows = decodes, .token_ids = ids}));
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      const Tensor chosen = Choose(routers_[static_cast<size_t>(gates[static_cast<size_t>(layer)])], x);
-      take(layer, forecaster->OnGate({.stream = &stream_, .moe_layer = layer, .topk_idx = chosen, .x = x}));
+      const Weight& router = routers_[static_cast<size_t>(gates[static_cast<size_t>(layer)])];
+      const Tensor chosen = Choose(router, x), logits = LogitsOf(router, x);
+      take(layer,
+           forecaster->OnGate({.stream = &stream_, .moe_layer = layer, .topk_idx = chosen, .x = x, .logits = logits}));
       if (testing::Test::HasFatalFailure()) return told;
     }
     return told;
+  }
+
+  // A map that says what a layer's router says.
+  ProbeMap MapOf(int router, int layer, int ahead) {
+    ProbeMap map{.layer = layer, .ahead = ahead, .num_rows = 1000, .values = {}};
+    for (int64_t e = 0; e < kShape.num_experts; ++e) {
+      const float* const row = router_rows_[static_cast<size_t>(router)].view().row<float>(e);
+      map.values.insert(map.values.end(), row, row + kHidden);
+      map.values.push_back(0);
+    }
+    return map;
   }
 
   Popularity Counts(int layer, const TensorView& x) {
@@ -84,6 +104,7 @@ class RowForecasterTest : public testing::Test {
   std::mt19937 random_{7};
   ThreadPool pool_{2};
   const Stream stream_ = Stream::OnCpu(&pool_);
+  std::vector<Tensor> router_rows_;  // [L] of [E, H]
   std::vector<Weight> routers_;
   RowForecasterOptions options_;
 };
@@ -111,14 +132,7 @@ TEST_F(RowForecasterTest, TheNextGatesOnTheseRowsAreWhatItTellsWhereTheyAreRight
 // Gates that nothing foresees but a fitted map, which is the true router: layer 2 chooses by router 0.
 TEST_F(RowForecasterTest, AFittedMapIsTakenWhereTheGateAheadIsWrong) {
   RowForecaster forecaster(options_);
-  const auto map = [&](int router) {
-    ForecastMap fitted;
-    Tensor rows(DType::kF32, {kShape.num_experts, kHidden});
-    EXPECT_TRUE(routers_[static_cast<size_t>(router)].UnpackRows(0, rows).ok());
-    fitted.weight = *PackWeight(stream_, {.n = kShape.num_experts, .k = kHidden, .dtype = DType::kF32}, rows);
-    return fitted;
-  };
-  ASSERT_TRUE(forecaster.SetProbe(1, 1, map(0)).ok());
+  ASSERT_TRUE(forecaster.SetProbe(stream_, MapOf(0, 1, 1)).ok());
   const std::vector<int> gates = {0, 1, 0};
   for (int pass = 0; pass < 40; ++pass) Pass(&forecaster, Random(24, kHidden), 8, gates);
   const Tensor x = Random(24, kHidden);
@@ -126,7 +140,32 @@ TEST_F(RowForecasterTest, AFittedMapIsTakenWhereTheGateAheadIsWrong) {
   EXPECT_EQ(told.back().after, 1);
   EXPECT_EQ(told.back().popularity, Counts(0, x));
   EXPECT_EQ(forecaster.phase(Phase::kPrefill).Best(2, 1), LiveEstimator::kProbe);
-  EXPECT_THAT(std::string(forecaster.SetProbe(1, 2, map(0)).message()), HasSubstr("MoE layer 1 for 2 ahead"));
+  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, MapOf(0, 1, 2)).message()), HasSubstr("layer 1 for 2 ahead"));
+  ProbeMap narrow = MapOf(0, 1, 1);
+  narrow.values.pop_back();
+  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, narrow).message()), HasSubstr("135 values, wants [8, 17]"));
+}
+
+TEST_F(RowForecasterTest, WhatOneHasLearnedAnotherTakes) {
+  options_.probe_share = 1;
+  RowForecaster first(options_);
+  const std::vector<int> gates = {0, 1, 0};
+  for (int pass = 0; pass < 30; ++pass) Pass(&first, Random(24, kHidden), 8, gates);
+  const ProfileBundle learned = first.Collect(stream_);
+  EXPECT_EQ(learned.profiles.size(), 12u);
+  ASSERT_EQ(learned.maps.size(), 3u);
+  EXPECT_EQ(learned.maps[0].num_rows, 30 * 24);
+  options_.probe_share = 0;
+  RowForecaster second(options_);
+  ASSERT_TRUE(second.Load(stream_, learned).ok());
+  for (int pass = 0; pass < 20; ++pass) Pass(&second, Random(24, kHidden), 8, gates);
+  EXPECT_GT(second.phase(Phase::kDecode).profiles()[0].num_tokens(0), 30 * 8);
+  // Router 0 told from rows that router 0 saw, by a fit: right but for near ties.
+  EXPECT_LT(second.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).distance(), 0.05);
+  EXPECT_EQ(second.Collect(stream_).maps.size(), 3u);
+  ProfileBundle foreign = learned;
+  foreign.model = "another";
+  EXPECT_THAT(std::string(second.Load(stream_, foreign).message()), HasSubstr("model is another"));
 }
 
 TEST_F(RowForecasterTest, AStepOfOnePhaseAloneAndOneWithoutRows) {

@@ -1,0 +1,185 @@
+#include "scheduler/popularity/profile_bundle.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/byte_io.h"
+#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::string_view kMagic = "SYBUND01";
+constexpr uint32_t kMaxLayers = 4096, kMaxExperts = 1022, kMaxHidden = 1 << 20, kMaxProfiles = 64;
+
+bool SameKind(const ProfileIdentity& a, const ProfileIdentity& b) {
+  return a.phase == b.phase && a.context == b.context && a.channel == b.channel;
+}
+
+std::pair<int, int> PlaceOf(const ProbeMap& map) { return {map.layer, map.ahead}; }
+
+absl::StatusOr<PathProfile> TakeProfile(ByteReader& reader, const ProfileBundle& bundle, size_t index) {
+  const size_t at = reader.position();
+  ASSIGN_OR_RETURN(const auto length, reader.TakeInt<uint64_t>("length of a profile"));
+  ASSIGN_OR_RETURN(const absl::string_view bytes, reader.Take(length, "a profile"));
+  absl::StatusOr<PathProfile> profile = PathProfile::Parse(bytes, ProfileLimits());
+  if (!profile.ok()) return reader.Error(at, absl::StrCat("profile ", index, ": ", profile.status().message()));
+  const ProfileIdentity& identity = profile->identity();
+  if (identity.model != bundle.model || !(identity.shape == bundle.shape))
+    return reader.Error(at, absl::StrCat("profile ", index, " is of another model or shape than the bundle"));
+  for (const PathProfile& other : bundle.profiles) {
+    if (SameKind(other.identity(), identity))
+      return reader.Error(at, absl::StrCat("profile ", index, " is the second one of its phase and context"));
+  }
+  return profile;
+}
+
+absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle) {
+  const size_t at = reader.position();
+  ProbeMap map;
+  const auto layers = static_cast<uint32_t>(bundle.shape.num_layers);
+  ASSIGN_OR_RETURN(const auto layer, reader.TakeIn<uint32_t>("layer of a map", 0, layers - 1));
+  ASSIGN_OR_RETURN(const auto ahead, reader.TakeIn<uint32_t>("layers ahead of a map", 1, 2));
+  ASSIGN_OR_RETURN(map.num_rows, reader.TakeIn<int64_t>("rows of a map", 1, int64_t{1} << 48));
+  map.layer = static_cast<int>(layer);
+  map.ahead = static_cast<int>(ahead);
+  if (layer + ahead >= layers) return reader.Error(at, absl::StrCat("a map of layer ", layer + ahead, " of ", layers));
+  if (!bundle.maps.empty() && PlaceOf(map) <= PlaceOf(bundle.maps.back()))
+    return reader.Error(at, "maps do not rise by layer and layers ahead");
+  const auto count = static_cast<uint64_t>(bundle.shape.num_experts) * static_cast<uint64_t>(bundle.hidden + 1);
+  const size_t begin = reader.position();
+  ASSIGN_OR_RETURN(const absl::string_view bytes, reader.Take(count * sizeof(float), "values of a map"));
+  map.values.resize(count);
+  for (size_t i = 0; i < map.values.size(); ++i) {
+    map.values[i] = std::bit_cast<float>(LoadInt<uint32_t>(bytes.data() + i * sizeof(float)));
+    if (!std::isfinite(map.values[i])) return reader.Error(begin + i * sizeof(float), "not a finite number");
+  }
+  return map;
+}
+
+// Everything but the profiles and maps.
+absl::Status TakeHeader(ByteReader& reader, ProfileBundle* bundle) {
+  RETURN_IF_ERROR(reader.Take(kMagic.size(), "magic").status());
+  ASSIGN_OR_RETURN(bundle->model, reader.TakeString("model", kMaxModelBytes));
+  ASSIGN_OR_RETURN(const auto layers, reader.TakeIn<uint32_t>("num_layers", 1, kMaxLayers));
+  ASSIGN_OR_RETURN(const auto experts, reader.TakeIn<uint32_t>("num_experts", 1, kMaxExperts));
+  ASSIGN_OR_RETURN(const auto top_k, reader.TakeIn<uint32_t>("top_k", 1, experts));
+  ASSIGN_OR_RETURN(const auto hidden, reader.TakeIn<uint32_t>("hidden", 0, kMaxHidden));
+  bundle->shape = {.num_layers = static_cast<int>(layers),
+                   .num_experts = static_cast<int>(experts),
+                   .top_k = static_cast<int>(top_k)};
+  bundle->hidden = static_cast<int>(hidden);
+  return absl::OkStatus();
+}
+
+void MergeMap(const ProbeMap& other, ProbeMap* map) {
+  const double share = static_cast<double>(other.num_rows) / static_cast<double>(map->num_rows + other.num_rows);
+  for (size_t i = 0; i < map->values.size(); ++i)
+    map->values[i] = static_cast<float>((1 - share) * map->values[i] + share * other.values[i]);
+  map->num_rows += other.num_rows;
+}
+
+}  // namespace
+
+std::string ProfileBundle::Serialize() const {
+  std::string bytes(kMagic);
+  AppendString(model, &bytes);
+  for (const int field : {shape.num_layers, shape.num_experts, shape.top_k, hidden})
+    AppendInt(static_cast<uint32_t>(field), &bytes);
+  AppendInt(static_cast<uint32_t>(profiles.size()), &bytes);
+  for (const PathProfile& profile : profiles) {
+    const std::string one = profile.Serialize();
+    AppendInt(static_cast<uint64_t>(one.size()), &bytes);
+    bytes += one;
+  }
+  AppendInt(static_cast<uint32_t>(maps.size()), &bytes);
+  for (const ProbeMap& map : maps) {
+    AppendInt(static_cast<uint32_t>(map.layer), &bytes);
+    AppendInt(static_cast<uint32_t>(map.ahead), &bytes);
+    AppendInt(map.num_rows, &bytes);
+    for (const float value : map.values) AppendInt(std::bit_cast<uint32_t>(value), &bytes);
+  }
+  AppendInt(Fnv1a(bytes), &bytes);
+  return bytes;
+}
+
+absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
+  ByteReader whole(bytes, "profile bundle");
+  if (bytes.substr(0, kMagic.size()) != kMagic) return whole.Error(0, absl::StrCat("does not begin with ", kMagic));
+  constexpr size_t kHashBytes = sizeof(uint64_t);
+  if (bytes.size() < kMagic.size() + kHashBytes) return whole.Error(bytes.size(), "truncated: no checksum");
+  const absl::string_view hashed = bytes.substr(0, bytes.size() - kHashBytes);
+  const auto hash = LoadInt<uint64_t>(bytes.data() + hashed.size());
+  if (hash != Fnv1a(hashed)) {
+    return whole.Error(hashed.size(), absl::StrCat("checksum is ", absl::Hex(hash), ", the bytes before have ",
+                                                   absl::Hex(Fnv1a(hashed)), " (cut short or damaged)"));
+  }
+  ByteReader reader(hashed, "profile bundle");
+  ProfileBundle bundle;
+  RETURN_IF_ERROR(TakeHeader(reader, &bundle));
+  ASSIGN_OR_RETURN(const auto profiles, reader.TakeIn<uint32_t>("number of profiles", 0, kMaxProfiles));
+  for (uint32_t i = 0; i < profiles; ++i) {
+    ASSIGN_OR_RETURN(PathProfile profile, TakeProfile(reader, bundle, i));
+    bundle.profiles.push_back(std::move(profile));
+  }
+  const uint32_t most = bundle.hidden == 0 ? 0 : 2 * kMaxLayers;
+  ASSIGN_OR_RETURN(const auto maps, reader.TakeIn<uint32_t>("number of maps", 0, most));
+  for (uint32_t i = 0; i < maps; ++i) {
+    ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle));
+    bundle.maps.push_back(std::move(map));
+  }
+  if (reader.left() > 0)
+    return reader.Error(reader.position(), absl::StrCat(reader.left(), " bytes too many after the last map"));
+  return bundle;
+}
+
+absl::Status CheckSameModel(const ProfileBundle& expected, const ProfileBundle& actual) {
+  const auto check = [](absl::string_view field, const auto& wanted, const auto& is) {
+    if (wanted == is) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("profile bundle: ", field, " is ", is, ", this model's bundle has ", wanted));
+  };
+  RETURN_IF_ERROR(check("model", expected.model, actual.model));
+  RETURN_IF_ERROR(check("num_layers", expected.shape.num_layers, actual.shape.num_layers));
+  RETURN_IF_ERROR(check("num_experts", expected.shape.num_experts, actual.shape.num_experts));
+  RETURN_IF_ERROR(check("top_k", expected.shape.top_k, actual.shape.top_k));
+  if (expected.hidden == 0 || actual.hidden == 0) return absl::OkStatus();
+  return check("hidden", expected.hidden, actual.hidden);
+}
+
+absl::Status ProfileBundle::Merge(const ProfileBundle& other) {
+  RETURN_IF_ERROR(CheckSameModel(*this, other));
+  const auto like = [this](const PathProfile& profile) {
+    return std::find_if(profiles.begin(), profiles.end(),
+                        [&](const PathProfile& own) { return SameKind(own.identity(), profile.identity()); });
+  };
+  for (const PathProfile& profile : other.profiles) {
+    const auto own = like(profile);
+    if (own != profiles.end()) RETURN_IF_ERROR(CheckSameProfile(own->identity(), profile.identity()));
+  }
+  for (const PathProfile& profile : other.profiles) {
+    const auto own = like(profile);
+    if (own == profiles.end()) {
+      profiles.push_back(profile);
+    } else {
+      RETURN_IF_ERROR(own->Merge(profile));
+    }
+  }
+  hidden = std::max(hidden, other.hidden);
+  for (const ProbeMap& map : other.maps) {
+    const auto own = std::lower_bound(maps.begin(), maps.end(), map,
+                                      [](const ProbeMap& a, const ProbeMap& b) { return PlaceOf(a) < PlaceOf(b); });
+    if (own != maps.end() && PlaceOf(*own) == PlaceOf(map)) {
+      MergeMap(map, &*own);
+    } else {
+      maps.insert(own, map);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,135 @@
+#include "workers/moe/probe_fit.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "workers/moe/ridge_probe.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kLayers = 3;
+constexpr int64_t kHidden = 6, kExperts = 4;
+
+class ProbeFitTest : public testing::Test {
+ protected:
+  Tensor Random(int64_t rows, int64_t columns) {
+    std::normal_distribution<double> normal;
+    Tensor tensor(DType::kF64, {rows, columns});
+    for (int64_t i = 0; i < rows * columns; ++i) tensor.view().data<double>()[i] = normal(random_);
+    return tensor;
+  }
+  struct Layer {
+    Tensor x, logits;
+  };
+  std::vector<Layer> RandomPass(int64_t rows) {
+    std::vector<Layer> layers;
+    for (int layer = 0; layer < kLayers; ++layer) layers.push_back({Random(rows, kHidden), Random(rows, kExperts)});
+    return layers;
+  }
+  // At a second of its own.
+  void Run(ProbeFit* fit, const std::vector<Layer>& layers, absl::Duration since_last = absl::Seconds(1)) {
+    now_ += since_last;
+    fit->Begin(layers[0].x.view().dim(0), now_);
+    for (int layer = 0; layer < static_cast<int>(layers.size()); ++layer) {
+      const Layer& one = layers[static_cast<size_t>(layer)];
+      ASSERT_TRUE(fit->OnGate(stream_, layer, one.x, one.logits).ok());
+    }
+  }
+  ProbeFitOptions Options(double share) {
+    return {.num_layers = kLayers, .num_experts = kExperts, .hidden = kHidden, .share = share};
+  }
+
+  std::mt19937 random_{3};
+  ThreadPool pool_{2};
+  const Stream stream_ = Stream::OnCpu(&pool_);
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+TEST_F(ProbeFitTest, EveryRowOfAProfilingRunGoesIntoTheFitOfItsLayers) {
+  ProbeFit fit(Options(1));
+  RidgeProbe first(kHidden, kExperts, 2), second(kHidden, kExperts, 1);
+  for (const int64_t rows : {20, 1, 33}) {
+    const std::vector<Layer> pass = RandomPass(rows);
+    Run(&fit, pass);
+    ASSERT_TRUE(first.Add(stream_, pass[0].x, {pass[1].logits, pass[2].logits}).ok());
+    ASSERT_TRUE(second.Add(stream_, pass[1].x, {pass[2].logits}).ok());
+  }
+  EXPECT_EQ(fit.num_rows(), 54);
+  const std::vector<ProbeMap> maps = fit.SolveNow(stream_);
+  ASSERT_EQ(maps.size(), 3u);
+  const struct {
+    const RidgeProbe* probe;
+    int layer, target;
+  } kWanted[] = {{&first, 0, 0}, {&first, 0, 1}, {&second, 1, 0}};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(maps[i].layer, kWanted[i].layer);
+    EXPECT_EQ(maps[i].ahead, kWanted[i].target + 1);
+    EXPECT_EQ(maps[i].num_rows, 54);
+    const absl::StatusOr<Tensor> wanted = kWanted[i].probe->Solve(stream_, kWanted[i].target);
+    ASSERT_TRUE(wanted.ok());
+    for (size_t v = 0; v < maps[i].values.size(); ++v)
+      EXPECT_EQ(maps[i].values[v], static_cast<float>(wanted->view().data<double>()[v]));
+  }
+}
+
+TEST_F(ProbeFitTest, TooFewRowsAreNoMap) {
+  ProbeFit fit(Options(1));
+  Run(&fit, RandomPass(kHidden));
+  EXPECT_TRUE(fit.SolveNow(stream_).empty());
+}
+
+TEST_F(ProbeFitTest, AShareOfNoTimeAddsNoRows) {
+  ProbeFit fit(Options(0.02));
+  Run(&fit, RandomPass(64));
+  const int64_t to_measure = fit.num_rows();
+  EXPECT_GE(to_measure, 1);
+  EXPECT_LT(to_measure, 64);
+  for (int pass = 0; pass < 10; ++pass) Run(&fit, RandomPass(64), absl::ZeroDuration());
+  EXPECT_EQ(fit.num_rows(), to_measure);
+  // Passes of a second leave time for all that a pass may add.
+  for (int pass = 0; pass < 3; ++pass) Run(&fit, RandomPass(64), absl::Hours(1));
+  EXPECT_GT(fit.num_rows(), to_measure);
+}
+
+TEST_F(ProbeFitTest, EnoughRowsAreSolvedBesideTheSteps) {
+  ProbeFit fit(Options(1));
+  std::vector<ProbeMap> maps;
+  for (int pass = 0; pass < 9; ++pass) Run(&fit, RandomPass(256));
+  for (const absl::Time limit = absl::Now() + absl::Seconds(20); maps.empty() && absl::Now() < limit;)
+    maps = fit.TakeSolved();
+  ASSERT_EQ(maps.size(), 3u);
+  EXPECT_EQ(maps[0].num_rows, 2048);
+  EXPECT_TRUE(fit.TakeSolved().empty());
+}
+
+TEST_F(ProbeFitTest, ARowThatIsNotFiniteIsLeftOut) {
+  ProbeFit fit(Options(1));
+  std::vector<Layer> pass = RandomPass(8);
+  pass[1].x.view().data<double>()[3] = std::numeric_limits<double>::quiet_NaN();
+  Run(&fit, pass);
+  Run(&fit, RandomPass(8));
+  for (const ProbeMap& map : fit.SolveNow(stream_)) {
+    for (const float value : map.values) EXPECT_TRUE(std::isfinite(value));
+  }
+  EXPECT_GE(fit.num_rows(), 8);
+}
+
+TEST_F(ProbeFitTest, AModelOfOneLayerHasNothingToFit) {
+  ProbeFitOptions options = Options(1);
+  options.num_layers = 1;
+  ProbeFit fit(options);
+  std::vector<Layer> pass = RandomPass(4);
+  pass.resize(1);
+  Run(&fit, pass);
+  EXPECT_EQ(fit.num_rows(), 0);
+  EXPECT_TRUE(fit.SolveNow(stream_).empty());
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,140 @@
+#include "workers/moe/probe_fit.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr double kMostCredit = 0.05;    // seconds: a pause is not paid back by one long step
+constexpr int64_t kLeastRows = 2048;    // before the first solution
+constexpr int64_t kRowsPerFeature = 8;  // likewise, times H + 1
+constexpr int64_t kFirstRows = 4;       // to measure what a row costs
+
+ProbeMap ToMap(const Tensor& solved, int layer, int ahead, int64_t num_rows) {
+  ProbeMap map{.layer = layer, .ahead = ahead, .num_rows = num_rows, .values = {}};
+  const TensorView view = solved;
+  for (int64_t e = 0; e < view.dim(0); ++e) {
+    const double* const row = view.row<double>(e);
+    for (int64_t i = 0; i < view.dim(1); ++i) map.values.push_back(static_cast<float>(row[i]));
+  }
+  return map;
+}
+
+std::vector<ProbeMap> SolveAll(const Stream& stream, const std::vector<RidgeProbe>& probes) {
+  std::vector<ProbeMap> maps;
+  for (size_t layer = 0; layer < probes.size(); ++layer) {
+    for (int target = 0; target < probes[layer].num_targets(); ++target) {
+      const absl::StatusOr<Tensor> solved = probes[layer].Solve(stream, target);
+      // Too few rows: nothing of this layer yet.
+      if (!solved.ok()) break;
+      maps.push_back(ToMap(*solved, static_cast<int>(layer), target + 1, probes[layer].num_rows()));
+    }
+  }
+  return maps;
+}
+
+// A copy of rows [begin, begin + count).
+Tensor CopyRows(const TensorView& from, int64_t begin, int64_t count) {
+  Tensor to(from.dtype(), {count, from.dim(1)});
+  if (count > 0) std::memcpy(to.view().raw(), from.Rows(begin, count).raw(), static_cast<size_t>(to.bytes()));
+  return to;
+}
+
+}  // namespace
+
+int64_t ProbeFit::BytesOf(const ProbeFitOptions& options) {
+  const int64_t width = options.hidden + 1;
+  return static_cast<int64_t>(sizeof(double)) * width * (width + 2 * options.num_experts) * options.num_layers;
+}
+
+ProbeFit::ProbeFit(ProbeFitOptions options)
+    : options_(options),
+      seen_(static_cast<size_t>(options.num_layers)),
+      solve_at_(std::max(kLeastRows, kRowsPerFeature * (options.hidden + 1))) {
+  SY_CHECK(options_.num_layers >= 1 && options_.share > 0);
+  for (int layer = 0; layer + 1 < options_.num_layers; ++layer)
+    probes_.emplace_back(options_.hidden, options_.num_experts, num_targets(layer));
+}
+
+ProbeFit::~ProbeFit() {
+  if (solver_.joinable()) solver_.join();
+}
+
+int ProbeFit::num_targets(int layer) const { return std::min(2, options_.num_layers - 1 - layer); }
+
+void ProbeFit::Begin(int64_t num_rows, absl::Time now) {
+  if (last_begin_ != absl::InfinitePast())
+    credit_ = std::min(kMostCredit, credit_ + options_.share * absl::ToDoubleSeconds(now - last_begin_));
+  last_begin_ = now;
+  spent_ = 0;
+  count_ = num_rows;
+  if (options_.share < 1) {
+    const int64_t allowed = seconds_per_row_ == 0 ? kFirstRows : static_cast<int64_t>(credit_ / seconds_per_row_);
+    count_ = std::min({num_rows, options_.rows_per_pass, std::max<int64_t>(allowed, 0)});
+  }
+  // Another window each time, all over the rows (Fibonacci hashing).
+  const auto scattered = static_cast<int64_t>(static_cast<uint64_t>(++num_passes_) * 0x9E3779B97F4A7C15u >> 33);
+  begin_ = scattered % (num_rows - count_ + 1);
+  if (probes_.empty()) count_ = 0;
+  if (this->num_rows() >= solve_at_) StartSolving();
+}
+
+absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView& x, const TensorView& logits) {
+  if (count_ == 0) return absl::OkStatus();
+  const absl::Time start = absl::Now();
+  seen_[static_cast<size_t>(layer)] = {CopyRows(x, begin_, count_), CopyRows(logits, begin_, count_)};
+  if (layer >= 2) RETURN_IF_ERROR(AddRows(stream, layer - 2));
+  const bool last = layer + 1 == options_.num_layers;
+  if (last && layer >= 1) RETURN_IF_ERROR(AddRows(stream, layer - 1));
+  spent_ += absl::ToDoubleSeconds(absl::Now() - start);
+  if (!last || count_ == 0) return absl::OkStatus();
+  const double per_row = spent_ / static_cast<double>(count_);
+  seconds_per_row_ = seconds_per_row_ == 0 ? per_row : seconds_per_row_ + (per_row - seconds_per_row_) / 16;
+  credit_ -= spent_;
+  return absl::OkStatus();
+}
+
+// The layer's features with what the layers after it have said.
+absl::Status ProbeFit::AddRows(const Stream& stream, int layer) {
+  std::vector<TensorView> targets;
+  for (int ahead = 1; ahead <= num_targets(layer); ++ahead)
+    targets.push_back(seen_[static_cast<size_t>(layer + ahead)].logits);
+  const Tensor& x = seen_[static_cast<size_t>(layer)].x;
+  if (!AllFinite(x) || !std::all_of(targets.begin(), targets.end(), AllFinite)) {
+    count_ = 0;
+    return absl::OkStatus();
+  }
+  return probes_[static_cast<size_t>(layer)].Add(stream, x, targets);
+}
+
+void ProbeFit::StartSolving() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (solving_) return;
+    solving_ = true;
+  }
+  if (solver_.joinable()) solver_.join();
+  solve_at_ = 2 * num_rows();
+  solver_ = std::thread([this, probes = probes_] {
+    ThreadPool pool(1, false);
+    std::vector<ProbeMap> maps = SolveAll(Stream::OnCpu(&pool), probes);
+    absl::MutexLock lock(&mu_);
+    solved_ = std::move(maps);
+    solving_ = false;
+  });
+}
+
+std::vector<ProbeMap> ProbeFit::TakeSolved() {
+  absl::MutexLock lock(&mu_);
+  return std::exchange(solved_, {});
+}
+
+std::vector<ProbeMap> ProbeFit::SolveNow(const Stream& stream) const { return SolveAll(stream, probes_); }
+
+}  // namespace switchyard

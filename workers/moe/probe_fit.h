@@ -1,0 +1,88 @@
+// Fits the probes of all layers while serving, in a share of the step's time: rows of each pass go into the sums
+// (ridge_probe.h) as that share allows, and a thread of its own solves them when there is enough of them, then again
+// each time they have doubled.
+//
+// What a row costs is measured as it is added, what a pass takes from one Begin to the next; so wide models add few
+// rows, and models whose sums would be larger than kMaxBytes none: those are fitted by a profiling run (no limit).
+// A row's features wait for the logits of the layers one and two ahead of the same pass.
+// On the CPU.  Thread-compatible.  Does not do: predicting, files.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "scheduler/popularity/profile_bundle.h"
+#include "workers/moe/ridge_probe.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+struct ProbeFitOptions {
+  int num_layers = 0;
+  int64_t num_experts = 0;
+  int64_t hidden = 0;
+  DType dtype = DType::kBf16;   // of the rows
+  double share = 0.02;          // of a pass's time; >= 1: all rows, whatever it takes
+  int64_t rows_per_pass = 256;  // at most, where the share is less than 1
+};
+
+class ProbeFit {
+ public:
+  static constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  // Of all layers' sums.
+  static int64_t BytesOf(const ProbeFitOptions& options);
+
+  // REQUIRES: layers >= 1, share > 0; BytesOf within kMaxBytes, or a share of 1 and memory for it.
+  explicit ProbeFit(ProbeFitOptions options);
+  ~ProbeFit();  // waits for a solution under way
+
+  // A pass of num_rows rows begins at `now`.
+  void Begin(int64_t num_rows, absl::Time now);
+  // The gate of a layer has run; layers in order.  A pass with a row that is not finite adds nothing more.
+  // Errors: InvalidArgument for shapes that do not fit.
+  absl::Status OnGate(const Stream& stream, int layer, const TensorView& x,  // [T, H]
+                      const TensorView& logits);                             // [T, E]
+  // Maps that were solved since the last call.
+  std::vector<ProbeMap> TakeSolved();
+  // All maps from the sums as they are, now; none of a layer with fewer than H + 1 rows.  Blocks.
+  std::vector<ProbeMap> SolveNow(const Stream& stream) const;
+
+  int64_t num_rows() const { return probes_.empty() ? 0 : probes_.front().num_rows(); }
+
+ private:
+  // What a layer's window of rows was, until the layers ahead have run.
+  struct Seen {
+    Tensor x;       // [n, H]
+    Tensor logits;  // [n, E]
+  };
+  int num_targets(int layer) const;
+  absl::Status AddRows(const Stream& stream, int layer);
+  void StartSolving();
+
+  const ProbeFitOptions options_;
+  std::vector<RidgeProbe> probes_;  // [L - 1]
+  std::vector<Seen> seen_;          // [L]
+  int64_t begin_ = 0, count_ = 0;   // the pass's window of rows
+  int64_t num_passes_ = 0;
+  absl::Time last_begin_ = absl::InfinitePast();
+  double credit_ = 0;           // seconds that may be spent
+  double seconds_per_row_ = 0;  // all layers; 0 = not known yet
+  double spent_ = 0;            // seconds, in this pass
+  int64_t solve_at_;            // rows
+
+  std::thread solver_;
+  mutable absl::Mutex mu_;
+  bool solving_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<ProbeMap> solved_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace switchyard
