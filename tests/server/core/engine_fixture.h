@@ -4,6 +4,7 @@
 // events with a long deadline; nothing sleeps.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,9 +32,16 @@ class ScriptedWorker final : public WorkerClient {
  public:
   ScriptedWorker(WorkerId id, EngineLoop* engine, int32_t num_blocks) : id_(id), engine_(engine), blocks_(num_blocks) {}
 
-  void Join(const GroupSeat& seat) override { engine_->OnGroupReady(id_, seat.epoch, blocks_); }
+  void Join(const GroupSeat& seat) override {
+    begins_with_ = seat.placement;
+    engine_->OnGroupReady(id_, seat.epoch, blocks_);
+  }
   void Execute(const StepPlan& plan, int rank, absl::Duration) override {
     RankResult result;
+    result.expert_counts = expert_counts_;
+    for (const int64_t count : expert_counts_) result.expert_rows += count;
+    result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
+    placement_epoch_ = plan.placement_epoch;
     for (const StepItem& item : plan.ranks[rank].items) {
       Slot& slot = slots_[item.slot];
       if (item.init) slot = {static_cast<int32_t>(item.init->tokens.size()) - item.init->num_prompt_tokens};
@@ -51,9 +59,10 @@ class ScriptedWorker final : public WorkerClient {
     answers_.clear();
   }
   void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override {
-    engine_->OnPlacementPrepared(id_, group_epoch, stage.epoch, "");
+    ++asked_;
+    if (prepares_) engine_->OnPlacementPrepared(id_, group_epoch, stage.epoch, cannot_prepare_);
   }
-  void DropPlacement(int64_t, int64_t) override {}
+  void DropPlacement(int64_t, int64_t) override { ++dropped_; }
   void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {
     engine_->OnPlacementReleased(id_, group_epoch, placement_epoch);
   }
@@ -61,6 +70,19 @@ class ScriptedWorker final : public WorkerClient {
     absl::MutexLock lock(&mu_);
     closed_ = status;
   }
+
+  // Of the engine's thread, or before it has this worker.
+  // What every step counts [L * E]: `counts` of prompts.
+  void set_expert_counts(std::vector<int64_t> counts) { expert_counts_ = std::move(counts); }
+  // Whether it answers PreparePlacement, and with what; empty: it has what arrives.
+  void set_prepares(bool prepares, std::string error = "") {
+    prepares_ = prepares;
+    cannot_prepare_ = std::move(error);
+  }
+  int64_t placement_epoch() const { return placement_epoch_; }
+  int asked() const { return asked_; }  // PreparePlacement, how often
+  int dropped() const { return dropped_; }
+  const GroupPlacement& begins_with() const { return begins_with_; }
 
   // From now on `count` more answers go out, then none: -1 = all.
   void Allow(int count) {
@@ -104,6 +126,12 @@ class ScriptedWorker final : public WorkerClient {
   EngineLoop* const engine_;
   const int32_t blocks_;
   std::map<SlotId, Slot> slots_;
+  std::vector<int64_t> expert_counts_;
+  bool prepares_ = true;
+  std::string cannot_prepare_;
+  std::atomic<int64_t> placement_epoch_ = 0;  // of the last plan
+  std::atomic<int> asked_ = 0, dropped_ = 0;
+  GroupPlacement begins_with_;
   absl::Mutex mu_;
   int allowed_ ABSL_GUARDED_BY(mu_) = -1;
   std::vector<Answer> answers_ ABSL_GUARDED_BY(mu_);
@@ -226,7 +254,8 @@ class EngineTest : public testing::Test {
   }
   std::shared_ptr<ScriptedWorker> Connect(WorkerId id, const std::string& token = "secret", int local_index = 0) {
     auto worker = std::make_shared<ScriptedWorker>(id, engine.get(), num_blocks);
-    WorkerInfo info;
+    if (on_connect) on_connect(worker.get());
+    WorkerInfo info = model_facts;
     info.incarnation = absl::StrCat("w", id);
     info.join_token = token;
     info.context = 1000;
@@ -300,6 +329,8 @@ class EngineTest : public testing::Test {
 
   ServerConfig config;
   int32_t num_blocks = 100;
+  WorkerInfo model_facts;  // of every worker
+  std::function<void(ScriptedWorker*)> on_connect;
   std::string end_of;  // how the worker's process ended, for whoever asks
   std::unique_ptr<const TextRoom> text;
   std::unique_ptr<ServerMetrics> metrics;

@@ -356,5 +356,18 @@ TEST_F(GroupTest, FormingTakesAtMostThirtySecondsWithoutProgress) {
   EXPECT_THAT(workers[2]->aborts, ElementsAre(Pair(1, HasSubstr("not formed within 30s; loading weights: 40 %"))));
 }
 
+TEST_F(GroupTest, EverySeatComesWithThePlacementOfThatTime) {
+  begins_with.epoch = 5;
+  Form(2);
+  begins_with.epoch = 6;
+  group->Fault(1, group->epoch(), "a test", now);
+  Pass(absl::Seconds(1), {1, 2});
+  for (const WorkerId id : {1, 2}) {
+    ASSERT_EQ(workers[id]->seats.size(), 2u);
+    EXPECT_EQ(workers[id]->seats[0].placement.epoch, 5);
+    EXPECT_EQ(workers[id]->seats[1].placement.epoch, 6);
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -1,0 +1,149 @@
+// The engine places experts anew while requests run: its workers count a skew, a plan is made on its own thread, and
+// every way that a plan goes is seen by workers, metrics and whoever asks where experts are.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/core/engine_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+class EnginePlacementTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    EngineTest::SetUp();
+    config.workers = 2;
+    config.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 4};
+    model_facts.num_moe_layers = 1;
+    model_facts.num_experts = 4;
+    model_facts.experts_per_token = 1;
+    model_facts.expert_bytes = 1000;
+    on_connect = [](ScriptedWorker* worker) { worker->set_expert_counts({400, 2, 2, 2}); };
+  }
+  void StartTwo() {
+    Start();
+    workers = {Connect(1, "secret", 0), Connect(2, "secret", 1)};
+    AwaitReady(true);
+  }
+  void Generate(const std::string& id, int32_t tokens) {
+    Reader reader;
+    Submit(reader, id, tokens);
+    EXPECT_TRUE(reader.End().ok());
+  }
+  // On the engine's thread.
+  std::unique_ptr<const ExpertsCopy> Experts() {
+    std::unique_ptr<const ExpertsCopy> copy;
+    absl::Notification done;
+    engine->CopyExperts([&](std::unique_ptr<const ExpertsCopy> experts) {
+      copy = std::move(experts);
+      done.Notify();
+    });
+    EXPECT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
+    return copy;
+  }
+  // Requests run until the view is as wanted: the plan is made on a thread of its own.
+  bool RunUntil(const std::function<bool(const ResidencyView&)>& wanted) {
+    const absl::Time limit = MonotonicNow() + kPatience;
+    for (int i = 0; MonotonicNow() < limit; ++i) {
+      Generate(absl::StrCat("r", runs++), 8);
+      if (wanted(Experts()->placement)) return true;
+    }
+    return false;
+  }
+  static int64_t PlansOf(const ResidencyView& view, PlanOutcome outcome) {
+    return view.plans[static_cast<size_t>(outcome)];
+  }
+
+  std::vector<std::shared_ptr<ScriptedWorker>> workers;
+  int runs = 0;
+  int connected = 0;
+};
+
+TEST_F(EnginePlacementTest, APlanIsCommittedWhileRequestsRun) {
+  StartTwo();
+  EXPECT_EQ(Experts()->placement.epoch, 0);
+  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
+  Generate("after", 8);
+  const auto experts = Experts();
+  EXPECT_GE(experts->placement.epoch, 1);
+  EXPECT_EQ((*experts->placement.layers)[0].placement.DevicesOf(0).size(), 2u) << "the one that has all rows";
+  EXPECT_EQ(workers[0]->placement_epoch(), experts->placement.epoch);
+  EXPECT_EQ(workers[1]->placement_epoch(), experts->placement.epoch);
+  AwaitTick(MonotonicNow());
+  AwaitTick(MonotonicNow());
+  EXPECT_GE(metrics->placement_plans(PlanOutcome::kCommitted).Value(), 1);
+  EXPECT_GE(metrics->moved_experts->Value(), 1);
+  EXPECT_GE(metrics->moved_expert_bytes->Value(), 1000);
+  EXPECT_EQ(metrics->placement_epoch->Value(), static_cast<double>(experts->placement.epoch));
+}
+
+TEST_F(EnginePlacementTest, AGroupThatComesBackBeginsWithWhatWasCommitted) {
+  StartTwo();
+  EXPECT_TRUE(workers[0]->begins_with().residents.empty());
+  EXPECT_GT(workers[0]->begins_with().costs.copy_ps, 0);
+  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
+  engine->OnLinkLost(2, "gone");
+  AwaitReady(false);
+  const auto experts = Experts();
+  const auto back = Connect(3, "secret", 1);
+  AwaitReady(true);
+  Generate("after", 8);
+  for (const auto& worker : {workers[0], back}) {
+    EXPECT_EQ(worker->begins_with().epoch, experts->placement.epoch);
+    ASSERT_EQ(worker->begins_with().residents.size(), 1u);
+    EXPECT_EQ(worker->begins_with().residents[0], (*experts->placement.layers)[0].placement);
+    EXPECT_GE(worker->placement_epoch(), experts->placement.epoch);
+  }
+}
+
+TEST_F(EnginePlacementTest, AWorkerThatCannotPrepareStopsThePlanAndNothingElse) {
+  on_connect = [this](ScriptedWorker* worker) {
+    worker->set_expert_counts({400, 2, 2, 2});
+    if (++connected == 2) worker->set_prepares(true, "no room for expert 0");
+  };
+  StartTwo();
+  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kAborted) >= 1; }));
+  Generate("after", 8);
+  const auto experts = Experts();
+  EXPECT_EQ(experts->placement.epoch, 0);
+  EXPECT_THAT(experts->placement.reason, HasSubstr("rank 1: no room for expert 0"));
+  EXPECT_EQ(workers[1]->placement_epoch(), 0);
+  EXPECT_GE(workers[0]->dropped(), 1);
+  EXPECT_GE(workers[1]->dropped(), 1);
+  EXPECT_EQ(engine->load().group_epoch, 1) << "the group serves on";
+}
+
+TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
+  on_connect = [this](ScriptedWorker* worker) {
+    worker->set_expert_counts({400, 2, 2, 2});
+    worker->set_prepares(++connected != 2);
+  };
+  StartTwo();
+  // Until a plan waits for the second worker; the first has answered.
+  const auto held = [&] {
+    Generate(absl::StrCat("r", runs++), 8);
+    return workers[1]->asked() > 0;
+  };
+  for (const absl::Time limit = MonotonicNow() + kPatience; !held();) ASSERT_LT(MonotonicNow(), limit);
+  engine->OnLinkLost(2, "gone");
+  AwaitReady(false);
+  const auto experts = Experts();
+  EXPECT_EQ(PlansOf(experts->placement, PlanOutcome::kAborted), 1);
+  EXPECT_THAT(experts->placement.reason, HasSubstr("the group was lost: worker of rank 1 was lost"));
+  // An answer that was on its way, of the group before.
+  engine->OnPlacementPrepared(1, 1, 1, "");
+  engine->OnPlacementPrepared(2, 1, 1, "");
+  engine->OnPlacementReleased(99, 1, 1);
+  Connect(3, "secret", 1);
+  AwaitReady(true);
+  Generate("after", 1);
+  EXPECT_EQ(Experts()->placement.epoch, 0);
+  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
+}
+
+}  // namespace
+}  // namespace switchyard
