@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/gather_work.h"
 #include "workers/comm/reduce_work.h"
 #include "workers/comm/subgroup.h"
 #include "workers/comm/view_work.h"
@@ -80,6 +81,12 @@ Communicator::Exchange Communicator::ToAll(const OpKey& key, absl::Time deadline
   return exchange;
 }
 
+std::string Communicator::NothingFrom(int peer, const Exchange& exchange) {
+  if (exchange.round == 0) return absl::StrCat("rank ", peer, " did not launch ", exchange.key.ToString(), " in time");
+  return absl::StrCat("rank ", peer, " did not come to round ", exchange.round, " of ", exchange.key.ToString(),
+                      " in time: it, or a rank that it waits for, is late");
+}
+
 std::vector<Message> Communicator::Copies(absl::Span<const char> bytes) {
   std::vector<Message> out(world());
   for (Message& message : out) message = CopyOf(pool_.get(), bytes);
@@ -92,7 +99,11 @@ WorkOr Communicator::AllToAllV(const CommCall& call, std::vector<Message> out) {
 }
 
 WorkOr Communicator::AllGather(const CommCall& call, absl::Span<const char> mine) {
-  return StartToAll(call, {.op = CommOp::kAllGather, .bytes = static_cast<int64_t>(mine.size())}, Copies(mine));
+  OpKey key{.op = CommOp::kAllGather, .comm_class = call.comm_class, .bytes = static_cast<int64_t>(mine.size())};
+  if (!GathersInRounds(key, world())) return StartToAll(call, key, Copies(mine));
+  ASSIGN_OR_RETURN(key.sequence, TakeSequence(call));
+  ledger_.Record(key);
+  return StartGather(this, key, call.deadline, mine);
 }
 
 WorkOr Communicator::Barrier(const CommCall& call) {
@@ -154,14 +165,18 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
   }
   // Parts are summed on one rank each, then gathered.  The second exchange's number is taken now, for its start is in
   // Wait, whose order among works is nobody's agreement.
-  ASSIGN_OR_RETURN(std::unique_ptr<Work> parts,
-                   StartToAll(call, {.op = CommOp::kAllReduceSum}, PartsOf(bytes, DTypeBytes(values.dtype()))));
-  CommCall second = call;
-  second.sequence = kNextSequence;
-  ASSIGN_OR_RETURN(const int64_t sequence, TakeSequence(second));
-  const OpKey key{.op = CommOp::kAllReduceSum, .comm_class = call.comm_class, .sequence = sequence};
-  ledger_.Record(key);
-  return MakeAllReduceWork(this, std::move(parts), key, call.deadline, values);
+  OpKey first{.op = CommOp::kAllReduceSum, .comm_class = call.comm_class};
+  ASSIGN_OR_RETURN(first.sequence, TakeSequence(call));
+  ledger_.Record(first);
+  OpKey second = first;
+  CommCall next = call;
+  next.sequence = kNextSequence;
+  ASSIGN_OR_RETURN(second.sequence, TakeSequence(next));
+  ledger_.Record(second);
+  Exchange exchange = ToAll(first, call.deadline, PartsOf(bytes, DTypeBytes(values.dtype())));
+  exchange.later.push_back({second.sequence, exchange.send_to, exchange.recv_from});
+  ASSIGN_OR_RETURN(std::unique_ptr<Work> parts, StartExchange(std::move(exchange)));
+  return MakeAllReduceWork(this, std::move(parts), second, call.deadline, values);
 }
 
 WorkOr Communicator::StartOneWay(const CommCall& call, int peer, bool send, Message message) {

@@ -91,7 +91,8 @@ class Communicator {
   // out[r] goes to rank r; sizes are free and need not be known to the receiver.  out[rank()] comes back as it is.
   // REQUIRES: out.size() == world().
   WorkOr AllToAllV(const CommCall& call, std::vector<Message> out);
-  // Every rank's `mine`, of the same size on all; received()[rank()] holds a copy of this rank's.
+  // Every rank's `mine`, of the same size on all; received()[rank()] holds a copy of this rank's.  A small one goes in
+  // rounds (gather_work.h), which need every rank's Wait: wait for it before anything that a peer does behind its own.
   WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
   // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
   // (On device memory: see above, here and below; the order of its sums is the device library's.)
@@ -129,15 +130,26 @@ class Communicator {
   // The one primitive under all of the above, for communicators that wrap another (Split, faults); not for users, for
   // it neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank
   // with recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
+  //
+  // Frames that exchanges to come will send, numbered when their collective is launched: the rounds of a gather (the
+  // same number again), the second half of a sum (one of its own).
+  struct LaterFrames {
+    int64_t sequence = 0;
+    std::vector<uint8_t> send_to, recv_from;  // [R] as in Exchange
+  };
   struct Exchange {
-    OpKey key;
+    OpKey key;  // at most one frame from rank to rank under one number, over all its rounds
+    int round = 0;
     uint32_t split = 0;  // which Split it belongs to; 0 = the whole group
     absl::Time deadline;
     std::vector<Message> out;        // [R]
     std::vector<uint8_t> send_to;    // [R] 0 or 1; 0 for this rank
     std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, whose out comes back
+    std::vector<LaterFrames> later;  // of the same collective, in the order of their exchanges
   };
   virtual WorkOr StartExchange(Exchange exchange) = 0;
+  // What is said when a deadline passes before rank `peer`'s frame has come.
+  static std::string NothingFrom(int peer, const Exchange& exchange);
   // The same for collectives on views.  Here: CPU views through StartExchange, whoever implements that.
   virtual WorkOr StartOnDevice(const DeviceCollective& collective);
 

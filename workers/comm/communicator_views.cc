@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/communicator.h"
+#include "workers/comm/gather_work.h"
 #include "workers/comm/view_work.h"
 
 namespace switchyard {
@@ -80,6 +81,7 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
         absl::StrCat(key.ToString(), " on memory of ", send.device().ToString(),
                      ": the ranks of this group, or of this Split of a group, talk over host memory only"));
   }
+  const bool in_rounds = key.op == CommOp::kAllGather && GathersInRounds(key, world());
   std::vector<Message> out(world());
   std::vector<Landing> landings;
   for (int r = 0; r < world(); ++r) {
@@ -99,11 +101,18 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
       CopyOwn(BytesAt(recv, recv_offset), BytesAt(send, send_offset), std::min(send_bytes, recv_bytes));
       continue;
     }
+    landings.push_back({r, BytesAt(recv, recv_offset), recv_bytes});
+    if (in_rounds) continue;
     out[r] = pool_->Take(send_bytes);
     if (send_bytes > 0) std::memcpy(out[r].payload(), BytesAt(send, send_offset), send_bytes);
-    landings.push_back({r, BytesAt(recv, recv_offset), recv_bytes});
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Work> work, StartExchange(ToAll(key, collective.deadline, std::move(out))));
+  std::unique_ptr<Work> work;
+  if (in_rounds) {
+    ASSIGN_OR_RETURN(work, StartGather(this, key, collective.deadline,
+                                       absl::MakeConstSpan(BytesAt(send, 0), static_cast<size_t>(key.bytes))));
+  } else {
+    ASSIGN_OR_RETURN(work, StartExchange(ToAll(key, collective.deadline, std::move(out))));
+  }
   return MakeViewWork(this, key, std::move(work), std::move(landings));
 }
 

@@ -60,13 +60,40 @@ GlooLane::Channel& GlooLane::ChannelOf(uint32_t split) {
   return channels_.emplace(split, Channel(group_.world)).first->second;
 }
 
+void GlooLane::TakePlaces(Channel* channel, const Communicator::LaterFrames& frames) {
+  for (int r = 0; r < group_.world; ++r) {
+    Peer& peer = (*channel)[r];
+    const bool send = frames.send_to[r] != 0, recv = frames.recv_from[r] != 0;
+    const int64_t send_at = peer.next_send, recv_at = peer.next_recv;
+    if (send) ++peer.next_send;
+    if (recv) ++peer.next_recv;
+    if (send) peer.send_at[frames.sequence] = {send_at, peer.next_recv};
+    if (recv) peer.recv_at[frames.sequence] = {recv_at, peer.next_send};
+  }
+}
+
+absl::Status GlooLane::PostReceives(const Communicator::Exchange& exchange) {
+  const bool one_way = exchange.key.op == CommOp::kSend;
+  for (int r = 0; r < group_.world; ++r) {
+    const Peer& peer = ChannelOf(exchange.split)[r];
+    if (one_way && exchange.recv_from[r] != 0) RETURN_IF_ERROR(Post(exchange, r, exchange.key.sequence));
+    if (one_way || peer.recv_at.empty()) continue;
+    for (const auto& [sequence, place] : peer.recv_at) RETURN_IF_ERROR(Post(exchange, r, place.at));
+    RETURN_IF_ERROR(Post(exchange, r, peer.next_recv));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GlooLane::Start(Pending* pending) {
   const Communicator::Exchange& exchange = pending->exchange;
   const bool one_way = exchange.key.op == CommOp::kSend;
-  for (int peer = 0; peer < group_.world; ++peer) {
-    if (exchange.recv_from[peer] == 0) continue;
-    RETURN_IF_ERROR(Post(exchange, peer, exchange.key.sequence));
-    if (!one_way) RETURN_IF_ERROR(Post(exchange, peer, exchange.key.sequence + 1));
+  if (exchange.round == 0) {
+    if (!one_way) {
+      Channel* const channel = &ChannelOf(exchange.split);
+      TakePlaces(channel, {exchange.key.sequence, exchange.send_to, exchange.recv_from});
+      for (const Communicator::LaterFrames& later : exchange.later) TakePlaces(channel, later);
+    }
+    RETURN_IF_ERROR(PostReceives(exchange));
   }
   // Each rank begins with its right neighbour, so that nobody is everybody's first.
   for (int i = 1; i < group_.world; ++i) {

@@ -79,10 +79,18 @@ class GlooLane {
     Transfer transfer;
     int32_t frame_bytes = 0;  // room
   };
+  // A frame's place among those of its pair and direction: given when its collective is launched, in an order that both
+  // ends share, and so the same on both.
+  struct Place {
+    int64_t at = 0;
+    int64_t other_next = 0;  // the other direction's first place behind this launch: room is promised from there on
+  };
   struct Peer {
-    std::map<int64_t, Posted> posted;      // by sequence
-    int32_t frame_bytes;                   // of what is posted from now on
-    std::map<int64_t, int32_t> room_from;  // the peer's room for our frames, from a sequence on
+    std::map<int64_t, Posted> posted;  // by place
+    int32_t frame_bytes;               // of what is posted from now on
+    int64_t next_send = 0, next_recv = 0;
+    std::map<int64_t, Place> send_at, recv_at;  // by sequence: launched, and not yet sent or received
+    std::map<int64_t, int32_t> room_from;       // the peer's room for our frames, from a place on
     Peer();
   };
   using Channel = std::vector<Peer>;  // [R]
@@ -91,11 +99,15 @@ class GlooLane {
   Channel& ChannelOf(uint32_t split);
 
   // gloo_lane_frames.cc
-  absl::Status Post(const Communicator::Exchange& exchange, int peer, int64_t sequence);
+  // All of what is launched, and one frame ahead.
+  absl::Status PostReceives(const Communicator::Exchange& exchange);
+  void TakePlaces(Channel* channel, const Communicator::LaterFrames& frames);
+  static Place Take(int64_t sequence, std::map<int64_t, Place>* places);
+  absl::Status Post(const Communicator::Exchange& exchange, int peer, int64_t place);
   absl::Status SendFrame(Pending* pending, int peer);
   absl::StatusOr<Message> ReceiveFrame(const Communicator::Exchange& exchange, int peer);
-  absl::StatusOr<Message> ReceiveRest(const Communicator::Exchange& exchange, int peer, int64_t first, int64_t total,
-                                      Message message);
+  absl::StatusOr<Message> ReceiveRest(const Communicator::Exchange& exchange, int64_t place, int64_t first,
+                                      Posted posted);
   absl::StatusOr<Transfer> Register(int peer, Message message, char* begin, int64_t bytes);
   absl::Status AwaitTransfer(const Transfer& transfer, bool receive, const Communicator::Exchange& exchange);
 

@@ -17,10 +17,15 @@ namespace {
 constexpr int32_t kFirstFrameBytes = 16 << 10;  // posted before anything was seen; and always for one-way messages
 constexpr int32_t kMaxFrameBytes = 8 << 20;     // posted buffers do not grow beyond
 
-// Gloo's 64-bit slot: what a frame belongs to.  A one-way message and a collective may have the same sequence.
-uint64_t SlotOf(const OpKey& key, uint32_t split, bool rest) {
-  return static_cast<uint64_t>(split) << 48 | static_cast<uint64_t>(key.op == CommOp::kSend) << 47 |
-         static_cast<uint64_t>(rest) << 46 | static_cast<uint64_t>(key.sequence + 1);
+// Gloo's 64-bit slot: what a frame belongs to.  `place`: a one-way message's sequence, a collective's place.
+uint64_t SlotOf(const Communicator::Exchange& exchange, int64_t place, bool rest) {
+  return static_cast<uint64_t>(exchange.split) << 48 | static_cast<uint64_t>(exchange.key.op == CommOp::kSend) << 47 |
+         static_cast<uint64_t>(rest) << 46 | static_cast<uint64_t>(place);
+}
+
+// One-way messages are kept apart, below every collective.
+int64_t KeptAt(const Communicator::Exchange& exchange, int64_t place) {
+  return exchange.key.op == CommOp::kSend ? INT64_MIN + place : place;
 }
 
 std::chrono::milliseconds Remaining(absl::Time deadline) {
@@ -40,6 +45,14 @@ absl::Status Aborted() { return absl::UnavailableError("the group was aborted");
 
 GlooLane::Peer::Peer() : frame_bytes(kFirstFrameBytes), room_from{{-1, kFirstFrameBytes}} {}
 
+GlooLane::Place GlooLane::Take(int64_t sequence, std::map<int64_t, Place>* places) {
+  const auto it = places->find(sequence);
+  SY_CHECK(it != places->end());
+  const Place place = it->second;
+  places->erase(it);
+  return place;
+}
+
 absl::StatusOr<GlooLane::Transfer> GlooLane::Register(int peer, Message message, char* begin, int64_t bytes) {
   Transfer transfer;
   transfer.peer = peer;
@@ -51,26 +64,21 @@ absl::StatusOr<GlooLane::Transfer> GlooLane::Register(int peer, Message message,
   return transfer;
 }
 
-absl::Status GlooLane::Post(const Communicator::Exchange& exchange, int peer, int64_t sequence) {
+absl::Status GlooLane::Post(const Communicator::Exchange& exchange, int peer, int64_t place) {
   Peer& state = ChannelOf(exchange.split)[peer];
-  const bool one_way = exchange.key.op == CommOp::kSend;
-  // One-way messages are keyed apart, below every collective.
-  const int64_t place = one_way ? INT64_MIN + sequence : sequence;
-  if (state.posted.count(place) > 0) return absl::OkStatus();
+  if (state.posted.count(KeptAt(exchange, place)) > 0) return absl::OkStatus();
   Posted posted;
-  posted.frame_bytes = one_way ? kFirstFrameBytes : state.frame_bytes;
+  posted.frame_bytes = exchange.key.op == CommOp::kSend ? kFirstFrameBytes : state.frame_bytes;
   Message message = pool_->Take(posted.frame_bytes - kFrameHeaderBytes);
   char* begin = message.frame();
   std::memset(begin, 0, kFrameHeaderBytes);  // so that less than a header from a stranger is none
   ASSIGN_OR_RETURN(posted.transfer, Register(peer, std::move(message), begin, posted.frame_bytes));
-  OpKey key = exchange.key;
-  key.sequence = sequence;
   try {
-    posted.transfer.buffer->recv(peer, SlotOf(key, exchange.split, false));
+    posted.transfer.buffer->recv(peer, SlotOf(exchange, place, false));
   } catch (const std::exception&) {
     return Gone(peer, exchange.key);
   }
-  state.posted.emplace(place, std::move(posted));
+  state.posted.emplace(KeptAt(exchange, place), std::move(posted));
   return absl::OkStatus();
 }
 
@@ -83,12 +91,14 @@ absl::Status GlooLane::SendFrame(Pending* pending, int peer) {
   FrameHeader header = MakeFrameHeader(group_, exchange.key, exchange.split, message.bytes());
   header.posted_bytes = state.frame_bytes;
   header.room_bytes = kFirstFrameBytes;
+  Place place{.at = exchange.key.sequence};
   if (!one_way) {
+    place = Take(exchange.key.sequence, &state.send_at);
     // Promise no more than the smallest buffer that is already out.
-    for (auto it = state.posted.upper_bound(exchange.key.sequence); it != state.posted.end(); ++it) {
+    for (auto it = state.posted.lower_bound(place.other_next); it != state.posted.end(); ++it) {
       header.posted_bytes = std::min(header.posted_bytes, it->second.frame_bytes);
     }
-    header.room_bytes = std::prev(state.room_from.upper_bound(exchange.key.sequence))->second;
+    header.room_bytes = std::prev(state.room_from.upper_bound(place.at))->second;
   }
   char* frame = message.frame();
   std::memcpy(frame, &header, sizeof(header));
@@ -96,12 +106,12 @@ absl::Status GlooLane::SendFrame(Pending* pending, int peer) {
   const int64_t first = std::min<int64_t>(total, header.room_bytes);
   ASSIGN_OR_RETURN(Transfer transfer, Register(peer, std::move(message), frame, total));
   try {
-    transfer.buffer->send(peer, SlotOf(exchange.key, exchange.split, false), 0, first);
+    transfer.buffer->send(peer, SlotOf(exchange, place.at, false), 0, first);
     pending->sends.push_back(std::move(transfer));
     if (first < total) {
       // The same memory under a second registration: Gloo allows one operation per buffer.
       ASSIGN_OR_RETURN(Transfer rest, Register(peer, Message(), frame + first, total - first));
-      rest.buffer->send(peer, SlotOf(exchange.key, exchange.split, true));
+      rest.buffer->send(peer, SlotOf(exchange, place.at, true));
       pending->sends.push_back(std::move(rest));
     }
   } catch (const std::exception&) {
@@ -133,12 +143,17 @@ absl::Status GlooLane::AwaitTransfer(const Transfer& transfer, bool receive, con
   }
   if (absl::Now() + absl::Milliseconds(1) < exchange.deadline) return Gone(peer, exchange.key);
   return absl::DeadlineExceededError(
-      receive ? absl::StrCat("rank ", peer, " did not launch ", exchange.key.ToString(), " in time")
+      receive ? Communicator::NothingFrom(peer, exchange)
               : absl::StrCat("rank ", peer, " did not take its part of ", exchange.key.ToString(), " in time"));
 }
 
-absl::StatusOr<Message> GlooLane::ReceiveRest(const Communicator::Exchange& exchange, int peer, int64_t first,
-                                              int64_t total, Message message) {
+absl::StatusOr<Message> GlooLane::ReceiveRest(const Communicator::Exchange& exchange, int64_t place, int64_t first,
+                                              Posted posted) {
+  const int peer = posted.transfer.peer;
+  Message message = std::move(posted.transfer.message);
+  FrameHeader header;
+  std::memcpy(&header, message.frame(), sizeof(header));
+  const int64_t total = kFrameHeaderBytes + header.payload_bytes;
   if (message.capacity() + kFrameHeaderBytes < total) {
     Message larger = pool_->Take(total - kFrameHeaderBytes);
     std::memcpy(larger.frame(), message.frame(), static_cast<size_t>(first));
@@ -148,7 +163,7 @@ absl::StatusOr<Message> GlooLane::ReceiveRest(const Communicator::Exchange& exch
   ASSIGN_OR_RETURN(Transfer rest, Register(peer, std::move(message), frame + first, total - first));
   absl::Status status;
   try {
-    rest.buffer->recv(peer, SlotOf(exchange.key, exchange.split, true));
+    rest.buffer->recv(peer, SlotOf(exchange, place, true));
     status = AwaitTransfer(rest, true, exchange);
   } catch (const std::exception&) {
     status = Gone(peer, exchange.key);
@@ -161,8 +176,8 @@ absl::StatusOr<Message> GlooLane::ReceiveRest(const Communicator::Exchange& exch
 absl::StatusOr<Message> GlooLane::ReceiveFrame(const Communicator::Exchange& exchange, int peer) {
   Peer& state = ChannelOf(exchange.split)[peer];
   const bool one_way = exchange.key.op == CommOp::kSend;
-  const int64_t sequence = exchange.key.sequence;
-  const auto it = state.posted.find(one_way ? INT64_MIN + sequence : sequence);
+  const Place place = one_way ? Place{.at = exchange.key.sequence} : Take(exchange.key.sequence, &state.recv_at);
+  const auto it = state.posted.find(KeptAt(exchange, place.at));
   SY_CHECK(it != state.posted.end());
   Posted posted = std::move(it->second);
   state.posted.erase(it);
@@ -174,19 +189,21 @@ absl::StatusOr<Message> GlooLane::ReceiveFrame(const Communicator::Exchange& exc
   RETURN_IF_ERROR(CheckFrameHeader(header, group_, peer, exchange.key, exchange.split));
   const int64_t total = kFrameHeaderBytes + header.payload_bytes;
   if (!one_way) {
-    state.room_from[sequence + 1] = header.posted_bytes;
+    state.room_from[place.other_next] = header.posted_bytes;
     // The first entry holds for ever; of the others, a few cover whatever is started next.
     while (state.room_from.size() > 4) state.room_from.erase(std::next(state.room_from.begin()));
     while (state.frame_bytes < std::min<int64_t>(total, kMaxFrameBytes)) state.frame_bytes *= 2;
   }
-  Message message = std::move(posted.transfer.message);
   const int64_t first = std::min<int64_t>(total, header.room_bytes);
   if (first < kFrameHeaderBytes || first > posted.frame_bytes) {
     return absl::InternalError(absl::StrCat("rank ", peer, " took this rank's buffer of ", posted.frame_bytes,
                                             " bytes for ", header.room_bytes));
   }
+  Message message;
   if (first < total) {
-    ASSIGN_OR_RETURN(message, ReceiveRest(exchange, peer, first, total, std::move(message)));
+    ASSIGN_OR_RETURN(message, ReceiveRest(exchange, place.at, first, std::move(posted)));
+  } else {
+    message = std::move(posted.transfer.message);
   }
   message.SetBytes(header.payload_bytes);
   return message;

@@ -58,7 +58,7 @@ class LocalHub {
   }
 
   // The frame, or why it will not come.
-  absl::StatusOr<Frame> Take(const FrameId& id, const OpKey& key, absl::Time deadline) {
+  absl::StatusOr<Frame> Take(const FrameId& id, const Communicator::Exchange& exchange) {
     const int source = std::get<4>(id);
     const int me = std::get<5>(id);
     absl::MutexLock lock(&mu_);
@@ -66,7 +66,7 @@ class LocalHub {
       mu_.AssertHeld();
       return !status_[me].ok() || frames_.count(id) > 0 || !status_[source].ok();
     };
-    const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), deadline);
+    const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), exchange.deadline);
     if (!status_[me].ok()) return status_[me];
     const auto it = frames_.find(id);
     if (it != frames_.end()) {
@@ -75,11 +75,11 @@ class LocalHub {
       return frame;
     }
     if (in_time) {
-      return absl::UnavailableError(absl::StrCat("rank ", source, " is gone during ", key.ToString(), ": ",
+      return absl::UnavailableError(absl::StrCat("rank ", source, " is gone during ", exchange.key.ToString(), ": ",
                                                  std::string(status_[source].message())));
     }
     return absl::DeadlineExceededError(
-        absl::StrCat("rank ", source, " did not launch ", key.ToString(), " in time", InsteadLocked(source, me)));
+        absl::StrCat(Communicator::NothingFrom(source, exchange), InsteadLocked(source, me)));
   }
 
   // The first error of a rank stays.
@@ -138,7 +138,7 @@ class LocalWork : public Work {
     for (int source = 0; source < group_.world; ++source) {
       if (exchange_.recv_from[source] == 0) continue;
       const LocalHub::FrameId id = IdOf(exchange_.key, exchange_.split, source, group_.rank);
-      ASSIGN_OR_RETURN(LocalHub::Frame frame, hub_->Take(id, exchange_.key, exchange_.deadline));
+      ASSIGN_OR_RETURN(LocalHub::Frame frame, hub_->Take(id, exchange_));
       RETURN_IF_ERROR(CheckFrameHeader(frame.header, group_, source, exchange_.key, exchange_.split));
       received_[source] = std::move(frame.message);
     }

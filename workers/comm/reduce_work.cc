@@ -102,6 +102,7 @@ class AllReduceWork : public Work {
 
     Communicator::Exchange exchange;
     exchange.key = key_;
+    exchange.round = 1;
     exchange.deadline = deadline_;
     exchange.send_to.assign(comm_->world(), 1);
     exchange.send_to[comm_->rank()] = 0;

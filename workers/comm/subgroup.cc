@@ -44,13 +44,13 @@ class Subgroup : public Communicator {
     // A split of this split comes with its own number, which is unique in the whole group.
     mapped.split = exchange.split != 0 ? exchange.split : split_id_;
     mapped.deadline = exchange.deadline;
+    mapped.round = exchange.round;
     mapped.out.resize(parent_->world());
-    mapped.send_to.assign(parent_->world(), 0);
-    mapped.recv_from.assign(parent_->world(), 0);
-    for (size_t i = 0; i < members_.size(); ++i) {
-      mapped.out[members_[i]] = std::move(exchange.out[i]);
-      mapped.send_to[members_[i]] = exchange.send_to[i];
-      mapped.recv_from[members_[i]] = exchange.recv_from[i];
+    for (size_t i = 0; i < members_.size(); ++i) mapped.out[members_[i]] = std::move(exchange.out[i]);
+    mapped.send_to = InParent(exchange.send_to);
+    mapped.recv_from = InParent(exchange.recv_from);
+    for (const LaterFrames& later : exchange.later) {
+      mapped.later.push_back({later.sequence, InParent(later.send_to), InParent(later.recv_from)});
     }
     ASSIGN_OR_RETURN(std::unique_ptr<Work> work, parent_->StartExchange(std::move(mapped)));
     return std::make_unique<SubgroupWork>(std::move(work), members_);
@@ -60,6 +60,12 @@ class Subgroup : public Communicator {
   uint32_t split_id() const override { return split_id_; }
 
  private:
+  std::vector<uint8_t> InParent(const std::vector<uint8_t>& of_members) const {
+    std::vector<uint8_t> of_all(static_cast<size_t>(parent_->world()), 0);
+    for (size_t i = 0; i < members_.size(); ++i) of_all[static_cast<size_t>(members_[i])] = of_members[i];
+    return of_all;
+  }
+
   Communicator* const parent_;
   const std::vector<int> members_;
   const uint32_t split_id_;

@@ -1,5 +1,7 @@
-// How long an exchange takes between processes on loopback: one line per size.  Not a test: run by hand.
+// How long an exchange takes between processes on loopback, and an all-gather of few bytes, told to everybody directly
+// (class control) and in rounds: one line per size, with the CPU time of rank 0.  Not a test: run by hand.
 //   exchange_latency [world] [rounds]
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +21,32 @@
 namespace switchyard {
 namespace {
 
+double CpuMicros() {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1e6 +
+         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+void Gather(Communicator* comm, CommClass comm_class, int64_t bytes, int rounds) {
+  const std::string mine(static_cast<size_t>(bytes), 'x');
+  std::vector<double> micros;
+  const double cpu = CpuMicros();
+  for (int i = 0; i < rounds; ++i) {
+    const absl::Time start = absl::Now();
+    auto work = comm->AllGather({.comm_class = comm_class, .deadline = start + absl::Seconds(10)}, mine);
+    SY_CHECK_OK(work.status());
+    SY_CHECK_OK((*work)->Wait());
+    micros.push_back(absl::ToDoubleMicroseconds(absl::Now() - start));
+  }
+  const double used = (CpuMicros() - cpu) / rounds;
+  std::sort(micros.begin(), micros.end());
+  if (comm->rank() != 0) return;
+  std::printf("gather of %5lld bytes a rank, class %s: median %7.1f us, p90 %7.1f us, cpu %7.1f us\n",
+              static_cast<long long>(bytes), CommClassName(comm_class), micros[micros.size() / 2],
+              micros[micros.size() * 9 / 10], used);
+}
+
 void RunRank(int rank, int world, int rounds, const std::string& directory) {
   test::DirectoryStore store(directory);
   const absl::Time begin = absl::Now();
@@ -32,6 +60,12 @@ void RunRank(int rank, int world, int rounds, const std::string& directory) {
   SY_CHECK_OK(group.status());
   Communicator* comm = group->get();
   if (rank == 0) std::printf("forming %.1f ms\n", absl::ToDoubleMilliseconds(absl::Now() - begin));
+  for (const int64_t bytes : {64, 200, 1024, 4096}) {
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      Gather(comm, CommClass::kControl, bytes, rounds);
+      Gather(comm, CommClass::kAllToAll, bytes, rounds);
+    }
+  }
   for (const int64_t bytes : {int64_t{64}, int64_t{4096}, int64_t{65536}, int64_t{1} << 20, int64_t{4} << 20}) {
     const int count = bytes > 100'000 ? std::max(rounds / 20, 5) : rounds;
     std::vector<double> micros;
