@@ -112,6 +112,19 @@ TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
               HasSubstr("--expert_budget=100000: holds 0 of this worker's 128 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
   EXPECT_THAT(Refusal({"--expert_budget=50%", "--device=cuda"}), HasSubstr("is for the CPU so far"));
+  EXPECT_THAT(Refusal({"--expert_copy_bytes_per_second=-1"}),
+              HasSubstr("--expert_copy_bytes_per_second=-1: must not be negative or endless"));
+}
+
+// A worker would find the same with every start: the server ends, with the worker's words.
+TEST_F(ExpertBudgetTest, ADirectoryThatCannotBeUsedIsSaidOnce) {
+  EXPECT_THAT(Refusal({"--expert_budget=50%", "--expert_file_dir=/dev/null/x"}),
+              HasSubstr("--expert_file_dir=/dev/null/x: expert file /dev/null/x/switchyard-experts-"));
+  ASSERT_NE(Start(1, {"--expert_budget=50%"}), nullptr);
+  for (const auto& file : std::filesystem::directory_iterator(dir_.path())) {
+    std::filesystem::permissions(file, std::filesystem::perms::all);
+  }
+  EXPECT_THAT(Refusal({"--expert_budget=50%"}), HasSubstr("with mode 0600, is of user"));
 }
 
 }  // namespace
