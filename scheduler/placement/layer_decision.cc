@@ -7,6 +7,7 @@
 #include "scheduler/placement/agreed_policy.h"
 #include "scheduler/placement/alias_placement.h"
 #include "scheduler/placement/paper_policy.h"
+#include "scheduler/placement/resident_change.h"
 
 namespace switchyard {
 namespace {
@@ -28,6 +29,11 @@ class StaticPolicy : public PlacementPolicy {
   }
 };
 
+// Whether all slots are the paper's: it has no residents.
+bool IsPaper(PlacementMode mode) {
+  return mode == PlacementMode::kCentral || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
+}
+
 absl::Status Validate(const PolicyShape& shape) {
   if (shape.residents.empty()) return absl::InvalidArgumentError("placement policy: no layers");
   if (shape.top_k < 1) return absl::InvalidArgumentError(absl::StrCat("placement policy: top_k ", shape.top_k, " < 1"));
@@ -42,7 +48,8 @@ absl::Status Validate(const PolicyShape& shape) {
                                                      " experts on ", placement.num_devices(), " devices, layer 0 ",
                                                      first.num_experts, " on ", first.num_devices()));
     }
-    // The paper's allocation knows one number of slots.
+    if (!IsPaper(shape.mode)) continue;
+    // Its allocation knows one number of slots.
     for (const std::vector<int32_t>& device : placement.slots) {
       if (device.size() == placement.slots[0].size()) continue;
       return absl::InvalidArgumentError(absl::StrCat("placement policy: layer ", layer, " has devices of ",
@@ -84,6 +91,30 @@ PlacementPolicy::PlacementPolicy(PolicyShape shape, bool spread) : shape_(std::m
   errors_.assign(shape_.residents.size(), kRow / 4);
 }
 
+absl::Status PlacementPolicy::CheckStage(const ResidencyStage& stage) const {
+  if (IsPaper(shape_.mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("placement stage: the mode ", NameOf(shape_.mode), " has no residents that could change"));
+  }
+  return ChangeResidents(stage, shape_.residents, tables_).status();
+}
+
+absl::StatusOr<std::vector<int>> PlacementPolicy::Adopt(int64_t epoch, const MoveCosts& costs,
+                                                        const ResidencyStage& stage) {
+  if (const absl::Status status = CheckStage(stage); !status.ok()) return status;
+  absl::StatusOr<std::vector<ResidentChange>> changes = ChangeResidents(stage, shape_.residents, tables_);
+  if (!changes.ok()) return changes.status();
+  shape_.epoch = epoch;
+  shape_.costs = costs;
+  std::vector<int> layers;
+  for (ResidentChange& change : *changes) {
+    shape_.residents[change.layer] = std::move(change.residents);
+    tables_[change.layer] = std::move(change.table);
+    layers.push_back(change.layer);
+  }
+  return layers;
+}
+
 LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
   const int num_layers = static_cast<int>(tables_.size());
   SY_CHECK(inputs.layer >= 0 && inputs.layer < num_layers);
@@ -120,9 +151,10 @@ void PlacementPolicy::NoteError(const LayerInputs& inputs) {
 
 DecisionDigest PlacementPolicy::DigestOf(const LayerInputs& inputs, const LayerDecision& decision) const {
   DecisionDigest digest;
-  digest.Mix(Field::kConstants, absl::MakeConstSpan({static_cast<int64_t>(shape_.mode), int64_t{shape_.top_k},
-                                                     shape_.costs.copy_ps, shape_.costs.row_ps, shape_.costs.layer_ps,
-                                                     int64_t{shape_.horizon}, shape_.even_enough}));
+  digest.Mix(
+      Field::kConstants,
+      absl::MakeConstSpan({shape_.epoch, static_cast<int64_t>(shape_.mode), int64_t{shape_.top_k}, shape_.costs.copy_ps,
+                           shape_.costs.row_ps, shape_.costs.layer_ps, int64_t{shape_.horizon}, shape_.even_enough}));
   digest.Mix(Field::kStep, inputs.step);
   digest.Mix(Field::kLayer, inputs.layer);
   digest.Mix(Field::kNumber, decision.number);

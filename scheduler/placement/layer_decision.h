@@ -22,6 +22,7 @@
 #include "scheduler/placement/phase_two.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/placement/placement_mode.h"
+#include "scheduler/placement/residency_plan.h"
 #include "scheduler/placement/slot_table.h"
 #include "scheduler/placement/split.h"
 #include "scheduler/popularity/popularity.h"
@@ -30,9 +31,11 @@ namespace switchyard {
 
 // Constants of an epoch.
 struct PolicyShape {
+  int64_t epoch = 0;
   PlacementMode mode = PlacementMode::kAgreed;
   int top_k = 1;
-  // By layer: resident experts in their slots, empty slots for the fast loop.  Every expert is resident somewhere.
+  // By layer: resident experts in their slots, empty slots for the fast loop.  Every expert is resident somewhere.  In
+  // the paper's modes all devices have as many slots.
   std::vector<Placement> residents;  // [L]
   MoveCosts costs;
   int horizon = 1;                  // batches for which a move that an estimate asked for is expected to help
@@ -76,6 +79,13 @@ class PlacementPolicy {
 
   // REQUIRES: 0 <= layer < L; counts of R ranks and E experts; estimates of layers in [0, L), [E] each, >= 0.
   LayerDecision Decide(const LayerInputs& inputs);
+
+  // Whether a stage of the slow loop could be adopted.  FailedPrecondition in the paper's modes, which have no
+  // residents; else as ChangeResidents (resident_change.h).
+  absl::Status CheckStage(const ResidencyStage& stage) const;
+  // A new epoch: on every rank before the same decision, when what arrives is there.  Returns the layers whose slots
+  // are others now, rising.  Nothing has changed on an error (CheckStage's).
+  absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyStage& stage);
 
   const PolicyShape& shape() const { return shape_; }
   // Before the first decision: what the slots have to hold when the epoch begins.  static+spare, agreed and oracle

@@ -13,6 +13,15 @@ SlotTable::SlotTable(Placement placement) : placement_(std::move(placement)) {
   for (const std::vector<int32_t>& device : placement_.slots) in_flight_.emplace_back(device.size(), -1);
 }
 
+SlotTable::SlotTable(Placement placement, std::vector<std::vector<int64_t>> in_flight)
+    : SlotTable(std::move(placement)) {
+  SY_CHECK_EQ(in_flight.size(), in_flight_.size());
+  for (size_t device = 0; device < in_flight.size(); ++device) {
+    SY_CHECK_EQ(in_flight[device].size(), in_flight_[device].size());
+  }
+  in_flight_ = std::move(in_flight);
+}
+
 void SlotTable::Change(absl::Span<const SlotChange> changes, int64_t decision) {
   if (changes.empty()) return;
   for (const SlotChange& change : changes) {

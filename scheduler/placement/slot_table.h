@@ -30,6 +30,8 @@ class SlotTable {
   SlotTable() = default;
   // Everything is there.  REQUIRES: CheckPlacement(placement) is OK.
   explicit SlotTable(Placement placement);
+  // in_flight: as below, of the placement's shape.
+  SlotTable(Placement placement, std::vector<std::vector<int64_t>> in_flight);
 
   const Placement& placement() const { return placement_; }
   const ReplicaMap& replicas() const { return replicas_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/popularity/popularity.h"
 
@@ -14,6 +15,35 @@ std::vector<int64_t> RowCounts::OfExperts() const {
     for (int expert = 0; expert < num_experts; ++expert) of_experts[expert] += At(rank, expert);
   }
   return of_experts;
+}
+
+absl::StatusOr<SplitTable> SplitTable::FromPieces(int num_ranks, int num_experts, std::vector<int32_t> offsets,
+                                                  std::vector<SplitPiece> pieces) {
+  const auto num_pairs = static_cast<size_t>(num_ranks) * static_cast<size_t>(num_experts);
+  if (offsets.size() != num_pairs + 1 || offsets.front() != 0 ||
+      offsets.back() != static_cast<int32_t>(pieces.size()) || !std::is_sorted(offsets.begin(), offsets.end())) {
+    return absl::InvalidArgumentError(absl::StrCat("split: ", offsets.size(), " offsets of ", pieces.size(),
+                                                   " pieces for ", num_ranks, " ranks and ", num_experts, " experts"));
+  }
+  SplitTable table;
+  table.num_ranks_ = num_ranks;
+  table.num_experts_ = num_experts;
+  table.loads_.assign(static_cast<size_t>(num_ranks), 0);
+  for (size_t pair = 0; pair < num_pairs; ++pair) {
+    const auto rank = static_cast<int32_t>(pair / static_cast<size_t>(num_experts));
+    for (int32_t i = offsets[pair]; i < offsets[pair + 1]; ++i) {
+      const SplitPiece& piece = pieces[static_cast<size_t>(i)];
+      if (piece.device < 0 || piece.device >= num_ranks || piece.rows < 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("split: ", piece.rows, " rows of rank ", rank, " for device ", piece.device));
+      }
+      table.loads_[static_cast<size_t>(piece.device)] += piece.rows;
+      if (piece.device != rank) table.num_exchanged_ += piece.rows;
+    }
+  }
+  table.offsets_ = std::move(offsets);
+  table.pieces_ = std::move(pieces);
+  return table;
 }
 
 absl::Span<const SplitPiece> SplitTable::Pieces(int source_rank, int expert) const {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "scheduler/placement/min_max.h"
 #include "scheduler/placement/replica_map.h"
@@ -37,6 +38,10 @@ struct SplitPiece {
 class SplitTable {
  public:
   SplitTable() = default;
+  // A table that somebody else made.  pieces: of (rank 0, expert 0), (0, 1) ..., of which offsets [R * E + 1] says
+  // where each begins.  InvalidArgument: no such table.
+  static absl::StatusOr<SplitTable> FromPieces(int num_ranks, int num_experts, std::vector<int32_t> offsets,
+                                               std::vector<SplitPiece> pieces);
   int num_ranks() const { return num_ranks_; }
   int num_experts() const { return num_experts_; }
   // The rows of a rank for an expert, in their order: the first pieces[0].rows of them go to pieces[0].device, and so
@@ -49,6 +54,9 @@ class SplitTable {
   int64_t busiest() const;
   // Rows that leave their source rank.
   int64_t num_exchanged() const { return num_exchanged_; }
+  // What FromPieces takes.
+  absl::Span<const int32_t> offsets() const { return offsets_; }
+  absl::Span<const SplitPiece> pieces() const { return pieces_; }
   bool operator==(const SplitTable& other) const { return offsets_ == other.offsets_ && pieces_ == other.pieces_; }
 
  private:

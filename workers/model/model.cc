@@ -73,12 +73,12 @@ void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorVie
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const Stream& stream, const ModelConfig& config, DType dtype,
                                                      ModelWeights weights, int64_t max_positions,
-                                                     ExpertOffload* offload) {
+                                                     LayerExperts* experts) {
   absl::StatusOr<RopeTable> rope = RopeTable::Build(config.rope, max_positions, AccDType(dtype));
   RETURN_IF_ERROR(rope.status());
   RETURN_IF_ERROR(rope->MoveTo(stream));
   std::unique_ptr<Model> model(new Model(config, dtype, std::move(weights), *std::move(rope), stream.device()));
-  RETURN_IF_ERROR(model->MakeMoeLayers(stream, offload));
+  RETURN_IF_ERROR(model->MakeMoeLayers(stream, experts));
   return model;
 }
 
@@ -97,14 +97,14 @@ Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeT
       counts_(DType::kI32, {config.num_experts}, device),
       topk_(DType::kI32, {config.top_k}, device) {}
 
-absl::Status Model::MakeMoeLayers(const Stream& stream, ExpertOffload* offload) {
+absl::Status Model::MakeMoeLayers(const Stream& stream, LayerExperts* experts) {
   int num_moe_layers = 0;
   for (const LayerWeights& layer : weights_.layers) {
     moe_layers_.emplace_back();
     moe_idx_.push_back(num_moe_layers);
     if (!layer.moe.has_value()) continue;
     ASSIGN_OR_RETURN(moe_layers_.back(), MakeMoeLayer(stream, config_, dtype_, *layer.moe));
-    moe_layers_.back()->weights.offload = offload;
+    moe_layers_.back()->weights.experts = experts;
     ++num_moe_layers;
   }
   return counts_.Reserve(2 * config_.num_layers());

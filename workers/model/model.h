@@ -23,7 +23,7 @@
 #include "workers/model/config.h"
 #include "workers/model/kv_cache.h"
 #include "workers/model/weights.h"
-#include "workers/moe/expert_offload.h"
+#include "workers/moe/layer_experts.h"
 #include "workers/moe/moe_layer.h"
 #include "workers/ops/rope.h"
 #include "workers/tensor/device.h"
@@ -84,10 +84,10 @@ struct LayerRange {
 class Model {
  public:
   // Takes the weights, which are on the stream's device.  max_positions: of the RoPE table, the served context.
-  // offload: borrowed; brings the routed experts, which the weights are without then.
+  // experts: borrowed; has the routed experts, which the weights are without then.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const Stream& stream, const ModelConfig& config, DType dtype,
                                                        ModelWeights weights, int64_t max_positions,
-                                                       ExpertOffload* offload = nullptr);
+                                                       LayerExperts* experts = nullptr);
   // Takes scratch for steps of so many rows at once, where otherwise it grows with the largest step.
   // Errors: ResourceExhausted.
   absl::Status Reserve(int64_t rows);
@@ -108,7 +108,7 @@ class Model {
 
  private:
   Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope, Device device);
-  absl::Status MakeMoeLayers(const Stream& stream, ExpertOffload* offload);
+  absl::Status MakeMoeLayers(const Stream& stream, LayerExperts* experts);
 
   absl::Status Embed(const Stream& stream, const Batch& batch, const TensorView& residual);
   absl::Status EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual);

@@ -8,12 +8,14 @@
 namespace switchyard {
 
 ExpertLayout ExpertLayout::Contiguous(int num_experts, int num_ranks) {
-  SY_CHECK_GE(num_experts, 1);
-  SY_CHECK_GE(num_ranks, 1);
-  const int per_rank = (num_experts + num_ranks - 1) / num_ranks;
-  std::vector<std::vector<int32_t>> residents(num_ranks);
-  for (int expert = 0; expert < num_experts; ++expert) residents[expert / per_rank].push_back(expert);
-  return FromResidents(num_experts, residents, 0);
+  Placement placement = ContiguousPlacement(num_experts, num_ranks, 0);
+  // Ranks that have fewer experts than others have fewer slots, too.
+  for (std::vector<int32_t>& slots : placement.slots) std::erase(slots, kEmptySlot);
+  return FromPlacement(placement, 0);
+}
+
+ExpertLayout ExpertLayout::FromPlacement(const Placement& placement, int64_t epoch) {
+  return FromResidents(placement.num_experts, placement.slots, epoch);
 }
 
 ExpertLayout ExpertLayout::FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents,
@@ -21,21 +23,30 @@ ExpertLayout ExpertLayout::FromResidents(int num_experts, absl::Span<const std::
   ExpertLayout layout;
   layout.epoch_ = epoch;
   layout.residents_.assign(residents.begin(), residents.end());
-  std::vector<std::vector<Place>> places(num_experts);
-  for (int rank = 0; rank < static_cast<int>(residents.size()); ++rank) {
-    for (int slot = 0; slot < static_cast<int>(residents[rank].size()); ++slot) {
-      const int expert = residents[rank][slot];
+  std::vector<int32_t>& offsets = layout.place_offsets_;
+  offsets.assign(static_cast<size_t>(num_experts) + 1, 0);
+  for (const std::vector<int32_t>& slots : residents) {
+    for (const int32_t expert : slots) {
+      if (expert == kEmptySlot) continue;
       SY_CHECK_GE(expert, 0);
       SY_CHECK_LT(expert, num_experts);
-      SY_CHECK(places[expert].empty() || places[expert].back().rank != rank);  // twice on one rank
-      places[expert].push_back({rank, slot});
+      ++offsets[static_cast<size_t>(expert) + 1];
     }
   }
-  layout.place_offsets_.push_back(0);
-  for (const std::vector<Place>& of_expert : places) {
-    SY_CHECK(!of_expert.empty());
-    layout.places_.insert(layout.places_.end(), of_expert.begin(), of_expert.end());
-    layout.place_offsets_.push_back(static_cast<int32_t>(layout.places_.size()));
+  for (int expert = 0; expert < num_experts; ++expert) {
+    SY_CHECK_GE(offsets[static_cast<size_t>(expert) + 1], 1);  // it is somewhere
+    offsets[static_cast<size_t>(expert) + 1] += offsets[static_cast<size_t>(expert)];
+  }
+  layout.places_.resize(static_cast<size_t>(offsets.back()));
+  std::vector<int32_t> next(offsets.begin(), offsets.end() - 1);
+  for (int32_t rank = 0; rank < static_cast<int32_t>(residents.size()); ++rank) {
+    for (int32_t slot = 0; slot < static_cast<int32_t>(residents[rank].size()); ++slot) {
+      const int32_t expert = residents[rank][slot];
+      if (expert == kEmptySlot) continue;
+      const int32_t at = next[expert]++;
+      SY_CHECK(at == offsets[expert] || layout.places_[at - 1].rank != rank);  // twice on one rank
+      layout.places_[at] = {rank, slot};
+    }
   }
   return layout;
 }

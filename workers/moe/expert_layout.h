@@ -1,15 +1,16 @@
 // Which rank holds which expert: pure, the same on every rank, versioned by the placement epoch.
 //
-// An expert has one or more places (rank, slot); a place is a slot in the rank's list of resident experts.  With
-// several, a token's place is a function of (source rank, token index) alone, so that no message is needed and every
-// rank can say where any row went.  Contiguous(E, R) is the start: ⌈E/R⌉ experts a rank, the last ranks fewer or none.
-// Immutable after construction; thread-safe.
+// An expert has one or more places (rank, slot); a place is a slot in the rank's list of experts, where slots may be
+// empty.  With several, a token's place is a function of (source rank, token index) alone, so that no message is needed
+// and every rank can say where any row went.  Contiguous(E, R) is the start: ⌈E/R⌉ experts a rank, the last ranks fewer
+// or none. Immutable after construction; thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "scheduler/placement/placement.h"
 
 namespace switchyard {
 
@@ -24,7 +25,10 @@ class ExpertLayout {
   ExpertLayout() = default;
   // REQUIRES: num_experts >= 1, num_ranks >= 1.
   static ExpertLayout Contiguous(int num_experts, int num_ranks);
-  // residents[r]: the experts that rank r holds, by slot; an expert may be on several ranks, at most once on each.
+  // Ranks are the placement's devices, empty slots stay.  REQUIRES: CheckPlacement(placement) is OK.
+  static ExpertLayout FromPlacement(const Placement& placement, int64_t epoch);
+  // residents[r]: the experts that rank r holds, by slot, kEmptySlot = none; an expert may be on several ranks, at most
+  // once on each.
   // REQUIRES: every expert of [0, num_experts) is somewhere.
   static ExpertLayout FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents, int64_t epoch);
 
@@ -33,7 +37,7 @@ class ExpertLayout {
   // The same epoch, and the same experts in the same slots.
   bool operator==(const ExpertLayout& other) const { return epoch_ == other.epoch_ && residents_ == other.residents_; }
   int64_t epoch() const { return epoch_; }
-  // The experts of a rank, by slot.
+  // The experts of a rank, by slot; kEmptySlot = none.
   absl::Span<const int32_t> Residents(int rank) const { return residents_[rank]; }
   absl::Span<const Place> Places(int expert) const {
     return absl::MakeSpan(places_).subspan(place_offsets_[expert], place_offsets_[expert + 1] - place_offsets_[expert]);

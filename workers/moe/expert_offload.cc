@@ -53,11 +53,22 @@ absl::Status ExpertOffload::Restart(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status ExpertOffload::RunLayer(int layer, absl::Span<const int32_t> offsets, absl::Time deadline,
-                                     Compute compute) {
+absl::Status ExpertOffload::Check(absl::Span<const int32_t> experts, int num_micro_batches) const {
+  if (experts != absl::MakeConstSpan(options_.residents)) {
+    return absl::InvalidArgumentError(absl::StrCat("expert offload: the layout has ", experts.size(),
+                                                   " experts here, the store others, ", options_.residents.size()));
+  }
+  if (num_micro_batches == 1) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("expert offload: an expert budget with ", num_micro_batches,
+                                               " micro-batches a layer: only 1 so far"));
+}
+
+absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
+  const int layer = call.layer;
+  const absl::Span<const int32_t> offsets = call.offsets;
   SY_CHECK_EQ(offsets.size(), rows_.size() + 1);
   // A pass that ended early, here or elsewhere, is followed by one that begins with the first layer.
-  if (policy_ == nullptr || (layer == 0 && next_layer_ != 0)) RETURN_IF_ERROR(Restart(deadline));
+  if (policy_ == nullptr || (layer == 0 && next_layer_ != 0)) RETURN_IF_ERROR(Restart(call.deadline));
   if (layer != next_layer_) {
     policy_.reset();
     return absl::InternalError(
@@ -69,7 +80,7 @@ absl::Status ExpertOffload::RunLayer(int layer, absl::Span<const int32_t> offset
     rows_[e] = offsets[e + 1] - offsets[e];
     if (rows_[e] > 0) need.compute_ticks += options_.expert_ticks + rows_[e] * options_.row_ticks;
   }
-  const absl::Status status = RunPlan(policy_->OnGate(need, {}), deadline, compute);
+  const absl::Status status = RunPlan(policy_->OnGate(need, {}), call.deadline, compute);
   if (!status.ok()) policy_.reset();
   return status;
 }

@@ -15,7 +15,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -23,7 +22,7 @@
 #include "scheduler/offload/cache_policy.h"
 #include "scheduler/offload/layer_plan.h"
 #include "workers/moe/expert_store.h"
-#include "workers/ops/weight_group.h"
+#include "workers/moe/layer_experts.h"
 
 namespace switchyard {
 
@@ -37,22 +36,18 @@ struct ExpertOffloadOptions {
   int64_t row_ticks = 1;
 };
 
-class ExpertOffload {
+class ExpertOffload : public LayerExperts {
  public:
   // Fills the slots as the policy wants them at first; blocks, at most until the deadline.
   // Errors: InvalidArgument (fewer slots than two, which a layer needs to copy while it computes), the store's.
   static absl::StatusOr<std::unique_ptr<ExpertOffload>> Create(ExpertOffloadOptions options,
                                                                std::unique_ptr<ExpertStore> store, absl::Time deadline);
 
-  // Computes some of the layer's experts: the others' weights are null, whose rows are not this call's.
-  using Compute = absl::FunctionRef<absl::Status(const WeightGroup& gate_up,  // [El]
-                                                 const WeightGroup& down)>;   // [El]
-  // Calls `compute` until each expert with rows was in one call.  Every layer must be run in every pass, in order, also
-  // without rows.  Errors: the store's (DeadlineExceeded, a failed copy's …), compute's; Internal: layers out of turn,
-  // a plan that does not hold together.
-  absl::Status RunLayer(int layer,
-                        absl::Span<const int32_t> offsets,  // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
-                        absl::Time deadline, Compute compute);
+  // InvalidArgument: other experts than the residents; Unimplemented: several micro-batches.
+  absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const override;
+  // Every layer must be run in every pass, in order, also without rows.  Errors: the store's, compute's; Internal:
+  // layers out of turn, a plan that does not hold together.
+  absl::Status RunLayer(const Call& call, Compute compute) override;
 
   absl::Span<const int32_t> residents() const { return options_.residents; }
   const ExpertStore& store() const { return *store_; }

@@ -8,6 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/placement/layer_decision.h"
 #include "scheduler/placement/split.h"
 #include "workers/comm/communicator.h"
 #include "workers/moe/expert_layout.h"
@@ -27,6 +29,8 @@ struct GatedRows {
   TensorView topk_idx;     // [T, K] int32, -1 = dropped
   TensorView x;            // [T, H] what goes to the experts
   TensorView logits = {};  // [T, E] AccDType, the router's
+  // What a forecaster said after this gate, of this rank's rows (layer_forecaster.h); empty for the forecaster itself.
+  absl::Span<const LayerEstimate> estimates = {};
 };
 
 // Borrowed from the placer, until its next Place.

@@ -8,7 +8,6 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/exchange.h"
-#include "workers/moe/expert_offload.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/moe/schedule_executor.h"
 #include "workers/ops/expert_ffn.h"
@@ -25,14 +24,10 @@ absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, 
                                                  DTypeName(dtype), " [", rows, ", ", columns, "]"));
 }
 
-absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights) {
+// num_chunks: micro-batches.
+absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights, int num_chunks) {
+  if (weights.experts != nullptr) return weights.experts->Check(layout.Residents(rank), num_chunks);
   const size_t residents = layout.Residents(rank).size();
-  if (weights.offload != nullptr) {
-    if (layout.Residents(rank) == weights.offload->residents()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("moe_layer: the layout has ", residents,
-                                                   " experts here, the store others, ",
-                                                   weights.offload->residents().size()));
-  }
   const auto gate_up = static_cast<size_t>(weights.gate_up.group().size());
   const auto down = static_cast<size_t>(weights.down.group().size());
   if (gate_up == residents && down == residents) return absl::OkStatus();
@@ -40,21 +35,13 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
                                                  residents, " resident experts"));
 }
 
-// What offload does not do yet.
-absl::Status CheckOffload(const MoeStep& step) {
-  if (!step.stream->device().is_cpu()) {
-    return absl::UnimplementedError(absl::StrCat("moe_layer: an expert budget on ", step.stream->device().ToString(),
-                                                 ": experts are brought to the CPU's slots only so far"));
-  }
-  if (step.schedule->num_chunks == 1) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("moe_layer: an expert budget with ", step.schedule->num_chunks,
-                                               " micro-batches a layer: only 1 so far"));
-}
-
 absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
-  RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights));
-  if (weights.offload != nullptr) RETURN_IF_ERROR(CheckOffload(step));
+  if (weights.experts != nullptr && !step.stream->device().is_cpu()) {
+    return absl::UnimplementedError(absl::StrCat("moe_layer: experts that are brought to slots on ",
+                                                 step.stream->device().ToString(), ": only on the CPU so far"));
+  }
+  RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights, step.schedule->num_chunks));
   if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
@@ -129,7 +116,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
         return absl::OkStatus();  // ranges are a function of (rows, chunk): RowsOfChunk
       case MicroOpKind::kGate:
         RETURN_IF_ERROR(Gate(RangeOf(op)));
-        return step_->placer == nullptr ? absl::OkStatus() : Place(op);
+        return AfterGate(op);
       case MicroOpKind::kDispatch: {
         const ChunkRange range = RangeOf(op);
         return exchanges()[op.chunk]->StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
@@ -177,6 +164,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
                 .stats = stats_,
                 .mode = step_->exchange,
                 .max_rows = RowsOfChunk(step_->max_rows, 0, step_->schedule->num_chunks).count};
+    estimates_ = {};
     while (exchanges().size() < static_cast<size_t>(step_->schedule->num_chunks)) {
       exchanges().push_back(make_exchange_(step_->stream->device(), step_->exchange));
     }
@@ -219,19 +207,33 @@ class MoeExecutor::Impl : public MicroOpRunner {
                      topk_weight_.Rows(range.begin, range.count));
   }
 
-  // Where the rows go that were just gated.
-  absl::Status Place(const MicroOp& gate) {
-    if (gate.num_chunks != 1) return absl::UnimplementedError("moe_layer: a placer wants all rows gated at once");
+  // What coming layers will get, and where the rows go that were just gated.
+  absl::Status AfterGate(const MicroOp& gate) {
+    if (step_->forecaster == nullptr && step_->placer == nullptr) return absl::OkStatus();
+    if (gate.num_chunks != 1) {
+      if (step_->placer == nullptr) return absl::OkStatus();
+      return absl::UnimplementedError("moe_layer: a placer wants all rows gated at once");
+    }
+    GatedRows rows = {.stream = step_->stream,
+                      .comm = step_->comm,
+                      .deadline = step_->deadline,
+                      .stats = stats_,
+                      .moe_layer = step_->moe_layer,
+                      .topk_idx = topk_idx_,
+                      .x = x_,
+                      .logits = logits_};
+    if (step_->forecaster != nullptr) {
+      ASSIGN_OR_RETURN(estimates_, step_->forecaster->OnGate(rows));
+      rows.estimates = estimates_;
+    }
+    return step_->placer == nullptr ? absl::OkStatus() : Place(rows);
+  }
+
+  absl::Status Place(const GatedRows& rows) {
     LayerPlacement placement;
-    ASSIGN_OR_RETURN(placement, step_->placer->Place({.stream = step_->stream,
-                                                      .comm = step_->comm,
-                                                      .deadline = step_->deadline,
-                                                      .stats = stats_,
-                                                      .moe_layer = step_->moe_layer,
-                                                      .topk_idx = topk_idx_,
-                                                      .x = x_}));
+    ASSIGN_OR_RETURN(placement, step_->placer->Place(rows));
     SY_CHECK_EQ(placement.layout->num_ranks(), step_->comm->world());
-    RETURN_IF_ERROR(CheckExperts(*placement.layout, step_->comm->rank(), layer_->weights));
+    RETURN_IF_ERROR(CheckExperts(*placement.layout, step_->comm->rank(), layer_->weights, step_->schedule->num_chunks));
     context_.layout = placement.layout;
     if (placement.split == nullptr) return absl::OkStatus();
     context_.split = &split_.emplace(placement.split, step_->comm->rank());
@@ -247,17 +249,21 @@ class MoeExecutor::Impl : public MicroOpRunner {
                           .down = layer_->weights.down.group(),
                           .offsets = exchange->offsets(),
                           .x_rows = exchange->x_rows()};
-    ExpertOffload* const offload = layer_->weights.offload;
-    if (offload == nullptr) {
+    LayerExperts* const experts = layer_->weights.experts;
+    if (experts == nullptr) {
       RETURN_IF_ERROR(ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y));
     } else {
       desc.partial = true;
-      RETURN_IF_ERROR(offload->RunLayer(step_->moe_layer, exchange->offsets().span(), step_->deadline,
-                                        [&](const WeightGroup& gate_up, const WeightGroup& down) {
-                                          desc.gate_up = gate_up;
-                                          desc.down = down;
-                                          return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
-                                        }));
+      const LayerExperts::Call call = {.layer = step_->moe_layer,
+                                       .experts = context_.layout->Residents(step_->comm->rank()),
+                                       .offsets = exchange->offsets().span(),
+                                       .estimates = estimates_,
+                                       .deadline = step_->deadline};
+      RETURN_IF_ERROR(experts->RunLayer(call, [&](const WeightGroup& gate_up, const WeightGroup& down) {
+        desc.gate_up = gate_up;
+        desc.down = down;
+        return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
+      }));
     }
     stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
     return absl::OkStatus();
@@ -290,6 +296,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   MoeStats unread_stats_;  // where statistics go that nobody asked for
   ExchangeContext context_;
   std::optional<SplitCursor> split_;            // of a placer's table
+  absl::Span<const LayerEstimate> estimates_;   // the forecaster's
   TensorView x_, residual_;                     // [T, H]
   TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
   TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none

@@ -17,6 +17,8 @@
 #include "workers/comm/communicator.h"
 #include "workers/moe/exchange.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/moe/layer_experts.h"
+#include "workers/moe/layer_forecaster.h"
 #include "workers/moe/layer_placer.h"
 #include "workers/moe/moe_stats.h"
 #include "workers/ops/router.h"
@@ -26,13 +28,11 @@
 
 namespace switchyard {
 
-class ExpertOffload;
-
 struct MoeLayerWeights {
-  const Weight* router = nullptr;    // [E, H]
-  WeightTable gate_up;               // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
-  WeightTable down;                  // [El] [H, F]
-  ExpertOffload* offload = nullptr;  // brings the experts where not all are resident; then the two tables are empty
+  const Weight* router = nullptr;   // [E, H]
+  WeightTable gate_up;              // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
+  WeightTable down;                 // [El] [H, F]
+  LayerExperts* experts = nullptr;  // has the experts where they are not all resident; then the two tables are empty
   const Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
   const Weight* shared_down = nullptr;     // [H, Fs]
   const Weight* shared_gate = nullptr;     // [1, H]: its logit goes through a sigmoid; null = weight 1
@@ -67,7 +67,10 @@ struct MoeStep {
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included; the same on all ranks
   LayerPlacer* placer = nullptr;  // decides where rows go, layer by layer; null: the layout does.  kExact on the CPU
-  int moe_layer = 0;              // which of the model's MoE layers this is: the placer's index, and an offload's
+  // Is told of each gate, and tells the placer and the experts what it expects; null: nobody does.  Not asked where a
+  // schedule gates its rows in parts.
+  LayerForecaster* forecaster = nullptr;
+  int moe_layer = 0;  // which of the model's MoE layers this is: the index of the three above
 };
 
 // The largest steps of a group of two ranks or more.

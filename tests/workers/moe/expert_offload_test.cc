@@ -134,8 +134,9 @@ class ExpertOffloadFaultTest : public testing::Test {
     std::vector<int32_t> offsets = {0};
     for (const int count : rows) offsets.push_back(offsets.back() + count);
     std::vector<std::string> waves;
-    const absl::Status status =
-        offload_->RunLayer(layer, offsets, deadline, [&](const WeightGroup& gate_up, const WeightGroup& down) {
+    const absl::Status status = offload_->RunLayer(
+        {.layer = layer, .experts = offload_->residents(), .offsets = offsets, .deadline = deadline},
+        [&](const WeightGroup& gate_up, const WeightGroup& down) {
           waves.emplace_back();
           for (int64_t e = 0; e < gate_up.size(); ++e) {
             EXPECT_EQ(gate_up[e] == nullptr, down[e] == nullptr);

@@ -129,12 +129,12 @@ MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout,
   return layer;
 }
 
-MoeLayer MoeTestModel::LayerOf(ExpertOffload* offload) const {
+MoeLayer MoeTestModel::LayerOf(LayerExperts* experts) const {
   ThreadPool pool(1, false);
   MoeLayer layer = LayerOf(Stream::OnCpu(&pool), ExpertLayout::Contiguous(shape_.num_experts, 1), 0);
   layer.weights.gate_up = WeightTable();
   layer.weights.down = WeightTable();
-  layer.weights.offload = offload;
+  layer.weights.experts = experts;
   return layer;
 }
 

@@ -38,8 +38,8 @@ class MoeTestModel {
   std::unique_ptr<MoeTestModel> On(const Stream& stream) const;
   // The layer as rank `rank` of the layout holds it.  stream: of the device that the weights are on.
   MoeLayer LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const;
-  // The same without weights of experts, which `offload` brings.
-  MoeLayer LayerOf(ExpertOffload* offload) const;
+  // The same without weights of experts, which `experts` has.
+  MoeLayer LayerOf(LayerExperts* experts) const;
   PackedExpert packed() const { return {shape_.hidden, shape_.ffn, shape_.dtype, DeviceKind::kCpu}; }
   // All experts in that form, one after the other.
   std::vector<char> PackExperts() const;

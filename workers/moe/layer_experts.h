@@ -1,0 +1,41 @@
+// Where a layer's routed experts compute from, when their weights are not simply all there in tables: slots of an
+// expert budget (expert_offload.h), or of a placement that changes (placed_experts.h).
+//
+// Bits do not depend on it: what it does is to have weights there, and to wait until they are.  On the CPU so far.
+// Thread-compatible: the step's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/placement/layer_decision.h"
+#include "workers/ops/weight_group.h"
+
+namespace switchyard {
+
+class LayerExperts {
+ public:
+  // Borrowed.
+  struct Call {
+    int layer = 0;                              // among the MoE layers
+    absl::Span<const int32_t> experts;          // [slots] this rank's, by slot of the layer's layout; -1 = empty slot
+    absl::Span<const int32_t> offsets;          // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
+    absl::Span<const LayerEstimate> estimates;  // of coming layers, this rank's rows: LayerForecaster; may be empty
+    absl::Time deadline = absl::InfiniteFuture();
+  };
+  // Computes some of the layer's experts: the others' weights are null, whose rows are not this call's.
+  using Compute = absl::FunctionRef<absl::Status(const WeightGroup& gate_up,  // [slots]
+                                                 const WeightGroup& down)>;   // [slots]
+
+  virtual ~LayerExperts() = default;
+  // Before a layer: Unimplemented or InvalidArgument if it cannot run these experts in so many micro-batches.
+  virtual absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const = 0;
+  // Calls `compute` until each slot with rows was in one call.  Errors: DeadlineExceeded, a failed copy's, compute's,
+  // Internal (rows for an expert that is not here).
+  virtual absl::Status RunLayer(const Call& call, Compute compute) = 0;
+};
+
+}  // namespace switchyard
