@@ -32,6 +32,9 @@ inline constexpr int kNumDecisionFields = 12;
 
 class DecisionDigest {
  public:
+  DecisionDigest() = default;
+  // Another rank's.
+  explicit DecisionDigest(const std::array<uint64_t, kNumDecisionFields>& fields) : fields_(fields) {}
   void Mix(DecisionField field, int64_t value);
   void Mix(DecisionField field, absl::Span<const int64_t> values);
   void Mix(DecisionField field, absl::Span<const int32_t> values);

@@ -37,7 +37,7 @@ struct PolicyShape {
   // By layer: resident experts in their slots, empty slots for the fast loop.  Every expert is resident somewhere.  In
   // the paper's modes all devices have as many slots.
   std::vector<Placement> residents;  // [L]
-  MoveCosts costs;
+  MoveCosts costs = {};
   int horizon = 1;                  // batches for which a move that an estimate asked for is expected to help
   int64_t even_enough = kRow / 64;  // by this share of the mean the busiest may be above it before weights move
 };

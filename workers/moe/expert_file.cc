@@ -24,6 +24,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/moe/expert_checksum.h"
 
 namespace switchyard {
 namespace {
@@ -49,23 +50,6 @@ struct Header {
 static_assert(sizeof(Header) == kTableAt && offsetof(Header, file_bytes) == 40 && offsetof(Header, identity) == 80);
 
 int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-// Eight sums side by side, so that memory is what it waits for.  It finds damage, not forgery.
-uint64_t Checksum(const char* bytes, int64_t count) {
-  constexpr uint64_t kPrime = 0x100000001b3u;
-  uint64_t lanes[8];
-  for (uint64_t lane = 0; lane < 8; ++lane) lanes[lane] = 0xcbf29ce484222325u + lane;
-  int64_t at = 0;
-  for (; at + 64 <= count; at += 64) {
-    uint64_t words[8];
-    std::memcpy(words, bytes + at, 64);
-    for (int lane = 0; lane < 8; ++lane) lanes[lane] = (lanes[lane] ^ words[lane]) * kPrime;
-  }
-  for (; at < count; ++at) lanes[0] = (lanes[0] ^ static_cast<uint8_t>(bytes[at])) * kPrime;
-  uint64_t sum = 0xcbf29ce484222325u;
-  for (const uint64_t lane : lanes) sum = (sum ^ lane ^ (lane >> 29)) * kPrime;
-  return sum;
-}
 
 absl::Status Failed(const std::string& path, const char* what) {
   const std::string text = absl::StrCat("expert file ", path, ": ", what, ": ", std::strerror(errno));
@@ -113,7 +97,7 @@ class ExpertFileOpening : public ExpertFile::Places {
                      " gate_up ", options.expert.gate_up.ToString(), " down ", options.expert.down.ToString(),
                      " packed for ", options.device == DeviceKind::kCpu ? "cpu" : "cuda");
     path_ = absl::StrFormat("%s/%s%d-%016x.pack", options.dir, kPrefix, getuid(),
-                            Checksum(identity_.data(), static_cast<int64_t>(identity_.size())));
+                            ChecksumOf(identity_.data(), static_cast<int64_t>(identity_.size())));
   }
   ~ExpertFileOpening() override {
     Unmap();
@@ -132,7 +116,7 @@ class ExpertFileOpening : public ExpertFile::Places {
   Header* header() const { return reinterpret_cast<Header*>(memory_); }
   uint64_t* table() const { return reinterpret_cast<uint64_t*>(memory_ + kTableAt); }
   const char* Expert(int64_t i) const { return memory_ + data_ + i * stride_; }
-  uint64_t HeaderChecksum() const { return Checksum(memory_ + 40, kTableAt - 40 + experts_ * 8); }
+  uint64_t HeaderChecksum() const { return ChecksumOf(memory_ + 40, kTableAt - 40 + experts_ * 8); }
 
   absl::Status OpenFd();
   absl::Status CheckRoom() const;
@@ -216,7 +200,7 @@ absl::StatusOr<std::string> ExpertFileOpening::Problem() {
     return "is of another model";
   }
   for (int64_t i = 0; i < experts_; ++i) {
-    if (table()[i] != Checksum(Expert(i), options_.expert.bytes)) {
+    if (table()[i] != ChecksumOf(Expert(i), options_.expert.bytes)) {
       return absl::StrCat("has damaged bytes in expert ", i % options_.num_experts, " of MoE layer ",
                           i / options_.num_experts);
     }
@@ -239,7 +223,7 @@ absl::Status ExpertFileOpening::Build() {
   Header& header = *this->header();
   header.builder.store(getpid());
   RETURN_IF_ERROR(fill_(this));
-  for (int64_t i = 0; i < experts_; ++i) table()[i] = Checksum(Expert(i), options_.expert.bytes);
+  for (int64_t i = 0; i < experts_; ++i) table()[i] = ChecksumOf(Expert(i), options_.expert.bytes);
   std::memcpy(header.magic, kMagic, 8);
   header.file_bytes = bytes_;
   header.data = data_;
@@ -342,6 +326,13 @@ ExpertFile::~ExpertFile() {
 const char* ExpertFile::At(int layer, int expert) const {
   SY_CHECK(0 <= layer && layer < num_layers_ && 0 <= expert && expert < num_experts_);
   return memory_ + data_ + (int64_t{layer} * num_experts_ + expert) * stride_;
+}
+
+uint64_t ExpertFile::checksum(int layer, int expert) const {
+  SY_CHECK(0 <= layer && layer < num_layers_ && 0 <= expert && expert < num_experts_);
+  uint64_t sum;
+  std::memcpy(&sum, memory_ + kTableAt + (int64_t{layer} * num_experts_ + expert) * 8, 8);
+  return sum;
 }
 
 }  // namespace switchyard

@@ -66,6 +66,7 @@ class ExpertFile {
 
   // REQUIRES: layer and expert are the model's.
   const char* At(int layer, int expert) const;
+  uint64_t checksum(int layer, int expert) const;  // of its bytes, as they were when the file was made
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }
   bool built() const { return built_; }  // by this Open

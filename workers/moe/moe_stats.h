@@ -9,13 +9,17 @@
 namespace switchyard {
 
 struct MoeStats {
-  int64_t rows_sent = 0;         // (token, expert) pairs of this rank computed by other ranks
-  int64_t rows_received = 0;     // (token, expert) pairs of other ranks computed here
-  int64_t expert_rows = 0;       // pairs computed here in all
-  int64_t hidden_rows_sent = 0;  // hidden rows that travelled out: a token travels once per rank, however many experts
-  int64_t bytes_sent = 0;        // to other ranks, dispatch and combine, headers not counted
-  double exchange_seconds = 0;   // packing, waiting and unpacking
-  double expert_seconds = 0;     // expert FFNs, the shared one included
+  int64_t rows_sent = 0;          // (token, expert) pairs of this rank computed by other ranks
+  int64_t rows_received = 0;      // (token, expert) pairs of other ranks computed here
+  int64_t expert_rows = 0;        // pairs computed here in all
+  int64_t hidden_rows_sent = 0;   // hidden rows that travelled out: a token travels once per rank, however many experts
+  int64_t bytes_sent = 0;         // to other ranks, dispatch and combine, headers not counted
+  int64_t fine_tuned_layers = 0;  // whose weights moved after their gate (phase 2)
+  double exchange_seconds = 0;    // packing, waiting and unpacking
+  double gather_seconds = 0;      // of those, the gather of what ranks decide from
+  double decide_seconds = 0;      // that layers waited for the decision where their rows go, beside the gather
+  double decide_cpu_seconds = 0;  // of this rank's thread, for that
+  double expert_seconds = 0;      // expert FFNs, the shared one included
 
   void Clear() { *this = MoeStats(); }
 };

@@ -9,7 +9,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "workers/moe/balanced_placer.h"
+#include "workers/moe/decided_placer.h"
 #include "workers/moe/device_exchange.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
@@ -246,6 +246,19 @@ absl::StatusOr<std::unique_ptr<ExpertOffload>> MakeOffload(const MoeTestModel& m
   return ExpertOffload::Create(std::move(options), std::move(store), Soon());
 }
 
+// Splits rows over the replicas that the layout has.
+absl::StatusOr<std::unique_ptr<DecidedPlacer>> BalancedPlacer(const ExpertLayout& layout, int rank) {
+  Placement placement{.num_experts = layout.num_experts(), .slots = {}};
+  for (int r = 0; r < layout.num_ranks(); ++r) {
+    placement.slots.emplace_back(layout.Residents(r).begin(), layout.Residents(r).end());
+  }
+  DecidedPlacerOptions options;
+  options.shape.mode = PlacementMode::kStaticSpare;
+  options.shape.residents = {placement};
+  options.rank = rank;
+  return DecidedPlacer::Create(std::move(options));
+}
+
 }  // namespace
 
 absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicator* comm, const Stream& stream,
@@ -263,7 +276,10 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
   }
   const MoeLayer layer = offload == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(offload.get());
   MoeExecutor executor(MakerOf(run.exchange));
-  BalancedPlacer placer({run.layout});
+  std::unique_ptr<DecidedPlacer> placer;
+  if (run.balanced) {
+    ASSIGN_OR_RETURN(placer, BalancedPlacer(run.layout, rank));
+  }
   const TensorView host_residual(
       result->residual.data() + static_cast<size_t>(begin * model.shape().hidden * DTypeBytes(acc)), acc,
       {rows, model.shape().hidden});
@@ -280,7 +296,7 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
                                   .expert_counts = counts.view().Rows(i, 1).Reshape({experts}),
                                   .exchange = ModeOf(run.exchange),
                                   .max_rows = run.max_rows(),
-                                  .placer = run.balanced ? &placer : nullptr},
+                                  .placer = placer.get()},
                                  layer, mine, residual));
   }
   if (offload != nullptr) {

@@ -1,0 +1,234 @@
+// One rank's experts by hand: what is where, that late copies are waited for, and the life of a stage with its
+// failures.
+#include "workers/moe/placed_experts.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/placement/placement.h"
+#include "tests/workers/moe/moe_test_model.h"
+#include "workers/moe/expert_checksum.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kLayers = 2, kExperts = 8;
+
+class PlacedExpertsTest : public testing::Test {
+ protected:
+  void Make(int num_slots) {
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      packed_.push_back(test::MoeTestModel(test::MoeShape{}, layer + 1).PackExperts());
+    }
+    PlacedExpertsOptions options;
+    options.num_layers = kLayers;
+    options.num_experts = kExperts;
+    options.num_slots = num_slots;
+    options.expert = test::MoeTestModel(test::MoeShape{}).packed();
+    bytes_ = options.expert.bytes;
+    options.chunk_bytes = bytes_ / 4;
+    options.source = [this](int layer, int expert) { return Bytes(layer, expert); };
+    options.checksum = [this](int layer, int expert) {
+      return ChecksumOf(Bytes(layer, expert), bytes_) + (layer == 1 && expert == wrong_sum_ ? 1 : 0);
+    };
+    auto made = PlacedExperts::Create(options, std::make_unique<test::FakeCopier>(&copies_));
+    ASSERT_TRUE(made.ok()) << made.status();
+    experts_ = *std::move(made);
+  }
+  const char* Bytes(int layer, int expert) const {
+    return packed_[static_cast<size_t>(layer)].data() + expert * bytes_;
+  }
+  absl::Status Fill(const std::vector<std::vector<int32_t>>& experts) {
+    return experts_->Fill(experts, test::Soon(), [](int64_t, int64_t) { return true; });
+  }
+  // A row for each of these slots' experts; "1 3" if they were computed with their own weights.
+  absl::StatusOr<std::string> Run(int layer, const std::vector<int32_t>& experts, absl::Time deadline = test::Soon()) {
+    std::vector<int32_t> offsets = {0};
+    for (const int32_t expert : experts) offsets.push_back(offsets.back() + (expert == kEmptySlot ? 0 : 1));
+    std::string computed;
+    const absl::Status status = experts_->RunLayer(
+        {.layer = layer, .experts = experts, .offsets = offsets, .estimates = {}, .deadline = deadline},
+        [&](const WeightGroup& gate_up, const WeightGroup& down) {
+          for (int64_t slot = 0; slot < gate_up.size(); ++slot) {
+            if (gate_up[slot] == nullptr) continue;
+            const char* const bytes = Bytes(layer, experts[static_cast<size_t>(slot)]);
+            EXPECT_EQ(std::memcmp(gate_up[slot]->data(), bytes, static_cast<size_t>(gate_up[slot]->bytes())), 0);
+            EXPECT_NE(down[slot], nullptr);
+            absl::StrAppend(&computed, computed.empty() ? "" : " ", experts[static_cast<size_t>(slot)]);
+          }
+          return absl::OkStatus();
+        });
+    if (!status.ok()) return status;
+    return computed;
+  }
+  bool AwaitReady() {
+    for (const absl::Time end = test::Soon(); absl::Now() < end;) {
+      const auto ready = experts_->Ready();
+      EXPECT_TRUE(ready.ok()) << ready.status();
+      if (!ready.ok() || *ready) return ready.ok();
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return false;
+  }
+  absl::Status AwaitFailure() {
+    for (const absl::Time end = test::Soon(); absl::Now() < end; absl::SleepFor(absl::Milliseconds(1))) {
+      if (const auto ready = experts_->Ready(); !ready.ok()) return ready.status();
+    }
+    return absl::OkStatus();
+  }
+  int64_t Copies(CopyReason reason) const { return experts_->counters().copies[static_cast<size_t>(reason)]; }
+
+  std::vector<std::vector<char>> packed_;
+  int64_t bytes_ = 0;
+  int wrong_sum_ = -1;  // of layer 1
+  test::CopyScript copies_;
+  std::unique_ptr<PlacedExperts> experts_;  // last: its thread uses the script
+};
+
+TEST_F(PlacedExpertsTest, FillsAndFillsAnewWithWhatIsMissing) {
+  Make(6);
+  ASSERT_TRUE(Fill({{0, 1, kEmptySlot}, {2, 3, 4}}).ok());
+  EXPECT_EQ(*Run(0, {1, kEmptySlot, 0}), "1 0");
+  EXPECT_EQ(*Run(1, {2, 3, 4}), "2 3 4");
+  EXPECT_EQ(Copies(CopyReason::kFill), 5);
+  ASSERT_TRUE(Fill({{0, 5, 6}, {2, 3, kEmptySlot}}).ok());
+  EXPECT_EQ(Copies(CopyReason::kFill), 7);
+  EXPECT_EQ(*Run(0, {0, 5, 6}), "0 5 6");
+  EXPECT_TRUE(absl::IsNotFound(Run(1, {4}).status()));
+  EXPECT_EQ(experts_->counters().late, 1) << "what never began to come is none, but it was asked for";
+  EXPECT_TRUE(Run(0, {kEmptySlot})->empty());
+}
+
+TEST_F(PlacedExpertsTest, FillCanBeStopped) {
+  Make(4);
+  copies_.Hold();
+  const absl::Status stopped =
+      experts_->Fill({{0, 1}, {2, 3}}, test::Soon(), [](int64_t done, int64_t total) { return done > total; });
+  EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+  copies_.AllowAll();
+}
+
+TEST_F(PlacedExpertsTest, ALateCopyIsWaitedFor) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Hold();
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kPrefetch).ok());
+  ASSERT_TRUE(copies_.AwaitBegun(4 * 4 + 1));
+  const absl::Status late = Run(0, {0, 7}, absl::Now() + absl::Milliseconds(5)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  copies_.AllowAll();
+  EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+  EXPECT_GE(experts_->counters().late, 1);
+  EXPECT_GT(experts_->counters().wait_seconds, 0);
+  EXPECT_EQ(Copies(CopyReason::kPrefetch), 1);
+}
+
+TEST_F(PlacedExpertsTest, WhatIsStillOnItsWayCanBeReplaced) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Delay(3, absl::Microseconds(300));
+  // Each before the one before has arrived: prefetches are given up, demand is waited for.
+  for (int round = 0; round < 30; ++round) {
+    const CopyReason reason = round % 3 == 0 ? CopyReason::kDemand : CopyReason::kPrefetch;
+    const int32_t before = round % 4 == 0 ? (round == 0 ? 1 : 7) : 3 + round % 4, now = 3 + (round + 1) % 4;
+    ASSERT_TRUE(experts_->Replace(0, before, now == 3 ? 7 : now, reason).ok()) << round;
+  }
+  EXPECT_EQ(*Run(0, {0, 5}), "0 5");
+}
+
+TEST_F(PlacedExpertsTest, ARowForAnEmptySlotIsRefused) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  const std::vector<int32_t> experts = {0, kEmptySlot}, offsets = {0, 1, 3};
+  const absl::Status status = experts_->RunLayer(
+      {.layer = 0, .experts = experts, .offsets = offsets, .estimates = {}, .deadline = test::Soon()},
+      [](const WeightGroup&, const WeightGroup&) { return absl::OkStatus(); });
+  EXPECT_THAT(status.message(), HasSubstr("2 rows of MoE layer 0 came for slot 1, which is empty"));
+}
+
+TEST_F(PlacedExpertsTest, AStageIsPreparedCommittedAndReleased) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(experts_->Prepare({{{1, 7}}})));
+  ASSERT_TRUE(AwaitReady());
+  EXPECT_EQ(*Run(1, {2, 3}), "2 3");
+  experts_->Commit({{{1, 2}}});
+  EXPECT_EQ(*Run(1, {3, 6}), "3 6");
+  EXPECT_EQ(*Run(1, {2}), "2") << "until the release";
+  EXPECT_TRUE(absl::IsFailedPrecondition(experts_->Prepare({{{1, 7}}}))) << "its slot is not free yet";
+  ASSERT_TRUE(experts_->Release().ok());
+  EXPECT_TRUE(absl::IsNotFound(Run(1, {2}).status()));
+  ASSERT_TRUE(experts_->Prepare({{{1, 7}}}).ok());
+}
+
+TEST_F(PlacedExpertsTest, AStageThatIsDroppedLeavesNothing) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(experts_->Prepare({{{0, round + 4}}}).ok()) << round;
+    if (round % 2 == 0) {
+      ASSERT_TRUE(AwaitReady());
+    }
+    ASSERT_TRUE(experts_->Drop().ok());
+    EXPECT_TRUE(absl::IsNotFound(Run(0, {round + 4}).status()));
+  }
+  const absl::Status full = experts_->Prepare({{{0, 4}, {0, 5}}});
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(full.message(), HasSubstr("no slot of 5 is free for expert 5 of MoE layer 0"));
+  EXPECT_TRUE(experts_->Prepare({{{0, 4}}}).ok()) << "what it had begun was given up";
+}
+
+TEST_F(PlacedExpertsTest, AFailedCopyOfAStageIsTold) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.FailAt({1, 6}, bytes_ / 2, absl::DataLossError("page is gone"));
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_EQ(AwaitFailure(), absl::DataLossError("page is gone"));
+  copies_.Heal();
+  ASSERT_TRUE(experts_->Drop().ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_TRUE(AwaitReady());
+}
+
+TEST_F(PlacedExpertsTest, AStagesBytesAreChecked) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  wrong_sum_ = 6;
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  const absl::Status damaged = AwaitFailure();
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(damaged.message(), HasSubstr("expert 6 of MoE layer 1 arrived with checksum"));
+  ASSERT_TRUE(experts_->Drop().ok());
+  // The fast loop's copies are not looked at.
+  ASSERT_TRUE(experts_->Replace(1, 3, 6, CopyReason::kDemand).ok());
+  EXPECT_EQ(*Run(1, {2, 6}), "2 6");
+}
+
+// A stage wants what the fast loop has, which drops it before the commit; and what departs comes back as transient.
+TEST_F(PlacedExpertsTest, WhatTwoHoldIsThereOnce) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
+  EXPECT_EQ(Copies(CopyReason::kStage), 0);
+  EXPECT_TRUE(*experts_->Ready());
+  ASSERT_TRUE(experts_->Replace(1, 3, 5, CopyReason::kDemand).ok());
+  EXPECT_EQ(*Run(1, {2, 5}), "2 5");
+  experts_->Commit({{{1, 2}}});
+  EXPECT_EQ(*Run(1, {5, 3}), "5 3");
+  ASSERT_TRUE(experts_->Replace(1, 5, 2, CopyReason::kPrefetch).ok());
+  EXPECT_EQ(Copies(CopyReason::kPrefetch), 0) << "it has not been released yet";
+  ASSERT_TRUE(experts_->Release().ok());
+  EXPECT_EQ(*Run(1, {2, 3}), "2 3");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,97 @@
+// The fast loop: every layer's rows go where its decision says (scheduler/placement/layer_decision.h), and the copies
+// that it orders here are begun.
+//
+// One layer: gather of counts, estimates and the last decision's hash (decision_gather.h) → Decide, by every rank
+// alike, with no other message → this rank's copies → rows follow the decision's split.  A copy that rows need is
+// waited for when they compute (placed_experts.h): it may be late, and rows never go elsewhere.  In the mode `central`
+// device 0 alone decides, and tells the others in one message more; estimates ride in the same gather as the counts,
+// not in the all-to-all as the paper's do. The slow loop's stages: Prepare copies, the step that names the epoch
+// commits it on every rank before its first layer.
+//
+// Does not do: `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers; devices.
+// Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; spec/prediction.md "Placement and split".
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "scheduler/placement/layer_decision.h"
+#include "workers/moe/decision_gather.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/moe/layer_placer.h"
+#include "workers/moe/placed_experts.h"
+
+namespace switchyard {
+
+struct DecidedPlacerOptions {
+  PolicyShape shape;       // the same on all ranks, costs and horizon too
+  int rank = 0;            // of as many as the shape has devices
+  bool estimates = false;  // ranks have forecasters; the same on all
+  // Has this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, where nothing moves
+  // (static, static+spare without empty slots).
+  PlacedExperts* experts = nullptr;
+};
+
+class DecidedPlacer : public LayerPlacer {
+ public:
+  // InvalidArgument: oracle, ideal; a shape that MakePlacementPolicy refuses.
+  static absl::StatusOr<std::unique_ptr<DecidedPlacer>> Create(DecidedPlacerOptions options);
+
+  // What this rank has to hold before the first step: PlacedExperts::Fill's.
+  std::vector<std::vector<int32_t>> ExpertsHere() const;
+
+  // A step of the group begins: commits the stage that has this placement epoch.  Internal: neither the epoch in use
+  // nor one that is ready.
+  absl::Status BeginStep(int64_t step, int64_t placement_epoch);
+  absl::StatusOr<LayerPlacement> Place(const GatedRows& rows) override;
+
+  // A stage of all ranks' moves: starts what has to be copied here.  Errors: as PlacementPolicy::CheckStage and
+  // PlacedExperts::Prepare; FailedPrecondition: an epoch that is not above the one in use.
+  absl::Status Prepare(int64_t epoch, const MoveCosts& costs, ResidencyStage stage);
+  // Whether what was prepared is there.  FailedPrecondition: nothing was; DataLoss and others: PlacedExperts::Ready.
+  absl::StatusOr<bool> Ready() const;
+  // Gives up what was prepared for that epoch; nothing if it was not, or is committed.
+  absl::Status Drop(int64_t epoch);
+  // Gives back what departed with that epoch.  FailedPrecondition: it is not the one in use.
+  absl::Status Release(int64_t epoch);
+
+  int64_t epoch() const { return epoch_; }
+  const Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
+  const LayerDecision& last_decision() const { return decision_; }
+
+ private:
+  struct Staged {
+    int64_t epoch = 0;
+    MoveCosts costs;
+    ResidencyStage stage;
+  };
+
+  DecidedPlacer(DecidedPlacerOptions options, std::unique_ptr<PlacementPolicy> policy);
+  bool central() const { return mode_ == PlacementMode::kCentral; }
+  absl::Status Decide(const GatedRows& rows, const DecisionGather::Told& told);
+  absl::Status HearDecision(const GatedRows& rows);
+  absl::Status TellDecision(const GatedRows& rows);
+  absl::Status Apply(const SlotPlan& plan, CopyReason reason);
+  absl::Status Commit();
+  // Of these moves, the experts that come to this rank or leave it.
+  std::vector<PlacedExperts::Expert> Here(const std::vector<ResidencyMove>& moves) const;
+
+  const PlacementMode mode_;
+  const int rank_;
+  PlacedExperts* const experts_;
+  const std::unique_ptr<PlacementPolicy> policy_;  // null: device 0 decides
+  DecisionGather gather_;
+  int64_t epoch_, step_ = 0;
+  std::vector<Placement> placements_;                 // [L] as decisions have made them
+  std::vector<std::optional<ExpertLayout>> layouts_;  // [L] of them; none: the placement has changed
+  LayerDecision decision_;                            // the last
+  DecisionDigest digest_;
+  std::optional<Staged> staged_;
+};
+
+}  // namespace switchyard

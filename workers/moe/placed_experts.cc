@@ -1,0 +1,309 @@
+#include "workers/moe/placed_experts.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/placement/placement.h"
+#include "workers/moe/expert_checksum.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kTellEvery = absl::Milliseconds(250);
+// Of a copy on demand that nobody needs any more: its link is slow, not dead.
+constexpr absl::Duration kAbandonedCopyLimit = absl::Seconds(60);
+
+}  // namespace
+
+// Copies as another does; sums the bytes of those that have to be what they should be, and keeps why copies failed.
+class PlacedExperts::CheckingCopier : public ExpertCopier {
+ public:
+  CheckingCopier(std::unique_ptr<ExpertCopier> copier, int64_t expert_bytes)
+      : copier_(std::move(copier)), expert_bytes_(expert_bytes) {}
+
+  // The next copy of this expert has to have this sum.
+  void Expect(const ExpertId& id, uint64_t checksum) {
+    absl::MutexLock lock(&mu_);
+    failed_.erase(id);
+    expected_[id] = checksum;
+  }
+  void Forget(const ExpertId& id) {
+    absl::MutexLock lock(&mu_);
+    expected_.erase(id);
+    failed_.erase(id);
+  }
+  // Why its last copy failed; OK if none has.
+  absl::Status FailureOf(const ExpertId& id) const {
+    absl::MutexLock lock(&mu_);
+    const auto it = failed_.find(id);
+    return it == failed_.end() ? absl::OkStatus() : it->second;
+  }
+
+  absl::Status Copy(const ExpertChunk& chunk) override {
+    absl::Status status = copier_->Copy(chunk);
+    if (status.ok()) status = CheckChunk(chunk);
+    if (status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    failed_[chunk.id] = status;
+    return status;
+  }
+
+ private:
+  absl::Status CheckChunk(const ExpertChunk& chunk) {
+    std::optional<uint64_t> expected;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto it = expected_.find(chunk.id);
+      if (it == expected_.end()) return absl::OkStatus();
+      expected = it->second;
+    }
+    if (chunk.offset == 0) sums_[chunk.id] = ExpertChecksum();
+    ExpertChecksum& sum = sums_[chunk.id];
+    sum.Add(chunk.to, chunk.bytes);
+    if (chunk.offset + chunk.bytes < expert_bytes_) return absl::OkStatus();
+    const uint64_t arrived = sum.value();
+    sums_.erase(chunk.id);
+    if (arrived == *expected) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("placed experts: ", chunk.id.ToString(), " arrived with checksum 0x",
+                                            absl::Hex(arrived), ", its source has 0x", absl::Hex(*expected)));
+  }
+
+  const std::unique_ptr<ExpertCopier> copier_;
+  const int64_t expert_bytes_;
+  absl::flat_hash_map<ExpertId, ExpertChecksum> sums_;  // of copies under way; the copy thread's
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<ExpertId, uint64_t> expected_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<ExpertId, absl::Status> failed_ ABSL_GUARDED_BY(mu_);
+};
+
+PlacedExperts::PlacedExperts(PlacedExpertsOptions options, std::unique_ptr<ExpertStore> store, CheckingCopier* copier)
+    : options_(std::move(options)),
+      store_(std::move(store)),
+      copier_(copier),
+      places_(static_cast<size_t>(options_.num_layers) * static_cast<size_t>(options_.num_experts)) {
+  for (int slot = options_.num_slots; slot-- > 0;) free_.push_back(slot);
+}
+
+PlacedExperts::~PlacedExperts() = default;
+
+absl::StatusOr<std::unique_ptr<PlacedExperts>> PlacedExperts::Create(PlacedExpertsOptions options,
+                                                                     std::unique_ptr<ExpertCopier> copier) {
+  SY_CHECK(options.num_layers >= 1 && options.num_experts >= 1 && options.source != nullptr &&
+           options.checksum != nullptr && options.chunk_bytes % 64 == 0);
+  auto checking = std::make_unique<CheckingCopier>(std::move(copier), options.expert.bytes);
+  CheckingCopier* const borrowed = checking.get();
+  ExpertStoreOptions store_options;
+  store_options.expert = options.expert;
+  store_options.num_slots = options.num_slots;
+  store_options.chunk_bytes = options.chunk_bytes;
+  store_options.bytes_per_second = options.bytes_per_second;
+  store_options.source = [source = options.source](const ExpertId& id) { return source(id.layer, id.expert); };
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(checking)));
+  return std::unique_ptr<PlacedExperts>(new PlacedExperts(std::move(options), std::move(store), borrowed));
+}
+
+absl::Status PlacedExperts::Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline,
+                                 Progress progress) {
+  SY_CHECK_EQ(static_cast<int>(experts.size()), options_.num_layers);
+  RETURN_IF_ERROR(store_->AwaitCopies(deadline));
+  std::vector<uint8_t> wanted(places_.size());
+  for (size_t layer = 0; layer < experts.size(); ++layer) {
+    for (const int32_t expert : experts[layer]) {
+      if (expert != kEmptySlot)
+        wanted[layer * static_cast<size_t>(options_.num_experts) + static_cast<size_t>(expert)] = 1;
+    }
+  }
+  RETURN_IF_ERROR(Drop());
+  RETURN_IF_ERROR(Release());
+  const auto expert_of = [&](size_t place) {
+    const auto width = static_cast<size_t>(options_.num_experts);
+    return Expert{static_cast<int32_t>(place / width), static_cast<int32_t>(place % width)};
+  };
+  for (size_t place = 0; place < places_.size(); ++place) {
+    if (wanted[place] == 0 && places_[place].holders != 0) RETURN_IF_ERROR(LetGo(expert_of(place), kTable));
+  }
+  int64_t missing = 0;
+  for (size_t place = 0; place < places_.size(); ++place) {
+    if (wanted[place] == 0) continue;
+    const int64_t before = counters_.copies[static_cast<size_t>(CopyReason::kFill)];
+    RETURN_IF_ERROR(Hold(expert_of(place), kTable, CopyReason::kFill));
+    missing += counters_.copies[static_cast<size_t>(CopyReason::kFill)] - before;
+  }
+  const int64_t total = missing * options_.expert.bytes, begun_at = store_->counters().copied_bytes;
+  for (;;) {
+    const absl::Status done = store_->AwaitCopies(std::min(deadline, absl::Now() + kTellEvery));
+    if (done.ok()) break;
+    if (!absl::IsDeadlineExceeded(done) || absl::Now() >= deadline) return done;
+    if (progress(store_->counters().copied_bytes - begun_at, total)) continue;
+    return absl::CancelledError("placed experts: stopped while slots were filled");
+  }
+  for (size_t place = 0; place < places_.size(); ++place) {
+    if (wanted[place] == 0 || store_->StateOf(IdOf(expert_of(place))) == SlotState::kFilled) continue;
+    return copier_->FailureOf(IdOf(expert_of(place)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlacedExperts::StartCopy(const Expert& expert, int slot, CopyReason reason) {
+  ++counters_.copies[static_cast<size_t>(reason)];
+  copier_->Forget(IdOf(expert));
+  if (reason == CopyReason::kStage) {
+    copier_->Expect(IdOf(expert), options_.checksum(expert.layer, expert.expert));
+  }
+  if (reason == CopyReason::kPrefetch || reason == CopyReason::kStage) {
+    const absl::Status status = store_->StartCopy(IdOf(expert), slot, CopyPriority::kPrefetch);
+    // All other slots are being copied to: this one is not less wanted than they.
+    if (!absl::IsFailedPrecondition(status)) return status;
+  }
+  return store_->StartCopy(IdOf(expert), slot, CopyPriority::kDemand);
+}
+
+absl::Status PlacedExperts::Hold(const Expert& expert, Holder holder, CopyReason reason) {
+  Place& place = PlaceOf(expert);
+  if (place.holders == 0) {
+    if (free_.empty()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("placed experts: no slot of ", options_.num_slots, " is free for ", IdOf(expert).ToString()));
+    }
+    place.slot = free_.back();
+    RETURN_IF_ERROR(StartCopy(expert, place.slot, reason));
+    free_.pop_back();
+  } else if (store_->StateOf(IdOf(expert)) == SlotState::kFree) {  // its copy failed
+    RETURN_IF_ERROR(StartCopy(expert, place.slot, reason));
+  }
+  place.holders |= holder;
+  return absl::OkStatus();
+}
+
+absl::Status PlacedExperts::LetGo(const Expert& expert, Holder holder) {
+  Place& place = PlaceOf(expert);
+  if ((place.holders & holder) == 0) return absl::OkStatus();
+  if (place.holders == holder) {
+    absl::Status evicted = store_->Evict(place.slot);
+    if (absl::IsFailedPrecondition(evicted)) {  // a copy on demand is under way, and cannot be taken back
+      const ExpertId id = IdOf(expert);
+      const absl::Status arrived = store_->Acquire({&id, 1}, absl::Now() + kAbandonedCopyLimit).status();
+      evicted = store_->Evict(place.slot);
+      if (!evicted.ok()) return arrived.ok() ? evicted : arrived;
+    }
+    RETURN_IF_ERROR(evicted);
+    free_.push_back(place.slot);
+    place.slot = -1;
+  }
+  place.holders &= static_cast<uint8_t>(~holder);
+  return absl::OkStatus();
+}
+
+absl::Status PlacedExperts::Replace(int layer, int32_t before, int32_t now, CopyReason reason) {
+  if (before != kEmptySlot) RETURN_IF_ERROR(LetGo({layer, before}, kTable));
+  return now == kEmptySlot ? absl::OkStatus() : Hold({layer, now}, kTable, reason);
+}
+
+void PlacedExperts::Hurry(int layer, int32_t expert) { store_->Hurry(IdOf({layer, expert})); }
+
+absl::Status PlacedExperts::Check(absl::Span<const int32_t>, int) const { return absl::OkStatus(); }
+
+absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
+  const size_t slots = call.experts.size();
+  SY_CHECK_EQ(call.offsets.size(), slots + 1);
+  ids_.clear();
+  int64_t late = 0;
+  for (size_t slot = 0; slot < slots; ++slot) {
+    if (call.offsets[slot + 1] == call.offsets[slot]) continue;
+    if (call.experts[slot] == kEmptySlot) {
+      return absl::InternalError(absl::StrCat("placed experts: ", call.offsets[slot + 1] - call.offsets[slot],
+                                              " rows of MoE layer ", call.layer, " came for slot ", slot,
+                                              ", which is empty"));
+    }
+    ids_.push_back(IdOf({call.layer, call.experts[slot]}));
+    late += store_->StateOf(ids_.back()) == SlotState::kFilled ? 0 : 1;
+  }
+  if (ids_.empty()) return absl::OkStatus();
+  counters_.late += late;
+  const absl::Time begin = absl::Now();
+  absl::StatusOr<ExpertLease> lease = store_->Acquire(ids_, call.deadline);
+  if (late > 0) counters_.wait_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+  RETURN_IF_ERROR(lease.status());
+  gate_up_.assign(slots, nullptr);
+  down_.assign(slots, nullptr);
+  int64_t next = 0;
+  for (size_t slot = 0; slot < slots; ++slot) {
+    if (call.offsets[slot + 1] == call.offsets[slot]) continue;
+    gate_up_[slot] = &lease->gate_up(next);
+    down_[slot] = &lease->down(next++);
+  }
+  return compute(gate_up_, down_);
+}
+
+absl::Status PlacedExperts::Prepare(absl::Span<const Expert> arrivals) {
+  if (!staged_.empty() || !departed_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("placed experts: a stage has ", staged_.size(),
+                                                      " experts that arrive and ", departed_.size(),
+                                                      " that wait for their release"));
+  }
+  for (const Expert& expert : arrivals) {
+    if (const absl::Status status = Hold(expert, kStage, CopyReason::kStage); !status.ok()) {
+      RETURN_IF_ERROR(Drop());
+      return status;
+    }
+    staged_.push_back(expert);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> PlacedExperts::Ready() const {
+  bool ready = true;
+  for (const Expert& expert : staged_) {
+    const SlotState state = store_->StateOf(IdOf(expert));
+    if (state == SlotState::kFree) return copier_->FailureOf(IdOf(expert));
+    ready = ready && state == SlotState::kFilled;
+  }
+  return ready;
+}
+
+void PlacedExperts::Commit(absl::Span<const Expert> departures) {
+  for (const Expert& expert : staged_) {
+    Place& place = PlaceOf(expert);
+    SY_CHECK(place.holders != 0);
+    place.holders = kTable;
+    copier_->Forget(IdOf(expert));
+  }
+  staged_.clear();
+  for (const Expert& expert : departures) {
+    Place& place = PlaceOf(expert);
+    SY_CHECK(place.holders == kTable);
+    place.holders = kDeparted;
+    departed_.push_back(expert);
+  }
+}
+
+absl::Status PlacedExperts::Drop() {
+  for (const Expert& expert : std::exchange(staged_, {})) {
+    copier_->Forget(IdOf(expert));
+    RETURN_IF_ERROR(LetGo(expert, kStage));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlacedExperts::Release() {
+  for (const Expert& expert : std::exchange(departed_, {})) RETURN_IF_ERROR(LetGo(expert, kDeparted));
+  return absl::OkStatus();
+}
+
+PlacedExpertsCounters PlacedExperts::counters() const {
+  PlacedExpertsCounters counters = counters_;
+  const ExpertStoreCounters store = store_->counters();
+  counters.copied_bytes = store.copied_bytes;
+  counters.failed = store.failed;
+  return counters;
+}
+
+}  // namespace switchyard
