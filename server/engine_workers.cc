@@ -120,7 +120,7 @@ void EngineLoop::OnStepDone(const StepResult& result) {
 
 void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
   int64_t rows = 0, sent = 0, expert_rows = 0, most_rows = 0;
-  double expert_seconds = 0, exchange_seconds = 0;
+  StepTimings slowest;
   bool prompts = false;
   for (const RankResult& rank : result.ranks) {
     rows += rank.rows;
@@ -128,12 +128,18 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
     expert_rows += rank.expert_rows;
     most_rows = std::max(most_rows, rank.expert_rows);
     prompts = prompts || rank.expert_counts != rank.decode_expert_counts;
-    expert_seconds = std::max(expert_seconds, rank.timings.expert_seconds);
-    exchange_seconds = std::max(exchange_seconds, rank.timings.exchange_seconds);
+    for (double StepTimings::*part : {&StepTimings::expert_seconds, &StepTimings::exchange_seconds,
+                                      &StepTimings::gather_seconds, &StepTimings::decide_seconds}) {
+      slowest.*part = std::max(slowest.*part, rank.timings.*part);
+    }
   }
   metrics_->iteration_tokens->Observe(static_cast<double>(rows));
-  metrics_->expert_seconds->Observe(expert_seconds);
-  metrics_->exchange_seconds->Observe(exchange_seconds);
+  metrics_->expert_seconds->Observe(slowest.expert_seconds);
+  metrics_->exchange_seconds->Observe(slowest.exchange_seconds);
+  metrics_->gather_seconds->Observe(slowest.gather_seconds);
+  metrics_->decide_seconds->Observe(slowest.decide_seconds);
+  // The same on all ranks; a worker's nonsense must not end the server, as a counter that falls would.
+  metrics_->fine_tuned_layers->Increment(static_cast<double>(std::max<int64_t>(result.ranks[0].fine_tuned_layers, 0)));
   metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));
   if (most_rows > 0) {
     metrics_->moe_balancedness(prompts ? Phase::kPrefill : Phase::kDecode)

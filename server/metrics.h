@@ -75,6 +75,10 @@ class ServerMetrics {
   prometheus::Histogram* publish_seconds = nullptr;   // results → streams
   prometheus::Histogram* expert_seconds = nullptr;    // of a step, the slowest rank
   prometheus::Histogram* exchange_seconds = nullptr;  // of a step, the slowest rank, waiting included
+  // Of a step, the slowest rank: the gather of what ranks place experts from, and their decisions beside it.
+  prometheus::Histogram* gather_seconds = nullptr;
+  prometheus::Histogram* decide_seconds = nullptr;
+  prometheus::Counter* fine_tuned_layers = nullptr;
   // Mean / max expert rows per rank, of steps with prompts and of others.
   prometheus::Histogram& moe_balancedness(Phase phase) { return *balancedness_[static_cast<size_t>(phase)]; }
   prometheus::Counter* moe_tokens_exchanged = nullptr;

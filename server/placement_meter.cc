@@ -11,21 +11,27 @@ constexpr double kMemoryBytesPerSecond = 10e9;
 constexpr double kFlopPerSecond = 50e9;
 constexpr double kFlopPerByte = 1;  // of a row and an expert's weights in bf16: two for each of its numbers
 
+constexpr double kLongestStep = 1e5;  // seconds
+
 constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
+
+// Of a worker's message.
+double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep ? seconds : 0; }
 
 }  // namespace
 
 PlacementMeter::PlacementMeter(int64_t expert_bytes, double copy_bytes_per_second)
     : expert_bytes_(expert_bytes),
-      copy_seconds_(static_cast<double>(expert_bytes) /
-                    (copy_bytes_per_second > 0 ? copy_bytes_per_second : kMemoryBytesPerSecond)) {}
+      copy_bytes_per_second_(copy_bytes_per_second > 0 ? copy_bytes_per_second : kMemoryBytesPerSecond) {}
 
 void PlacementMeter::Add(const StepResult& step, const ExpertCensus& census) {
   double slowest = 0;
   for (const RankResult& rank : step.ranks) {
-    expert_seconds_ += rank.timings.expert_seconds;
-    expert_rows_ += static_cast<double>(rank.expert_rows);
-    slowest = std::max(slowest, rank.timings.total_seconds);
+    if (rank.expert_rows > 0) {
+      expert_seconds_ += Possible(rank.timings.expert_seconds);
+      expert_rows_ += static_cast<double>(rank.expert_rows);
+    }
+    slowest = std::max(slowest, Possible(rank.timings.total_seconds));
   }
   step_seconds_ += slowest;
   layers_ += census.shape().num_layers;
@@ -52,7 +58,7 @@ double PlacementMeter::layer_seconds() const { return layers_ > 0 ? step_seconds
 MoveCosts PlacementMeter::Costs() const {
   CostModel model;
   model.expert_bytes = static_cast<double>(expert_bytes_);
-  model.copy_bytes_per_s = model.expert_bytes / copy_seconds_;
+  model.copy_bytes_per_s = copy_bytes_per_second_;
   const double unmeasured = kFlopPerByte * model.expert_bytes / kFlopPerSecond;
   model.seconds_per_row = row_seconds() > 0 ? row_seconds() : unmeasured;
   model.layer_seconds = layer_seconds();
@@ -62,7 +68,7 @@ MoveCosts PlacementMeter::Costs() const {
 ResidencyCosts PlacementMeter::PlanCosts(int64_t horizon_steps) const {
   ResidencyCosts costs;
   costs.row_seconds = row_seconds();
-  costs.move_seconds = copy_seconds_;
+  costs.move_seconds = copy_seconds();
   costs.expert_bytes = expert_bytes_;
   costs.horizon_steps = horizon_steps;
   return costs;

@@ -21,14 +21,14 @@ class PlacementMeter {
   // expert_bytes: of one expert; copy_bytes_per_second: 0 = as a host's memory.
   PlacementMeter(int64_t expert_bytes, double copy_bytes_per_second);
 
-  // A step was done; `census` has its rows already.
+  // A step was done; `census` has its rows already.  What cannot be (times below zero or endless) counts as nothing.
   void Add(const StepResult& step, const ExpertCensus& census);
   void Fade();
 
   // One row of one expert on one rank, and one layer with all that belongs to it; 0 before the first step with rows.
   double row_seconds() const;
   double layer_seconds() const;
-  double copy_seconds() const { return copy_seconds_; }  // of one expert
+  double copy_seconds() const { return static_cast<double>(expert_bytes_) / copy_bytes_per_second_; }  // of one expert
 
   // The fast loop's constants.  Before anything is measured a row is taken at what one core multiplies, and nothing is
   // taken to hide a copy.
@@ -45,7 +45,7 @@ class PlacementMeter {
   };
 
   const int64_t expert_bytes_;
-  const double copy_seconds_;
+  const double copy_bytes_per_second_;
   PhaseSteps phases_[2];  // by Phase
   double expert_seconds_ = 0, expert_rows_ = 0;
   double step_seconds_ = 0, layers_ = 0;  // layers_: of all these steps

@@ -168,8 +168,10 @@ RankResult FromProto(const v1::StepResult& message) {
   result.rows_received = message.rows_received();
   result.expert_rows = message.expert_rows();
   result.ledger_hash = message.ledger_hash();
-  result.timings = {message.total_seconds(), message.attention_seconds(), message.expert_seconds(),
-                    message.exchange_seconds(), message.head_seconds()};
+  result.timings = {message.total_seconds(),    message.attention_seconds(), message.expert_seconds(),
+                    message.exchange_seconds(), message.head_seconds(),      message.gather_seconds(),
+                    message.decide_seconds()};
+  result.fine_tuned_layers = message.fine_tuned_layers();
   return result;
 }
 

@@ -45,15 +45,17 @@ absl::Status CheckAlike(const WorkerInfo& info, const WorkerInfo& group) {
 // What the server counts by: no number of these may come from a worker that was not looked at.
 absl::Status CheckExperts(const WorkerInfo& info) {
   constexpr int32_t kMaxLayers = 4096, kMaxExperts = 32767;
+  constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;
   if (info.num_moe_layers == 0) return absl::OkStatus();
   if (info.num_moe_layers > 0 && info.num_moe_layers <= kMaxLayers && info.num_experts <= kMaxExperts &&
-      info.experts_per_token >= 1 && info.experts_per_token <= info.num_experts) {
+      info.experts_per_token >= 1 && info.experts_per_token <= info.num_experts && info.expert_bytes >= 0 &&
+      info.expert_bytes <= kMaxExpertBytes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("model of ", info.num_moe_layers, " MoE layers, ",
-                                                 info.experts_per_token, " of ", info.num_experts,
-                                                 " experts a token: layers must be in [0, ", kMaxLayers,
-                                                 "], experts a token in [1, experts], experts at most ", kMaxExperts));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model of ", info.num_moe_layers, " MoE layers, ", info.experts_per_token, " of ", info.num_experts,
+      " experts a token, an expert of ", info.expert_bytes, " bytes: layers must be in [0, ", kMaxLayers,
+      "], experts a token in [1, experts], experts at most ", kMaxExperts, ", bytes at most ", kMaxExpertBytes));
 }
 
 }  // namespace

@@ -141,6 +141,9 @@ v1::StepResult ToProto(const StepPlan& head, const RankResult& result) {
   message.set_expert_seconds(result.timings.expert_seconds);
   message.set_exchange_seconds(result.timings.exchange_seconds);
   message.set_head_seconds(result.timings.head_seconds);
+  message.set_gather_seconds(result.timings.gather_seconds);
+  message.set_decide_seconds(result.timings.decide_seconds);
+  message.set_fine_tuned_layers(result.fine_tuned_layers);
   return message;
 }
 

@@ -137,6 +137,8 @@ struct StepTimings {
   double expert_seconds = 0;
   double exchange_seconds = 0;  // waiting included
   double head_seconds = 0;      // lm_head and sampling
+  double gather_seconds = 0;    // of the exchanges, the gather of what ranks place experts from
+  double decide_seconds = 0;    // that layers waited for that decision, beside the gather
 };
 
 struct RankResult {
@@ -147,6 +149,7 @@ struct RankResult {
   int64_t rows_sent = 0;                      // expert rows sent to other ranks, summed over layers
   int64_t rows_received = 0;                  // expert rows computed here for other ranks, summed over layers
   int64_t expert_rows = 0;                    // expert rows computed here in all, summed over layers
+  int64_t fine_tuned_layers = 0;              // whose experts moved after their gate; the same on all ranks
   uint64_t ledger_hash = 0;                   // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;
 };

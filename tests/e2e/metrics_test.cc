@@ -85,6 +85,9 @@ const Families& ServerFamilies() {
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
       {"switchyard_moe_expert_seconds", {"histogram", kOurs, kStep}},
       {"switchyard_moe_exchange_seconds", {"histogram", kOurs, kStep}},
+      {"switchyard_moe_gather_seconds", {"histogram", kOurs, kStep}},
+      {"switchyard_moe_decide_seconds", {"histogram", kOurs, kStep}},
+      {"switchyard_moe_fine_tuned_layers_total", {"counter", kOurs, ""}},
       // ours
       {"switchyard_request_errors_total", {"counter", "code,engine,model_name", ""}},
       {"switchyard_requests_refused_total", {"counter", kOurs, ""}},

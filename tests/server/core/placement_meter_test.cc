@@ -1,8 +1,8 @@
 // What placement weighs moves by, from steps.
 #include "server/placement_meter.h"
 
-#include <atomic>
-#include <memory>
+#include <limits>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
@@ -73,6 +73,19 @@ TEST_F(PlacementMeterTest, StepsOfAPhaseAreThoseWithItsTokens) {
   meter_.Add(Step(1, 1, 1), census_);
   EXPECT_EQ(census_.num_tokens(Phase::kPrefill), 500);  // halved twice
   EXPECT_EQ(meter_.Profiles(census_)[0].steps, 1);      // of 1000 tokens each
+}
+
+TEST_F(PlacementMeterTest, NonsenseCountsAsNothing) {
+  ASSERT_TRUE(census_.Add(Phase::kPrefill, {3, 1, 2, 2}).ok());
+  meter_.Add(Step(4e-3, 8, 10e-3), census_);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double seconds : {nan, -1.0, std::numeric_limits<double>::infinity()}) {
+    meter_.Add(Step(seconds, -8, seconds), census_);
+  }
+  EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
+  EXPECT_EQ(meter_.Costs().row_ps, 500'000'000);
+  // A model whose worker does not say how large an expert is.
+  EXPECT_EQ(PlacementMeter(0, 0).Costs().copy_ps, 0);
 }
 
 // As many rows as a worker may claim.

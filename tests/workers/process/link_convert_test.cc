@@ -168,7 +168,8 @@ RankResult Result() {
   result.rows_received = 12;
   result.expert_rows = 13;
   result.ledger_hash = ~uint64_t{0} - 3;
-  result.timings = {1.5, 0.25, 0.5, 0.125, 0.0625};
+  result.timings = {1.5, 0.25, 0.5, 0.125, 0.0625, 0.03125, 0.015625};
+  result.fine_tuned_layers = 14;
   return result;
 }
 
@@ -202,6 +203,9 @@ TEST(LinkConvert, AResultArrivesAsItWasSent) {
   EXPECT_EQ(in.timings.expert_seconds, 0.5);
   EXPECT_EQ(in.timings.exchange_seconds, 0.125);
   EXPECT_EQ(in.timings.head_seconds, 0.0625);
+  EXPECT_EQ(in.timings.gather_seconds, 0.03125);
+  EXPECT_EQ(in.timings.decide_seconds, 0.015625);
+  EXPECT_EQ(in.fine_tuned_layers, 14);
 }
 
 TEST(LinkConvert, APlanSaysHowLongToWait) {
