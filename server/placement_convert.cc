@@ -1,6 +1,7 @@
 #include "server/placement_convert.h"
 
 #include <string>
+#include <vector>
 
 namespace switchyard {
 namespace {
@@ -21,12 +22,18 @@ v1::ResidencyMoveKind ToProto(MoveKind kind) {
   return v1::RESIDENCY_MOVE_KIND_UNSPECIFIED;
 }
 
-void FillMove(const ResidencyMove& move, v1::ResidencyMove* out) {
-  out->set_kind(ToProto(move.kind));
-  out->set_layer(move.layer);
-  out->set_expert(move.expert);
-  out->set_device(move.device);
-  out->set_slot(move.slot);
+void FillMoves(const std::vector<ResidencyMove>& moves, v1::ResidencyMoves* out) {
+  for (auto* column : {out->mutable_kinds(), out->mutable_layers(), out->mutable_experts(), out->mutable_devices(),
+                       out->mutable_slots()}) {
+    column->Reserve(static_cast<int>(moves.size()));
+  }
+  for (const ResidencyMove& move : moves) {
+    out->add_kinds(ToProto(move.kind));
+    out->add_layers(move.layer);
+    out->add_experts(move.expert);
+    out->add_devices(move.device);
+    out->add_slots(move.slot);
+  }
 }
 
 void FillCosts(const MoveCosts& costs, v1::MoveCosts* out) {
@@ -63,8 +70,8 @@ v1::PreparePlacement ToProto(const PlacementStage& stage, int64_t group_epoch) {
   v1::PreparePlacement message;
   message.set_group_epoch(group_epoch);
   message.set_placement_epoch(stage.epoch);
-  for (const ResidencyMove& move : stage.arrivals) FillMove(move, message.add_arrivals());
-  for (const ResidencyMove& move : stage.departures) FillMove(move, message.add_departures());
+  FillMoves(stage.arrivals, message.mutable_arrivals());
+  FillMoves(stage.departures, message.mutable_departures());
   FillCosts(stage.costs, message.mutable_costs());
   return message;
 }

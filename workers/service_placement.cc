@@ -1,12 +1,15 @@
 #include "workers/service_placement.h"
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
 namespace {
 
-absl::StatusOr<MoveKind> FromProto(v1::ResidencyMoveKind kind) {
+absl::StatusOr<MoveKind> KindOf(int kind) {
   switch (kind) {
     case v1::RESIDENCY_MOVE_KIND_COPY:
       return MoveKind::kCopy;
@@ -19,13 +22,22 @@ absl::StatusOr<MoveKind> FromProto(v1::ResidencyMoveKind kind) {
     case v1::RESIDENCY_MOVE_KIND_OFFLOAD:
       return MoveKind::kOffload;
     default:
-      return absl::InvalidArgumentError(absl::StrCat("placement: move of unknown kind ", static_cast<int>(kind)));
+      return absl::InvalidArgumentError(absl::StrCat("placement: move of unknown kind ", kind));
   }
 }
 
-absl::StatusOr<ResidencyMove> FromProto(const v1::ResidencyMove& message) {
-  ASSIGN_OR_RETURN(const MoveKind kind, FromProto(message.kind()));
-  return ResidencyMove{kind, message.layer(), message.expert(), message.device(), message.slot()};
+absl::StatusOr<std::vector<ResidencyMove>> FromProto(const v1::ResidencyMoves& message) {
+  const int count = message.kinds_size();
+  for (const int size : {message.layers_size(), message.experts_size(), message.devices_size(), message.slots_size()}) {
+    if (size == count) continue;
+    return absl::InvalidArgumentError(absl::StrCat("placement: moves with columns of ", count, " and ", size));
+  }
+  std::vector<ResidencyMove> moves(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(const MoveKind kind, KindOf(message.kinds(i)));
+    moves[i] = {kind, message.layers(i), message.experts(i), message.devices(i), message.slots(i)};
+  }
+  return moves;
 }
 
 MoveCosts FromProto(const v1::MoveCosts& message) {
@@ -69,12 +81,8 @@ absl::StatusOr<PlacementStage> FromProto(const v1::PreparePlacement& message) {
   PlacementStage stage;
   stage.epoch = message.placement_epoch();
   stage.costs = FromProto(message.costs());
-  for (const v1::ResidencyMove& move : message.arrivals()) {
-    ASSIGN_OR_RETURN(stage.arrivals.emplace_back(), FromProto(move));
-  }
-  for (const v1::ResidencyMove& move : message.departures()) {
-    ASSIGN_OR_RETURN(stage.departures.emplace_back(), FromProto(move));
-  }
+  ASSIGN_OR_RETURN(stage.arrivals, FromProto(message.arrivals()));
+  ASSIGN_OR_RETURN(stage.departures, FromProto(message.departures()));
   return stage;
 }
 

@@ -15,7 +15,7 @@ namespace switchyard {
 absl::StatusOr<PlacementSettings> FromProto(const v1::PlacementOptions& message);
 // InvalidArgument: layers that are not world x slots.
 absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int world);
-// InvalidArgument: a move of no known kind.
+// InvalidArgument: a move of no known kind, columns that differ in length.
 absl::StatusOr<PlacementStage> FromProto(const v1::PreparePlacement& message);
 
 }  // namespace switchyard

@@ -375,8 +375,13 @@ TEST(LinkConvert, AStageArrives) {
   EXPECT_EQ(arrived->costs, sent.costs);
   for (const int kind : {0, 6, -1}) {
     v1::PreparePlacement wrong = message;
-    wrong.mutable_departures(1)->set_kind(static_cast<v1::ResidencyMoveKind>(kind));
+    wrong.mutable_departures()->set_kinds(1, static_cast<v1::ResidencyMoveKind>(kind));
     EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << kind;
+  }
+  for (const bool longer : {true, false}) {
+    v1::PreparePlacement wrong = message;
+    longer ? wrong.mutable_arrivals()->add_slots(1) : wrong.mutable_arrivals()->mutable_devices()->RemoveLast();
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << longer;
   }
 }
 

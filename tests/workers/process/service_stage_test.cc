@@ -98,7 +98,7 @@ TEST_F(StageDutyTest, SaysWhatCannotBePrepared) {
   EXPECT_THAT(sent[1].placement_prepared().error(), HasSubstr("its checksum is wrong"));
   EXPECT_FALSE(duty.waiting());
   v1::PreparePlacement unknown = Stage(9);
-  unknown.mutable_arrivals(0)->set_kind(static_cast<v1::ResidencyMoveKind>(99));
+  unknown.mutable_arrivals()->set_kinds(0, static_cast<v1::ResidencyMoveKind>(99));
   duty.Prepare(unknown);
   ASSERT_EQ(sent.size(), 3u);
   EXPECT_THAT(sent[2].placement_prepared().error(), HasSubstr("unknown kind 99"));
