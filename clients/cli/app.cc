@@ -26,6 +26,7 @@ void AddCommands(CLI::App* app, RunCommand* run) {
   AddExpertsCommand(app, run);
   AddBenchCommand(app, run);
   AddTraceCommand(app, run);
+  AddProfileCommand(app, run);
   app->footer(
       "`switchyard help COMMAND` explains a command's flags.\n"
       "Exit codes: 0 done, 1 a request failed, 2 wrong flags or input.\n"

@@ -25,6 +25,7 @@ void AddStatusCommand(CLI::App* app, RunCommand* run);
 void AddExpertsCommand(CLI::App* app, RunCommand* run);
 void AddBenchCommand(CLI::App* app, RunCommand* run);
 void AddTraceCommand(CLI::App* app, RunCommand* run);
+void AddProfileCommand(CLI::App* app, RunCommand* run);
 
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";

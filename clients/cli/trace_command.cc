@@ -1,233 +1,29 @@
 // switchyard trace: which experts documents go to, as a file that profiles, the simulator and benchmarks read.
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <map>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "clients/cli/command.h"
-#include "clients/cli/generate_answer.h"
-#include "clients/cli/request_lines.h"
-#include "proto/support/trace_writer.h"
+#include "clients/cli/trace_input.h"
+#include "clients/cli/trace_record.h"
+#include "scheduler/popularity/popularity.h"
+#include "scheduler/simulator/trace_replay.h"
 
 namespace switchyard {
 namespace {
 
-using v1::GenerateRequest;
-
-struct RecordFlags {
-  ServerFlags server;
-  RequestFlags<GenerateRequest> request;
-  std::string input;
-  std::string output;
-  std::string label;
-  int window = 0;
-  int concurrency = 16;
-};
-
-// One line of the input.
-struct Document {
-  GenerateRequest request;
-  std::string label;
-};
-
-absl::StatusOr<Document> ParseDocument(const std::string& line, const Json& defaults, const std::string& label) {
-  absl::StatusOr<Json> object = ParseLine(line);
-  if (!object.ok()) return object.status();
-  Document document = {.request = {}, .label = label};
-  if (const auto own = object->find("label"); own != object->end()) {
-    if (!own->is_string()) return absl::InvalidArgumentError("label must be a text");
-    document.label = own->get<std::string>();
-    object->erase("label");
-  }
-  absl::StatusOr<GenerateRequest> request = RequestFrom<GenerateRequest>(*object, defaults);
-  if (!request.ok()) return request.status();
-  document.request = *std::move(request);
-  if (document.request.has_n() && document.request.n() != 1) return absl::InvalidArgumentError("n must be 1");
-  // A document is all prompt, unless told otherwise; one token comes behind it anyhow.
-  document.request.set_max_tokens(std::max(document.request.max_tokens(), 1));
-  document.request.set_return_expert_paths(true);
-  document.request.clear_request_id();  // of its windows each is a request
-  return document;
-}
-
-class Recorder {
- public:
-  Recorder(const RecordFlags& flags, Client* client, v1::GetModelInfoResponse model, Console* console)
-      : flags_(flags), client_(client), model_(std::move(model)), console_(console) {}
-
-  // The document's sequences as the file has them.
-  absl::StatusOr<std::string> Record(const Document& document) {
-    std::vector<int32_t> tokens;
-    if (const absl::Status status = TokensOf(document.request, &tokens); !status.ok()) return status;
-    const int64_t room = int64_t{model_.max_model_len()} - document.request.max_tokens();
-    const int64_t window = flags_.window > 0 ? std::min<int64_t>(flags_.window, room) : room;
-    if (window < 1) {
-      return BadInput(absl::StrCat("max_tokens ", document.request.max_tokens(), " leaves no room for a prompt in ",
-                                   model_.max_model_len(), " tokens"));
-    }
-    if (tokens.empty()) return BadInput("the document has no tokens");
-    std::string bytes;
-    int64_t num_sequences = 0;
-    for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(window), ++num_sequences) {
-      const auto part = absl::MakeConstSpan(tokens).subspan(begin, static_cast<size_t>(window));
-      GenerateRequest request = document.request;
-      request.mutable_token_ids()->mutable_ids()->Assign(part.begin(), part.end());
-      absl::StatusOr<std::string> sequence = RecordOne(request, document.label);
-      if (!sequence.ok()) return sequence.status();
-      bytes += *sequence;
-    }
-    Tell(num_sequences, static_cast<int64_t>(tokens.size()));
-    return bytes;
-  }
-
-  void Complain(int line_number, const absl::Status& status) {
-    absl::MutexLock lock(&mu_);
-    console_->err << "switchyard: line " << line_number << ": " << Explain(status) << std::endl;
-  }
-
-  std::string Summary() {
-    absl::MutexLock lock(&mu_);
-    return absl::StrCat(num_documents_, " documents, ", num_sequences_, " sequences, ", num_tokens_, " tokens");
-  }
-
- private:
-  absl::Status TokensOf(const GenerateRequest& request, std::vector<int32_t>* tokens) {
-    if (request.has_token_ids()) {
-      tokens->assign(request.token_ids().ids().begin(), request.token_ids().ids().end());
-      return absl::OkStatus();
-    }
-    v1::TokenizeRequest tokenize;
-    tokenize.set_model(request.model());
-    if (request.has_messages()) {
-      *tokenize.mutable_messages() = request.messages();
-    } else {
-      tokenize.set_text(request.text());
-    }
-    if (request.has_allow_special()) tokenize.set_allow_special(request.allow_special());
-    if (request.has_add_special_tokens()) tokenize.set_add_special_tokens(request.add_special_tokens());
-    const absl::StatusOr<v1::TokenizeResponse> response = client_->Tokenize(tokenize);
-    if (!response.ok()) return response.status();
-    tokens->assign(response->token_ids().begin(), response->token_ids().end());
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::string> RecordOne(const GenerateRequest& request, const std::string& label) {
-    GenerateAnswer answer(1);
-    const AskFn<GenerateRequest> ask = [&](const GenerateRequest& one, Json*) {
-      answer = GenerateAnswer(1);
-      absl::Status fault;
-      const absl::Status end = client_->Generate(one, [&](const v1::GenerateResponse& message) {
-        if (fault.ok()) fault = answer.Add(message);
-      });
-      if (!fault.ok()) return fault;
-      return end.ok() ? answer.CheckComplete() : end;
-    };
-    Json unused;
-    if (const absl::Status status = AskPatiently(ask, request, &unused); !status.ok()) return status;
-    std::vector<int32_t> tokens(request.token_ids().ids().begin(), request.token_ids().ids().end());
-    const auto num_prompt = static_cast<int32_t>(tokens.size());
-    tokens.insert(tokens.end(), answer.token_ids(0).begin(), answer.token_ids(0).end());
-    return TraceOf(model_,
-                   {.label = label, .num_prompt = num_prompt, .token_ids = tokens, .paths = &answer.expert_paths(0)});
-  }
-
-  void Tell(int64_t num_sequences, int64_t num_tokens) {
-    absl::MutexLock lock(&mu_);
-    ++num_documents_;
-    num_sequences_ += num_sequences;
-    num_tokens_ += num_tokens;
-    const absl::Time now = absl::Now();
-    if (now - told_ < absl::Seconds(2)) return;
-    told_ = now;
-    console_->err << "[" << num_documents_ << " documents, " << num_tokens_ << " tokens]" << std::endl;
-  }
-
-  const RecordFlags& flags_;
-  Client* const client_;
-  const v1::GetModelInfoResponse model_;
-  absl::Mutex mu_;
-  Console* const console_;  // its err is guarded by mu_
-  int64_t num_documents_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t num_sequences_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t num_tokens_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time told_ ABSL_GUARDED_BY(mu_) = absl::Now();
-};
-
-// Every document of `in`, in order, behind the header in `out`; how many failed.
-int RecordAll(const RecordFlags& flags, const Json& defaults, std::istream& in, std::ostream& out, Recorder* recorder) {
-  return AnswerLines(
-      in, out, flags.concurrency,
-      [&](int line_number, const std::string& line) {
-        const absl::StatusOr<Document> document = ParseDocument(line, defaults, flags.label);
-        absl::StatusOr<std::string> bytes =
-            document.ok() ? recorder->Record(*document) : BadInput(document.status().message());
-        if (bytes.ok()) return LineAnswer{*std::move(bytes), true};
-        recorder->Complain(line_number, bytes.status());
-        return LineAnswer{"", false};
-      },
-      /*end_of_answer=*/"");
-}
-
-int Record(Console& console, const RecordFlags& flags) {
-  absl::StatusOr<Json> given = flags.request.Given();
-  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
-  const bool one = flags.input.empty();
-  if (one && !given->contains("text") && !given->contains("token_ids") && !given->contains("messages")) {
-    return Complain(console, BadInput("give --input=FILE, --text=TEXT or --token_ids=IDS"));
-  }
-  absl::Status opened;
-  const auto file = one || flags.input == "-" ? nullptr : OpenInput(flags.input, &opened);
-  if (!opened.ok()) return Complain(console, opened);
-  std::istringstream only("{}");  // the flags are the document
-  std::istream& in = one ? only : file != nullptr ? static_cast<std::istream&>(*file) : console.in;
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
-  const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
-  if (!model.ok()) return Complain(console, model.status());
-  const absl::StatusOr<std::string> beginning = TraceBeginning(*model);
-  if (!beginning.ok()) return Complain(console, beginning.status());
-  std::ofstream out(flags.output, std::ios::binary | std::ios::trunc);
-  out << *beginning;
-  if (!out.flush()) return Complain(console, BadInput(absl::StrCat("--output=", flags.output, ": ", strerror(errno))));
-  Recorder recorder(flags, client->get(), *model, &console);
-  const int failed = RecordAll(flags, *given, in, out, &recorder);
-  if (!out.flush()) {
-    return Complain(console, absl::DataLossError(absl::StrCat("--output=", flags.output, ": ", strerror(errno))));
-  }
-  console.err << "[" << recorder.Summary() << "]" << std::endl;
-  if (failed == 0) return kExitOk;
-  console.err << "switchyard: " << failed << (failed == 1 ? " document" : " documents") << " failed" << std::endl;
-  return kExitFailed;
-}
+constexpr int kMostPopular = 4;  // that a layer's line names
 
 void AddRecordCommand(CLI::App* trace, RunCommand* run) {
   CLI::App* command = trace->add_subcommand("record", "record which experts documents go to, by token and MoE layer");
   auto flags = std::make_shared<RecordFlags>();
-  command
-      ->add_option("--input", flags->input,
-                   "documents: a file of JSON lines whose keys are the flags' names and \"label\", - for standard "
-                   "input; flags are defaults of the lines")
-      ->type_name("FILE");
   command->add_option("--output", flags->output, "the trace, written anew")->required()->type_name("FILE");
-  command->add_option("--label", flags->label, "where the text is from, kept with each sequence")->type_name("TEXT");
-  command
-      ->add_option("--window", flags->window,
-                   "longer documents are cut into sequences of this many tokens (default, and at most: the context)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--concurrency", flags->concurrency, "documents under way at once")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  flags->server.AddTo(command);
-  flags->request.AddTo(command, {"n", "request_id", "return_expert_paths", "logprobs", "prompt_logprobs"});
+  AddDocumentFlags(command, "--input", flags.get());
   command->footer(
       "Examples:\n"
       "  switchyard trace record --input=documents.jsonl --output=prose.trace --label=prose\n"
@@ -235,7 +31,102 @@ void AddRecordCommand(CLI::App* trace, RunCommand* run) {
       "A document is routed as it is, as a prompt; with --max_tokens above 1 also what the model generates after it.\n"
       "The format is described in scheduler/base/trace_bytes.h; what was written stays readable if this is "
       "interrupted.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Record(console, *flags); }; });
+  command->callback([flags, run] { *run = [flags](Console& console) { return RecordTrace(console, *flags); }; });
+}
+
+// "prose 12", …: sequences by label, in the order of the alphabet.
+std::string Labels(const RoutingTrace& trace) {
+  std::map<std::string, int64_t> labels;
+  for (const TraceSequence& sequence : trace.sequences) ++labels[sequence.label];
+  return absl::StrJoin(labels, ", ", [](std::string* out, const auto& label) {
+    absl::StrAppend(out, label.first.empty() ? "without a label" : label.first, " ", label.second);
+  });
+}
+
+void PrintLayer(const RoutingTrace& trace, int layer, std::ostream& out) {
+  Popularity rows(static_cast<size_t>(trace.shape.num_experts));
+  for (const TraceSequence& sequence : trace.sequences) {
+    const std::vector<int64_t> counts = CountsOf(ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
+    for (size_t e = 0; e < rows.size(); ++e) rows[e] += counts[e];
+  }
+  const int64_t all = TotalOf(rows), most = *std::max_element(rows.begin(), rows.end());
+  const auto share = [&](int64_t part) {
+    return all == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(all);
+  };
+  out << absl::StrFormat("layer %d: busiest expert %.2f times the mean; most chosen:", layer,
+                         share(most) * trace.shape.num_experts);
+  for (const int32_t expert : TopExperts(rows, kMostPopular))
+    out << absl::StrFormat(" %d (%.1f%%)", expert, 100 * share(rows[static_cast<size_t>(expert)]));
+  out << "\n";
+}
+
+int Show(Console& console, const std::string& path) {
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(path);
+  if (!trace.ok()) return Complain(console, trace.status());
+  int64_t prompt = 0;
+  for (const TraceSequence& sequence : trace->sequences) prompt += sequence.num_prompt;
+  console.out << "model: " << (trace->model.empty() ? "unknown" : trace->model) << "\n"
+              << trace->shape.num_layers << " MoE layers, " << trace->shape.num_experts << " experts, top-"
+              << trace->shape.top_k << "\n"
+              << trace->sequences.size() << " sequences (" << Labels(*trace) << "), " << trace->num_tokens()
+              << " tokens, " << prompt << " of prompts\n";
+  for (const TraceChannel& channel : trace->channels)
+    console.out << "channel " << channel.name << ": " << channel.num_predicted << " predicted experts a token\n";
+  for (int layer = 0; layer < trace->shape.num_layers; ++layer) PrintLayer(*trace, layer, console.out);
+  console.out.flush();
+  return kExitOk;
+}
+
+struct ReplayFlags {
+  std::string path;
+  std::string phase = "decode";
+  ReplayOptions options;
+};
+
+int Replay(Console& console, const ReplayFlags& flags) {
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(flags.path);
+  if (!trace.ok()) return Complain(console, trace.status());
+  ReplayOptions options = flags.options;
+  options.phase = flags.phase == NameOf(Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
+  const absl::StatusOr<ReplayReport> report = ReplayTrace(*trace, options);
+  if (!report.ok()) return Complain(console, report.status());
+  console.out << report->num_batches << " batches of " << options.batch_tokens << " tokens, " << flags.phase << ", "
+              << options.num_devices << " workers\n"
+              << "placement      busiest/mean median   p95  copies a layer\n";
+  for (const ReplayReport::Mode& mode : report->modes) {
+    console.out << absl::StrFormat("%-14s %19.2f %5.2f %15.2f\n", NameOf(mode.mode), mode.median, mode.p95,
+                                   mode.copies_per_layer);
+  }
+  console.out << "estimator, one layer ahead     top-2k  distance\n";
+  for (const ReplayReport::Estimator& one : report->estimators)
+    console.out << absl::StrFormat("%-30s %6.2f %9.3f\n", one.name, one.accuracy, one.distance);
+  console.out.flush();
+  return kExitOk;
+}
+
+void AddShowCommand(CLI::App* trace, RunCommand* run) {
+  CLI::App* command = trace->add_subcommand("show", "what a trace holds, and how skewed each layer is");
+  auto path = std::make_shared<std::string>();
+  command->add_option("file", *path, "the trace")->required()->type_name("FILE");
+  command->callback([path, run] { *run = [path](Console& console) { return Show(console, *path); }; });
+}
+
+void AddReplayCommand(CLI::App* trace, RunCommand* run) {
+  CLI::App* command = trace->add_subcommand(
+      "replay", "what estimators would have foreseen of a trace, and how even placements would have kept workers");
+  auto flags = std::make_shared<ReplayFlags>();
+  command->add_option("file", flags->path, "the trace")->required()->type_name("FILE");
+  command->add_option("--workers", flags->options.num_devices, "workers that share the experts")->capture_default_str();
+  command->add_option("--batch_tokens", flags->options.batch_tokens, "tokens of a batch")->capture_default_str();
+  command->add_option("--spare_slots", flags->options.spare_slots, "of each worker, as the server's")
+      ->capture_default_str();
+  command
+      ->add_option("--phase", flags->phase,
+                   "how batches are cut: prefill = neighbouring tokens, decode = one token of each of so many streams")
+      ->check(CLI::IsMember({"prefill", "decode"}))
+      ->capture_default_str();
+  command->footer("Rows alone are counted: no model runs, and nothing is sent.");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Replay(console, *flags); }; });
 }
 
 }  // namespace
@@ -244,6 +135,8 @@ void AddTraceCommand(CLI::App* app, RunCommand* run) {
   CLI::App* command = app->add_subcommand("trace", "routing traces: which experts tokens go to");
   command->require_subcommand(1);
   AddRecordCommand(command, run);
+  AddShowCommand(command, run);
+  AddReplayCommand(command, run);
 }
 
 }  // namespace switchyard

@@ -183,6 +183,21 @@ const EstimateScore& LiveEstimates::score(LiveEstimator estimator, int layer, in
   return at(ahead).scores[static_cast<size_t>(layer)][Index(estimator)];
 }
 
+EstimateMeans LiveEstimates::MeansOf(LiveEstimator estimator, int ahead) const {
+  EstimateMeans means;
+  for (const auto& of_layer : at(ahead).scores) {
+    const EstimateScore& score = of_layer[Index(estimator)];
+    if (score.num_batches() == 0) continue;
+    ++means.num_layers;
+    means.accuracy += score.accuracy();
+    means.distance += score.distance();
+  }
+  if (means.num_layers == 0) return means;
+  means.accuracy /= means.num_layers;
+  means.distance /= means.num_layers;
+  return means;
+}
+
 uint32_t LiveEstimates::Asked(int layer, int ahead) const {
   // Marginal is the yardstick, and the answer where the best one has none.
   uint32_t asked = Bit(E::kMarginal);

@@ -72,6 +72,13 @@ struct LiveOptions {
 std::vector<ProfileIdentity> LiveProfiles(const LiveOptions& options);
 ProfileLimits LiveLimits(const LiveOptions& options, ContextKind context);
 
+// Of the layers in which an estimator was scored.
+struct EstimateMeans {
+  int num_layers = 0;
+  double accuracy = 0;
+  double distance = 0;
+};
+
 class LiveEstimates {
  public:
   // REQUIRES: profiles of this shape are possible (CheckProfile); num_predicted in [1, E].
@@ -94,6 +101,7 @@ class LiveEstimates {
   EstimatorState StateOf(LiveEstimator estimator, int layer, int ahead) const;
   // Of the passes that asked all.
   const EstimateScore& score(LiveEstimator estimator, int layer, int ahead) const;
+  EstimateMeans MeansOf(LiveEstimator estimator, int ahead) const;
   // What was switched off or on since the last call (EstimatorMonitor), phase and distance named.
   std::vector<std::string> TakeReports();
 

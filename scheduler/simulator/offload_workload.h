@@ -33,8 +33,8 @@ struct WorkloadOptions {
   int batch = 1;           // sequences that decode together, one token each a pass
   int prefill_tokens = 0;  // > 0: instead, passes of so many neighbouring tokens of one sequence
   int64_t max_passes = 1024;
-  std::string one_ahead;  // channel that predicts the next layer; "" = none
-  std::string two_ahead;
+  std::string one_ahead = {};  // channel that predicts the next layer; "" = none
+  std::string two_ahead = {};
 };
 
 // Sequences in the trace's order: a lane that has come to the end of its sequence goes on with the next one; the trace

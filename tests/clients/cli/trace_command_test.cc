@@ -9,6 +9,7 @@
 #include "scheduler/popularity/trace_file.h"
 #include "tests/clients/cli_run.h"
 #include "tests/clients/fake_server.h"
+#include "tests/clients/routing_server.h"
 
 namespace switchyard {
 namespace {
@@ -17,36 +18,10 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A model of two MoE layers of four experts, top-1: token t at position p goes to experts t % 4 and p % 4.
 class TraceCommandTest : public testing::Test {
  protected:
   TraceCommandTest() : path_(absl::StrCat(testing::TempDir(), "/trace-", getpid())) {
-    server_.model.set_num_moe_layers(2);
-    server_.model.set_num_experts(4);
-    server_.model.set_experts_per_token(1);
-    server_.model.set_max_model_len(11);
-    server_.model.set_weights_hash("weights");
-    server_.on_generate = [](grpc::ServerContext*, const v1::GenerateRequest& request,
-                             grpc::ServerWriter<v1::GenerateResponse>* writer) {
-      std::vector<int32_t> tokens(request.token_ids().ids().begin(), request.token_ids().ids().end());
-      const int prompt = static_cast<int>(tokens.size());
-      for (int i = 0; i < request.max_tokens(); ++i) tokens.push_back(100 + i);
-      int told = 0;
-      for (int i = 0; i < request.max_tokens(); ++i) {
-        v1::GenerateResponse message = Part(0, i, "", i + 1 == request.max_tokens());
-        v1::ExpertPaths* paths = message.mutable_expert_paths();
-        paths->set_first_position(told);
-        paths->set_num_moe_layers(2);
-        paths->set_top_k(1);
-        for (; told < prompt + i; ++told) {
-          for (const int expert : {tokens[static_cast<size_t>(told)] % 4, told % 4}) {
-            paths->mutable_experts()->append({static_cast<char>(expert), '\0'});
-          }
-        }
-        writer->Write(message);
-      }
-      return grpc::Status::OK;
-    };
+    RouteByTokenAndPosition(&server_);
   }
   ~TraceCommandTest() override { unlink(path_.c_str()); }
 
@@ -146,6 +121,41 @@ TEST_F(TraceCommandTest, FlagsThatMakeNoSense) {
   EXPECT_THAT(Record({"--text=a", "--windw=3"}).err, HasSubstr("did you mean \"--window\"?"));
   EXPECT_THAT(RunCliWith({"help", "trace", "record"}).out, HasSubstr("--window"));
   EXPECT_THAT(RunCliWith({"trace", "recrd"}).err, HasSubstr("did you mean \"record\"?"));
+}
+
+TEST_F(TraceCommandTest, ShowSaysWhatATraceHolds) {
+  ASSERT_EQ(Record({"--text=aaab", "--label=prose", "--max_tokens=3"}).exit_code, 0);
+  const CliRun run = RunCliWith({"trace", "show", path_});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("model: weights\n"), HasSubstr("2 MoE layers, 4 experts, top-1\n"),
+                             HasSubstr("1 sequences (prose 1), 6 tokens, 4 of prompts\n"),
+                             // Tokens a a a b 100 101: experts 1 1 1 2 0 1.
+                             HasSubstr("layer 0: busiest expert 2.67 times the mean; most chosen: 1 (66.7%)")));
+}
+
+TEST_F(TraceCommandTest, ReplayRunsEstimatorsAndPlacements) {
+  ASSERT_EQ(Record({"--text=abcdefgh", "--max_tokens=3"}).exit_code, 0);
+  const CliRun run =
+      RunCliWith({"trace", "replay", path_, "--workers=2", "--batch_tokens=2", "--spare_slots=1", "--phase=prefill"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("5 batches of 2 tokens, prefill, 2 workers\n"), HasSubstr("\nstatic "),
+                             HasSubstr("\nagreed "), HasSubstr("\nmarginal "), HasSubstr("\npath ")));
+}
+
+TEST_F(TraceCommandTest, WhatIsNoTraceIsNamed) {
+  for (const char* command : {"show", "replay"}) {
+    CliRun run = RunCliWith({"trace", command, path_ + ".none"});
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_THAT(run.err, HasSubstr("trace-")) << run.err;
+    std::ofstream(path_) << "no trace";
+    run = RunCliWith({"trace", command, path_});
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_THAT(run.err, HasSubstr("byte 0"));
+  }
+  ASSERT_EQ(Record({"--text=abcdefgh", "--max_tokens=3"}).exit_code, 0);
+  const CliRun run = RunCliWith({"trace", "replay", path_, "--workers=9"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("num_devices is 9, wants 1 to 4, the experts"));
 }
 
 }  // namespace

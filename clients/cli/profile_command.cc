@@ -1,0 +1,138 @@
+// switchyard profile: what is to be known of a model's routing before it serves, as a file for --profile.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "clients/cli/command.h"
+#include "clients/cli/trace_input.h"
+#include "clients/cli/trace_record.h"
+#include "scheduler/popularity/popularity.h"
+#include "scheduler/popularity/trace_profile.h"
+
+namespace switchyard {
+namespace {
+
+struct MakeFlags {
+  RecordFlags record;
+  std::string trace;
+  std::string output;
+};
+
+struct MergeFlags {
+  std::vector<std::string> inputs;
+  std::string output;
+};
+
+int Write(Console& console, const ProfileBundle& bundle, const std::string& path) {
+  if (const absl::Status status = WriteWhole(path, bundle.Serialize()); !status.ok()) return Complain(console, status);
+  console.err << "[" << path << ": " << bundle.profiles.size() << " profiles, " << bundle.maps.size() << " probe maps]"
+              << std::endl;
+  return kExitOk;
+}
+
+int CountInto(Console& console, const std::string& trace_path, const std::string& output) {
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(trace_path);
+  if (!trace.ok()) return Complain(console, trace.status());
+  const absl::StatusOr<ProfileBundle> bundle = CountTrace(*trace);
+  if (!bundle.ok()) return Complain(console, BadInput(bundle.status().message()));
+  if (bundle->profiles.empty()) return Complain(console, BadInput("no token was routed: nothing to count"));
+  return Write(console, *bundle, output);
+}
+
+int Make(Console& console, MakeFlags flags) {
+  if (flags.output.empty()) return Complain(console, BadInput("give --output=FILE"));
+  if (!flags.trace.empty()) return CountInto(console, flags.trace, flags.output);
+  flags.record.output = absl::StrCat(flags.output, ".", getpid(), ".trace");
+  const absl::Cleanup remove = [&] { std::remove(flags.record.output.c_str()); };
+  const int code = RecordTrace(console, flags.record);
+  if (code == kExitUsage) return code;
+  const int counted = CountInto(console, flags.record.output, flags.output);
+  return code != kExitOk ? code : counted;
+}
+
+int Merge(Console& console, const MergeFlags& flags) {
+  absl::StatusOr<ProfileBundle> merged = ReadBundle(flags.inputs[0]);
+  if (!merged.ok()) return Complain(console, merged.status());
+  for (size_t i = 1; i < flags.inputs.size(); ++i) {
+    const absl::StatusOr<ProfileBundle> next = ReadBundle(flags.inputs[i]);
+    if (!next.ok()) return Complain(console, next.status());
+    if (const absl::Status status = merged->Merge(*next); !status.ok())
+      return Complain(console, BadInput(absl::StrCat(flags.inputs[i], ": ", status.message())));
+  }
+  return Write(console, *merged, flags.output);
+}
+
+void PrintProfile(const PathProfile& profile, std::ostream& out) {
+  const ProfileIdentity& identity = profile.identity();
+  out << NameOf(identity.phase) << ", " << NameOf(identity.context)
+      << (identity.channel.empty() ? "" : absl::StrCat(" by ", identity.channel)) << ":\n";
+  for (int layer = 0; layer < identity.shape.num_layers; ++layer) {
+    const absl::Span<const int64_t> counts = profile.MarginalCounts(layer);
+    const int64_t all = std::max<int64_t>(1, TotalOf(counts)), most = *std::max_element(counts.begin(), counts.end());
+    out << absl::StrFormat("  layer %d: %d tokens, %d contexts, busiest expert %d at %.2f times the mean\n", layer,
+                           profile.num_tokens(layer), profile.num_rows(layer), TopExperts(counts, 1)[0],
+                           static_cast<double>(most) * identity.shape.num_experts / static_cast<double>(all));
+  }
+}
+
+int Show(Console& console, const std::string& path) {
+  const absl::StatusOr<ProfileBundle> bundle = ReadBundle(path);
+  if (!bundle.ok()) return Complain(console, bundle.status());
+  console.out << "model: " << bundle->model << "\n"
+              << bundle->shape.num_layers << " MoE layers, " << bundle->shape.num_experts << " experts, top-"
+              << bundle->shape.top_k << "\n";
+  for (const PathProfile& profile : bundle->profiles) PrintProfile(profile, console.out);
+  for (const ProbeMap& map : bundle->maps) {
+    console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer << ": fitted on "
+                << map.num_rows << " rows\n";
+  }
+  console.out.flush();
+  return kExitOk;
+}
+
+void AddMergeCommand(CLI::App* profile, RunCommand* run) {
+  CLI::App* command = profile->add_subcommand("merge", "several profiles of one model as one: their counts add");
+  auto flags = std::make_shared<MergeFlags>();
+  command->add_option("files", flags->inputs, "the profiles")->required()->type_name("FILE");
+  command->add_option("--output", flags->output, "the merged one")->required()->type_name("FILE");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Merge(console, *flags); }; });
+}
+
+void AddShowCommand(CLI::App* profile, RunCommand* run) {
+  CLI::App* command = profile->add_subcommand("show", "what a profile holds, by phase and layer");
+  auto path = std::make_shared<std::string>();
+  command->add_option("file", *path, "the profile")->required()->type_name("FILE");
+  command->callback([path, run] { *run = [path](Console& console) { return Show(console, *path); }; });
+}
+
+}  // namespace
+
+void AddProfileCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("profile", "learn a model's routing from documents, for --profile");
+  command->require_subcommand(0, 1);
+  auto flags = std::make_shared<MakeFlags>();
+  command->add_option("--output", flags->output, "the profile, written when all is counted")->type_name("FILE");
+  command->add_option("--trace", flags->trace, "count this routing trace; no server is asked")->type_name("FILE");
+  AddDocumentFlags(command, "--dataset", &flags->record);
+  AddMergeCommand(command, run);
+  AddShowCommand(command, run);
+  command->footer(
+      "Examples:\n"
+      "  switchyard profile --dataset=documents.jsonl --output=prose.profile\n"
+      "  switchyard profile merge prose.profile code.profile --output=all.profile\n"
+      "  switchyard-server --model=DIR --profile=all.profile\n"
+      "A profile is good for the weights that it was made with, and no others take it.");
+  command->callback([command, flags, run] {
+    if (!command->get_subcommands().empty()) return;
+    *run = [flags](Console& console) { return Make(console, *flags); };
+  });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,19 @@
+// Files of routing traces and profiles, read and written whole.  Errors are BadInput with the file and what is wrong.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/popularity/profile_bundle.h"
+#include "scheduler/popularity/routing_trace.h"
+
+namespace switchyard {
+
+absl::StatusOr<RoutingTrace> ReadTrace(const std::string& path);
+absl::StatusOr<ProfileBundle> ReadBundle(const std::string& path);
+// Whole or not at all: written beside it, then renamed.
+absl::Status WriteWhole(const std::string& path, absl::string_view bytes);
+
+}  // namespace switchyard

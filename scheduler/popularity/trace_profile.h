@@ -1,0 +1,16 @@
+// A recorded trace counted into a profile bundle: paths and token ids of prefilled and of decoded tokens, and what
+// predictions meant of the trace's channels; as the live estimators count them, so that they take it.
+//
+// Pure.  Does not do: probe maps, which want hidden states (workers/moe/probe_fit.h).
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "scheduler/popularity/profile_bundle.h"
+#include "scheduler/popularity/routing_trace.h"
+
+namespace switchyard {
+
+// Profiles of a phase without a token are left out.  InvalidArgument: a shape that no profile can have, with the field.
+absl::StatusOr<ProfileBundle> CountTrace(const RoutingTrace& trace);
+
+}  // namespace switchyard

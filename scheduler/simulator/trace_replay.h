@@ -1,0 +1,45 @@
+// A recorded trace run again without a model: what the estimators would have foreseen of it, and how even each
+// placement mode would have kept so many devices.
+//
+// Batches are cut as TraceBatches says; estimators learn as they go, as on live traffic (LiveEstimates), from the
+// tokens and from the trace's channels gate_ahead and probe where it has them; each mode is told what the best one
+// said.  Tokens of a batch are shared out to the devices in order.  No compute, no links: rows alone.  Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/placement/placement_mode.h"
+#include "scheduler/popularity/path_profile.h"
+#include "scheduler/popularity/routing_trace.h"
+
+namespace switchyard {
+
+struct ReplayOptions {
+  Phase phase = Phase::kDecode;
+  int64_t batch_tokens = 256;
+  int num_devices = 4;
+  int spare_slots = 1;  // a device, of the modes that have any
+};
+
+struct ReplayReport {
+  struct Mode {
+    PlacementMode mode = PlacementMode::kStatic;
+    double median = 0, p95 = 0;   // of the busiest device's rows over the mean, over batches and layers
+    double copies_per_layer = 0;  // experts copied, all devices
+  };
+  struct Estimator {
+    std::string name;
+    double accuracy = 0, distance = 0;  // one layer ahead, mean over layers, towards the trace's end
+  };
+  int64_t num_batches = 0;
+  std::vector<Mode> modes;
+  std::vector<Estimator> estimators;  // that had any estimate; by rising distance
+};
+
+// InvalidArgument: options that cannot be, with the field; a trace of fewer tokens than two batches.
+absl::StatusOr<ReplayReport> ReplayTrace(const RoutingTrace& trace, const ReplayOptions& options);
+
+}  // namespace switchyard
