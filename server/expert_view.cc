@@ -116,7 +116,10 @@ std::string WhyThere(const ExpertCensus& census, const ResidencyView& placement,
   std::string text =
       absl::StrFormat("Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker%s %s. ", layer,
                       expert, own, tokens, hosts.size() == 1 ? "" : "s", absl::StrJoin(hosts, ", "));
-  if (placement.outcome == PlanOutcome::kAborted) {
+  if (placement.stages > 0) {
+    absl::StrAppend(&text, "A plan is being carried out: ", placement.stages_in_use, " of its ", placement.stages,
+                    placement.stages == 1 ? " stage is in use." : " stages are in use.");
+  } else if (placement.outcome == PlanOutcome::kAborted) {
     absl::StrAppend(&text, "The last plan was aborted: ", placement.reason, ".");
   } else if (!placement.settings.rebalances()) {
     absl::StrAppend(&text, "Not moved: neighbouring experts share a worker, as --rebalance_steps is 0.");

@@ -101,11 +101,12 @@ void ResidencyLoop::Planned(absl::StatusOr<ResidencyPlan> plan, absl::Time now) 
   if (!plan.ok()) return EndPlan(PlanOutcome::kAborted, std::string(plan.status().message()), now);
   plan_ = std::make_shared<const ResidencyPlan>(*std::move(plan));
   stage_idx_ = 0;
-  view_.last_copies = view_.last_bytes = 0;
+  plan_copies_ = plan_bytes_ = 0;
   if (plan_->stages.empty()) return EndPlan(PlanOutcome::kNothingToDo, "", now);
   LogInfo("experts: a plan of ", plan_->copies, " copies in ", plan_->stages.size(), " stages, ", plan_->bytes >> 10,
           " KiB");
   next_epoch_ = static_cast<int64_t>(plan_->epoch + plan_->stages.size());
+  view_.stages = static_cast<int>(plan_->stages.size());
   StartStage(now);
 }
 
@@ -132,8 +133,9 @@ void ResidencyLoop::CommitStage() {
   view_.epoch = static_cast<int64_t>(stage_->epoch());
   view_.plan = nullptr;
   const int64_t copies = CopiesOf(stage), bytes = plan_->copies > 0 ? plan_->bytes / plan_->copies * copies : 0;
-  view_.last_copies += copies;
-  view_.last_bytes += bytes;
+  plan_copies_ += copies;
+  plan_bytes_ += bytes;
+  ++view_.stages_in_use;
   view_.copies += copies;
   view_.bytes += bytes;
 }
@@ -178,8 +180,8 @@ void ResidencyLoop::Tick(absl::Time now) {
 }
 
 void ResidencyLoop::AbortPlan(const std::string& why, absl::Time now) {
-  const size_t done = static_cast<size_t>(std::max<int64_t>(0, view_.epoch - static_cast<int64_t>(plan_->epoch) + 1));
-  EndPlan(PlanOutcome::kAborted, absl::StrCat("after ", done, " of ", plan_->stages.size(), " stages: ", why), now);
+  EndPlan(PlanOutcome::kAborted, absl::StrCat("after ", view_.stages_in_use, " of ", view_.stages, " stages: ", why),
+          now);
 }
 
 void ResidencyLoop::EndPlan(PlanOutcome outcome, const std::string& reason, absl::Time now) {
@@ -189,6 +191,10 @@ void ResidencyLoop::EndPlan(PlanOutcome outcome, const std::string& reason, absl
   view_.outcome = outcome;
   view_.reason = reason;
   view_.ended = now;
+  view_.last_copies = plan_copies_;
+  view_.last_bytes = plan_bytes_;
+  plan_copies_ = plan_bytes_ = 0;
+  view_.stages = view_.stages_in_use = 0;
   ++view_.plans[static_cast<size_t>(outcome)];
   plan_ = nullptr;
   stage_.reset();

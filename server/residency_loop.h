@@ -42,6 +42,8 @@ struct ResidencyView {
   std::string reason;                  // why it was aborted
   absl::Time ended = absl::InfinitePast();
   int64_t last_copies = 0, last_bytes = 0;  // that the last plan moved
+  // Of a plan that is being carried out; none: 0.
+  int stages = 0, stages_in_use = 0;
   // Of all plans so far.
   int64_t plans[kNumPlanOutcomes] = {};
   int64_t copies = 0, bytes = 0;
@@ -118,6 +120,7 @@ class ResidencyLoop {
   bool discard_ = false;                       // the plan that is being made
   std::shared_ptr<const ResidencyPlan> plan_;  // being carried out; shared with the view
   size_t stage_idx_ = 0;
+  int64_t plan_copies_ = 0, plan_bytes_ = 0;  // of its stages in use
   std::optional<ResidencyEpoch> stage_;
   absl::Time release_by_ = absl::InfiniteFuture();
 };

@@ -79,6 +79,9 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   view.reason = "after 0 of 1 stages: rank 1: no room";
   EXPECT_THAT(WhyThere(census_, view, 0, 2),
               HasSubstr("The last plan was aborted: after 0 of 1 stages: rank 1: no room."));
+  view.stages = 3;
+  view.stages_in_use = 1;
+  EXPECT_THAT(WhyThere(census_, view, 0, 2), HasSubstr("A plan is being carried out: 1 of its 3 stages are in use."));
   // What a plan says of it.
   ResidencyPlan plan;
   plan.layers = *view.layers;

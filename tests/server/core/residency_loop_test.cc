@@ -144,6 +144,9 @@ TEST_F(ResidencyLoopTest, EveryStageIsPreparedCommittedAndReleasedBeforeTheNext)
   EXPECT_EQ(log.back(), "release 1");
   loop->Released(1, 1, now);
   EXPECT_EQ(log.back(), "prepare 2");
+  EXPECT_EQ(loop->view().stages, 2);
+  EXPECT_EQ(loop->view().stages_in_use, 1);
+  EXPECT_EQ(loop->view().plan, nullptr);
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 0);
   RunStage();
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
@@ -151,7 +154,19 @@ TEST_F(ResidencyLoopTest, EveryStageIsPreparedCommittedAndReleasedBeforeTheNext)
   EXPECT_EQ(LayerAt(1).ToString(), "[0 1 2 -] [- 3 - -]");
   EXPECT_EQ(loop->view().copies, 2);
   EXPECT_EQ(loop->view().last_bytes, 2000);
+  EXPECT_EQ(loop->view().stages, 0);
   EXPECT_EQ(*loop->view().layers, loop->view().plan->layers);
+  // While the next one is carried out the last is still the last.
+  Steps(kPeriod);
+  ResidencyPlan next;
+  next.epoch = problem.next_epoch;
+  next.layers = problem.present;
+  next.stages = {{.arrivals = {{MoveKind::kCopy, 1, 0, 1, 2}}, .departures = {}}};
+  next.copies = 1;
+  loop->Planned(next, now);
+  EXPECT_EQ(log.back(), "prepare 3");
+  EXPECT_EQ(loop->view().last_copies, 2);
+  EXPECT_EQ(loop->view().outcome, PlanOutcome::kCommitted);
 }
 
 TEST_F(ResidencyLoopTest, TheNextGroupBeginsWithWhatIsCommitted) {
