@@ -55,6 +55,28 @@ constexpr CounterRow kCounters[] = {
      &M::expert_wasted},
     {"switchyard_worker_expert_copied_bytes_total", "Bytes of experts that were copied.", &M::expert_copied_bytes},
     {"switchyard_worker_expert_wait_seconds_total", "Seconds that layers waited for experts.", &M::expert_wait_seconds},
+    {"switchyard_worker_placement_gather_seconds_total", "Seconds in which ranks told each other counts and estimates.",
+     &M::placement_gather_seconds},
+    {"switchyard_worker_placement_decide_seconds_total", "Seconds that layers waited for where their rows go.",
+     &M::placement_decide_seconds},
+    {"switchyard_worker_placement_decide_cpu_seconds_total", "CPU seconds of these decisions.",
+     &M::placement_decide_cpu_seconds},
+    {"switchyard_worker_placement_fine_tuned_layers_total", "Layers whose experts moved after their gate.",
+     &M::placement_fine_tuned_layers},
+    {"switchyard_worker_placement_fill_copies_total", "Experts copied when a group began.", &M::placement_fill_copies},
+    {"switchyard_worker_placement_demand_copies_total", "Experts copied after the gate of their layer.",
+     &M::placement_demand_copies},
+    {"switchyard_worker_placement_prefetch_copies_total", "Experts copied by an estimate of a coming layer.",
+     &M::placement_prefetch_copies},
+    {"switchyard_worker_placement_stage_copies_total", "Experts copied for the slow loop.", &M::placement_stage_copies},
+    {"switchyard_worker_placement_copied_bytes_total", "Bytes of experts that a placement copied.",
+     &M::placement_copied_bytes},
+    {"switchyard_worker_placement_failed_copies_total", "Copies that failed, or brought other bytes than the source's.",
+     &M::placement_failed_copies},
+    {"switchyard_worker_placement_late_copies_total", "Experts that a layer had to wait for.",
+     &M::placement_late_copies},
+    {"switchyard_worker_placement_wait_seconds_total", "Seconds that layers waited for late experts.",
+     &M::placement_wait_seconds},
 };
 constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
@@ -110,6 +132,23 @@ void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCo
   *told = now;
 }
 
+void WorkerMetrics::ObservePlacement(const PlacedExpertsCounters& now, PlacedExpertsCounters* told) {
+  if (now.copied_bytes < told->copied_bytes) *told = {};
+  const auto add = [](prometheus::Counter* counter, auto from, auto to) {
+    counter->Increment(static_cast<double>(to - from));
+  };
+  prometheus::Counter* const copies[kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
+                                                        placement_prefetch_copies, placement_stage_copies};
+  for (size_t reason = 0; reason < kNumCopyReasons; ++reason) {
+    add(copies[reason], told->copies[reason], now.copies[reason]);
+  }
+  add(placement_copied_bytes, told->copied_bytes, now.copied_bytes);
+  add(placement_failed_copies, told->failed, now.failed);
+  add(placement_late_copies, told->late, now.late);
+  add(placement_wait_seconds, told->wait_seconds, now.wait_seconds);
+  *told = now;
+}
+
 void WorkerMetrics::ObserveStep(const RankResult& result) {
   step_seconds->Observe(result.timings.total_seconds);
   attention_seconds->Observe(result.timings.attention_seconds);
@@ -120,6 +159,10 @@ void WorkerMetrics::ObserveStep(const RankResult& result) {
   expert_rows->Increment(static_cast<double>(result.expert_rows));
   rows_sent->Increment(static_cast<double>(result.rows_sent));
   rows_received->Increment(static_cast<double>(result.rows_received));
+  placement_gather_seconds->Increment(result.timings.gather_seconds);
+  placement_decide_seconds->Increment(result.timings.decide_seconds);
+  placement_decide_cpu_seconds->Increment(result.timings.decide_cpu_seconds);
+  placement_fine_tuned_layers->Increment(static_cast<double>(result.fine_tuned_layers));
 }
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@
 #include "prometheus/registry.h"
 #include "scheduler/batching/step.h"
 #include "workers/moe/expert_store.h"
+#include "workers/moe/placed_experts.h"
 
 namespace switchyard {
 
@@ -23,6 +24,9 @@ class WorkerMetrics {
   void ObserveStep(const RankResult& result);
   // What a store has counted since it had counted `told`; told becomes `now`.  A new store counts from 0.
   void ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told);
+
+  // The same of a placement's copies.
+  void ObservePlacement(const PlacedExpertsCounters& now, PlacedExpertsCounters* told);
 
   prometheus::Histogram* step_seconds = nullptr;
   prometheus::Histogram* attention_seconds = nullptr;
@@ -47,6 +51,18 @@ class WorkerMetrics {
   prometheus::Counter* expert_wasted = nullptr;
   prometheus::Counter* expert_copied_bytes = nullptr;
   prometheus::Counter* expert_wait_seconds = nullptr;
+  prometheus::Counter* placement_gather_seconds = nullptr;
+  prometheus::Counter* placement_decide_seconds = nullptr;
+  prometheus::Counter* placement_decide_cpu_seconds = nullptr;
+  prometheus::Counter* placement_fine_tuned_layers = nullptr;
+  prometheus::Counter* placement_fill_copies = nullptr;
+  prometheus::Counter* placement_demand_copies = nullptr;
+  prometheus::Counter* placement_prefetch_copies = nullptr;
+  prometheus::Counter* placement_stage_copies = nullptr;
+  prometheus::Counter* placement_copied_bytes = nullptr;
+  prometheus::Counter* placement_failed_copies = nullptr;
+  prometheus::Counter* placement_late_copies = nullptr;
+  prometheus::Counter* placement_wait_seconds = nullptr;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;

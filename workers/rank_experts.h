@@ -7,14 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/offload/expert_budget.h"
 #include "workers/model/config.h"
-#include "workers/model/safetensors.h"
 #include "workers/moe/expert_file.h"
 #include "workers/moe/expert_offload.h"
+#include "workers/rank_expert_file.h"
 
 namespace switchyard {
 
@@ -24,14 +23,9 @@ absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelC
                                 int64_t num_residents);
 
 struct RankExpertsInput {
+  RankExpertFileInput file;
   ExpertBudgetOptions options;
-  const ModelConfig* config = nullptr;
-  const Checkpoint* checkpoint = nullptr;  // null: random weights
-  std::string weights;                     // what tells them from others
-  DType dtype = DType::kBf16;
-  int num_threads = 1;
   std::vector<int32_t> residents;
-  int64_t available_bytes = 0;  // of memory, if the file has to be built there
 };
 
 class RankExperts {
@@ -39,7 +33,7 @@ class RankExperts {
   // Opens the file, building it if nobody has; makes the slots and fills them.  Blocks.
   // Errors: ExpertSlots', the file's, the loader's.
   static absl::StatusOr<std::unique_ptr<RankExperts>> Open(const RankExpertsInput& input,
-                                                           absl::AnyInvocable<bool(int64_t, int64_t)> progress);
+                                                           ExpertFile::Progress progress);
 
   ExpertOffload* offload() { return offload_.get(); }
   int64_t slot_bytes() const { return offload_->store().bytes(); }

@@ -98,6 +98,7 @@ void Duty::SendOldest() {
   replayed_ = replayed;
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   metrics_->ObserveExperts(worker_->expert_counters(), &experts_told_);
+  metrics_->ObservePlacement(worker_->placement_counters(), &placement_told_);
   for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
     v1::LinkRequest before;
     *before.mutable_step_part() = std::move(piece);

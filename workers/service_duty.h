@@ -41,7 +41,8 @@ class Duty {
         send_(std::move(send)),
         stages_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
         replayed_(worker->num_replayed()),
-        experts_told_(worker->expert_counters()) {}
+        experts_told_(worker->expert_counters()),
+        placement_told_(worker->placement_counters()) {}
 
   // What the registration brought.
   void TakeSettings(const v1::EngineOptions& message);
@@ -79,6 +80,7 @@ class Duty {
   int64_t epoch_ = 0;  // 0 = in no group
   int64_t replayed_;   // of Worker::num_replayed, told so far
   ExpertStoreCounters experts_told_;
+  PlacedExpertsCounters placement_told_;
   std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;
 };

@@ -47,8 +47,6 @@ std::string DummyHash(const std::string& model_dir) {
   return absl::StrCat("dummy-", absl::Hex(Fnv1a(text), absl::kZeroPad16));
 }
 
-absl::Status OnlyStatic() { return absl::UnimplementedError("this worker knows --placement=static alone"); }
-
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 }  // namespace
@@ -124,16 +122,30 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
   MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
   const bool budget = !options_.experts.empty() && !load.residents.empty();
+  const bool placed = settings.placement.mode != PlacementMode::kStatic;
+  if (placed) need.expert_slots = PlacedSlots(settings.placement, config_, seat.world);
   if (budget) {
     ASSIGN_OR_RETURN(need.expert_slots, ExpertSlots(options_.experts, config_, dtype_, need.experts_per_layer));
   }
   ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
   RETURN_IF_ERROR(CheckMemory(config_, need, available));
+  const auto rest = static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
+  const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   if (budget) {
-    const auto rest = static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
-    RETURN_IF_ERROR(MakeExperts(load.residents, available - rest, &progress));
+    ASSIGN_OR_RETURN(experts_, RankExperts::Open({.file = ExpertFileInput(available - rest),
+                                                  .options = options_.experts,
+                                                  .residents = load.residents},
+                                                 tell));
   }
-  load.experts = !budget;
+  if (placed) {
+    ASSIGN_OR_RETURN(placement_, RankPlacement::Open({.file = ExpertFileInput(available - rest),
+                                                      .settings = settings.placement,
+                                                      .rank = seat.rank,
+                                                      .world = seat.world,
+                                                      .copy_bytes_per_second = options_.experts.copy_bytes_per_second},
+                                                     tell));
+  }
+  load.experts = !budget && !placed;
   load.num_threads = options_.threads;
   load.device = options_.device;
   load.progress = std::move(progress);
@@ -141,34 +153,53 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   return LoadWeights(*checkpoint_, config_, std::move(load));
 }
 
-absl::Status Worker::MakeExperts(std::vector<int32_t> residents, int64_t available, Progress* progress) {
-  RankExpertsInput input;
-  input.options = options_.experts;
+absl::Status Worker::CheckPlacement(const PlacementSettings& placement) const {
+  if (placement.mode == PlacementMode::kStatic) return absl::OkStatus();
+  const std::string mode = absl::StrCat("--placement=", NameOf(placement.mode));
+  if (!options_.device.is_cpu()) {
+    return absl::UnimplementedError(
+        absl::StrCat(mode, " on ", options_.device.ToString(), ": experts change their places on the CPU only so far"));
+  }
+  if (!options_.experts.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(mode, " with --expert_budget=", options_.experts.budget, ": only one of both at a time so far"));
+  }
+  if (config_.num_moe_layers() > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(mode, ": the model has no experts"));
+}
+
+RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
+  RankExpertFileInput input;
   input.config = &config_;
   input.checkpoint = checkpoint_.has_value() ? &*checkpoint_ : nullptr;
   input.weights = checkpoint_.has_value() ? checkpoint_->Stamp() : weights_hash_;
   input.dtype = dtype_;
   input.num_threads = options_.threads;
-  input.residents = std::move(residents);
+  input.dir = options_.experts.file_dir;
   input.available_bytes = available;
-  ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, [progress](int64_t done, int64_t total) {
-                     return *progress == nullptr || (*progress)(done, total);
-                   }));
-  return absl::OkStatus();
+  return input;
 }
 
 absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
-  if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world) return absl::OkStatus();
+  if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world &&
+      loaded_placement_ == settings.placement) {
+    return absl::OkStatus();
+  }
   runner_.reset();
   model_.reset();
   experts_.reset();
+  placement_.reset();
   const absl::Time start = absl::Now();
   ASSIGN_OR_RETURN(ModelWeights weights, MakeWeights(seat, settings, std::move(progress)));
-  weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes());
+  weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
+                  (placement_ == nullptr ? 0 : placement_->experts()->bytes());
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
-  ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context,
-                                         experts_ == nullptr ? nullptr : experts_->offload()));
+  LayerExperts* experts = nullptr;
+  if (experts_ != nullptr) experts = experts_->offload();
+  if (placement_ != nullptr) experts = placement_->experts();
+  ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
+  loaded_placement_ = settings.placement;
   loaded_rank_ = seat.rank;
   loaded_world_ = seat.world;
   LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights ",
@@ -251,9 +282,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
 }
 
 absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
-  if (settings.placement.mode != PlacementMode::kStatic) return OnlyStatic();
-  RETURN_IF_ERROR(Load(seat, settings, std::move(progress)));
+  RETURN_IF_ERROR(CheckPlacement(settings.placement));
+  const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
+  RETURN_IF_ERROR(Load(seat, settings, tell));
   RETURN_IF_ERROR(MakeRunner(seat, settings));
+  if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(seat.placement, tell));
   {
     absl::MutexLock lock(&mu_);
     if (seat.epoch <= aborted_epoch_)
@@ -268,7 +301,7 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
   if (seat.epoch <= aborted_epoch_)
     return absl::AbortedError(absl::StrCat("epoch ", seat.epoch, " was aborted while it formed"));
   comm_ = *std::move(comm);
-  return runner_->SetGroup(comm_.get(), &layout_);
+  return runner_->SetGroup(comm_.get(), &layout_, {.placer = placement_ == nullptr ? nullptr : placement_->placer()});
 }
 
 absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
@@ -284,11 +317,32 @@ absl::Status Worker::Start(const StepPlan& head, const RankPlan& part, absl::Dur
   return runner_->Start(head, part, absl::Now() + limit);
 }
 
-absl::Status Worker::PreparePlacement(PlacementStage) { return OnlyStatic(); }
+absl::StatusOr<DecidedPlacer*> Worker::Placer() {
+  if (placement_ != nullptr && placement_->placer() != nullptr) return placement_->placer();
+  return absl::FailedPreconditionError(placement_ == nullptr ? "placement stage: under --placement=static experts stay"
+                                                             : "placement stage: this worker is in no group");
+}
 
-absl::StatusOr<bool> Worker::PlacementReady() { return OnlyStatic(); }
+absl::Status Worker::PreparePlacement(PlacementStage stage) {
+  RETURN_IF_ERROR(Placer().status());
+  return placement_->Prepare(std::move(stage));
+}
 
-absl::Status Worker::ReleasePlacement(int64_t) { return OnlyStatic(); }
+absl::StatusOr<bool> Worker::PlacementReady() {
+  ASSIGN_OR_RETURN(const DecidedPlacer* const placer, Placer());
+  return placer->Ready();
+}
+
+void Worker::DropPlacement(int64_t epoch) {
+  const absl::StatusOr<DecidedPlacer*> placer = Placer();
+  if (!placer.ok()) return;
+  if (const absl::Status status = (*placer)->Drop(epoch); !status.ok()) LogWarn("placement stage: ", status.message());
+}
+
+absl::Status Worker::ReleasePlacement(int64_t epoch) {
+  ASSIGN_OR_RETURN(DecidedPlacer* const placer, Placer());
+  return placer->Release(epoch);
+}
 
 absl::StatusOr<RankResult> Worker::Finish() { return runner_->Finish(); }
 
@@ -307,6 +361,7 @@ bool Worker::IsDone() {
 void Worker::Leave() {
   // Recorded steps hold the group's collectives.
   if (runner_ != nullptr) runner_->LeaveGroup();
+  if (placement_ != nullptr) placement_->End();
   std::unique_ptr<Communicator> gone;
   absl::MutexLock lock(&mu_);
   gone = std::move(comm_);

@@ -32,6 +32,7 @@
 #include "workers/moe/expert_layout.h"
 #include "workers/placement_host.h"
 #include "workers/rank_experts.h"
+#include "workers/rank_placement.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -47,7 +48,8 @@ struct WorkerOptions {
   bool deterministic = false;        // on a device: a row's bits do not depend on its company; the CPU's never do
   bool graphs = true;                // on a device: record and replay steps of decodes
   bool dummy_weights = false;        // random ones, of the config's shapes
-  ExpertBudgetOptions experts;       // on the CPU; empty: every expert of the rank is resident
+  // On the CPU; empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
+  ExpertBudgetOptions experts;
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
 };
 
@@ -117,11 +119,15 @@ class Worker final : public PlacementHost {
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
-  // Stages of experts' placement: Unimplemented, as experts stay where they are.
+  // Stages of experts' placement.  FailedPrecondition: --placement=static, where experts stay where they are.
   absl::Status PreparePlacement(PlacementStage stage) override;
   absl::StatusOr<bool> PlacementReady() override;
-  void DropPlacement(int64_t) override {}
+  void DropPlacement(int64_t epoch) override;
   absl::Status ReleasePlacement(int64_t epoch) override;
+  // Of the copies that a placement asked for; none under --placement=static.
+  PlacedExpertsCounters placement_counters() const {
+    return placement_ == nullptr ? PlacedExpertsCounters() : placement_->experts()->counters();
+  }
   // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason);
   // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.  In no group.
@@ -134,8 +140,11 @@ class Worker final : public PlacementHost {
   bool uses_graphs() const { return options_.graphs && !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN"); }
   Stream stream();
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
-  // experts_, under a budget.  available: bytes that slots and, if it is built in memory, the file may take.
-  absl::Status MakeExperts(std::vector<int32_t> residents, int64_t available, Progress* progress);
+  absl::Status CheckPlacement(const PlacementSettings& placement) const;
+  // available: bytes that slots and, if it is built in memory, the file may take.
+  RankExpertFileInput ExpertFileInput(int64_t available) const;
+  // The group's.  FailedPrecondition: --placement=static, or no group.
+  absl::StatusOr<DecidedPlacer*> Placer();
   absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);
   absl::Status Load(const Seat& seat, const EngineSettings& settings, Progress progress);
   absl::Status MakeRunner(const Seat& seat, const EngineSettings& settings);
@@ -152,7 +161,9 @@ class Worker final : public PlacementHost {
   int64_t weight_bytes_ = 0;
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
-  std::unique_ptr<RankExperts> experts_;  // null without a budget; the model borrows it
+  PlacementSettings loaded_placement_;
+  std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
+  std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
   std::unique_ptr<Model> model_;
   std::unique_ptr<ModelRunner> runner_;
   ExpertLayout layout_;  // the runner borrows it

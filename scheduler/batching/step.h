@@ -135,10 +135,11 @@ struct StepTimings {
   double total_seconds = 0;
   double attention_seconds = 0;
   double expert_seconds = 0;
-  double exchange_seconds = 0;  // waiting included
-  double head_seconds = 0;      // lm_head and sampling
-  double gather_seconds = 0;    // of the exchanges, the gather of what ranks place experts from
-  double decide_seconds = 0;    // that layers waited for that decision, beside the gather
+  double exchange_seconds = 0;    // waiting included
+  double head_seconds = 0;        // lm_head and sampling
+  double gather_seconds = 0;      // of the exchanges, the gather of what ranks place experts from
+  double decide_seconds = 0;      // that layers waited for that decision, beside the gather
+  double decide_cpu_seconds = 0;  // of the step's thread, for it; stays on the worker
 };
 
 struct RankResult {

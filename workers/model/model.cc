@@ -214,6 +214,8 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
                           .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
                           .exchange = in.moe.exchange,
                           .max_rows = in.moe.max_rows,
+                          .placer = in.moe.placer,
+                          .forecaster = in.moe.forecaster,
                           .moe_layer = moe_idx_[layer_idx]};
     return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, residual);
   }

@@ -48,6 +48,8 @@ struct MoeGroup {
   Communicator* comm = nullptr;           // borrowed
   const ExpertLayout* layout = nullptr;   // borrowed; its residents of this rank are the weights'
   const MoeSchedule* schedule = nullptr;  // borrowed
+  LayerPlacer* placer = nullptr;          // borrowed; as in MoeStep, and so is the next
+  LayerForecaster* forecaster = nullptr;
   absl::Time deadline = absl::InfiniteFuture();
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // as in MoeStep

@@ -46,7 +46,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
   return runner;
 }
 
-absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layout) {
+absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides) {
+  if (!stream_.device().is_cpu() && (guides.placer != nullptr || guides.forecaster != nullptr)) {
+    return absl::UnimplementedError(
+        absl::StrCat("expert placement by forecasts on ", stream_.device().ToString(), ": only on the CPU so far"));
+  }
   const absl::Span<const int32_t> residents = layout->Residents(comm->rank());
   const std::vector<int32_t>& held = model_->weights().residents;
   if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
@@ -56,6 +60,7 @@ absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layou
   LeaveGroup();
   comm_ = comm;
   layout_ = layout;
+  guides_ = guides;
   slots_.Clear();
   return absl::OkStatus();
 }
@@ -65,6 +70,7 @@ void ModelRunner::LeaveGroup() {
   if (device_steps_ != nullptr) device_steps_->Clear();
   comm_ = nullptr;
   layout_ = nullptr;
+  guides_ = {};
 }
 
 absl::Status ModelRunner::UseSchedule(int32_t micro_batches) {
@@ -110,7 +116,13 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
 }
 
 StageIn ModelRunner::StageOf(absl::Time deadline) const {
-  return {.batch = &batch_, .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline}};
+  return {.batch = &batch_,
+          .moe = {.comm = comm_,
+                  .layout = layout_,
+                  .schedule = &schedule_,
+                  .placer = guides_.placer,
+                  .forecaster = guides_.forecaster,
+                  .deadline = deadline}};
 }
 
 absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
@@ -127,6 +139,7 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, step->deadline, &batch_));
   batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be lent
   if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
+  RETURN_IF_ERROR(BeginGuides(plan));
   const StageIn base = StageOf(step->deadline);
   const StageIn in = {.batch = &batch_,
                       .lending = &lending_,
@@ -141,6 +154,7 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   result.rows_sent = out.moe.rows_sent;
   result.rows_received = out.moe.rows_received;
   result.expert_rows = out.moe.expert_rows;
+  result.fine_tuned_layers = out.moe.fine_tuned_layers;
   RETURN_IF_ERROR(TakeCounts(out.expert_counts, step->deadline, &result.expert_counts));
   if (out.decode_counts.rank() != 0) {
     RETURN_IF_ERROR(TakeCounts(out.decode_counts, step->deadline, &result.decode_expert_counts));
@@ -151,8 +165,20 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
                     .attention_seconds = out.attention_seconds,
                     .expert_seconds = out.moe.expert_seconds,
                     .exchange_seconds = out.moe.exchange_seconds + lending_.exchange_seconds(),
-                    .head_seconds = out.head_seconds};
+                    .head_seconds = out.head_seconds,
+                    .gather_seconds = out.moe.gather_seconds,
+                    .decide_seconds = out.moe.decide_seconds,
+                    .decide_cpu_seconds = out.moe.decide_cpu_seconds};
   return absl::OkStatus();
+}
+
+absl::Status ModelRunner::BeginGuides(const StepPlan& plan) {
+  if (guides_.placer != nullptr) RETURN_IF_ERROR(guides_.placer->BeginStep(plan.step, plan.placement_epoch));
+  if (guides_.forecaster == nullptr) return absl::OkStatus();
+  // (What it expects of layer 0 comes too late for a placer: that layer's gate tells the counts.)
+  return guides_.forecaster
+      ->Begin({.num_rows = batch_.num_rows(), .num_decode_rows = batch_.num_decode_rows, .token_ids = batch_.tokens})
+      .status();
 }
 
 absl::Status ModelRunner::TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to) {

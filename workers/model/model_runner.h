@@ -29,6 +29,8 @@
 #include "workers/model/model.h"
 #include "workers/model/row_lending.h"
 #include "workers/model/sequence_slots.h"
+#include "workers/moe/decided_placer.h"
+#include "workers/moe/layer_forecaster.h"
 #include "workers/ops/sampling.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device.h"
@@ -45,15 +47,22 @@ struct RunnerOptions {
   bool graphs = true;          // on a device: record and replay steps of decodes
 };
 
+// What decides over a group's layers beside its layout; borrowed, null = nobody.  On the CPU so far.
+struct LayerGuides {
+  DecidedPlacer* placer = nullptr;        // where rows go; begins each step, with the plan's placement epoch
+  LayerForecaster* forecaster = nullptr;  // what coming layers get
+};
+
 class ModelRunner {
  public:
   // Allocates the cache.  model: borrowed, outlives the runner.
   static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Model* model, const Stream& stream,
                                                              const RunnerOptions& options);
 
-  // A new epoch: the group's communicator and expert layout (borrowed until the next call); empties all slots.
-  // InvalidArgument if the layout's residents of this rank are not those that the model holds.
-  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
+  // A new epoch: the group's communicator, expert layout and guides (borrowed until the next call); empties all slots.
+  // InvalidArgument if the layout's residents of this rank are not those that the model holds; Unimplemented: guides on
+  // a device.
+  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides = {});
 
   // The group is about to go: drops what is under way and what was recorded.
   void LeaveGroup();
@@ -104,6 +113,7 @@ class ModelRunner {
   absl::Status UseSchedule(int32_t micro_batches);
   // Whether all that the plan samples can be sampled on the device.
   bool IsPlain(const RankPlan& plan) const;
+  absl::Status BeginGuides(const StepPlan& plan);
   absl::Status RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
   absl::Status Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
   // Internal unless a plan of fixed sizes is what it says, on this rank.
@@ -134,6 +144,7 @@ class ModelRunner {
   SequenceSlots slots_;
   Communicator* comm_ = nullptr;
   const ExpertLayout* layout_ = nullptr;
+  LayerGuides guides_;
   MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 

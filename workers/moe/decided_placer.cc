@@ -31,6 +31,10 @@ absl::Status CheckMode(PlacementMode mode) {
   return absl::OkStatus();
 }
 
+bool UsesEstimates(PlacementMode mode) {
+  return mode == PlacementMode::kAgreed || mode == PlacementMode::kCentral || mode == PlacementMode::kNoFinetune;
+}
+
 bool Contains(const std::vector<int32_t>& experts, int32_t expert) {
   return std::find(experts.begin(), experts.end(), expert) != experts.end();
 }
@@ -44,7 +48,7 @@ DecidedPlacer::DecidedPlacer(DecidedPlacerOptions options, std::unique_ptr<Place
       // With device 0 alone the others keep what it says.
       policy_(central() && rank_ != 0 ? nullptr : std::move(policy)),
       gather_(static_cast<int>(options.shape.residents.size()), options.shape.residents[0].num_experts,
-              options.estimates),
+              UsesEstimates(mode_)),
       epoch_(options.shape.epoch),
       placements_(std::move(options.shape.residents)),
       layouts_(placements_.size()) {}

@@ -1,12 +1,16 @@
 // The fast loop: every layer's rows go where its decision says (scheduler/placement/layer_decision.h), and the copies
 // that it orders here are begun.
 //
-// One layer: gather of counts, estimates and the last decision's hash (decision_gather.h) → Decide, by every rank
-// alike, with no other message → this rank's copies → rows follow the decision's split.  A copy that rows need is
-// waited for when they compute (placed_experts.h): it may be late, and rows never go elsewhere.  In the mode `central`
-// device 0 alone decides, and tells the others in one message more; estimates ride in the same gather as the counts,
-// not in the all-to-all as the paper's do. The slow loop's stages: Prepare copies, the step that names the epoch
-// commits it on every rank before its first layer.
+// One layer: gather of counts, of estimates where the mode uses them (ranks may have forecasters or not), and of the
+// last decision's hash (decision_gather.h) → Decide, by every rank alike, with no other message → this rank's copies →
+// rows follow the decision's split.  A copy that rows need is waited for when they compute (placed_experts.h): it may
+// be late, and rows never go elsewhere.
+//
+// In the mode `central` device 0 alone decides, and tells the others in one message more; estimates ride in the same
+// gather as the counts, not in the all-to-all as the paper's do.
+//
+// The slow loop's stages: Prepare copies; the step that names the epoch commits it on every rank before its first
+// layer.
 //
 // Does not do: `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers; devices.
 // Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; spec/prediction.md "Placement and split".
@@ -29,9 +33,8 @@
 namespace switchyard {
 
 struct DecidedPlacerOptions {
-  PolicyShape shape;       // the same on all ranks, costs and horizon too
-  int rank = 0;            // of as many as the shape has devices
-  bool estimates = false;  // ranks have forecasters; the same on all
+  PolicyShape shape;  // the same on all ranks, costs and horizon too
+  int rank = 0;       // of as many as the shape has devices
   // Has this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, where nothing moves
   // (static, static+spare without empty slots).
   PlacedExperts* experts = nullptr;

@@ -20,10 +20,11 @@ class LayerExperts {
  public:
   // Borrowed.
   struct Call {
-    int layer = 0;                              // among the MoE layers
-    absl::Span<const int32_t> experts;          // [slots] this rank's, by slot of the layer's layout; -1 = empty slot
-    absl::Span<const int32_t> offsets;          // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
-    absl::Span<const LayerEstimate> estimates;  // of coming layers, this rank's rows: LayerForecaster; may be empty
+    int layer = 0;                      // among the MoE layers
+    absl::Span<const int32_t> experts;  // [slots] this rank's, by slot of the layer's layout; -1 = empty slot
+    absl::Span<const int32_t> offsets;  // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
+    // Of coming layers, this rank's rows (LayerForecaster); may be empty.
+    absl::Span<const LayerEstimate> estimates = {};
     absl::Time deadline = absl::InfiniteFuture();
   };
   // Computes some of the layer's experts: the others' weights are null, whose rows are not this call's.

@@ -1,6 +1,7 @@
 #include "tests/workers/model/rank_group.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "workers/model/loader.h"
 #include "workers/model/row_lending.h"
 #include "workers/model/warm_up.h"
+#include "workers/moe/expert_checksum.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {
@@ -139,6 +141,9 @@ struct RankGroup::Rank {
   const int rank;
   Communicator* const comm;
   TestStream stream;
+  std::unique_ptr<PlacedExperts> experts;  // of a placement; so is the placer
+  std::unique_ptr<DecidedPlacer> placer;
+  std::unique_ptr<LayerForecaster> forecaster;
   std::unique_ptr<Model> model;
   std::unique_ptr<ModelRunner> runner;
 };
@@ -151,6 +156,7 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
   SY_CHECK_OK(checkpoint.status());
   layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
   TestDevice();  // makes it known
+  if (placed()) LoadPacked(*checkpoint, *config);
   if (options.only != nullptr) {
     SY_CHECK_EQ(options.only->world(), options.world);
     AddRank(*checkpoint, *config, options.only->rank(), options.only);
@@ -160,6 +166,53 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
   for (int r = 0; r < options.world; ++r) AddRank(*checkpoint, *config, r, comms_[r].get());
 }
 
+void RankGroup::LoadPacked(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const PackedExpert packed(config.hidden, config.expert_intermediate, options_.dtype, DeviceKind::kCpu);
+  const int64_t bytes = config.num_moe_layers() * config.num_experts * packed.bytes;
+  absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes, Device::Cpu());
+  SY_CHECK_OK(memory.status());
+  packed_ = *std::move(memory);
+  std::memset(packed_.data(), 0, static_cast<size_t>(bytes));
+  LoadOptions load;
+  load.dtype = options_.dtype;
+  load.residents.resize(static_cast<size_t>(config.num_experts));
+  std::iota(load.residents.begin(), load.residents.end(), 0);
+  SY_CHECK_OK(LoadExperts(checkpoint, config, std::move(load), [&](int layer, int32_t expert) {
+    return static_cast<char*>(packed_.data()) + (layer * config.num_experts + expert) * packed.bytes;
+  }));
+}
+
+void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {
+  const auto layers = static_cast<int>(config.num_moe_layers()), num_experts = static_cast<int>(config.num_experts);
+  const Placement residents = ContiguousPlacement(num_experts, options_.world, options_.spare_slots);
+  PlacedExpertsOptions experts;
+  experts.num_layers = layers;
+  experts.num_experts = num_experts;
+  experts.num_slots = layers * static_cast<int>(residents.slots[0].size()) + 2;  // two that stages may add
+  experts.expert = PackedExpert(config.hidden, config.expert_intermediate, options_.dtype, DeviceKind::kCpu);
+  experts.source = [this, num_experts, bytes = experts.expert.bytes](int layer, int expert) {
+    return static_cast<const char*>(packed_.data()) + (int64_t{layer} * num_experts + expert) * bytes;
+  };
+  experts.checksum = [source = experts.source, bytes = experts.expert.bytes](int layer, int expert) {
+    return ChecksumOf(source(layer, expert), bytes);
+  };
+  auto made = PlacedExperts::Create(experts, std::make_unique<HostExpertCopier>());
+  SY_CHECK_OK(made.status());
+  rank->experts = *std::move(made);
+  DecidedPlacerOptions options;
+  options.shape = {.mode = options_.placement,
+                   .top_k = static_cast<int>(config.top_k),
+                   .residents = std::vector<Placement>(static_cast<size_t>(layers), residents),
+                   .costs = options_.costs};
+  options.rank = rank->rank;
+  options.experts = rank->experts.get();
+  auto placer = DecidedPlacer::Create(std::move(options));
+  SY_CHECK_OK(placer.status());
+  rank->placer = *std::move(placer);
+  SY_CHECK_OK(rank->experts->Fill(rank->placer->ExpertsHere(), absl::Now() + kStepDeadline,
+                                  [](int64_t, int64_t) { return true; }));
+}
+
 void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm) {
   auto added = std::make_unique<Rank>(options_, rank, comm);
   const auto residents = layout_.Residents(rank);
@@ -167,11 +220,15 @@ void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config,
   load.dtype = options_.dtype;
   load.device = added->stream.get().device();
   load.residents.assign(residents.begin(), residents.end());
+  load.experts = !placed();
   absl::StatusOr<ModelWeights> weights = LoadWeights(checkpoint, config, std::move(load));
   SY_CHECK_OK(weights.status());
-  auto model = Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxTokens);
+  if (placed()) MakePlacer(config, added.get());
+  auto model =
+      Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxTokens, added->experts.get());
   SY_CHECK_OK(model.status());
   added->model = *std::move(model);
+  if (options_.forecaster) added->forecaster = options_.forecaster(*added->model);
   int64_t token_bytes = 0;
   for (const CacheSpec& spec : CacheSpecs(config, options_.dtype)) token_bytes += spec.bytes_per_token();
   const WarmUpSize size = {
@@ -186,7 +243,8 @@ void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config,
                                      .graphs = options_.graphs});
   SY_CHECK_OK(runner.status());
   added->runner = *std::move(runner);
-  SY_CHECK_OK(added->runner->SetGroup(comm, &layout_));
+  SY_CHECK_OK(
+      added->runner->SetGroup(comm, &layout_, {.placer = added->placer.get(), .forecaster = added->forecaster.get()}));
   ranks_.push_back(std::move(added));
 }
 
@@ -198,6 +256,9 @@ ModelRunner& RankGroup::runner(int rank) {
   SY_CHECK_EQ(found.rank, rank);
   return *found.runner;
 }
+
+const PlacedExperts& RankGroup::experts(int rank) const { return *ranks_[rank]->experts; }
+const DecidedPlacer& RankGroup::placer(int rank) const { return *ranks_[rank]->placer; }
 
 void RankGroup::OnRanks(const std::function<void(Rank*)>& fn) {
   std::vector<std::thread> threads;
@@ -241,8 +302,11 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
         ++finished;
         return absl::OkStatus();
       };
-      for (const StepPlan& plan : plans) {
+      for (StepPlan plan : plans) {
         if (runner.num_started() == options_.in_flight) RETURN_IF_ERROR(finish());
+        if (options_.before_step) {
+          ASSIGN_OR_RETURN(plan.placement_epoch, options_.before_step(plan.step, rank->placer.get()));
+        }
         RETURN_IF_ERROR(runner.Start(plan, plan.ranks[rank->rank], absl::Now() + kStepDeadline));
       }
       while (runner.num_started() > 0) RETURN_IF_ERROR(finish());

@@ -11,11 +11,15 @@
 
 #include "absl/status/statusor.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/placement/layer_decision.h"
 #include "workers/comm/communicator.h"
 #include "workers/model/model.h"
 #include "workers/model/model_runner.h"
 #include "workers/model/safetensors.h"
+#include "workers/moe/decided_placer.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/moe/placed_experts.h"
+#include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -34,6 +38,14 @@ struct GroupOptions {
   bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
   int in_flight = 1;                            // steps that are started before the first of them is finished
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
+  // On the CPU: every rank has a placer of this mode and so many spare slots a layer; static: rows follow the layout.
+  PlacementMode placement = PlacementMode::kStatic;
+  int spare_slots = 1;
+  MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
+  // Of each rank; none: nobody forecasts.
+  std::function<std::unique_ptr<LayerForecaster>(const Model& model)> forecaster = {};
+  // Before a step, on every rank's thread: for stages of the slow loop.  Returns the step's placement epoch.
+  std::function<absl::StatusOr<int64_t>(int64_t step, DecidedPlacer* placer)> before_step = {};
   // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and
   // make the same calls.  Of `world` ranks; outlives the RankGroup.
   Communicator* only = nullptr;
@@ -57,15 +69,22 @@ class RankGroup {
   ModelRunner& runner(int rank);                                     // REQUIRES: with `only`, that rank
   const StepTimings& last_timings() const { return last_timings_; }  // of the first rank here
   int64_t rows_lent() const { return rows_lent_; }                   // in all
+  const PlacedExperts& experts(int rank) const;                      // REQUIRES: a placement but static
+  const DecidedPlacer& placer(int rank) const;
 
  private:
   struct Rank;
   void AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm);
+  bool placed() const { return options_.placement != PlacementMode::kStatic; }
+  // All experts of the model, packed.
+  void LoadPacked(const Checkpoint& checkpoint, const ModelConfig& config);
+  void MakePlacer(const ModelConfig& config, Rank* rank) const;
   // Runs fn on a thread for every rank that is here.
   void OnRanks(const std::function<void(Rank*)>& fn);
 
   GroupOptions options_;
   ExpertLayout layout_;
+  Buffer packed_;                                     // [MoE layers, E] a placement's experts
   std::vector<std::unique_ptr<Communicator>> comms_;  // empty with `only`
   std::vector<std::unique_ptr<Rank>> ranks_;          // those that are here
   StepTimings last_timings_;

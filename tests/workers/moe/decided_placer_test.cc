@@ -216,7 +216,6 @@ class Group {
                      .residents = std::vector<Placement>(kLayers, residents),
                      .costs = CheapCopies()};
     options.rank = rank;
-    options.estimates = run.forecasts;
     options.experts = experts.get();
     ASSIGN_OR_RETURN(auto placer, DecidedPlacer::Create(std::move(options)));
     RETURN_IF_ERROR(experts->Fill(placer->ExpertsHere(), test::Soon(), [](int64_t, int64_t) { return true; }));

@@ -1,0 +1,146 @@
+// Whole steps of a group whose experts change their places: the same tokens in every mode, with forecasts, loans and
+// stages of the slow loop, as with one rank that has all of them.
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/rank_group.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int32_t kNumTokens = 16;
+
+// Says of the next layer what this one's rows chose, with some of it moved elsewhere.
+class FakeForecaster : public LayerForecaster {
+ public:
+  explicit FakeForecaster(const ModelConfig& config)
+      : num_experts_(config.num_experts), num_layers_(static_cast<int>(config.num_moe_layers())) {}
+  absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass& pass) override {
+    num_rows_ = pass.num_rows;
+    EXPECT_LE(pass.num_decode_rows, pass.num_rows);
+    EXPECT_EQ(static_cast<int64_t>(pass.token_ids.size()), pass.num_rows);
+    return absl::Span<const LayerEstimate>();
+  }
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows& rows) override {
+    EXPECT_EQ(rows.topk_idx.dim(0), num_rows_);
+    popularity_.assign(static_cast<size_t>(num_experts_), 0);
+    const int32_t* const idx = rows.topk_idx.empty() ? nullptr : rows.topk_idx.data<int32_t>();
+    for (int64_t i = 0; i < rows.topk_idx.NumElements(); ++i) {
+      popularity_[random_() % 4 == 0 ? random_() % popularity_.size() : static_cast<size_t>(idx[i])] += kRow;
+    }
+    told_ = {{(rows.moe_layer + 1) % num_layers_, popularity_}};
+    return absl::MakeConstSpan(told_);
+  }
+
+ private:
+  const int64_t num_experts_;
+  const int num_layers_;
+  std::mt19937 random_{7};
+  int64_t num_rows_ = 0;
+  Popularity popularity_;
+  std::vector<LayerEstimate> told_;
+};
+
+class PlacedRunnerTest : public testing::Test {
+ protected:
+  PlacedRunnerTest() : fixture_(LoadFixture("qwen3-qknorm")) {
+    for (const GreedyGolden& golden : fixture_.greedy) {
+      if (golden.prompt.size() < 300) prompts_.push_back(golden.prompt);
+    }
+    expected_ = RankGroup(fixture_.dir, {.dtype = DType::kBf16}).Greedy(prompts_, kNumTokens);
+  }
+  static GroupOptions Options(PlacementMode mode, int world) {
+    GroupOptions options;
+    options.dtype = DType::kBf16;
+    options.world = world;
+    options.chunk = 40;
+    options.batch = 5;
+    options.placement = mode;
+    options.forecaster = [](const Model& model) { return std::make_unique<FakeForecaster>(model.config()); };
+    return options;
+  }
+
+  const Fixture fixture_;
+  std::vector<std::vector<int32_t>> prompts_, expected_;
+};
+
+TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
+  for (const PlacementMode mode : {PlacementMode::kStaticSpare, PlacementMode::kCentral, PlacementMode::kAgreed,
+                                   PlacementMode::kNoEstimate, PlacementMode::kNoFinetune}) {
+    for (const int world : {1, 2, 4}) {
+      RankGroup group(fixture_.dir, Options(mode, world));
+      EXPECT_EQ(group.Greedy(prompts_, kNumTokens), expected_) << NameOf(mode) << " on " << world;
+      int64_t copies = 0;
+      for (int rank = 0; rank < world; ++rank) {
+        const PlacedExpertsCounters counters = group.experts(rank).counters();
+        copies += counters.copies[static_cast<size_t>(CopyReason::kDemand)] +
+                  counters.copies[static_cast<size_t>(CopyReason::kPrefetch)];
+        for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {
+          EXPECT_EQ(group.placer(rank).placement(layer), group.placer(0).placement(layer));
+        }
+      }
+      EXPECT_EQ(copies > 0, world > 1 && mode != PlacementMode::kStaticSpare) << NameOf(mode) << " on " << world;
+      EXPECT_GT(group.last_timings().decide_seconds, 0);
+    }
+  }
+}
+
+TEST_F(PlacedRunnerTest, LoansAndMicroBatches) {
+  GroupOptions options = Options(PlacementMode::kAgreed, 4);
+  options.batch = 3;
+  options.min_loan_rows = 1;
+  EXPECT_EQ(RankGroup(fixture_.dir, options).Greedy(prompts_, kNumTokens), expected_);
+  options.min_loan_rows = 0;
+  options.micro_batches = 3;
+  EXPECT_EQ(RankGroup(fixture_.dir, options).Greedy(prompts_, kNumTokens), expected_);
+}
+
+// Expert 0 of each layer moves to the last rank and back, stage by stage.
+TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
+  constexpr int kWorld = 2;
+  const auto stage_of = [](int64_t number) -> ResidencyStage {
+    const int32_t from = number % 2 == 1 ? 0 : kWorld - 1, to = kWorld - 1 - from;
+    return {.arrivals = {{MoveKind::kCopy, 0, 0, to, 0}}, .departures = {{MoveKind::kRelease, 0, 0, from, 0}}};
+  };
+  GroupOptions options = Options(PlacementMode::kAgreed, kWorld);
+  // Prepared at step 3n, in use from 3n + 1, released at 3n + 2.
+  options.before_step = [&](int64_t step, DecidedPlacer* placer) -> absl::StatusOr<int64_t> {
+    const int64_t number = step / 3;
+    if (step % 3 == 0) {
+      RETURN_IF_ERROR(placer->Prepare(number, {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}, stage_of(number)));
+      return placer->epoch();
+    }
+    if (number > 0 && step % 3 == 2) RETURN_IF_ERROR(placer->Release(number));
+    while (step % 3 == 1 && number > 0) {
+      ASSIGN_OR_RETURN(const bool ready, placer->Ready());
+      if (ready) break;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return number;
+  };
+  RankGroup group(fixture_.dir, options);
+  const auto tokens = group.TryGreedy(prompts_, kNumTokens);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(*tokens, expected_);
+  EXPECT_GT(group.placer(0).epoch(), 3);
+  EXPECT_EQ(group.placer(0).epoch(), group.placer(1).epoch());
+}
+
+TEST_F(PlacedRunnerTest, APlanOfAnUnknownPlacementIsRefused) {
+  GroupOptions options = Options(PlacementMode::kAgreed, 1);
+  options.before_step = [](int64_t step, DecidedPlacer*) { return step == 2 ? 9 : 0; };
+  const absl::Status status = RankGroup(fixture_.dir, options).TryGreedy(prompts_, kNumTokens).status();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("step 2 names placement epoch 9"));
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,40 @@
+// The machine's file of all experts (workers/moe/expert_file.h), as a worker opens it: for an expert budget, and for a
+// placement that changes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "workers/model/config.h"
+#include "workers/model/safetensors.h"
+#include "workers/moe/expert_file.h"
+#include "workers/moe/packed_expert.h"
+
+namespace switchyard {
+
+struct RankExpertFileInput {
+  const ModelConfig* config = nullptr;
+  const Checkpoint* checkpoint = nullptr;  // null: random weights
+  std::string weights;                     // what tells them from others
+  DType dtype = DType::kBf16;
+  int num_threads = 1;
+  std::string dir = "/dev/shm";
+  int64_t available_bytes = 0;  // of memory, if the file has to be built there
+};
+
+// As the CPU's products take them.
+PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype);
+
+// Opens the file, building it if nobody has.  Blocks; progress as ExpertFile's.
+// Errors: InvalidArgument (a directory that cannot be used), the file's, the loader's.
+absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
+                                                               ExpertFile::Progress progress);
+
+// Bytes of a chunk of a copy: a part of an expert, a multiple of 64.
+int64_t CopyChunkBytes(const PackedExpert& expert);
+inline constexpr int32_t kChunksPerCopy = 4;  // at least
+
+}  // namespace switchyard
