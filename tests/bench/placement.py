@@ -1,34 +1,59 @@
 """Modes of expert placement beside each other: 4, 8 or 16 workers, each in a network namespace with a shaped link.
 
-Messages are real and as long as their rows; experts' compute and weight copies are time that passes (scaled hardware,
-spec/papers.md A5); decisions are the scheduler's own code, and its CPU time is charged, scaled, wherever it blocks.  All
-modes run every batch, in changing order; figures are medians and 95th percentiles over the batches with bootstrap
-intervals, beside those of `ideal` (a gate that is forced to be balanced).
+Messages are real; experts' compute and weight copies are time that passes (scaled hardware, spec/papers.md A5);
+decisions are the scheduler's own code, and its CPU time is charged, scaled, wherever it blocks.  Modes take turns batch by
+batch in changing order; figures are medians and 95th percentiles over the layers of the batches, with bootstrap
+intervals over batches, beside those of `ideal` (a gate that is forced to be balanced).
 
-Data: a trace of the demo model's routing (--trace, --fit: `switchyard trace record`), and chains tuned to the Lina
-paper's skew and pattern.  Needs root or user namespaces, iproute2, and about a fifth of the CPU idle.
+Data: the demo model's routing (--trace, --fit: `switchyard trace record`; without, recorded here from the repository's
+own files), and chains tuned to the Lina paper's skew and pattern.  Needs root or user namespaces and iproute2.  Parts may be
+run one by one (--only).
 """
 import json
-import random
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import placement_figures as figures
 import report
 from emulated_cluster import Cluster, enter_namespace
+from record_traces import KINDS, traces
 
-# One A100 of four behind a 100 Gb/s link, 1/200 as fast; rows of 1024 bf16 numbers; an expert of 1024 x 4096 (16.8 MFLOP
-# a row); a copy of one to a slot takes a fortieth of a layer's attention, as in the paper's larger batches.
-BITS_PER_SECOND = 125e6
-ROW_BYTES = 2048
-ROW_US = 18
-DENSE_US = 4000
-COPY_US = 1600
-SCALE = 200
-MODES = ["static", "static+spare:1", "static+spare:2", "central:1", "no_estimate:1", "no_finetune:1", "agreed:1", "agreed:2", "oracle:1",
-         "ideal"]
+# The emulated layer is the paper's with 16 GPUs, 12 layers (LI-2, LI-3): its all-to-alls take 102 ms / 12 = 8.5 ms,
+# three quarters of it, and 14.8 ms pass between two layers; an expert (16.8 MB) is copied in 0.8 ms.  Four times as slow
+# here, so that sixteen workers leave two cores idle in between; between two layers less passes, which only leaves less
+# to hide copies behind, so that all takes less than twenty minutes.
+STRETCH = 4
+EXCHANGE_MS = 8.5 * STRETCH  # both ways, of a balanced layer
+COMPUTE_MS = 2.8 * STRETCH
+DENSE_MS = 8
+COPY_MS = 0.8 * STRETCH
+RANK_BYTES = 128 << 10  # that a rank sends in a balanced layer, each way, whatever its rows
+BURST = 12 << 10
+ALWAYS = ["static", "agreed:1", "agreed:2", "ideal"]
+SOMETIMES = ["static+spare:1", "static+spare:2", "central:1", "no_estimate:1", "no_finetune:1", "oracle:1"]
+FEW = 8  # of so many batches one is run in the modes of SOMETIMES, too
+TABLES = {  # part: (data, workers, tokens)
+    "real256": ("real", 16, 256), "real2048": ("real", 16, 2048), "chain256": ("chain", 16, 256),
+    "chain2048": ("chain", 16, 2048), "real8": ("real", 8, 256), "real4": ("real", 4, 256)}
+PARTS = [*TABLES, "domains", "estimators", "decision"]
+PAPER = """
+The paper's rows (spec/papers.md A4; other models, data and GPUs; TXL, BERT with 16 experts)
+  LI-16, 17  static / Lina, batch: median 1.45, 1.46; 95 % 1.82, 1.68
+  LI-18, 19  static / Lina, MoE layer: 95 % 1.77, 1.81; its all-to-alls 1.96 on average, 2.50 at most
+  LI-20      no_estimate / central, batch: median 1.24, 1.19
+  LI-21      no_finetune / central, batch: 95 % 1.27, 1.33
+  LI-22      a phase of the scheduler 6.2 ms, 1.45 ms where nothing changes; placed anew in 23 %
+  LI-23      central / ideal, batch, TXL: median, 95 %, fine-tuned, accuracy
+             l = 1: 1.41, 1.32, 76.5 %, 31.6 %   l = 3: 1.16, 1.04, 25.7 %, 60.4 %   l = 6: 1.19, 1.11, 22.5 %, 71.4 %
+             BERT  1.34, 1.35, 71.3 %, 28.3 %          1.07, 1.04, 32.2 %, 63.5 %          1.09, 1.11, 27.1 %, 66.0 %
+  LI-24      3.67 experts a layer out of order
+  LI-25      central / ideal on other data: 95 % 1.04 to 1.11, accuracy 62 to 69 %"""
+
+
+def cpu_times():
+    return [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
 def idle_share(before, after):
@@ -36,105 +61,121 @@ def idle_share(before, after):
     return (delta[3] + delta[4]) / max(1, sum(delta))
 
 
-def cpu_times():
-    return [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+def hardware(workers, rows):
+    """Flags of a worker: what a row and a link take, and what the policy believes of them."""
+    row_bytes = max(1, RANK_BYTES // max(1, rows // workers))
+    sent = RANK_BYTES * (workers - 1) / workers
+    link = sent / (EXCHANGE_MS / 2 * 1e-3)
+    return link, row_bytes, [f"--row_bytes={row_bytes}", f"--row_us={COMPUTE_MS * 1e3 / (rows / workers)}", f"--dense_us={DENSE_MS * 1e3}",
+                  f"--copy_us={COPY_MS * 1e3}", f"--policy_scale={STRETCH}", f"--link_bytes_per_s={link}"]
 
 
-def run_workers(binary, world, arguments):
-    """Lines of rank 0, and the share of the CPU that was idle."""
-    with tempfile.TemporaryDirectory() as directory, Cluster(world, BITS_PER_SECOND) as cluster:
+def run_workers(binary, workers, link_bytes_per_s, arguments):
+    """Results of all ranks, what decisions took, and the share of the CPU that was idle."""
+    with tempfile.TemporaryDirectory() as directory, Cluster(workers, link_bytes_per_s * 8, BURST) as cluster:
+        output = Path(directory) / "run"
+        addresses = ",".join(cluster.address(rank) for rank in range(workers))
         before = cpu_times()
-        workers = []
-        for rank in range(world):
-            command = [binary, f"--rank={rank}", f"--world={world}", f"--address={cluster.address(rank)}",
-                       f"--directory={directory}", *arguments]
-            workers.append(cluster.start(rank, command, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True))
-        lines = []
-        for line in workers[0].stdout:
-            lines.append(json.loads(line))
-            if len(lines) % 500 == 0:
-                report.log(f"  {len(lines)} runs")
-        codes = [worker.wait() for worker in workers]
+        started = [cluster.start(rank, [binary, f"--rank={rank}", f"--addresses={addresses}", f"--output={output}", *arguments])
+                   for rank in range(workers)]
+        codes = [worker.wait() for worker in started]
+        idle = idle_share(before, cpu_times())
         if any(codes):
             sys.exit(f"placement.py: workers ended with {codes}")
-        return lines, idle_share(before, cpu_times())
+        lines = [[json.loads(line) for line in Path(f"{output}.{rank}").read_text().splitlines()] for rank in range(workers)]
+        decisions = dict(line.split() for line in Path(f"{output}.decisions").read_text().splitlines()[1:])
+        return figures.slowest(lines), {mode: float(seconds) * 1e6 for mode, seconds in decisions.items()}, idle
 
 
-def percentile(values, share):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+def measure(options, title, workers, tokens, top_k, source, sometimes=SOMETIMES):
+    """Prints a table; returns the runs and whether they count."""
+    link, row_bytes, scaled = hardware(workers, tokens * top_k)
+    arguments = [*source, *scaled, f"--tokens={tokens}", f"--batches={options.batches}", f"--modes={','.join(ALWAYS)}",
+                 f"--few_modes={','.join(sometimes)}", f"--few={FEW}"]
+    runs, decide_us, idle = run_workers(str(Path(options.bin) / "placement_worker"), workers, link, arguments)
+    print(f"\n{title}, {workers} workers, {tokens} tokens a batch; {idle:.0%} of the CPU idle"
+          + (": VOID, less than 20 %" if idle < 0.2 else ""), flush=True)
+    row_ms = {"link": 2e3 * row_bytes / link, "compute": COMPUTE_MS * workers / (tokens * top_k)}
+    figures.print_modes(runs, decide_us, row_ms)
+    return runs, idle >= 0.2
 
 
-def interval(values, figure, rounds=400):
-    source = random.Random(1)
-    drawn = sorted(figure([source.choice(values) for _ in values]) for _ in range(rounds))
-    return drawn[int(0.025 * rounds)], drawn[int(0.975 * rounds)]
+def run_table(options, name, worst):
+    data, workers, tokens = TABLES[name]
+    real = data == "real"
+    source = options.real if real else ["--chain", "--estimator=path"]
+    runs, counts = measure(options, f"{name}: " + ("demo model, mixed kinds of text" if real else "chains"), workers, tokens,
+                           2 if real else 1, source)
+    found = figures.figures_of(runs)
+    figures.print_figures(found, runs)
+    if workers == 16 and counts:
+        figures.keep_worst(worst, found if real else {**found, "static_over_agreed_chain": found["static_over_agreed"]})
 
 
-class Row:
-    """What one mode took over the batches of one setting."""
-
-    def __init__(self, lines, mode):
-        own = [line for line in lines if line.get("mode") == mode and "batch" in line]
-        self.batch = [line["batch_ms"] for line in own]
-        self.layer = [ms for line in own for ms in line["layers_ms"]]
-        layers = sum(len(line["layers_ms"]) for line in own)
-        self.fine_tuned = sum(line["fine_tuned"] for line in own) / layers
-        self.copies = sum(line["copies"] for line in own) / layers
-        self.decide_us = next(line["decide_us"] for line in lines if line.get("mode") == mode and "decide_us" in line)
-
-
-def print_rows(rows):
-    ideal = rows["ideal"]
-    cells = [["mode", "layer ms", "interval", "95 %", "/ ideal", "95 % / ideal", "batch ms", "95 %", "copies/layer", "fine-tuned", "decide us"]]
-    for mode, row in rows.items():
-        median, tail = statistics.median(row.layer), percentile(row.layer, 0.95)
-        low, high = interval(row.layer, statistics.median)
-        cells.append([mode, median, f"{low:.2f}-{high:.2f}", tail, median / statistics.median(ideal.layer), tail / percentile(ideal.layer, 0.95),
-                      statistics.median(row.batch), percentile(row.batch, 0.95), row.copies, row.fine_tuned, row.decide_us])
-    report.table(cells)
+def run_domains(options):
+    """One kind of text each, and the last with a profile that never saw it; of these few batches no target is taken."""
+    few = {**vars(options), "batches": max(10, options.batches // 8)}
+    options = type(options)(**few)
+    fit = [flag for flag in options.real if not flag.startswith("--estimator")]
+    last = options.labels[-1]
+    runs = [(f"{label} alone", [*options.real, f"--label={label}"]) for label in options.labels]
+    path = [*fit, "--estimator=path", f"--label={last}"]
+    runs += [(f"{last} alone, path estimate, in the profile", path),
+             (f"{last} alone, path estimate, not in the profile", [*path, f"--leave_out={last}"])]
+    for title, source in runs:
+        measured, _ = measure(options, title, 16, 256, 2, source, sometimes=[])
+        for key, value in figures.figures_of(measured).items():
+            print(f"  {key} {value:.3f}")
 
 
-def figures_of(rows):
-    median = {mode: statistics.median(row.layer) for mode, row in rows.items()}
-    tail = {mode: percentile(row.layer, 0.95) for mode, row in rows.items()}
-    return {
-        "gap_closed": (median["static"] - median["agreed:2"]) / (median["static"] - median["ideal"]),
-        "agreed_p95_over_ideal": tail["agreed:2"] / tail["ideal"],
-        "agreed1_p95_over_ideal": tail["agreed:1"] / tail["ideal"],
-        "static_over_agreed": median["static"] / median["agreed:2"],
-    }
+def run_program(options, name, *arguments):
+    """Prints what another benchmark prints; returns its figures."""
+    print(f"\n{name} {' '.join(arguments)}", flush=True)
+    done = subprocess.run([str(Path(options.bin) / name), *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"placement.py: {name}: {done.stderr}")
+    *text, last = done.stdout.rstrip().split("\n")
+    print("\n".join(text), flush=True)
+    return json.loads(last)
+
+
+def run_estimators(options, worst):
+    """Accuracy by estimator, path length and batch; on chains beside the Bayes estimator's."""
+    fit, trace = options.fit, options.trace
+    worst.update(run_program(options, "popularity_bench", f"--fit={fit}", f"--test={trace}"))
+    run_program(options, "popularity_bench", "--chain")
 
 
 def main():
     parser = report.parser(__doc__)
-    parser.add_argument("--trace", help="routing that is run; without: tuned chains")
+    parser.add_argument("--trace", help="routing that is run; without: recorded here")
     parser.add_argument("--fit", help="routing of which the profile is made")
-    parser.add_argument("--estimator", default="probe")
-    parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[256, 2048])
+    parser.add_argument("--estimator", help="path, or a channel of the traces (default: probe, path where recorded here)")
+    parser.add_argument("--labels", nargs="+", default=list(KINDS), help="kinds of text in the traces that are run alone")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts of the table")
     parser.add_argument("--batches", type=int, default=400)
+    parser.add_argument("--cache", default=str(report.ROOT / "build/bench"), help="folder for recorded traces, kept")
     options = parser.parse_args()
     if bool(options.trace) != bool(options.fit):
         parser.error("--trace and --fit go together")
+    estimator = options.estimator or ("probe" if options.trace else "path")
+    if not options.trace:
+        options.fit, options.trace = traces(options.bin, options.cache)
     enter_namespace()
-    batches = 20 if options.quick else options.batches
+    options.real = [f"--trace={options.trace}", f"--fit={options.fit}", f"--estimator={estimator}"]
+    options.batches = 12 if options.quick else options.batches
     worst = {}
-    for tokens in options.tokens:
-        source = [f"--trace={options.trace}", f"--fit={options.fit}", f"--estimator={options.estimator}"]
-        arguments = [*(source if options.trace else ["--chain", "--estimator=path"]), f"--tokens={tokens}",
-                     f"--batches={batches}", f"--modes={','.join(MODES)}",
-                     f"--row_bytes={ROW_BYTES}", f"--row_us={ROW_US}", f"--dense_us={DENSE_US}", f"--copy_us={COPY_US}",
-                     f"--policy_scale={SCALE}", f"--link_bytes_per_s={BITS_PER_SECOND / 8}"]
-        lines, idle = run_workers(str(Path(options.bin) / "placement_worker"), options.workers, arguments)
-        print(f"\n{options.workers} workers, {tokens} tokens a batch; {idle:.0%} of the CPU idle"
-              + (": VOID, less than 20 %" if idle < 0.2 else ""))
-        rows = {mode: Row(lines, mode) for mode in MODES}
-        print_rows(rows)
-        for key, value in figures_of(rows).items():
-            better = min if key in ("gap_closed", "static_over_agreed") else max
-            worst[key] = better(worst.get(key, value), value)
-    report.finish("placement", worst, {"workers": options.workers, "batches": batches, "load_average": report.load_average()})
+    for name in options.only:
+        if name in TABLES:
+            run_table(options, name, worst)
+        elif name == "domains":
+            run_domains(options)
+        elif name == "estimators":
+            run_estimators(options, worst)
+        else:
+            worst.update(run_program(options, "placement_replay"))
+    print(PAPER)
+    report.finish("placement", worst, {"parts": options.only, "batches": options.batches, "load_average": report.load_average()})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ usage() {
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
   echo "  workers two one-core workers beside one two-core worker"
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
-  echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: real routing)"
+  echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: routing of your own; --only PART…: a part of the table)"
   echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
   echo "  residency what a rebalance of experts moves and how balanced the next window is, beside EPLB (--trace=FILE: real routing)"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
@@ -27,7 +27,9 @@ case "$name" in
     deploy/install-deps.sh; deploy/build.sh "$bench"; exec "build/release/bin/$bench" "$@" ;;
   residency) deploy/install-deps.sh; deploy/build.sh residency_bench; exec build/release/bin/residency_bench "$@" ;;
   offload) deploy/install-deps.sh; deploy/build.sh offload_bench; exec build/release/bin/offload_bench "$@" ;;
-  placement) deploy/install-deps.sh; deploy/build.sh placement_worker; exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
+  placement)
+    deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
+    exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
   peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   gpu) exec tests/bench/gpu/run.sh "$@" ;;
   *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;

@@ -59,7 +59,7 @@ class Switchyard:
             raise RuntimeError(f"the server is not ready: {done.stdout}{done.stderr}its log: {self._log_path}")
 
     def _call(self, command, *flags, text):
-        return subprocess.run([self._client, command, f"--server={self._server}", *flags], input=text,
+        return subprocess.run([self._client, command, *flags, f"--server={self._server}"], input=text,
                               capture_output=True, text=True, timeout=READY_SECONDS)
 
     def _ask(self, command, prompts, flags):
@@ -88,6 +88,12 @@ class Switchyard:
     def decode_rate(self, prompts, max_tokens):
         """Output tokens per second: the prompts' number over the median time between two tokens of a stream."""
         return len(prompts) / self.bench(prompts, max_tokens)["inter_token_seconds"]["p50"]
+
+    def record(self, documents, output, window):
+        """A routing trace of the documents (JSON lines), cut into sequences of `window` tokens."""
+        done = self._call("trace", "record", "--input=-", f"--output={output}", f"--window={window}", text=documents)
+        if done.returncode != 0:
+            raise RuntimeError(f"switchyard trace record: {done.stdout}{done.stderr}")
 
     def metric(self, name):
         """The sum of a metric's series."""

@@ -1,12 +1,13 @@
 #include "tests/bench/placement/batch_plan.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/observed_estimator.h"
 #include "scheduler/popularity/profile_estimator.h"
@@ -60,6 +61,7 @@ class Planner {
       profile_.emplace(ProfileIdentity{.model = fit.model, .shape = fit.shape, .phase = options_.phase},
                        ProfileLimits());
       for (const TraceSequence& sequence : fit.sequences) {
+        if (!options_.leave_out.empty() && sequence.label == options_.leave_out) continue;
         for (int layer = 0; layer < fit.shape.num_layers; ++layer) {
           profile_->Observe(ViewOf(fit, sequence, 0, sequence.num_tokens()), layer);
         }
@@ -93,9 +95,9 @@ class Planner {
       observed_->SetPredictions(layer, run_.channels[static_cast<size_t>(channel_)].num_predicted,
                                 batches.Predictions(static_cast<size_t>(channel_), layer));
     }
-    const absl::Time begin = absl::Now();
+    const double begin = CpuSeconds();
     const bool has = estimator_->Estimate(batch, layer, absl::MakeSpan(estimate));
-    seconds_.push_back(absl::ToDoubleSeconds(absl::Now() - begin) / options_.num_ranks);
+    seconds_.push_back((CpuSeconds() - begin) / options_.num_ranks);
     if (!has) return planned;
     for (size_t i = 0; i < planned.counts.size(); ++i) actual[i % width] += planned.counts[i] * kRow;
     planned.estimate = estimate;
@@ -122,6 +124,12 @@ class Planner {
 };
 
 }  // namespace
+
+double CpuSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingTrace& fit, const RoutingTrace& run) {
   RETURN_IF_ERROR(CheckOptions(options, run));

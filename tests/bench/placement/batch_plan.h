@@ -27,6 +27,7 @@ struct PlanOptions {
   // "path": a profile of the fit trace, its sums corrected by their last errors; or a channel of the trace ("probe"),
   // corrected likewise.
   std::string estimator = "probe";
+  std::string leave_out;  // label of the fit trace's sequences that the profile does not see
 };
 
 struct PlannedLayer {
@@ -38,12 +39,15 @@ struct BatchPlan {
   int num_ranks = 0;
   RoutingShape shape;
   std::vector<std::vector<PlannedLayer>> batches;  // [batches][layers]
-  double estimate_seconds = 0;                     // that one rank's rows of one layer take, median
+  double estimate_seconds = 0;                     // CPU time that one rank's rows of one layer take, median
 
   RowCounts CountsOf(const PlannedLayer& layer) const {
     return {.num_ranks = num_ranks, .num_experts = shape.num_experts, .rows = layer.counts};
   }
 };
+
+// This thread's, so that who runs beside it does not count.
+double CpuSeconds();
 
 // InvalidArgument: a trace without the channel, layers that it does not have, fewer tokens than a batch.
 absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingTrace& fit, const RoutingTrace& run);

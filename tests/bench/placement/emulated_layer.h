@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "workers/comm/communicator.h"
+#include "tests/bench/placement/link_mesh.h"
 
 namespace switchyard::bench {
 
@@ -27,23 +27,26 @@ struct LayerRows {
   absl::Time weights_ready = absl::InfinitePast();  // no expert runs before
 };
 
+// Where the time of layers goes, summed.
+struct PhaseTimes {
+  absl::Duration tell, dispatch, compute, combine;  // tell: from the gate to the decision
+};
+
 class EmulatedLayer {
  public:
-  EmulatedLayer(Communicator* comm, const LayerTimes& times) : comm_(comm), times_(times) {}
+  EmulatedLayer(LinkMesh* mesh, const LayerTimes& times) : mesh_(mesh), times_(times) {}
 
-  // Errors: the communicator's; Internal if a rank sent another number of bytes than its rows have.
-  absl::Status Run(const LayerRows& rows);
+  // Errors: the mesh's.
+  absl::Status Run(const LayerRows& rows, PhaseTimes* phases);
 
  private:
   absl::Status Exchange(absl::Span<const int64_t> out_rows, absl::Span<const int64_t> in_rows);
 
-  Communicator* const comm_;
+  LinkMesh* const mesh_;
   const LayerTimes times_;
 };
 
 // Sleeps to within some tens of microseconds; at once if it is past.
 void SleepUntil(absl::Time when);
-// By when collectives of a benchmark must be done.
-absl::Time Soon();
 
 }  // namespace switchyard::bench

@@ -1,6 +1,7 @@
 #include "tests/bench/placement/placement_run.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -26,13 +27,13 @@ Placement ResidentsOf(const RunOptions& options, int num_experts, int num_device
 
 }  // namespace
 
-PlacementRun::PlacementRun(const RunOptions& options, const BatchPlan* plan, Communicator* comm)
-    : options_(options), plan_(plan), comm_(comm), layer_(comm, options.layer) {}
+PlacementRun::PlacementRun(const RunOptions& options, const BatchPlan* plan, LinkMesh* mesh)
+    : options_(options), plan_(plan), mesh_(mesh), layer_(mesh, options.layer) {}
 
 absl::StatusOr<std::unique_ptr<PlacementRun>> PlacementRun::Create(const RunOptions& options, const BatchPlan* plan,
-                                                                   Communicator* comm) {
-  SY_CHECK_EQ(plan->num_ranks, comm->world());
-  std::unique_ptr<PlacementRun> run(new PlacementRun(options, plan, comm));
+                                                                   LinkMesh* mesh) {
+  SY_CHECK_EQ(plan->num_ranks, mesh->world());
+  std::unique_ptr<PlacementRun> run(new PlacementRun(options, plan, mesh));
   RETURN_IF_ERROR(run->MakePolicy());
   return run;
 }
@@ -41,7 +42,7 @@ absl::Status PlacementRun::MakePolicy() {
   PolicyShape shape;
   shape.mode = options_.mode;
   shape.top_k = plan_->shape.top_k;
-  shape.residents.assign(plan_->batches[0].size(), ResidentsOf(options_, plan_->shape.num_experts, comm_->world()));
+  shape.residents.assign(plan_->batches[0].size(), ResidentsOf(options_, plan_->shape.num_experts, mesh_->world()));
   shape.costs = options_.costs;
   ASSIGN_OR_RETURN(policy_, MakePlacementPolicy(std::move(shape)));
   return absl::OkStatus();
@@ -68,9 +69,9 @@ absl::StatusOr<double> PlacementRun::MeasureDecision() {
   std::vector<double> seconds;
   for (int b = 0; b < std::min<int>(kBatches, static_cast<int>(plan_->batches.size())); ++b) {
     for (int layer = 0; layer < static_cast<int>(plan_->batches[0].size()); ++layer) {
-      const absl::Time begin = absl::Now();
+      const double begin = CpuSeconds();
       Decide(b, layer);
-      seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+      seconds.push_back(CpuSeconds() - begin);
     }
   }
   RETURN_IF_ERROR(MakePolicy());
@@ -78,43 +79,45 @@ absl::StatusOr<double> PlacementRun::MeasureDecision() {
   return seconds[seconds.size() / 2];
 }
 
-absl::Status PlacementRun::Gather(int64_t bytes) {
-  const std::string mine(static_cast<size_t>(bytes), '\0');
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, comm_->AllGather({.deadline = Soon()}, mine));
-  return work->Wait();
+void PlacementRun::ChargePolicy() {
+  SleepUntil(absl::Now() + absl::Seconds((decide_seconds_ + EstimateSeconds()) * options_.policy_scale));
+}
+
+double PlacementRun::EstimateSeconds() const {
+  const bool estimates = options_.mode == PlacementMode::kAgreed || options_.mode == PlacementMode::kCentral ||
+                         options_.mode == PlacementMode::kNoFinetune;
+  return estimates ? estimate_seconds_ : 0;
 }
 
 // Counts to device 0, which thinks; its answer to all.
 absl::Status PlacementRun::AskDeviceZero() {
+  const auto world = static_cast<size_t>(mesh_->world());
+  const bool zero = mesh_->rank() == 0;
   const int64_t counts = 4 * plan_->shape.num_experts;
   // "Resume", or where each expert is and how many rows each replica takes.
   const int64_t answer = 16 * plan_->shape.num_experts;
-  std::vector<Message> out(static_cast<size_t>(comm_->world()));
-  if (comm_->rank() != 0) out[0] = comm_->NewMessage(counts);
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, comm_->AllToAllV({.deadline = Soon()}, std::move(out)));
-  RETURN_IF_ERROR(work->Wait());
-  if (comm_->rank() == 0) SleepUntil(absl::Now() + absl::Seconds(decide_seconds_ * options_.policy_scale));
-  const std::string mapping(static_cast<size_t>(answer), '\0');
-  ASSIGN_OR_RETURN(work,
-                   comm_->Broadcast({.comm_class = CommClass::kAllToAll, .deadline = Soon()}, 0, answer, mapping));
-  return work->Wait();
+  std::vector<int64_t> to_zero(world, 0), from_all(world, zero ? counts : 0), to_all(world, zero ? answer : 0),
+      from_zero(world, 0);
+  if (!zero) to_zero[0] = counts;
+  if (!zero) from_zero[0] = answer;
+  RETURN_IF_ERROR(mesh_->Exchange(to_zero, from_all));
+  if (zero) ChargePolicy();
+  return mesh_->Exchange(to_all, from_zero);
 }
 
 absl::Status PlacementRun::TellAndDecide(int batch, int layer, LayerDecision* decision) {
   const int64_t experts = plan_->shape.num_experts;
   if (Gathers(options_.mode)) {
     const bool estimates = options_.mode != PlacementMode::kStaticSpare;
-    RETURN_IF_ERROR(Gather(4 * experts + (estimates ? 8 * experts + 8 : 0)));
+    RETURN_IF_ERROR(mesh_->Gather(4 * experts + (estimates ? 8 * experts + 8 : 0)));
   }
   *decision = Decide(batch, layer);
-  if (Gathers(options_.mode)) SleepUntil(absl::Now() + absl::Seconds(decide_seconds_ * options_.policy_scale));
+  if (Gathers(options_.mode)) ChargePolicy();
   return AsksDeviceZero(options_.mode) ? AskDeviceZero() : absl::OkStatus();
 }
 
 LayerRows PlacementRun::RowsOf(const LayerDecision& decision) const {
-  const int world = comm_->world(), me = comm_->rank();
+  const int world = mesh_->world(), me = mesh_->rank();
   LayerRows rows;
   rows.sent.resize(static_cast<size_t>(world));
   rows.received.resize(static_cast<size_t>(world));
@@ -129,9 +132,17 @@ LayerRows PlacementRun::RowsOf(const LayerDecision& decision) const {
   return rows;
 }
 
+void PlacementRun::NoteRows(const LayerRows& rows, RunResult* result) const {
+  const int64_t stay = rows.sent[mesh_->rank()];
+  const int64_t sent = std::accumulate(rows.sent.begin(), rows.sent.end(), int64_t{0}) - stay;
+  const int64_t own = std::accumulate(rows.received.begin(), rows.received.end(), int64_t{0});
+  result->link_rows = std::max(sent, own - stay);
+  result->own_rows = own;
+}
+
 // Every rank's rows in equal parts over all.
 LayerRows PlacementRun::BalancedRows(const PlannedLayer& layer) const {
-  const int world = comm_->world(), me = comm_->rank();
+  const int world = mesh_->world(), me = mesh_->rank();
   const RowCounts counts = plan_->CountsOf(layer);
   LayerRows rows;
   rows.sent.resize(static_cast<size_t>(world));
@@ -149,9 +160,13 @@ LayerRows PlacementRun::BalancedRows(const PlannedLayer& layer) const {
   return rows;
 }
 
+void PlacementRun::StartPrefetch(const LayerDecision& decision) {
+  for (const SlotPlan& slots : decision.prefetch) StartCopies(slots, decision.number);
+}
+
 void PlacementRun::StartCopies(const SlotPlan& slots, int64_t number) {
   for (const SlotChange& change : slots.changes) {
-    if (change.device != comm_->rank() || change.expert == kEmptySlot) continue;
+    if (change.device != mesh_->rank() || change.expert == kEmptySlot) continue;
     engine_free_ = std::max(engine_free_, absl::Now()) + options_.copy;
     copy_ends_[{slots.layer, change.slot, number}] = engine_free_;
     ++copies_;
@@ -161,10 +176,10 @@ void PlacementRun::StartCopies(const SlotPlan& slots, int64_t number) {
 absl::Time PlacementRun::WhenReady(const LayerDecision& decision) {
   absl::Time ready = absl::InfinitePast();
   for (const AwaitedCopy& copy : decision.awaited) {
-    if (copy.device != comm_->rank()) continue;
+    if (copy.device != mesh_->rank()) continue;
     const auto end = copy_ends_.find({decision.layer, copy.slot, copy.decision});
-    SY_CHECK(end != copy_ends_.end());
-    ready = std::max(ready, end->second);
+    // (One of a layer that was only decided arrived long ago.)
+    if (end != copy_ends_.end()) ready = std::max(ready, end->second);
   }
   return ready;
 }
@@ -173,33 +188,37 @@ absl::StatusOr<RunResult> PlacementRun::RunBatch(int batch) {
   RunResult result;
   ++step_;
   copies_ = 0;
-  ASSIGN_OR_RETURN(auto barrier, comm_->Barrier({.comm_class = CommClass::kAllToAll, .deadline = Soon()}));
-  RETURN_IF_ERROR(barrier->Wait());
+  copy_ends_.clear();  // the batch before has long ended
+  const int num_layers = static_cast<int>(plan_->batches[0].size());
+  const int timed = 1 + batch % (num_layers - 1);
+  for (int layer = 0; layer < timed - 1; ++layer) Decide(batch, layer);
+  RETURN_IF_ERROR(mesh_->Gather(1));
   const absl::Time batch_begin = absl::Now();
-  const std::vector<PlannedLayer>& layers = plan_->batches[static_cast<size_t>(batch)];
-  for (int layer = 0; layer < static_cast<int>(layers.size()); ++layer) {
-    SleepUntil(absl::Now() + options_.dense);
-    const absl::Time begin = absl::Now();
-    LayerDecision decision;
-    RETURN_IF_ERROR(TellAndDecide(batch, layer, &decision));
-    StartCopies(decision.demand, decision.number);
-    // (The paper's mapping for the next layer comes with the combine.)
-    const bool central = AsksDeviceZero(options_.mode);
-    if (!central) {
-      for (const SlotPlan& slots : decision.prefetch) StartCopies(slots, decision.number);
-    }
-    LayerRows rows = options_.mode == PlacementMode::kIdeal ? BalancedRows(layers[layer]) : RowsOf(decision);
-    rows.weights_ready = WhenReady(decision);
-    RETURN_IF_ERROR(layer_.Run(rows));
-    if (central) {
-      for (const SlotPlan& slots : decision.prefetch) StartCopies(slots, decision.number);
-    }
-    result.layer_seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
-    if (!decision.demand.changes.empty()) ++result.fine_tuned;
-  }
+  engine_free_ = batch_begin;
+  StartPrefetch(Decide(batch, timed - 1));
+  SleepUntil(batch_begin + options_.dense);
+  RETURN_IF_ERROR(RunLayer(batch, timed, &result));
   result.batch_seconds = absl::ToDoubleSeconds(absl::Now() - batch_begin);
   result.copies = copies_;
+  for (int layer = timed + 1; layer < num_layers; ++layer) Decide(batch, layer);
   return result;
+}
+
+absl::Status PlacementRun::RunLayer(int batch, int layer, RunResult* result) {
+  const absl::Time begin = absl::Now();
+  LayerDecision decision;
+  RETURN_IF_ERROR(TellAndDecide(batch, layer, &decision));
+  result->phases.tell = absl::Now() - begin;
+  StartCopies(decision.demand, decision.number);
+  const PlannedLayer& planned = plan_->batches[static_cast<size_t>(batch)][static_cast<size_t>(layer)];
+  LayerRows rows = options_.mode == PlacementMode::kIdeal ? BalancedRows(planned) : RowsOf(decision);
+  rows.weights_ready = WhenReady(decision);
+  NoteRows(rows, result);
+  RETURN_IF_ERROR(layer_.Run(rows, &result->phases));
+  result->gate_us = absl::ToUnixMicros(begin);
+  result->end_us = absl::ToUnixMicros(absl::Now());
+  result->fine_tuned = decision.demand.changes.empty() ? 0 : 1;
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard::bench

@@ -7,7 +7,8 @@
 //   central          counts to device 0 and its answer to all after the gate; estimates ride on the dispatch, the
 //                    mapping on the combine (no messages of their own); no_estimate, no_finetune lack a half
 //   static, ideal    none
-// Policy CPU time is charged: `decide_seconds` times the scale pass wherever a mode decides before it dispatches.  A
+// Policy CPU time is charged: `decide_seconds` (and the estimate's, of modes that estimate) times the scale pass
+// wherever a mode decides before it dispatches.  A
 // device copies experts one after the other, each for `copy`; rows wait for the copies that their replica needs.
 // Thread-compatible.
 #pragma once
@@ -24,7 +25,7 @@
 #include "scheduler/placement/layer_decision.h"
 #include "tests/bench/placement/batch_plan.h"
 #include "tests/bench/placement/emulated_layer.h"
-#include "workers/comm/communicator.h"
+#include "tests/bench/placement/link_mesh.h"
 
 namespace switchyard::bench {
 
@@ -38,43 +39,54 @@ struct RunOptions {
   MoveCosts costs;          // what the policy believes
 };
 
+// Of the layer that was run.
 struct RunResult {
-  std::vector<double> layer_seconds;  // [layers] from the gate to the combined rows
-  double batch_seconds = 0;
-  int64_t copies = 0;      // of this device
-  int64_t fine_tuned = 0;  // layers whose weights moved after their gate
-  bool operator==(const RunResult&) const = default;
+  int64_t gate_us = 0, end_us = 0;  // this machine's clock: at the gate, and with the combined rows
+  int64_t link_rows = 0;            // that this rank's link carries one way, the fuller one
+  int64_t own_rows = 0;             // that it computes
+  PhaseTimes phases;
+  double batch_seconds = 0;  // what passes before the layer, and the layer
+  int64_t copies = 0;        // of this device, for the layer
+  int64_t fine_tuned = 0;    // 1 = weights moved after the gate
 };
 
 class PlacementRun {
  public:
   static absl::StatusOr<std::unique_ptr<PlacementRun>> Create(const RunOptions& options, const BatchPlan* plan,
-                                                              Communicator* comm);
+                                                              LinkMesh* mesh);
 
-  // All ranks, the same batches in the same order.
+  // Decides every layer, and runs one: the next one with every batch, from the second on.  The layer before it starts
+  // the copies that its estimate asked for; those of other layers take no time.
+  // All ranks, the same batches in the same order.  REQUIRES: the plan has two layers or more.
   absl::StatusOr<RunResult> RunBatch(int batch);
   // The CPU time of one decision, measured by calling it alone; the policy is as new afterwards.
   absl::StatusOr<double> MeasureDecision();
   void set_decide_seconds(double seconds) { decide_seconds_ = seconds; }
+  // That one rank's estimate of a layer takes.
+  void set_estimate_seconds(double seconds) { estimate_seconds_ = seconds; }
 
  private:
-  PlacementRun(const RunOptions& options, const BatchPlan* plan, Communicator* comm);
+  PlacementRun(const RunOptions& options, const BatchPlan* plan, LinkMesh* mesh);
   absl::Status MakePolicy();
   LayerDecision Decide(int batch, int layer);
+  absl::Status RunLayer(int batch, int layer, RunResult* result);
   absl::Status TellAndDecide(int batch, int layer, LayerDecision* decision);
-  absl::Status Gather(int64_t bytes);
+  void ChargePolicy();
+  double EstimateSeconds() const;
   absl::Status AskDeviceZero();
   LayerRows RowsOf(const LayerDecision& decision) const;
+  void NoteRows(const LayerRows& rows, RunResult* result) const;
   LayerRows BalancedRows(const PlannedLayer& layer) const;
+  void StartPrefetch(const LayerDecision& decision);
   void StartCopies(const SlotPlan& slots, int64_t number);
   absl::Time WhenReady(const LayerDecision& decision);
 
   const RunOptions options_;
   const BatchPlan* const plan_;
-  Communicator* const comm_;
+  LinkMesh* const mesh_;
   EmulatedLayer layer_;
   std::unique_ptr<PlacementPolicy> policy_;
-  double decide_seconds_ = 0;
+  double decide_seconds_ = 0, estimate_seconds_ = 0;
   int64_t step_ = 0;
   int64_t copies_ = 0;
   absl::Time engine_free_ = absl::InfinitePast();

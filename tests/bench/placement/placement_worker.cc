@@ -1,11 +1,9 @@
-// One worker of `tests/bench/run.sh placement`: rank --rank of --world, alone in its network namespace.
+// One worker of `tests/bench/run.sh placement`: rank --rank of the workers at --addresses, alone in its network
+// namespace.
 //
-// All workers run the same batches under each mode in turn, so that what disturbs one disturbs all.  Rank 0 writes a
-// line of JSON for each (batch, mode): the layers' and the batch's times of the slowest rank, copies, fine-tuned
-// layers.
+// All workers run the same batches under each mode in turn, so that what disturbs one disturbs all.  Each writes a line
+// of JSON for each (batch, mode) to --output.RANK: when the layer began and ended, copies, fine-tuned layers.
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -27,24 +25,26 @@
 #include "scheduler/popularity/trace_file.h"
 #include "scheduler/simulator/routing_chain.h"
 #include "tests/bench/placement/batch_plan.h"
+#include "tests/bench/placement/link_mesh.h"
 #include "tests/bench/placement/placement_run.h"
-#include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
 
 ABSL_FLAG(int, rank, 0, "");
-ABSL_FLAG(int, world, 1, "");
-ABSL_FLAG(std::string, address, "127.0.0.1", "of this worker in its namespace");
-ABSL_FLAG(std::string, directory, "", "where the ranks find each other");
+ABSL_FLAG(std::vector<std::string>, addresses, {}, "IPv4, of all workers");
+ABSL_FLAG(std::string, output, "", "what results are written to, with the rank behind it; all ranks see the folder");
 ABSL_FLAG(bool, chain, false, "chains tuned to the Lina paper's skew and pattern in place of the two traces");
 ABSL_FLAG(std::string, fit, "", "trace of which profiles are made");
 ABSL_FLAG(std::string, trace, "", "trace that is run");
+ABSL_FLAG(std::string, label, "", "runs only sequences of this label");
+ABSL_FLAG(std::string, leave_out, "", "label of sequences that the profile does not see");
 ABSL_FLAG(std::string, estimator, "probe", "path, or a channel of the trace");
 ABSL_FLAG(std::vector<std::string>, modes, {"static"}, "NAME or NAME:SLOTS, spare slots a device");
+ABSL_FLAG(std::vector<std::string>, few_modes, {}, "likewise; run in one batch of --few only");
+ABSL_FLAG(int, few, 4, "");
 ABSL_FLAG(int, tokens, 256, "of a batch, over all ranks");
 ABSL_FLAG(std::string, phase, "prefill", "prefill or decode");
 ABSL_FLAG(int, batches, 10, "");
-ABSL_FLAG(int, first_layer, 1, "");
-ABSL_FLAG(int, layers, 4, "");
+ABSL_FLAG(int, first_layer, 0, "");
+ABSL_FLAG(int, layers, 6, "the first is decided and not run");
 ABSL_FLAG(int64_t, row_bytes, 1024, "");
 ABSL_FLAG(double, row_us, 10, "compute of one row");
 ABSL_FLAG(double, copy_us, 1000, "of one expert into a slot");
@@ -73,6 +73,9 @@ absl::StatusOr<Traces> MakeTraces() {
   if (!absl::GetFlag(FLAGS_chain)) {
     ASSIGN_OR_RETURN(traces.run, ReadTrace(absl::GetFlag(FLAGS_trace)));
     ASSIGN_OR_RETURN(traces.fit, ReadTrace(absl::GetFlag(FLAGS_fit)));
+    const std::string label = absl::GetFlag(FLAGS_label);
+    const auto is_other = [&](const TraceSequence& sequence) { return !label.empty() && sequence.label != label; };
+    std::erase_if(traces.run.sequences, is_other);
     return traces;
   }
   ASSIGN_OR_RETURN(const RoutingChain chain, RoutingChain::Tuned({}));
@@ -84,9 +87,10 @@ absl::StatusOr<Traces> MakeTraces() {
 struct NamedRun {
   std::string name;
   std::unique_ptr<PlacementRun> run;
+  bool few = false;  // not in every batch
 };
 
-absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan, Communicator* comm) {
+absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan, LinkMesh* mesh) {
   const std::vector<std::string> parts = absl::StrSplit(name, ':');
   RunOptions options;
   ASSIGN_OR_RETURN(options.mode, ParsePlacementMode(parts[0]));
@@ -107,85 +111,97 @@ absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan,
   costs.layer_seconds = absl::GetFlag(FLAGS_dense_us) * 1e-6;
   options.costs = CostsOf(costs);
   NamedRun named{.name = name, .run = nullptr};
-  ASSIGN_OR_RETURN(named.run, PlacementRun::Create(options, &plan, comm));
+  ASSIGN_OR_RETURN(named.run, PlacementRun::Create(options, &plan, mesh));
   return named;
 }
 
-// The largest of all ranks' values, element by element.
-absl::StatusOr<std::vector<double>> Slowest(Communicator* comm, const std::vector<double>& mine) {
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, comm->AllGather({.deadline = Soon()},
-                                         {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)}));
-  RETURN_IF_ERROR(work->Wait());
-  std::vector<double> slowest = mine;
-  for (Message& message : work->received()) {
-    std::vector<double> theirs(mine.size());
-    std::memcpy(theirs.data(), message.payload(), mine.size() * sizeof(double));
-    for (size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], theirs[i]);
+// What a decision of each mode takes, measured by the first rank while the others wait.
+absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs, LinkMesh* mesh) {
+  const std::string path = absl::StrCat(absl::GetFlag(FLAGS_output), ".decisions");
+  if (mesh->rank() == 0) {
+    std::ofstream file(path);
+    file << plan.estimate_seconds << "\n";
+    for (NamedRun& run : *runs) {
+      ASSIGN_OR_RETURN(const double seconds, run.run->MeasureDecision());
+      file << run.name << " " << seconds << "\n";
+    }
   }
-  return slowest;
+  RETURN_IF_ERROR(mesh->Gather(1));
+  std::ifstream file(path);
+  double seconds = 0;
+  std::string name;
+  file >> seconds;
+  for (NamedRun& run : *runs) {
+    run.run->set_estimate_seconds(seconds);
+  }
+  for (NamedRun& run : *runs) {
+    file >> name >> seconds;
+    if (!file || name != run.name) return absl::InternalError(absl::StrCat(path, " is not whole"));
+    run.run->set_decide_seconds(seconds);
+  }
+  return absl::OkStatus();
 }
 
-absl::Status RunAll(const BatchPlan& plan, Communicator* comm) {
+void Write(std::ostream& out, int batch, const std::string& mode, const RunResult& result) {
+  const PhaseTimes& phases = result.phases;
+  const double phases_ms[] = {absl::ToDoubleMilliseconds(phases.tell), absl::ToDoubleMilliseconds(phases.dispatch),
+                              absl::ToDoubleMilliseconds(phases.compute), absl::ToDoubleMilliseconds(phases.combine)};
+  out << "{\"batch\": " << batch << ", \"mode\": \"" << mode << "\", \"gate_us\": " << result.gate_us
+      << ", \"end_us\": " << result.end_us << ", \"link_rows\": " << result.link_rows
+      << ", \"own_rows\": " << result.own_rows << ", \"phases_ms\": [" << absl::StrJoin(phases_ms, ", ")
+      << "], \"batch_ms\": " << result.batch_seconds * 1e3 << ", \"copies\": " << result.copies
+      << ", \"fine_tuned\": " << result.fine_tuned << "}\n";
+}
+
+// Long messages between all, so that no connection is new when times count.
+absl::Status WarmUp(LinkMesh* mesh) {
+  const std::vector<int64_t> long_ones(static_cast<size_t>(mesh->world()), LinkMesh::kMaxMessage / 2);
+  for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(mesh->Exchange(long_ones, long_ones));
+  return absl::OkStatus();
+}
+
+absl::Status RunAll(const BatchPlan& plan, LinkMesh* mesh) {
   std::vector<NamedRun> runs;
-  for (const std::string& name : absl::GetFlag(FLAGS_modes)) {
-    ASSIGN_OR_RETURN(NamedRun run, MakeRun(name, plan, comm));
-    double seconds = 0;
-    // One after the other, so that nobody disturbs it; then the first rank's holds for all.
-    if (comm->rank() == 0) {
-      ASSIGN_OR_RETURN(seconds, run.run->MeasureDecision());
-      std::cout << "{\"mode\": \"" << run.name << "\", \"decide_us\": " << seconds * 1e6
-                << ", \"estimate_us\": " << plan.estimate_seconds * 1e6 << "}" << std::endl;
+  for (const bool few : {false, true}) {
+    for (const std::string& name : few ? absl::GetFlag(FLAGS_few_modes) : absl::GetFlag(FLAGS_modes)) {
+      ASSIGN_OR_RETURN(NamedRun run, MakeRun(name, plan, mesh));
+      run.few = few;
+      runs.push_back(std::move(run));
     }
-    ASSIGN_OR_RETURN(const std::vector<double> agreed, Slowest(comm, {seconds}));
-    run.run->set_decide_seconds(agreed[0]);
-    runs.push_back(std::move(run));
   }
+  RETURN_IF_ERROR(AgreeOnDecisions(plan, &runs, mesh));
+  RETURN_IF_ERROR(WarmUp(mesh));
+  std::ofstream out(absl::StrCat(absl::GetFlag(FLAGS_output), ".", mesh->rank()));
   std::mt19937 random(static_cast<uint32_t>(absl::GetFlag(FLAGS_seed)));
   std::vector<size_t> order(runs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   for (int batch = 0; batch < static_cast<int>(plan.batches.size()); ++batch) {
     std::shuffle(order.begin(), order.end(), random);
     for (const size_t i : order) {
+      if (runs[i].few && batch % absl::GetFlag(FLAGS_few) != 0) continue;
       ASSIGN_OR_RETURN(const RunResult result, runs[i].run->RunBatch(batch));
-      std::vector<double> mine = result.layer_seconds;
-      mine.insert(mine.end(),
-                  {result.batch_seconds, static_cast<double>(result.copies), static_cast<double>(result.fine_tuned)});
-      ASSIGN_OR_RETURN(std::vector<double> slowest, Slowest(comm, mine));
-      if (comm->rank() != 0) continue;
-      const double tuned = slowest.back(), copies = slowest[slowest.size() - 2], seconds = slowest[slowest.size() - 3];
-      slowest.resize(slowest.size() - 3);
-      for (double& layer : slowest) layer *= 1e3;
-      std::cout << "{\"batch\": " << batch << ", \"mode\": \"" << runs[i].name << "\", \"layers_ms\": ["
-                << absl::StrJoin(slowest, ", ") << "], \"batch_ms\": " << seconds * 1e3 << ", \"copies\": " << copies
-                << ", \"fine_tuned\": " << tuned << "}\n";
+      Write(out, batch, runs[i].name, result);
     }
   }
-  std::cout << std::flush;
-  return absl::OkStatus();
+  return out.flush() ? absl::OkStatus() : absl::UnavailableError("results cannot be written");
 }
 
 absl::Status Main() {
   ASSIGN_OR_RETURN(const Traces traces, MakeTraces());
   const bool decode = absl::GetFlag(FLAGS_phase) == "decode";
-  ASSIGN_OR_RETURN(const BatchPlan plan, PlanBatches({.num_ranks = absl::GetFlag(FLAGS_world),
-                                                      .batch_tokens = absl::GetFlag(FLAGS_tokens),
-                                                      .phase = decode ? Phase::kDecode : Phase::kPrefill,
-                                                      .first_layer = absl::GetFlag(FLAGS_first_layer),
-                                                      .num_layers = absl::GetFlag(FLAGS_layers),
-                                                      .num_batches = absl::GetFlag(FLAGS_batches),
-                                                      .estimator = absl::GetFlag(FLAGS_estimator)},
-                                                     traces.fit, traces.run));
-  test::DirectoryStore store(absl::GetFlag(FLAGS_directory));
-  std::unique_ptr<Communicator> comm;
-  ASSIGN_OR_RETURN(comm, FormGlooGroup({.rank = absl::GetFlag(FLAGS_rank),
-                                        .world = absl::GetFlag(FLAGS_world),
-                                        .epoch = 1,
-                                        .token = "placement",
-                                        .address = absl::GetFlag(FLAGS_address),
-                                        .deadline = Soon()},
-                                       &store));
-  return RunAll(plan, comm.get());
+  ASSIGN_OR_RETURN(const BatchPlan plan,
+                   PlanBatches({.num_ranks = static_cast<int>(absl::GetFlag(FLAGS_addresses).size()),
+                                .batch_tokens = absl::GetFlag(FLAGS_tokens),
+                                .phase = decode ? Phase::kDecode : Phase::kPrefill,
+                                .first_layer = absl::GetFlag(FLAGS_first_layer),
+                                .num_layers = absl::GetFlag(FLAGS_layers),
+                                .num_batches = absl::GetFlag(FLAGS_batches),
+                                .estimator = absl::GetFlag(FLAGS_estimator),
+                                .leave_out = absl::GetFlag(FLAGS_leave_out)},
+                               traces.fit, traces.run));
+  ASSIGN_OR_RETURN(const std::unique_ptr<LinkMesh> mesh,
+                   LinkMesh::Connect(absl::GetFlag(FLAGS_rank), absl::GetFlag(FLAGS_addresses)));
+  return RunAll(plan, mesh.get());
 }
 
 }  // namespace
