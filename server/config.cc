@@ -80,6 +80,8 @@ std::string NameOfModel(const std::string& directory) {
 namespace {
 
 void CheckExperts(const ServerConfig& config, Problems* problems) {
+  problems->Check(config.forecast == "auto" || config.forecast == "always" || config.forecast == "never",
+                  absl::StrCat("--forecast=", config.forecast, ": must be auto, always or never"));
   for (const absl::Status& status : {CheckExpertBudget(config.experts), CheckPlacementSettings(config.placement)}) {
     problems->Check(status.ok(), status.message());
   }

@@ -38,6 +38,9 @@ struct ServerConfig {
   bool cuda_graphs = true;
   std::string load_format = "auto";  // "dummy": random weights of the config's shapes
   ExpertBudgetOptions experts;       // of local workers
+  std::string profile;               // of local workers: what a profiling run learned; empty: nothing
+  std::string profile_out;           // of local workers: where they write what they learned; empty: nowhere
+  std::string forecast = "auto";     // of local workers: auto, always or never
   PlacementSettings placement;       // of all workers
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides

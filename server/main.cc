@@ -50,6 +50,18 @@ ABSL_FLAG(bool, deterministic, false,
 ABSL_FLAG(bool, cuda_graphs, true, "on GPUs: local workers record steps of decodes and replay them");
 ABSL_FLAG(std::string, load_format, "auto",
           "auto = the checkpoint's weights; dummy = local workers make random ones of the shapes in its config.json");
+ABSL_FLAG(std::string, profile, "",
+          "with local workers: file of what a profiling run (switchyard profile) learned of this model's routing: what "
+          "coming layers' experts "
+          "get is foreseen from the start; empty = it is learned while serving");
+ABSL_FLAG(std::string, forecast, "auto",
+          "of local workers: foresee what coming layers' experts get: auto = where an expert budget or a placement "
+          "uses it, always, never");
+ABSL_FLAG(
+    std::string, profile_out, "",
+    "with local workers: file for what they have learned of the model's routing when they end, with \".\" and the "
+    "worker's number behind; \"switchyard profile merge\" makes one of them for --profile; probes are "
+    "then fitted on every row, which makes steps slower; empty = none");
 ABSL_FLAG(std::string, expert_budget, "",
           "how many of its experts each local worker holds where it computes, of all layers together: a share (25%) or "
           "bytes; the others are copied when they are needed, from a file that they share; empty = all");
@@ -123,6 +135,9 @@ constexpr int64_t kOwnOpenFiles = 128;  // besides the connections
 
 // InvalidArgument: no placement of that name.
 absl::Status TakeExpertFlags(ServerConfig* config) {
+  config->profile = absl::GetFlag(FLAGS_profile);
+  config->forecast = absl::GetFlag(FLAGS_forecast);
+  config->profile_out = absl::GetFlag(FLAGS_profile_out);
   config->experts.budget = absl::GetFlag(FLAGS_expert_budget);
   config->experts.policy = absl::GetFlag(FLAGS_expert_policy);
   config->experts.file_dir = absl::GetFlag(FLAGS_expert_file_dir);

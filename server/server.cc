@@ -217,6 +217,10 @@ absl::Status Server::StartWorkers() {
         absl::StrCat("--deterministic=", flag(config_.deterministic)),
         absl::StrCat("--cuda_graphs=", flag(config_.cuda_graphs)),
         absl::StrCat("--load_format=", config_.load_format),
+        absl::StrCat("--profile=", config_.profile),
+        absl::StrCat("--profile_out=",
+                     config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
+        absl::StrCat("--forecast=", config_.forecast),
         absl::StrCat("--expert_budget=", config_.experts.budget),
         absl::StrCat("--expert_policy=", config_.experts.policy),
         absl::StrCat("--expert_file_dir=", config_.experts.file_dir),
@@ -268,7 +272,8 @@ void Server::Drain(const std::function<bool()>& give_up) {
 void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (engine_) engine_->Dismiss();
-  if (fleet_) fleet_->Stop(absl::Seconds(2));
+  // Who writes what it has learned solves for it first.
+  if (fleet_) fleet_->Stop(config_.profile_out.empty() ? absl::Seconds(2) : absl::Minutes(5));
   // The engine first: it ends the streams that remain with a reason, and the workers' links.
   if (engine_) engine_->Stop();
   store_.Open("");  // whoever waits in it is answered, else Shutdown would wait for them

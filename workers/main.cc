@@ -54,6 +54,17 @@ ABSL_FLAG(
     "kept for the next start, in memory until another model's is made there");
 ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
           "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can");
+ABSL_FLAG(
+    std::string, profile, "",
+    "file of what a profiling run (switchyard profile) learned of this model's routing: what coming layers' experts "
+    "get is foreseen from the start; empty = it is learned while serving");
+ABSL_FLAG(
+    std::string, profile_out, "",
+    "file for what this worker has learned of the model's routing when it ends, as --profile takes it; probes are "
+    "then fitted on every row, which makes steps slower; empty = none");
+ABSL_FLAG(
+    std::string, forecast, "auto",
+    "foresee what coming layers' experts get: auto = where an expert budget or a placement uses it, always, never");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads; 0 = one per core that this process may use");
 ABSL_FLAG(std::string, address, "auto",
@@ -126,6 +137,12 @@ ExpertBudgetOptions ExpertFlags() {
           .copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second)};
 }
 
+ForecastOptions ForecastFlags() {
+  return {.when = absl::GetFlag(FLAGS_forecast),
+          .profile = absl::GetFlag(FLAGS_profile),
+          .profile_out = absl::GetFlag(FLAGS_profile_out)};
+}
+
 std::string CheckExpertFlags() {
   const ExpertBudgetOptions options = ExpertFlags();
   if (const absl::Status status = CheckExpertBudget(options); !status.ok()) return absl::StrCat(status.message(), "\n");
@@ -143,6 +160,8 @@ std::string CheckFlags() {
   if (const std::string format = absl::GetFlag(FLAGS_load_format); format != "auto" && format != "dummy")
     absl::StrAppend(&problems, "--load_format=", format, ": must be auto or dummy\n");
   absl::StrAppend(&problems, CheckExpertFlags());
+  if (const absl::Status status = CheckForecastOptions(ForecastFlags()); !status.ok())
+    absl::StrAppend(&problems, status.message(), "\n");
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
   absl::StrAppend(&problems, CheckServer(absl::GetFlag(FLAGS_server)));
@@ -184,6 +203,7 @@ int Main() {
   options.graphs = absl::GetFlag(FLAGS_cuda_graphs);
   options.dummy_weights = absl::GetFlag(FLAGS_load_format) == "dummy";
   options.experts = ExpertFlags();
+  options.forecast = ForecastFlags();
   options.form_device_group = std::move(form_device_group);
   absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(std::move(options));
   if (!worker.ok()) return Complain(worker.status().message());
@@ -216,7 +236,8 @@ int Main() {
     sigwait(&signals, &received);
     link.Stop();
   }).detach();
-  const absl::Status status = link.Run();
+  absl::Status status = link.Run();
+  status.Update((*worker)->SaveProfile());
   // Everything is closed; what is left are destructors, of which the metrics' page alone waits for seconds.
   std::_Exit(status.ok() ? 0 : Complain(status.message()));
 }

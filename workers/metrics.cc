@@ -77,6 +77,8 @@ constexpr CounterRow kCounters[] = {
      &M::placement_late_copies},
     {"switchyard_worker_placement_wait_seconds_total", "Seconds that layers waited for late experts.",
      &M::placement_wait_seconds},
+    {"switchyard_worker_forecast_seconds_total", "Seconds that foreseeing coming layers' experts took.",
+     &M::forecast_seconds},
 };
 constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
@@ -100,6 +102,13 @@ WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry
   for (const GaugeRow& row : kGauges) {
     this->*row.member = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add({});
   }
+  const auto family = [this](const char* name, const char* help) {
+    return &prometheus::BuildGauge().Name(name).Help(help).Register(*registry_);
+  };
+  estimate_distance_ = family("switchyard_worker_estimate_distance_ratio",
+                              "Total-variation distance of an estimate of a layer's popularity, mean over layers.");
+  estimate_accuracy_ = family("switchyard_worker_estimate_accuracy_ratio",
+                              "Share of batches whose set of the 2k most popular experts was right, mean over layers.");
   rank->Set(-1);
 }
 
@@ -147,6 +156,26 @@ void WorkerMetrics::ObservePlacement(const PlacedExpertsCounters& now, PlacedExp
   add(placement_late_copies, told->late, now.late);
   add(placement_wait_seconds, told->wait_seconds, now.wait_seconds);
   *told = now;
+}
+
+void WorkerMetrics::ObserveForecasts(const RowForecaster& forecaster, absl::Duration* told) {
+  const absl::Duration spent = forecaster.spent();
+  if (spent < *told) *told = absl::ZeroDuration();
+  forecast_seconds->Increment(absl::ToDoubleSeconds(spent - *told));
+  *told = spent;
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    for (int j = 0; j < kNumLiveEstimators * kMaxAhead; ++j) {
+      const auto estimator = static_cast<LiveEstimator>(j / kMaxAhead);
+      const int ahead = 1 + j % kMaxAhead;
+      const EstimateMeans means = forecaster.phase(phase).MeansOf(estimator, ahead);
+      if (means.num_layers == 0) continue;
+      const prometheus::Labels labels = {{"estimator", std::string(NameOf(estimator))},
+                                         {"ahead", std::to_string(ahead)},
+                                         {"phase", std::string(NameOf(phase))}};
+      estimate_distance_->Add(labels).Set(means.distance);
+      estimate_accuracy_->Add(labels).Set(means.accuracy);
+    }
+  }
 }
 
 void WorkerMetrics::ObserveStep(const RankResult& result) {

@@ -4,14 +4,17 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
+#include "prometheus/family.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "scheduler/batching/step.h"
 #include "workers/moe/expert_store.h"
 #include "workers/moe/placed_experts.h"
+#include "workers/moe/row_forecaster.h"
 
 namespace switchyard {
 
@@ -22,6 +25,8 @@ class WorkerMetrics {
   // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
   int Expose(const std::string& host, int port);
   void ObserveStep(const RankResult& result);
+  // How right estimators of coming layers were lately, and what foreseeing took since it had taken `told`.
+  void ObserveForecasts(const RowForecaster& forecaster, absl::Duration* told);
   // What a store has counted since it had counted `told`; told becomes `now`.  A new store counts from 0.
   void ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told);
 
@@ -63,9 +68,11 @@ class WorkerMetrics {
   prometheus::Counter* placement_failed_copies = nullptr;
   prometheus::Counter* placement_late_copies = nullptr;
   prometheus::Counter* placement_wait_seconds = nullptr;
+  prometheus::Counter* forecast_seconds = nullptr;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
+  prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

@@ -19,6 +19,7 @@ bool CannotServe(const absl::Status& status) {
 }
 
 constexpr absl::Duration kLookForCopies = absl::Milliseconds(1);
+constexpr int64_t kTellForecasts = 16;  // steps
 
 }  // namespace
 
@@ -99,6 +100,9 @@ void Duty::SendOldest() {
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   metrics_->ObserveExperts(worker_->expert_counters(), &experts_told_);
   metrics_->ObservePlacement(worker_->placement_counters(), &placement_told_);
+  // Means of many steps: not told after each.
+  if (worker_->forecaster() != nullptr && num_steps_++ % kTellForecasts == 0)
+    metrics_->ObserveForecasts(*worker_->forecaster(), &forecasts_told_);
   for (v1::StepPart& piece : CutIntoParts(head, &*result)) {
     v1::LinkRequest before;
     *before.mutable_step_part() = std::move(piece);

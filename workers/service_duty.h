@@ -81,6 +81,8 @@ class Duty {
   int64_t replayed_;   // of Worker::num_replayed, told so far
   ExpertStoreCounters experts_told_;
   PlacedExpertsCounters placement_told_;
+  absl::Duration forecasts_told_;
+  int64_t num_steps_ = 0;
   std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;
 };

@@ -49,6 +49,11 @@ std::string DummyHash(const std::string& model_dir) {
 
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
+// Whether its decisions look at what coming layers are expected to get.
+bool UsesEstimates(PlacementMode mode) {
+  return mode == PlacementMode::kCentral || mode == PlacementMode::kAgreed || mode == PlacementMode::kNoFinetune;
+}
+
 }  // namespace
 
 Worker::Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint)
@@ -75,6 +80,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   worker->dtype_ = dtype;
   worker->weights_hash_ =
       worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->options_.model_dir);
+  if (const std::string& profile = worker->options_.forecast.profile; !profile.empty())
+    RETURN_IF_ERROR(ReadProfile(profile, worker->weights_hash_).status());
   RETURN_IF_ERROR(worker->OpenDevice());
   return worker;
 }
@@ -186,6 +193,7 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
     return absl::OkStatus();
   }
   runner_.reset();
+  forecaster_.reset();
   model_.reset();
   experts_.reset();
   placement_.reset();
@@ -254,6 +262,22 @@ absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings
   ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), stream(), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
           Mib(runner_->cache_bytes()));
+  return MakeForecaster(settings);
+}
+
+absl::Status Worker::SaveProfile() {
+  const std::string& path = options_.forecast.profile_out;
+  if (path.empty() || forecaster_ == nullptr) return absl::OkStatus();
+  return switchyard::SaveProfile(stream(), *forecaster_, path);
+}
+
+absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
+  const bool used = (!options_.experts.empty() && options_.experts.policy == "expected_use") ||
+                    UsesEstimates(settings.placement.mode) || !options_.forecast.profile.empty() ||
+                    !options_.forecast.profile_out.empty();
+  const bool wanted = options_.forecast.when == "always" || (options_.forecast.when == "auto" && used);
+  if (!wanted || !options_.device.is_cpu() || config_.num_moe_layers() == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(forecaster_, MakeRankForecaster(stream(), *model_, weights_hash_, options_.forecast));
   return absl::OkStatus();
 }
 
@@ -301,7 +325,9 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
   if (seat.epoch <= aborted_epoch_)
     return absl::AbortedError(absl::StrCat("epoch ", seat.epoch, " was aborted while it formed"));
   comm_ = *std::move(comm);
-  return runner_->SetGroup(comm_.get(), &layout_, {.placer = placement_ == nullptr ? nullptr : placement_->placer()});
+  return runner_->SetGroup(
+      comm_.get(), &layout_,
+      {.placer = placement_ == nullptr ? nullptr : placement_->placer(), .forecaster = forecaster_.get()});
 }
 
 absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit) {

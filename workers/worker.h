@@ -32,6 +32,7 @@
 #include "workers/moe/expert_layout.h"
 #include "workers/placement_host.h"
 #include "workers/rank_experts.h"
+#include "workers/rank_forecaster.h"
 #include "workers/rank_placement.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
@@ -50,6 +51,7 @@ struct WorkerOptions {
   bool dummy_weights = false;        // random ones, of the config's shapes
   // On the CPU; empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
   ExpertBudgetOptions experts;
+  ForecastOptions forecast;                       // of what coming layers' experts get; on the CPU
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
 };
 
@@ -103,6 +105,10 @@ class Worker final : public PlacementHost {
   ExpertStoreCounters expert_counters() const {
     return experts_ == nullptr ? ExpertStoreCounters() : experts_->counters();
   }
+  // Writes what the forecaster has learned where the options say so; OK if there is nothing to write.  In no group.
+  absl::Status SaveProfile();
+  // What tells what coming layers get; null: nobody does.  The worker's thread.
+  const RowForecaster* forecaster() const { return forecaster_.get(); }
   // Steps that were replayed as recorded, since the cache was made.
   int64_t num_replayed() const;
 
@@ -148,6 +154,8 @@ class Worker final : public PlacementHost {
   absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);
   absl::Status Load(const Seat& seat, const EngineSettings& settings, Progress progress);
   absl::Status MakeRunner(const Seat& seat, const EngineSettings& settings);
+  // forecaster_ and the runner's, where somebody uses it.
+  absl::Status MakeForecaster(const EngineSettings& settings);
   absl::StatusOr<int64_t> AvailableBytes() const;
   absl::StatusOr<int64_t> KvBytes(const EngineSettings& settings, int64_t context) const;
 
@@ -165,6 +173,7 @@ class Worker final : public PlacementHost {
   std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
   std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
   std::unique_ptr<Model> model_;
+  std::unique_ptr<RowForecaster> forecaster_;  // borrows the model's routers, lent to the runner
   std::unique_ptr<ModelRunner> runner_;
   ExpertLayout layout_;  // the runner borrows it
 

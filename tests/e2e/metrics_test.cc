@@ -139,12 +139,21 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_placement_failed_copies_total", {"counter", "", ""}},
       {"switchyard_worker_placement_late_copies_total", {"counter", "", ""}},
       {"switchyard_worker_placement_wait_seconds_total", {"counter", "", ""}},
+      {"switchyard_worker_forecast_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_weight_bytes", {"gauge", "", ""}},
       {"switchyard_worker_device_bytes", {"gauge", "", ""}},
       {"switchyard_worker_kv_blocks", {"gauge", "", ""}},
       {"switchyard_worker_rank", {"gauge", "", ""}},
       {"switchyard_worker_group_epoch", {"gauge", "", ""}},
   };
+  return families;
+}
+
+// Of workers that foresee what coming layers' experts get.
+Families ForecastingWorkerFamilies() {
+  Families families = WorkerFamilies();
+  families["switchyard_worker_estimate_distance_ratio"] = {"gauge", "ahead,estimator,phase", ""};
+  families["switchyard_worker_estimate_accuracy_ratio"] = {"gauge", "ahead,estimator,phase", ""};
   return families;
 }
 
@@ -208,6 +217,8 @@ double Value(const std::string& page, const std::string& begin) {
   return value;
 }
 
+bool HasLine(const std::string& page, const std::string& begin) { return Value(page, begin) != -1; }
+
 class MetricsTest : public SharedServerTest {
  protected:
   std::vector<std::string> WorkerAddresses() {
@@ -237,6 +248,35 @@ TEST_F(MetricsTest, EveryWorkersPageIsThatOfTheTable) {
   for (const std::string& address : addresses) {
     EXPECT_THAT(Parse(Scrape(address)), testing::ContainerEq(WorkerFamilies())) << address;
   }
+}
+
+// Whatever is foreseen, the tokens are the same.
+TEST_F(MetricsTest, EstimatesAreScoredOnWorkersThatForesee) {
+  const auto server = TestServer::Start({.workers = 2, .flags = {"--forecast=always"}});
+  ASSERT_NE(server, nullptr);
+  const auto plain = TestServer::Start({.workers = 2, .flags = {"--forecast=never"}});
+  ASSERT_NE(plain, nullptr);
+  for (const char* prompt : {"The", "def main():"}) {
+    const v1::GenerateRequest request = TextRequest(prompt, 40);
+    const StreamSeen seen = Generate(server->client(), request), without = Generate(plain->client(), request);
+    ASSERT_TRUE(seen.ok()) << seen.end;
+    EXPECT_EQ(seen.choices[0].token_ids, without.choices[0].token_ids);
+  }
+  const auto load = server->client().GetLoad();
+  ASSERT_TRUE(load.ok()) << load.status();
+  double spent = 0, told = 0;
+  for (const v1::WorkerLoad& worker : load->workers()) {
+    const std::string page = Scrape(worker.metrics_address());
+    spent += Value(page, "switchyard_worker_forecast_seconds_total");
+    // Both of one sequence at a time are on one worker, or on each.
+    if (!HasLine(page, "switchyard_worker_estimate_distance_ratio{")) continue;
+    EXPECT_THAT(Parse(page), testing::ContainerEq(ForecastingWorkerFamilies()));
+    EXPECT_GT(Value(page, "switchyard_worker_estimate_distance_ratio{ahead=\"1\",estimator=\"marginal\","), 0);
+    EXPECT_LE(Value(page, "switchyard_worker_estimate_distance_ratio{ahead=\"1\",estimator=\"gate_ahead\","), 1);
+    ++told;
+  }
+  EXPECT_GT(spent, 0);
+  EXPECT_GT(told, 0);
 }
 
 TEST_F(MetricsTest, GoodEndsAreCountedByReason) {

@@ -15,6 +15,7 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
              .num_experts = static_cast<int>(options_.residents.size()),
              .num_slots = store->num_slots()},
       store_(std::move(store)),
+      forecast_(shape_),
       rows_(options_.residents.size()),
       gate_up_(options_.residents.size()),
       down_(options_.residents.size()) {}
@@ -37,6 +38,7 @@ ExpertId ExpertOffload::IdOf(ExpertKey key) const {
 
 absl::Status ExpertOffload::Restart(absl::Time deadline) {
   policy_.reset();
+  forecast_ = NeedForecast(shape_);
   next_layer_ = 0;
   RETURN_IF_ERROR(store_->AwaitCopies(deadline));
   for (int slot = 0; slot < shape_.num_slots; ++slot) RETURN_IF_ERROR(store_->Evict(slot));
@@ -80,9 +82,26 @@ absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
     rows_[e] = offsets[e + 1] - offsets[e];
     if (rows_[e] > 0) need.compute_ticks += options_.expert_ticks + rows_[e] * options_.row_ticks;
   }
-  const absl::Status status = RunPlan(policy_->OnGate(need, {}), call.deadline, compute);
+  const absl::Status status = RunPlan(policy_->OnGate(need, Forecasts(need, call.estimates)), call.deadline, compute);
   if (!status.ok()) policy_.reset();
   return status;
+}
+
+absl::Span<const LayerForecast> ExpertOffload::Forecasts(const LayerNeed& need,
+                                                         absl::Span<const LayerEstimate> estimates) {
+  forecast_.Observe(need);
+  int last = 0;
+  for (const LayerEstimate& estimate : estimates) {
+    const int ahead = estimate.layer > need.layer ? estimate.layer - need.layer  //
+                                                  : estimate.layer - need.layer + shape_.num_layers;
+    if (ahead <= last || ahead > NeedForecast::kMaxAhead) continue;
+    last = ahead;
+    expected_.clear();
+    for (const int32_t expert : options_.residents)
+      expected_.push_back(estimate.popularity[static_cast<size_t>(expert)]);
+    forecast_.Expect(need.layer, ahead, expected_);
+  }
+  return forecast_.forecasts();
 }
 
 absl::Status ExpertOffload::RunPlan(const LayerPlan& plan, absl::Time deadline, Compute compute) {

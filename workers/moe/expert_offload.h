@@ -3,8 +3,9 @@
 //
 // A layer whose rows are known asks the policy (scheduler/offload) for a plan, whose steps are carried out as
 // layer_plan.h says: copies start as soon as their slot's uses are over, and experts compute in waves: those that the
-// plan uses next and that are there, at least one, together.  The policy hears nothing of copies; a late one is waited
-// for.  What an expert computes does not depend on its wave.
+// plan uses next and that are there, at least one, together.  The policy hears what a forecaster expects of coming
+// layers, as chances (scheduler/offload/need_forecast.h), and nothing of copies; a late one is waited for.  What an
+// expert computes does not depend on its wave.
 //
 // After an error the next pass begins anew: policy and slots as at the start.  Thread-compatible: the step's thread.
 // Does not do: several micro-batches of a layer, devices' queues, replicas.
@@ -21,6 +22,7 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/cache_policy.h"
 #include "scheduler/offload/layer_plan.h"
+#include "scheduler/offload/need_forecast.h"
 #include "workers/moe/expert_store.h"
 #include "workers/moe/layer_experts.h"
 
@@ -63,6 +65,8 @@ class ExpertOffload : public LayerExperts {
   ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store);
   ExpertId IdOf(ExpertKey key) const;
   absl::Status Restart(absl::Time deadline);
+  // What the estimates mean for this rank's experts, for the policy.
+  absl::Span<const LayerForecast> Forecasts(const LayerNeed& need, absl::Span<const LayerEstimate> estimates);
   absl::Status RunPlan(const LayerPlan& plan, absl::Time deadline, Compute compute);
   // Does all copies and drops whose slot no earlier step still uses.
   absl::Status StartSteps(Progress* progress);
@@ -73,9 +77,11 @@ class ExpertOffload : public LayerExperts {
   const OffloadShape shape_;
   const std::unique_ptr<ExpertStore> store_;
   std::unique_ptr<CachePolicy> policy_;  // null: after an error
+  NeedForecast forecast_;
   int next_layer_ = 0;
   int64_t waves_ = 0;
   std::vector<int32_t> rows_;                  // [El]
+  std::vector<int64_t> expected_;              // [El] of an estimate
   std::vector<const Weight*> gate_up_, down_;  // [El] of a wave
 };
 

@@ -112,7 +112,7 @@ TEST_P(ExpertOffloadTest, TheBitsOfResidentExperts) {
 // One rank, driven by hand.
 class ExpertOffloadFaultTest : public testing::Test {
  protected:
-  void Make(int num_slots) {
+  void Make(int num_slots, MakePolicy policy = PolicyOf("lru")) {
     experts_ = model_.PackExperts();
     ExpertStoreOptions options;
     options.expert = model_.packed();
@@ -123,11 +123,13 @@ class ExpertOffloadFaultTest : public testing::Test {
     ExpertOffloadOptions offload;
     offload.num_layers = 2;
     offload.residents = {0, 1, 2, 3, 4, 5, 6, 7};
-    offload.make_policy = PolicyOf("lru");
+    offload.make_policy = std::move(policy);
     auto made = ExpertOffload::Create(offload, *std::move(store), test::Soon());
     ASSERT_TRUE(made.ok()) << made.status();
     offload_ = *std::move(made);
   }
+  std::vector<LayerEstimate> estimates_;  // told to the next layer
+
   // Which experts were computed, one string a wave.
   absl::StatusOr<std::vector<std::string>> Run(int layer, const std::vector<int>& rows,
                                                absl::Time deadline = test::Soon()) {
@@ -135,7 +137,11 @@ class ExpertOffloadFaultTest : public testing::Test {
     for (const int count : rows) offsets.push_back(offsets.back() + count);
     std::vector<std::string> waves;
     const absl::Status status = offload_->RunLayer(
-        {.layer = layer, .experts = offload_->residents(), .offsets = offsets, .deadline = deadline},
+        {.layer = layer,
+         .experts = offload_->residents(),
+         .offsets = offsets,
+         .estimates = estimates_,
+         .deadline = deadline},
         [&](const WeightGroup& gate_up, const WeightGroup& down) {
           waves.emplace_back();
           for (int64_t e = 0; e < gate_up.size(); ++e) {
@@ -177,6 +183,44 @@ TEST_F(ExpertOffloadFaultTest, EachExpertWithRowsComputesOnce) {
     ASSERT_TRUE(second.ok());
     EXPECT_TRUE(second->empty());
   }
+}
+
+// A policy that is never asked for more than LRU, and remembers what it was told.
+class TellingPolicy final : public CachePolicy {
+ public:
+  TellingPolicy(const OffloadShape& shape, std::vector<std::string>* told)
+      : lru_(MakeRule(shape, RulePolicy::Rule::kLru)), told_(told) {}
+  absl::string_view name() const override { return "telling"; }
+  std::vector<ExpertKey> InitialSlots() const override { return lru_->InitialSlots(); }
+  LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override {
+    std::string text;
+    for (const LayerForecast& forecast : forecasts) {
+      absl::StrAppend(&text, text.empty() ? "" : "; ", forecast.ahead, ":");
+      for (const int32_t chance : forecast.chance) absl::StrAppend(&text, chance > kChance / 2 ? " likely" : " not");
+    }
+    told_->push_back(text);
+    return lru_->OnGate(need, forecasts);
+  }
+
+ private:
+  std::unique_ptr<CachePolicy> lru_;
+  std::vector<std::string>* told_;
+};
+
+TEST_F(ExpertOffloadFaultTest, ThePolicyHearsWhatIsExpectedOfThisRanksExperts) {
+  std::vector<std::string> told;
+  Make(6, [&](const OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &told); });
+  constexpr int64_t kRow = int64_t{1} << 20;
+  const std::vector<int64_t> one = {9 * kRow, 0, 0, 0, 0, 0, 0, 0}, last = {0, 0, 0, 0, 0, 0, 0, 9 * kRow};
+  estimates_ = {{.layer = 1, .popularity = one}};
+  ASSERT_TRUE(Run(0, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
+  // Layer 0 of the next pass, as there are two.
+  estimates_ = {{.layer = 0, .popularity = last}};
+  ASSERT_TRUE(Run(1, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
+  estimates_ = {};
+  ASSERT_TRUE(Run(0, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
+  EXPECT_EQ(told, (std::vector<std::string>{"1: likely not not not not not not not",
+                                            "1: not not not not not not not likely", ""}));
 }
 
 TEST_F(ExpertOffloadFaultTest, AFailedCopyEndsThePassAndTheNextBeginsAnew) {

@@ -1,0 +1,71 @@
+// What workers learn of routing: saved when they end, merged, taken by the next ones; tokens are the same throughout.
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/harness.h"
+#include "tests/workers/model/temp_dir.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kPrompt[] = "Once upon a time there was a";
+constexpr int kTokens = 60;
+
+std::vector<int32_t> Tokens(TestServer* server) {
+  const StreamSeen seen = Generate(server->client(), TextRequest(kPrompt, kTokens));
+  EXPECT_TRUE(seen.ok()) << seen.end;
+  return seen.choices.empty() ? std::vector<int32_t>() : seen.choices[0].token_ids;
+}
+
+std::string OutputOf(std::vector<std::string> args, int exit_code) {
+  args.insert(args.begin(), Binary("switchyard"));
+  const auto process = Process::Start(args);
+  EXPECT_EQ(process->Wait(kStartLimit), exit_code) << process->Output();
+  return process->Output();
+}
+
+TEST(ForecastTest, WhatWorkersLearnedIsSavedMergedAndTaken) {
+  const TempDir dir;
+  const std::string path = absl::StrCat(dir.path(), "/learned"), merged = absl::StrCat(dir.path(), "/merged");
+  std::vector<int32_t> expected;
+  {
+    const auto server = TestServer::Start({.workers = 2, .flags = {absl::StrCat("--profile_out=", path)}});
+    ASSERT_NE(server, nullptr);
+    expected = Tokens(server.get());
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(Tokens(server.get()), expected);
+    server->process().Signal(SIGTERM);
+    ASSERT_EQ(server->process().Wait(kStartLimit), 0) << server->process().Output();
+  }
+  OutputOf({"profile", "merge", absl::StrCat(path, ".0"), absl::StrCat(path, ".1"), "--output=" + merged}, 0);
+  const std::string shown = OutputOf({"profile", "show", merged}, 0);
+  EXPECT_THAT(shown, HasSubstr("decode, predicted by gate_ahead:"));
+  EXPECT_THAT(shown, HasSubstr("probe of layer 7 from layer 6: fitted on"));
+  const auto server = TestServer::Start({.workers = 1, .flags = {"--profile=" + merged}});
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(Tokens(server.get()), expected);
+}
+
+TEST(ForecastTest, AProfileThatCannotBeUsedIsRefusedAtTheStart) {
+  const TempDir dir;
+  const auto refusal = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {Binary("switchyard-server"), absl::StrCat("--model=", kDemoModel), "--port=0",
+                                     "--metrics_port=-1"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const auto process = Process::Start(args);
+    EXPECT_EQ(process->Wait(kStartLimit), 2);
+    return process->Output();
+  };
+  EXPECT_THAT(refusal({"--forecast=perhaps"}), HasSubstr("--forecast=perhaps: must be auto, always or never"));
+  EXPECT_THAT(refusal({absl::StrCat("--profile=", dir.path(), "/none")}), HasSubstr("/none: cannot be read"));
+  EXPECT_THAT(refusal({absl::StrCat("--profile=", kDemoModel, "/config.json")}),
+              HasSubstr("does not begin with SYBUND01"));
+}
+
+}  // namespace
+}  // namespace switchyard

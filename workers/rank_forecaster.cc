@@ -1,0 +1,86 @@
+#include "workers/rank_forecaster.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+// Of a step's time, for fitting probes while serving: what nobody sees.
+constexpr double kProbeShare = 0.02;
+
+}  // namespace
+
+absl::Status CheckForecastOptions(const ForecastOptions& options) {
+  if (options.when == "auto" || options.when == "always" || options.when == "never") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--forecast=", options.when, ": must be auto, always or never"));
+}
+
+absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::string& weights_hash) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  const auto refuse = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("--profile=", path, ": ", why));
+  };
+  if (!file) return refuse(absl::StrCat("cannot be read: ", std::strerror(errno)));
+  absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(bytes.str());
+  if (!bundle.ok()) return refuse(bundle.status().message());
+  if (bundle->model == weights_hash) return bundle;
+  return refuse(absl::StrCat("it is of the weights ", bundle->model, ", the model's are ", weights_hash));
+}
+
+absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, const std::string& path) {
+  const ProfileBundle bundle = forecaster.Collect(stream);
+  const std::string beside = absl::StrCat(path, ".", getpid(), ".tmp");
+  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
+  file << bundle.Serialize();
+  file.close();
+  if (!file || std::rename(beside.c_str(), path.c_str()) != 0) {
+    const std::string why = std::strerror(errno);
+    std::remove(beside.c_str());
+    return absl::InvalidArgumentError(absl::StrCat("--profile_out=", path, ": cannot be written: ", why));
+  }
+  LogInfo("forecast: ", bundle.profiles.size(), " profiles and ", bundle.maps.size(), " probe maps in ", path);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream, const Model& model,
+                                                                  const std::string& weights_hash,
+                                                                  const ForecastOptions& options) {
+  const ModelConfig& config = model.config();
+  RowForecasterOptions made;
+  made.model = weights_hash;
+  made.shape = {.num_layers = static_cast<int>(config.num_moe_layers()),
+                .num_experts = static_cast<int>(config.num_experts),
+                .top_k = static_cast<int>(config.top_k)};
+  for (const LayerWeights& layer : model.weights().layers) {
+    if (layer.moe.has_value()) made.routers.push_back(&layer.moe->router);
+  }
+  made.hidden = config.hidden;
+  made.dtype = model.dtype();
+  made.probe_share = options.profile_out.empty() ? kProbeShare : 1;
+  for (const ProfileIdentity& identity : LiveProfiles(RowForecaster::LiveOptionsOf(made, Phase::kPrefill))) {
+    RETURN_IF_ERROR(
+        CheckProfile(identity, LiveLimits(RowForecaster::LiveOptionsOf(made, Phase::kPrefill), identity.context)));
+  }
+  auto forecaster = std::make_unique<RowForecaster>(std::move(made));
+  if (options.profile.empty()) return forecaster;
+  ASSIGN_OR_RETURN(const ProfileBundle bundle, ReadProfile(options.profile, weights_hash));
+  RETURN_IF_ERROR(forecaster->Load(stream, bundle));
+  LogInfo("forecast: ", bundle.profiles.size(), " profiles and ", bundle.maps.size(), " probe maps from ",
+          options.profile);
+  return forecaster;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,43 @@
+// A worker's forecaster: whether it has one, made of its model, and what it begins with.
+//
+// Thread-compatible: the worker's thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/popularity/profile_bundle.h"
+#include "workers/model/model.h"
+#include "workers/moe/row_forecaster.h"
+#include "workers/tensor/device.h"
+
+namespace switchyard {
+
+struct ForecastOptions {
+  // "auto": where an expert budget or a placement asks for what coming layers get; always; never.
+  std::string when = "auto";
+  std::string profile;  // file of a ProfileBundle to begin with; empty: nothing is known at first
+  // Where what was learned is written when the worker ends; empty: nowhere.  Then probes are fitted on every row,
+  // whatever time that takes.
+  std::string profile_out;
+};
+
+// InvalidArgument: an option that cannot be, named as the flag.
+absl::Status CheckForecastOptions(const ForecastOptions& options);
+
+// The bundle of --profile, of these weights.  InvalidArgument: it cannot be read, or is of others, which are named.
+absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::string& weights_hash);
+
+// Writes what the forecaster has learned, whole or not at all.  Blocks: solves the fits as they are.
+// InvalidArgument: the file, with the reason.
+absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, const std::string& path);
+
+// Of the model's MoE layers, on the CPU.  Errors: ReadProfile's; InvalidArgument: more experts than profiles can tell.
+// REQUIRES: the model has MoE layers and outlives it.
+absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream, const Model& model,
+                                                                  const std::string& weights_hash,
+                                                                  const ForecastOptions& options);
+
+}  // namespace switchyard
