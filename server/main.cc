@@ -55,8 +55,8 @@ ABSL_FLAG(std::string, profile, "",
           "coming layers' experts "
           "get is foreseen from the start; empty = it is learned while serving");
 ABSL_FLAG(std::string, forecast, "auto",
-          "of local workers: foresee what coming layers' experts get: auto = where an expert budget or a placement "
-          "uses it, always, never");
+          "of local workers: foresee what coming layers' experts get: auto = where a placement uses it or a profile is "
+          "named; always, for an expert budget, too; never");
 ABSL_FLAG(
     std::string, profile_out, "",
     "with local workers: file for what they have learned of the model's routing when they end, with \".\" and the "

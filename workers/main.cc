@@ -64,7 +64,8 @@ ABSL_FLAG(
     "then fitted on every row, which makes steps slower; empty = none");
 ABSL_FLAG(
     std::string, forecast, "auto",
-    "foresee what coming layers' experts get: auto = where an expert budget or a placement uses it, always, never");
+    "foresee what coming layers' experts get: auto = where a placement uses it or a profile is named; always, for "
+    "an expert budget, too; never");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads; 0 = one per core that this process may use");
 ABSL_FLAG(std::string, address, "auto",

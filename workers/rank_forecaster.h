@@ -16,7 +16,7 @@
 namespace switchyard {
 
 struct ForecastOptions {
-  // "auto": where an expert budget or a placement asks for what coming layers get; always; never.
+  // "auto": where a placement asks for what coming layers get, or a profile is read or written; always; never.
   std::string when = "auto";
   std::string profile;  // file of a ProfileBundle to begin with; empty: nothing is known at first
   // Where what was learned is written when the worker ends; empty: nowhere.  Then probes are fitted on every row,

@@ -272,8 +272,8 @@ absl::Status Worker::SaveProfile() {
 }
 
 absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
-  const bool used = (!options_.experts.empty() && options_.experts.policy == "expected_use") ||
-                    UsesEstimates(settings.placement.mode) || !options_.forecast.profile.empty() ||
+  // A budget's policy can use it, too, but what it gained was less than what it cost (tests/bench/offload.md).
+  const bool used = UsesEstimates(settings.placement.mode) || !options_.forecast.profile.empty() ||
                     !options_.forecast.profile_out.empty();
   const bool wanted = options_.forecast.when == "always" || (options_.forecast.when == "auto" && used);
   if (!wanted || !options_.device.is_cpu() || config_.num_moe_layers() == 0) return absl::OkStatus();
