@@ -82,6 +82,13 @@ namespace {
 void CheckExperts(const ServerConfig& config, Problems* problems) {
   problems->Check(config.forecast == "auto" || config.forecast == "always" || config.forecast == "never",
                   absl::StrCat("--forecast=", config.forecast, ": must be auto, always or never"));
+  const bool profiles = !config.profile.empty() || !config.profile_out.empty();
+  problems->Check(!profiles || config.forecast != "never",
+                  "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");
+  problems->Check(!profiles || config.device == "cpu",
+                  absl::StrCat("--profile, --profile_out: are for the CPU so far, but --device=", config.device));
+  problems->Check(!profiles || config.local_workers > 0,
+                  "--profile, --profile_out: are of local workers, but --local_workers=0");
   for (const absl::Status& status : {CheckExpertBudget(config.experts), CheckPlacementSettings(config.placement)}) {
     problems->Check(status.ok(), status.message());
   }

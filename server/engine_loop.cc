@@ -178,8 +178,8 @@ void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
     std::optional<StepPlan> plan = scheduler_->Plan(now, events);
     if (!plan) break;
     step_sent_[plan->step] = now;
-    if (dump_steps_) DumpStep(plan->group_epoch, plan->step, "plan", plan->DebugString());
     plan->placement_epoch = residency_.placement_epoch();
+    if (dump_steps_) DumpStep(plan->group_epoch, plan->step, "plan", plan->DebugString());
     group_.Execute(*plan, now);
     residency_.StepPlanned(plan->step, now);
   }

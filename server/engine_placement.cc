@@ -11,7 +11,8 @@ namespace switchyard {
 
 GroupPlacement EngineLoop::OnForming(const WorkerInfo& worker, int world) {
   if (worker.num_moe_layers == 0) return {};
-  if (!meter_.has_value()) meter_.emplace(worker.expert_bytes, config_->experts.copy_bytes_per_second);
+  // Before a group stood the first workers may have been of another model.
+  if (!census_.has_value()) meter_.emplace(worker.expert_bytes, config_->experts.copy_bytes_per_second);
   return residency_.Begin({.layers = worker.num_moe_layers, .experts = worker.num_experts, .devices = world},
                           meter_->Costs());
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/popularity/popularity.h"
 #include "server/clock.h"
 #include "server/engine_loop.h"
 
@@ -127,7 +128,7 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
     sent += rank.rows_sent;
     expert_rows += rank.expert_rows;
     most_rows = std::max(most_rows, rank.expert_rows);
-    prompts = prompts || rank.expert_counts != rank.decode_expert_counts;
+    prompts = prompts || TotalOf(rank.expert_counts) > TotalOf(rank.decode_expert_counts);
     for (double StepTimings::*part : {&StepTimings::expert_seconds, &StepTimings::exchange_seconds,
                                       &StepTimings::gather_seconds, &StepTimings::decide_seconds}) {
       slowest.*part = std::max(slowest.*part, rank.timings.*part);

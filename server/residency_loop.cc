@@ -28,7 +28,9 @@ ResidencyLoop::ResidencyLoop(const PlacementSettings& settings, Host* host) : se
 
 GroupPlacement ResidencyLoop::Begin(const Shape& shape, const MoveCosts& costs) {
   costs_ = costs;
-  if (view_.layers == nullptr) {
+  // A group that never stood may have been of another model.
+  if (view_.layers == nullptr || !(shape == shape_)) {
+    SY_CHECK_EQ(view_.epoch, 0);
     shape_ = shape;
     const int slots = ResidentSlots(settings_, shape.experts, shape.devices);
     limits_.layer_slots = slots - 1;

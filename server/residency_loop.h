@@ -69,6 +69,7 @@ class ResidencyLoop {
     int layers = 0;   // MoE layers
     int experts = 0;  // E
     int devices = 0;  // R
+    bool operator==(const Shape&) const = default;
   };
 
   // How long ranks may take to copy a stage, or to release one.
@@ -78,7 +79,7 @@ class ResidencyLoop {
 
   ResidencyLoop(const PlacementSettings& settings, Host* host);
 
-  // A group of that shape forms: what it begins with.  The shape never changes.
+  // A group of that shape forms: what it begins with.  The shape never changes once a group stood.
   GroupPlacement Begin(const Shape& shape, const MoveCosts& costs);
   void GroupUp() { up_ = true; }
   void GroupDown(const std::string& reason, absl::Time now);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/support/errors.h"
+#include "proto/support/link_protocol.h"
 #include "server/clock.h"
 #include "server/placement_convert.h"
 #include "server/worker_convert.h"
@@ -14,7 +15,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kProtocolVersion = 4;
 constexpr int kHeartbeatMs = 250;
 constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;

@@ -127,7 +127,8 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
 }
 
 void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told) {
-  if (now.copied_bytes < told->copied_bytes) *told = {};
+  // Another store, which has counted anew.
+  if (now.copied_bytes < told->copied_bytes || now.hits < told->hits || now.misses < told->misses) *told = {};
   const auto add = [](prometheus::Counter* counter, auto from, auto to) {
     counter->Increment(static_cast<double>(to - from));
   };
@@ -142,7 +143,9 @@ void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCo
 }
 
 void WorkerMetrics::ObservePlacement(const PlacedExpertsCounters& now, PlacedExpertsCounters* told) {
-  if (now.copied_bytes < told->copied_bytes) *told = {};
+  bool fell = now.copied_bytes < told->copied_bytes || now.wait_seconds < told->wait_seconds;
+  for (size_t reason = 0; reason < kNumCopyReasons; ++reason) fell |= now.copies[reason] < told->copies[reason];
+  if (fell) *told = {};  // other slots, which have counted anew
   const auto add = [](prometheus::Counter* counter, auto from, auto to) {
     counter->Increment(static_cast<double>(to - from));
   };

@@ -22,8 +22,20 @@ constexpr double kProbeShare = 0.02;
 }  // namespace
 
 absl::Status CheckForecastOptions(const ForecastOptions& options) {
-  if (options.when == "auto" || options.when == "always" || options.when == "never") return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--forecast=", options.when, ": must be auto, always or never"));
+  if (options.when != "auto" && options.when != "always" && options.when != "never") {
+    return absl::InvalidArgumentError(absl::StrCat("--forecast=", options.when, ": must be auto, always or never"));
+  }
+  if (options.when == "never" && !(options.profile.empty() && options.profile_out.empty())) {
+    return absl::InvalidArgumentError(
+        "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");
+  }
+  if (options.profile_out.empty()) return absl::OkStatus();
+  // Not when all has been learned.
+  const std::string::size_type slash = options.profile_out.rfind('/');
+  const std::string dir = slash == std::string::npos ? "." : options.profile_out.substr(0, slash + 1);
+  if (access(dir.c_str(), W_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--profile_out=", options.profile_out, ": ", dir, ": ", std::strerror(errno)));
 }
 
 absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::string& weights_hash) {
@@ -41,7 +53,7 @@ absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::st
 }
 
 absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, const std::string& path) {
-  const ProfileBundle bundle = forecaster.Collect(stream);
+  const ProfileBundle bundle = forecaster.Collect(stream, /*solve=*/true);
   const std::string beside = absl::StrCat(path, ".", getpid(), ".tmp");
   std::ofstream file(beside, std::ios::binary | std::ios::trunc);
   file << bundle.Serialize();

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
+#include "proto/support/link_protocol.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
@@ -24,7 +25,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kProtocolVersion = 4;
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
 constexpr absl::Duration kLongestRetry = absl::Seconds(2);
 

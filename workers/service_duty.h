@@ -42,7 +42,8 @@ class Duty {
         stages_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
         replayed_(worker->num_replayed()),
         experts_told_(worker->expert_counters()),
-        placement_told_(worker->placement_counters()) {}
+        placement_told_(worker->placement_counters()),
+        forecasts_told_(worker->forecaster() == nullptr ? absl::ZeroDuration() : worker->forecaster()->spent()) {}
 
   // What the registration brought.
   void TakeSettings(const v1::EngineOptions& message);
@@ -81,7 +82,7 @@ class Duty {
   int64_t replayed_;   // of Worker::num_replayed, told so far
   ExpertStoreCounters experts_told_;
   PlacedExpertsCounters placement_told_;
-  absl::Duration forecasts_told_;
+  absl::Duration forecasts_told_;  // of RowForecaster::spent
   int64_t num_steps_ = 0;
   std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;

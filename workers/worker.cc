@@ -49,11 +49,6 @@ std::string DummyHash(const std::string& model_dir) {
 
 std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
-// Whether its decisions look at what coming layers are expected to get.
-bool UsesEstimates(PlacementMode mode) {
-  return mode == PlacementMode::kCentral || mode == PlacementMode::kAgreed || mode == PlacementMode::kNoFinetune;
-}
-
 }  // namespace
 
 Worker::Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint)
@@ -193,6 +188,8 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
     return absl::OkStatus();
   }
   runner_.reset();
+  // What was learned is of the model, whatever part of it this worker holds.
+  if (forecaster_ != nullptr) learned_ = forecaster_->Collect(stream(), !options_.forecast.profile_out.empty());
   forecaster_.reset();
   model_.reset();
   experts_.reset();
@@ -262,7 +259,9 @@ absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings
   ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), stream(), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
           Mib(runner_->cache_bytes()));
-  return MakeForecaster(settings);
+  const absl::Status status = MakeForecaster(settings);
+  if (!status.ok()) runner_.reset();  // the next seat tries it again
+  return status;
 }
 
 absl::Status Worker::SaveProfile() {
@@ -277,7 +276,11 @@ absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
                     !options_.forecast.profile_out.empty();
   const bool wanted = options_.forecast.when == "always" || (options_.forecast.when == "auto" && used);
   if (!wanted || !options_.device.is_cpu() || config_.num_moe_layers() == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(forecaster_, MakeRankForecaster(stream(), *model_, weights_hash_, options_.forecast));
+  ForecastOptions forecast = options_.forecast;
+  if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
+  ASSIGN_OR_RETURN(forecaster_, MakeRankForecaster(stream(), *model_, weights_hash_, forecast));
+  if (learned_.has_value()) RETURN_IF_ERROR(forecaster_->Load(stream(), *learned_));
+  learned_.reset();
   return absl::OkStatus();
 }
 

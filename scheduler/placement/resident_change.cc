@@ -1,7 +1,9 @@
 #include "scheduler/placement/resident_change.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -112,12 +114,18 @@ absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage
     if (is_new) it->second = Apart(residents[layer], tables[layer]);
     return &it->second[static_cast<size_t>(move.device)];
   };
+  std::set<std::array<int32_t, 3>> departed;  // layer, expert, device
   for (const ResidencyMove& move : stage.departures) {
     RETURN_IF_ERROR(CheckMove(move, MoveKind::kRelease, residents));
     RETURN_IF_ERROR(Depart(move, device_of(move)));
+    departed.insert({move.layer, move.expert, move.device});
   }
   for (const ResidencyMove& move : stage.arrivals) {
     RETURN_IF_ERROR(CheckMove(move, MoveKind::kCopy, residents));
+    if (departed.contains({move.layer, move.expert, move.device})) {
+      return absl::InvalidArgumentError(absl::StrCat("placement stage: expert ", move.expert, " of layer ", move.layer,
+                                                     " departs from device ", move.device, " and arrives there"));
+    }
     RETURN_IF_ERROR(Arrive(move, device_of(move)));
   }
   std::vector<ResidentChange> changes;

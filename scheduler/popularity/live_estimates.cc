@@ -171,6 +171,7 @@ void LiveEstimates::Forget(int layer, int ahead) {
     distance.said[p]->Observe({}, layer);
     distance.calibrated[p]->Observe({}, layer);
   }
+  for (ObservedEstimator* told : distance.blended) told->Observe({}, layer);
 }
 
 LiveEstimator LiveEstimates::Best(int layer, int ahead) const {

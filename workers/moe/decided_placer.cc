@@ -31,10 +31,6 @@ absl::Status CheckMode(PlacementMode mode) {
   return absl::OkStatus();
 }
 
-bool UsesEstimates(PlacementMode mode) {
-  return mode == PlacementMode::kAgreed || mode == PlacementMode::kCentral || mode == PlacementMode::kNoFinetune;
-}
-
 bool Contains(const std::vector<int32_t>& experts, int32_t expert) {
   return std::find(experts.begin(), experts.end(), expert) != experts.end();
 }

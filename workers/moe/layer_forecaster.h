@@ -19,7 +19,7 @@ namespace switchyard {
 struct ForecastPass {
   int64_t num_rows = 0;                 // T, that the layers' GatedRows will have
   int64_t num_decode_rows = 0;          // the first of them are decodes, the others of prompts
-  absl::Span<const int32_t> token_ids;  // [T]; -1 = not known here (a row that another rank lent); empty: none is
+  absl::Span<const int32_t> token_ids;  // [T]; -1 = not known here; empty: none is
 };
 
 class LayerForecaster {

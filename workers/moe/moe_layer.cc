@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/timed.h"
 #include "workers/moe/exchange.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/moe/schedule_executor.h"
@@ -241,7 +242,6 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status RoutedExperts(RowExchange* exchange) {
-    const absl::Time begin = absl::Now();
     const TensorView& y = exchange->y();
     ASSIGN_OR_RETURN(const TensorView hidden,
                      hidden_memory_.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
@@ -250,23 +250,22 @@ class MoeExecutor::Impl : public MicroOpRunner {
                           .offsets = exchange->offsets(),
                           .x_rows = exchange->x_rows()};
     LayerExperts* const experts = layer_->weights.experts;
-    if (experts == nullptr) {
-      RETURN_IF_ERROR(ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y));
-    } else {
-      desc.partial = true;
-      const LayerExperts::Call call = {.layer = step_->moe_layer,
-                                       .experts = context_.layout->Residents(step_->comm->rank()),
-                                       .offsets = exchange->offsets().span(),
-                                       .estimates = estimates_,
-                                       .deadline = step_->deadline};
-      RETURN_IF_ERROR(experts->RunLayer(call, [&](const WeightGroup& gate_up, const WeightGroup& down) {
-        desc.gate_up = gate_up;
-        desc.down = down;
-        return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
-      }));
-    }
-    stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
-    return absl::OkStatus();
+    const auto compute = [&] {
+      const Timed timed(&stats_->expert_seconds);
+      return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
+    };
+    if (experts == nullptr) return compute();
+    desc.partial = true;
+    const LayerExperts::Call call = {.layer = step_->moe_layer,
+                                     .experts = context_.layout->Residents(step_->comm->rank()),
+                                     .offsets = exchange->offsets().span(),
+                                     .estimates = estimates_,
+                                     .deadline = step_->deadline};
+    return experts->RunLayer(call, [&](const WeightGroup& gate_up, const WeightGroup& down) {
+      desc.gate_up = gate_up;
+      desc.down = down;
+      return compute();
+    });
   }
 
   absl::Status SharedExpert() {

@@ -121,8 +121,9 @@ absl::Status PlacedExperts::Fill(const std::vector<std::vector<int32_t>>& expert
         wanted[layer * static_cast<size_t>(options_.num_experts) + static_cast<size_t>(expert)] = 1;
     }
   }
-  RETURN_IF_ERROR(Drop());
-  RETURN_IF_ERROR(Release());
+  staged_.clear();
+  departed_.clear();
+  for (Place& place : places_) place.holders = place.holders == 0 ? 0 : kTable;
   const auto expert_of = [&](size_t place) {
     const auto width = static_cast<size_t>(options_.num_experts);
     return Expert{static_cast<int32_t>(place / width), static_cast<int32_t>(place % width)};
@@ -155,7 +156,7 @@ absl::Status PlacedExperts::Fill(const std::vector<std::vector<int32_t>>& expert
 absl::Status PlacedExperts::StartCopy(const Expert& expert, int slot, CopyReason reason) {
   ++counters_.copies[static_cast<size_t>(reason)];
   copier_->Forget(IdOf(expert));
-  if (reason == CopyReason::kStage) {
+  if (reason == CopyReason::kStage || (PlaceOf(expert).holders & kStage) != 0) {
     copier_->Expect(IdOf(expert), options_.checksum(expert.layer, expert.expert));
   }
   if (reason == CopyReason::kPrefetch || reason == CopyReason::kStage) {
@@ -223,14 +224,23 @@ absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
                                               " rows of MoE layer ", call.layer, " came for slot ", slot,
                                               ", which is empty"));
     }
-    ids_.push_back(IdOf({call.layer, call.experts[slot]}));
-    late += store_->StateOf(ids_.back()) == SlotState::kFilled ? 0 : 1;
+    const Expert expert = {call.layer, call.experts[slot]};
+    ids_.push_back(IdOf(expert));
+    const SlotState state = store_->StateOf(ids_.back());
+    // A copy that failed before anybody waited for it is tried once more.
+    if (state == SlotState::kFree && (PlaceOf(expert).holders & kTable) != 0) {
+      RETURN_IF_ERROR(Hold(expert, kTable, CopyReason::kDemand));
+    }
+    late += state == SlotState::kFilled ? 0 : 1;
   }
   if (ids_.empty()) return absl::OkStatus();
   counters_.late += late;
   const absl::Time begin = absl::Now();
   absl::StatusOr<ExpertLease> lease = store_->Acquire(ids_, call.deadline);
   if (late > 0) counters_.wait_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+  if (absl::IsNotFound(lease.status())) {  // a copy that failed before it was waited for has left its slot
+    for (const ExpertId& id : ids_) RETURN_IF_ERROR(copier_->FailureOf(id));
+  }
   RETURN_IF_ERROR(lease.status());
   gate_up_.assign(slots, nullptr);
   down_.assign(slots, nullptr);
@@ -286,16 +296,18 @@ void PlacedExperts::Commit(absl::Span<const Expert> departures) {
 }
 
 absl::Status PlacedExperts::Drop() {
+  absl::Status status;
   for (const Expert& expert : std::exchange(staged_, {})) {
     copier_->Forget(IdOf(expert));
-    RETURN_IF_ERROR(LetGo(expert, kStage));
+    status.Update(LetGo(expert, kStage));
   }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status PlacedExperts::Release() {
-  for (const Expert& expert : std::exchange(departed_, {})) RETURN_IF_ERROR(LetGo(expert, kDeparted));
-  return absl::OkStatus();
+  absl::Status status;
+  for (const Expert& expert : std::exchange(departed_, {})) status.Update(LetGo(expert, kDeparted));
+  return status;
 }
 
 PlacedExpertsCounters PlacedExperts::counters() const {

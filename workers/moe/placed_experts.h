@@ -3,8 +3,8 @@
 // Three hold experts here, and a slot is free when none does: the table (what this rank has of each layer by the
 // decisions so far), a stage of the slow loop that is being prepared, and what departed with the last one until it is
 // released.  So what two of them want is there once, and whether a copy has ended changes nothing of it.  A copy that
-// is late is waited for, by the layer that needs it.  Bytes come from the machine's expert file; a stage's are compared
-// with its checksums, by the thread that copies.
+// is late is waited for, by the layer that needs it.  Bytes come from the machine's expert file; what is copied
+// for a stage is compared with its checksums, by the thread that copies.
 //
 // Decisions and stages: decided_placer.h.  After an error of a copy Fill must follow.  Thread-compatible: the step's
 // thread.  Does not do: devices, fewer slots than the placement has (expert_offload.h).

@@ -79,7 +79,7 @@ absl::Status RowForecaster::Load(const Stream& stream, const ProfileBundle& bund
   return absl::OkStatus();
 }
 
-ProfileBundle RowForecaster::Collect(const Stream& stream) const {
+ProfileBundle RowForecaster::Collect(const Stream& stream, bool solve) const {
   ProfileBundle bundle = {.model = options_.model,
                           .shape = options_.shape,
                           .hidden = static_cast<int>(options_.hidden),
@@ -88,7 +88,7 @@ ProfileBundle RowForecaster::Collect(const Stream& stream) const {
   for (const Phase phase : kPhases) {
     for (const PathProfile& profile : this->phase(phase).profiles()) bundle.profiles.push_back(profile);
   }
-  std::vector<ProbeMap> fitted = fit_ == nullptr ? std::vector<ProbeMap>() : fit_->SolveNow(stream);
+  std::vector<ProbeMap> fitted = fit_ == nullptr || !solve ? std::vector<ProbeMap>() : fit_->SolveNow(stream);
   for (int layer = 0; layer < options_.shape.num_layers; ++layer) {
     for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
       const std::optional<Probe>& probe = probes_[static_cast<size_t>(layer)][static_cast<size_t>(ahead - 1)];

@@ -51,8 +51,8 @@ class RowForecaster : public LayerForecaster {
 
   // Takes what was learned before.  InvalidArgument: of another model or shape, with the field.
   absl::Status Load(const Stream& stream, const ProfileBundle& bundle);
-  // All that was learned, loaded things included.  Solves the fit as it is: blocks.
-  ProfileBundle Collect(const Stream& stream) const;
+  // All that was learned, loaded things included.  solve: also what was not solved yet of the fit, which blocks.
+  ProfileBundle Collect(const Stream& stream, bool solve) const;
 
   // From now on logits of map.layer + map.ahead are also told by this map from map.layer's rows.
   // InvalidArgument: layers or sizes that the model does not have.

@@ -109,7 +109,8 @@ absl::Status PlacementRun::TellAndDecide(int batch, int layer, LayerDecision* de
   const int64_t experts = plan_->shape.num_experts;
   if (Gathers(options_.mode)) {
     const bool estimates = options_.mode != PlacementMode::kStaticSpare;
-    RETURN_IF_ERROR(mesh_->Gather(4 * experts + (estimates ? 8 * experts + 8 : 0)));
+    // As decision_gather.h packs it: hash, two layers' estimates, counts.
+    RETURN_IF_ERROR(mesh_->Gather(8 + (estimates ? 2 * (8 + 8 * experts) : 0) + 4 * experts));
   }
   *decision = Decide(batch, layer);
   if (Gathers(options_.mode)) ChargePolicy();

@@ -76,6 +76,8 @@ TEST_F(ChangeResidentsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {Release(0, 3, 1)}}), HasSubstr("no device holds expert 3"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 1, 0)}, .departures = {}}), HasSubstr("resident there already"));
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {Release(0, 2, 0)}}), HasSubstr("not resident there"));
+  EXPECT_THAT(refusal({.arrivals = {Copy(0, 1, 0)}, .departures = {Release(0, 1, 0)}}),
+              HasSubstr("expert 1 of layer 0 departs from device 0 and arrives there"));
   EXPECT_THAT(refusal({.arrivals = {Copy(2, 0, 1)}, .departures = {}}), HasSubstr("no such layer"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 4, 1)}, .departures = {}}), HasSubstr("no such expert"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 0, 2)}, .departures = {}}), HasSubstr("no such rank"));

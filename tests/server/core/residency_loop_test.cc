@@ -183,6 +183,16 @@ TEST_F(ResidencyLoopTest, TheNextGroupBeginsWithWhatIsCommitted) {
   EXPECT_TRUE(CheckGroupPlacement(next, bounds).ok()) << CheckGroupPlacement(next, bounds);
 }
 
+TEST_F(ResidencyLoopTest, AGroupOfAnotherModelThatNeverStoodLeavesNothing) {
+  ResidencyLoop first({.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 1},
+                      this);
+  first.Begin({.layers = 7, .experts = 12, .devices = 3}, kCosts);
+  first.Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, kCosts);
+  ASSERT_EQ(first.view().layers->size(), static_cast<size_t>(kLayers));
+  EXPECT_EQ(first.view().layers->front().placement.num_experts, kExperts);
+  EXPECT_EQ(first.view().layers->front().placement.num_devices(), kRanks);
+}
+
 TEST_F(ResidencyLoopTest, AStageThatFailsIsDroppedEverywhere) {
   StartPlan();
   loop->Prepared(0, 1, "", now);

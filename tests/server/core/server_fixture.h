@@ -14,6 +14,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
 #include "gtest/gtest.h"
+#include "proto/support/link_protocol.h"
 #include "server/server.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "switchyard/v1/worker.grpc.pb.h"
@@ -30,7 +31,7 @@ class LinkWorker {
       : stub_(v1::WorkerService::NewStub(std::move(channel))), stream_(stub_->Link(&context_)) {
     v1::LinkRequest hello;
     v1::Register* out = hello.mutable_register_();
-    out->set_protocol_version(3);
+    out->set_protocol_version(kProtocolVersion);
     out->set_incarnation(absl::StrCat("w", reinterpret_cast<uintptr_t>(this)));
     out->set_join_token(token);
     out->set_local_index(-1);

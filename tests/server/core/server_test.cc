@@ -14,6 +14,7 @@
 #include "grpcpp/security/credentials.h"
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
+#include "proto/support/link_protocol.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "tests/server/core/server_fixture.h"
@@ -91,7 +92,7 @@ TEST_F(ServerTest, ALinkThatDoesNotRegisterIsEndedSoon) {
 TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
   v1::LinkRequest beat, hello;
   beat.mutable_heartbeat();
-  hello.mutable_register_()->set_protocol_version(3);
+  hello.mutable_register_()->set_protocol_version(kProtocolVersion);
   hello.mutable_register_()->set_incarnation("twice");
   hello.mutable_register_()->set_join_token(kToken);
   for (const v1::LinkRequest& first : {beat, v1::LinkRequest()}) {

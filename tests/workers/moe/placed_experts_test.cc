@@ -199,6 +199,30 @@ TEST_F(PlacedExpertsTest, AFailedCopyOfAStageIsTold) {
   EXPECT_TRUE(AwaitReady());
 }
 
+TEST_F(PlacedExpertsTest, ACopyThatFailedIsTriedOnceMoreByTheLayerThatNeedsIt) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.FailAt({0, 7}, bytes_ / 2, absl::DataLossError("page is gone"));
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kPrefetch).ok());
+  for (const absl::Time end = test::Soon(); experts_->counters().failed == 0 && absl::Now() < end;) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(Run(0, {0, 7}).status(), absl::DataLossError("page is gone"));
+  EXPECT_EQ(experts_->counters().failed, 2);
+  copies_.Heal();
+  EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+}
+
+TEST_F(PlacedExpertsTest, FillGivesBackWhatAStageLeft) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  EXPECT_FALSE(experts_->staging());
+  ASSERT_TRUE(experts_->Prepare({{{1, 5}}}).ok()) << "its slot is free again";
+  ASSERT_TRUE(AwaitReady());
+}
+
 TEST_F(PlacedExpertsTest, AStagesBytesAreChecked) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());

@@ -151,7 +151,7 @@ TEST_F(RowForecasterTest, WhatOneHasLearnedAnotherTakes) {
   RowForecaster first(options_);
   const std::vector<int> gates = {0, 1, 0};
   for (int pass = 0; pass < 30; ++pass) Pass(&first, Random(24, kHidden), 8, gates);
-  const ProfileBundle learned = first.Collect(stream_);
+  const ProfileBundle learned = first.Collect(stream_, /*solve=*/true);
   EXPECT_EQ(learned.profiles.size(), 12u);
   ASSERT_EQ(learned.maps.size(), 3u);
   EXPECT_EQ(learned.maps[0].num_rows, 30 * 24);
@@ -162,7 +162,7 @@ TEST_F(RowForecasterTest, WhatOneHasLearnedAnotherTakes) {
   EXPECT_GT(second.phase(Phase::kDecode).profiles()[0].num_tokens(0), 30 * 8);
   // Router 0 told from rows that router 0 saw, by a fit: right but for near ties.
   EXPECT_LT(second.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).distance(), 0.05);
-  EXPECT_EQ(second.Collect(stream_).maps.size(), 3u);
+  EXPECT_EQ(second.Collect(stream_, /*solve=*/true).maps.size(), 3u);
   ProfileBundle foreign = learned;
   foreign.model = "another";
   EXPECT_THAT(std::string(second.Load(stream_, foreign).message()), HasSubstr("model is another"));
