@@ -10,13 +10,12 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_communicator.h"
-#include "workers/model/dummy_weights.h"
 #include "workers/model/families/family.h"
 #include "workers/model/memory_plan.h"
 #include "workers/model/params.h"
-#include "workers/model/warm_up.h"
 #include "workers/ops/isa.h"
 #include "workers/process_stats.h"
 #include "workers/tensor/device_backend.h"
@@ -46,8 +45,6 @@ std::string DummyHash(const std::string& model_dir) {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   return absl::StrCat("dummy-", absl::Hex(Fnv1a(text), absl::kZeroPad16));
 }
-
-std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 }  // namespace
 
@@ -105,183 +102,6 @@ int64_t Worker::memory_bytes() const {
   if (options_.device.is_cpu()) return MachineMemoryBytes();
   const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
   return description.ok() ? description->total_bytes : 0;
-}
-
-// What weights, scratch and cache may still take.
-absl::StatusOr<int64_t> Worker::AvailableBytes() const {
-  if (options_.device.is_cpu()) return AvailableMemoryBytes();
-  ASSIGN_OR_RETURN(const DeviceDescription now,
-                   RegisteredBackend(options_.device.kind).Describe(options_.device.index));
-  const auto allowed = static_cast<int64_t>(options_.gpu_memory_fraction * static_cast<double>(now.total_bytes));
-  return std::min(now.free_bytes, allowed - MemoryInUse(options_.device.kind));
-}
-
-absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress) {
-  LoadOptions load;
-  load.dtype = dtype_;
-  layout_ = ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config_.num_experts, 1)), seat.world);
-  const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
-  if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
-  MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
-  const bool budget = !options_.experts.empty() && !load.residents.empty();
-  const bool placed = settings.placement.mode != PlacementMode::kStatic;
-  if (placed) need.expert_slots = PlacedSlots(settings.placement, config_, seat.world);
-  if (budget) {
-    ASSIGN_OR_RETURN(need.expert_slots, ExpertSlots(options_.experts, config_, dtype_, need.experts_per_layer));
-  }
-  ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
-  RETURN_IF_ERROR(CheckMemory(config_, need, available));
-  const auto rest = static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
-  const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
-  if (budget) {
-    ASSIGN_OR_RETURN(experts_, RankExperts::Open({.file = ExpertFileInput(available - rest),
-                                                  .options = options_.experts,
-                                                  .residents = load.residents},
-                                                 tell));
-  }
-  if (placed) {
-    ASSIGN_OR_RETURN(placement_, RankPlacement::Open({.file = ExpertFileInput(available - rest),
-                                                      .settings = settings.placement,
-                                                      .rank = seat.rank,
-                                                      .world = seat.world,
-                                                      .copy_bytes_per_second = options_.experts.copy_bytes_per_second},
-                                                     tell));
-  }
-  load.experts = !budget && !placed;
-  load.num_threads = options_.threads;
-  load.device = options_.device;
-  load.progress = std::move(progress);
-  if (!checkpoint_.has_value()) return MakeDummyWeights(config_, std::move(load));
-  return LoadWeights(*checkpoint_, config_, std::move(load));
-}
-
-absl::Status Worker::CheckPlacement(const PlacementSettings& placement) const {
-  if (placement.mode == PlacementMode::kStatic) return absl::OkStatus();
-  const std::string mode = absl::StrCat("--placement=", NameOf(placement.mode));
-  if (!options_.device.is_cpu()) {
-    return absl::UnimplementedError(
-        absl::StrCat(mode, " on ", options_.device.ToString(), ": experts change their places on the CPU only so far"));
-  }
-  if (!options_.experts.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(mode, " with --expert_budget=", options_.experts.budget, ": only one of both at a time so far"));
-  }
-  if (config_.num_moe_layers() > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(mode, ": the model has no experts"));
-}
-
-RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
-  RankExpertFileInput input;
-  input.config = &config_;
-  input.checkpoint = checkpoint_.has_value() ? &*checkpoint_ : nullptr;
-  input.weights = checkpoint_.has_value() ? checkpoint_->Stamp() : weights_hash_;
-  input.dtype = dtype_;
-  input.num_threads = options_.threads;
-  input.dir = options_.experts.file_dir;
-  input.available_bytes = available;
-  return input;
-}
-
-absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
-  if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world &&
-      loaded_placement_ == settings.placement) {
-    return absl::OkStatus();
-  }
-  runner_.reset();
-  // What was learned is of the model, whatever part of it this worker holds.
-  if (forecaster_ != nullptr) learned_ = forecaster_->Collect(stream(), !options_.forecast.profile_out.empty());
-  forecaster_.reset();
-  model_.reset();
-  experts_.reset();
-  placement_.reset();
-  const absl::Time start = absl::Now();
-  ASSIGN_OR_RETURN(ModelWeights weights, MakeWeights(seat, settings, std::move(progress)));
-  weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
-                  (placement_ == nullptr ? 0 : placement_->experts()->bytes());
-  const int64_t context =
-      settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
-  LayerExperts* experts = nullptr;
-  if (experts_ != nullptr) experts = experts_->offload();
-  if (placement_ != nullptr) experts = placement_->experts();
-  ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
-  loaded_placement_ = settings.placement;
-  loaded_rank_ = seat.rank;
-  loaded_world_ = seat.world;
-  LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights ",
-          options_.device.is_cpu() ? "in " : absl::StrCat("on ", options_.device.ToString(), " in "),
-          absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t context) const {
-  const int64_t one_sequence = KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
-  ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
-  int64_t bytes = settings.kv_cache_bytes;
-  if (bytes == 0) {
-    // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take.
-    const double share = options_.device.is_cpu() ? options_.kv_memory_fraction : 1.0;
-    const auto most = static_cast<int64_t>(share * static_cast<double>(available));
-    RETURN_IF_ERROR(CheckKvRoom(
-        {.available = most,
-         .limit = options_.device.is_cpu()
-                      ? absl::StrCat(share, " of the machine's ", available)
-                      : absl::StrCat("--gpu_memory_fraction=", options_.gpu_memory_fraction, " of ", memory_bytes()),
-         .token_bytes = KvBytesPerToken(config_, dtype_),
-         .block_size = settings.block_size}));
-    bytes = std::min(one_sequence * settings.max_num_seqs, most);
-  } else if (bytes > available) {
-    return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes=", bytes, ": ",
-                                                     options_.device.is_cpu() ? "the machine" : "the device", " has ",
-                                                     available, " bytes available"));
-  }
-  return bytes;
-}
-
-absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings) {
-  if (runner_ != nullptr) return absl::OkStatus();
-  RunnerOptions options;
-  options.num_slots = settings.max_num_seqs;
-  options.block_size = settings.block_size;
-  options.max_rows = settings.max_batched_tokens;
-  options.context = model_->max_positions();
-  options.graphs = uses_graphs();
-  // Scratch first: the cache takes what is left.
-  if (!options_.device.is_cpu()) {
-    const int64_t recorded = std::min<int64_t>({kMaxGraphRows, options.num_slots, options.max_rows});
-    RETURN_IF_ERROR(WarmUp(stream(), model_.get(),
-                           {.rows = options.max_rows,
-                            .recorded_rows = options.graphs ? recorded : 0,
-                            .layout = &layout_,
-                            .rank = seat.rank}));
-  }
-  ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
-  options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound
-  ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), stream(), options));
-  LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
-          Mib(runner_->cache_bytes()));
-  const absl::Status status = MakeForecaster(settings);
-  if (!status.ok()) runner_.reset();  // the next seat tries it again
-  return status;
-}
-
-absl::Status Worker::SaveProfile() {
-  const std::string& path = options_.forecast.profile_out;
-  if (path.empty() || forecaster_ == nullptr) return absl::OkStatus();
-  return switchyard::SaveProfile(stream(), *forecaster_, path);
-}
-
-absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
-  // A budget's policy can use it, too, but what it gained was less than what it cost (tests/bench/offload.md).
-  const bool used = UsesEstimates(settings.placement.mode) || !options_.forecast.profile.empty() ||
-                    !options_.forecast.profile_out.empty();
-  const bool wanted = options_.forecast.when == "always" || (options_.forecast.when == "auto" && used);
-  if (!wanted || !options_.device.is_cpu() || config_.num_moe_layers() == 0) return absl::OkStatus();
-  ForecastOptions forecast = options_.forecast;
-  if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
-  ASSIGN_OR_RETURN(forecaster_, MakeRankForecaster(stream(), *model_, weights_hash_, forecast));
-  if (learned_.has_value()) RETURN_IF_ERROR(forecaster_->Load(stream(), *learned_));
-  learned_.reset();
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat, RendezvousStore* store) {

@@ -52,7 +52,8 @@ int Make(Console& console, MakeFlags flags) {
   flags.record.output = absl::StrCat(flags.output, ".", getpid(), ".trace");
   const absl::Cleanup remove = [&] { std::remove(flags.record.output.c_str()); };
   const int code = RecordTrace(console, flags.record);
-  if (code == kExitUsage) return code;
+  // Nothing was recorded, and it has said why.
+  if (access(flags.record.output.c_str(), F_OK) != 0) return code;
   const int counted = CountInto(console, flags.record.output, flags.output);
   return code != kExitOk ? code : counted;
 }

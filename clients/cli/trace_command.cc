@@ -89,7 +89,7 @@ int Replay(Console& console, const ReplayFlags& flags) {
   ReplayOptions options = flags.options;
   options.phase = flags.phase == NameOf(Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
   const absl::StatusOr<ReplayReport> report = ReplayTrace(*trace, options);
-  if (!report.ok()) return Complain(console, report.status());
+  if (!report.ok()) return Complain(console, BadInput(report.status().message()));
   console.out << report->num_batches << " batches of " << options.batch_tokens << " tokens, " << flags.phase << ", "
               << options.num_devices << " workers\n"
               << "placement      busiest/mean median   p95  copies a layer\n";

@@ -50,6 +50,11 @@ std::vector<AwaitedCopy> SlotTable::Await(const SplitTable& split) {
   return awaited;
 }
 
+int64_t NumCopies(absl::Span<const SlotChange> changes) {
+  return std::count_if(changes.begin(), changes.end(),
+                       [](const SlotChange& change) { return change.expert != kEmptySlot; });
+}
+
 int MostCopies(absl::Span<const SlotChange> changes) {
   int most = 0, copies = 0;
   int32_t device = -1;

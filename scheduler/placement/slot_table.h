@@ -53,6 +53,8 @@ class SlotTable {
   std::vector<std::vector<int64_t>> in_flight_;
 };
 
+// How many experts are copied.
+int64_t NumCopies(absl::Span<const SlotChange> changes);
 // How many experts the device that copies the most copies.
 int MostCopies(absl::Span<const SlotChange> changes);
 

@@ -46,14 +46,6 @@ size_t ProfileOf(Predictor predictor, int ahead) {
   return 2 + static_cast<size_t>(ahead - 1) * kNumPredictors + Index(predictor);
 }
 
-// Rows [begin, begin + count).
-RoutingView PartOf(RoutingView batch, int64_t begin, int64_t count) {
-  batch.experts += begin * batch.token_stride;
-  if (batch.token_ids != nullptr) batch.token_ids += begin;
-  batch.num_tokens = count;
-  return batch;
-}
-
 std::vector<std::string> AllNames() {
   std::vector<std::string> names;
   for (int j = 0; j < kNumLiveEstimators; ++j) names.emplace_back(NameOf(static_cast<LiveEstimator>(j)));
@@ -302,7 +294,7 @@ void LiveEstimates::Count(const RoutingView& batch, int layer) {
   // Another window of a long pass each time, all over it (Fibonacci hashing).
   const auto scattered = static_cast<int64_t>(static_cast<uint64_t>(num_passes_) * 0x9E3779B97F4A7C15u >> 33);
   const int64_t begin = scattered % (batch.num_tokens - count + 1);
-  const RoutingView rows = PartOf(batch, begin, count);
+  const RoutingView rows = TokensOf(batch, begin, count);
   profiles_[0].Observe(rows, layer);
   if (batch.token_ids != nullptr) profiles_[1].Observe(rows, layer);
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {

@@ -37,4 +37,9 @@ struct RoutingView {
 // Rows that each expert gets of the batch in `layer` [E].
 std::vector<int64_t> CountsOf(const RoutingView& batch, int layer);
 
+// Tokens [begin, begin + count) of the batch.
+RoutingView TokensOf(RoutingView batch, int64_t begin, int64_t count);
+// [parts, E] rows that each of `parts` equal runs of the batch's tokens has, as ranks would hold them.
+std::vector<int32_t> CountsByPart(const RoutingView& batch, int layer, int parts);
+
 }  // namespace switchyard

@@ -24,7 +24,7 @@ absl::Status CheckOptions(const RoutingTrace& trace, const ReplayOptions& option
   };
   const int experts = trace.shape.num_experts;
   RETURN_IF_ERROR(check(options.batch_tokens >= 1, "batch_tokens", options.batch_tokens, "1 at least"));
-  RETURN_IF_ERROR(check(options.num_devices >= 1 && options.num_devices <= experts, "num_devices", options.num_devices,
+  RETURN_IF_ERROR(check(options.num_devices >= 1 && options.num_devices <= experts, "workers", options.num_devices,
                         absl::StrCat("1 to ", experts, ", the experts")));
   RETURN_IF_ERROR(check(options.spare_slots >= 1 && options.spare_slots <= experts, "spare_slots", options.spare_slots,
                         absl::StrCat("1 to ", experts)));
@@ -35,24 +35,6 @@ absl::Status CheckOptions(const RoutingTrace& trace, const ReplayOptions& option
   for (const ProfileIdentity& identity : LiveProfiles(live))
     RETURN_IF_ERROR(CheckProfile(identity, LiveLimits(live, identity.context)));
   return absl::OkStatus();
-}
-
-// [R, E] rows that each device's share of the tokens sends.
-std::vector<int32_t> CountRows(const RoutingView& view, int layer, int num_devices) {
-  const auto experts = static_cast<size_t>(view.shape.num_experts);
-  std::vector<int32_t> rows(static_cast<size_t>(num_devices) * experts);
-  for (int64_t t = 0; t < view.num_tokens; ++t) {
-    const auto device = static_cast<size_t>(t * num_devices / view.num_tokens);
-    for (const int16_t expert : view.Experts(t, layer)) {
-      if (expert >= 0) ++rows[device * experts + static_cast<size_t>(expert)];
-    }
-  }
-  return rows;
-}
-
-int64_t CopiesOf(const SlotPlan& plan) {
-  return std::count_if(plan.changes.begin(), plan.changes.end(),
-                       [](const SlotChange& change) { return change.expert != kEmptySlot; });
 }
 
 class ModeReplay {
@@ -79,8 +61,8 @@ class ModeReplay {
     if (!told.empty()) estimates.push_back({.layer = layer + 1, .popularity = told});
     const LayerDecision decision =
         policy_->Decide({.step = step, .layer = layer, .counts = counts, .estimates = estimates});
-    for (const SlotPlan& plan : decision.prefetch) copies_ += CopiesOf(plan);
-    copies_ += CopiesOf(decision.demand);
+    for (const SlotPlan& plan : decision.prefetch) copies_ += NumCopies(plan.changes);
+    copies_ += NumCopies(decision.demand.changes);
     int64_t rows = 0;
     for (const int32_t count : counts.rows) rows += count;
     if (rows > 0)
@@ -189,7 +171,7 @@ absl::StatusOr<ReplayReport> ReplayTrace(const RoutingTrace& trace, const Replay
         estimate = Foresee(batches, trace, channels, layer + 1, &live);
         next = FromCounts(CountsOf(view, layer + 1));
       }
-      const std::vector<int32_t> rows = CountRows(view, layer, options.num_devices);
+      const std::vector<int32_t> rows = CountsByPart(view, layer, options.num_devices);
       const RowCounts counts{.num_ranks = options.num_devices, .num_experts = trace.shape.num_experts, .rows = rows};
       for (ModeReplay& mode : modes) mode.Decide(batch, layer, counts, estimate, next);
     }

@@ -16,6 +16,7 @@
 #include "scheduler/popularity/trace_file.h"
 #include "scheduler/simulator/choose_offload.h"
 #include "scheduler/simulator/routing_chain.h"
+#include "tests/bench/read_trace.h"
 
 namespace switchyard {
 namespace {
@@ -35,17 +36,6 @@ struct Phase {
   int prefill_tokens;
   int64_t fit_passes, passes;
 };
-
-RoutingTrace ReadTrace(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes);
-  if (!trace.ok()) {
-    fprintf(stderr, "%s: %s\n", path.c_str(), std::string(trace.status().message()).c_str());
-    exit(2);
-  }
-  return *std::move(trace);
-}
 
 // Sequences of the labels in turn, so that a part of the trace has some of each.
 void MixLabels(RoutingTrace* trace) {
@@ -171,8 +161,9 @@ int Main(int argc, char** argv) {
     fprintf(stderr, "offload_bench: --fit and --trace go together\n");
     return 2;
   }
-  Traces traces =
-      fit_path.empty() ? ChainTraces() : Traces{ReadTrace(fit_path), ReadTrace(test_path), "probe", "probe2"};
+  Traces traces = fit_path.empty()
+                      ? ChainTraces()
+                      : Traces{bench::ReadTraceOrExit(fit_path), bench::ReadTraceOrExit(test_path), "probe", "probe2"};
   MixLabels(&traces.fit);
   const std::vector<int64_t> popularity = MarginalRows(traces.fit);
   absl::PrintF(

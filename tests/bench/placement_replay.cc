@@ -25,15 +25,11 @@
 #include "scheduler/popularity/share_correction.h"
 #include "scheduler/popularity/trace_file.h"
 #include "scheduler/simulator/trace_batches.h"
+#include "tests/bench/read_trace.h"
+#include "workers/comm/timed.h"
 
 namespace switchyard {
 namespace {
-
-double CpuSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 struct Sample {
   std::vector<double> values;
@@ -146,10 +142,10 @@ double DecisionTable() {
         const RowCounts counts{num_devices, num_experts, rows};
         const Popularity estimate = ScaledTo(load.estimate, 16384 * kRow);
         const LayerEstimate told{.layer = 1 - step % 2, .popularity = estimate};
-        const double start = CpuSeconds();
+        const double start = ThreadCpuSeconds();
         const LayerDecision decision =
             policy->Decide({.step = step / 2, .layer = step % 2, .counts = counts, .estimates = {&told, 1}});
-        time.Add(1e6 * (CpuSeconds() - start));
+        time.Add(1e6 * (ThreadCpuSeconds() - start));
         CheckSplit(decision.split, counts, policy->table(decision.layer).placement());
       }
       std::printf("%7d/%-7d %5d   16384  %6.1f %6.1f\n", num_experts, num_devices, spare, time.At(0.5), time.At(0.95));
@@ -157,26 +153,6 @@ double DecisionTable() {
     }
   }
   return asked;
-}
-
-RoutingTrace ReadTrace(const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes);
-  SY_CHECK_OK(trace.status());
-  return *std::move(trace);
-}
-
-// Tokens go to ranks in equal runs, as sequences do.
-std::vector<int32_t> CountRows(const RoutingView& batch, int layer, int num_devices) {
-  std::vector<int32_t> rows(static_cast<size_t>(num_devices) * batch.shape.num_experts, 0);
-  for (int64_t t = 0; t < batch.num_tokens; ++t) {
-    const int64_t rank = t * num_devices / batch.num_tokens;
-    for (const int16_t e : batch.Experts(t, layer)) {
-      if (e >= 0) ++rows[rank * batch.shape.num_experts + e];
-    }
-  }
-  return rows;
 }
 
 struct Replay {
@@ -219,7 +195,7 @@ class Replayer {
       batches.Load(batch);
       const RoutingView view = batches.View();
       for (int layer = 0; layer < num_layers; ++layer) {
-        const std::vector<int32_t> rows = CountRows(view, layer, num_devices_);
+        const std::vector<int32_t> rows = CountsByPart(view, layer, num_devices_);
         const RowCounts counts{num_devices_, num_experts, rows};
         std::vector<LayerEstimate> told;
         const Popularity estimate =
@@ -227,9 +203,9 @@ class Replayer {
         if (!estimate.empty()) told.push_back({.layer = layer + 1, .popularity = estimate});
         const LayerDecision decision =
             policy->Decide({.step = batch, .layer = layer, .counts = counts, .estimates = told});
-        for (const SlotPlan& plan : decision.prefetch) copies += static_cast<double>(CopiesOf(plan));
+        for (const SlotPlan& plan : decision.prefetch) copies += static_cast<double>(NumCopies(plan.changes));
         if (layer == 0) continue;
-        copies += static_cast<double>(CopiesOf(decision.demand));
+        copies += static_cast<double>(NumCopies(decision.demand.changes));
         ratio.Add(Ratio(decision.split.busiest(), counts.OfExperts(), num_devices_));
         CheckSplit(decision.split, counts, policy->table(layer).placement());
         if (source == Source::kCorrected) Correct(batches, layer, counts, corrections);
@@ -242,10 +218,6 @@ class Replayer {
   }
 
  private:
-  static int64_t CopiesOf(const SlotPlan& plan) {
-    return std::count_if(plan.changes.begin(), plan.changes.end(),
-                         [](const SlotChange& change) { return change.expert != kEmptySlot; });
-  }
   Popularity Probe(const TraceBatches& batches, int layer) const {
     Popularity rows(held_.shape.num_experts, 0);
     const std::vector<int16_t> said = batches.Predictions(probe_, layer);
@@ -261,7 +233,7 @@ class Replayer {
     const int64_t total = view.num_tokens * held_.shape.top_k * kRow;
     if (source == Source::kMarginal) return ScaledTo(marginal_[layer], total);
     if (source == Source::kTrue) {
-      const std::vector<int32_t> rows = CountRows(view, layer, 1);
+      const std::vector<int32_t> rows = CountsByPart(view, layer, 1);
       return FromCounts(std::vector<int64_t>(rows.begin(), rows.end()));
     }
     Popularity rows = Probe(batches, layer);
@@ -281,7 +253,7 @@ class Replayer {
 };
 
 void TraceTable(const char* fit_path, const char* held_path) {
-  const RoutingTrace fit = ReadTrace(fit_path), held = ReadTrace(held_path);
+  const RoutingTrace fit = bench::ReadTraceOrExit(fit_path), held = bench::ReadTraceOrExit(held_path);
   Replayer replayer(fit, held, 16);
   const MoveCosts free{.copy_ps = 0, .row_ps = 1000, .layer_ps = 1000};
   using Source = Replayer::Source;

@@ -11,40 +11,22 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/e2e/harness.h"
-#include "tests/workers/model/temp_dir.h"
+#include "tests/e2e/expert_servers.h"
 
 namespace switchyard {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr int kTokens = 24;
 constexpr absl::Duration kLimit = absl::Seconds(60);
-constexpr char kPrompts[][40] = {"The", "Once upon a time there was", "def main():", "In 1969", "x = 3 + 4 #"};
-
 std::vector<v1::GenerateRequest> Requests() {
   std::vector<v1::GenerateRequest> requests;
   for (const char* prompt : kPrompts) requests.push_back(TextRequest(prompt, kTokens));
   return requests;
 }
 
-std::vector<std::vector<int32_t>> TokensOf(const std::vector<StreamSeen>& seen) {
-  std::vector<std::vector<int32_t>> tokens;
-  for (const StreamSeen& one : seen) {
-    EXPECT_TRUE(one.ok()) << one.end << " " << one.fault;
-    tokens.push_back(one.choices.empty() ? std::vector<int32_t>() : one.choices[0].token_ids);
-  }
-  return tokens;
-}
-
-// Of all at once.
-std::vector<std::vector<int32_t>> Tokens(TestServer* server) {
-  return TokensOf(GenerateAll(server->client(), Requests()));
-}
-
 // Of a page's samples that begin so, their sum.
-double Sum(const std::string& page, const std::string& begin) {
+double SumOf(const std::string& page, const std::string& begin) {
   double sum = 0;
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
     double value = 0;
@@ -56,13 +38,8 @@ double Sum(const std::string& page, const std::string& begin) {
 const std::vector<std::string> kFlags = {"--placement=agreed", "--spare_slots=1", "--replica_slots=2",
                                          "--rebalance_steps=16"};
 
-class RebalanceTest : public testing::Test {
+class RebalanceTest : public ExpertServersTest {
  protected:
-  std::unique_ptr<TestServer> Start(std::vector<std::string> flags, int workers = 2) {
-    flags.push_back(absl::StrCat("--expert_file_dir=", dir_.path()));
-    flags.push_back("--threads=1");
-    return TestServer::Start({.workers = workers, .flags = std::move(flags)});
-  }
   static const std::vector<std::vector<int32_t>>& Expected() {
     static const auto* const kExpected = [] {
       const auto server = TestServer::Start({.workers = 2, .flags = {"--threads=1"}});
@@ -72,7 +49,7 @@ class RebalanceTest : public testing::Test {
     return *kExpected;
   }
   static double Plans(TestServer* server, const std::string& outcome) {
-    return Sum(
+    return SumOf(
         Scrape(server->metrics_address()),
         absl::StrCat("switchyard_placement_plans_total{engine=\"0\",model_name=\"demo-model\",outcome=\"", outcome));
   }
@@ -84,13 +61,11 @@ class RebalanceTest : public testing::Test {
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : v1::GetExpertsResponse();
   }
-
-  TempDir dir_;
 };
 
 // The demo model's routing is skewed enough that a replica slot is worth its copy.
 TEST_F(RebalanceTest, ExpertsMoveWhileRequestsRunAndTokensStayTheSame) {
-  const auto server = Start(kFlags);
+  const auto server = Start(2, kFlags);
   ASSERT_NE(server, nullptr);
   const absl::Time limit = absl::Now() + kLimit;
   while (Plans(server.get(), "committed") < 1 && absl::Now() < limit) {
@@ -99,13 +74,13 @@ TEST_F(RebalanceTest, ExpertsMoveWhileRequestsRunAndTokensStayTheSame) {
   EXPECT_EQ(Tokens(server.get()), Expected()) << "by the new placement";
   const std::string page = Scrape(server->metrics_address());
   EXPECT_GE(Plans(server.get(), "committed"), 1) << server->process().Output();
-  EXPECT_GE(Sum(page, "switchyard_moved_experts_total{"), 1);
-  EXPECT_GE(Sum(page, "switchyard_moved_expert_bytes_total{"), 110592);
+  EXPECT_GE(SumOf(page, "switchyard_moved_experts_total{"), 1);
+  EXPECT_GE(SumOf(page, "switchyard_moved_expert_bytes_total{"), 110592);
   const v1::GetExpertsResponse experts = Experts(server.get(), 0, 0);
   EXPECT_EQ(experts.placement(), "agreed");
   EXPECT_GE(experts.placement_epoch(), 1);
   EXPECT_THAT(experts.why(), HasSubstr("Layer 0, expert 0"));
-  EXPECT_EQ(Sum(page, "switchyard_groups_lost_total{"), 0) << server->process().Output();
+  EXPECT_EQ(SumOf(page, "switchyard_groups_lost_total{"), 0) << server->process().Output();
   int replicas = 0;
   for (const v1::LayerExperts& layer : experts.layers()) {
     for (const v1::ExpertUse& expert : layer.experts()) replicas += expert.workers_size() > 1 ? 1 : 0;

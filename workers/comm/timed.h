@@ -1,11 +1,21 @@
-// Adds the time of a scope to a sum of seconds: what a rank's exchanges took, packing and waiting included.
+// Time that passed and time that was computed: what a rank's exchanges took, waiting included, and what it worked.
 #pragma once
+
+#include <ctime>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace switchyard {
 
+// Of the calling thread, since it began.
+inline double ThreadCpuSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Adds the time of a scope to a sum of seconds.
 class Timed {
  public:
   explicit Timed(double* seconds) : seconds_(seconds), begin_(absl::Now()) {}

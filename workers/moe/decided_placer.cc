@@ -1,7 +1,6 @@
 #include "workers/moe/decided_placer.h"
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,12 +11,6 @@
 
 namespace switchyard {
 namespace {
-
-double ThreadCpuSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 absl::Status CheckMode(PlacementMode mode) {
   if (mode == PlacementMode::kOracle) {

@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/expert_checksum.h"
 
@@ -55,8 +56,6 @@ absl::Status Failed(const std::string& path, const char* what) {
   const std::string text = absl::StrCat("expert file ", path, ": ", what, ": ", std::strerror(errno));
   return errno == ENOSPC ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
 }
-
-std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 bool IsInMemory(const std::string& dir) {
   struct statfs system = {};

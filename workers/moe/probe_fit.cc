@@ -6,12 +6,13 @@
 
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
 namespace {
 
-constexpr double kMostCredit = 0.05;    // seconds: a pause is not paid back by one long step
+constexpr double kMostCredit = 0.05;    // seconds: cheap passes are not paid back by one long step
 constexpr int64_t kLeastRows = 2048;    // before the first solution
 constexpr int64_t kRowsPerFeature = 8;  // likewise, times H + 1
 constexpr int64_t kFirstRows = 4;       // to measure what a row costs
@@ -69,23 +70,25 @@ ProbeFit::~ProbeFit() {
 int ProbeFit::num_targets(int layer) const { return std::min(2, options_.num_layers - 1 - layer); }
 
 void ProbeFit::Begin(int64_t num_rows, absl::Time now) {
-  if (last_begin_ != absl::InfinitePast())
-    credit_ = std::min(kMostCredit, credit_ + options_.share * absl::ToDoubleSeconds(now - last_begin_));
-  last_begin_ = now;
+  pass_begin_ = now;
   spent_ = 0;
   count_ = num_rows;
   if (options_.share < 1) {
     const int64_t allowed = seconds_per_row_ == 0 ? kFirstRows : static_cast<int64_t>(credit_ / seconds_per_row_);
     count_ = std::min({num_rows, options_.rows_per_pass, std::max<int64_t>(allowed, 0)});
   }
-  // Another window each time, all over the rows (Fibonacci hashing).
-  const auto scattered = static_cast<int64_t>(static_cast<uint64_t>(++num_passes_) * 0x9E3779B97F4A7C15u >> 33);
+  // Another window each time, all over the rows.
+  const auto scattered = static_cast<int64_t>(SplitMix(static_cast<uint64_t>(++num_passes_)) >> 33);
   begin_ = scattered % (num_rows - count_ + 1);
   if (probes_.empty()) count_ = 0;
   if (this->num_rows() >= solve_at_) StartSolving();
 }
 
-absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView& x, const TensorView& logits) {
+absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView& x, const TensorView& logits,
+                              absl::Time now) {
+  if (layer + 1 == options_.num_layers) {
+    credit_ = std::min(kMostCredit, credit_ + options_.share * absl::ToDoubleSeconds(now - pass_begin_));
+  }
   if (count_ == 0) return absl::OkStatus();
   const absl::Time start = absl::Now();
   seen_[static_cast<size_t>(layer)] = {CopyRows(x, begin_, count_), CopyRows(logits, begin_, count_)};

@@ -2,15 +2,13 @@
 // (ridge_probe.h) as that share allows, and a thread of its own solves them when there is enough of them, then again
 // each time they have doubled.
 //
-// What a row costs is measured as it is added, what a pass takes from one Begin to the next; so wide models add few
+// What a row costs is measured as it is added, what a pass takes from Begin to its last gate; so wide models add few
 // rows, and models whose sums would be larger than kMaxBytes none: those are fitted by a profiling run (no limit).
 // A row's features wait for the logits of the layers one and two ahead of the same pass.
 // On the CPU.  Thread-compatible.  Does not do: predicting, files.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -30,8 +28,7 @@ struct ProbeFitOptions {
   int num_layers = 0;
   int64_t num_experts = 0;
   int64_t hidden = 0;
-  DType dtype = DType::kBf16;   // of the rows
-  double share = 0.02;          // of a pass's time; >= 1: all rows, whatever it takes
+  double share = 0.02;          // of the passes' time; >= 1: all rows, whatever it takes
   int64_t rows_per_pass = 256;  // at most, where the share is less than 1
 };
 
@@ -50,7 +47,8 @@ class ProbeFit {
   // The gate of a layer has run; layers in order.  A pass with a row that is not finite adds nothing more.
   // Errors: InvalidArgument for shapes that do not fit.
   absl::Status OnGate(const Stream& stream, int layer, const TensorView& x,  // [T, H]
-                      const TensorView& logits);                             // [T, E]
+                      const TensorView& logits,                              // [T, E]
+                      absl::Time now);
   // Maps that were solved since the last call.
   std::vector<ProbeMap> TakeSolved();
   // All maps from the sums as they are, now; none of a layer with fewer than H + 1 rows.  Blocks.
@@ -73,7 +71,7 @@ class ProbeFit {
   std::vector<Seen> seen_;          // [L]
   int64_t begin_ = 0, count_ = 0;   // the pass's window of rows
   int64_t num_passes_ = 0;
-  absl::Time last_begin_ = absl::InfinitePast();
+  absl::Time pass_begin_;
   double credit_ = 0;           // seconds that may be spent
   double seconds_per_row_ = 0;  // all layers; 0 = not known yet
   double spent_ = 0;            // seconds, in this pass

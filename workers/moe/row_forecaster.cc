@@ -194,7 +194,7 @@ absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const Gate
   RETURN_IF_ERROR(TakeChoices(rows));
   if (fit_ != nullptr) {
     if (rows.moe_layer == 0) RETURN_IF_ERROR(TakeFitted(*rows.stream));
-    if (num_rows_ > 0) RETURN_IF_ERROR(fit_->OnGate(*rows.stream, rows.moe_layer, rows.x, rows.logits));
+    if (num_rows_ > 0) RETURN_IF_ERROR(fit_->OnGate(*rows.stream, rows.moe_layer, rows.x, rows.logits, absl::Now()));
   }
   for (const Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), rows.moe_layer);
   estimates_.clear();

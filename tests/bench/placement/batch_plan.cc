@@ -13,27 +13,10 @@
 #include "scheduler/popularity/profile_estimator.h"
 #include "scheduler/popularity/share_correction.h"
 #include "scheduler/simulator/trace_batches.h"
+#include "workers/comm/timed.h"
 
 namespace switchyard::bench {
 namespace {
-
-// Part `part` of `num_parts` equal ones.
-RoutingView PartOf(const RoutingView& batch, int part, int num_parts) {
-  RoutingView out = batch;
-  const int64_t begin = batch.num_tokens * part / num_parts;
-  out.num_tokens = batch.num_tokens * (part + 1) / num_parts - begin;
-  if (batch.token_ids != nullptr) out.token_ids += begin;
-  out.experts += begin * batch.token_stride;
-  return out;
-}
-
-void CountRows(const RoutingView& batch, int layer, absl::Span<int32_t> counts) {
-  for (int64_t t = 0; t < batch.num_tokens; ++t) {
-    for (const int16_t expert : batch.Experts(t, layer)) {
-      if (expert >= 0) ++counts[expert];
-    }
-  }
-}
 
 absl::Status CheckOptions(const PlanOptions& options, const RoutingTrace& run) {
   if (options.first_layer < 0 || options.num_layers < 1 ||
@@ -85,19 +68,15 @@ class Planner {
     const RoutingView batch = batches.View();
     const auto width = static_cast<size_t>(run_.shape.num_experts);
     PlannedLayer planned;
-    planned.counts.resize(static_cast<size_t>(options_.num_ranks) * width);
-    for (int rank = 0; rank < options_.num_ranks; ++rank) {
-      CountRows(PartOf(batch, rank, options_.num_ranks), layer,
-                absl::MakeSpan(planned.counts).subspan(static_cast<size_t>(rank) * width, width));
-    }
+    planned.counts = CountsByPart(batch, layer, options_.num_ranks);
     Popularity estimate(width), actual(width);
     if (channel_ >= 0) {
       observed_->SetPredictions(layer, run_.channels[static_cast<size_t>(channel_)].num_predicted,
                                 batches.Predictions(static_cast<size_t>(channel_), layer));
     }
-    const double begin = CpuSeconds();
+    const double begin = ThreadCpuSeconds();
     const bool has = estimator_->Estimate(batch, layer, absl::MakeSpan(estimate));
-    seconds_.push_back((CpuSeconds() - begin) / options_.num_ranks);
+    seconds_.push_back((ThreadCpuSeconds() - begin) / options_.num_ranks);
     if (!has) return planned;
     for (size_t i = 0; i < planned.counts.size(); ++i) actual[i % width] += planned.counts[i] * kRow;
     planned.estimate = estimate;
@@ -124,12 +103,6 @@ class Planner {
 };
 
 }  // namespace
-
-double CpuSeconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingTrace& fit, const RoutingTrace& run) {
   RETURN_IF_ERROR(CheckOptions(options, run));

@@ -46,9 +46,6 @@ struct BatchPlan {
   }
 };
 
-// This thread's, so that who runs beside it does not count.
-double CpuSeconds();
-
 // InvalidArgument: a trace without the channel, layers that it does not have, fewer tokens than a batch.
 absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingTrace& fit, const RoutingTrace& run);
 

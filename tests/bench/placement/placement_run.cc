@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/timed.h"
 
 namespace switchyard::bench {
 namespace {
@@ -69,9 +70,9 @@ absl::StatusOr<double> PlacementRun::MeasureDecision() {
   std::vector<double> seconds;
   for (int b = 0; b < std::min<int>(kBatches, static_cast<int>(plan_->batches.size())); ++b) {
     for (int layer = 0; layer < static_cast<int>(plan_->batches[0].size()); ++layer) {
-      const double begin = CpuSeconds();
+      const double begin = ThreadCpuSeconds();
       Decide(b, layer);
-      seconds.push_back(CpuSeconds() - begin);
+      seconds.push_back(ThreadCpuSeconds() - begin);
     }
   }
   RETURN_IF_ERROR(MakePolicy());

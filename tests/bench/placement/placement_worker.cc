@@ -27,6 +27,7 @@
 #include "tests/bench/placement/batch_plan.h"
 #include "tests/bench/placement/link_mesh.h"
 #include "tests/bench/placement/placement_run.h"
+#include "tests/bench/read_trace.h"
 
 ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(std::vector<std::string>, addresses, {}, "IPv4, of all workers");
@@ -56,14 +57,6 @@ ABSL_FLAG(int, seed, 1, "of the order of modes");
 namespace switchyard::bench {
 namespace {
 
-absl::StatusOr<RoutingTrace> ReadTrace(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return ParseTrace(bytes.str());
-}
-
 struct Traces {
   RoutingTrace fit, run;
 };
@@ -71,8 +64,8 @@ struct Traces {
 absl::StatusOr<Traces> MakeTraces() {
   Traces traces;
   if (!absl::GetFlag(FLAGS_chain)) {
-    ASSIGN_OR_RETURN(traces.run, ReadTrace(absl::GetFlag(FLAGS_trace)));
-    ASSIGN_OR_RETURN(traces.fit, ReadTrace(absl::GetFlag(FLAGS_fit)));
+    traces.run = ReadTraceOrExit(absl::GetFlag(FLAGS_trace));
+    traces.fit = ReadTraceOrExit(absl::GetFlag(FLAGS_fit));
     const std::string label = absl::GetFlag(FLAGS_label);
     const auto is_other = [&](const TraceSequence& sequence) { return !label.empty() && sequence.label != label; };
     std::erase_if(traces.run.sequences, is_other);

@@ -155,7 +155,7 @@ TEST_F(TraceCommandTest, WhatIsNoTraceIsNamed) {
   ASSERT_EQ(Record({"--text=abcdefgh", "--max_tokens=3"}).exit_code, 0);
   const CliRun run = RunCliWith({"trace", "replay", path_, "--workers=9"});
   EXPECT_EQ(run.exit_code, 2);
-  EXPECT_THAT(run.err, HasSubstr("num_devices is 9, wants 1 to 4, the experts"));
+  EXPECT_THAT(run.err, HasSubstr("workers is 9, wants 1 to 4, the experts"));
 }
 
 }  // namespace

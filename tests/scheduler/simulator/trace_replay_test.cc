@@ -70,8 +70,8 @@ TEST(TraceReplayTest, OptionsThatCannotBeAreNamed) {
   const auto error = [&](const ReplayOptions& options) {
     return std::string(ReplayTrace(trace, options).status().message());
   };
-  EXPECT_THAT(error({.num_devices = 17}), HasSubstr("num_devices is 17, wants 1 to 16, the experts"));
-  EXPECT_THAT(error({.num_devices = 0}), HasSubstr("num_devices is 0"));
+  EXPECT_THAT(error({.num_devices = 17}), HasSubstr("workers is 17, wants 1 to 16, the experts"));
+  EXPECT_THAT(error({.num_devices = 0}), HasSubstr("workers is 0"));
   EXPECT_THAT(error({.batch_tokens = 0}), HasSubstr("batch_tokens is 0"));
   EXPECT_THAT(error({.batch_tokens = 6000}), HasSubstr("number of tokens is 10240, wants two batches of 6000"));
   EXPECT_THAT(error({.spare_slots = 0}), HasSubstr("spare_slots is 0"));

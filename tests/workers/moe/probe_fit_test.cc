@@ -32,13 +32,14 @@ class ProbeFitTest : public testing::Test {
     for (int layer = 0; layer < kLayers; ++layer) layers.push_back({Random(rows, kHidden), Random(rows, kExperts)});
     return layers;
   }
-  // At a second of its own.
-  void Run(ProbeFit* fit, const std::vector<Layer>& layers, absl::Duration since_last = absl::Seconds(1)) {
-    now_ += since_last;
+  // After an hour without passes.
+  void Run(ProbeFit* fit, const std::vector<Layer>& layers, absl::Duration takes = absl::Seconds(1)) {
+    now_ += absl::Hours(1);
     fit->Begin(layers[0].x.view().dim(0), now_);
+    now_ += takes;
     for (int layer = 0; layer < static_cast<int>(layers.size()); ++layer) {
       const Layer& one = layers[static_cast<size_t>(layer)];
-      ASSERT_TRUE(fit->OnGate(stream_, layer, one.x, one.logits).ok());
+      ASSERT_TRUE(fit->OnGate(stream_, layer, one.x, one.logits, now_).ok());
     }
   }
   ProbeFitOptions Options(double share) {
@@ -86,13 +87,13 @@ TEST_F(ProbeFitTest, TooFewRowsAreNoMap) {
 
 TEST_F(ProbeFitTest, AShareOfNoTimeAddsNoRows) {
   ProbeFit fit(Options(0.02));
-  Run(&fit, RandomPass(64));
+  Run(&fit, RandomPass(64), absl::ZeroDuration());
   const int64_t to_measure = fit.num_rows();
   EXPECT_GE(to_measure, 1);
   EXPECT_LT(to_measure, 64);
   for (int pass = 0; pass < 10; ++pass) Run(&fit, RandomPass(64), absl::ZeroDuration());
   EXPECT_EQ(fit.num_rows(), to_measure);
-  // Passes of a second leave time for all that a pass may add.
+  // Pauses leave none; long passes do for all that a pass may add.
   for (int pass = 0; pass < 3; ++pass) Run(&fit, RandomPass(64), absl::Hours(1));
   EXPECT_GT(fit.num_rows(), to_measure);
 }
