@@ -12,39 +12,8 @@ namespace {
 
 using E = LiveEstimator;
 
-constexpr int kPathLength = 3, kPredictedLength = 4;
-// Of the profile's bytes: paths have half, token ids a quarter, each channel a sixteenth.
-constexpr int64_t kShareOf[] = {2, 4, 16};
-
-// What a blend is made of, in the order of LiveEstimates::Distance::blended.
-constexpr std::array<LiveEstimator, 4> kBlended = {E::kPathCorrected, E::kToken, E::kGateAheadCalibrated,
-                                                   E::kProbeCorrected};
-
 size_t Index(LiveEstimator estimator) { return static_cast<size_t>(estimator); }
 size_t Index(Predictor predictor) { return static_cast<size_t>(predictor); }
-
-constexpr uint32_t Bit(LiveEstimator estimator) { return uint32_t{1} << static_cast<uint32_t>(estimator); }
-
-// What has to be asked for it, itself among them.
-constexpr uint32_t NeededBy(LiveEstimator estimator) {
-  uint32_t needed = Bit(estimator);
-  if (estimator == E::kPathCorrected || estimator == E::kBlend) needed |= Bit(E::kPath) | Bit(E::kPathCorrected);
-  if (estimator == E::kProbeCorrected || estimator == E::kBlend)
-    needed |= Bit(E::kProbeCalibrated) | Bit(E::kProbeCorrected);
-  if (estimator == E::kBlend) needed |= Bit(E::kToken) | Bit(E::kGateAheadCalibrated);
-  return needed;
-}
-
-// Those that read what the predictor said.
-constexpr uint32_t ReadersOf(Predictor predictor) {
-  return predictor == Predictor::kGateAhead ? Bit(E::kGateAhead) | Bit(E::kGateAheadCalibrated)
-                                            : Bit(E::kProbe) | Bit(E::kProbeCalibrated);
-}
-
-// The profile of a channel, after those of paths and of token ids.
-size_t ProfileOf(Predictor predictor, int ahead) {
-  return 2 + static_cast<size_t>(ahead - 1) * kNumPredictors + Index(predictor);
-}
 
 std::vector<std::string> AllNames() {
   std::vector<std::string> names;
@@ -63,57 +32,11 @@ std::vector<PathProfile> MakeProfiles(const LiveOptions& options) {
 
 }  // namespace
 
-absl::string_view NameOf(LiveEstimator estimator) {
-  constexpr absl::string_view kNames[kNumLiveEstimators] = {"marginal",
-                                                            "last_batch",
-                                                            "path",
-                                                            "path_corrected",
-                                                            "token",
-                                                            "gate_ahead",
-                                                            "gate_ahead_calibrated",
-                                                            "probe",
-                                                            "probe_calibrated",
-                                                            "probe_corrected",
-                                                            "blend"};
-  return kNames[Index(estimator)];
-}
-
-std::string ChannelOf(Predictor predictor, int ahead) {
-  return absl::StrCat(predictor == Predictor::kProbe ? "probe" : "gate_ahead", ahead == 1 ? "" : absl::StrCat(ahead));
-}
-
-ProfileLimits LiveLimits(const LiveOptions& options, ContextKind context) {
-  return {.max_bytes = options.profile_bytes / kShareOf[static_cast<size_t>(context)],
-          .halve_after_tokens = options.halve_after_tokens};
-}
-
-std::vector<ProfileIdentity> LiveProfiles(const LiveOptions& options) {
-  const ProfileIdentity path = {.model = options.model,
-                                .shape = options.shape,
-                                .phase = options.phase,
-                                .path_length = kPathLength,
-                                .num_choices = ChoicesFor(options.shape, LiveLimits(options, ContextKind::kPath))};
-  std::vector<ProfileIdentity> identities = {path, path};
-  identities[1].context = ContextKind::kToken;
-  identities[1].path_length = identities[1].num_choices = 1;
-  for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
-    for (int p = 0; p < kNumPredictors; ++p) {
-      ProfileIdentity channel = path;
-      channel.context = ContextKind::kPredicted;
-      channel.channel = ChannelOf(static_cast<Predictor>(p), ahead);
-      channel.path_length = std::min(options.num_predicted, kPredictedLength);
-      channel.num_choices = 1;
-      identities.push_back(std::move(channel));
-    }
-  }
-  return identities;
-}
-
 LiveEstimates::LiveEstimates(LiveOptions options)
     : options_(std::move(options)),
       profiles_(MakeProfiles(options_)),
       marginal_(&profiles_[0], {.name = "marginal", .max_length = 0}),
-      path_(&profiles_[0], {.name = "path", .max_length = kPathLength}),
+      path_(&profiles_[0], {.name = "path", .max_length = kLivePathLength}),
       token_(&profiles_[1], {.name = "token", .max_length = 1}),
       last_batch_(options_.shape) {
   SY_CHECK(options_.num_predicted >= 1 && options_.num_predicted <= options_.shape.num_experts);
@@ -193,7 +116,7 @@ EstimateMeans LiveEstimates::MeansOf(LiveEstimator estimator, int ahead) const {
 
 uint32_t LiveEstimates::Asked(int layer, int ahead) const {
   // Marginal is the yardstick, and the answer where the best one has none.
-  uint32_t asked = Bit(E::kMarginal);
+  uint32_t asked = BitOf(E::kMarginal);
   if (!full_) return asked | NeededBy(Best(layer, ahead));
   for (int j = 0; j < kNumLiveEstimators; ++j)
     if (at(ahead).monitor->Wants(layer, j)) asked |= NeededBy(static_cast<LiveEstimator>(j));
@@ -260,7 +183,7 @@ bool LiveEstimates::Estimate(const RoutingView& batch, int layer, int ahead, abs
   const uint32_t asked = Asked(layer, ahead);
   for (int j = 0; j < kNumLiveEstimators; ++j) {
     const auto estimator = static_cast<LiveEstimator>(j);
-    kept[Index(estimator)] = (asked & Bit(estimator)) != 0 ? Ask(estimator, batch, layer, ahead) : Popularity();
+    kept[Index(estimator)] = (asked & BitOf(estimator)) != 0 ? Ask(estimator, batch, layer, ahead) : Popularity();
   }
   const Popularity& best = kept[Index(Best(layer, ahead))];
   const Popularity& answer = best.empty() ? kept[Index(E::kMarginal)] : best;

@@ -17,60 +17,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "scheduler/popularity/blend_estimator.h"
 #include "scheduler/popularity/calibrated_estimator.h"
 #include "scheduler/popularity/estimate_score.h"
 #include "scheduler/popularity/estimator_monitor.h"
 #include "scheduler/popularity/last_batch_estimator.h"
+#include "scheduler/popularity/live_estimator.h"
 #include "scheduler/popularity/observed_estimator.h"
 #include "scheduler/popularity/path_profile.h"
 #include "scheduler/popularity/profile_estimator.h"
 #include "scheduler/popularity/share_correction.h"
 
 namespace switchyard {
-
-enum class LiveEstimator : uint8_t {
-  kMarginal,
-  kLastBatch,
-  kPath,
-  kPathCorrected,
-  kToken,
-  kGateAhead,
-  kGateAheadCalibrated,
-  kProbe,
-  kProbeCalibrated,
-  kProbeCorrected,  // calibrated and corrected
-  kBlend            // of path and probe corrected, token, gate_ahead calibrated
-};
-inline constexpr int kNumLiveEstimators = 11;
-// "marginal", "path_corrected", …: the metric's label.
-absl::string_view NameOf(LiveEstimator estimator);
-
-// Who predicted a token's experts of a coming layer.
-enum class Predictor : uint8_t { kGateAhead, kProbe };
-inline constexpr int kNumPredictors = 2;
-inline constexpr int kMaxAhead = 2;
-// The profile's channel: "gate_ahead", "probe", and two layers ahead "gate_ahead2", "probe2".
-std::string ChannelOf(Predictor predictor, int ahead);
-
-struct LiveOptions {
-  std::string model = {};  // the served weights' hash
-  RoutingShape shape = {};
-  Phase phase = Phase::kPrefill;
-  int num_predicted = 4;                      // M of each prediction
-  int64_t profile_bytes = int64_t{32} << 20;  // of all profiles together
-  int64_t halve_after_tokens = int64_t{1} << 18;
-  int64_t first_full_passes = 64;  // then every full_every-th
-  int64_t full_every = 8;
-  int64_t counted_rows = 256;  // of a layer and pass, at most
-  MonitorOptions monitor = {};
-};
-
-// The profiles that such an object counts, in a fixed order: paths, token ids, then the channels one and two ahead.
-std::vector<ProfileIdentity> LiveProfiles(const LiveOptions& options);
-ProfileLimits LiveLimits(const LiveOptions& options, ContextKind context);
 
 // Of the layers in which an estimator was scored.
 struct EstimateMeans {
