@@ -142,7 +142,7 @@ void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCo
   *told = now;
 }
 
-void WorkerMetrics::ObservePlacement(const PlacedExpertsCounters& now, PlacedExpertsCounters* told) {
+void WorkerMetrics::ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told) {
   bool fell = now.copied_bytes < told->copied_bytes || now.wait_seconds < told->wait_seconds;
   for (size_t reason = 0; reason < kNumCopyReasons; ++reason) fell |= now.copies[reason] < told->copies[reason];
   if (fell) *told = {};  // other slots, which have counted anew

@@ -31,7 +31,7 @@ class WorkerMetrics {
   void ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told);
 
   // The same of a placement's copies.
-  void ObservePlacement(const PlacedExpertsCounters& now, PlacedExpertsCounters* told);
+  void ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told);
 
   prometheus::Histogram* step_seconds = nullptr;
   prometheus::Histogram* attention_seconds = nullptr;

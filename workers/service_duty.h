@@ -81,7 +81,7 @@ class Duty {
   int64_t epoch_ = 0;  // 0 = in no group
   int64_t replayed_;   // of Worker::num_replayed, told so far
   ExpertStoreCounters experts_told_;
-  PlacedExpertsCounters placement_told_;
+  RankSlotsCounters placement_told_;
   absl::Duration forecasts_told_;  // of RowForecaster::spent
   int64_t num_steps_ = 0;
   std::deque<StepPlan> started_;  // heads of the steps under way

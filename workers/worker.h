@@ -131,8 +131,8 @@ class Worker final : public PlacementHost {
   void DropPlacement(int64_t epoch) override;
   absl::Status ReleasePlacement(int64_t epoch) override;
   // Of the copies that a placement asked for; none under --placement=static.
-  PlacedExpertsCounters placement_counters() const {
-    return placement_ == nullptr ? PlacedExpertsCounters() : placement_->experts()->counters();
+  RankSlotsCounters placement_counters() const {
+    return placement_ == nullptr ? RankSlotsCounters() : placement_->experts()->counters();
   }
   // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason);

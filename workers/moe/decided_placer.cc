@@ -179,8 +179,8 @@ absl::Status DecidedPlacer::Apply(const SlotPlan& plan, CopyReason reason) {
   return absl::OkStatus();
 }
 
-std::vector<PlacedExperts::Expert> DecidedPlacer::Here(const std::vector<ResidencyMove>& moves) const {
-  std::vector<PlacedExperts::Expert> experts;
+std::vector<RankSlots::Expert> DecidedPlacer::Here(const std::vector<ResidencyMove>& moves) const {
+  std::vector<RankSlots::Expert> experts;
   for (const ResidencyMove& move : moves) {
     if (move.device == rank_) experts.push_back({move.layer, move.expert});
   }

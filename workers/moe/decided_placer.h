@@ -3,7 +3,7 @@
 //
 // One layer: gather of counts, of estimates where the mode uses them (ranks may have forecasters or not), and of the
 // last decision's hash (decision_gather.h) → Decide, by every rank alike, with no other message → this rank's copies →
-// rows follow the decision's split.  A copy that rows need is waited for when they compute (placed_experts.h): it may
+// rows follow the decision's split.  A copy that rows need is waited for when they compute (layer_experts.h): it may
 // be late, and rows never go elsewhere.
 //
 // In the mode `central` device 0 alone decides, and tells the others in one message more; estimates ride in the same
@@ -28,7 +28,7 @@
 #include "workers/moe/decision_gather.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/layer_placer.h"
-#include "workers/moe/placed_experts.h"
+#include "workers/moe/rank_slots.h"
 
 namespace switchyard {
 
@@ -37,7 +37,7 @@ struct DecidedPlacerOptions {
   int rank = 0;       // of as many as the shape has devices
   // Has this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, where nothing moves
   // (static, static+spare without empty slots).
-  PlacedExperts* experts = nullptr;
+  RankSlots* experts = nullptr;
 };
 
 class DecidedPlacer : public LayerPlacer {
@@ -45,7 +45,7 @@ class DecidedPlacer : public LayerPlacer {
   // InvalidArgument: oracle, ideal; a shape that MakePlacementPolicy refuses.
   static absl::StatusOr<std::unique_ptr<DecidedPlacer>> Create(DecidedPlacerOptions options);
 
-  // What this rank has to hold before the first step: PlacedExperts::Fill's.
+  // What this rank has to hold before the first step: RankSlots::Fill's.
   std::vector<std::vector<int32_t>> ExpertsHere() const;
 
   // A step of the group begins: commits the stage that has this placement epoch.  Internal: neither the epoch in use
@@ -54,9 +54,9 @@ class DecidedPlacer : public LayerPlacer {
   absl::StatusOr<LayerPlacement> Place(const GatedRows& rows) override;
 
   // A stage of all ranks' moves: starts what has to be copied here.  Errors: as PlacementPolicy::CheckStage and
-  // PlacedExperts::Prepare; FailedPrecondition: an epoch that is not above the one in use.
+  // RankSlots::Prepare; FailedPrecondition: an epoch that is not above the one in use.
   absl::Status Prepare(int64_t epoch, const MoveCosts& costs, ResidencyStage stage);
-  // Whether what was prepared is there.  FailedPrecondition: nothing was; DataLoss and others: PlacedExperts::Ready.
+  // Whether what was prepared is there.  FailedPrecondition: nothing was; DataLoss and others: RankSlots::Ready.
   absl::StatusOr<bool> Ready() const;
   // Gives up what was prepared for that epoch; nothing if it was not, or is committed.
   absl::Status Drop(int64_t epoch);
@@ -82,11 +82,11 @@ class DecidedPlacer : public LayerPlacer {
   absl::Status Apply(const SlotPlan& plan, CopyReason reason);
   absl::Status Commit();
   // Of these moves, the experts that come to this rank or leave it.
-  std::vector<PlacedExperts::Expert> Here(const std::vector<ResidencyMove>& moves) const;
+  std::vector<RankSlots::Expert> Here(const std::vector<ResidencyMove>& moves) const;
 
   const PlacementMode mode_;
   const int rank_;
-  PlacedExperts* const experts_;
+  RankSlots* const experts_;
   const std::unique_ptr<PlacementPolicy> policy_;  // null: device 0 decides
   DecisionGather gather_;
   int64_t epoch_, step_ = 0;

@@ -114,10 +114,9 @@ absl::Status ExpertStore::Evict(int slot) {
   const Slot& held = slots_[slot];
   if (held.state == SlotState::kFree) return absl::OkStatus();
   const bool copying = held.state == SlotState::kCopying;
-  if (held.pins > 0 || (copying && held.priority == CopyPriority::kDemand)) {
-    return absl::FailedPreconditionError(absl::StrCat("expert store: slot ", slot,
-                                                      " cannot be freed: ", held.id.ToString(),
-                                                      held.pins > 0 ? " is in use" : " is being copied on demand"));
+  if (held.pins > 0) {
+    return absl::FailedPreconditionError(absl::StrCat("expert store: slot ", slot, " cannot be freed: ",
+                                                      held.id.ToString(), copying ? " is waited for" : " is in use"));
   }
   // A chunk of it that is under way ends in a slot that is free or somebody else's by then: whose bytes come behind it,
   // through the same thread.

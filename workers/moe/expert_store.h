@@ -98,8 +98,8 @@ class ExpertStore {
   // Errors: FailedPrecondition (the slot is not free, the expert has one, a prefetch would take demand's slot);
   // InvalidArgument (no such slot); what Abort said.  Does not wait.
   absl::Status StartCopy(const ExpertId& id, int slot, CopyPriority priority);
-  // The slot becomes free; a prefetch that has not arrived is given up.  FailedPrecondition: pinned, or being copied on
-  // demand.
+  // The slot becomes free; a copy that has not arrived, and that nobody waits for, is given up.  Does not wait.
+  // FailedPrecondition: pinned, or waited for.
   absl::Status Evict(int slot);
   // Somebody will wait for it: its prefetch goes before the others from its next chunk on.  Nothing if it has arrived.
   void Hurry(const ExpertId& id);

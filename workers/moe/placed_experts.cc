@@ -12,16 +12,10 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
+#include "workers/moe/await_copies.h"
 #include "workers/moe/expert_checksum.h"
 
 namespace switchyard {
-namespace {
-
-constexpr absl::Duration kTellEvery = absl::Milliseconds(250);
-// Of a copy on demand that nobody needs any more: its link is slow, not dead.
-constexpr absl::Duration kAbandonedCopyLimit = absl::Seconds(60);
-
-}  // namespace
 
 // Copies as another does; sums the bytes of those that have to be what they should be, and keeps why copies failed.
 class PlacedExperts::CheckingCopier : public ExpertCopier {
@@ -113,7 +107,6 @@ absl::StatusOr<std::unique_ptr<PlacedExperts>> PlacedExperts::Create(PlacedExper
 absl::Status PlacedExperts::Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline,
                                  Progress progress) {
   SY_CHECK_EQ(static_cast<int>(experts.size()), options_.num_layers);
-  RETURN_IF_ERROR(store_->AwaitCopies(deadline));
   std::vector<uint8_t> wanted(places_.size());
   for (size_t layer = 0; layer < experts.size(); ++layer) {
     for (const int32_t expert : experts[layer]) {
@@ -139,13 +132,7 @@ absl::Status PlacedExperts::Fill(const std::vector<std::vector<int32_t>>& expert
     missing += counters_.copies[static_cast<size_t>(CopyReason::kFill)] - before;
   }
   const int64_t total = missing * options_.expert.bytes, begun_at = store_->counters().copied_bytes;
-  for (;;) {
-    const absl::Status done = store_->AwaitCopies(std::min(deadline, absl::Now() + kTellEvery));
-    if (done.ok()) break;
-    if (!absl::IsDeadlineExceeded(done) || absl::Now() >= deadline) return done;
-    if (progress(store_->counters().copied_bytes - begun_at, total)) continue;
-    return absl::CancelledError("placed experts: stopped while slots were filled");
-  }
+  RETURN_IF_ERROR(AwaitCopies(store_.get(), begun_at, total, deadline, progress));
   for (size_t place = 0; place < places_.size(); ++place) {
     if (wanted[place] == 0 || store_->StateOf(IdOf(expert_of(place))) == SlotState::kFilled) continue;
     return copier_->FailureOf(IdOf(expert_of(place)));
@@ -188,14 +175,7 @@ absl::Status PlacedExperts::LetGo(const Expert& expert, Holder holder) {
   Place& place = PlaceOf(expert);
   if ((place.holders & holder) == 0) return absl::OkStatus();
   if (place.holders == holder) {
-    absl::Status evicted = store_->Evict(place.slot);
-    if (absl::IsFailedPrecondition(evicted)) {  // a copy on demand is under way, and cannot be taken back
-      const ExpertId id = IdOf(expert);
-      const absl::Status arrived = store_->Acquire({&id, 1}, absl::Now() + kAbandonedCopyLimit).status();
-      evicted = store_->Evict(place.slot);
-      if (!evicted.ok()) return arrived.ok() ? evicted : arrived;
-    }
-    RETURN_IF_ERROR(evicted);
+    RETURN_IF_ERROR(store_->Evict(place.slot));
     free_.push_back(place.slot);
     place.slot = -1;
   }
@@ -310,8 +290,8 @@ absl::Status PlacedExperts::Release() {
   return status;
 }
 
-PlacedExpertsCounters PlacedExperts::counters() const {
-  PlacedExpertsCounters counters = counters_;
+RankSlotsCounters PlacedExperts::counters() const {
+  RankSlotsCounters counters = counters_;
   const ExpertStoreCounters store = store_->counters();
   counters.copied_bytes = store.copied_bytes;
   counters.failed = store.failed;

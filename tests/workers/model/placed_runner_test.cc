@@ -80,7 +80,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
       EXPECT_EQ(group.Greedy(prompts_, kNumTokens), expected_) << NameOf(mode) << " on " << world;
       int64_t copies = 0;
       for (int rank = 0; rank < world; ++rank) {
-        const PlacedExpertsCounters counters = group.experts(rank).counters();
+        const RankSlotsCounters counters = group.experts(rank).counters();
         copies += counters.copies[static_cast<size_t>(CopyReason::kDemand)] +
                   counters.copies[static_cast<size_t>(CopyReason::kPrefetch)];
         for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {

@@ -20,6 +20,7 @@
 #include "workers/moe/decision_message.h"
 #include "workers/moe/expert_checksum.h"
 #include "workers/moe/layer_forecaster.h"
+#include "workers/moe/placed_experts.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -119,7 +120,7 @@ struct GroupResult {
   std::vector<absl::Status> statuses;  // [R]
   std::string residual;
   std::vector<MoeStats> stats;                     // [R]
-  std::vector<PlacedExpertsCounters> counters;     // [R]
+  std::vector<RankSlotsCounters> counters;         // [R]
   std::vector<int64_t> epochs;                     // [R]
   std::vector<std::vector<Placement>> placements;  // [R][L] at the end
 };

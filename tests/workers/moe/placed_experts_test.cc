@@ -144,6 +144,40 @@ TEST_F(PlacedExpertsTest, WhatIsStillOnItsWayCanBeReplaced) {
   EXPECT_EQ(*Run(0, {0, 5}), "0 5");
 }
 
+// Also on demand, and on a link that stands still.
+TEST_F(PlacedExpertsTest, WhatNobodyNeedsAnyMoreHoldsNobodyUp) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Hold();
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kDemand).ok());
+  ASSERT_TRUE(copies_.AwaitBegun(4 * 4 + 1));
+  ASSERT_TRUE(experts_->Replace(0, 7, 5, CopyReason::kDemand).ok()) << "it waited for what cannot end yet";
+  copies_.AllowAll();
+  EXPECT_EQ(*Run(0, {0, 5}), "0 5");
+  EXPECT_TRUE(absl::IsNotFound(Run(0, {7}).status()));
+}
+
+// A group begins while copies of the one before are still under way: it does not wait silently for them.
+TEST_F(PlacedExpertsTest, FillTellsHowFarItIsWhileOldCopiesEnd) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Hold();
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kDemand).ok());
+  ASSERT_TRUE(copies_.AwaitBegun(4 * 4 + 1));
+  int told = 0;
+  ASSERT_TRUE(experts_
+                  ->Fill({{0, 7}, {2, 4}}, test::Soon(),
+                         [&](int64_t done, int64_t total) {
+                           EXPECT_LE(done, total);
+                           if (++told == 1) copies_.AllowAll();
+                           return true;
+                         })
+                  .ok());
+  EXPECT_GE(told, 1);
+  EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+  EXPECT_EQ(*Run(1, {2, 4}), "2 4");
+}
+
 TEST_F(PlacedExpertsTest, ARowForAnEmptySlotIsRefused) {
   Make(4);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
