@@ -4,6 +4,10 @@
 // One small all-gather of class all-to-all, so that its order among the exchanges is the schedule's.  Waits for the
 // slowest gate of the group, which a dispatch would do, too.  Where hashes differ all ranks see it, and exchange their
 // digests: the error names the ranks and the first field.  Thread-compatible.
+//
+// All ranks wait for it, so it is short: 18 + 6 E bytes with estimates, 10 + 2 E without.  Counts are of 16 bits; where
+// one rank's do not fit, all ranks see that, and tell them again with 32.  An estimate has 16 bits an expert and a
+// shift of its own, so what is told of it may be less than what was expected, by 2^-15 of its largest at most.
 #pragma once
 
 #include <cstdint>
@@ -37,20 +41,27 @@ class DecisionGather {
   // Internal (ranks decided differently, or tell what cannot be; the group is aborted), the communicator's.
   // REQUIRES: rows.topk_idx is on the CPU.
   absl::StatusOr<Told> Gather(const GatedRows& rows, const DecisionDigest& last);
+  // What a rank tells, where its counts fit 16 bits.
+  int64_t message_bytes() const { return layout_.bytes; }
 
  private:
   // Offsets in a rank's message, in bytes.
   struct Layout {
-    int64_t hash = 0;
-    int64_t layers = 0;      // [kMaxEstimates] int64; -1 = no estimate
-    int64_t popularity = 0;  // [kMaxEstimates, E] int64
-    int64_t counts = 0;      // [E] int32
+    int64_t hash = 0;        // uint64
+    int64_t wide = 0;        // uint16; 1 = a count does not fit
+    int64_t layers = 0;      // [kMaxEstimates] int16; -1 = no estimate
+    int64_t shifts = 0;      // [kMaxEstimates] uint16
+    int64_t popularity = 0;  // [kMaxEstimates, E] uint16
+    int64_t counts = 0;      // [E] uint16
     int64_t bytes = 0;
   };
 
+  absl::Status Count(const TensorView& topk_idx);
   absl::Status Pack(const GatedRows& rows, uint64_t hash);
+  absl::Status PackEstimate(const LayerEstimate& told, int64_t place);
   // Of all ranks' messages.
-  absl::Status Read(absl::Span<const char* const> messages, int moe_layer);
+  absl::Status Read(absl::Span<const char* const> messages, const GatedRows& rows);
+  absl::Status ReadWideCounts(const GatedRows& rows);
   absl::Status ReadEstimates(const char* message, int rank);
   absl::Status NameMismatch(const GatedRows& rows, const DecisionDigest& mine);
 
@@ -58,8 +69,9 @@ class DecisionGather {
   const bool has_estimates_;
   Layout layout_;
   std::vector<char> mine_;
-  std::vector<int32_t> counts_;   // [R, E]
-  std::vector<Popularity> sums_;  // [L] of layers that were told of; empty: none
+  std::vector<int32_t> own_counts_;  // [E]
+  std::vector<int32_t> counts_;      // [R, E]
+  std::vector<Popularity> sums_;     // [L] of layers that were told of; empty: none
   std::vector<LayerEstimate> told_;
 };
 

@@ -394,13 +394,13 @@ TEST(DecidedPlacerTest, WhatChangesAnswersOrLooksAheadIsForBenchmarks) {
 // One bit of what the last rank hears of rank 0: that rank decides otherwise, and the next gather shows it.
 TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
   const Group group;
-  constexpr int64_t kPopularityAt = 8 + DecisionGather::kMaxEstimates * 8;
-  constexpr int64_t kCountsAt = kPopularityAt + DecisionGather::kMaxEstimates * kExperts * 8;
+  constexpr int64_t kPopularityAt = 8 + 2 + DecisionGather::kMaxEstimates * (2 + 2);
+  constexpr int64_t kCountsAt = kPopularityAt + DecisionGather::kMaxEstimates * kExperts * 2;
   struct Bit {
     int64_t byte;
     const char* field;
   };
-  for (const Bit bit : {Bit{kPopularityAt + 5, "estimates: 0x"}, Bit{kCountsAt + 4 * 7, "counts: 0x"}}) {
+  for (const Bit bit : {Bit{kPopularityAt + 4, "estimates: 0x"}, Bit{kCountsAt + 2 * 7, "counts: 0x"}}) {
     const GroupResult result =
         group.Run({.rank_rows = {24, 0, 0}, .faults = {.corrupt_gather = 4, .corrupt_byte = bit.byte}});
     int named = 0;

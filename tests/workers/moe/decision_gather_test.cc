@@ -1,0 +1,154 @@
+// What ranks tell each other of a layer, at the limits of its 16 bits; and that what no message may say is refused.
+#include "workers/moe/decision_gather.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/workers/comm/comm_test_util.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+
+constexpr int kLayers = 4, kExperts = 5;
+
+// What one rank has to tell.
+struct Tale {
+  std::vector<int32_t> counts;                             // [E] rows of its gate
+  std::vector<std::pair<int, Popularity>> estimates = {};  // (layer, [E])
+};
+
+// What it heard.
+struct Heard {
+  std::vector<int32_t> counts;  // [R, E]
+  std::vector<std::pair<int, Popularity>> estimates;
+  int64_t gathers = 0;
+};
+
+struct Told {
+  std::vector<absl::Status> statuses;  // [R]
+  std::vector<Heard> heard;            // [R]
+};
+
+absl::Status TellOf(const Tale& tale, bool estimates, Communicator* comm, Heard* heard) {
+  std::vector<int32_t> idx;
+  for (int32_t expert = 0; expert < kExperts; ++expert) {
+    idx.insert(idx.end(), static_cast<size_t>(tale.counts[static_cast<size_t>(expert)]), expert);
+  }
+  std::vector<LayerEstimate> told;
+  for (const auto& [layer, popularity] : tale.estimates) told.push_back({layer, popularity});
+  MoeStats stats;
+  DecisionGather gather(kLayers, kExperts, estimates);
+  const auto rows = static_cast<int64_t>(idx.size());
+  const GatedRows gated{.comm = comm,
+                        .deadline = test::Soon(),
+                        .stats = &stats,
+                        .moe_layer = 2,
+                        .topk_idx = TensorView(idx.data(), DType::kI32, {rows, 1}),
+                        .x = {},
+                        .estimates = told};
+  ASSIGN_OR_RETURN(const DecisionGather::Told result, gather.Gather(gated, DecisionDigest()));
+  heard->counts.assign(result.counts.rows.begin(), result.counts.rows.end());
+  for (const LayerEstimate& estimate : result.estimates) {
+    heard->estimates.emplace_back(estimate.layer, Popularity(estimate.popularity.begin(), estimate.popularity.end()));
+  }
+  heard->gathers = comm->ledger().num_launched();
+  return absl::OkStatus();
+}
+
+Told Tell(const std::vector<Tale>& tales, bool estimates = true) {
+  Told told;
+  told.heard.resize(tales.size());
+  auto ranks = test::MakeGroup(test::Backend::kLocal, static_cast<int>(tales.size()));
+  told.statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+    const auto rank = static_cast<size_t>(comm->rank());
+    return TellOf(tales[rank], estimates, comm, &told.heard[rank]);
+  });
+  return told;
+}
+
+TEST(DecisionGatherTest, CountsAreExactOnBothSidesOf16Bits) {
+  for (const int32_t most : {65534, 65535, 65536, 70000}) {
+    for (const size_t world : {1, 3, 7}) {
+      std::vector<Tale> tales(world, {.counts = {0, 1, 2, 3, 4}});
+      tales.back().counts = {7, 0, most, 0, 1};
+      std::vector<int32_t> expected;
+      for (const Tale& tale : tales) expected.insert(expected.end(), tale.counts.begin(), tale.counts.end());
+      const Told told = Tell(tales);
+      for (size_t rank = 0; rank < world; ++rank) {
+        ASSERT_TRUE(told.statuses[rank].ok()) << told.statuses[rank];
+        EXPECT_THAT(told.heard[rank].counts, ElementsAreArray(expected)) << most << " on " << world;
+        // Told again where one rank's do not fit, by all ranks.
+        const int64_t gathers = most > 65535 ? 2 : 1;
+        EXPECT_EQ(told.heard[rank].gathers, world == 1 ? 0 : gathers);
+      }
+    }
+  }
+}
+
+TEST(DecisionGatherTest, EstimatesThatFitAreExact) {
+  const Popularity one = {65535, 0, 1, 2, 3}, other = {1, 1, 1, 1, 65535};
+  const Told told = Tell({{.counts = {0, 0, 0, 0, 0}, .estimates = {{3, one}, {0, other}}},
+                          {.counts = {1, 0, 0, 0, 0}, .estimates = {{3, other}}},
+                          {.counts = {0, 0, 0, 0, 1}}});
+  for (const Heard& heard : told.heard) {
+    // Behind layer 2: 3, then 0 of the next step.
+    EXPECT_THAT(heard.estimates,
+                ElementsAre(std::make_pair(3, Popularity{65536, 1, 2, 3, 65538}), std::make_pair(0, other)));
+  }
+}
+
+// All ranks hear the same, below what was expected by less than a 2^15th of the rank's largest.
+TEST(DecisionGatherTest, LargerEstimatesLoseNoMoreThanTheyMay) {
+  for (const int64_t largest : {int64_t{65536}, 300 * kRow + 12345, int64_t{1} << 48}) {
+    const Popularity expected = {largest, largest / 3, kRow / 7, 1, 0};
+    const Told told = Tell({{.counts = {0, 0, 0, 0, 0}, .estimates = {{1, expected}}}, {.counts = {1, 0, 0, 0, 0}}});
+    for (const Heard& heard : told.heard) {
+      ASSERT_EQ(heard.estimates.size(), 1u) << largest;
+      EXPECT_EQ(heard.estimates[0], told.heard[0].estimates[0]);
+      for (size_t e = 0; e < expected.size(); ++e) {
+        EXPECT_LE(heard.estimates[0].second[e], expected[e]);
+        EXPECT_LT(expected[e] - heard.estimates[0].second[e], largest >> 15) << largest << ", expert " << e;
+      }
+    }
+  }
+}
+
+TEST(DecisionGatherTest, MessagesAreShort) {
+  EXPECT_EQ(DecisionGather(8, 16, true).message_bytes(), 18 + 6 * 16);
+  EXPECT_EQ(DecisionGather(8, 16, false).message_bytes(), 10 + 2 * 16);
+}
+
+TEST(DecisionGatherTest, WithoutEstimatesNoneAreTold) {
+  const Told told =
+      Tell({{.counts = {1, 2, 3, 4, 5}, .estimates = {{1, Popularity(kExperts, 9)}}}, {.counts = {5, 4, 3, 2, 1}}},
+           /*estimates=*/false);
+  for (const Heard& heard : told.heard) {
+    EXPECT_TRUE(heard.estimates.empty());
+    EXPECT_THAT(heard.counts, ElementsAre(1, 2, 3, 4, 5, 5, 4, 3, 2, 1));
+  }
+}
+
+TEST(DecisionGatherTest, WhatNoRankMayExpectIsRefused) {
+  for (const auto& [popularity, text] :
+       {std::make_pair(Popularity{1, -2, 0, 0, 0}, "expects -2 / "),
+        std::make_pair(Popularity{1, (int64_t{1} << 48) + 1, 0, 0, 0}, "expects 281474976710657 / "),
+        std::make_pair(Popularity{1, 2, 3}, "has 3 experts of 5")}) {
+    const Told told = Tell({{.counts = {0, 0, 0, 0, 0}, .estimates = {{1, popularity}}}});
+    EXPECT_TRUE(absl::IsInternal(told.statuses[0])) << told.statuses[0];
+    EXPECT_THAT(told.statuses[0].message(), HasSubstr(text));
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
