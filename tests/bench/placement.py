@@ -5,14 +5,19 @@ decisions are the scheduler's own code, and its CPU time is charged, scaled, whe
 batch in changing order; figures are medians and 95th percentiles over the layers of the batches, with bootstrap
 intervals over batches, beside those of `ideal` (a gate that is forced to be balanced).
 
+What a part printed and gave is kept in --results, so that parts may be run one by one (--only) and put into one table
+(--merge).  A part that fails, or had too little idle CPU, is run once more if there is time.
+
 Data: the demo model's routing (--trace, --fit: `switchyard trace record`; without, recorded here from the repository's
-own files), and chains tuned to the Lina paper's skew and pattern.  Needs root or user namespaces and iproute2.  Parts may be
-run one by one (--only).
+own files), and chains tuned to the Lina paper's skew and pattern.  Needs root or user namespaces and iproute2.
 """
+import contextlib
+import io
 import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import placement_figures as figures
@@ -21,23 +26,26 @@ from emulated_cluster import Cluster, enter_namespace
 from record_traces import KINDS, traces
 
 # The emulated layer is the paper's with 16 GPUs, 12 layers (LI-2, LI-3): its all-to-alls take 102 ms / 12 = 8.5 ms,
-# three quarters of it, and 14.8 ms pass between two layers; an expert (16.8 MB) is copied in 0.8 ms.  Four times as slow
-# here, so that sixteen workers leave two cores idle in between; between two layers less passes, which only leaves less
-# to hide copies behind, so that all takes less than twenty minutes.
-STRETCH = 4
-EXCHANGE_MS = 8.5 * STRETCH  # both ways, of a balanced layer
-COMPUTE_MS = 2.8 * STRETCH
+# three quarters of it, and 14.8 ms pass between two layers; an expert (16.8 MB) is copied in 0.8 ms.  Five times as slow
+# here (--stretch), so that sixteen workers leave two cores idle in between; between two layers less passes, which only
+# leaves less to hide copies behind, so that all takes less than twenty minutes.
+STRETCH = 5
+EXCHANGE_MS = 8.5  # both ways, of a balanced layer; this, compute and copies times the stretch
+COMPUTE_MS = 2.8
+COPY_MS = 0.8
 DENSE_MS = 8
-COPY_MS = 0.8 * STRETCH
 RANK_BYTES = 128 << 10  # that a rank sends in a balanced layer, each way, whatever its rows
 BURST = 12 << 10
 ALWAYS = ["static", "agreed:1", "agreed:2", "ideal"]
 SOMETIMES = ["static+spare:1", "static+spare:2", "central:1", "no_estimate:1", "no_finetune:1", "oracle:1"]
+LEAST_IDLE = 0.2  # of the CPU; else a part measures this machine's cores
 FEW = 8  # of so many batches one is run in the modes of SOMETIMES, too
 TABLES = {  # part: (data, workers, tokens)
     "real256": ("real", 16, 256), "real2048": ("real", 16, 2048), "chain256": ("chain", 16, 256),
     "chain2048": ("chain", 16, 2048), "real8": ("real", 8, 256), "real4": ("real", 4, 256)}
+TARGETS = [name for name, (_, workers, _) in TABLES.items() if workers == 16]  # the others run half as many batches
 PARTS = [*TABLES, "domains", "estimators", "decision"]
+MINUTES = 19.5  # nothing is run again that would end later
 PAPER = """
 The paper's rows (spec/papers.md A4; other models, data and GPUs; TXL, BERT with 16 experts)
   LI-16, 17  static / Lina, batch: median 1.45, 1.46; 95 % 1.82, 1.68
@@ -61,13 +69,14 @@ def idle_share(before, after):
     return (delta[3] + delta[4]) / max(1, sum(delta))
 
 
-def hardware(workers, rows):
+def hardware(stretch, workers, rows):
     """Flags of a worker: what a row and a link take, and what the policy believes of them."""
     row_bytes = max(1, RANK_BYTES // max(1, rows // workers))
     sent = RANK_BYTES * (workers - 1) / workers
-    link = sent / (EXCHANGE_MS / 2 * 1e-3)
-    return link, row_bytes, [f"--row_bytes={row_bytes}", f"--row_us={COMPUTE_MS * 1e3 / (rows / workers)}", f"--dense_us={DENSE_MS * 1e3}",
-                  f"--copy_us={COPY_MS * 1e3}", f"--policy_scale={STRETCH}", f"--link_bytes_per_s={link}"]
+    link = sent / (stretch * EXCHANGE_MS / 2 * 1e-3)
+    return link, row_bytes, [f"--row_bytes={row_bytes}", f"--row_us={stretch * COMPUTE_MS * 1e3 / (rows / workers)}",
+                  f"--dense_us={DENSE_MS * 1e3}", f"--copy_us={stretch * COPY_MS * 1e3}", f"--policy_scale={stretch}",
+                  f"--link_bytes_per_s={link}"]
 
 
 def run_workers(binary, workers, link_bytes_per_s, arguments):
@@ -81,51 +90,66 @@ def run_workers(binary, workers, link_bytes_per_s, arguments):
         codes = [worker.wait() for worker in started]
         idle = idle_share(before, cpu_times())
         if any(codes):
-            sys.exit(f"placement.py: workers ended with {codes}")
+            raise RuntimeError(f"workers ended with {codes}")
         lines = [[json.loads(line) for line in Path(f"{output}.{rank}").read_text().splitlines()] for rank in range(workers)]
-        decisions = dict(line.split() for line in Path(f"{output}.decisions").read_text().splitlines()[1:])
+        decisions = dict(line.split() for line in Path(f"{output}.decisions").read_text().splitlines())
         return figures.slowest(lines), {mode: float(seconds) * 1e6 for mode, seconds in decisions.items()}, idle
 
 
 def measure(options, title, workers, tokens, top_k, source, sometimes=SOMETIMES):
-    """Prints a table; returns the runs and whether they count."""
-    link, row_bytes, scaled = hardware(workers, tokens * top_k)
+    """Prints a table; returns the runs and the share of the CPU that was idle."""
+    link, row_bytes, scaled = hardware(options.stretch, workers, tokens * top_k)
     arguments = [*source, *scaled, f"--tokens={tokens}", f"--batches={options.batches}", f"--modes={','.join(ALWAYS)}",
                  f"--few_modes={','.join(sometimes)}", f"--few={FEW}"]
     runs, decide_us, idle = run_workers(str(Path(options.bin) / "placement_worker"), workers, link, arguments)
-    print(f"\n{title}, {workers} workers, {tokens} tokens a batch; {idle:.0%} of the CPU idle"
-          + (": VOID, less than 20 %" if idle < 0.2 else ""), flush=True)
-    row_ms = {"link": 2e3 * row_bytes / link, "compute": COMPUTE_MS * workers / (tokens * top_k)}
+    estimate_us = decide_us.pop("estimate")
+    print(f"\n{title}, {workers} workers, {tokens} tokens a batch, {options.batches} batches; an estimate takes {estimate_us:.0f} us; "
+          f"{idle:.0%} of the CPU idle" + (": VOID, less than 20 %" if idle < LEAST_IDLE else ""), flush=True)
+    row_ms = {"link": 2e3 * row_bytes / link, "compute": options.stretch * COMPUTE_MS * workers / (tokens * top_k)}
     figures.print_modes(runs, decide_us, row_ms)
-    return runs, idle >= 0.2
+    alone = figures.median_layer(runs["ideal"]) / (options.stretch * (EXCHANGE_MS + COMPUTE_MS))
+    print(f"  ideal takes {alone:.3f} of what its links and its compute take by themselves", flush=True)
+    return runs, idle
 
 
-def run_table(options, name, worst):
+def with_batches(options, batches):
+    return type(options)(**{**vars(options), "batches": batches})
+
+
+# A part prints its table and returns {"figures": of targets, "idle": share of the CPU; not where nothing is timed}.
+
+
+def run_table(options, name):
     data, workers, tokens = TABLES[name]
     real = data == "real"
     source = options.real if real else ["--chain", "--estimator=path"]
-    runs, counts = measure(options, f"{name}: " + ("demo model, mixed kinds of text" if real else "chains"), workers, tokens,
-                           2 if real else 1, source)
+    if name not in TARGETS:
+        options = with_batches(options, (options.batches + 1) // 2)
+    runs, idle = measure(options, f"{name}: " + ("demo model, mixed kinds of text" if real else "chains"), workers, tokens,
+                         2 if real else 1, source)
     found = figures.figures_of(runs)
     figures.print_figures(found, runs)
-    if workers == 16 and counts:
-        figures.keep_worst(worst, found if real else {**found, "static_over_agreed_chain": found["static_over_agreed"]})
+    if not real:
+        found["static_over_agreed_chain"] = found["static_over_agreed"]
+    return {"figures": found if name in TARGETS else {}, "idle": idle, "batches": options.batches}
 
 
 def run_domains(options):
     """One kind of text each, and the last with a profile that never saw it; of these few batches no target is taken."""
-    few = {**vars(options), "batches": max(10, options.batches // 8)}
-    options = type(options)(**few)
-    fit = [flag for flag in options.real if not flag.startswith("--estimator")]
+    options = with_batches(options, max(10, options.batches // 8))
+    fit = [flag for flag in options.real if flag.startswith(("--trace", "--fit"))]
     last = options.labels[-1]
     runs = [(f"{label} alone", [*options.real, f"--label={label}"]) for label in options.labels]
     path = [*fit, "--estimator=path", f"--label={last}"]
     runs += [(f"{last} alone, path estimate, in the profile", path),
              (f"{last} alone, path estimate, not in the profile", [*path, f"--leave_out={last}"])]
+    least = 1
     for title, source in runs:
-        measured, _ = measure(options, title, 16, 256, 2, source, sometimes=[])
+        measured, idle = measure(options, title, 16, 256, 2, source, sometimes=[])
+        least = min(least, idle)
         for key, value in figures.figures_of(measured).items():
             print(f"  {key} {value:.3f}")
+    return {"figures": {}, "idle": least, "batches": options.batches}
 
 
 def run_program(options, name, *arguments):
@@ -133,17 +157,101 @@ def run_program(options, name, *arguments):
     print(f"\n{name} {' '.join(arguments)}", flush=True)
     done = subprocess.run([str(Path(options.bin) / name), *arguments], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"placement.py: {name}: {done.stderr}")
+        raise RuntimeError(f"{name}: {done.stderr}")
     *text, last = done.stdout.rstrip().split("\n")
     print("\n".join(text), flush=True)
     return json.loads(last)
 
 
-def run_estimators(options, worst):
+def run_estimators(options):
     """Accuracy by estimator, path length and batch; on chains beside the Bayes estimator's."""
-    fit, trace = options.fit, options.trace
-    worst.update(run_program(options, "popularity_bench", f"--fit={fit}", f"--test={trace}"))
+    found = run_program(options, "popularity_bench", f"--fit={options.fit}", f"--test={options.trace}")
     run_program(options, "popularity_bench", "--chain")
+    return {"figures": found}
+
+
+def run_part(options, name):
+    if name in TABLES:
+        return run_table(options, name)
+    if name == "domains":
+        return run_domains(options)
+    return run_estimators(options) if name == "estimators" else {"figures": run_program(options, "placement_replay")}
+
+
+class Kept(io.StringIO):
+    """What is printed, kept as well."""
+
+    def write(self, text):
+        sys.__stdout__.write(text)
+        sys.__stdout__.flush()
+        return super().write(text)
+
+
+def counts(result):
+    return "error" not in result and result.get("idle", 1) >= LEAST_IDLE
+
+
+def run_and_keep(options, name):
+    begin, kept = time.monotonic(), Kept()
+    try:
+        with contextlib.redirect_stdout(kept):
+            result = run_part(options, name)
+    except (RuntimeError, OSError) as error:
+        result = {"figures": {}, "error": str(error)}
+        report.log(f"{name}: {error}")
+    result = {"part": name, **report.machine(), "batches": options.batches, "stretch": options.stretch, "load_average": report.load_average(), **result,
+              "seconds": round(time.monotonic() - begin), "text": kept.getvalue()}
+    folder = Path(options.results)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(result))
+    return result
+
+
+def run_parts(options):
+    """Results by part; what does not count is run once more, if there is time."""
+    begin, results = time.monotonic(), {}
+    passed = lambda: (time.monotonic() - begin) / 60
+    for name in options.only:
+        results[name] = run_and_keep(options, name)
+        report.log(f"{name} took {results[name]['seconds']:.0f} s; {len(results)} of {len(options.only)} parts in {passed():.1f} min")
+    for name in [name for name in options.only if not counts(results[name])]:
+        if passed() + results[name]["seconds"] / 60 > MINUTES:
+            report.log(f"{name} does not count; no time to run it again")
+            continue
+        report.log(f"{name} does not count; once more")
+        again = run_and_keep(options, name)
+        if counts(again) or "error" in results[name]:
+            results[name] = again
+    return results
+
+
+def kept_parts(options):
+    """Results by part, of earlier runs, and what they printed."""
+    results = {}
+    for name in options.only:
+        path = Path(options.results) / f"{name}.json"
+        if not path.exists():
+            report.log(f"{name}: not in {options.results}")
+            continue
+        results[name] = json.loads(path.read_text())
+        print(results[name]["text"], end="")
+    return results
+
+
+def conclude(results):
+    """Prints which parts count, and the worst of their figures as the line of JSON."""
+    worst = {}
+    print()
+    for name, result in results.items():
+        if counts(result):
+            figures.keep_worst(worst, {key: value for key, value in result["figures"].items() if not isinstance(value, str)})
+        else:
+            print(f"{name} does not count: {result.get('error', 'too little of the CPU was idle')}")
+    print(PAPER)
+    parts = {name: {key: result[key] for key in ("commit", "stretch", "batches", "idle", "load_average", "seconds") if key in result} for name, result in results.items()}
+    report.finish("placement", worst, {"parts": parts})
+    if not all(counts(result) for result in results.values()):
+        sys.exit(1)
 
 
 def main():
@@ -154,8 +262,13 @@ def main():
     parser.add_argument("--labels", nargs="+", default=list(KINDS), help="kinds of text in the traces that are run alone")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts of the table")
     parser.add_argument("--batches", type=int, default=400)
+    parser.add_argument("--stretch", type=float, default=STRETCH, help="how much slower than the paper's all is")
+    parser.add_argument("--results", default=str(report.ROOT / "build/bench/placement"), help="folder of what parts gave, kept")
+    parser.add_argument("--merge", action="store_true", help="runs nothing: one table of what --results has of the parts")
     parser.add_argument("--cache", default=str(report.ROOT / "build/bench"), help="folder for recorded traces, kept")
     options = parser.parse_args()
+    if options.merge:
+        return conclude(kept_parts(options))
     if bool(options.trace) != bool(options.fit):
         parser.error("--trace and --fit go together")
     estimator = options.estimator or ("probe" if options.trace else "path")
@@ -163,19 +276,11 @@ def main():
         options.fit, options.trace = traces(options.bin, options.cache)
     enter_namespace()
     options.real = [f"--trace={options.trace}", f"--fit={options.fit}", f"--estimator={estimator}"]
+    if estimator != "path":
+        hidden = json.loads((report.ROOT / "deploy/demo-model/config.json").read_text())["hidden_size"]
+        options.real.append(f"--probe_hidden={hidden}")
     options.batches = 12 if options.quick else options.batches
-    worst = {}
-    for name in options.only:
-        if name in TABLES:
-            run_table(options, name, worst)
-        elif name == "domains":
-            run_domains(options)
-        elif name == "estimators":
-            run_estimators(options, worst)
-        else:
-            worst.update(run_program(options, "placement_replay"))
-    print(PAPER)
-    report.finish("placement", worst, {"parts": options.only, "batches": options.batches, "load_average": report.load_average()})
+    conclude(run_parts(options))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ def layers(run, batches):
     return [run[batch]["layer_ms"] for batch in batches]
 
 
+def median_layer(run):
+    return statistics.median(layers(run, run))
+
+
 def interval(figure, batches):
     """95 % of what `figure` is on batches drawn again."""
     source = random.Random(1)

@@ -44,6 +44,12 @@ void Prepare(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 }
 
+// Bytes of a message that leave in that turn.
+int64_t PieceOf(int64_t bytes, int piece) {
+  if (bytes < LinkMesh::kLeastCut) return piece == 0 ? bytes : 0;
+  return bytes * (piece + 1) / LinkMesh::kPieces - bytes * piece / LinkMesh::kPieces;
+}
+
 // Until the peer listens.
 absl::StatusOr<int> Reach(const std::string& address, int rank, int peer) {
   const sockaddr_in to = AddressOf(address);
@@ -116,13 +122,16 @@ absl::Status LinkMesh::Receive(int peer, int64_t bytes) {
 }
 
 absl::Status LinkMesh::Exchange(absl::Span<const int64_t> out, absl::Span<const int64_t> in) {
-  // Each rank begins with its right neighbour, so that nobody is everybody's first.
-  for (int i = 1; i < world(); ++i) {
-    const int peer = (rank_ + i) % world();
-    if (out[peer] > kMaxMessage) {
-      return absl::InvalidArgumentError(absl::StrCat("a message of ", out[peer], " bytes; at most ", kMaxMessage));
+  for (const int64_t bytes : out) {
+    if (bytes <= kMaxMessage) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a message of ", bytes, " bytes; at most ", kMaxMessage));
+  }
+  for (int piece = 0; piece < kPieces; ++piece) {
+    // Each rank begins with its right neighbour, so that nobody is everybody's first.
+    for (int i = 1; i < world(); ++i) {
+      const int peer = (rank_ + i) % world();
+      RETURN_IF_ERROR(Send(peer, PieceOf(out[peer], piece)));
     }
-    RETURN_IF_ERROR(Send(peer, out[peer]));
   }
   for (int i = 1; i < world(); ++i) {
     const int peer = (rank_ + world() - i) % world();

@@ -9,6 +9,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/timed.h"
+#include "workers/moe/decision_gather.h"
 
 namespace switchyard::bench {
 namespace {
@@ -29,7 +30,12 @@ Placement ResidentsOf(const RunOptions& options, int num_experts, int num_device
 }  // namespace
 
 PlacementRun::PlacementRun(const RunOptions& options, const BatchPlan* plan, LinkMesh* mesh)
-    : options_(options), plan_(plan), mesh_(mesh), layer_(mesh, options.layer) {}
+    : options_(options),
+      plan_(plan),
+      mesh_(mesh),
+      gather_bytes_(
+          DecisionGather(1, plan->shape.num_experts, options.mode != PlacementMode::kStaticSpare).message_bytes()),
+      layer_(mesh, options.layer) {}
 
 absl::StatusOr<std::unique_ptr<PlacementRun>> PlacementRun::Create(const RunOptions& options, const BatchPlan* plan,
                                                                    LinkMesh* mesh) {
@@ -80,14 +86,8 @@ absl::StatusOr<double> PlacementRun::MeasureDecision() {
   return seconds[seconds.size() / 2];
 }
 
-void PlacementRun::ChargePolicy() {
-  SleepUntil(absl::Now() + absl::Seconds((decide_seconds_ + EstimateSeconds()) * options_.policy_scale));
-}
-
-double PlacementRun::EstimateSeconds() const {
-  const bool estimates = options_.mode == PlacementMode::kAgreed || options_.mode == PlacementMode::kCentral ||
-                         options_.mode == PlacementMode::kNoFinetune;
-  return estimates ? estimate_seconds_ : 0;
+void PlacementRun::Charge(double policy_seconds) const {
+  SleepUntil(absl::Now() + absl::Seconds(policy_seconds * options_.policy_scale));
 }
 
 // Counts to device 0, which thinks; its answer to all.
@@ -102,19 +102,15 @@ absl::Status PlacementRun::AskDeviceZero() {
   if (!zero) to_zero[0] = counts;
   if (!zero) from_zero[0] = answer;
   RETURN_IF_ERROR(mesh_->Exchange(to_zero, from_all));
-  if (zero) ChargePolicy();
+  if (zero) Charge(decide_seconds_);
   return mesh_->Exchange(to_all, from_zero);
 }
 
 absl::Status PlacementRun::TellAndDecide(int batch, int layer, LayerDecision* decision) {
-  const int64_t experts = plan_->shape.num_experts;
-  if (Gathers(options_.mode)) {
-    const bool estimates = options_.mode != PlacementMode::kStaticSpare;
-    // As decision_gather.h packs it: hash, two layers' estimates, counts.
-    RETURN_IF_ERROR(mesh_->Gather(8 + (estimates ? 2 * (8 + 8 * experts) : 0) + 4 * experts));
-  }
+  if (UsesEstimates(options_.mode)) Charge(estimate_seconds_);
+  if (Gathers(options_.mode)) RETURN_IF_ERROR(mesh_->Gather(gather_bytes_));
   *decision = Decide(batch, layer);
-  if (Gathers(options_.mode)) ChargePolicy();
+  if (Gathers(options_.mode)) Charge(decide_seconds_);
   return AsksDeviceZero(options_.mode) ? AskDeviceZero() : absl::OkStatus();
 }
 
@@ -186,6 +182,11 @@ absl::Time PlacementRun::WhenReady(const LayerDecision& decision) {
   return ready;
 }
 
+void PlacementRun::SkipBatch(int batch) {
+  ++step_;
+  for (int layer = 0; layer < static_cast<int>(plan_->batches[0].size()); ++layer) Decide(batch, layer);
+}
+
 absl::StatusOr<RunResult> PlacementRun::RunBatch(int batch) {
   RunResult result;
   ++step_;
@@ -198,7 +199,9 @@ absl::StatusOr<RunResult> PlacementRun::RunBatch(int batch) {
   const absl::Time batch_begin = absl::Now();
   engine_free_ = batch_begin;
   StartPrefetch(Decide(batch, timed - 1));
-  SleepUntil(batch_begin + options_.dense);
+  const absl::Time gate = batch_begin + options_.dense;
+  SleepUntil(gate);
+  result.gate_us = absl::ToUnixMicros(gate);
   RETURN_IF_ERROR(RunLayer(batch, timed, &result));
   result.batch_seconds = absl::ToDoubleSeconds(absl::Now() - batch_begin);
   result.copies = copies_;
@@ -217,7 +220,6 @@ absl::Status PlacementRun::RunLayer(int batch, int layer, RunResult* result) {
   rows.weights_ready = WhenReady(decision);
   NoteRows(rows, result);
   RETURN_IF_ERROR(layer_.Run(rows, &result->phases));
-  result->gate_us = absl::ToUnixMicros(begin);
   result->end_us = absl::ToUnixMicros(absl::Now());
   result->fine_tuned = decision.demand.changes.empty() ? 0 : 1;
   return absl::OkStatus();

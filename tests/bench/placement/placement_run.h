@@ -7,9 +7,9 @@
 //   central          counts to device 0 and its answer to all after the gate; estimates ride on the dispatch, the
 //                    mapping on the combine (no messages of their own); no_estimate, no_finetune lack a half
 //   static, ideal    none
-// Policy CPU time is charged: `decide_seconds` (and the estimate's, of modes that estimate) times the scale pass
-// wherever a mode decides before it dispatches.  A
-// device copies experts one after the other, each for `copy`; rows wait for the copies that their replica needs.
+// Policy CPU time is charged: `estimate_seconds` times the scale pass on every rank of a mode that estimates, before it
+// tells anything, and `decide_seconds` times the scale where it decides before it dispatches.  A device copies experts
+// one after the other, each for `copy`; rows wait for the copies that their replica needs.
 // Thread-compatible.
 #pragma once
 
@@ -41,9 +41,11 @@ struct RunOptions {
 
 // Of the layer that was run.
 struct RunResult {
-  int64_t gate_us = 0, end_us = 0;  // this machine's clock: at the gate, and with the combined rows
-  int64_t link_rows = 0;            // that this rank's link carries one way, the fuller one
-  int64_t own_rows = 0;             // that it computes
+  // This machine's clock: when this rank's gate was due (on a core of its own it would be at it then), and with the
+  // combined rows.
+  int64_t gate_us = 0, end_us = 0;
+  int64_t link_rows = 0;  // that this rank's link carries one way, the fuller one
+  int64_t own_rows = 0;   // that it computes
   PhaseTimes phases;
   double batch_seconds = 0;  // what passes before the layer, and the layer
   int64_t copies = 0;        // of this device, for the layer
@@ -59,6 +61,8 @@ class PlacementRun {
   // the copies that its estimate asked for; those of other layers take no time.
   // All ranks, the same batches in the same order.  REQUIRES: the plan has two layers or more.
   absl::StatusOr<RunResult> RunBatch(int batch);
+  // Decides every layer and runs none, so that slots are always those of the batch before.
+  void SkipBatch(int batch);
   // The CPU time of one decision, measured by calling it alone; the policy is as new afterwards.
   absl::StatusOr<double> MeasureDecision();
   void set_decide_seconds(double seconds) { decide_seconds_ = seconds; }
@@ -71,8 +75,7 @@ class PlacementRun {
   LayerDecision Decide(int batch, int layer);
   absl::Status RunLayer(int batch, int layer, RunResult* result);
   absl::Status TellAndDecide(int batch, int layer, LayerDecision* decision);
-  void ChargePolicy();
-  double EstimateSeconds() const;
+  void Charge(double policy_seconds) const;
   absl::Status AskDeviceZero();
   LayerRows RowsOf(const LayerDecision& decision) const;
   void NoteRows(const LayerRows& rows, RunResult* result) const;
@@ -84,6 +87,7 @@ class PlacementRun {
   const RunOptions options_;
   const BatchPlan* const plan_;
   LinkMesh* const mesh_;
+  const int64_t gather_bytes_;  // that one rank tells
   EmulatedLayer layer_;
   std::unique_ptr<PlacementPolicy> policy_;
   double decide_seconds_ = 0, estimate_seconds_ = 0;

@@ -22,11 +22,13 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement_mode.h"
+#include "scheduler/popularity/live_estimator.h"
 #include "scheduler/popularity/trace_file.h"
 #include "scheduler/simulator/routing_chain.h"
 #include "tests/bench/placement/batch_plan.h"
 #include "tests/bench/placement/link_mesh.h"
 #include "tests/bench/placement/placement_run.h"
+#include "tests/bench/placement/probe_time.h"
 #include "tests/bench/read_trace.h"
 
 ABSL_FLAG(int, rank, 0, "");
@@ -38,8 +40,11 @@ ABSL_FLAG(std::string, trace, "", "trace that is run");
 ABSL_FLAG(std::string, label, "", "runs only sequences of this label");
 ABSL_FLAG(std::string, leave_out, "", "label of sequences that the profile does not see");
 ABSL_FLAG(std::string, estimator, "probe", "path, or a channel of the trace");
+ABSL_FLAG(int64_t, probe_hidden, 0,
+          "H of the probe's product, charged for each layer that a worker looks ahead; 0: none");
 ABSL_FLAG(std::vector<std::string>, modes, {"static"}, "NAME or NAME:SLOTS, spare slots a device");
-ABSL_FLAG(std::vector<std::string>, few_modes, {}, "likewise; run in one batch of --few only");
+ABSL_FLAG(std::vector<std::string>, few_modes, {},
+          "likewise; run in one batch of --few, and only decided in the others");
 ABSL_FLAG(int, few, 4, "");
 ABSL_FLAG(int, tokens, 256, "of a batch, over all ranks");
 ABSL_FLAG(std::string, phase, "prefill", "prefill or decode");
@@ -113,7 +118,13 @@ absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs
   const std::string path = absl::StrCat(absl::GetFlag(FLAGS_output), ".decisions");
   if (mesh->rank() == 0) {
     std::ofstream file(path);
-    file << plan.estimate_seconds << "\n";
+    double estimate_seconds = plan.estimate_seconds;
+    if (const int64_t hidden = absl::GetFlag(FLAGS_probe_hidden); hidden > 0) {
+      const int64_t rows = absl::GetFlag(FLAGS_tokens) / mesh->world();
+      ASSIGN_OR_RETURN(const double seconds, ProbeSeconds(plan.shape, rows, hidden));
+      estimate_seconds += kMaxAhead * seconds;
+    }
+    file << "estimate " << estimate_seconds << "\n";
     for (NamedRun& run : *runs) {
       ASSIGN_OR_RETURN(const double seconds, run.run->MeasureDecision());
       file << run.name << " " << seconds << "\n";
@@ -123,7 +134,7 @@ absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs
   std::ifstream file(path);
   double seconds = 0;
   std::string name;
-  file >> seconds;
+  file >> name >> seconds;
   for (NamedRun& run : *runs) {
     run.run->set_estimate_seconds(seconds);
   }
@@ -171,7 +182,10 @@ absl::Status RunAll(const BatchPlan& plan, LinkMesh* mesh) {
   for (int batch = 0; batch < static_cast<int>(plan.batches.size()); ++batch) {
     std::shuffle(order.begin(), order.end(), random);
     for (const size_t i : order) {
-      if (runs[i].few && batch % absl::GetFlag(FLAGS_few) != 0) continue;
+      if (runs[i].few && batch % absl::GetFlag(FLAGS_few) != 0) {
+        runs[i].run->SkipBatch(batch);
+        continue;
+      }
       ASSIGN_OR_RETURN(const RunResult result, runs[i].run->RunBatch(batch));
       Write(out, batch, runs[i].name, result);
     }

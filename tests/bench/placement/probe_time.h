@@ -1,0 +1,14 @@
+// What a probe's product takes of a rank's CPU: the worker's own (workers/moe/gate_forecast.h), on one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "scheduler/popularity/routing_trace.h"
+
+namespace switchyard::bench {
+
+// Median CPU seconds of one forecast [rows, hidden] x [hidden, E] and its top-k, bf16.
+absl::StatusOr<double> ProbeSeconds(const RoutingShape& shape, int64_t rows, int64_t hidden);
+
+}  // namespace switchyard::bench
