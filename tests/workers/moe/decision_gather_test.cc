@@ -2,6 +2,7 @@
 #include "workers/moe/decision_gather.h"
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +22,42 @@ using testing::ElementsAreArray;
 using testing::HasSubstr;
 
 constexpr int kLayers = 4, kExperts = 5;
+
+// Passes all on, but puts 16 bits of its own into what rank 0 is heard to say in the first gather.
+class TamperingCommunicator : public Communicator {
+ public:
+  TamperingCommunicator(Communicator* inner, int64_t byte, uint16_t bits)
+      : Communicator(inner->group(), MessagePool::Create()), inner_(inner), byte_(byte), bits_(bits) {}
+
+  void Abort(absl::string_view reason) override { inner_->Abort(reason); }
+  absl::Status status() const override { return inner_->status(); }
+  WorkOr StartExchange(Exchange exchange) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<Work> work, inner_->StartExchange(std::move(exchange)));
+    return std::make_unique<TamperedWork>(std::move(work), byte_, bits_);
+  }
+
+ private:
+  class TamperedWork : public Work {
+   public:
+    TamperedWork(std::unique_ptr<Work> inner, int64_t byte, uint16_t bits)
+        : inner_(std::move(inner)), byte_(byte), bits_(bits) {}
+    absl::Status Wait() override {
+      RETURN_IF_ERROR(inner_->Wait());
+      received_ = std::move(inner_->received());
+      std::memcpy(received_[0].payload() + byte_, &bits_, sizeof(bits_));
+      return absl::OkStatus();
+    }
+
+   private:
+    const std::unique_ptr<Work> inner_;
+    const int64_t byte_;
+    const uint16_t bits_;
+  };
+
+  Communicator* const inner_;
+  const int64_t byte_;
+  const uint16_t bits_;
+};
 
 // What one rank has to tell.
 struct Tale {
@@ -136,6 +173,30 @@ TEST(DecisionGatherTest, WithoutEstimatesNoneAreTold) {
   for (const Heard& heard : told.heard) {
     EXPECT_TRUE(heard.estimates.empty());
     EXPECT_THAT(heard.counts, ElementsAre(1, 2, 3, 4, 5, 5, 4, 3, 2, 1));
+  }
+}
+
+// (hash, wide, two layers, two shifts, …)
+TEST(DecisionGatherTest, WhatNoRankCanHaveToldEndsTheGroup) {
+  struct Tampering {
+    int64_t byte;
+    uint16_t bits;
+    const char* text;
+  };
+  for (const Tampering& tampering : {Tampering{10, kLayers, "rank 0 expects something of layer 4 of 4, times 2^0"},
+                                     Tampering{12, 0xfffe, "rank 0 expects something of layer -2 of 4"},
+                                     Tampering{14, 34, "rank 0 expects something of layer 1 of 4, times 2^34"}}) {
+    const Tale tale{.counts = {1, 0, 0, 0, 0}, .estimates = {{1, Popularity(kExperts, 7)}}};
+    std::vector<Heard> heard(2);
+    auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
+    const std::vector<absl::Status> statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+      if (comm->rank() == 0) return TellOf(tale, true, comm, &heard[0]);
+      TamperingCommunicator tampered(comm, tampering.byte, tampering.bits);
+      return TellOf(tale, true, &tampered, &heard[1]);
+    });
+    EXPECT_TRUE(absl::IsInternal(statuses[1])) << statuses[1];
+    EXPECT_THAT(statuses[1].message(), HasSubstr(tampering.text));
+    EXPECT_FALSE(ranks[1]->status().ok());
   }
 }
 
