@@ -43,7 +43,7 @@ FEW = 8  # of so many batches one is run in the modes of SOMETIMES, too
 TABLES = {  # part: (data, workers, tokens)
     "real256": ("real", 16, 256), "real2048": ("real", 16, 2048), "chain256": ("chain", 16, 256),
     "chain2048": ("chain", 16, 2048), "real8": ("real", 8, 256), "real4": ("real", 4, 256)}
-TARGETS = [name for name, (_, workers, _) in TABLES.items() if workers == 16]  # the others run half as many batches
+TARGETS = [name for name, (_, workers, _) in TABLES.items() if workers == 16]  # the others run a quarter of the batches
 PARTS = [*TABLES, "domains", "estimators", "decision"]
 MINUTES = 19.5  # nothing is run again that would end later
 PAPER = """
@@ -124,7 +124,7 @@ def run_table(options, name):
     real = data == "real"
     source = options.real if real else ["--chain", "--estimator=path"]
     if name not in TARGETS:
-        options = with_batches(options, (options.batches + 1) // 2)
+        options = with_batches(options, max(2, options.batches // 4))
     runs, idle = measure(options, f"{name}: " + ("demo model, mixed kinds of text" if real else "chains"), workers, tokens,
                          2 if real else 1, source)
     found = figures.figures_of(runs)
