@@ -272,8 +272,8 @@ absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config
                          std::function<char*(int layer, int32_t expert)> place) {
   // What is not an expert's is allocated, too, so that the table is the same, but never touched.
   ModelWeights weights;
-  ASSIGN_OR_RETURN(
-      weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(), {.place = std::move(place)}));
+  ASSIGN_OR_RETURN(weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
+                                            {.place = std::move(place), .packing = options.device.kind}));
   std::vector<Param> params;
   ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   std::erase_if(params, [](const Param& param) { return param.shard != Shard::kExpert; });

@@ -38,7 +38,8 @@ struct LoadOptions {
 // Logs a line every two seconds, and one for tensors of the checkpoint that the model does not use.
 absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options);
 
-// Loads the routed experts of options.residents alone, packed for the CPU, each to where `place` says (ExpertSpace).
+// Loads the routed experts of options.residents alone, packed for options.device but on the host, each to where `place`
+// says (ExpertSpace).
 // Errors as above; then what is there is undefined.
 absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place);

@@ -121,12 +121,13 @@ absl::Status Model::Reserve(int64_t rows) {
 }
 
 absl::Status Model::ReserveExchange(const MoeRoom& room, int64_t recorded_rows) {
-  MoeRoom recorded = room;
+  MoeRoom all = room, recorded = room;
   recorded.rows = recorded_rows;
   recorded.exchange = ExchangeMode::kBounded;
   for (const std::optional<MoeLayer>& layer : moe_layers_) {
     if (!layer.has_value()) continue;
-    RETURN_IF_ERROR(moe_executor_.Reserve(room, layer->desc));
+    all.brought = layer->weights.experts != nullptr;
+    RETURN_IF_ERROR(moe_executor_.Reserve(all, layer->desc));
     if (recorded_rows > 0) RETURN_IF_ERROR(recorded_executor_.Reserve(recorded, layer->desc));
   }
   return absl::OkStatus();

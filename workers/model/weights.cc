@@ -46,10 +46,11 @@ struct Allocator {
 
   FfnWeights Expert(int layer, int32_t expert) {
     if (space.place == nullptr) return Ffn(config.expert_intermediate);
-    const PackedExpert packed(config.hidden, config.expert_intermediate, dtype, DeviceKind::kCpu);
+    const PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
+    const Device form = {.kind = space.packing};
     char* const memory = space.place(layer, expert);
-    return {.gate_up = Weight::Over(packed.gate_up, memory, true),
-            .down = Weight::Over(packed.down, memory + packed.down_offset, true)};
+    return {.gate_up = Weight::Over(packed.gate_up, memory, true, form),
+            .down = Weight::Over(packed.down, memory + packed.down_offset, true, form)};
   }
 
   MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {

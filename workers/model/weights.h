@@ -61,6 +61,7 @@ struct ExpertSpace {
   // Host memory of somebody else, zeroed, for the packed_expert.h of this expert; layer: among those with experts.
   // Null: memory of their own.
   std::function<char*(int layer, int32_t expert)> place = nullptr;
+  DeviceKind packing = DeviceKind::kCpu;  // the form that they have at that place
 };
 
 // Memory for everything that a rank with these residents holds; contents are undefined until the loader has filled it.

@@ -20,10 +20,6 @@ absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& top
     return absl::InvalidArgumentError(absl::StrCat("exchange: wants topk_idx [T, K] int32 and x [T, H], got ",
                                                    topk_idx.ToString(), " and ", x.ToString()));
   }
-  if (context.split != nullptr) {
-    return absl::UnimplementedError(
-        "exchange: a split by the actual counts has no device op yet; the host's exchange has it");
-  }
   if (context.mode == ExchangeMode::kBounded && context.max_rows <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("exchange: the bounded mode needs max_rows, is ", context.max_rows));
   }
@@ -82,6 +78,7 @@ absl::Status DeviceExchange::Reserve(const ExchangeRoom& room) {
   RETURN_IF_ERROR(TakeBlocks());
   RETURN_IF_ERROR(TakeSorted(static_cast<int64_t>(room.layout->Residents(room.rank).size())));
   y_ = all_y_.Rows(0, plan_.num_outputs);
+  if (room.split) RETURN_IF_ERROR(split_.Reserve(room));
   return FollowLayout(*room.stream, *room.layout, room.rank);
 }
 
@@ -124,8 +121,20 @@ absl::Status DeviceExchange::TakeSorted(int64_t experts) {
 }
 
 absl::Status DeviceExchange::FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank) {
-  if (table_.Shows(layout, rank)) return absl::OkStatus();
-  ASSIGN_OR_RETURN(table_, ReplicaTable::Make(stream, layout, rank));
+  if (!table_.Shows(layout, rank)) {
+    ASSIGN_OR_RETURN(table_, ReplicaTable::Make(stream, layout, rank));
+  }
+  places_ = table_.view();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceExchange::FollowSplit(const ExchangeContext& context, int64_t first_token) {
+  ASSIGN_OR_RETURN(places_, split_.Send(*context.stream,
+                                        {.layout = context.layout,
+                                         .split = &context.split->table(),
+                                         .rank = context.comm->rank(),
+                                         .gated = context.gated},
+                                        {first_token, own_x_.dim(0)}));
   return absl::OkStatus();
 }
 
@@ -135,7 +144,8 @@ absl::Status DeviceExchange::StartDispatch(const ExchangeContext& context, const
   const Timed timed(&context.stats->exchange_seconds);
   own_x_ = x;
   top_k_ = topk_idx.dim(1);
-  RETURN_IF_ERROR(FollowLayout(*context.stream, *context.layout, context.comm->rank()));
+  RETURN_IF_ERROR(context.split != nullptr ? FollowSplit(context, first_token)
+                                           : FollowLayout(*context.stream, *context.layout, context.comm->rank()));
   if (context.comm->world() == 1) return StartAlone(context, topk_idx);
   RETURN_IF_ERROR(Route(context, topk_idx, first_token));
   if (context.mode == ExchangeMode::kExact) return SendCounts(context);
@@ -145,15 +155,15 @@ absl::Status DeviceExchange::StartDispatch(const ExchangeContext& context, const
 
 // The only rank: whatever the order of its slots, all experts are here.
 absl::Status DeviceExchange::StartAlone(const ExchangeContext& context, const TensorView& topk_idx) {
-  const int64_t choices = topk_idx.NumElements(), experts = context.layout->num_experts();
+  const int64_t choices = topk_idx.NumElements(), experts = static_cast<int64_t>(context.layout->Residents(0).size());
   ASSIGN_OR_RETURN(
       const std::vector<TensorView> arrays,
       (Arrays(&order_memory_, own_x_.device(), {experts + 1, choices, choices, choices, choices, choices})));
   order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
   TensorView slots = topk_idx;
-  if (!table_.slots_are_experts()) {
+  if (context.split != nullptr || !table_.slots_are_experts()) {
     slots = arrays[3].Reshape(topk_idx.shape());
-    RETURN_IF_ERROR(FindExpertPlaces(*context.stream, topk_idx, table_.view(), 0,
+    RETURN_IF_ERROR(FindExpertPlaces(*context.stream, topk_idx, places_, 0,
                                      {.rank_of = arrays[4].Reshape(topk_idx.shape()),
                                       .slot_of = slots,
                                       .first_of = arrays[5].Reshape(topk_idx.shape())}));
@@ -171,7 +181,7 @@ absl::Status DeviceExchange::StartAlone(const ExchangeContext& context, const Te
 
 absl::Status DeviceExchange::Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token) {
   RETURN_IF_ERROR(TakeRoutes(context.comm->world()));
-  return RouteRows(*context.stream, topk_idx, table_.view(), first_token, routes_);
+  return RouteRows(*context.stream, topk_idx, places_, first_token, routes_);
 }
 
 absl::Status DeviceExchange::SendCounts(const ExchangeContext& context) {

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "workers/comm/communicator.h"
+#include "workers/moe/device_split.h"
 #include "workers/moe/exchange.h"
 #include "workers/moe/exchange_plan.h"
 #include "workers/moe/replica_table.h"
@@ -42,6 +43,7 @@ class DeviceExchange : public RowExchange {
 
  private:
   absl::Status FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank);
+  absl::Status FollowSplit(const ExchangeContext& context, int64_t first_token);
   absl::Status StartAlone(const ExchangeContext& context, const TensorView& topk_idx);
   absl::Status Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token);
   absl::Status SendCounts(const ExchangeContext& context);
@@ -56,6 +58,8 @@ class DeviceExchange : public RowExchange {
   void CountExact(const ExchangeContext& context, absl::Span<const int32_t> sent, absl::Span<const int32_t> received);
 
   ReplicaTable table_;
+  DeviceSplit split_;
+  PlaceTable places_;      // of one of the two
   TensorView own_x_;       // [T, H]
   int64_t top_k_ = 0;      // K
   RowRoutes routes_;       // of this exchange, as all that follows

@@ -44,8 +44,10 @@ struct ExchangeContext {
   MoeStats* stats = nullptr;
   ExchangeMode mode = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kBounded: no rank has more rows in this exchange; the same on all ranks; 0 = kExact only
-  // Which replica a row goes to; the layer's exchanges advance it one after the other.  Null: the layout's own rule.
+  // Which replica a row goes to; on a host the layer's exchanges advance it one after the other.  Null: the layout's
+  // own rule.
   SplitCursor* split = nullptr;
+  TensorView gated = {};  // with a split, [T', K] int32: topk_idx of all rows of the layer, which its exchanges share
 };
 
 // What combine adds besides the experts' outputs; as in CombineInputs.
@@ -64,6 +66,7 @@ struct ExchangeRoom {
   int64_t top_k = 0;
   int64_t hidden = 0;
   DType dtype = DType::kBf16;
+  bool split = false;  // rows may follow a split
 };
 
 class RowExchange {

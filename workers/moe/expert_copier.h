@@ -1,14 +1,17 @@
-// What moves an expert's bytes into a slot, one chunk at a time: memory to memory here, a device's queue there, delays
-// and faults in tests.
+// What moves an expert's bytes into a slot, one chunk at a time: memory to memory here, a device's queue in
+// device_expert_copier.h, delays and faults in tests.
 //
 // Called by an expert store's copy thread alone.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "workers/moe/packed_expert.h"
+#include "workers/tensor/device_queue.h"
 
 namespace switchyard {
 
@@ -19,6 +22,9 @@ struct ExpertChunk {
   int64_t bytes = 0;
   const char* from = nullptr;  // the host's
   char* to = nullptr;          // the slot's, on the store's device
+  // The slot may still be read until this has passed; null: it is not.  Of an expert's first chunk; the others come
+  // behind it.
+  std::shared_ptr<const DeviceEvent> after = nullptr;
 };
 
 class ExpertCopier {
@@ -26,6 +32,8 @@ class ExpertCopier {
   virtual ~ExpertCopier() = default;
   // Blocks until the chunk is in the slot.  An error fails the whole copy: its waiters get it.
   virtual absl::Status Copy(const ExpertChunk& chunk) = 0;
+  // What is in the slot now where the chunk went, for the host to read until the next call; chunk.bytes of it.  Blocks.
+  virtual absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) { return chunk.to; }
 };
 
 // Slots in the host's memory.

@@ -297,7 +297,8 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFileOpening::Run() {
   }
   RETURN_IF_ERROR(OpenFd());
   ASSIGN_OR_RETURN(const bool built, BecomeUsable());
-  RETURN_IF_ERROR(Map(false));
+  // (Drivers pin only what may be written.)
+  RETURN_IF_ERROR(Map(options_.device != DeviceKind::kCpu));
   auto file = std::unique_ptr<ExpertFile>(new ExpertFile());
   file->path_ = path_;
   file->fd_ = std::exchange(fd_, -1);

@@ -82,7 +82,7 @@ absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
     rows_[e] = offsets[e + 1] - offsets[e];
     if (rows_[e] > 0) need.compute_ticks += options_.expert_ticks + rows_[e] * options_.row_ticks;
   }
-  const absl::Status status = RunPlan(policy_->OnGate(need, Forecasts(need, call.estimates)), call.deadline, compute);
+  const absl::Status status = RunPlan(policy_->OnGate(need, Forecasts(need, call.estimates)), call, compute);
   if (!status.ok()) policy_.reset();
   return status;
 }
@@ -104,8 +104,8 @@ absl::Span<const LayerForecast> ExpertOffload::Forecasts(const LayerNeed& need,
   return forecast_.forecasts();
 }
 
-absl::Status ExpertOffload::RunPlan(const LayerPlan& plan, absl::Time deadline, Compute compute) {
-  Progress progress = {.steps = plan.steps, .deadline = deadline};
+absl::Status ExpertOffload::RunPlan(const LayerPlan& plan, const Call& call, Compute compute) {
+  Progress progress = {.steps = plan.steps, .deadline = call.deadline, .stream = call.stream};
   // Prefetches that it uses go before the copies that it starts.
   for (const PlanStep& step : plan.steps) {
     if (step.kind == PlanStep::kUse) store_->Hurry(IdOf(step.key));
@@ -174,6 +174,7 @@ absl::Status ExpertOffload::RunWave(Progress* progress, Compute compute) {
   }
   ++waves_;
   RETURN_IF_ERROR(compute(gate_up_, down_));
+  RETURN_IF_ERROR(lease->ReleaseBehind(progress->stream));
   progress->steps.erase(progress->steps.begin(), progress->steps.begin() + static_cast<int64_t>(taken));
   return absl::OkStatus();
 }

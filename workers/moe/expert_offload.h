@@ -8,7 +8,7 @@
 // expert computes does not depend on its wave.
 //
 // After an error the next pass begins anew: policy and slots as at the start.  Thread-compatible: the step's thread.
-// Does not do: several micro-batches of a layer, devices' queues, replicas.
+// Does not do: several micro-batches of a layer, replicas.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,7 @@ class ExpertOffload : public LayerExperts {
   struct Progress {
     std::vector<PlanStep> steps;  // that are left
     absl::Time deadline;
+    const Stream* stream = nullptr;  // the call's
   };
 
   ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store);
@@ -67,7 +68,7 @@ class ExpertOffload : public LayerExperts {
   absl::Status Restart(absl::Time deadline);
   // What the estimates mean for this rank's experts, for the policy.
   absl::Span<const LayerForecast> Forecasts(const LayerNeed& need, absl::Span<const LayerEstimate> estimates);
-  absl::Status RunPlan(const LayerPlan& plan, absl::Time deadline, Compute compute);
+  absl::Status RunPlan(const LayerPlan& plan, const Call& call, Compute compute);
   // Does all copies and drops whose slot no earlier step still uses.
   absl::Status StartSteps(Progress* progress);
   absl::Status Do(const PlanStep& step);

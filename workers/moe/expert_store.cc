@@ -22,9 +22,21 @@ const Weight& ExpertLease::gate_up(int64_t i) const { return store_->gate_up_[st
 const Weight& ExpertLease::down(int64_t i) const { return store_->down_[static_cast<size_t>(slot(i))]; }
 
 void ExpertLease::Release() {
-  if (store_ != nullptr) store_->Unpin(slots_);
+  if (store_ != nullptr) store_->Unpin(slots_, nullptr);
   store_ = nullptr;
   slots_.clear();
+}
+
+absl::Status ExpertLease::ReleaseBehind(const Stream* stream) {
+  if (store_ == nullptr) return absl::OkStatus();
+  std::shared_ptr<const DeviceEvent> passed;
+  if (stream != nullptr && stream->queue() != nullptr) {
+    ASSIGN_OR_RETURN(passed, stream->queue()->Record());
+  }
+  store_->Unpin(slots_, passed);
+  store_ = nullptr;
+  slots_.clear();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(ExpertStoreOptions options,
@@ -43,7 +55,8 @@ ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopie
     : options_(std::move(options)),
       copier_(std::move(copier)),
       memory_(std::move(memory)),
-      slots_(static_cast<size_t>(options_.num_slots)) {
+      slots_(static_cast<size_t>(options_.num_slots)),
+      last_use_(static_cast<size_t>(options_.num_slots)) {
   const PackedExpert& expert = options_.expert;
   for (int slot = 0; slot < options_.num_slots; ++slot) {
     // What is copied in is packed, padding included.
@@ -200,11 +213,12 @@ absl::StatusOr<ExpertLease> ExpertStore::Acquire(absl::Span<const ExpertId> ids,
   return ExpertLease(this, std::move(slots));
 }
 
-void ExpertStore::Unpin(absl::Span<const int> slots) {
+void ExpertStore::Unpin(absl::Span<const int> slots, const std::shared_ptr<const DeviceEvent>& passed) {
   absl::MutexLock lock(&mu_);
   for (const int slot : slots) {
     SY_CHECK_GT(slots_[slot].pins, 0);
     --slots_[slot].pins;
+    if (passed != nullptr) last_use_[slot] = passed;
   }
 }
 
@@ -241,7 +255,8 @@ void ExpertStore::CopyChunk(int slot) {
                              .offset = held.copied,
                              .bytes = bytes,
                              .from = held.from + held.copied,
-                             .to = MemoryOf(slot) + held.copied};
+                             .to = MemoryOf(slot) + held.copied,
+                             .after = held.copied == 0 ? last_use_[slot] : nullptr};
   const absl::Time queued = held.queued;
   mu_.Unlock();
   const absl::Status status = copier_->Copy(chunk);

@@ -6,9 +6,12 @@
 // a key, however many wait for it.  Acquire pins slots; while the lease lives they stay as they are.  A copy that fails
 // wakes everybody who waits for it with its status, and its slot is free again.
 //
+// On a device, what a lease was for may still be enqueued when it ends: ReleaseBehind says behind what, and the slot's
+// next copy waits for that, in its own queue.  A slot that Acquire returns is filled: streams need not wait for it.
+//
 // One slot is kept for demand: no prefetch is taken that would leave none that is free, or filled and not pinned.
 // Every wait has the caller's deadline.  Thread-safe.  Leases must be gone before the store is.
-// Does not do: choosing victims, checking contents, waiting for kernels of a device that still read a slot.
+// Does not do: choosing victims, checking contents, leases of one slot behind several streams.
 #pragma once
 
 #include <array>
@@ -77,7 +80,11 @@ class ExpertLease {
   const Weight& gate_up(int64_t i) const;
   const Weight& down(int64_t i) const;
   int slot(int64_t i) const { return slots_[static_cast<size_t>(i)]; }
+  // Nothing reads the slots any more.
   void Release();
+  // The same for what the stream holds by now, which may read them yet; every lease of a store behind the same stream.
+  // Null: it holds nothing.  Errors: the device's; then the slots stay pinned as long as this lives.
+  absl::Status ReleaseBehind(const Stream* stream);
 
  private:
   friend class ExpertStore;
@@ -160,7 +167,8 @@ class ExpertStore {
   void CountAcquired(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeSlot(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool LeavesOneForDemand(int slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Unpin(absl::Span<const int> slots);
+  // passed: what has to pass before the slots are written; null: nothing new.
+  void Unpin(absl::Span<const int> slots, const std::shared_ptr<const DeviceEvent>& passed);
 
   const ExpertStoreOptions options_;
   const std::unique_ptr<ExpertCopier> copier_;  // the copy thread's
@@ -169,6 +177,7 @@ class ExpertStore {
 
   mutable absl::Mutex mu_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<const DeviceEvent>> last_use_ ABSL_GUARDED_BY(mu_);  // [num_slots] shared by a lease's
   absl::flat_hash_map<ExpertId, int> slot_of_ ABSL_GUARDED_BY(mu_);
   std::array<std::deque<int>, 2> queues_ ABSL_GUARDED_BY(mu_);  // [CopyPriority] slots whose copies are not done
   absl::Time link_free_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

@@ -1,8 +1,8 @@
 // Where a layer's routed experts compute from, when their weights are not simply all there in tables: slots of an
 // expert budget (expert_offload.h), or of a placement that changes (placed_experts.h).
 //
-// Bits do not depend on it: what it does is to have weights there, and to wait until they are.  On the CPU so far.
-// Thread-compatible: the step's thread.
+// Bits do not depend on it: what it does is to have weights there, and to wait until they are.  On a device what it
+// calls enqueues products; the weights stay until they have run. Thread-compatible: the step's thread.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/layer_decision.h"
 #include "workers/ops/weight_group.h"
+#include "workers/tensor/device.h"
 
 namespace switchyard {
 
@@ -25,6 +26,7 @@ class LayerExperts {
     absl::Span<const int32_t> offsets;  // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
     // Of coming layers, this rank's rows (LayerForecaster); may be empty.
     absl::Span<const LayerEstimate> estimates = {};
+    const Stream* stream = nullptr;  // what `compute` computes on; null: it is done when it returns
     absl::Time deadline = absl::InfiniteFuture();
   };
   // Computes some of the layer's experts: the others' weights are null, whose rows are not this call's.

@@ -11,9 +11,11 @@
 #include "workers/moe/exchange.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/moe/schedule_executor.h"
+#include "workers/moe/wave_weights.h"
 #include "workers/ops/expert_ffn.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/permute.h"
+#include "workers/tensor/copy.h"
 
 namespace switchyard {
 namespace {
@@ -38,10 +40,6 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
 
 absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
-  if (weights.experts != nullptr && !step.stream->device().is_cpu()) {
-    return absl::UnimplementedError(absl::StrCat("moe_layer: experts that are brought to slots on ",
-                                                 step.stream->device().ToString(), ": only on the CPU so far"));
-  }
   RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights, step.schedule->num_chunks));
   if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
@@ -105,8 +103,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
                                            .rows = room.rows,
                                            .top_k = layer.router.top_k,
                                            .hidden = layer.hidden,
-                                           .dtype = layer.dtype}));
+                                           .dtype = layer.dtype,
+                                           .split = room.brought}));
     RETURN_IF_ERROR(TakeChoices(layer, room.rows, room.layout->num_experts(), device));
+    if (room.brought) {
+      RETURN_IF_ERROR(wave_.Reserve(device, static_cast<int64_t>(room.layout->Residents(room.rank).size())));
+    }
     RETURN_IF_ERROR(hidden_memory_.Take(exchanges[0]->y().dim(0), layer.expert_ffn, layer.dtype, device).status());
     return layer.shared_ffn > 0 ? TakeShared(layer, room.rows, device).status() : absl::OkStatus();
   }
@@ -223,6 +225,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
                       .topk_idx = topk_idx_,
                       .x = x_,
                       .logits = logits_};
+    ASSIGN_OR_RETURN(rows.topk_idx, OnHost(topk_idx_, &choices_on_host_));
     if (step_->forecaster != nullptr) {
       ASSIGN_OR_RETURN(estimates_, step_->forecaster->OnGate(rows));
       rows.estimates = estimates_;
@@ -238,6 +241,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     context_.layout = placement.layout;
     if (placement.split == nullptr) return absl::OkStatus();
     context_.split = &split_.emplace(placement.split, step_->comm->rank());
+    context_.gated = topk_idx_;
     return absl::OkStatus();
   }
 
@@ -249,23 +253,41 @@ class MoeExecutor::Impl : public MicroOpRunner {
                           .down = layer_->weights.down.group(),
                           .offsets = exchange->offsets(),
                           .x_rows = exchange->x_rows()};
-    LayerExperts* const experts = layer_->weights.experts;
     const auto compute = [&] {
       const Timed timed(&stats_->expert_seconds);
       return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
     };
-    if (experts == nullptr) return compute();
+    if (layer_->weights.experts == nullptr) return compute();
     desc.partial = true;
+    ASSIGN_OR_RETURN(const absl::Span<const int32_t> offsets, OffsetsOnHost(exchange->offsets()));
+    const absl::Span<const int32_t> residents = context_.layout->Residents(step_->comm->rank());
+    RETURN_IF_ERROR(wave_.Reserve(step_->stream->device(), static_cast<int64_t>(residents.size())));
     const LayerExperts::Call call = {.layer = step_->moe_layer,
-                                     .experts = context_.layout->Residents(step_->comm->rank()),
-                                     .offsets = exchange->offsets().span(),
+                                     .experts = residents,
+                                     .offsets = offsets,
                                      .estimates = estimates_,
+                                     .stream = step_->stream,
                                      .deadline = step_->deadline};
-    return experts->RunLayer(call, [&](const WeightGroup& gate_up, const WeightGroup& down) {
-      desc.gate_up = gate_up;
-      desc.down = down;
-      return compute();
-    });
+    return layer_->weights.experts->RunLayer(
+        call, [&](const WeightGroup& gate_up, const WeightGroup& down) -> absl::Status {
+          ASSIGN_OR_RETURN(const WaveWeights::Groups groups, wave_.Send(*step_->stream, gate_up, down));
+          desc.gate_up = groups.gate_up;
+          desc.down = groups.down;
+          return compute();
+        });
+  }
+
+  // On a device the host waits for them.
+  absl::StatusOr<absl::Span<const int32_t>> OffsetsOnHost(const IntView& offsets) {
+    const TensorView numbers(const_cast<int32_t*>(offsets.data()), DType::kI32, {offsets.size()}, offsets.device());
+    ASSIGN_OR_RETURN(const TensorView on_host, OnHost(numbers, &offsets_on_host_));
+    return absl::MakeConstSpan(on_host.data<int32_t>(), static_cast<size_t>(on_host.NumElements()));
+  }
+
+  absl::StatusOr<TensorView> OnHost(const TensorView& numbers, HostCopy* place) {
+    absl::StatusOr<TensorView> on_host = place->Take(*step_->stream, numbers, step_->deadline);
+    RETURN_IF_ERROR(step_->comm->status());  // says more than that the stream was freed
+    return on_host;
   }
 
   absl::Status SharedExpert() {
@@ -301,6 +323,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
   TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none
 
   std::vector<std::unique_ptr<RowExchange>> exchanges_[2];  // [mode][chunks]
+  WaveWeights wave_;
+  HostCopy choices_on_host_, offsets_on_host_;
   RowScratch topk_idx_memory_, topk_weight_memory_, logits_memory_, hidden_memory_, shared_memory_, shared_gate_memory_;
 };
 

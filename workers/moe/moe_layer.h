@@ -29,10 +29,12 @@
 namespace switchyard {
 
 struct MoeLayerWeights {
-  const Weight* router = nullptr;   // [E, H]
-  WeightTable gate_up;              // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
-  WeightTable down;                 // [El] [H, F]
-  LayerExperts* experts = nullptr;  // has the experts where they are not all resident; then the two tables are empty
+  const Weight* router = nullptr;  // [E, H]
+  WeightTable gate_up;             // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
+  WeightTable down;                // [El] [H, F]
+  // Has the experts where they are not all resident; then the two tables are empty, and on a device the host waits for
+  // the layer's counts: not for what is recorded.
+  LayerExperts* experts = nullptr;
   const Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
   const Weight* shared_down = nullptr;     // [H, Fs]
   const Weight* shared_gate = nullptr;     // [1, H]: its logit goes through a sigmoid; null = weight 1
@@ -66,7 +68,9 @@ struct MoeStep {
   const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included; the same on all ranks
-  LayerPlacer* placer = nullptr;  // decides where rows go, layer by layer; null: the layout does.  kExact on the CPU
+  // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate: not for
+  // what is recorded.
+  LayerPlacer* placer = nullptr;
   // Is told of each gate, and tells the placer and the experts what it expects; null: nobody does.  Not asked where a
   // schedule gates its rows in parts.
   LayerForecaster* forecaster = nullptr;
@@ -80,6 +84,7 @@ struct MoeRoom {
   int rank = 0;
   int64_t rows = 0;  // of any rank, at most
   ExchangeMode exchange = ExchangeMode::kExact;
+  bool brought = false;  // the layers' experts are not all resident (MoeLayerWeights::experts)
 };
 
 class MoeExecutor {

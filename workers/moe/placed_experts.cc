@@ -59,9 +59,10 @@ class PlacedExperts::CheckingCopier : public ExpertCopier {
       if (it == expected_.end()) return absl::OkStatus();
       expected = it->second;
     }
+    ASSIGN_OR_RETURN(const char* const arrived_bytes, copier_->ReadBack(chunk));
     if (chunk.offset == 0) sums_[chunk.id] = ExpertChecksum();
     ExpertChecksum& sum = sums_[chunk.id];
-    sum.Add(chunk.to, chunk.bytes);
+    sum.Add(arrived_bytes, chunk.bytes);
     if (chunk.offset + chunk.bytes < expert_bytes_) return absl::OkStatus();
     const uint64_t arrived = sum.value();
     sums_.erase(chunk.id);
@@ -97,6 +98,7 @@ absl::StatusOr<std::unique_ptr<PlacedExperts>> PlacedExperts::Create(PlacedExper
   ExpertStoreOptions store_options;
   store_options.expert = options.expert;
   store_options.num_slots = options.num_slots;
+  store_options.device = options.device;
   store_options.chunk_bytes = options.chunk_bytes;
   store_options.bytes_per_second = options.bytes_per_second;
   store_options.source = [source = options.source](const ExpertId& id) { return source(id.layer, id.expert); };
@@ -230,7 +232,8 @@ absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
     gate_up_[slot] = &lease->gate_up(next);
     down_[slot] = &lease->down(next++);
   }
-  return compute(gate_up_, down_);
+  RETURN_IF_ERROR(compute(gate_up_, down_));
+  return lease->ReleaseBehind(call.stream);
 }
 
 absl::Status PlacedExperts::Prepare(absl::Span<const Expert> arrivals) {

@@ -4,8 +4,8 @@
 // copy has ended changes nothing of it.  A copy that is late is waited for, by the layer that needs it.  Bytes come
 // from the machine's expert file; what is copied for a stage is compared with its checksums, by the thread that copies.
 //
-// Decisions and stages: decided_placer.h.  Thread-compatible: the step's thread.  Does not do: devices, fewer slots
-// than the placement has (expert_offload.h).
+// Decisions and stages: decided_placer.h.  Thread-compatible: the step's thread.  Does not do: fewer slots than the
+// placement has (expert_offload.h).
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 #include "workers/moe/layer_experts.h"
 #include "workers/moe/packed_expert.h"
 #include "workers/moe/rank_slots.h"
+#include "workers/tensor/device.h"
 
 namespace switchyard {
 
@@ -31,6 +32,7 @@ struct PlacedExpertsOptions {
   int num_experts = 0;  // E
   int num_slots = 0;    // of the store: those of all layers' placements, and what stages arrive in
   PackedExpert expert;
+  Device device = Device::Cpu();                             // where the slots are
   int64_t chunk_bytes = 2 << 20;                             // a multiple of 64
   double bytes_per_second = 0;                               // > 0: an emulated link
   std::function<const char*(int layer, int expert)> source;  // stays there

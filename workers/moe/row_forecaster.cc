@@ -190,6 +190,10 @@ absl::Status RowForecaster::TakeChoices(const GatedRows& rows) {
 }
 
 absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const GatedRows& rows) {
+  if (!rows.stream->device().is_cpu()) {
+    return absl::UnimplementedError(
+        absl::StrCat("forecast: products of coming layers' gates on ", rows.stream->device().ToString()));
+  }
   const Spent spent(&spent_);
   RETURN_IF_ERROR(TakeChoices(rows));
   if (fit_ != nullptr) {

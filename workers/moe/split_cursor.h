@@ -16,6 +16,7 @@ class SplitCursor {
   SplitCursor(const SplitTable* table, int source_rank)
       : table_(table), source_rank_(source_rank), taken_(static_cast<size_t>(table->num_experts())) {}
 
+  const SplitTable& table() const { return *table_; }
   // Of this rank's next row for `expert`.  -1: the table has no more rows for it, so it was not made for these rows.
   int32_t Next(int expert) {
     int32_t before = taken_[expert]++;

@@ -13,12 +13,19 @@ absl::Status Check(const OpSite& at, const TensorView& topk_idx, const PlaceTabl
     return absl::InvalidArgumentError(absl::StrCat("exchange: topk_idx must be contiguous int32 [T, K] on ",
                                                    at.device.ToString(), ", is ", topk_idx.ToString()));
   }
-  const int64_t experts = table.slot_here.size();
-  if (table.place_offsets.size() != experts + 1 || table.places.size() % 2 != 0 ||
-      !(table.slot_here.device() == at.device)) {
-    return absl::InvalidArgumentError(absl::StrCat("exchange: a table of ", experts, " experts on ",
-                                                   table.slot_here.device().ToString(), " with ",
-                                                   table.place_offsets.size(), " offsets"));
+  const int64_t experts = table.place_offsets.size() - 1;
+  const DealtRows& dealt = table.dealt;
+  const bool fits = dealt.place_rows.empty()
+                        ? table.slot_here.size() == experts
+                        : dealt.place_rows.size() == table.places.size() / 2 &&
+                              dealt.sorted_at.size() == topk_idx.NumElements() &&
+                              dealt.expert_offsets.size() == experts + 1 && dealt.sorted_at.device() == at.device;
+  if (experts < 1 || !fits || table.places.size() % 2 != 0 || !(table.place_offsets.device() == at.device)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exchange: a table of ", experts, " experts on ", table.place_offsets.device().ToString(),
+                     " with ", table.slot_here.size(), " slots here, ", table.places.size() / 2, " places, ",
+                     dealt.place_rows.size(), " of which get rows, ", dealt.sorted_at.size(), " sorted choices of ",
+                     topk_idx.NumElements(), " and ", dealt.expert_offsets.size(), " offsets of these"));
   }
   if (!at.device.is_cpu() && topk_idx.dim(1) > kMaxExchangeTopK) {
     return absl::InvalidArgumentError(
@@ -27,6 +34,16 @@ absl::Status Check(const OpSite& at, const TensorView& topk_idx, const PlaceTabl
   RETURN_IF_ERROR(ExpectView(at, "rank_of", found.rank_of, DType::kI32, topk_idx.shape()));
   RETURN_IF_ERROR(ExpectView(at, "slot_of", found.slot_of, DType::kI32, topk_idx.shape()));
   return ExpectView(at, "first_of", found.first_of, DType::kI32, topk_idx.shape());
+}
+
+// -1: none was dealt.
+int64_t DealtPlace(const ExpertPlacesArgs& a, int64_t i, int32_t expert) {
+  int32_t before = a.sorted_at[i] - a.expert_offsets[expert];
+  for (int64_t place = a.place_offsets[expert]; place < a.place_offsets[expert + 1]; ++place) {
+    if (before < a.place_rows[place]) return place;
+    before -= a.place_rows[place];
+  }
+  return -1;
 }
 
 absl::Status FindOnCpu(const ExpertPlacesArgs& a) {
@@ -39,7 +56,15 @@ absl::Status FindOnCpu(const ExpertPlacesArgs& a) {
     }
     a.rank_of[i] = a.slot_of[i] = a.first_of[i] = -1;
     if (expert == -1) continue;
-    if (a.slot_here[expert] >= 0) {
+    if (a.place_rows != nullptr) {
+      const int64_t place = DealtPlace(a, i, expert);
+      if (place < 0) {
+        return absl::InternalError(
+            absl::StrCat("exchange: no place was dealt for topk_idx[", token, ", ", i % a.top_k, "] = ", expert));
+      }
+      a.rank_of[i] = a.places[2 * place];
+      a.slot_of[i] = a.places[2 * place + 1];
+    } else if (a.slot_here[expert] >= 0) {
       a.rank_of[i] = a.rank;
       a.slot_of[i] = a.slot_here[expert];
     } else {
@@ -68,7 +93,10 @@ absl::Status FindExpertPlaces(const Stream& stream, const TensorView& topk_idx, 
                                  .slot_here = table.slot_here.data(),
                                  .rows = topk_idx.dim(0),
                                  .top_k = topk_idx.dim(1),
-                                 .experts = table.slot_here.size(),
+                                 .experts = table.place_offsets.size() - 1,
+                                 .place_rows = table.dealt.place_rows.data(),
+                                 .sorted_at = table.dealt.sorted_at.data(),
+                                 .expert_offsets = table.dealt.expert_offsets.data(),
                                  .first_token = first_token,
                                  .rank = table.rank,
                                  .rank_of = found.rank_of.data<int32_t>(),

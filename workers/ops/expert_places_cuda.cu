@@ -1,5 +1,6 @@
 // For each (t, k) the rank and slot of its expert:
-//   here, if the expert is here; else place (rank + first_token + t) % n of its n places.
+//   here, if the expert is here; else place (rank + first_token + t) % n of its n places;
+//   where rows are dealt out: the place among whose rows the expert's row sorted_at - expert_offsets is.
 //
 // A block has whole rows, a thread a choice; the block's ranks are in shared memory, where a choice sees whether an
 // earlier one of its row has the same.
@@ -11,6 +12,20 @@ namespace switchyard::cuda {
 namespace {
 
 constexpr int kThreads = kMaxExchangeTopK;
+
+// -1: none.
+__device__ int PlaceOf(const ExpertPlacesArgs& a, int64_t token, int64_t entry, int expert) {
+  const int begin = a.place_offsets[expert], end = a.place_offsets[expert + 1];
+  if (a.place_rows == nullptr) {
+    return begin + (end - begin == 1 ? 0 : static_cast<int>((a.rank + a.first_token + token) % (end - begin)));
+  }
+  int before = a.sorted_at[entry] - a.expert_offsets[expert];
+  for (int place = begin; place < end; ++place) {
+    if (before < a.place_rows[place]) return place;
+    before -= a.place_rows[place];
+  }
+  return -1;
+}
 
 __global__ void __launch_bounds__(kThreads) ExpertPlacesKernel(const ExpertPlacesArgs a, int rows_per_block) {
   WaitForPrecedingKernel();
@@ -24,13 +39,12 @@ __global__ void __launch_bounds__(kThreads) ExpertPlacesKernel(const ExpertPlace
   const int expert = valid ? a.topk_idx[entry] : -1;
   int rank = -1, slot = -1;
   if (expert >= 0 && expert < a.experts) {
-    rank = a.rank;
-    slot = a.slot_here[expert];
-    if (slot < 0) {
-      const int begin = a.place_offsets[expert], count = a.place_offsets[expert + 1] - begin;
-      const int64_t turn = count == 1 ? 0 : (a.rank + a.first_token + token) % count;
-      rank = a.places[2 * (begin + turn)];
-      slot = a.places[2 * (begin + turn) + 1];
+    slot = a.place_rows == nullptr ? a.slot_here[expert] : -1;
+    if (slot >= 0) {
+      rank = a.rank;
+    } else if (const int place = PlaceOf(a, token, entry, expert); place >= 0) {
+      rank = a.places[2 * place];
+      slot = a.places[2 * place + 1];
     }
   }
   rank_of[thread] = rank;

@@ -21,7 +21,8 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
   for (int64_t e = 0; e < job.weights.size(); ++e) {
     const Weight* w = job.weights[e];
     if (w == nullptr || w->empty()) {
-      if (on_cpu && ((job.partial && w == nullptr) || offsets[e] == offsets[e + 1])) continue;
+      if (job.partial && w == nullptr) continue;
+      if (on_cpu && offsets[e] == offsets[e + 1]) continue;
       return Bad(job, "weight ", e, " has rows but is empty");
     }
     if (w->n() != n || w->k() != k || w->dtype() != dtype || w->gated() != job.gated) {
@@ -113,8 +114,16 @@ DenseGemmArgs DenseArgs(const GemmJob& job) {
           .gated = job.gated};
 }
 
+// null: no weight is this job's.
+const Weight* FirstWeight(const GemmJob& job) {
+  for (int64_t e = 0; e < job.weights.size(); ++e) {
+    if (job.weights[e] != nullptr) return job.weights[e];
+  }
+  return nullptr;
+}
+
 CudaGroupedGemmArgs GroupedArgs(const GemmJob& job) {
-  const Weight& w = *job.weights[0];
+  const Weight& w = *FirstWeight(job);
   return {.dtype = DTypeCode(job.x.dtype()),
           .y_dtype = DTypeCode(job.y.dtype()),
           .x = job.x.raw(),
@@ -143,7 +152,7 @@ absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job) {
 
 absl::Status RunGemmJob(const Stream& stream, const GemmJob& job) {
   RETURN_IF_ERROR(CheckJob(stream, job));
-  if (job.y.dim(0) == 0 || job.weights.size() == 0) return absl::OkStatus();
+  if (job.y.dim(0) == 0 || FirstWeight(job) == nullptr) return absl::OkStatus();
   if (!stream.device().is_cpu()) return RunGemmJobOnCuda(stream, job);
   RunGemmJobOnCpu(stream, job);
   return absl::OkStatus();

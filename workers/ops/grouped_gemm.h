@@ -20,7 +20,8 @@ struct GroupedGemmDesc {
   // If not empty: row i of the product is row x_rows[i] of x, so that tokens need not be copied into expert order first
   // (ExpertOrder::token).  [rows], each in [0, x.dim(0)).
   IntView x_rows = {};
-  // On the CPU: rows whose expert's weight is null are left as they are, for another call.
+  // Rows whose expert's weight is null are left as they are, for another call.  On a device it is null in the group's
+  // list there, too.
   bool partial = false;
   Isa isa = CurrentIsa();  // tests only
 };

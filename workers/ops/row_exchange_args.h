@@ -15,6 +15,9 @@ struct ExpertPlacesArgs {
   const int32_t* places;         // [places, 2]: rank, slot
   const int32_t* slot_here;      // [E]; -1 = not on this rank
   int64_t rows, top_k, experts;
+  const int32_t* place_rows;      // [places]; null: places take turns
+  const int32_t* sorted_at;       // [T, K]
+  const int32_t* expert_offsets;  // [E + 1]
   int64_t first_token;
   int32_t rank;
   int32_t* rank_of;   // [T, K]; -1 = dropped

@@ -169,21 +169,23 @@ absl::Status Weight::CheckRows(const char* what, int64_t first_row, const Tensor
 }
 
 absl::Status Weight::PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer) {
-  SY_CHECK(writer != nullptr);
   const int64_t row_bytes = padded_k() * DTypeBytes(dtype());
-  return writer->Write(static_cast<char*>(data_) + first_row * row_bytes, rows.dim(0), row_bytes,
-                       [&](int64_t first, int64_t count, char* to) {
-                         VisitDType(dtype(), [&]<class To>() {
-                           VisitDType(rows.dtype(), [&]<class From>() {
-                             for (int64_t i = 0; i < count; ++i) {
-                               const From* from = rows.row<From>(first + i);
-                               To* row = reinterpret_cast<To*>(to + i * row_bytes);
-                               for (int64_t k = 0; k < desc_.k; ++k) row[k] = Convert<To>(from[k]);
-                               std::fill(row + desc_.k, row + padded_k(), To());
-                             }
-                           });
-                         });
-                       });
+  const auto fill = [&](int64_t first, int64_t count, char* to) {
+    VisitDType(dtype(), [&]<class To>() {
+      VisitDType(rows.dtype(), [&]<class From>() {
+        for (int64_t i = 0; i < count; ++i) {
+          const From* from = rows.row<From>(first + i);
+          To* row = reinterpret_cast<To*>(to + i * row_bytes);
+          for (int64_t k = 0; k < desc_.k; ++k) row[k] = Convert<To>(from[k]);
+          std::fill(row + desc_.k, row + padded_k(), To());
+        }
+      });
+    });
+  };
+  char* const at = static_cast<char*>(data_) + first_row * row_bytes;
+  if (writer != nullptr) return writer->Write(at, rows.dim(0), row_bytes, fill);
+  fill(0, rows.dim(0), at);
+  return absl::OkStatus();
 }
 
 absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer) {

@@ -61,6 +61,7 @@ class Weight {
   // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype,
   // converted to the weight's (rounded to nearest even).  Single-threaded. Errors (InvalidArgument): shape, dtype or
   // range that do not fit.  For a weight on a device `writer` brings them there: they are there after its Finish.
+  // Without one its memory is the host's, where it has a device's form to be copied from (packed_expert.h).
   absl::Status PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer = nullptr);
   // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
@@ -87,6 +88,7 @@ class Weight {
  private:
   friend absl::StatusOr<Weight> PackWeight(const Stream&, const WeightDesc&, const TensorView&);
 
+  // In a device's form.
   absl::Status PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer);
   void ZeroPadding();
   absl::Status CheckRows(const char* what, int64_t first_row, const TensorView& rows) const;

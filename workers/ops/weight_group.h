@@ -29,6 +29,7 @@ class WeightGroup {
 
   int64_t size() const { return static_cast<int64_t>(weights_.size()); }
   const Weight* operator[](int64_t i) const { return weights_[static_cast<size_t>(i)]; }
+  absl::Span<const Weight* const> weights() const { return weights_; }
   // [size] pointers in the device's memory; null on the CPU.
   const void* const* on_device() const { return on_device_; }
 

@@ -10,6 +10,15 @@
 namespace switchyard {
 namespace {
 
+class RegisteredMemory : public HostPin {
+ public:
+  explicit RegisteredMemory(void* memory) : memory_(memory) {}
+  ~RegisteredMemory() override { cudaHostUnregister(memory_); }
+
+ private:
+  void* const memory_;
+};
+
 class Backend : public DeviceBackend {
  public:
   int NumDevices() override {
@@ -70,6 +79,13 @@ class Backend : public DeviceBackend {
   }
 
   void FreePinned(void* memory) override { cudaFreeHost(memory); }
+
+  absl::StatusOr<std::unique_ptr<HostPin>> Pin(void* memory, int64_t bytes) override {
+    const cudaError_t error = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterPortable);
+    if (error != cudaSuccess) cudaGetLastError();  // not sticky
+    RETURN_IF_ERROR(CudaStatus("cudaHostRegister", error));
+    return std::make_unique<RegisteredMemory>(memory);
+  }
 
   absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(int index, const DeviceQueueOptions& options) override {
     return NewCudaQueue(index, options);

@@ -85,6 +85,7 @@ class CudaQueue : public DeviceQueue {
   }
 
   absl::Status WaitFor(const DeviceEvent& event) override {
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     SY_RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(StreamOf(handle()), static_cast<const CudaEvent&>(event).get(), 0));
     return absl::OkStatus();
   }

@@ -23,6 +23,12 @@ struct DeviceDescription {
   int64_t free_bytes = 0;  // now, also for other processes
 };
 
+// Somebody else's host memory while it is pinned: until this goes, which must be before the memory does.
+class HostPin {
+ public:
+  virtual ~HostPin() = default;
+};
+
 class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
@@ -37,6 +43,9 @@ class DeviceBackend {
   // Host memory that devices copy from and to without a detour.  ResourceExhausted as above.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;
+  // Makes memory that is there already, and may be written to, such memory.  May take a second for some gigabytes.
+  // Errors: what the driver says (the system may allow too little, or not this kind of mapping).
+  virtual absl::StatusOr<std::unique_ptr<HostPin>> Pin(void* memory, int64_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(int index, const DeviceQueueOptions& options) = 0;
 };
 

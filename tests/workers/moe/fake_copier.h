@@ -1,14 +1,15 @@
 // Copiers that tests steer: copies that wait for a word, take random time, or fail.
 #pragma once
 
-#include <cstring>
 #include <map>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -59,7 +60,8 @@ class CopyScript {
     return begun_;
   }
 
-  absl::Status Copy(const ExpertChunk& chunk) {
+  // Waits as it was told to, then the error that the copy has.
+  absl::Status Begin(const ExpertChunk& chunk) {
     absl::Duration delay;
     {
       absl::MutexLock lock(&mu_);
@@ -74,7 +76,6 @@ class CopyScript {
       }
     }
     if (delay > absl::ZeroDuration()) absl::SleepFor(delay);
-    std::memcpy(chunk.to, chunk.from, static_cast<size_t>(chunk.bytes));
     return absl::OkStatus();
   }
 
@@ -90,12 +91,18 @@ class CopyScript {
 
 class FakeCopier : public ExpertCopier {
  public:
-  // script: borrowed, outlives the store.
-  explicit FakeCopier(CopyScript* script) : script_(script) {}
-  absl::Status Copy(const ExpertChunk& chunk) override { return script_->Copy(chunk); }
+  // script: borrowed, outlives the store.  copier: what copies then.
+  explicit FakeCopier(CopyScript* script, std::unique_ptr<ExpertCopier> copier = std::make_unique<HostExpertCopier>())
+      : script_(script), copier_(std::move(copier)) {}
+  absl::Status Copy(const ExpertChunk& chunk) override {
+    const absl::Status begun = script_->Begin(chunk);
+    return begun.ok() ? copier_->Copy(chunk) : begun;
+  }
+  absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return copier_->ReadBack(chunk); }
 
  private:
   CopyScript* const script_;
+  const std::unique_ptr<ExpertCopier> copier_;
 };
 
 }  // namespace switchyard::test

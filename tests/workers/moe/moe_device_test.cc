@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/offload/rule_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/comm/nccl_test_util.h"
@@ -29,6 +31,8 @@ MoeResult ResultFor(const MoeRun& run, const TensorView& residual) {
                          static_cast<size_t>(residual.NumElements() * DTypeBytes(residual.dtype())));
   result.stats.resize(run.rank_rows.size());
   result.expert_counts.resize(run.rank_rows.size());
+  result.copies.resize(run.rank_rows.size());
+  result.waves.resize(run.rank_rows.size());
   return result;
 }
 
@@ -62,6 +66,11 @@ std::vector<Case> Cases() {
           {"no_experts_no_rows", small, {{0, 1}, {}, {2, 3, 4}}, {3, 4, 0}}};
 }
 
+Case Alone() {
+  const MoeShape shape{.hidden = 32, .ffn = 16, .num_experts = 5, .top_k = 2, .shared_ffn = 16, .dtype = DType::kBf16};
+  return {"alone", shape, {{0, 1, 2, 3, 4}}, {7}};
+}
+
 class MoeDeviceTest : public testing::TestWithParam<std::tuple<Case, ExchangeKind>> {};
 
 INSTANTIATE_TEST_SUITE_P(Cases, MoeDeviceTest,
@@ -93,6 +102,53 @@ TEST_P(MoeDeviceTest, TheBitsOfOneDevice) {
   int64_t computed = 0;
   for (const MoeStats& stats : result.stats) computed += stats.expert_rows;
   EXPECT_EQ(computed, kind == ExchangeKind::kBounded ? 0 : rows * c.shape.top_k);
+}
+
+// With fewer slots than experts on each device, copies at their own pace.
+class MoeBudgetTest : public testing::TestWithParam<std::tuple<Case, ExchangeKind>> {};
+
+INSTANTIATE_TEST_SUITE_P(Cases, MoeBudgetTest,
+                         testing::Combine(testing::Values(Cases()[0], Alone()),
+                                          testing::Values(ExchangeKind::kDeviceExact, ExchangeKind::kBounded)),
+                         [](const auto& i) {
+                           return absl::StrCat(std::get<0>(i.param).name, "_",
+                                               test::ExchangeName(std::get<1>(i.param)));
+                         });
+
+TEST_P(MoeBudgetTest, TheBitsOfResidentExperts) {
+  constexpr int kRepeats = 3;
+  const auto& [c, kind] = GetParam();
+  const MoeTestModel model(c.shape);
+  int64_t rows = 0;
+  for (const int64_t of_rank : c.rank_rows) rows += of_rank;
+  const Tensor x = model.RandomRows(rows, 3), residual = model.RandomResidual(rows, 4);
+  MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents, 1),
+             .rank_rows = c.rank_rows,
+             .exchange = kind};
+  MoeResult results[2];
+  test::CopyScript copies;
+  copies.Delay(5, absl::Microseconds(300));
+  for (MoeResult& result : results) {
+    result = ResultFor(run, residual);
+    test::ExpectNcclOk(static_cast<int>(c.residents.size()), [&](Communicator* comm, DeviceMemory*) {
+      const TestStream stream(1, comm->rank());
+      return RunMoeRank(*model.On(stream), run, comm, stream, x, kRepeats, &result);
+    });
+    run.expert_slots = 2;
+    run.policy = [](const OffloadShape& shape) -> std::unique_ptr<CachePolicy> {
+      const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
+      return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = RulePolicy::Rule::kLru}, popularity);
+    };
+    run.copies = &copies;
+  }
+  EXPECT_TRUE(results[0].residual == results[1].residual);
+  int64_t misses = 0, waves = 0;
+  for (size_t rank = 0; rank < c.residents.size(); ++rank) {
+    misses += results[1].copies[rank].misses;
+    waves += results[1].waves[rank];
+  }
+  EXPECT_GT(misses, 0);
+  EXPECT_GT(waves, kRepeats);
 }
 
 // What changes from one replay to the next, on one rank: all in the same memory.

@@ -209,7 +209,6 @@ TEST_P(MoeLayerTest, ReplicasDoNotChangeBits) {
   // Out of order, experts 1 and 4 twice, expert 2 everywhere.
   const std::vector<std::vector<int32_t>> residents = {{2, 0, 1}, {4, 2, 3}, {1, 5, 2, 4}};
   for (const bool balanced : {false, true}) {
-    if (balanced && GetParam() != ExchangeKind::kHost) continue;  // it has no device op
     for (const int micro_batches : {1, 3}) {
       const auto result = RunMoe(model,
                                  {.layout = ExpertLayout::FromResidents(6, residents, 1),
@@ -237,31 +236,21 @@ TEST(BalancedMoeLayerTest, TheBusiestRankIsAsIdleAsReplicasAllow) {
   for (const int micro_batches : {1, 3}) {
     // Rank 1 has no rows of its own, so two of three must travel there.
     for (const std::vector<int64_t>& rank_rows : {std::vector<int64_t>{21, 0, 0}, {9, 4, 8}, {0, 0, 21}}) {
-      const auto result = RunMoe(model,
-                                 {.layout = ExpertLayout::FromResidents(6, residents, 1),
-                                  .rank_rows = rank_rows,
-                                  .micro_batches = micro_batches,
-                                  .balanced = true},
-                                 x, residual);
-      ASSERT_TRUE(result.ok()) << result.status();
-      EXPECT_TRUE(result->residual == alone->residual);
-      for (const MoeStats& stats : result->stats) EXPECT_EQ(stats.expert_rows, 7);
-      EXPECT_EQ(result->ledgers[0], result->ledgers[2]);
+      for (const ExchangeKind exchange : {ExchangeKind::kHost, ExchangeKind::kDeviceExact}) {
+        const auto result = RunMoe(model,
+                                   {.layout = ExpertLayout::FromResidents(6, residents, 1),
+                                    .rank_rows = rank_rows,
+                                    .micro_batches = micro_batches,
+                                    .exchange = exchange,
+                                    .balanced = true},
+                                   x, residual);
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_TRUE(result->residual == alone->residual);
+        for (const MoeStats& stats : result->stats) EXPECT_EQ(stats.expert_rows, 7);
+        EXPECT_EQ(result->ledgers[0], result->ledgers[2]);
+      }
     }
   }
-}
-
-TEST(BalancedMoeLayerTest, ADeviceSaysThatItCannot) {
-  const MoeShape shape{.num_experts = 2, .top_k = 1};
-  const MoeTestModel model(shape);
-  const Tensor x = model.RandomRows(3, 1), residual = model.RandomResidual(3, 2);
-  const auto result = RunMoe(model,
-                             {.layout = ExpertLayout::Contiguous(2, 2),
-                              .rank_rows = {2, 1},
-                              .exchange = ExchangeKind::kBounded,
-                              .balanced = true},
-                             x, residual);
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kUnimplemented) << result.status();
 }
 
 TEST_P(MoeLayerTest, NoRowsAnywhere) {

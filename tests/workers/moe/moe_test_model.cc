@@ -11,6 +11,7 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/moe/decided_placer.h"
 #include "workers/moe/device_exchange.h"
+#include "workers/moe/device_expert_copier.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -129,22 +130,37 @@ MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout,
   return layer;
 }
 
-MoeLayer MoeTestModel::LayerOf(LayerExperts* experts) const {
-  ThreadPool pool(1, false);
-  MoeLayer layer = LayerOf(Stream::OnCpu(&pool), ExpertLayout::Contiguous(shape_.num_experts, 1), 0);
+MoeLayer MoeTestModel::LayerOf(const Stream& stream, LayerExperts* experts) const {
+  MoeLayer layer = LayerOf(stream, ExpertLayout::Contiguous(shape_.num_experts, 1), 0);
   layer.weights.gate_up = WeightTable();
   layer.weights.down = WeightTable();
   layer.weights.experts = experts;
   return layer;
 }
 
+MoeLayer MoeTestModel::LayerOf(LayerExperts* experts) const {
+  ThreadPool pool(1, false);
+  return LayerOf(Stream::OnCpu(&pool), experts);
+}
+
 std::vector<char> MoeTestModel::PackExperts() const {
+  ThreadPool pool(1, false);
+  return *PackExperts(Stream::OnCpu(&pool));
+}
+
+absl::StatusOr<std::vector<char>> MoeTestModel::PackExperts(const Stream& stream) const {
   const PackedExpert form = packed();
   std::vector<char> bytes(static_cast<size_t>(form.bytes * shape_.num_experts));
+  const auto fetch = [&](const Weight& weight, char* to) -> absl::Status {
+    const TensorView there(const_cast<void*>(weight.data()), DType::kU8, {weight.bytes()}, weight.device());
+    ASSIGN_OR_RETURN(const Tensor here, CopyToHost(stream, there));
+    std::memcpy(to, here.view().raw(), static_cast<size_t>(here.bytes()));
+    return absl::OkStatus();
+  };
   for (int e = 0; e < shape_.num_experts; ++e) {
     char* const at = bytes.data() + e * form.bytes;
-    std::memcpy(at, gate_up_[e].weight.data(), static_cast<size_t>(gate_up_[e].weight.bytes()));
-    std::memcpy(at + form.down_offset, down_[e].weight.data(), static_cast<size_t>(down_[e].weight.bytes()));
+    RETURN_IF_ERROR(fetch(gate_up_[e].weight, at));
+    RETURN_IF_ERROR(fetch(down_[e].weight, at + form.down_offset));
   }
   return bytes;
 }
@@ -230,14 +246,17 @@ int64_t MoeRun::max_rows() const { return 2 + *std::max_element(rank_rows.begin(
 namespace {
 
 absl::StatusOr<std::unique_ptr<ExpertOffload>> MakeOffload(const MoeTestModel& model, const MoeRun& run, int rank,
-                                                           const char* experts) {
+                                                           Device device, const std::vector<char>& experts) {
   ExpertStoreOptions store_options;
   store_options.expert = model.packed();
   store_options.num_slots = run.expert_slots;
   store_options.chunk_bytes = store_options.expert.bytes / 3;
-  store_options.source = [&, experts](const ExpertId& id) { return experts + id.expert * model.packed().bytes; };
-  std::unique_ptr<ExpertCopier> copier = std::make_unique<HostExpertCopier>();
-  if (run.copies != nullptr) copier = std::make_unique<FakeCopier>(run.copies);
+  store_options.device = device;
+  store_options.source = [&](const ExpertId& id) { return experts.data() + id.expert * model.packed().bytes; };
+  std::unique_ptr<ExpertCopier> copier;
+  ASSIGN_OR_RETURN(copier,
+                   MakeExpertCopier(device, {.begin = experts.data(), .bytes = static_cast<int64_t>(experts.size())}));
+  if (run.copies != nullptr) copier = std::make_unique<FakeCopier>(run.copies, std::move(copier));
   ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
   ExpertOffloadOptions options;
   options.num_layers = 1;
@@ -269,12 +288,14 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
   const DType acc = AccDType(model.shape().dtype);
   const MoeSchedule schedule =
       BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
-  const std::vector<char> packed = run.expert_slots > 0 ? model.PackExperts() : std::vector<char>();
+  std::vector<char> packed;
   std::unique_ptr<ExpertOffload> offload;
   if (run.expert_slots > 0) {
-    ASSIGN_OR_RETURN(offload, MakeOffload(model, run, rank, packed.data()));
+    ASSIGN_OR_RETURN(packed, model.PackExperts(stream));
+    ASSIGN_OR_RETURN(offload, MakeOffload(model, run, rank, stream.device(), packed));
   }
-  const MoeLayer layer = offload == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(offload.get());
+  const MoeLayer layer =
+      offload == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(stream, offload.get());
   MoeExecutor executor(MakerOf(run.exchange));
   std::unique_ptr<DecidedPlacer> placer;
   if (run.balanced) {

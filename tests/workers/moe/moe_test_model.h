@@ -39,10 +39,12 @@ class MoeTestModel {
   // The layer as rank `rank` of the layout holds it.  stream: of the device that the weights are on.
   MoeLayer LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const;
   // The same without weights of experts, which `experts` has.
-  MoeLayer LayerOf(LayerExperts* experts) const;
-  PackedExpert packed() const { return {shape_.hidden, shape_.ffn, shape_.dtype, DeviceKind::kCpu}; }
-  // All experts in that form, one after the other.
-  std::vector<char> PackExperts() const;
+  MoeLayer LayerOf(const Stream& stream, LayerExperts* experts) const;
+  MoeLayer LayerOf(LayerExperts* experts) const;  // of a model on the CPU
+  PackedExpert packed() const { return {shape_.hidden, shape_.ffn, shape_.dtype, router_.weight.device().kind}; }
+  // All experts in that form, one after the other, on the host.  stream: as LayerOf's.
+  absl::StatusOr<std::vector<char>> PackExperts(const Stream& stream) const;
+  std::vector<char> PackExperts() const;  // of a model on the CPU
   const MoeShape& shape() const { return shape_; }
   // [rows, H] in the model's dtype, and a residual stream to add to.
   Tensor RandomRows(int64_t rows, uint32_t seed) const;

@@ -8,7 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "scheduler/placement/replica_map.h"
+#include "scheduler/placement/split.h"
 #include "tests/workers/moe/row_exchange_fixture.h"
+#include "workers/moe/device_split.h"
+#include "workers/moe/split_cursor.h"
 
 namespace switchyard {
 namespace {
@@ -36,6 +40,43 @@ TEST_P(RowExchangeTest, PlacesAreTheLayouts) {
       const bool seen = std::find(row, rank_of.begin() + static_cast<int64_t>(i), rank_of[i]) !=
                         rank_of.begin() + static_cast<int64_t>(i);
       EXPECT_EQ(first_of[i], seen ? -1 : rank_of[i]) << "rank " << r << " choice " << i;
+    }
+  }
+}
+
+// A split by counts, of whose rows an exchange has a part.
+TEST_P(RowExchangeTest, DealtRowsAreTheSplits) {
+  Placement placement{.num_experts = c().num_experts, .slots = c().residents};
+  std::vector<int32_t> counts(static_cast<size_t>(world()) * static_cast<size_t>(c().num_experts));
+  for (int r = 0; r < world(); ++r) {
+    for (const int32_t expert : Choices(c(), r)) {
+      if (expert >= 0) ++counts[static_cast<size_t>(r * c().num_experts + expert)];
+    }
+  }
+  const SplitTable split = SplitByCounts({world(), c().num_experts, counts}, ReplicaMap(placement));
+  for (int r = 0; r < world(); ++r) {
+    const std::vector<int32_t> choices = Choices(c(), r);
+    const int64_t rows = c().rows[r], top_k = c().top_k;
+    const Tensor gated = OnDevice(DType::kI32, {rows, top_k}, choices.data());
+    const Tensor found = OnDevice(DType::kI32, {3 * rows, top_k});
+    SplitCursor cursor(&split, r);
+    DeviceSplit on_device;
+    for (const ChunkRange& part : {ChunkRange{0, rows / 2}, ChunkRange{rows / 2, rows - rows / 2}}) {
+      const auto table =
+          on_device.Send(*stream_, {.layout = &layout_, .split = &split, .rank = r, .gated = gated}, part);
+      ASSERT_TRUE(table.ok()) << table.status();
+      const ExpertPlaces places = {.rank_of = found.view().Rows(0, part.count),
+                                   .slot_of = found.view().Rows(rows, part.count),
+                                   .first_of = found.view().Rows(2 * rows, part.count)};
+      ASSERT_TRUE(
+          FindExpertPlaces(*stream_, gated.view().Rows(part.begin, part.count), *table, c().first_token, places).ok());
+      const auto rank_of = OnHost<int32_t>(places.rank_of), slot_of = OnHost<int32_t>(places.slot_of);
+      for (size_t i = 0; i < rank_of.size(); ++i) {
+        const int32_t expert = choices[static_cast<size_t>(part.begin * top_k) + i];
+        const int32_t rank = expert < 0 ? -1 : cursor.Next(expert);
+        EXPECT_EQ(rank_of[i], rank) << "rank " << r << " choice " << i << " from row " << part.begin;
+        EXPECT_EQ(slot_of[i], expert < 0 ? -1 : layout_.SlotOn(rank, expert));
+      }
     }
   }
 }

@@ -2,9 +2,9 @@
 //
 // Every CTA reads the offsets and adds up, in shared memory, how many tiles of rows each expert needs; after that, work
 // item i (in [0, num_items)) is found by a binary search.  CTA b takes items b, b + gridDim.x, ...: experts without
-// rows cost nothing, a crowded one is shared by all CTAs, any grid is right.  Items run over (expert, tile of columns,
-// tile of rows), rows fastest, so that CTAs side by side read the same weights at the same time: once from memory, then
-// from L2.
+// rows, or without a weight, cost nothing, a crowded one is shared by all CTAs, any grid is right.  Items run over
+// (expert, tile of columns, tile of rows), rows fastest, so that CTAs side by side read the same weights at the same
+// time: once from memory, then from L2.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,8 @@ class GemmPlan {
     int32_t before = 0;
     for (int base = 0; base < experts_; base += 32) {
       const int e = base + lane;
-      const int32_t own = e < experts_ ? (row_begin_[e + 1] - row_begin_[e] + tile_rows_ - 1) / tile_rows_ : 0;
+      const bool here = e < experts_ && weights_[e] != nullptr;
+      const int32_t own = here ? (row_begin_[e + 1] - row_begin_[e] + tile_rows_ - 1) / tile_rows_ : 0;
       int32_t sum = own;
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {

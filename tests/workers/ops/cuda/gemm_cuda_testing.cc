@@ -179,6 +179,12 @@ CudaGroupedGemmArgs Product::Grouped() const {
           .gated = case_.gated};
 }
 
+std::unique_ptr<DeviceCopy> Product::WeightsOf(const std::vector<int>& experts) const {
+  std::vector<const void*> pointers(device_weights_.size(), nullptr);
+  for (const int expert : experts) pointers[expert] = device_weights_[expert]->at();
+  return std::make_unique<DeviceCopy>(pointers);
+}
+
 void Product::Fetch() {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << case_;
   device_y_->Fetch(y_.bytes.data());

@@ -77,6 +77,8 @@ class Product {
 
   DenseGemmArgs Dense() const;  // REQUIRES: one entry in expert_rows, no gather
   CudaGroupedGemmArgs Grouped() const;
+  // What Grouped() has as weights, with those of these experts alone: the others are null.
+  std::unique_ptr<DeviceCopy> WeightsOf(const std::vector<int>& experts) const;
   // Back to poison (accumulate: to what was there).
   void ResetY();
   // Waits, fetches y.  The case's expectations fail unless y is right within rounding and the poison whole.

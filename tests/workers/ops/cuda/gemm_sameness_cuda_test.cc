@@ -116,6 +116,28 @@ TEST_P(GemmSamenessTest, DenseAndUnaligned) {
   }
 }
 
+// Experts whose weights are null are another call's: their rows stay, all others get their bits.
+TEST_P(GemmSamenessTest, InParts) {
+  for (bool gated : {false, true}) {
+    Product product(Case(gated));
+    const Rows want = Run(&product);
+    product.ResetY();
+    const Rows untouched = AllRows(&product);
+    const std::vector<std::vector<int>> parts = {{0, 3}, {2}};
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const std::unique_ptr<test::DeviceCopy> list = product.WeightsOf(parts[part]);
+      CudaGroupedGemmArgs args = product.Grouped();
+      args.weights = list->at<const void* const>();
+      ASSERT_EQ(cuda::GroupedGemm(TestCall(true), args), 0);
+      const Rows got = AllRows(&product);
+      for (size_t row = 0; row < got.size(); ++row) {  // rows [3, 73) are expert 2's
+        const bool computed = part == 1 || row < 3 || row >= 73;
+        ASSERT_TRUE(got[row] == (computed ? want : untouched)[row]) << "row " << row << ", part " << part;
+      }
+    }
+  }
+}
+
 // Again and again: no race, no stale shared memory.
 TEST_P(GemmSamenessTest, TwiceTheSame) {
   Product product(Case(true));
