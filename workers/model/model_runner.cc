@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
                              .max_rows = options.max_rows};
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, *std::move(cache), limits));
   if (stream.device().is_cpu()) return runner;
+  runner->records_steps_ = options.graphs;
   const int64_t blocks = (options.context + options.block_size - 1) / options.block_size;
   ASSIGN_OR_RETURN(runner->device_steps_, DeviceSteps::Create(stream, model, &runner->cache_,
                                                               {.slots = options.num_slots,
@@ -47,9 +48,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
 }
 
 absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides) {
-  if (!stream_.device().is_cpu() && (guides.placer != nullptr || guides.forecaster != nullptr)) {
-    return absl::UnimplementedError(
-        absl::StrCat("expert placement by forecasts on ", stream_.device().ToString(), ": only on the CPU so far"));
+  if (guides.any() && records_steps_) {
+    return absl::FailedPreconditionError(
+        "guides of layers with steps that are recorded: what they say of one step would be every step's");
   }
   const absl::Span<const int32_t> residents = layout->Residents(comm->rank());
   const std::vector<int32_t>& held = model_->weights().residents;

@@ -44,13 +44,16 @@ struct RunnerOptions {
   bool touch_cache = false;    // take its memory at once, not as it is first written to
   int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
   int64_t context = 0;         // positions that a sequence may have, at most model->max_positions()
-  bool graphs = true;          // on a device: record and replay steps of decodes
+  // On a device: record and replay steps of decodes.  Not with guides, nor with experts that are brought to slots.
+  bool graphs = true;
 };
 
-// What decides over a group's layers beside its layout; borrowed, null = nobody.  On the CPU so far.
+// What decides over a group's layers beside its layout; borrowed, null = nobody.
 struct LayerGuides {
   DecidedPlacer* placer = nullptr;        // where rows go; begins each step, with the plan's placement epoch
   LayerForecaster* forecaster = nullptr;  // what coming layers get
+
+  bool any() const { return placer != nullptr || forecaster != nullptr; }
 };
 
 class ModelRunner {
@@ -60,8 +63,8 @@ class ModelRunner {
                                                              const RunnerOptions& options);
 
   // A new epoch: the group's communicator, expert layout and guides (borrowed until the next call); empties all slots.
-  // InvalidArgument if the layout's residents of this rank are not those that the model holds; Unimplemented: guides on
-  // a device.
+  // InvalidArgument if the layout's residents of this rank are not those that the model holds; FailedPrecondition:
+  // guides where steps are recorded.
   absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides = {});
 
   // The group is about to go: drops what is under way and what was recorded.
@@ -151,6 +154,7 @@ class ModelRunner {
   // Of the step under way; kept for their capacity.
   Batch batch_;
   std::unique_ptr<DeviceSteps> device_steps_;  // null on the CPU
+  bool records_steps_ = false;
   std::deque<Started> started_;
   std::vector<PlainRow> plain_rows_;
   RowLending lending_;

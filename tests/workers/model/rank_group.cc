@@ -9,12 +9,14 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/batching/row_loans.h"
+#include "scheduler/offload/rule_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
 #include "workers/model/batch_upload.h"
 #include "workers/model/loader.h"
 #include "workers/model/row_lending.h"
 #include "workers/model/warm_up.h"
+#include "workers/moe/device_expert_copier.h"
 #include "workers/moe/expert_checksum.h"
 #include "workers/tensor/copy.h"
 
@@ -130,6 +132,10 @@ class Planner {
   std::vector<std::vector<SlotId>> free_slots_;  // [R]
 };
 
+PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
+  return {config.hidden, config.expert_intermediate, dtype, TestDevice().kind};
+}
+
 }  // namespace
 
 struct RankGroup::Rank {
@@ -141,6 +147,7 @@ struct RankGroup::Rank {
   const int rank;
   Communicator* const comm;
   TestStream stream;
+  std::unique_ptr<ExpertOffload> offload;
   std::unique_ptr<PlacedExperts> experts;  // of a placement; so is the placer
   std::unique_ptr<DecidedPlacer> placer;
   std::unique_ptr<LayerForecaster> forecaster;
@@ -156,7 +163,7 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
   SY_CHECK_OK(checkpoint.status());
   layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
   TestDevice();  // makes it known
-  if (placed()) LoadPacked(*checkpoint, *config);
+  if (brought()) LoadPacked(*checkpoint, *config);
   if (options.only != nullptr) {
     SY_CHECK_EQ(options.only->world(), options.world);
     AddRank(*checkpoint, *config, options.only->rank(), options.only);
@@ -167,7 +174,7 @@ RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : opti
 }
 
 void RankGroup::LoadPacked(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const PackedExpert packed(config.hidden, config.expert_intermediate, options_.dtype, DeviceKind::kCpu);
+  const PackedExpert packed = PackedOf(config, options_.dtype);
   const int64_t bytes = config.num_moe_layers() * config.num_experts * packed.bytes;
   absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes, Device::Cpu());
   SY_CHECK_OK(memory.status());
@@ -175,11 +182,44 @@ void RankGroup::LoadPacked(const Checkpoint& checkpoint, const ModelConfig& conf
   std::memset(packed_.data(), 0, static_cast<size_t>(bytes));
   LoadOptions load;
   load.dtype = options_.dtype;
+  load.device = TestDevice();
   load.residents.resize(static_cast<size_t>(config.num_experts));
   std::iota(load.residents.begin(), load.residents.end(), 0);
   SY_CHECK_OK(LoadExperts(checkpoint, config, std::move(load), [&](int layer, int32_t expert) {
-    return static_cast<char*>(packed_.data()) + (layer * config.num_experts + expert) * packed.bytes;
+    return const_cast<char*>(PackedSource(config)(layer, expert));
   }));
+}
+
+std::function<const char*(int layer, int expert)> RankGroup::PackedSource(const ModelConfig& config) const {
+  return [begin = static_cast<const char*>(packed_.data()), num_experts = config.num_experts,
+          bytes = PackedOf(config, options_.dtype).bytes](int layer, int expert) {
+    return begin + (int64_t{layer} * num_experts + expert) * bytes;
+  };
+}
+
+void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
+  const Device device = rank->stream.get().device();
+  ExpertStoreOptions store_options;
+  store_options.expert = PackedOf(config, options_.dtype);
+  store_options.num_slots = options_.expert_slots;
+  store_options.device = device;
+  store_options.chunk_bytes = store_options.expert.bytes / 3;
+  store_options.source = [at = PackedSource(config)](const ExpertId& id) { return at(id.layer, id.expert); };
+  auto copier = MakeExpertCopier(device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
+  SY_CHECK_OK(copier.status());
+  auto store = ExpertStore::Create(store_options, *std::move(copier));
+  SY_CHECK_OK(store.status());
+  ExpertOffloadOptions options;
+  options.num_layers = static_cast<int>(config.num_moe_layers());
+  const auto residents = layout_.Residents(rank->rank);
+  options.residents.assign(residents.begin(), residents.end());
+  options.make_policy = [](const OffloadShape& shape) {
+    const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
+    return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = RulePolicy::Rule::kLru}, popularity);
+  };
+  auto offload = ExpertOffload::Create(std::move(options), *std::move(store), absl::Now() + kStepDeadline);
+  SY_CHECK_OK(offload.status());
+  rank->offload = *std::move(offload);
 }
 
 void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {
@@ -189,14 +229,15 @@ void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {
   experts.num_layers = layers;
   experts.num_experts = num_experts;
   experts.num_slots = layers * static_cast<int>(residents.slots[0].size()) + 2;  // two that stages may add
-  experts.expert = PackedExpert(config.hidden, config.expert_intermediate, options_.dtype, DeviceKind::kCpu);
-  experts.source = [this, num_experts, bytes = experts.expert.bytes](int layer, int expert) {
-    return static_cast<const char*>(packed_.data()) + (int64_t{layer} * num_experts + expert) * bytes;
-  };
+  experts.expert = PackedOf(config, options_.dtype);
+  experts.device = rank->stream.get().device();
+  experts.source = PackedSource(config);
   experts.checksum = [source = experts.source, bytes = experts.expert.bytes](int layer, int expert) {
     return ChecksumOf(source(layer, expert), bytes);
   };
-  auto made = PlacedExperts::Create(experts, std::make_unique<HostExpertCopier>());
+  auto copier = MakeExpertCopier(experts.device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
+  SY_CHECK_OK(copier.status());
+  auto made = PlacedExperts::Create(experts, *std::move(copier));
   SY_CHECK_OK(made.status());
   rank->experts = *std::move(made);
   DecidedPlacerOptions options;
@@ -220,12 +261,14 @@ void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config,
   load.dtype = options_.dtype;
   load.device = added->stream.get().device();
   load.residents.assign(residents.begin(), residents.end());
-  load.experts = !placed();
+  load.experts = !brought();
   absl::StatusOr<ModelWeights> weights = LoadWeights(checkpoint, config, std::move(load));
   SY_CHECK_OK(weights.status());
   if (placed()) MakePlacer(config, added.get());
-  auto model =
-      Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxTokens, added->experts.get());
+  if (options_.expert_slots > 0) MakeOffload(config, added.get());
+  LayerExperts* experts = added->experts.get();
+  if (added->offload != nullptr) experts = added->offload.get();
+  auto model = Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxTokens, experts);
   SY_CHECK_OK(model.status());
   added->model = *std::move(model);
   if (options_.forecaster) added->forecaster = options_.forecaster(*added->model);
@@ -240,7 +283,7 @@ void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config,
                                      .kv_cache_bytes = token_bytes * kMaxTokens * options_.batch,
                                      .max_rows = static_cast<int32_t>(size.rows),
                                      .context = kMaxTokens,
-                                     .graphs = options_.graphs});
+                                     .graphs = options_.graphs && !brought()});
   SY_CHECK_OK(runner.status());
   added->runner = *std::move(runner);
   SY_CHECK_OK(
@@ -257,6 +300,7 @@ ModelRunner& RankGroup::runner(int rank) {
   return *found.runner;
 }
 
+const ExpertOffload& RankGroup::offload(int rank) const { return *ranks_[rank]->offload; }
 const PlacedExperts& RankGroup::experts(int rank) const { return *ranks_[rank]->experts; }
 const DecidedPlacer& RankGroup::placer(int rank) const { return *ranks_[rank]->placer; }
 

@@ -18,6 +18,7 @@
 #include "workers/model/safetensors.h"
 #include "workers/moe/decided_placer.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/moe/expert_offload.h"
 #include "workers/moe/placed_experts.h"
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
@@ -38,7 +39,9 @@ struct GroupOptions {
   bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
   int in_flight = 1;                            // steps that are started before the first of them is finished
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
-  // On the CPU: every rank has a placer of this mode and so many spare slots a layer; static: rows follow the layout.
+  // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes.
+  int expert_slots = 0;
+  // Every rank has a placer of this mode and so many spare slots a layer; static: rows follow the layout.
   PlacementMode placement = PlacementMode::kStatic;
   int spare_slots = 1;
   MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
@@ -69,22 +72,26 @@ class RankGroup {
   ModelRunner& runner(int rank);                                     // REQUIRES: with `only`, that rank
   const StepTimings& last_timings() const { return last_timings_; }  // of the first rank here
   int64_t rows_lent() const { return rows_lent_; }                   // in all
+  const ExpertOffload& offload(int rank) const;                      // REQUIRES: expert_slots > 0
   const PlacedExperts& experts(int rank) const;                      // REQUIRES: a placement but static
   const DecidedPlacer& placer(int rank) const;
 
  private:
   struct Rank;
   void AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm);
+  bool brought() const { return placed() || options_.expert_slots > 0; }
   bool placed() const { return options_.placement != PlacementMode::kStatic; }
   // All experts of the model, packed.
   void LoadPacked(const Checkpoint& checkpoint, const ModelConfig& config);
+  std::function<const char*(int layer, int expert)> PackedSource(const ModelConfig& config) const;
+  void MakeOffload(const ModelConfig& config, Rank* rank) const;
   void MakePlacer(const ModelConfig& config, Rank* rank) const;
   // Runs fn on a thread for every rank that is here.
   void OnRanks(const std::function<void(Rank*)>& fn);
 
   GroupOptions options_;
   ExpertLayout layout_;
-  Buffer packed_;                                     // [MoE layers, E] a placement's experts
+  Buffer packed_;                                     // [MoE layers, E] all experts, where they are brought to slots
   std::vector<std::unique_ptr<Communicator>> comms_;  // empty with `only`
   std::vector<std::unique_ptr<Rank>> ranks_;          // those that are here
   StepTimings last_timings_;

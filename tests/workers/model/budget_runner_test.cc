@@ -1,0 +1,62 @@
+// Whole steps of ranks that hold a part of their experts where they compute: the same tokens as with all of them, in
+// chunks, many at a time and overlapped.
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/devices/test_device.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/rank_group.h"
+
+namespace switchyard {
+namespace {
+
+TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
+  const int32_t tokens = DeviceIsEmulated() ? 4 : 16;
+  for (const char* name : {"qwen3-qknorm", "qwen2-shared"}) {
+    const Fixture fixture = LoadFixture(name);
+    std::vector<std::vector<int32_t>> prompts;
+    for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
+    const GroupOptions resident = {.dtype = DType::kBf16, .batch = 4};
+    const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, resident).Greedy(prompts, tokens);
+    for (const int world : {1, 2}) {
+      GroupOptions options = resident;
+      options.world = world;
+      options.expert_slots = 3;
+      options.chunk = world == 1 ? 512 : 9;
+      options.in_flight = world == 1 ? ModelRunner::kMaxStarted : 1;
+      RankGroup group(fixture.dir, options);
+      EXPECT_EQ(group.Greedy(prompts, tokens), expected) << name << " on " << world;
+      for (int rank = 0; rank < world; ++rank) {
+        const ExpertStoreCounters counters = group.offload(rank).store().counters();
+        EXPECT_GT(counters.misses, 0) << name << " on " << world;
+        EXPECT_EQ(counters.failed, 0);
+        // More than one a layer and step: where rows want more experts than there are slots.
+        EXPECT_GT(group.offload(rank).waves(), counters.misses / 3);
+        const DeviceSteps* const steps = group.runner(rank).device_steps();
+        if (steps != nullptr) {
+          EXPECT_EQ(steps->num_recorded(), 0);
+        }
+      }
+    }
+  }
+}
+
+// A worker on a device takes all scratch before the cache takes what is left.
+TEST(BudgetRunnerTest, StepsFindTheirMemoryThere) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(200, 7)};
+  for (size_t i = 0; i < 3; ++i) prompts.push_back(fixture.greedy[i].prompt);
+  for (const int world : {1, 2}) {
+    RankGroup group(fixture.dir,
+                    {.dtype = DType::kBf16, .world = world, .batch = 4, .warm_up = true, .expert_slots = 3});
+    const int64_t taken = MemoryInUse(DeviceKind::kCuda);
+    group.Greedy(prompts, 3);
+    EXPECT_EQ(MemoryInUse(DeviceKind::kCuda), taken) << world << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
