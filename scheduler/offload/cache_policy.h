@@ -45,6 +45,8 @@ class CachePolicy {
   virtual absl::string_view name() const = 0;
   // What the slots hold before the first layer, by slot; kNoExpert = empty.
   virtual std::vector<ExpertKey> InitialSlots() const = 0;
+  // Learns from what a layer needed once, before the first plan: how an offline profile starts a policy that learns.
+  virtual void Learn(const LayerNeed&) {}
   // The plan of a layer.  Every expert with rows gets one `use`, after a `copy` if no slot holds it.
   // REQUIRES: layers come in turn, 0 … L - 1, 0 …; at most one forecast of each `ahead`, in rising order.
   virtual LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) = 0;

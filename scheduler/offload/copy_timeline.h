@@ -41,6 +41,8 @@ class CopyTimeline {
   int32_t PendingChunks(ExpertKey key) const { return pending_chunks_[key]; }
   // Prefetches that wait or run.
   int num_prefetches() const { return static_cast<int>(prefetches_.size()); }
+  // What each slot holds or waits for; kNoExpert = empty.
+  absl::Span<const ExpertKey> holds() const { return holds_; }
   const TimelineCounts& counts() const { return counts_; }
 
  private:

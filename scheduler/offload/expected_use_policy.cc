@@ -7,6 +7,11 @@
 #include "scheduler/offload/rule_policy.h"
 
 namespace switchyard {
+namespace {
+
+constexpr int kMaxBlended = 2;  // layers ahead that forecasts are learned to be right for
+
+}  // namespace
 
 ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& cost, const Options& options,
                                      absl::Span<const int64_t> popularity)
@@ -17,6 +22,7 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       clock_(shape, cost),
       history_(shape, popularity),
       path_(shape.num_layers, shape.num_experts, options.path_sources),
+      blend_(shape, kMaxBlended),
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
       worth_(shape.num_keys(), 0),
       chance_(shape.num_keys(), 0),
@@ -34,11 +40,14 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
   }
 }
 
-int32_t ExpectedUsePolicy::ChanceAhead(ExpertKey key, int ahead, absl::Span<const LayerForecast> forecasts) const {
+int32_t ExpectedUsePolicy::ChanceAhead(ExpertKey key, int ahead, absl::Span<const LayerForecast> forecasts) {
+  const int32_t past = std::clamp(history_.NextChance(key) + path_.Correction(key), 0, kChance);
   for (const LayerForecast& forecast : forecasts) {
-    if (forecast.ahead == ahead) return forecast.chance[key % cache_.shape().num_experts];
+    if (forecast.ahead != ahead) continue;
+    const int32_t chance = forecast.chance[key % cache_.shape().num_experts];
+    return ahead <= kMaxBlended ? blend_.Chance(key, ahead, chance, past) : chance;
   }
-  return std::clamp(history_.NextChance(key) + path_.Correction(key), 0, kChance);
+  return past;
 }
 
 void ExpectedUsePolicy::UpdateWorth(int layer, absl::Span<const LayerForecast> forecasts) {
@@ -88,6 +97,18 @@ void ExpectedUsePolicy::SettlePrefetches(const LayerNeed& need, LayerPlan* plan)
   }
 }
 
+// A prefetch for a later layer whose chance has become less than half of what is left of its copy gives way to better.
+void ExpectedUsePolicy::CancelPrefetches(int layer, LayerPlan* plan) {
+  const OffloadShape& shape = cache_.shape();
+  for (int32_t slot = 0; slot < shape.num_slots; ++slot) {
+    const ExpertKey key = cache_.KeyIn(slot);
+    if (key == kNoExpert || cache_.state(key) != ExpertState::kPrefetching || shape.LayerOf(key) == layer) continue;
+    if (int64_t{2} * cost_.chunks_per_copy * chance_[key] >= int64_t{kChance} * clock_.PendingChunks(key)) continue;
+    cache_.Evict(key);
+    plan->steps.push_back({PlanStep::kDrop, key, slot});
+  }
+}
+
 std::vector<ExpectedUsePolicy::Candidate> ExpectedUsePolicy::Candidates(int layer) const {
   const OffloadShape& shape = cache_.shape();
   std::vector<Candidate> candidates;
@@ -134,6 +155,7 @@ void ExpectedUsePolicy::Learn(const LayerNeed& need) {
     base.push_back(history_.NextChance(need.layer * cache_.shape().num_experts + static_cast<int>(e)));
   }
   path_.Observe(need, base);
+  blend_.Observe(need);
   history_.Observe(need);
 }
 
@@ -142,6 +164,7 @@ LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const Laye
   SettlePrefetches(need, &plan);
   Learn(need);
   UpdateWorth(need.layer, forecasts);
+  CancelPrefetches(need.layer, &plan);
   int64_t num_needed = 1;
   for (const int32_t rows : need.rows) num_needed += rows > 0;
   const int64_t wait = need.compute_ticks / num_needed * kChance / std::max<int64_t>(1, cost_.copy_ticks);

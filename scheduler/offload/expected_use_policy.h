@@ -2,13 +2,13 @@
 //
 // Worth of keeping an expert: Σ over its layer's coming runs of the chance that it is first needed there, discounted by
 // how many layers away that is (Belady's rule with chances for knowledge; the layer just passed comes last, as layers
-// are cyclic).  The chance in the next layers is the forecast's, else that of need_history.h; what forecasts bring in
-// time anyway is worth less.
-// A prefetch saves the part of its copy that is over before its layer's gate, if it is needed.  If it is not, it has
-// cost the worth of what it evicts, and half a chunk of the link.  It starts if the one times its chance is more than
-// the other times the rest, and if the link, by the virtual clock, has nothing to do for a layer that computes now.
-// Prefetches whose layer turned out not to need them, and such as have not begun, are dropped at the next gate.
-// All integers; the clock is virtual: see cache_policy.h.
+// are cyclic).  The chance in the next layers is the forecast's, corrected by the past's (forecast_blend.h), else that
+// of need_history.h and need_path.h; what forecasts bring in time anyway is worth less. A prefetch saves the part of
+// its copy that is over before its layer's gate, if it is needed.  If it is not, it has cost the worth of what it
+// evicts, and half a chunk of the link.  It starts if the one times its chance is more than the other times the rest,
+// and if the link, by the virtual clock, has nothing to do for a layer that computes now. Prefetches whose layer turned
+// out not to need them are dropped at its gate, and those that are unlikely by then, for what is left of their copy, at
+// the gate before. All integers; the clock is virtual: see cache_policy.h.
 #pragma once
 
 #include <array>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "scheduler/offload/copy_timeline.h"
+#include "scheduler/offload/forecast_blend.h"
 #include "scheduler/offload/need_history.h"
 #include "scheduler/offload/need_path.h"
 #include "scheduler/offload/wave_planner.h"
@@ -45,8 +46,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
   const CopyTimeline& clock() const { return clock_; }
-  // Learns from what a layer needed without deciding anything: how an offline profile starts the policy.
-  void Learn(const LayerNeed& need);
+  void Learn(const LayerNeed& need) override;
 
  private:
   struct Candidate {
@@ -54,9 +54,10 @@ class ExpectedUsePolicy final : public CachePolicy {
     int32_t chance = 0;
     int ahead = 0;
   };
-  int32_t ChanceAhead(ExpertKey key, int ahead, absl::Span<const LayerForecast> forecasts) const;
+  int32_t ChanceAhead(ExpertKey key, int ahead, absl::Span<const LayerForecast> forecasts);
   void UpdateWorth(int layer, absl::Span<const LayerForecast> forecasts);
   void SettlePrefetches(const LayerNeed& need, LayerPlan* plan);
+  void CancelPrefetches(int layer, LayerPlan* plan);
   void StartPrefetches(const LayerNeed& need, LayerPlan* plan);
   std::vector<Candidate> Candidates(int layer) const;
 
@@ -67,6 +68,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   CopyTimeline clock_;
   NeedHistory history_;
   NeedPath path_;
+  ForecastBlend blend_;
   std::vector<ExpertKey> initial_;
   std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
   std::vector<int64_t> worth_;           // [L * E]

@@ -11,6 +11,8 @@ constexpr int kShortBits = 2;  // decay 1 / 4 a pass
 constexpr int kLongBits = 6;   // 1 / 64
 constexpr int32_t kForgetAt = 1 << 12;
 constexpr int32_t kPrior = 8;
+constexpr int32_t kMeanRuns = 1024;
+constexpr int32_t kProfileRuns = 3;  // what the profile's guess of the mean weighs
 
 // Levels of chance, finer below where most experts are.
 int LevelOf(int32_t chance) {
@@ -26,6 +28,8 @@ NeedHistory::NeedHistory(const OffloadShape& shape, absl::Span<const int64_t> po
       age_(shape.num_keys(), 16),
       short_(shape.num_keys(), 0),
       long_(shape.num_keys(), 0),
+      mean_(shape.num_keys(), 0),
+      runs_(shape.num_layers, kProfileRuns),
       next_(shape.num_keys(), 0) {
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     const auto rows = popularity.subspan(static_cast<size_t>(layer) * num_experts_, num_experts_);
@@ -36,7 +40,7 @@ NeedHistory::NeedHistory(const OffloadShape& shape, absl::Span<const int64_t> po
     for (int e = 0; e < num_experts_; ++e) {
       const int32_t chance = static_cast<int32_t>((rows[e] >> shift) * (kChance / 2) / (most >> shift));
       const ExpertKey key = layer * num_experts_ + e;
-      short_[key] = long_[key] = next_[key] = chance;
+      short_[key] = long_[key] = mean_[key] = next_[key] = chance;
     }
   }
 }
@@ -48,13 +52,16 @@ int NeedHistory::CellOf(ExpertKey key) const {
 
 void NeedHistory::Observe(const LayerNeed& need) {
   const ExpertKey first = need.layer * num_experts_;
+  int32_t& runs = runs_[need.layer];
+  runs = std::min(runs + 1, kMeanRuns);
   for (int e = 0; e < num_experts_; ++e) {
     const ExpertKey key = first + e;
     const bool needed = need.rows[e] > 0;
-    Cell& cell = table_[CellOf(key)];
-    cell.needed += needed;
-    if (++cell.seen >= kForgetAt) cell = {cell.needed / 2, cell.seen / 2};
     const int32_t now = needed ? kChance : 0;
+    Cell& cell = table_[CellOf(key)];
+    cell.more += now - mean_[key];
+    if (++cell.seen >= kForgetAt) cell = {cell.more / 2, cell.seen / 2};
+    mean_[key] += (now - mean_[key]) / runs;
     age_[key] = needed ? 0 : age_[key] + 1;
     short_[key] += (now - short_[key]) / (1 << kShortBits);
     long_[key] += (now - long_[key]) / (1 << kLongBits);
@@ -62,8 +69,9 @@ void NeedHistory::Observe(const LayerNeed& need) {
   for (ExpertKey key = first; key < first + num_experts_; ++key) {
     const Cell& cell = table_[CellOf(key)];
     // Few counts: between the two frequencies.
-    const int64_t guess = (int64_t{short_[key]} + long_[key]) / 2;
-    next_[key] = static_cast<int32_t>((int64_t{cell.needed} * kChance + kPrior * guess) / (cell.seen + kPrior));
+    const int64_t guess = (int64_t{short_[key]} + long_[key]) / 2 - mean_[key];
+    const int64_t more = (cell.more + kPrior * guess) / (cell.seen + kPrior);
+    next_[key] = static_cast<int32_t>(std::clamp<int64_t>(mean_[key] + more, 0, kChance));
   }
 }
 

@@ -1,10 +1,11 @@
 // The chance that a layer needs an expert the next time it runs, from what it needed before: for layers that no
 // forecast reaches.
 //
-// Each expert of each layer is described by three small numbers: passes since it was last needed, and how often it was
-// needed lately (decayed by 1/4 a pass) and for long (1/64).  How often experts so described were needed next is
-// counted in a table, so the chances are right whatever the batch is, and the table learns how much the last tokens say
-// (the same experts again, at batch 1) and how much the long run says. Integers only.  Thread-compatible.
+// Each expert of each layer has its mean, over 1024 runs and more, and is described by three small numbers: passes
+// since it was last needed, and how often it was needed lately (decayed by 1/4 a pass) and for long (1/64).  By how
+// much experts so described were needed more often than their means is summed in a table, so the chances are right
+// whatever the batch is, and the table learns how much the last tokens say (the same experts again, at batch 1) and how
+// much the long run says. Integers only.  Thread-compatible.
 #pragma once
 
 #include <array>
@@ -25,13 +26,13 @@ class NeedHistory {
   void Observe(const LayerNeed& need);
   // [0, kChance] that the expert's layer needs it when it runs next.
   int32_t NextChance(ExpertKey key) const { return next_[key]; }
-  // Of its runs in the long run.
-  int32_t LongChance(ExpertKey key) const { return long_[key]; }
+  // Of its runs in the long run: halfway between the last 64 and all.
+  int32_t LongChance(ExpertKey key) const { return (long_[key] + mean_[key]) / 2; }
 
  private:
   static constexpr int kAges = 8, kLevels = 12;
   struct Cell {
-    int32_t needed = 0;
+    int64_t more = 0;  // than the mean, summed
     int32_t seen = 0;
   };
   int CellOf(ExpertKey key) const;
@@ -41,6 +42,8 @@ class NeedHistory {
   std::vector<int32_t> age_;    // [L * E] passes since the last need
   std::vector<int32_t> short_;  // [L * E]
   std::vector<int32_t> long_;   // [L * E]
+  std::vector<int32_t> mean_;   // [L * E]
+  std::vector<int32_t> runs_;   // [L] that mean_ is over, at most kMeanRuns
   std::vector<int32_t> next_;   // [L * E]
 };
 

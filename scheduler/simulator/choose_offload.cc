@@ -3,8 +3,6 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
-#include "scheduler/offload/expected_use_policy.h"
-#include "scheduler/offload/rule_policy.h"
 
 namespace switchyard {
 namespace {
@@ -16,22 +14,7 @@ constexpr int64_t kNoMoreThan = 98;
 
 std::unique_ptr<CachePolicy> MakeOffloadPolicy(OffloadKind kind, const OffloadShape& shape, const CopyCost& cost,
                                                absl::Span<const int64_t> popularity, const OffloadWorkload& history) {
-  using Rule = RulePolicy::Rule;
-  const auto rule = [&](Rule which, bool prefetch) {
-    const RulePolicy::Options options = {which, prefetch,
-                                         which != Rule::kStatic && shape.num_slots >= shape.num_layers};
-    return std::make_unique<RulePolicy>(shape, options, popularity);
-  };
-  if (kind == OffloadKind::kLfu || kind == OffloadKind::kLfuGreedy) {
-    return rule(Rule::kLfu, kind == OffloadKind::kLfuGreedy);
-  }
-  if (kind == OffloadKind::kLru || kind == OffloadKind::kLruGreedy) {
-    return rule(Rule::kLru, kind == OffloadKind::kLruGreedy);
-  }
-  if (kind == OffloadKind::kStatic) return rule(Rule::kStatic, false);
-  ExpectedUsePolicy::Options options;
-  if (kind == OffloadKind::kExpectedUseDemandOnly) options.prefetch_ahead = 0;
-  auto policy = std::make_unique<ExpectedUsePolicy>(shape, cost, options, popularity);
+  std::unique_ptr<CachePolicy> policy = MakeCachePolicy(kind, {.shape = shape, .cost = cost, .popularity = popularity});
   for (const OffloadStep& step : history.steps) policy->Learn({step.layer, step.rows, 0});
   return policy;
 }

@@ -11,15 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/offload/policy_kind.h"
 #include "scheduler/simulator/offload_sim.h"
 
 namespace switchyard {
-
-enum class OffloadKind : uint8_t { kExpectedUse, kExpectedUseDemandOnly, kLfu, kLru, kLfuGreedy, kLruGreedy, kStatic };
-inline constexpr OffloadKind kOffloadKinds[] = {OffloadKind::kExpectedUse, OffloadKind::kExpectedUseDemandOnly,
-                                                OffloadKind::kLfu,         OffloadKind::kLru,
-                                                OffloadKind::kLfuGreedy,   OffloadKind::kLruGreedy,
-                                                OffloadKind::kStatic};
 
 // A fresh policy.  popularity [L * E] as in RulePolicy; `history`: what it may learn from beforehand.
 std::unique_ptr<CachePolicy> MakeOffloadPolicy(OffloadKind kind, const OffloadShape& shape, const CopyCost& cost,

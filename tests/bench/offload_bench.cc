@@ -13,6 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "scheduler/offload/dueling_policy.h"
+#include "scheduler/offload/expected_use_policy.h"
 #include "scheduler/popularity/trace_file.h"
 #include "scheduler/simulator/choose_offload.h"
 #include "scheduler/simulator/routing_chain.h"
@@ -92,53 +94,133 @@ struct Figures {
   double worst_over_best = 1e9;         // ours over the best of lru, lfu (each with and without prefetch) and static
   double gap_closed = 1e9;              // of the gap from that best to the bound, the least of the target's points
   double gap_closed_demand_only = 1e9;  // the same from the best of lru, lfu and static without prefetch
+  std::string known;                    // rows of the table of what perfect knowledge would close
 };
 
 // One point of the table.
-void RunPoint(const OffloadWorkload& fit, const OffloadWorkload& test, const Phase& phase, double budget, double r,
-              absl::Span<const int64_t> popularity, Figures* figures) {
-  const OffloadShape shape = {test.num_layers, test.num_experts,
-                              static_cast<int>(test.num_layers * test.num_experts * budget)};
-  const CopyCost cost = {static_cast<int64_t>(kLayerTicks * r), kChunks};
-  const auto run_of = [&](const OffloadWorkload& workload) {
-    return OffloadRun{shape.num_slots, cost, kLayerTicks, static_cast<int64_t>(workload.steps.size() * kWarmup)};
-  };
-  const OffloadChoice choice = ChooseOffload(fit, run_of(fit), popularity);
-  const auto run = [&](OffloadKind kind) {
-    return RunOffload(test, run_of(test), MakeOffloadPolicy(kind, shape, cost, popularity, fit).get());
-  };
-  const OffloadResult ours = run(choice.kind);
-  const double lru = run(OffloadKind::kLru).relative_rate(), lru_greedy = run(OffloadKind::kLruGreedy).relative_rate();
-  const double lfu = run(OffloadKind::kLfu).relative_rate(), lfu_greedy = run(OffloadKind::kLfuGreedy).relative_rate();
-  const double fixed = run(OffloadKind::kStatic).relative_rate();
-  const NeedSequence needs = test.Needs();
-  double belady = 0, bound = 0;
+struct Point {
+  const OffloadWorkload& fit;
+  const OffloadWorkload& test;
+  double budget;  // share of the experts
+  double r;       // copy time / layer time
+  OffloadShape shape;
+  CopyCost cost;
+  absl::Span<const int64_t> popularity;
+
+  OffloadRun RunOf(const OffloadWorkload& workload) const {
+    return {shape.num_slots, cost, kLayerTicks, static_cast<int64_t>(workload.steps.size() * kWarmup)};
+  }
+  double Rate(CachePolicy* policy) const { return RunOffload(test, RunOf(test), policy).relative_rate(); }
+  double Rate(OffloadKind kind) const { return Rate(MakeOffloadPolicy(kind, shape, cost, popularity, fit).get()); }
+};
+
+// Of the time between `from` and the bound what `rate` closes; in time, as rates near the bound are near each other.
+double Closed(double from, double rate, double bound) {
+  return from >= bound ? 1.0 : (1 / from - 1 / rate) / (1 / from - 1 / bound);
+}
+
+struct Bound {
+  double demand_only = 0;
+  double best = 0;
+};
+
+Bound BoundOf(const Point& point) {
+  const NeedSequence needs = point.test.Needs();
+  Bound bound;
   for (const bool prefetch : {false, true}) {
     for (const bool per_layer : {false, true}) {
       for (const bool wait : {false, true}) {
-        if (per_layer && (wait || shape.num_slots < shape.num_layers)) continue;
-        BeladyPolicy policy(shape, cost, {prefetch, per_layer, wait}, &needs, popularity);
-        const double rate = RunOffload(test, run_of(test), &policy).relative_rate();
-        bound = std::max(bound, rate);
-        if (!prefetch) belady = std::max(belady, rate);
+        if (per_layer && (wait || point.shape.num_slots < point.shape.num_layers)) continue;
+        BeladyPolicy policy(point.shape, point.cost, {prefetch, per_layer, wait}, &needs, point.popularity);
+        const double rate = point.Rate(&policy);
+        bound.best = std::max(bound.best, rate);
+        if (!prefetch) bound.demand_only = std::max(bound.demand_only, rate);
       }
     }
   }
+  return bound;
+}
+
+// The workload as one that is told for certain what the next `layers` layers need.
+OffloadWorkload KnowAhead(OffloadWorkload workload, int layers) {
+  for (size_t i = 0; i < workload.steps.size(); ++i) {
+    std::vector<std::vector<int32_t>>& forecast = workload.steps[i].forecast;
+    forecast.assign(static_cast<size_t>(layers), {});
+    for (size_t ahead = 1; ahead <= forecast.size() && i + ahead < workload.steps.size(); ++ahead) {
+      for (const int32_t rows : workload.steps[i + ahead].rows) forecast[ahead - 1].push_back(rows > 0 ? kChance : 0);
+    }
+  }
+  return workload;
+}
+
+// expected_use if it knew the next layers, and guessed those after them as ever.
+std::string KnownRow(const Point& point, double from, double bound) {
+  std::string row = absl::StrFormat("| %.0f %% | %g |", 100 * point.budget, point.r);
+  for (const int layers : {0, 1, 2, 3, point.shape.num_layers - 1}) {
+    const OffloadWorkload known = layers == 0 ? point.test : KnowAhead(point.test, layers);
+    ExpectedUsePolicy::Options options;
+    if (layers > 0) options.prefetch_ahead = layers;
+    ExpectedUsePolicy policy(point.shape, point.cost, options, point.popularity);
+    for (const OffloadStep& step : point.fit.steps) policy.Learn({step.layer, step.rows, 0});
+    const double rate = RunOffload(known, point.RunOf(known), &policy).relative_rate();
+    absl::StrAppendFormat(&row, " %.4f (%.2f) |", rate, Closed(from, rate, bound));
+  }
+  return row + "\n";
+}
+
+void RunPoint(const Point& point, const Phase& phase, Figures* figures) {
+  const OffloadChoice choice = ChooseOffload(point.fit, point.RunOf(point.fit), point.popularity);
+  const auto* first = std::find(std::begin(kDuelKinds), std::end(kDuelKinds), choice.kind);
+  DuelingPolicy policy(point.shape, point.cost,
+                       MakeDuelists({.shape = point.shape, .cost = point.cost, .popularity = point.popularity}),
+                       first == std::end(kDuelKinds) ? 0 : static_cast<size_t>(first - std::begin(kDuelKinds)));
+  for (const OffloadStep& step : point.fit.steps) policy.Learn({step.layer, step.rows, 0});
+  const std::string first_name(policy.leader().name());
+  const OffloadResult result = RunOffload(point.test, point.RunOf(point.test), &policy);
+  const double ours = result.relative_rate();
+  const double lru = point.Rate(OffloadKind::kLru), lru_greedy = point.Rate(OffloadKind::kLruGreedy);
+  const double lfu = point.Rate(OffloadKind::kLfu), lfu_greedy = point.Rate(OffloadKind::kLfuGreedy);
+  const double fixed = point.Rate(OffloadKind::kStatic);
+  const Bound bound = BoundOf(point);
   const double best_demand = std::max({lru, lfu, fixed});
   const double best = std::max({best_demand, lru_greedy, lfu_greedy});
   absl::PrintF(
-      "| %s %d | %.0f %% | %g | %.4f | %.4f | %.4f | %.4f | %.4f | %.4f | %.4f | **%.4f** | %.2f | %.2f | %s |\n",
-      phase.name, phase.batch, 100 * budget, r, lru, lru_greedy, lfu, lfu_greedy, fixed, belady, bound,
-      ours.relative_rate(), ours.hit_rate(), ours.wasted_share(), choice.tried[static_cast<size_t>(choice.kind)].name);
+      "| %s %d | %.0f %% | %g | %.4f | %.4f | %.4f | %.4f | %.4f | %.4f | %.4f | **%.4f** | %.2f | %.2f | %s | %d |\n",
+      phase.name, phase.batch, 100 * point.budget, point.r, lru, lru_greedy, lfu, lfu_greedy, fixed, bound.demand_only,
+      bound.best, ours, result.hit_rate(), result.wasted_share(), first_name, policy.num_changes());
   fflush(stdout);
-  figures->worst_over_best = std::min(figures->worst_over_best, ours.relative_rate() / best);
-  if (phase.prefill_tokens > 0 || phase.batch != 1 || r > 1 || (budget != 0.5 && budget != 0.25)) return;
-  // In time, as rates near the bound are near each other.
-  const auto closed = [&](double from) {
-    return from >= bound ? 1.0 : (1 / from - 1 / ours.relative_rate()) / (1 / from - 1 / bound);
+  figures->worst_over_best = std::min(figures->worst_over_best, ours / best);
+  if (phase.prefill_tokens > 0 || phase.batch != 1 || point.r > 1) return;
+  if (point.budget != 0.5 && point.budget != 0.25) return;
+  figures->gap_closed = std::min(figures->gap_closed, Closed(best, ours, bound.best));
+  figures->gap_closed_demand_only = std::min(figures->gap_closed_demand_only, Closed(best_demand, ours, bound.best));
+  figures->known += KnownRow(point, best, bound.best);
+}
+
+// The points of one phase.
+void RunPhase(const Traces& traces, const Phase& phase, absl::Span<const int64_t> popularity, Figures* figures) {
+  const auto cut = [&](const RoutingTrace& trace, int64_t passes) {
+    return CutWorkload(trace, {phase.batch, phase.prefill_tokens, passes, traces.one_ahead, traces.two_ahead});
   };
-  figures->gap_closed = std::min(figures->gap_closed, closed(best));
-  figures->gap_closed_demand_only = std::min(figures->gap_closed_demand_only, closed(best_demand));
+  const absl::StatusOr<OffloadWorkload> fit = cut(traces.fit, phase.fit_passes), test = cut(traces.test, phase.passes);
+  for (const absl::StatusOr<OffloadWorkload>* workload : {&fit, &test}) {
+    if (workload->ok()) continue;
+    fprintf(stderr, "offload_bench: %s\n", std::string(workload->status().message()).c_str());
+    exit(2);
+  }
+  for (const double budget : {1.0, 0.5, 0.25, 0.1}) {
+    for (const double r : {0.1, 1.0, 10.0}) {
+      RunPoint({.fit = *fit,
+                .test = *test,
+                .budget = budget,
+                .r = r,
+                .shape = {test->num_layers, test->num_experts,
+                          static_cast<int>(test->num_layers * test->num_experts * budget)},
+                .cost = {static_cast<int64_t>(kLayerTicks * r), kChunks},
+                .popularity = popularity},
+               phase, figures);
+    }
+  }
 }
 
 int Main(int argc, char** argv) {
@@ -168,26 +250,17 @@ int Main(int argc, char** argv) {
   const std::vector<int64_t> popularity = MarginalRows(traces.fit);
   absl::PrintF(
       "| phase, batch | slots | r | lru | lru+greedy | lfu | lfu+greedy | static | belady | bound | ours | hits "
-      "| wasted | runs |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "| wasted | begins as | changes |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   Figures figures;
   const int less = quick ? 8 : 1;
   for (const Phase& phase :
        {Phase{"decode", 1, 0, 8000 / less, 1600 / less}, Phase{"decode", 8, 0, 800 / less, 160 / less},
         Phase{"decode", 32, 0, 400 / less, 80 / less}, Phase{"prefill", 1, 512, 80 / less, 40 / less}}) {
-    const auto cut = [&](const RoutingTrace& trace, int64_t passes) {
-      return CutWorkload(trace, {phase.batch, phase.prefill_tokens, passes, traces.one_ahead, traces.two_ahead});
-    };
-    const absl::StatusOr<OffloadWorkload> fit = cut(traces.fit, phase.fit_passes),
-                                          test = cut(traces.test, phase.passes);
-    for (const absl::StatusOr<OffloadWorkload>* workload : {&fit, &test}) {
-      if (workload->ok()) continue;
-      fprintf(stderr, "offload_bench: %s\n", std::string(workload->status().message()).c_str());
-      return 2;
-    }
-    for (const double budget : {1.0, 0.5, 0.25, 0.1}) {
-      for (const double r : {0.1, 1.0, 10.0}) RunPoint(*fit, *test, phase, budget, r, popularity, &figures);
-    }
+    RunPhase(traces, phase, popularity, &figures);
   }
+  absl::PrintF(
+      "\n| slots | r | expected_use | know 1 | know 2 | know 3 | know token |\n|---|---|---|---|---|---|---|\n%s",
+      figures.known);
   absl::PrintF(
       "{\"bench\": \"offload\", \"trace\": \"%s\", \"worst_over_best_baseline\": %.4f, \"gap_to_bound_closed\": "
       "%.3f, \"gap_closed_from_demand_only\": %.3f}\n",

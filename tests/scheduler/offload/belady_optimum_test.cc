@@ -1,41 +1,17 @@
 // Belady's rule against the fewest copies that there can be, found by trying all of them.
 #include <algorithm>
 #include <cstdint>
-#include <limits>
-#include <map>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "scheduler/offload/belady_policy.h"
+#include "tests/scheduler/offload/fewest_copies.h"
 
 namespace switchyard {
 namespace {
 
 constexpr int kLayers = 2, kExperts = 3, kKeys = kLayers * kExperts;
-
-// Fewest copies to serve needs of one expert a gate, from slots that hold the keys of `held` (bits).
-int FewestCopies(const NeedSequence& needs, uint32_t held) {
-  std::map<uint32_t, int> fewest = {{held, 0}};
-  for (const std::vector<ExpertKey>& need : needs) {
-    const uint32_t bit = 1u << need[0];
-    std::map<uint32_t, int> next;
-    const auto reach = [&](uint32_t state, int copies) {
-      const auto [at, fresh] = next.emplace(state, copies);
-      if (!fresh) at->second = std::min(at->second, copies);
-    };
-    for (const auto& [state, copies] : fewest) {
-      if ((state & bit) != 0) reach(state, copies);
-      for (int victim = 0; victim < kKeys && (state & bit) == 0; ++victim) {
-        if ((state >> victim & 1) != 0) reach((state & ~(1u << victim)) | bit, copies + 1);
-      }
-    }
-    fewest = std::move(next);
-  }
-  int least = std::numeric_limits<int>::max();
-  for (const auto& [state, copies] : fewest) least = std::min(least, copies);
-  return least;
-}
 
 TEST(BeladyOptimumTest, OnDemandItCopiesAsFewAsCanBe) {
   std::mt19937 random(5);
@@ -48,7 +24,7 @@ TEST(BeladyOptimumTest, OnDemandItCopiesAsFewAsCanBe) {
     BeladyPolicy policy(shape, {.copy_ticks = 8, .chunks_per_copy = 4}, {}, &needs, popularity);
     uint32_t held = 0;
     for (const ExpertKey key : policy.InitialSlots()) held |= key == kNoExpert ? 0 : 1u << key;
-    const int fewest = FewestCopies(needs, held);
+    const int fewest = FewestCopies(needs, held, kKeys);
     int copies = 0;
     for (int gate = 0; gate < static_cast<int>(needs.size()); ++gate) {
       std::vector<int32_t> rows(kExperts);

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
+#include "scheduler/offload/dueling_policy.h"
 #include "scheduler/offload/expected_use_policy.h"
 #include "scheduler/offload/forecast_calibration.h"
 #include "scheduler/offload/rule_policy.h"
@@ -40,6 +41,8 @@ std::vector<std::unique_ptr<CachePolicy>> Policies(const OffloadShape& shape, co
       policies.push_back(std::make_unique<RulePolicy>(shape, options, popularity));
     }
   }
+  policies.push_back(std::make_unique<DuelingPolicy>(
+      shape, cost, MakeDuelists({.shape = shape, .cost = cost, .popularity = popularity}), 0));
   for (const bool prefetch : {false, true}) {
     for (const bool wait : {false, true}) {
       const BeladyPolicy::Options options = {prefetch, false, wait};
@@ -116,6 +119,27 @@ TEST(ExpectedUsePolicyTest, PrefetchesOnlyWhatPays) {
     int of_14 = 0;
     for (const PlanStep& step : plan.steps) of_14 += step.kind == PlanStep::kPrefetch && step.key == 14;
     EXPECT_EQ(of_14, copy == 80) << plan.ToString();
+  }
+}
+
+// Two layers ahead it looked likely, one layer ahead it does not: what is left of its copy is not worth its while.
+TEST(ExpectedUsePolicyTest, GivesUpAPrefetchThatHasBecomeUnlikely) {
+  const std::vector<int64_t> popularity(24, 1);
+  for (const int percent : {5, 95}) {
+    ExpectedUsePolicy policy({3, 8, 8}, {160, 16}, {}, popularity);
+    const std::vector<int32_t> rows = {1, 0, 0, 0, 0, 0, 0, 0}, nothing(8, 0);
+    std::vector<int32_t> likely(8, 0), now(8, 0);
+    likely[7] = kChance * 95 / 100;
+    now[7] = kChance * percent / 100;
+    const ExpertKey key = 2 * 8 + 7;
+    int prefetched = 0, dropped = 0;
+    for (const PlanStep& step :
+         policy.OnGate({0, rows, 80}, {LayerForecast{1, nothing}, LayerForecast{2, likely}}).steps)
+      prefetched += step.kind == PlanStep::kPrefetch && step.key == key;
+    for (const PlanStep& step : policy.OnGate({1, rows, 80}, {LayerForecast{1, now}}).steps)
+      dropped += step.kind == PlanStep::kDrop && step.key == key;
+    EXPECT_EQ(prefetched, 1);
+    EXPECT_EQ(dropped, percent == 5) << percent;
   }
 }
 

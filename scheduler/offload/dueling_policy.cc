@@ -1,0 +1,57 @@
+#include "scheduler/offload/dueling_policy.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace switchyard {
+
+DuelingPolicy::DuelingPolicy(const OffloadShape& shape, const CopyCost& cost,
+                             std::vector<std::unique_ptr<CachePolicy>> candidates, size_t first)
+    : copy_ticks_(cost.copy_ticks),
+      least_lead_(-shape.num_slots * cost.copy_ticks),
+      leader_(first),
+      initial_(candidates[first]->InitialSlots()),
+      follower_(shape, initial_) {
+  for (std::unique_ptr<CachePolicy>& policy : candidates) {
+    CopyTimeline clock(shape, cost);
+    clock.Preload(policy->InitialSlots());
+    shadows_.push_back({.policy = std::move(policy), .clock = std::move(clock)});
+  }
+}
+
+void DuelingPolicy::Learn(const LayerNeed& need) {
+  for (Shadow& shadow : shadows_) shadow.policy->Learn(need);
+}
+
+LayerPlan DuelingPolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
+  MaybeChange();
+  LayerPlan followed;
+  std::vector<int64_t> ticks;
+  for (Shadow& shadow : shadows_) {
+    LayerPlan plan = shadow.policy->OnGate(need, forecasts);
+    ticks.push_back(shadow.clock.Run(plan, need));
+    if (ticks.size() == leader_ + 1) followed = follower_.Follow(plan);
+  }
+  for (size_t i = 0; i < shadows_.size(); ++i) {
+    shadows_[i].lead = std::max(least_lead_, shadows_[i].lead + ticks[leader_] - ticks[i]);
+  }
+  return followed;
+}
+
+// Before a gate: the shadows hold what their next plans begin with.
+void DuelingPolicy::MaybeChange() {
+  size_t best = leader_;
+  for (size_t i = 0; i < shadows_.size(); ++i) {
+    if (shadows_[i].lead > shadows_[best].lead) best = i;
+  }
+  if (best == leader_) return;
+  const absl::Span<const ExpertKey> holds = shadows_[best].clock.holds();
+  const int64_t lead = shadows_[best].lead;
+  if (lead <= follower_.NumMissing(holds) * copy_ticks_) return;
+  follower_.Change(holds);
+  for (Shadow& shadow : shadows_) shadow.lead = std::max(least_lead_, shadow.lead - lead);
+  leader_ = best;
+  ++num_changes_;
+}
+
+}  // namespace switchyard
