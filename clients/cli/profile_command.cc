@@ -91,8 +91,8 @@ int Show(Console& console, const std::string& path) {
               << bundle->shape.top_k << "\n";
   for (const PathProfile& profile : bundle->profiles) PrintProfile(profile, console.out);
   for (const ProbeMap& map : bundle->maps) {
-    console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer << ": fitted on "
-                << map.num_rows << " rows\n";
+    console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer
+                << (map.in_context ? " in context" : "") << ": fitted on " << map.num_rows << " rows\n";
   }
   console.out.flush();
   return kExitOk;

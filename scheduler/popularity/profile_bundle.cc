@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,14 +14,14 @@
 namespace switchyard {
 namespace {
 
-constexpr absl::string_view kMagic = "SYBUND01";
+constexpr absl::string_view kMagic = "SYBUND02", kMagicWithoutContext = "SYBUND01";
 constexpr uint32_t kMaxLayers = 4096, kMaxExperts = 1022, kMaxHidden = 1 << 20, kMaxProfiles = 64;
 
 bool SameKind(const ProfileIdentity& a, const ProfileIdentity& b) {
   return a.phase == b.phase && a.context == b.context && a.channel == b.channel;
 }
 
-std::pair<int, int> PlaceOf(const ProbeMap& map) { return {map.layer, map.ahead}; }
+std::tuple<int, int, bool> PlaceOf(const ProbeMap& map) { return {map.layer, map.ahead, map.in_context}; }
 
 absl::StatusOr<PathProfile> TakeProfile(ByteReader& reader, const ProfileBundle& bundle, size_t index) {
   const size_t at = reader.position();
@@ -38,19 +39,23 @@ absl::StatusOr<PathProfile> TakeProfile(ByteReader& reader, const ProfileBundle&
   return profile;
 }
 
-absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle) {
+absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle, bool tells_context) {
   const size_t at = reader.position();
   ProbeMap map;
   const auto layers = static_cast<uint32_t>(bundle.shape.num_layers);
   ASSIGN_OR_RETURN(const auto layer, reader.TakeIn<uint32_t>("layer of a map", 0, layers - 1));
   ASSIGN_OR_RETURN(const auto ahead, reader.TakeIn<uint32_t>("layers ahead of a map", 1, 2));
+  if (tells_context) {
+    ASSIGN_OR_RETURN(const auto in_context, reader.TakeIn<uint32_t>("in_context of a map", 0, 1));
+    map.in_context = in_context == 1;
+  }
   ASSIGN_OR_RETURN(map.num_rows, reader.TakeIn<int64_t>("rows of a map", 1, int64_t{1} << 48));
   map.layer = static_cast<int>(layer);
   map.ahead = static_cast<int>(ahead);
   if (layer + ahead >= layers) return reader.Error(at, absl::StrCat("a map of layer ", layer + ahead, " of ", layers));
   if (!bundle.maps.empty() && PlaceOf(map) <= PlaceOf(bundle.maps.back()))
-    return reader.Error(at, "maps do not rise by layer and layers ahead");
-  const auto count = static_cast<uint64_t>(bundle.shape.num_experts) * static_cast<uint64_t>(bundle.hidden + 1);
+    return reader.Error(at, "maps do not rise by layer, layers ahead and in_context");
+  const auto count = static_cast<uint64_t>(bundle.shape.num_experts * map.WidthOf(bundle.hidden));
   const size_t begin = reader.position();
   ASSIGN_OR_RETURN(const absl::string_view bytes, reader.Take(count * sizeof(float), "values of a map"));
   map.values.resize(count);
@@ -100,6 +105,7 @@ std::string ProfileBundle::Serialize() const {
   for (const ProbeMap& map : maps) {
     AppendInt(static_cast<uint32_t>(map.layer), &bytes);
     AppendInt(static_cast<uint32_t>(map.ahead), &bytes);
+    AppendInt(static_cast<uint32_t>(map.in_context), &bytes);
     AppendInt(map.num_rows, &bytes);
     for (const float value : map.values) AppendInt(std::bit_cast<uint32_t>(value), &bytes);
   }
@@ -109,7 +115,9 @@ std::string ProfileBundle::Serialize() const {
 
 absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
   ByteReader whole(bytes, "profile bundle");
-  if (bytes.substr(0, kMagic.size()) != kMagic) return whole.Error(0, absl::StrCat("does not begin with ", kMagic));
+  const absl::string_view magic = bytes.substr(0, kMagic.size());
+  if (magic != kMagic && magic != kMagicWithoutContext)
+    return whole.Error(0, absl::StrCat("does not begin with ", kMagic));
   constexpr size_t kHashBytes = sizeof(uint64_t);
   if (bytes.size() < kMagic.size() + kHashBytes) return whole.Error(bytes.size(), "truncated: no checksum");
   const absl::string_view hashed = bytes.substr(0, bytes.size() - kHashBytes);
@@ -126,10 +134,10 @@ absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
     ASSIGN_OR_RETURN(PathProfile profile, TakeProfile(reader, bundle, i));
     bundle.profiles.push_back(std::move(profile));
   }
-  const uint32_t most = bundle.hidden == 0 ? 0 : 2 * kMaxLayers;
+  const uint32_t most = bundle.hidden == 0 ? 0 : 4 * kMaxLayers;
   ASSIGN_OR_RETURN(const auto maps, reader.TakeIn<uint32_t>("number of maps", 0, most));
   for (uint32_t i = 0; i < maps; ++i) {
-    ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle));
+    ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle, magic == kMagic));
     bundle.maps.push_back(std::move(map));
   }
   if (reader.left() > 0)

@@ -20,8 +20,12 @@ namespace switchyard {
 struct ProbeMap {
   int layer = 0;
   int ahead = 1;              // 1 or 2
+  bool in_context = false;    // also from a mean of the rows before in the text (workers/moe/text_context.h)
   int64_t num_rows = 0;       // that it was fitted on
-  std::vector<float> values;  // [E, H + 1], the bias last; finite
+  std::vector<float> values;  // [E, WidthOf(hidden)], the bias last; finite
+
+  // H + 1; in context 2H + 1: the row, the mean, the bias.
+  int64_t WidthOf(int64_t hidden) const { return (in_context ? 2 : 1) * hidden + 1; }
 };
 
 struct ProfileBundle {
@@ -29,17 +33,17 @@ struct ProfileBundle {
   RoutingShape shape;
   int hidden = 0;                     // H of the maps; 0 without any
   std::vector<PathProfile> profiles;  // at most one of each phase, context and channel
-  std::vector<ProbeMap> maps;         // by rising (layer, ahead)
+  std::vector<ProbeMap> maps;         // by rising (layer, ahead, in_context)
 
   // The file:
   //   bytes          what
-  //   8              "SYBUND01"
+  //   8              "SYBUND02"; "SYBUND01" is read, too: its maps have no u32 in_context, all are without
   //   string         model: u32 length, then that many bytes
   //   4 x u32        L, E, K, H
   //   u32            profiles P
   //   P times        u64 length, then that many bytes (path_profile.h)
   //   u32            maps N
-  //   N times        u32 layer, u32 ahead, u64 rows, E x (H + 1) x f32
+  //   N times        u32 layer, u32 ahead, u32 in_context (0 or 1), u64 rows, E x (H + 1 or 2H + 1) x f32
   //   u64            FNV-1a of all bytes before
   // Little-endian, unaligned.
   std::string Serialize() const;

@@ -177,8 +177,16 @@ absl::Status ModelRunner::BeginGuides(const StepPlan& plan) {
   if (guides_.placer != nullptr) RETURN_IF_ERROR(guides_.placer->BeginStep(plan.step, plan.placement_epoch));
   if (guides_.forecaster == nullptr) return absl::OkStatus();
   // (What it expects of layer 0 comes too late for a placer: that layer's gate tells the counts.)
+  // By positions, as borrowed rows have no sequence here.  (Another text that goes on where one ended spoils a
+  // forecast.)
+  const std::vector<int32_t>& at = batch_.rope_rows;
+  text_begins_.resize(at.size());
+  for (size_t t = 0; t < at.size(); ++t) text_begins_[t] = t == 0 || at[t] != at[t - 1] + 1 ? 1 : 0;
   return guides_.forecaster
-      ->Begin({.num_rows = batch_.num_rows(), .num_decode_rows = batch_.num_decode_rows, .token_ids = batch_.tokens})
+      ->Begin({.num_rows = batch_.num_rows(),
+               .num_decode_rows = batch_.num_decode_rows,
+               .token_ids = batch_.tokens,
+               .begins = text_begins_})
       .status();
 }
 

@@ -148,6 +148,7 @@ class ModelRunner {
   Communicator* comm_ = nullptr;
   const ExpertLayout* layout_ = nullptr;
   LayerGuides guides_;
+  std::vector<uint8_t> text_begins_;  // [T] of the step's batch, for the forecaster
   MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/moe/text_context.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/router.h"
 #include "workers/tensor/copy.h"
@@ -29,6 +30,15 @@ absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorVi
   return map;
 }
 
+absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorView& fitted, DType dtype) {
+  if (fitted.rank() != 2 || fitted.dim(1) < 3 || fitted.dim(1) % 2 == 0 || fitted.dtype() != DType::kF64 ||
+      !fitted.device().is_cpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("forecast map in context is ", fitted.ToString(), ", wants fp64 [experts, 2 * hidden + 1] cpu"));
+  }
+  return MakeForecastMap(stream, StackedMap(fitted), dtype);
+}
+
 absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, const Weight& weight,
                                    const TensorView& bias, const int32_t* num_rows, const TensorView& predicted) {
   const int64_t rows = x.rank() == 2 ? x.dim(0) : 0;
@@ -41,6 +51,25 @@ absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, co
   ASSIGN_OR_RETURN(const TensorView scores, score_memory_.Take(rows, predicted.dim(1), acc, stream.device()));
   RETURN_IF_ERROR(Gemm(stream, {}, x, weight, bias, logits));
   return RouteTopK(stream, {.top_k = predicted.dim(1), .num_rows = num_rows}, logits, predicted, scores);
+}
+
+absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
+                                            absl::Span<const uint8_t> begins, const TensorView& predicted) {
+  const int64_t rows = x.rank() == 2 ? x.dim(0) : 0, experts = map.weight.n() / 2;
+  if (predicted.rank() != 2 || predicted.dim(0) != rows || static_cast<int64_t>(begins.size()) != rows) {
+    return absl::InvalidArgumentError(absl::StrCat("gate_forecast: predicted is ", predicted.ToString(), " and ",
+                                                   begins.size(), " texts' begins for ", rows, " rows"));
+  }
+  if (!stream.device().is_cpu() || map.weight.n() % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gate_forecast: a map of ", map.weight.n(), " outputs in context, wants 2 * experts on the cpu"));
+  }
+  const DType acc = AccDType(map.weight.dtype());
+  const TensorView both = logits_memory_.Rows(rows, 2 * experts, acc), sum = sum_memory_.Rows(rows, experts, acc);
+  RETURN_IF_ERROR(Gemm(stream, {}, x, map.weight, map.bias, both));
+  AddContext(both, begins, sum);
+  return RouteTopK(stream, {.top_k = predicted.dim(1)}, sum, predicted,
+                   score_memory_.Rows(rows, predicted.dim(1), acc));
 }
 
 }  // namespace switchyard

@@ -3,14 +3,16 @@
 // Two kinds of map give the logits: `gate_ahead`, the later layer's own router on these rows, which needs nothing; and
 // `probe`, a fitted map (ridge_probe.h), which knows better (spec/prediction.md: 0.84 of a token's own experts against
 // 0.76).  One product as large as a gate's, then the same top-k.
-// A row's prediction depends on that row alone.  Borrows the map.  On any device.
-// Does not do: deciding what to do with it (scheduler/popularity, scheduler/offload).
+// A row's prediction depends on that row alone; in context, also on the rows before it in its text.  Borrows the map.
+// On any device; in context on the CPU. Does not do: deciding what to do with it (scheduler/popularity,
+// scheduler/offload).
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/ops/weight.h"
 #include "workers/tensor/device.h"
@@ -27,6 +29,9 @@ struct ForecastMap {
 // A fitted map [E, H + 1] (RidgeProbe::Solve), rounded to the model's dtype, on the stream's device.
 absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype);
 
+// The same of a map [E, 2H + 1] of rows in context: weight [2E, H], bias [2E] (StackedMap).
+absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorView& fitted, DType dtype);
+
 class GateForecast {
  public:
   // predicted[t] = the M experts of the largest logits of row t, best first, ties to the smaller id.
@@ -35,9 +40,13 @@ class GateForecast {
   absl::Status Predict(const Stream& stream, const TensorView& x,              // [T, H] the map's dtype
                        const Weight& weight, const TensorView& bias,           // [E, H]; [E] or rank 0 for none
                        const int32_t* num_rows, const TensorView& predicted);  // [T, M] int32
+  // The same by a map of rows in context, whose texts begin where begins [T] is not 0.
+  // Errors: as Predict's; InvalidArgument off the CPU or for other than T begins.
+  absl::Status PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
+                                absl::Span<const uint8_t> begins, const TensorView& predicted);
 
  private:
-  RowScratch logits_memory_, score_memory_;
+  RowScratch logits_memory_, sum_memory_, score_memory_;
 };
 
 }  // namespace switchyard

@@ -8,36 +8,22 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/moe/text_context.h"
 
 namespace switchyard {
 namespace {
 
 constexpr double kMostCredit = 0.05;    // seconds: cheap passes are not paid back by one long step
 constexpr int64_t kLeastRows = 2048;    // before the first solution
-constexpr int64_t kRowsPerFeature = 8;  // likewise, times H + 1
+constexpr int64_t kRowsPerFeature = 8;  // likewise, times H + 1; in context 2H + 1
 constexpr int64_t kFirstRows = 4;       // to measure what a row costs
 
-ProbeMap ToMap(const Tensor& solved, int layer, int ahead, int64_t num_rows) {
-  ProbeMap map{.layer = layer, .ahead = ahead, .num_rows = num_rows, .values = {}};
+void AppendValues(const Tensor& solved, ProbeMap* map) {
   const TensorView view = solved;
   for (int64_t e = 0; e < view.dim(0); ++e) {
     const double* const row = view.row<double>(e);
-    for (int64_t i = 0; i < view.dim(1); ++i) map.values.push_back(static_cast<float>(row[i]));
+    for (int64_t i = 0; i < view.dim(1); ++i) map->values.push_back(static_cast<float>(row[i]));
   }
-  return map;
-}
-
-std::vector<ProbeMap> SolveAll(const Stream& stream, const std::vector<RidgeProbe>& probes) {
-  std::vector<ProbeMap> maps;
-  for (size_t layer = 0; layer < probes.size(); ++layer) {
-    for (int target = 0; target < probes[layer].num_targets(); ++target) {
-      const absl::StatusOr<Tensor> solved = probes[layer].Solve(stream, target);
-      // Too few rows: nothing of this layer yet.
-      if (!solved.ok()) break;
-      maps.push_back(ToMap(*solved, static_cast<int>(layer), target + 1, probes[layer].num_rows()));
-    }
-  }
-  return maps;
 }
 
 // A copy of rows [begin, begin + count).
@@ -50,8 +36,33 @@ Tensor CopyRows(const TensorView& from, int64_t begin, int64_t count) {
 }  // namespace
 
 int64_t ProbeFit::BytesOf(const ProbeFitOptions& options) {
-  const int64_t width = options.hidden + 1;
-  return static_cast<int64_t>(sizeof(double)) * width * (width + 2 * options.num_experts) * options.num_layers;
+  const auto of = [&](int64_t width) {
+    return static_cast<int64_t>(sizeof(double)) * width * (width + 2 * options.num_experts) * options.num_layers;
+  };
+  return of(options.hidden + 1) + (options.in_context ? of(2 * options.hidden + 1) : 0);
+}
+
+std::vector<ProbeMap> ProbeFit::SolveAll(const Stream& stream, const Sums& sums) {
+  std::vector<ProbeMap> maps;
+  for (const std::vector<RidgeProbe>* probes : {&sums.alone, &sums.in_context}) {
+    for (size_t layer = 0; layer < probes->size(); ++layer) {
+      const RidgeProbe& probe = (*probes)[layer];
+      // A map in context takes the place of one that more rows may have made.
+      const bool is_early = probes == &sums.in_context && probe.num_rows() < kRowsPerFeature * probe.num_features();
+      for (int target = 0; target < probe.num_targets() && !is_early; ++target) {
+        const absl::StatusOr<Tensor> solved = probe.Solve(stream, target);
+        // Too few rows: nothing of this layer yet.
+        if (!solved.ok()) break;
+        maps.push_back({.layer = static_cast<int>(layer),
+                        .ahead = target + 1,
+                        .in_context = probes == &sums.in_context,
+                        .num_rows = probe.num_rows(),
+                        .values = {}});
+        AppendValues(*solved, &maps.back());
+      }
+    }
+  }
+  return maps;
 }
 
 ProbeFit::ProbeFit(ProbeFitOptions options)
@@ -59,8 +70,11 @@ ProbeFit::ProbeFit(ProbeFitOptions options)
       seen_(static_cast<size_t>(options.num_layers)),
       solve_at_(std::max(kLeastRows, kRowsPerFeature * (options.hidden + 1))) {
   SY_CHECK(options_.num_layers >= 1 && options_.share > 0);
-  for (int layer = 0; layer + 1 < options_.num_layers; ++layer)
-    probes_.emplace_back(options_.hidden, options_.num_experts, num_targets(layer));
+  for (int layer = 0; layer + 1 < options_.num_layers; ++layer) {
+    sums_.alone.emplace_back(options_.hidden, options_.num_experts, num_targets(layer));
+    if (options_.in_context)
+      sums_.in_context.emplace_back(2 * options_.hidden, options_.num_experts, num_targets(layer));
+  }
 }
 
 ProbeFit::~ProbeFit() {
@@ -69,7 +83,9 @@ ProbeFit::~ProbeFit() {
 
 int ProbeFit::num_targets(int layer) const { return std::min(2, options_.num_layers - 1 - layer); }
 
-void ProbeFit::Begin(int64_t num_rows, absl::Time now) {
+void ProbeFit::Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t> prompt_begins) {
+  SY_CHECK_LE(static_cast<int64_t>(prompt_begins.size()), num_rows);
+  prompt_begins_.assign(prompt_begins.begin(), prompt_begins.end());
   pass_begin_ = now;
   spent_ = 0;
   count_ = num_rows;
@@ -80,7 +96,7 @@ void ProbeFit::Begin(int64_t num_rows, absl::Time now) {
   // Another window each time, all over the rows.
   const auto scattered = static_cast<int64_t>(SplitMix(static_cast<uint64_t>(++num_passes_)) >> 33);
   begin_ = scattered % (num_rows - count_ + 1);
-  if (probes_.empty()) count_ = 0;
+  if (sums_.alone.empty()) count_ = 0;
   if (this->num_rows() >= solve_at_) StartSolving();
 }
 
@@ -91,7 +107,7 @@ absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView&
   }
   if (count_ == 0) return absl::OkStatus();
   const absl::Time start = absl::Now();
-  seen_[static_cast<size_t>(layer)] = {CopyRows(x, begin_, count_), CopyRows(logits, begin_, count_)};
+  seen_[static_cast<size_t>(layer)] = {CopyRows(x, begin_, count_), CopyRows(logits, begin_, count_), ContextOf(x)};
   if (layer >= 2) RETURN_IF_ERROR(AddRows(stream, layer - 2));
   const bool last = layer + 1 == options_.num_layers;
   if (last && layer >= 1) RETURN_IF_ERROR(AddRows(stream, layer - 1));
@@ -103,17 +119,31 @@ absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView&
   return absl::OkStatus();
 }
 
+// Of the window's prompts' rows, which are its last.
+Tensor ProbeFit::ContextOf(const TensorView& x) const {
+  if (sums_.in_context.empty()) return Tensor();
+  const auto prompts = static_cast<int64_t>(prompt_begins_.size());
+  const int64_t first_prompt = x.dim(0) - prompts, first = std::max(begin_, first_prompt);
+  const int64_t count = std::max<int64_t>(0, begin_ + count_ - first);
+  return WithContext(x.Rows(first_prompt, prompts), prompt_begins_, std::min(first - first_prompt, prompts), count);
+}
+
 // The layer's features with what the layers after it have said.
 absl::Status ProbeFit::AddRows(const Stream& stream, int layer) {
   std::vector<TensorView> targets;
   for (int ahead = 1; ahead <= num_targets(layer); ++ahead)
     targets.push_back(seen_[static_cast<size_t>(layer + ahead)].logits);
-  const Tensor& x = seen_[static_cast<size_t>(layer)].x;
-  if (!AllFinite(x) || !std::all_of(targets.begin(), targets.end(), AllFinite)) {
+  const Seen& seen = seen_[static_cast<size_t>(layer)];
+  const int64_t in_context = sums_.in_context.empty() ? 0 : seen.context.view().dim(0);
+  if (!AllFinite(seen.x) || (in_context > 0 && !AllFinite(seen.context)) ||
+      !std::all_of(targets.begin(), targets.end(), AllFinite)) {
     count_ = 0;
     return absl::OkStatus();
   }
-  return probes_[static_cast<size_t>(layer)].Add(stream, x, targets);
+  RETURN_IF_ERROR(sums_.alone[static_cast<size_t>(layer)].Add(stream, seen.x, targets));
+  if (in_context == 0) return absl::OkStatus();
+  for (TensorView& target : targets) target = target.Rows(target.dim(0) - in_context, in_context);
+  return sums_.in_context[static_cast<size_t>(layer)].Add(stream, seen.context, targets);
 }
 
 void ProbeFit::StartSolving() {
@@ -124,9 +154,9 @@ void ProbeFit::StartSolving() {
   }
   if (solver_.joinable()) solver_.join();
   solve_at_ = 2 * num_rows();
-  solver_ = std::thread([this, probes = probes_] {
+  solver_ = std::thread([this, sums = sums_] {
     ThreadPool pool(1, false);
-    std::vector<ProbeMap> maps = SolveAll(Stream::OnCpu(&pool), probes);
+    std::vector<ProbeMap> maps = SolveAll(Stream::OnCpu(&pool), sums);
     absl::MutexLock lock(&mu_);
     solved_ = std::move(maps);
     solving_ = false;
@@ -138,6 +168,6 @@ std::vector<ProbeMap> ProbeFit::TakeSolved() {
   return std::exchange(solved_, {});
 }
 
-std::vector<ProbeMap> ProbeFit::SolveNow(const Stream& stream) const { return SolveAll(stream, probes_); }
+std::vector<ProbeMap> ProbeFit::SolveNow(const Stream& stream) const { return SolveAll(stream, sums_); }
 
 }  // namespace switchyard

@@ -4,7 +4,8 @@
 //
 // What a row costs is measured as it is added, what a pass takes from Begin to its last gate; so wide models add few
 // rows, and models whose sums would be larger than kMaxBytes none: those are fitted by a profiling run (no limit).
-// A row's features wait for the logits of the layers one and two ahead of the same pass.
+// A row's features wait for the logits of the layers one and two ahead of the same pass.  Prompts' rows also go into a
+// second fit, of rows in the context of their text (text_context.h), where its sums have room.
 // On the CPU.  Thread-compatible.  Does not do: predicting, files.
 #pragma once
 
@@ -16,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "scheduler/popularity/profile_bundle.h"
 #include "workers/moe/ridge_probe.h"
 #include "workers/tensor/device.h"
@@ -30,11 +32,13 @@ struct ProbeFitOptions {
   int64_t hidden = 0;
   double share = 0.02;          // of the passes' time; >= 1: all rows, whatever it takes
   int64_t rows_per_pass = 256;  // at most, where the share is less than 1
+  bool in_context = false;      // also fits maps of rows in context
 };
 
 class ProbeFit {
  public:
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context, whatever the share
   // Of all layers' sums.
   static int64_t BytesOf(const ProbeFitOptions& options);
 
@@ -42,8 +46,9 @@ class ProbeFit {
   explicit ProbeFit(ProbeFitOptions options);
   ~ProbeFit();  // waits for a solution under way
 
-  // A pass of num_rows rows begins at `now`.
-  void Begin(int64_t num_rows, absl::Time now);
+  // A pass of num_rows rows begins at `now`.  prompt_begins: of its last rows, which are prompts', not 0 where one is
+  // the first of its text; none without context.  REQUIRES: at most num_rows of them.
+  void Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t> prompt_begins = {});
   // The gate of a layer has run; layers in order.  A pass with a row that is not finite adds nothing more.
   // Errors: InvalidArgument for shapes that do not fit.
   absl::Status OnGate(const Stream& stream, int layer, const TensorView& x,  // [T, H]
@@ -51,25 +56,34 @@ class ProbeFit {
                       absl::Time now);
   // Maps that were solved since the last call.
   std::vector<ProbeMap> TakeSolved();
-  // All maps from the sums as they are, now; none of a layer with fewer than H + 1 rows.  Blocks.
+  // All maps from the sums as they are, now; none of a layer with fewer rows than features, in context
+  // with fewer than eight times as many.  Blocks.
   std::vector<ProbeMap> SolveNow(const Stream& stream) const;
 
-  int64_t num_rows() const { return probes_.empty() ? 0 : probes_.front().num_rows(); }
+  int64_t num_rows() const { return sums_.alone.empty() ? 0 : sums_.alone.front().num_rows(); }
 
  private:
   // What a layer's window of rows was, until the layers ahead have run.
   struct Seen {
-    Tensor x;       // [n, H]
-    Tensor logits;  // [n, E]
+    Tensor x;        // [n, H]
+    Tensor logits;   // [n, E]
+    Tensor context;  // [c, 2H] of the last c of them
   };
+  // What has been added so far, alone and in context.
+  struct Sums {
+    std::vector<RidgeProbe> alone, in_context;  // [L - 1]; in_context may be empty
+  };
+  static std::vector<ProbeMap> SolveAll(const Stream& stream, const Sums& sums);
+  Tensor ContextOf(const TensorView& x) const;
   int num_targets(int layer) const;
   absl::Status AddRows(const Stream& stream, int layer);
   void StartSolving();
 
   const ProbeFitOptions options_;
-  std::vector<RidgeProbe> probes_;  // [L - 1]
-  std::vector<Seen> seen_;          // [L]
-  int64_t begin_ = 0, count_ = 0;   // the pass's window of rows
+  Sums sums_;
+  std::vector<Seen> seen_;  // [L]
+  std::vector<uint8_t> prompt_begins_;
+  int64_t begin_ = 0, count_ = 0;  // the pass's window of rows
   int64_t num_passes_ = 0;
   absl::Time pass_begin_;
   double credit_ = 0;           // seconds that may be spent

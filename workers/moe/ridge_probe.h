@@ -35,6 +35,7 @@ class RidgeProbe {
   absl::Status Merge(const RidgeProbe& other);
 
   int64_t num_rows() const { return num_rows_; }
+  int64_t num_features() const { return width_; }  // H + 1
   int num_targets() const { return static_cast<int>(cross_.size()); }
 
   // The fitted map of a target, fp64 [E, H + 1], the bias last.  FailedPrecondition: fewer rows than H + 1, with both

@@ -22,6 +22,11 @@ int NumPredicted(const RoutingShape& shape) {
       std::min({wanted, std::max<int64_t>(shape.top_k, kMostPredicted), int64_t{shape.num_experts}}));
 }
 
+// Of a map among a forecaster's, in a bundle's order.
+size_t IndexOf(const ProbeMap& map) {
+  return static_cast<size_t>((map.layer * kMaxAhead + map.ahead - 1) * 2 + (map.in_context ? 1 : 0));
+}
+
 constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 
 // Adds what passes from here to the end of the scope.
@@ -48,16 +53,19 @@ LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Ph
 RowForecaster::RowForecaster(RowForecasterOptions options)
     : options_(std::move(options)),
       num_predicted_(NumPredicted(options_.shape)),
-      probes_(static_cast<size_t>(options_.shape.num_layers)) {
+      probes_(static_cast<size_t>(options_.shape.num_layers * kMaxAhead * 2)) {
   SY_CHECK_EQ(static_cast<int>(options_.routers.size()), options_.shape.num_layers);
   live_.reserve(std::size(kPhases));
   for (const Phase phase : kPhases) live_.emplace_back(LiveOptionsOf(options_, phase));
   for (Popularity& popularity : popularity_) popularity.resize(static_cast<size_t>(options_.shape.num_experts));
   if (options_.probe_share <= 0 || options_.shape.num_layers < 2) return;
-  const ProbeFitOptions fit = {.num_layers = options_.shape.num_layers,
-                               .num_experts = options_.shape.num_experts,
-                               .hidden = options_.hidden,
-                               .share = options_.probe_share};
+  ProbeFitOptions fit = {.num_layers = options_.shape.num_layers,
+                         .num_experts = options_.shape.num_experts,
+                         .hidden = options_.hidden,
+                         .share = options_.probe_share};
+  fit.in_context = true;
+  fit.in_context =
+      ProbeFit::BytesOf(fit) <= (options_.probe_share < 1 ? ProbeFit::kMaxBytes : ProbeFit::kMaxProfilingBytes);
   if (options_.probe_share < 1 && ProbeFit::BytesOf(fit) > ProbeFit::kMaxBytes) {
     LogInfo("forecast: no probe is fitted while serving: its sums would take ", ProbeFit::BytesOf(fit) >> 20,
             " MiB, limit ", ProbeFit::kMaxBytes >> 20);
@@ -89,17 +97,15 @@ ProfileBundle RowForecaster::Collect(const Stream& stream, bool solve) const {
     for (const PathProfile& profile : this->phase(phase).profiles()) bundle.profiles.push_back(profile);
   }
   std::vector<ProbeMap> fitted = fit_ == nullptr || !solve ? std::vector<ProbeMap>() : fit_->SolveNow(stream);
-  for (int layer = 0; layer < options_.shape.num_layers; ++layer) {
-    for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
-      const std::optional<Probe>& probe = probes_[static_cast<size_t>(layer)][static_cast<size_t>(ahead - 1)];
-      const auto found = std::find_if(fitted.begin(), fitted.end(),
-                                      [&](const ProbeMap& map) { return map.layer == layer && map.ahead == ahead; });
-      const bool is_better = found != fitted.end() && (!probe.has_value() || found->num_rows >= probe->source.num_rows);
-      if (is_better) {
-        bundle.maps.push_back(std::move(*found));
-      } else if (probe.has_value()) {
-        bundle.maps.push_back(probe->source);
-      }
+  for (size_t i = 0; i < probes_.size(); ++i) {
+    const std::optional<Probe>& probe = probes_[i];
+    const auto found =
+        std::find_if(fitted.begin(), fitted.end(), [i](const ProbeMap& map) { return IndexOf(map) == i; });
+    const bool is_better = found != fitted.end() && (!probe.has_value() || found->num_rows >= probe->source.num_rows);
+    if (is_better) {
+      bundle.maps.push_back(std::move(*found));
+    } else if (probe.has_value()) {
+      bundle.maps.push_back(probe->source);
     }
   }
   return bundle;
@@ -110,7 +116,7 @@ absl::Status RowForecaster::SetProbe(const Stream& stream, ProbeMap map) {
     return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, " for ", map.ahead,
                                                    " ahead: the model has ", options_.shape.num_layers));
   }
-  const int64_t experts = options_.shape.num_experts, width = options_.hidden + 1;
+  const int64_t experts = options_.shape.num_experts, width = map.WidthOf(options_.hidden);
   if (static_cast<int64_t>(map.values.size()) != experts * width) {
     return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, ": ", map.values.size(),
                                                    " values, wants [", experts, ", ", width, "]"));
@@ -118,17 +124,18 @@ absl::Status RowForecaster::SetProbe(const Stream& stream, ProbeMap map) {
   Tensor fitted(DType::kF64, {experts, width});
   std::copy(map.values.begin(), map.values.end(), fitted.view().data<double>());
   Probe probe;
-  ASSIGN_OR_RETURN(probe.map, MakeForecastMap(stream, fitted, options_.dtype));
+  ASSIGN_OR_RETURN(probe.map, map.in_context ? MakeContextMap(stream, fitted, options_.dtype)
+                                             : MakeForecastMap(stream, fitted, options_.dtype));
   probe.source = std::move(map);
-  const ProbeMap& source = probe.source;
-  probes_[static_cast<size_t>(source.layer)][static_cast<size_t>(source.ahead - 1)] = std::move(probe);
+  const size_t index = IndexOf(probe.source);
+  probes_[index] = std::move(probe);
   return absl::OkStatus();
 }
 
 absl::Status RowForecaster::TakeFitted(const Stream& stream) {
   int64_t used = 0, rows = 0;
   for (ProbeMap& map : fit_->TakeSolved()) {
-    const std::optional<Probe>& now = probes_[static_cast<size_t>(map.layer)][static_cast<size_t>(map.ahead - 1)];
+    const std::optional<Probe>& now = probes_[IndexOf(map)];
     if (now.has_value() && now->source.num_rows > map.num_rows) continue;
     rows = map.num_rows;
     RETURN_IF_ERROR(SetProbe(stream, std::move(map)));
@@ -155,7 +162,11 @@ absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::Begin(const Forec
   num_rows_ = pass.num_rows;
   num_decode_rows_ = pass.num_decode_rows;
   next_layer_ = 0;
-  if (fit_ != nullptr && num_rows_ > 0) fit_->Begin(num_rows_, absl::Now());
+  prompt_begins_.clear();
+  if (static_cast<int64_t>(pass.begins.size()) == num_rows_) {
+    prompt_begins_.assign(pass.begins.begin() + num_decode_rows_, pass.begins.end());
+  }
+  if (fit_ != nullptr && num_rows_ > 0) fit_->Begin(num_rows_, absl::Now(), prompt_begins_);
   token_ids_.assign(pass.token_ids.begin(), pass.token_ids.end());
   experts_.assign(static_cast<size_t>(num_rows_ * options_.shape.num_layers * options_.shape.top_k), -1);
   const auto known = [&](int64_t begin, int64_t end) {
@@ -203,46 +214,47 @@ absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const Gate
   for (const Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), rows.moe_layer);
   estimates_.clear();
   for (int ahead = 1; ahead <= kMaxAhead && rows.moe_layer + ahead < options_.shape.num_layers; ++ahead) {
-    RETURN_IF_ERROR(Predict(rows, rows.moe_layer + ahead, ahead));
+    for (int p = 0; p < kNumPredictors; ++p) {
+      RETURN_IF_ERROR(PredictBy(rows, static_cast<Predictor>(p), {.layer = rows.moe_layer + ahead, .ahead = ahead}));
+    }
     Estimate(rows.moe_layer + ahead, ahead);
   }
   Report();
   return estimates_;
 }
 
-absl::Status RowForecaster::Predict(const GatedRows& rows, int layer, int ahead) {
-  for (int p = 0; p < kNumPredictors && num_rows_ > 0; ++p) {
-    const auto predictor = static_cast<Predictor>(p);
-    const bool wanted = std::any_of(std::begin(kPhases), std::end(kPhases), [&](Phase phase) {
-      return ViewOf(phase).num_tokens > 0 && this->phase(phase).Wants(predictor, layer, ahead);
-    });
-    if (wanted) RETURN_IF_ERROR(PredictBy(rows, predictor, layer, ahead));
+absl::StatusOr<TensorView> RowForecaster::Predicted(const Stream& stream, const TensorView& x, Predictor predictor,
+                                                    LayerAhead at, bool may_use_context) {
+  const TensorView predicted = predicted_memory_.Rows(x.dim(0), num_predicted_, DType::kI32);
+  const auto next = static_cast<size_t>(at.layer);
+  if (predictor == Predictor::kGateAhead) {
+    RETURN_IF_ERROR(forecast_.Predict(stream, x, *options_.routers[next], {}, nullptr, predicted));
+    return predicted;
   }
-  return absl::OkStatus();
+  ProbeMap wanted{.layer = at.layer - at.ahead, .ahead = at.ahead, .in_context = true, .values = {}};
+  if (const std::optional<Probe>& probe = probes_[IndexOf(wanted)]; may_use_context && probe.has_value()) {
+    RETURN_IF_ERROR(forecast_.PredictInContext(stream, x, probe->map, prompt_begins_, predicted));
+    return predicted;
+  }
+  wanted.in_context = false;
+  const std::optional<Probe>& probe = probes_[IndexOf(wanted)];
+  if (!probe.has_value()) return TensorView();
+  RETURN_IF_ERROR(forecast_.Predict(stream, x, probe->map.weight, probe->map.bias, nullptr, predicted));
+  return predicted;
 }
 
-absl::Status RowForecaster::PredictBy(const GatedRows& rows, Predictor predictor, int layer, int ahead) {
-  const Weight* weight = options_.routers[static_cast<size_t>(layer)];
-  TensorView bias;
-  if (predictor == Predictor::kProbe) {
-    const std::optional<Probe>& probe = probes_[static_cast<size_t>(layer - ahead)][static_cast<size_t>(ahead - 1)];
-    if (!probe.has_value()) return absl::OkStatus();
-    weight = &probe->map.weight;
-    bias = probe->map.bias;
-  }
-  ASSIGN_OR_RETURN(const TensorView predicted,
-                   predicted_memory_.Take(num_rows_, num_predicted_, DType::kI32, rows.stream->device()));
-  RETURN_IF_ERROR(forecast_.Predict(*rows.stream, rows.x, *weight, bias, nullptr, predicted));
-  const int32_t* const named = predicted.data<int32_t>();
-  predictions_.assign(named, named + num_rows_ * num_predicted_);
+absl::Status RowForecaster::PredictBy(const GatedRows& rows, Predictor predictor, LayerAhead at) {
   for (const Phase phase : kPhases) {
-    const RoutingView view = ViewOf(phase);
-    if (view.num_tokens == 0 || !this->phase(phase).Wants(predictor, layer, ahead)) continue;
-    const int64_t begin = phase == Phase::kDecode ? 0 : num_decode_rows_;
-    mutable_phase(phase)->SetPredictions(predictor, layer, ahead,
-                                         absl::MakeConstSpan(predictions_)
-                                             .subspan(static_cast<size_t>(begin * num_predicted_),
-                                                      static_cast<size_t>(view.num_tokens * num_predicted_)));
+    const int64_t count = ViewOf(phase).num_tokens;
+    if (count == 0 || !this->phase(phase).Wants(predictor, at.layer, at.ahead)) continue;
+    const bool is_prompts = phase == Phase::kPrefill;
+    ASSIGN_OR_RETURN(const TensorView predicted,
+                     Predicted(*rows.stream, rows.x.Rows(is_prompts ? num_decode_rows_ : 0, count), predictor, at,
+                               is_prompts && !prompt_begins_.empty()));
+    if (predicted.rank() == 0) continue;
+    const int32_t* const named = predicted.data<int32_t>();
+    predictions_.assign(named, named + count * num_predicted_);
+    mutable_phase(phase)->SetPredictions(predictor, at.layer, at.ahead, predictions_);
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,8 @@
 // estimator of this pass reads are run, [T, H] x [H, E] each, and what the best one says of both phases is added.  Few
 // passes run all of them (LiveOptions).  A phase without an estimate takes the other's shares.  What an estimator that
 // is worse than marginal says on live traffic is not asked any more, and the log says so once.
+// Prompts' rows are told by the map of rows in the context of their text (text_context.h) where one is fitted and the
+// pass says where texts begin; decoded rows by the map of the row alone.
 // Maps are loaded from a profile bundle, or fitted while serving (probe_fit.h) in a share of the step's time.
 // On the CPU.  Thread-compatible.  Borrows the routers.  Does not do: sums over ranks, files.
 #pragma once
@@ -54,7 +56,8 @@ class RowForecaster : public LayerForecaster {
   // All that was learned, loaded things included.  solve: also what was not solved yet of the fit, which blocks.
   ProfileBundle Collect(const Stream& stream, bool solve) const;
 
-  // From now on logits of map.layer + map.ahead are also told by this map from map.layer's rows.
+  // From now on logits of map.layer + map.ahead are also told by this map from map.layer's rows; in context, of
+  // prompts' rows alone.
   // InvalidArgument: layers or sizes that the model does not have.
   absl::Status SetProbe(const Stream& stream, ProbeMap map);
 
@@ -68,11 +71,18 @@ class RowForecaster : public LayerForecaster {
   absl::Duration spent() const { return spent_; }
 
  private:
+  // A layer that is told, and how many layers before it.
+  struct LayerAhead {
+    int layer = 0, ahead = 1;
+  };
   // The phase's rows of the pass, with what is known of their routing.
   RoutingView ViewOf(Phase phase) const;
   absl::Status TakeChoices(const GatedRows& rows);
-  absl::Status Predict(const GatedRows& rows, int layer, int ahead);
-  absl::Status PredictBy(const GatedRows& rows, Predictor predictor, int layer, int ahead);
+  // Hands each phase that wants it what the predictor says of its rows.
+  absl::Status PredictBy(const GatedRows& rows, Predictor predictor, LayerAhead at);
+  // Of one phase's rows x: [T, M] int32; rank 0 if it has nothing to say.  may_use_context: they are the prompts'.
+  absl::StatusOr<TensorView> Predicted(const Stream& stream, const TensorView& x, Predictor predictor, LayerAhead at,
+                                       bool may_use_context);
   // Appends what is expected of the layer, if anything is.
   void Estimate(int layer, int ahead);
   void Report();
@@ -86,10 +96,10 @@ class RowForecaster : public LayerForecaster {
   };
 
   const RowForecasterOptions options_;
-  int num_predicted_;                                                // M
-  std::vector<LiveEstimates> live_;                                  // [Phase]
-  std::vector<std::array<std::optional<Probe>, kMaxAhead>> probes_;  // [L][ahead - 1] from that layer
-  std::unique_ptr<ProbeFit> fit_;                                    // null: nothing is fitted
+  int num_predicted_;                         // M
+  std::vector<LiveEstimates> live_;           // [Phase]
+  std::vector<std::optional<Probe>> probes_;  // [L, kMaxAhead, 2]: alone, in context
+  std::unique_ptr<ProbeFit> fit_;             // null: nothing is fitted
   GateForecast forecast_;
   RowScratch predicted_memory_;
 
@@ -98,6 +108,7 @@ class RowForecaster : public LayerForecaster {
   int next_layer_ = 0;
   std::vector<int32_t> token_ids_;                // [T]
   std::array<bool, 2> ids_known_ = {};            // [Phase]
+  std::vector<uint8_t> prompt_begins_;            // [T] of the prompts' rows; empty: not known
   std::vector<int16_t> experts_;                  // [L, T, K]
   std::vector<int16_t> predictions_;              // [T, M]
   std::array<Popularity, kMaxAhead> popularity_;  // [ahead - 1][E]

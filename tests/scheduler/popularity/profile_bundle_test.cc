@@ -58,6 +58,36 @@ TEST(ProfileBundleTest, WhatWasWrittenIsRead) {
   EXPECT_EQ(read->maps[0].num_rows, 100);
 }
 
+TEST(ProfileBundleTest, AMapInContextIsWiderAndBesideTheOneOfTheRowAlone) {
+  ProfileBundle bundle = Sample();
+  ProbeMap in_context = Map(0, 1, 50, 3);
+  in_context.in_context = true;
+  in_context.values.assign(4 * 5, 0.25f);
+  bundle.maps.insert(bundle.maps.begin() + 1, in_context);
+  const absl::StatusOr<ProfileBundle> read = ProfileBundle::Parse(bundle.Serialize());
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->maps.size(), 3u);
+  EXPECT_TRUE(read->maps[1].in_context);
+  EXPECT_EQ(read->maps[1].values, in_context.values);
+  EXPECT_EQ(read->maps[2].layer, 1);
+  ProfileBundle merged = Sample();
+  ASSERT_TRUE(merged.Merge(bundle).ok());
+  EXPECT_EQ(merged.maps.size(), 3u);
+  EXPECT_EQ(merged.maps[0].num_rows, 200);
+  EXPECT_EQ(merged.maps[1].num_rows, 50);
+}
+
+// A file of before there were maps in context.
+TEST(ProfileBundleTest, TheFirstVersionIsRead) {
+  std::string bytes = Sample().Serialize();
+  constexpr size_t kMapBytes = 4 + 4 + 4 + 8 + 4 * 3 * 4, kField = 8;
+  for (const size_t before_end : {kMapBytes, 2 * kMapBytes - 4}) bytes.erase(bytes.size() - 8 - before_end + kField, 4);
+  bytes[7] = '1';
+  const absl::StatusOr<ProfileBundle> read = ProfileBundle::Parse(Sealed(bytes));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->Serialize(), Sample().Serialize());
+}
+
 TEST(ProfileBundleTest, EveryCutAndEveryFlippedByteIsRefused) {
   const std::string bytes = Sample().Serialize();
   for (size_t length = 0; length < bytes.size(); ++length) {

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "workers/moe/ridge_probe.h"
+#include "workers/moe/text_context.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -76,6 +77,46 @@ TEST_F(ProbeFitTest, EveryRowOfAProfilingRunGoesIntoTheFitOfItsLayers) {
     ASSERT_TRUE(wanted.ok());
     for (size_t v = 0; v < maps[i].values.size(); ++v)
       EXPECT_EQ(maps[i].values[v], static_cast<float>(wanted->view().data<double>()[v]));
+  }
+}
+
+// Prompts' rows, behind two of decodes, are also fitted in the context of their texts.
+TEST_F(ProbeFitTest, PromptsRowsAreAlsoFittedInContext) {
+  ProbeFitOptions options = Options(1);
+  options.in_context = true;
+  EXPECT_EQ(ProbeFit::BytesOf(options) - ProbeFit::BytesOf(Options(1)), 8 * 13 * (13 + 2 * kExperts) * kLayers);
+  ProbeFit fit(options);
+  RidgeProbe first(2 * kHidden, kExperts, 2);
+  for (const int64_t rows : {37, 2, 71}) {
+    EXPECT_LE(fit.SolveNow(stream_).size(), 3u);
+    const std::vector<Layer> pass = RandomPass(rows);
+    std::vector<uint8_t> begins(static_cast<size_t>(rows - 2));
+    for (size_t t = 0; t < begins.size(); t += 7) begins[t] = 1;
+    fit.Begin(rows, now_, begins);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const Layer& one = pass[static_cast<size_t>(layer)];
+      ASSERT_TRUE(fit.OnGate(stream_, layer, one.x, one.logits, now_).ok());
+    }
+    const Tensor features = WithContext(pass[0].x.view().Rows(2, rows - 2), begins, 0, rows - 2);
+    ASSERT_TRUE(
+        first.Add(stream_, features, {pass[1].logits.view().Rows(2, rows - 2), pass[2].logits.view().Rows(2, rows - 2)})
+            .ok());
+  }
+  const std::vector<ProbeMap> maps = fit.SolveNow(stream_);
+  ASSERT_EQ(maps.size(), 6u);
+  EXPECT_FALSE(maps[2].in_context);
+  EXPECT_EQ(maps[2].num_rows, 110);
+  for (int target = 0; target < 2; ++target) {
+    const ProbeMap& map = maps[static_cast<size_t>(3 + target)];
+    EXPECT_TRUE(map.in_context);
+    EXPECT_EQ(map.layer, 0);
+    EXPECT_EQ(map.ahead, target + 1);
+    EXPECT_EQ(map.num_rows, 104);
+    const absl::StatusOr<Tensor> wanted = first.Solve(stream_, target);
+    ASSERT_TRUE(wanted.ok());
+    ASSERT_EQ(static_cast<int64_t>(map.values.size()), kExperts * map.WidthOf(kHidden));
+    for (size_t v = 0; v < map.values.size(); ++v)
+      EXPECT_EQ(map.values[v], static_cast<float>(wanted->view().data<double>()[v]));
   }
 }
 

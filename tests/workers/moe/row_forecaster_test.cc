@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "workers/moe/text_context.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/router.h"
 #include "workers/tensor/thread_pool.h"
@@ -166,6 +167,50 @@ TEST_F(RowForecasterTest, WhatOneHasLearnedAnotherTakes) {
   ProfileBundle foreign = learned;
   foreign.model = "another";
   EXPECT_THAT(std::string(second.Load(stream_, foreign).message()), HasSubstr("model is another"));
+}
+
+// Layer 2 chooses by the mean of the text so far, which a map in context knows: of prompts, but not of decoded rows.
+TEST_F(RowForecasterTest, PromptsRowsAreToldByTheMapInContext) {
+  RowForecaster forecaster(options_);
+  ProbeMap in_context = MapOf(0, 1, 1);
+  in_context.in_context = true;
+  in_context.values.clear();
+  for (int64_t e = 0; e < kShape.num_experts; ++e) {
+    const float* const row = router_rows_[0].view().row<float>(e);
+    in_context.values.insert(in_context.values.end(), kHidden, 0.0f);
+    in_context.values.insert(in_context.values.end(), row, row + kHidden);
+    in_context.values.push_back(0);
+  }
+  ASSERT_TRUE(forecaster.SetProbe(stream_, in_context).ok());
+  constexpr int64_t kRows = 24, kDecodes = 8;
+  std::vector<uint8_t> begins(kRows, 1);
+  for (int64_t t = kDecodes; t < kRows; ++t) begins[static_cast<size_t>(t)] = t % 8 == 0 ? 1 : 0;
+  for (int pass = 0; pass < 40; ++pass) {
+    const Tensor x = Random(kRows, kHidden);
+    ASSERT_TRUE(forecaster.Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .begins = begins}).ok());
+    const Tensor features = WithContext(x, begins, 0, kRows);
+    Tensor means(DType::kF32, {kRows, kHidden});
+    for (int64_t t = 0; t < kRows; ++t)
+      std::copy_n(features.view().row<float>(t) + kHidden, kHidden, means.view().row<float>(t));
+    const Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], means)};
+    for (int layer = 0; layer < kShape.num_layers; ++layer) {
+      const auto estimates = forecaster.OnGate({.stream = &stream_,
+                                                .moe_layer = layer,
+                                                .topk_idx = chosen[layer],
+                                                .x = x,
+                                                .logits = LogitsOf(routers_[0], x)});
+      ASSERT_TRUE(estimates.ok()) << estimates.status();
+    }
+  }
+  EXPECT_EQ(forecaster.phase(Phase::kPrefill).Best(2, 1), LiveEstimator::kProbe);
+  EXPECT_LT(forecaster.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).distance(), 0.01);
+  EXPECT_EQ(forecaster.phase(Phase::kDecode).score(LiveEstimator::kProbe, 2, 1).num_batches(), 0);
+  // Without texts' begins nothing is told in context.
+  const int64_t scored = forecaster.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).num_batches();
+  for (int pass = 0; pass < 40; ++pass) Pass(&forecaster, Random(24, kHidden), 8);
+  EXPECT_EQ(forecaster.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).num_batches(), scored);
+  in_context.values.pop_back();
+  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, in_context).message()), HasSubstr("wants [8, 33]"));
 }
 
 TEST_F(RowForecasterTest, AStepOfOnePhaseAloneAndOneWithoutRows) {

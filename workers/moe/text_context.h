@@ -1,0 +1,38 @@
+// What a text was about lately, as features of its rows: a mean of the rows so far, the nearest weighing most,
+//   m_t = x_t + k (m_{t-1} - x_t),  k = 4/5;   m_t = x_t in the first row of a text that this pass has
+// The next layer's attention will mix such rows into this one, which a map of the row alone (ridge_probe.h) cannot
+// know.
+//
+// On the demo model (tests/bench/popularity_bench.cc; fitted on 82 k tokens, 20 k held out, batches of 2048 prefilled
+// tokens) the calibrated probe's total-variation distance falls from 0.0229 to 0.0188 and it finds 0.845 of a token's
+// own experts for 0.832.  The row before and a mean with k = 0.9 beside it: 0.0185, 0.850; the row before alone:
+// 0.0210.
+//
+// The mean is linear, so a map of it is the mean of its maps: serving keeps E numbers a text and not H.
+// Free functions on the CPU.  Does not do: rows of earlier passes (a chunk of a prompt begins anew, and a decoded row
+// has no text here at all).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+inline constexpr double kContextKept = 0.8;
+
+// [count, 2H] AccDType: of rows [first, first + count) of x the row and the mean.  The mean reaches back at most 64
+// rows before `first`, beyond which nothing weighs more than 1e-6.
+// begins [T]: not 0 where a row is the first of its text.  REQUIRES: x [T, H] floating, on the CPU; the rows are there.
+Tensor WithContext(const TensorView& x, absl::Span<const uint8_t> begins, int64_t first, int64_t count);
+
+// sum [T, E] = the left half of each row of `both` [T, 2E] and the mean of the right half.
+// REQUIRES: one AccDType, contiguous, on the CPU; begins [T].
+void AddContext(const TensorView& both, absl::Span<const uint8_t> begins, const TensorView& sum);
+
+// A fitted map [E, 2H + 1] of rows with context (own, mean, bias) as one of rows alone [2E, H + 1], the means' below,
+// whose product AddContext sums up.  REQUIRES: fp64, on the CPU.
+Tensor StackedMap(const TensorView& fitted);
+
+}  // namespace switchyard
