@@ -38,7 +38,7 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
     }
     // Off the engine's thread.
     call->Start([message, model, experts = std::shared_ptr<const ExpertsCopy>(std::move(experts))](UnaryCall* call) {
-      v1::GetExpertsResponse answer = DescribeExperts(message, experts->census, experts->placement, MonotonicNow());
+      v1::GetExpertsResponse answer = DescribeExperts(message, *experts, MonotonicNow());
       answer.set_model(model->name);
       call->Reply(answer);
     });

@@ -25,6 +25,7 @@
 #include "scheduler/popularity/expert_census.h"
 #include "server/choice_output.h"
 #include "server/config.h"
+#include "server/experts_copy.h"
 #include "server/gather_window.h"
 #include "server/metrics.h"
 #include "server/placement_meter.h"
@@ -53,12 +54,6 @@ struct LoadSnapshot {
   SchedulerStats scheduler;
   std::vector<Worker> workers;
   int64_t group_epoch = 0;
-};
-
-// What GetExperts tells.
-struct ExpertsCopy {
-  ExpertCensus census;
-  ResidencyView placement;
 };
 
 class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, private ResidencyLoop::Host {
@@ -114,6 +109,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   void OnGroupFault(WorkerId id, int64_t epoch, std::string message) override;
   void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) override;
   void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) override;
+  void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) override;
   void OnLinkLost(WorkerId id, std::string reason) override;
 
  private:
@@ -158,7 +154,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
 
   // engine_placement.cc: where experts are
   GroupPlacement OnForming(const WorkerInfo& worker, int world) override;
-  void Plan(ResidencyProblem problem) override;
+  void Plan(PlanOrder order) override;
   void Prepare(const PlacementStage& stage) override;
   void Drop(int64_t epoch) override;
   void Release(int64_t epoch) override;
@@ -197,6 +193,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   std::optional<ExpertCensus> census_;   // from the first group on, of a model with experts
   std::optional<PlacementMeter> meter_;  // from the first forming on, of a model with experts
   ResidencyLoop residency_;
+  std::vector<ToldReport> expert_reports_;                            // [R] of the group that stands
   ResidencyView reported_placement_;                                  // as the metrics have it
   absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
   absl::flat_hash_map<std::string, uint64_t> by_request_id_;

@@ -8,6 +8,16 @@
 #include "server/engine_loop.h"
 
 namespace switchyard {
+namespace {
+
+// Whether these are places of a group of that many workers with such a model.
+bool Fits(const ExpertReport& report, const RoutingShape& shape, size_t world) {
+  const Placement& first = report.placements.front();
+  return report.placements.size() == static_cast<size_t>(shape.num_layers) && first.num_experts == shape.num_experts &&
+         first.slots.size() == world;
+}
+
+}  // namespace
 
 GroupPlacement EngineLoop::OnForming(const WorkerInfo& worker, int world) {
   if (worker.num_moe_layers == 0) return {};
@@ -19,13 +29,13 @@ GroupPlacement EngineLoop::OnForming(const WorkerInfo& worker, int world) {
 
 // --- ResidencyLoop::Host ---
 
-void EngineLoop::Plan(ResidencyProblem problem) {
+void EngineLoop::Plan(PlanOrder order) {
   if (planner_ == nullptr) {
-    planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<ResidencyPlan> plan) {
+    planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<StagedPlan> plan) {
       Post([this, plan = std::move(plan)]() mutable { residency_.Planned(std::move(plan), MonotonicNow()); });
     });
   }
-  planner_->Plan(std::move(problem));
+  planner_->Plan(std::move(order));
 }
 
 void EngineLoop::Prepare(const PlacementStage& stage) {
@@ -64,6 +74,18 @@ void EngineLoop::OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t p
   });
 }
 
+void EngineLoop::OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) {
+  Post([this, id, group_epoch, report = std::move(report)] {
+    const int rank = RankIn(id, group_epoch);
+    if (rank < 0) return;
+    // Whoever asks for a copy reads it by the census' layers.
+    const bool places = !report->placements.empty();
+    if (places && (!census_.has_value() || !Fits(*report, census_->shape(), expert_reports_.size()))) return;
+    expert_reports_[static_cast<size_t>(rank)] = {report, MonotonicNow()};
+    if (meter_.has_value()) meter_->NoteCopies(rank, report->copied_bytes, report->copy_seconds);
+  });
+}
+
 void EngineLoop::PlaceExperts(const StepResult& result) {
   if (!census_.has_value()) return;
   const absl::Time start = MonotonicNow();
@@ -76,7 +98,9 @@ void EngineLoop::PlaceExperts(const StepResult& result) {
 
 void EngineLoop::CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy>)> done) {
   const bool posted = Post([this, done] {
-    done(census_.has_value() ? std::make_unique<const ExpertsCopy>(ExpertsCopy{*census_, residency_.view()}) : nullptr);
+    done(census_.has_value()
+             ? std::make_unique<const ExpertsCopy>(ExpertsCopy{*census_, residency_.view(), expert_reports_})
+             : nullptr);
   });
   if (!posted) done(nullptr);
 }

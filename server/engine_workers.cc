@@ -74,6 +74,7 @@ void EngineLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, cons
   shape.expert_path_ids = first.num_moe_layers * first.experts_per_token;
   scheduler_->StartGroup(shape, now, &events);
   residency_.GroupUp();
+  expert_reports_.assign(static_cast<size_t>(world), {});
   const BatchingPolicy& policy = scheduler_->policy();
   metrics_->SetMaxModelLen(policy.max_model_len);
   metrics_->SetCacheConfig({.block_size = policy.block_size,
@@ -91,6 +92,7 @@ void EngineLoop::OnGroupDown(const std::string& reason) {
   down_reason_ = reason;
   down_since_ = now;
   step_sent_.clear();
+  expert_reports_.clear();
   residency_.GroupDown(reason, now);
   metrics_->groups_lost->Increment();
   hooks_.on_ready(false);

@@ -6,8 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "scheduler/popularity/expert_census.h"
-#include "server/residency_loop.h"
+#include "server/experts_copy.h"
 #include "switchyard/v1/admin.pb.h"
 
 namespace switchyard {
@@ -16,11 +15,12 @@ namespace switchyard {
 absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_moe_layers, int num_experts);
 
 // The layers that the request names, in its order; all if it names none.
-// REQUIRES: CheckExpertsRequest passed; placement has the census' layers and experts.
-v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertCensus& census,
-                                       const ResidencyView& placement, absl::Time now);
+// REQUIRES: CheckExpertsRequest passed; placement and reports have the census' layers and experts.
+v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertsCopy& experts,
+                                       absl::Time now);
 
-// Where one expert is, what was counted of it, and which plan put it there or left it.
-std::string WhyThere(const ExpertCensus& census, const ResidencyView& placement, int layer, int expert);
+// Where one expert is, what was counted of it, which plan put it there or left it, and in whose spare slots it was at
+// the last report, and why.
+std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now);
 
 }  // namespace switchyard

@@ -13,7 +13,7 @@ constexpr int kNice = 10;
 
 }  // namespace
 
-PlannerThread::PlannerThread(absl::AnyInvocable<void(absl::StatusOr<ResidencyPlan>)> done)
+PlannerThread::PlannerThread(absl::AnyInvocable<void(absl::StatusOr<StagedPlan>)> done)
     : done_(std::move(done)), thread_([this] { Run(); }) {}
 
 PlannerThread::~PlannerThread() {
@@ -24,24 +24,24 @@ PlannerThread::~PlannerThread() {
   thread_.join();
 }
 
-void PlannerThread::Plan(ResidencyProblem problem) {
+void PlannerThread::Plan(PlanOrder order) {
   absl::MutexLock lock(&mu_);
-  problem_ = std::move(problem);
+  order_ = std::move(order);
 }
 
 void PlannerThread::Run() {
   // Of this thread alone; where it is not allowed, planning is as important as serving.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
   for (;;) {
-    ResidencyProblem problem;
+    std::optional<PlanOrder> order;
     {
       absl::MutexLock lock(&mu_);
-      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || problem_.has_value(); };
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || order_.has_value(); };
       mu_.Await(absl::Condition(&wanted));
       if (stop_) return;
-      problem = *std::exchange(problem_, std::nullopt);
+      order = std::exchange(order_, std::nullopt);
     }
-    done_(PlanResidency(problem));
+    done_(MakePlan(*order));
   }
 }
 

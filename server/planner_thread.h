@@ -9,26 +9,26 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "scheduler/placement/residency.h"
+#include "server/staged_plan.h"
 
 namespace switchyard {
 
 class PlannerThread {
  public:
   // `done` is called on the thread, once for each Plan, unless this is destroyed before.
-  explicit PlannerThread(absl::AnyInvocable<void(absl::StatusOr<ResidencyPlan>)> done);
+  explicit PlannerThread(absl::AnyInvocable<void(absl::StatusOr<StagedPlan>)> done);
   // Waits for the plan that is being made.
   ~PlannerThread();
 
   // Never blocks.  REQUIRES: what was planned before is done.
-  void Plan(ResidencyProblem problem);
+  void Plan(PlanOrder order);
 
  private:
   void Run();
 
-  absl::AnyInvocable<void(absl::StatusOr<ResidencyPlan>)> done_;
+  absl::AnyInvocable<void(absl::StatusOr<StagedPlan>)> done_;
   absl::Mutex mu_;
-  std::optional<ResidencyProblem> problem_ ABSL_GUARDED_BY(mu_);
+  std::optional<PlanOrder> order_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

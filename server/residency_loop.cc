@@ -29,22 +29,23 @@ ResidencyLoop::ResidencyLoop(const PlacementSettings& settings, Host* host) : se
 GroupPlacement ResidencyLoop::Begin(const Shape& shape, const MoveCosts& costs) {
   costs_ = costs;
   // A group that never stood may have been of another model.
-  if (view_.layers == nullptr || !(shape == shape_)) {
+  if (view_.layers.empty() || !(shape == shape_)) {
     SY_CHECK_EQ(view_.epoch, 0);
     shape_ = shape;
     const int slots = ResidentSlots(settings_, shape.experts, shape.devices);
     limits_.layer_slots = slots - 1;
     limits_.device_slots = shape.layers * limits_.layer_slots;
     const int per_device = ResidentSlots({}, shape.experts, shape.devices);
-    const LayerResidency layer{ContiguousPlacement(shape.experts, shape.devices, slots - per_device),
-                               std::vector<bool>(static_cast<size_t>(shape.experts), false)};
-    view_.layers = std::make_shared<const std::vector<LayerResidency>>(static_cast<size_t>(shape.layers), layer);
+    const auto layer = std::make_shared<const LayerResidency>(
+        LayerResidency{ContiguousPlacement(shape.experts, shape.devices, slots - per_device),
+                       std::vector<bool>(static_cast<size_t>(shape.experts), false)});
+    view_.layers.assign(static_cast<size_t>(shape.layers), layer);
   }
   GroupPlacement placement;
   placement.epoch = view_.epoch;
   placement.costs = costs;
   if (view_.epoch == 0) return placement;
-  for (const LayerResidency& layer : *view_.layers) placement.residents.push_back(layer.placement);
+  for (const auto& layer : view_.layers) placement.residents.push_back(layer->placement);
   return placement;
 }
 
@@ -81,27 +82,28 @@ void ResidencyLoop::StepDone(int64_t step, const ExpertCensus& census, Placement
 }
 
 void ResidencyLoop::StartPlan(const ExpertCensus& census, PlacementMeter* meter) {
-  ResidencyProblem problem;
-  problem.phases = meter->Profiles(census);
-  if (problem.phases.empty()) return;
+  if (!meter->HasProfiles(census)) return;
   steps_since_plan_ = 0;
   costs_ = meter->Costs();
-  problem.costs = meter->PlanCosts(std::max(kShortestHorizon, settings_.rebalance_steps));
-  meter->Fade();
-  problem.present = *view_.layers;
-  problem.limits = limits_;
-  problem.next_epoch = static_cast<uint64_t>(next_epoch_);
   planning_ = true;
   discard_ = false;
-  host_->Plan(std::move(problem));
+  PlanOrder order = {.census = census,
+                     .meter = *meter,
+                     .present = view_.layers,
+                     .limits = limits_,
+                     .horizon_steps = std::max(kShortestHorizon, settings_.rebalance_steps),
+                     .next_epoch = next_epoch_};
+  meter->Fade();
+  host_->Plan(std::move(order));
 }
 
-void ResidencyLoop::Planned(absl::StatusOr<ResidencyPlan> plan, absl::Time now) {
+void ResidencyLoop::Planned(absl::StatusOr<StagedPlan> plan, absl::Time now) {
   SY_CHECK(planning_);
   planning_ = false;
   if (std::exchange(discard_, false)) return;
   if (!plan.ok()) return EndPlan(PlanOutcome::kAborted, std::string(plan.status().message()), now);
-  plan_ = std::make_shared<const ResidencyPlan>(*std::move(plan));
+  plan_ = std::make_shared<const ResidencyPlan>(std::move(plan->plan));
+  after_ = std::move(plan->after);
   stage_idx_ = 0;
   plan_copies_ = plan_bytes_ = 0;
   if (plan_->stages.empty()) return EndPlan(PlanOutcome::kNothingToDo, "", now);
@@ -125,13 +127,9 @@ void ResidencyLoop::StartStage(absl::Time now) {
   host_->Prepare(stage);
 }
 
-// The plan was made from what is there, so its stage can be applied.
 void ResidencyLoop::CommitStage() {
   const ResidencyStage& stage = plan_->stages[stage_idx_];
-  std::vector<LayerResidency> layers = *view_.layers;
-  const absl::Status applied = ApplyStage(stage, limits_, &layers);
-  SY_CHECK(applied.ok());
-  view_.layers = std::make_shared<const std::vector<LayerResidency>>(std::move(layers));
+  view_.layers = std::move(after_[stage_idx_]);
   view_.epoch = static_cast<int64_t>(stage_->epoch());
   view_.plan = nullptr;
   const int64_t copies = CopiesOf(stage), bytes = plan_->copies > 0 ? plan_->bytes / plan_->copies * copies : 0;
@@ -199,6 +197,7 @@ void ResidencyLoop::EndPlan(PlanOutcome outcome, const std::string& reason, absl
   view_.stages = view_.stages_in_use = 0;
   ++view_.plans[static_cast<size_t>(outcome)];
   plan_ = nullptr;
+  after_.clear();
   stage_.reset();
 }
 

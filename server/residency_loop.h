@@ -24,6 +24,7 @@
 #include "scheduler/placement/residency_epoch.h"
 #include "scheduler/popularity/expert_census.h"
 #include "server/placement_meter.h"
+#include "server/staged_plan.h"
 
 namespace switchyard {
 
@@ -34,8 +35,8 @@ absl::string_view PlanOutcomeName(PlanOutcome outcome);  // "committed" "aborted
 // Where experts are and how the last plan went; a copy that costs nothing.
 struct ResidencyView {
   PlacementSettings settings;
-  int64_t epoch = 0;                                          // of the placement in use; 0 = contiguous
-  std::shared_ptr<const std::vector<LayerResidency>> layers;  // [L]; null before the first group
+  int64_t epoch = 0;   // of the placement in use; 0 = contiguous
+  LayerStates layers;  // [L]; empty before the first group
   // The last plan, if it is fully in force: what Explain explains.  Null: none was made, or it was aborted.
   std::shared_ptr<const ResidencyPlan> plan;
   std::optional<PlanOutcome> outcome;  // of the last plan
@@ -56,7 +57,7 @@ class ResidencyLoop {
    public:
     virtual ~Host() = default;
     // To be answered with Planned, later.
-    virtual void Plan(ResidencyProblem problem) = 0;
+    virtual void Plan(PlanOrder order) = 0;
     // To every rank of the group.
     virtual void Prepare(const PlacementStage& stage) = 0;
     virtual void Drop(int64_t epoch) = 0;
@@ -88,9 +89,9 @@ class ResidencyLoop {
   int64_t placement_epoch() const;
   // A StepPlan that says it was sent.
   void StepPlanned(int64_t step, absl::Time now);
-  // All ranks have done that step; census and meter have it.  Copies what a plan needs of them, in microseconds.
+  // All ranks have done that step; census and meter have it.  Copies what a plan needs of them: counts, no tables.
   void StepDone(int64_t step, const ExpertCensus& census, PlacementMeter* meter, absl::Time now);
-  void Planned(absl::StatusOr<ResidencyPlan> plan, absl::Time now);
+  void Planned(absl::StatusOr<StagedPlan> plan, absl::Time now);
   // error: empty if all that arrives is there and right.
   void Prepared(int rank, int64_t epoch, const std::string& error, absl::Time now);
   void Released(int rank, int64_t epoch, absl::Time now);
@@ -120,6 +121,7 @@ class ResidencyLoop {
   bool planning_ = false;
   bool discard_ = false;                       // the plan that is being made
   std::shared_ptr<const ResidencyPlan> plan_;  // being carried out; shared with the view
+  std::vector<LayerStates> after_;             // its stages
   size_t stage_idx_ = 0;
   int64_t plan_copies_ = 0, plan_bytes_ = 0;  // of its stages in use
   std::optional<ResidencyEpoch> stage_;

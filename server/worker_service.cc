@@ -10,6 +10,7 @@
 #include "proto/support/link_protocol.h"
 #include "server/clock.h"
 #include "server/placement_convert.h"
+#include "server/report_convert.h"
 #include "server/worker_convert.h"
 
 namespace switchyard {
@@ -156,6 +157,8 @@ class Link final : public LinkReactor {
         events_->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
                                      request_.placement_released().placement_epoch());
         return true;
+      case v1::LinkRequest::kExpertReport:
+        return HandleReport(request_.expert_report());
       default:
         return true;  // a newer worker's message
     }
@@ -181,6 +184,16 @@ class Link final : public LinkReactor {
     events_->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
   }
 
+  bool HandleReport(const v1::ExpertReport& message) {
+    absl::StatusOr<ExpertReport> report = FromProto(message, num_moe_layers_, num_experts_);
+    if (!report.ok()) {
+      client_->Close(absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message())));
+      return false;
+    }
+    events_->OnExpertReport(id_, message.group_epoch(), std::make_shared<const ExpertReport>(*std::move(report)));
+    return true;
+  }
+
   bool HandleRegister(const v1::Register& message) {
     if (message.protocol_version() != kProtocolVersion) {
       client_->Close(absl::FailedPreconditionError(
@@ -188,6 +201,8 @@ class Link final : public LinkReactor {
       return false;
     }
     registered_ = true;
+    num_moe_layers_ = message.model().num_moe_layers();
+    num_experts_ = message.model().num_experts();
     lobby_->Leave(id_);
     v1::LinkResponse reply;
     reply.mutable_registered()->set_worker_id(absl::StrCat(id_));
@@ -204,6 +219,7 @@ class Link final : public LinkReactor {
   const v1::EngineOptions options_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
+  int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
   v1::LinkRequest request_;
   std::vector<v1::StepPart> parts_;  // of the result that comes next
   size_t part_bytes_ = 0;            // in parts_

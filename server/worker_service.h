@@ -10,6 +10,7 @@
 #include <string>
 
 #include "scheduler/batching/step.h"
+#include "scheduler/placement/expert_report.h"
 #include "server/group_store.h"
 #include "server/link_lobby.h"
 #include "server/worker_client.h"
@@ -29,6 +30,8 @@ class LinkEvents {
   // error: empty if what arrives is there, and right.
   virtual void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) = 0;
   virtual void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) = 0;
+  // At most every few seconds; checked against what the worker registered with.
+  virtual void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) = 0;
   virtual void OnLinkLost(WorkerId id, std::string reason) = 0;
 };
 

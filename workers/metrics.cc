@@ -109,6 +109,8 @@ WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry
                               "Total-variation distance of an estimate of a layer's popularity, mean over layers.");
   estimate_accuracy_ = family("switchyard_worker_estimate_accuracy_ratio",
                               "Share of batches whose set of the 2k most popular experts was right, mean over layers.");
+  estimate_off_ = family("switchyard_worker_estimate_off_layers",
+                         "MoE layers in which an estimator is switched off, as it was worse than marginal.");
   rank->Set(-1);
 }
 
@@ -177,6 +179,7 @@ void WorkerMetrics::ObserveForecasts(const RowForecaster& forecaster, absl::Dura
                                          {"phase", std::string(NameOf(phase))}};
       estimate_distance_->Add(labels).Set(means.distance);
       estimate_accuracy_->Add(labels).Set(means.accuracy);
+      estimate_off_->Add(labels).Set(forecaster.phase(phase).NumOff(estimator, ahead));
     }
   }
 }

@@ -72,7 +72,7 @@ class WorkerMetrics {
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
-  prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_;
+  prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_, *estimate_off_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

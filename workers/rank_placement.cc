@@ -44,7 +44,9 @@ absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPla
   options.bytes_per_second = input.copy_bytes_per_second;
   options.source = [file = placement->file_.get()](int layer, int expert) { return file->At(layer, expert); };
   options.checksum = [file = placement->file_.get()](int layer, int expert) { return file->checksum(layer, expert); };
-  ASSIGN_OR_RETURN(placement->experts_, PlacedExperts::Create(options, std::make_unique<HostExpertCopier>()));
+  auto copier = std::make_unique<TimedCopier>(std::make_unique<HostExpertCopier>());
+  placement->copier_ = copier.get();
+  ASSIGN_OR_RETURN(placement->experts_, PlacedExperts::Create(options, std::move(copier)));
   LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
           NameOf(input.settings.mode), ", from ", placement->file_->path(),
           placement->file_->built() ? " (built now)" : "");

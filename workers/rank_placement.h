@@ -13,6 +13,7 @@
 #include "scheduler/placement/placement_settings.h"
 #include "workers/moe/decided_placer.h"
 #include "workers/moe/placed_experts.h"
+#include "workers/moe/timed_copier.h"
 #include "workers/rank_expert_file.h"
 
 namespace switchyard {
@@ -45,6 +46,8 @@ class RankPlacement {
   // REQUIRES: placer() is not null.
   absl::Status Prepare(PlacementStage stage);
 
+  // How fast experts are copied here.
+  const TimedCopier& copier() const { return *copier_; }
   PlacedExperts* experts() { return experts_.get(); }
 
  private:
@@ -56,6 +59,7 @@ class RankPlacement {
   const int num_layers_, num_experts_, top_k_;
   std::unique_ptr<ExpertFile> file_;
   std::unique_ptr<PlacedExperts> experts_;  // copies from the file
+  const TimedCopier* copier_ = nullptr;     // experts_ has it
   std::unique_ptr<DecidedPlacer> placer_;   // borrows experts_
 };
 

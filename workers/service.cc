@@ -153,7 +153,7 @@ absl::Status WorkerLink::RunSession() {
   v1::LinkResponse command;
   while (session->Pop(&command, duty.patience())) {
     duty.SendDone();
-    duty.PollStage();
+    duty.Poll();
     if (command.has_registered()) {
       duty.TakeSettings(command.registered().options());
       heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "workers/convert.h"
@@ -58,6 +59,7 @@ void Duty::Join(const v1::JoinGroup& message) {
     return;
   }
   if (!status.ok()) return Fault(seat.epoch, status);
+  rank_ = seat.rank;
   Enter(seat.epoch);
   *served_ = true;
   metrics_->rank->Set(seat.rank);
@@ -111,11 +113,33 @@ void Duty::SendOldest() {
   v1::LinkRequest reply;
   *reply.mutable_step_result() = ToProto(head, *result);
   send_(std::move(reply));
+  if (worker_->forecaster() != nullptr || worker_->placer() != nullptr) reports_.StepDone();
 }
 
 void Duty::Enter(int64_t epoch) {
   epoch_ = epoch;
   stages_.Enter(epoch);
+  reports_.Enter(epoch);
+}
+
+void Duty::Poll() {
+  stages_.Poll();
+  reports_.Poll(absl::Now());
+}
+
+ExpertReport Duty::TakeReport() const {
+  ExpertReport report = ReportOf(worker_->forecaster(), rank_ == 0 ? worker_->placer() : nullptr);
+  if (const TimedCopier* const copier = worker_->copier(); copier != nullptr) {
+    report.copied_bytes = copier->bytes();
+    report.copy_seconds = copier->seconds();
+  }
+  return report;
+}
+
+void Duty::Send(v1::ExpertReport report) {
+  v1::LinkRequest message;
+  *message.mutable_expert_report() = std::move(report);
+  send_(std::move(message));
 }
 
 void Duty::Release(const v1::ReleasePlacement& message) {
@@ -124,7 +148,7 @@ void Duty::Release(const v1::ReleasePlacement& message) {
 
 absl::Duration Duty::patience() const {
   if (busy()) return absl::ZeroDuration();
-  return stages_.waiting() ? kLookForCopies : absl::InfiniteDuration();
+  return std::min(stages_.waiting() ? kLookForCopies : absl::InfiniteDuration(), reports_.patience(absl::Now()));
 }
 
 void Duty::Fault(int64_t epoch, const absl::Status& status) {

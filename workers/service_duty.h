@@ -12,6 +12,7 @@
 #include "grpcpp/channel.h"
 #include "switchyard/v1/worker.pb.h"
 #include "workers/metrics.h"
+#include "workers/service_report.h"
 #include "workers/service_stage.h"
 #include "workers/worker.h"
 
@@ -40,6 +41,7 @@ class Duty {
         served_(served),
         send_(std::move(send)),
         stages_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
+        reports_([this] { return TakeReport(); }, [this](v1::ExpertReport report) { Send(std::move(report)); }),
         replayed_(worker->num_replayed()),
         experts_told_(worker->expert_counters()),
         placement_told_(worker->placement_counters()),
@@ -54,8 +56,8 @@ class Duty {
   void Prepare(const v1::PreparePlacement& message) { stages_.Prepare(message); }
   void Drop(const v1::DropPlacement& message) { stages_.Drop(message); }
   void Release(const v1::ReleasePlacement& message);
-  // What Prepare began may be done.
-  void PollStage() { stages_.Poll(); }
+  // What Prepare began may be done, and what was not told yet may be due.
+  void Poll();
   // How long the next command may be waited for: while steps or copies are under way somebody looks for their end.
   absl::Duration patience() const;
 
@@ -68,6 +70,8 @@ class Duty {
   // Of the group of this epoch; 0 = of none.
   void Enter(int64_t epoch);
   void SendOldest();
+  ExpertReport TakeReport() const;
+  void Send(v1::ExpertReport report);
   void Fault(int64_t epoch, const absl::Status& status);
 
   Worker* const worker_;
@@ -77,8 +81,10 @@ class Duty {
   bool* const served_;
   SendFn send_;
   StageDuty stages_;
+  ReportDuty reports_;
   EngineSettings settings_;
   int64_t epoch_ = 0;  // 0 = in no group
+  int rank_ = 0;       // there
   int64_t replayed_;   // of Worker::num_replayed, told so far
   ExpertStoreCounters experts_told_;
   RankSlotsCounters placement_told_;

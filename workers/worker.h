@@ -107,6 +107,10 @@ class Worker final : public PlacementHost {
   }
   // Writes what the forecaster has learned where the options say so; OK if there is nothing to write.  In no group.
   absl::Status SaveProfile();
+  // What a placement's copies took; null under --placement=static.
+  const TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
+  // The group's, where experts move; null otherwise.  The worker's thread.
+  const DecidedPlacer* placer() const { return placement_ == nullptr ? nullptr : placement_->placer(); }
   // What tells what coming layers get; null: nobody does.  The worker's thread.
   const RowForecaster* forecaster() const { return forecaster_.get(); }
   // Steps that were replayed as recorded, since the cache was made.

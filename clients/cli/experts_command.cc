@@ -20,6 +20,7 @@ struct ExpertsFlags {
   ServerFlags server;
   std::vector<int32_t> layers;
   std::vector<int32_t> why;  // layer and expert; empty: not asked
+  bool estimators = false;
   bool json = false;
 };
 
@@ -54,6 +55,42 @@ std::string OutcomeName(v1::PlacementPlan::Outcome outcome) {
   return absl::AsciiStrToLower(v1::PlacementPlan::Outcome_Name(outcome));
 }
 
+std::string ReasonName(v1::Replica::Reason reason) { return absl::AsciiStrToLower(v1::Replica::Reason_Name(reason)); }
+
+Json ToJson(const v1::EstimatorUse& use) {
+  Json out = {{"estimator", use.estimator()},
+              {"phase", use.phase()},
+              {"layers_ahead", use.layers_ahead()},
+              {"accuracy", use.accuracy()},
+              {"total_variation", use.total_variation()},
+              {"batches", use.batches()},
+              {"workers_using", use.workers_using()},
+              {"workers_off", use.workers_off()}};
+  if (!use.why_off().empty()) out["why_off"] = use.why_off();
+  return out;
+}
+
+Json ToJson(const v1::ExpertUse& expert) {
+  Json out = {
+      {"prefill_rows", expert.prefill_rows()}, {"decode_rows", expert.decode_rows()}, {"workers", expert.workers()}};
+  if (expert.now().empty()) return out;
+  out["now"] = Json::array();
+  for (const v1::Replica& replica : expert.now())
+    out["now"].push_back({{"worker", replica.worker()}, {"reason", ReasonName(replica.reason())}});
+  return out;
+}
+
+Json ToJson(const v1::LayerExperts& layer) {
+  Json experts = Json::array(), estimators = Json::array();
+  for (const v1::ExpertUse& expert : layer.experts()) experts.push_back(ToJson(expert));
+  for (const v1::EstimatorUse& use : layer.estimators()) estimators.push_back(ToJson(use));
+  return {{"layer", layer.layer()},
+          {"busiest_expert_over_mean", layer.busiest_expert_over_mean()},
+          {"busiest_worker_over_mean", layer.busiest_worker_over_mean()},
+          {"experts", std::move(experts)},
+          {"estimators", std::move(estimators)}};
+}
+
 Json ToJson(const v1::GetExpertsResponse& answer) {
   Json out = {{"model", answer.model()},
               {"num_moe_layers", answer.num_moe_layers()},
@@ -75,18 +112,8 @@ Json ToJson(const v1::GetExpertsResponse& answer) {
                         {"age_seconds", plan.age_seconds()},
                         {"reason", plan.reason()}};
   }
-  for (const v1::LayerExperts& layer : answer.layers()) {
-    Json experts = Json::array();
-    for (const v1::ExpertUse& expert : layer.experts()) {
-      experts.push_back({{"prefill_rows", expert.prefill_rows()},
-                         {"decode_rows", expert.decode_rows()},
-                         {"workers", expert.workers()}});
-    }
-    out["layers"].push_back({{"layer", layer.layer()},
-                             {"busiest_expert_over_mean", layer.busiest_expert_over_mean()},
-                             {"busiest_worker_over_mean", layer.busiest_worker_over_mean()},
-                             {"experts", std::move(experts)}});
-  }
+  if (answer.has_report_age_seconds()) out["report_age_seconds"] = answer.report_age_seconds();
+  for (const v1::LayerExperts& layer : answer.layers()) out["layers"].push_back(ToJson(layer));
   return out;
 }
 
@@ -123,6 +150,18 @@ void PrintLayers(std::ostream& out, const v1::GetExpertsResponse& answer) {
   }
 }
 
+// "0, 3, spare 1 (gate), spare 2 (estimate)".
+std::string PlacesOf(const v1::ExpertUse& expert) {
+  std::vector<std::string> places;
+  if (expert.now().empty()) return absl::StrJoin(expert.workers(), ", ");
+  for (const v1::Replica& replica : expert.now()) {
+    const bool resident = replica.reason() == v1::Replica::RESIDENT;
+    places.push_back(resident ? absl::StrCat(replica.worker())
+                              : absl::StrCat("spare ", replica.worker(), " (", ReasonName(replica.reason()), ")"));
+  }
+  return absl::StrJoin(places, ", ");
+}
+
 // A line an expert.
 void PrintExperts(std::ostream& out, const v1::LayerExperts& layer) {
   const LayerRows rows(layer);
@@ -132,7 +171,22 @@ void PrintExperts(std::ostream& out, const v1::LayerExperts& layer) {
   for (const int id : ByPopularity(layer)) {
     const v1::ExpertUse& expert = layer.experts(id);
     out << absl::StreamFormat("%8d  %7.2f %%  %7.2f %%  %s\n", id, Percent(expert.prefill_rows(), rows.prefill),
-                              Percent(expert.decode_rows(), rows.decode), absl::StrJoin(expert.workers(), ", "));
+                              Percent(expert.decode_rows(), rows.decode), PlacesOf(expert));
+  }
+}
+
+// A line an estimator.
+void PrintEstimators(std::ostream& out, const v1::LayerExperts& layer, int num_workers) {
+  out << absl::StreamFormat("layer %d\n", layer.layer());
+  if (layer.estimators().empty()) out << "  nothing is foreseen of it, or no worker has told yet\n";
+  for (const v1::EstimatorUse& use : layer.estimators()) {
+    std::string state =
+        use.workers_using() == 0 ? "" : absl::StrFormat("  used by %d of %d", use.workers_using(), num_workers);
+    if (use.workers_off() > 0)
+      absl::StrAppendFormat(&state, "  off on %d of %d: %s", use.workers_off(), num_workers, use.why_off());
+    out << absl::StreamFormat("  %-7s  %d ahead  %-21s  right %5.1f %%  distance %.3f  batches %6d%s\n", use.phase(),
+                              use.layers_ahead(), use.estimator(), 100 * use.accuracy(), use.total_variation(),
+                              use.batches(), state);
   }
 }
 
@@ -156,7 +210,9 @@ int Run(Console& console, const ExpertsFlags& flags) {
     return kExitOk;
   }
   PrintHead(console.out, *answer);
-  if (flags.layers.empty()) {
+  if (flags.estimators) {
+    for (const v1::LayerExperts& layer : answer->layers()) PrintEstimators(console.out, layer, answer->num_workers());
+  } else if (flags.layers.empty()) {
     PrintLayers(console.out, *answer);
   } else {
     for (const v1::LayerExperts& layer : answer->layers()) PrintExperts(console.out, layer);
@@ -178,10 +234,16 @@ void AddExpertsCommand(CLI::App* app, RunCommand* run) {
       ->type_name("LAYER,EXPERT")
       ->delimiter(',')
       ->expected(2);
+  command->add_flag("--estimators", flags->estimators,
+                    "how right each estimator of coming layers is, which is in use, and which were switched off");
   command->add_flag("--json", flags->json, "one line of JSON, with every expert");
   command->footer(
       "Without --layer a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
-      "x mean: 1 = all alike. The busiest worker's is how a layer's time suffers.");
+      "x mean: 1 = all alike. The busiest worker's is how a layer's time suffers.\n"
+      "Workers tell their estimators' figures and where replicas are every few seconds. Right: the share of batches\n"
+      "whose set of the 2k most popular experts was foreseen; distance: total variation, 0 = exact. Spare: a slot "
+      "that\n"
+      "follows each batch, filled when the group began (start), by an estimate or by the gate.");
   command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
 }
 

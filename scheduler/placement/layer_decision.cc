@@ -29,11 +29,6 @@ class StaticPolicy : public PlacementPolicy {
   }
 };
 
-// Whether all slots are the paper's: it has no residents.
-bool IsPaper(PlacementMode mode) {
-  return mode == PlacementMode::kCentral || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
-}
-
 absl::Status Validate(const PolicyShape& shape) {
   if (shape.residents.empty()) return absl::InvalidArgumentError("placement policy: no layers");
   if (shape.top_k < 1) return absl::InvalidArgumentError(absl::StrCat("placement policy: top_k ", shape.top_k, " < 1"));

@@ -15,6 +15,10 @@ constexpr std::array<absl::string_view, 8> kNames = {"static", "static+spare", "
 
 absl::string_view NameOf(PlacementMode mode) { return kNames[static_cast<size_t>(mode)]; }
 
+bool IsPaper(PlacementMode mode) {
+  return mode == PlacementMode::kCentral || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
+}
+
 bool UsesEstimates(PlacementMode mode) {
   return mode == PlacementMode::kAgreed || mode == PlacementMode::kCentral || mode == PlacementMode::kNoFinetune;
 }

@@ -20,6 +20,8 @@ enum class PlacementMode {
 };
 
 absl::string_view NameOf(PlacementMode mode);
+// Whether all slots are the fast loop's, as the paper has it: such a mode has no residents.
+bool IsPaper(PlacementMode mode);
 // Whether its decisions look at what coming layers are expected to get, when it serves.
 bool UsesEstimates(PlacementMode mode);
 // "static, static+spare, ...": all names.

@@ -38,12 +38,17 @@ EstimatorState EstimatorMonitor::StateOf(int layer, int estimator) const {
   return layers_[static_cast<size_t>(layer)].estimators[static_cast<size_t>(estimator)].state;
 }
 
+OffVerdict EstimatorMonitor::LastOff(int layer, int estimator) const {
+  return layers_[static_cast<size_t>(layer)].estimators[static_cast<size_t>(estimator)].verdict;
+}
+
 bool EstimatorMonitor::Wants(int layer, int estimator) const {
   return StateOf(layer, estimator) != EstimatorState::kOff;
 }
 
 void EstimatorMonitor::MoveTo(EstimatorState next, Watched* watched) {
   SY_CHECK(kMay[static_cast<int>(watched->state)][static_cast<int>(next)]);
+  if (next == EstimatorState::kOff) watched->verdict = {watched->own.Mean(), watched->yardstick.Mean()};
   watched->state = next;
   watched->num_batches = 0;
   watched->own = watched->yardstick = RunningMean();

@@ -33,6 +33,11 @@ struct MonitorOptions {
 
 enum class EstimatorState { kOn, kOff, kTrial };
 
+// Mean distances, in 2^-20, by which an estimator was switched off last; zeros if it never was.
+struct OffVerdict {
+  int64_t own = 0, yardstick = 0;
+};
+
 class EstimatorMonitor {
  public:
   static constexpr int64_t kNoEstimate = -1;
@@ -49,6 +54,7 @@ class EstimatorMonitor {
   // is better by 1/16.  0 as long as there is no evidence.
   int Best(int layer) const { return layers_[static_cast<size_t>(layer)].best; }
   EstimatorState StateOf(int layer, int estimator) const;
+  OffVerdict LastOff(int layer, int estimator) const;
   // What was switched off or on since the last call, one sentence each, with both figures.
   std::vector<std::string> TakeReports();
 
@@ -58,6 +64,7 @@ class EstimatorMonitor {
     RunningMean own, yardstick;  // of the batches of which the estimator had an estimate
     int64_t num_batches = 0;     // of these; in kOff: waited
     int64_t wait_batches = 0;
+    OffVerdict verdict;
   };
   struct Layer {
     std::vector<Watched> estimators;  // [J]

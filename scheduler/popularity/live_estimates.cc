@@ -95,8 +95,18 @@ LiveEstimator LiveEstimates::Best(int layer, int ahead) const {
 EstimatorState LiveEstimates::StateOf(LiveEstimator estimator, int layer, int ahead) const {
   return at(ahead).monitor->StateOf(layer, static_cast<int>(estimator));
 }
+OffVerdict LiveEstimates::LastOff(LiveEstimator estimator, int layer, int ahead) const {
+  return at(ahead).monitor->LastOff(layer, static_cast<int>(estimator));
+}
 const EstimateScore& LiveEstimates::score(LiveEstimator estimator, int layer, int ahead) const {
   return at(ahead).scores[static_cast<size_t>(layer)][Index(estimator)];
+}
+
+int LiveEstimates::NumOff(LiveEstimator estimator, int ahead) const {
+  int off = 0;
+  for (int layer = 0; layer < options_.shape.num_layers; ++layer)
+    off += StateOf(estimator, layer, ahead) != EstimatorState::kOn;
+  return off;
 }
 
 EstimateMeans LiveEstimates::MeansOf(LiveEstimator estimator, int ahead) const {

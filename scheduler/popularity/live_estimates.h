@@ -56,10 +56,14 @@ class LiveEstimates {
   // The gate of `layer` has run.  REQUIRES: the rows that Estimate saw.
   void Observe(const RoutingView& batch, int layer);
 
+  const RoutingShape& shape() const { return options_.shape; }
   LiveEstimator Best(int layer, int ahead) const;
   EstimatorState StateOf(LiveEstimator estimator, int layer, int ahead) const;
+  OffVerdict LastOff(LiveEstimator estimator, int layer, int ahead) const;
   // Of the passes that asked all.
   const EstimateScore& score(LiveEstimator estimator, int layer, int ahead) const;
+  // Layers in which it is switched off, or on trial.
+  int NumOff(LiveEstimator estimator, int ahead) const;
   EstimateMeans MeansOf(LiveEstimator estimator, int ahead) const;
   // What was switched off or on since the last call (EstimatorMonitor), phase and distance named.
   std::vector<std::string> TakeReports();

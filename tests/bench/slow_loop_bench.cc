@@ -3,13 +3,14 @@
 //
 //   slow_loop_bench LAYERS EXPERTS RANKS
 //
-// Zipf loads, another order of experts in each layer; a plan is made by PlanResidency and carried out, with every
+// Zipf loads, another order of experts in each layer; a plan is made by MakePlan and carried out, with every
 // message to the workers made, and none sent.  Times of the longest call of each kind.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -48,7 +49,7 @@ class Workers final : public ResidencyLoop::Host {
  public:
   explicit Workers(int ranks) : ranks_(ranks) {}
 
-  void Plan(ResidencyProblem problem) override { problem_ = std::move(problem); }
+  void Plan(PlanOrder order) override { order_ = std::move(order); }
   void Prepare(const PlacementStage& stage) override {
     epoch_ = stage.epoch;
     for (int rank = 0; rank < ranks_; ++rank) bytes_ += ToProto(stage, 1).SerializeAsString().size();
@@ -57,13 +58,13 @@ class Workers final : public ResidencyLoop::Host {
   void Release(int64_t) override {}
   void BreakGroup(const std::string&) override {}
 
-  const ResidencyProblem& problem() const { return problem_; }
+  const PlanOrder& order() const { return *order_; }
   int64_t epoch() const { return epoch_; }
   size_t bytes() const { return bytes_; }
 
  private:
   const int ranks_;
-  ResidencyProblem problem_;
+  std::optional<PlanOrder> order_;
   int64_t epoch_ = 0;
   size_t bytes_ = 0;
 };
@@ -116,11 +117,11 @@ void Run(int layers, int experts, int ranks) {
     });
   };
   run_step();
-  absl::StatusOr<ResidencyPlan> plan;
-  planning.Time([&] { plan = PlanResidency(workers.problem()); });
+  absl::StatusOr<StagedPlan> plan;
+  planning.Time([&] { plan = MakePlan(workers.order()); });
   SY_CHECK(plan.ok());
-  const int64_t copies = plan->copies;
-  const size_t stages = plan->stages.size();
+  const int64_t copies = plan->plan.copies;
+  const size_t stages = plan->plan.stages.size();
   planned.Time([&] { loop.Planned(*std::move(plan), now); });
   for (size_t stage = 0; stage < stages; ++stage) {
     for (int rank = 0; rank < ranks; ++rank) {

@@ -141,6 +141,15 @@ TEST_F(CliTest, ExpertsAreCounted) {
   EXPECT_THAT(Run({"experts", "--layer=8"}, 1), testing::HasSubstr("MoE layers 0 to 7"));
 }
 
+// Nothing is foreseen where nobody uses it, and nothing moves.
+TEST_F(CliTest, EstimatorsOfAServerThatForeseesNothing) {
+  EXPECT_THAT(Run({"experts", "--estimators", "--layer=3"}),
+              testing::HasSubstr("layer 3\n  nothing is foreseen of it, or no worker has told yet\n"));
+  const ordered_json answer = JsonLines(Run({"experts", "--json"})).at(0);
+  EXPECT_TRUE(answer["layers"][3]["estimators"].empty());
+  EXPECT_FALSE(answer["layers"][3]["experts"][0].contains("now"));
+}
+
 TEST_F(CliTest, AnExpertsPlaceIsExplained) {
   EXPECT_THAT(Run({"experts"}), testing::HasSubstr("placement: static, epoch 0\n"));
   // Two workers, 16 experts: neighbours share one.

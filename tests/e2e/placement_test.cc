@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/expert_servers.h"
@@ -44,6 +45,56 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
     EXPECT_EQ(Sum(server.get(), "placement_fine_tuned_layers_total") > 0, c.moves);
     EXPECT_EQ(Sum(server.get(), "placement_demand_copies_total") > 0, c.moves);
   }
+}
+
+std::string Shown(TestServer* server, std::vector<std::string> flags) {
+  std::vector<std::string> args = {Binary("switchyard"), "experts", "--server=" + server->address()};
+  args.insert(args.end(), flags.begin(), flags.end());
+  const auto process = Process::Start(args);
+  EXPECT_EQ(process->Wait(kStartLimit), 0) << process->Output();
+  return process->Output();
+}
+
+// Workers tell it after the first step, and then now and then.
+TEST_F(PlacementTest, ReplicasAndEstimatorsAreToBeSeen) {
+  const auto server = Start(2, {"--placement=agreed", "--spare_slots=1"});
+  ASSERT_NE(server, nullptr);
+  v1::GetExpertsResponse answer;
+  const auto all_scored = [&answer] {
+    if (!answer.has_report_age_seconds()) return false;
+    for (const v1::LayerExperts& layer : answer.layers())
+      if (layer.estimators().empty()) return false;
+    return true;
+  };
+  for (const absl::Time limit = absl::Now() + kStartLimit; !all_scored();) {
+    ASSERT_LT(absl::Now(), limit) << answer.ShortDebugString();
+    Tokens(server.get());
+    const absl::StatusOr<v1::GetExpertsResponse> got = server->client().GetExperts({});
+    ASSERT_TRUE(got.ok()) << got.status();
+    answer = *got;
+  }
+  int spare = 0;
+  for (const v1::LayerExperts& layer : answer.layers()) {
+    for (const v1::ExpertUse& expert : layer.experts()) {
+      int resident = 0;
+      for (const v1::Replica& replica : expert.now()) (replica.reason() == v1::Replica::RESIDENT ? resident : spare)++;
+      EXPECT_EQ(resident, expert.workers_size());
+    }
+    int using_one_ahead = 0;
+    for (const v1::EstimatorUse& use : layer.estimators()) {
+      EXPECT_GE(use.batches(), 1);
+      EXPECT_LE(use.total_variation(), 1);
+      if (use.layers_ahead() == 1 && use.phase() == "decode") using_one_ahead += use.workers_using();
+    }
+    EXPECT_LE(using_one_ahead, 2) << "each worker goes by one";
+  }
+  EXPECT_EQ(spare, 8 * 2) << "a spare slot of each worker in each layer, filled when the group began or since";
+  const std::string table = Shown(server.get(), {"--estimators", "--layer=5"});
+  EXPECT_THAT(table, HasSubstr("layer 5\n"));
+  EXPECT_THAT(table, HasSubstr("1 ahead  marginal "));
+  EXPECT_THAT(table, HasSubstr("  used by "));
+  EXPECT_THAT(Shown(server.get(), {"--layer=5"}), HasSubstr(", spare "));
+  EXPECT_THAT(Shown(server.get(), {"--why=5,0"}), HasSubstr(" s ago"));
 }
 
 TEST_F(PlacementTest, SaysWhatCannotBe) {

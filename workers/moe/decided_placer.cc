@@ -40,6 +40,7 @@ DecidedPlacer::DecidedPlacer(DecidedPlacerOptions options, std::unique_ptr<Place
               UsesEstimates(mode_)),
       epoch_(options.shape.epoch),
       placements_(std::move(options.shape.residents)),
+      origins_(num_layers(), placements_[0].num_devices(), placements_[0].num_experts),
       layouts_(placements_.size()) {}
 
 absl::StatusOr<std::unique_ptr<DecidedPlacer>> DecidedPlacer::Create(DecidedPlacerOptions options) {
@@ -164,6 +165,8 @@ absl::Status DecidedPlacer::Apply(const SlotPlan& plan, CopyReason reason) {
     return absl::InternalError(absl::StrCat("decision: MoE layer ", plan.layer, ": ", status.message()));
   }
   layouts_[static_cast<size_t>(plan.layer)].reset();
+  origins_.Changed(plan.layer, plan.changes,
+                   reason == CopyReason::kPrefetch ? SlotOrigin::kEstimate : SlotOrigin::kGate);
   if (before == here) return absl::OkStatus();
   if (experts_ == nullptr) {
     return absl::FailedPreconditionError(

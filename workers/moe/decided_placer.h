@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "scheduler/placement/layer_decision.h"
+#include "scheduler/placement/slot_origins.h"
 #include "workers/moe/decision_gather.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/layer_placer.h"
@@ -65,6 +66,9 @@ class DecidedPlacer : public LayerPlacer {
 
   int64_t epoch() const { return epoch_; }
   const Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
+  int num_layers() const { return static_cast<int>(placements_.size()); }
+  // Who put the expert on that device.
+  SlotOrigin OriginOf(int layer, int device, int expert) const { return origins_.Of(layer, device, expert); }
   const LayerDecision& last_decision() const { return decision_; }
 
  private:
@@ -90,7 +94,8 @@ class DecidedPlacer : public LayerPlacer {
   const std::unique_ptr<PlacementPolicy> policy_;  // null: device 0 decides
   DecisionGather gather_;
   int64_t epoch_, step_ = 0;
-  std::vector<Placement> placements_;                 // [L] as decisions have made them
+  std::vector<Placement> placements_;  // [L] as decisions have made them
+  SlotOrigins origins_;
   std::vector<std::optional<ExpertLayout>> layouts_;  // [L] of them; none: the placement has changed
   LayerDecision decision_;                            // the last
   DecisionDigest digest_;

@@ -109,6 +109,8 @@ TEST(LiveEstimatesTest, AMisleadingProbeIsSwitchedOffByItselfAndSaysSoOnce) {
   }
   EXPECT_EQ(live.StateOf(E::kProbe, 2, 1), EstimatorState::kOff);
   EXPECT_EQ(live.StateOf(E::kGateAhead, 2, 1), EstimatorState::kOn);
+  EXPECT_EQ(live.NumOff(E::kProbe, 1), kShape.num_layers);
+  EXPECT_EQ(live.NumOff(E::kMarginal, 1), 0);
   int said = 0;
   for (const std::string& report : reports)
     said += report.find("estimator probe is off in layer 2") != std::string::npos;

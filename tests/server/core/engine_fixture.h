@@ -39,7 +39,8 @@ class ScriptedWorker final : public WorkerClient {
   void Execute(const StepPlan& plan, int rank, absl::Duration) override {
     RankResult result;
     result.expert_counts = expert_counts_;
-    for (const int64_t count : expert_counts_) result.expert_rows += count;
+    if (counts_items_) CountItems(plan.ranks[rank].items, &result);
+    for (const int64_t count : result.expert_counts) result.expert_rows += count;
     result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
     placement_epoch_ = plan.placement_epoch;
     for (const StepItem& item : plan.ranks[rank].items) {
@@ -74,6 +75,8 @@ class ScriptedWorker final : public WorkerClient {
   // Of the engine's thread, or before it has this worker.
   // What every step counts [L * E]: `counts` of prompts.
   void set_expert_counts(std::vector<int64_t> counts) { expert_counts_ = std::move(counts); }
+  // Every step counts its own rows, all of expert 0, and those of decodes apart: none where it is idle.
+  void set_counts_items() { counts_items_ = true; }
   // Whether it answers PreparePlacement, and with what; empty: it has what arrives.
   void set_prepares(bool prepares, std::string error = "") {
     prepares_ = prepares;
@@ -113,6 +116,15 @@ class ScriptedWorker final : public WorkerClient {
     RankResult result;
   };
 
+  static void CountItems(const std::vector<StepItem>& items, RankResult* result) {
+    std::vector<int64_t> decoded(result->expert_counts.size(), 0);
+    result->expert_counts = decoded;
+    for (const StepItem& item : items) {
+      result->expert_counts[0] += item.num_query;
+      if (!item.init) decoded[0] += item.num_query;
+    }
+    if (decoded[0] > 0) result->decode_expert_counts = decoded;
+  }
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (!answers_.empty() && allowed_ != 0) {
       if (allowed_ > 0) --allowed_;
@@ -126,6 +138,7 @@ class ScriptedWorker final : public WorkerClient {
   EngineLoop* const engine_;
   const int32_t blocks_;
   std::map<SlotId, Slot> slots_;
+  bool counts_items_ = false;
   std::vector<int64_t> expert_counts_;
   bool prepares_ = true;
   std::string cannot_prepare_;

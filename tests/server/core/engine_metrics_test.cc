@@ -98,6 +98,30 @@ TEST_F(EngineMetricsTest, AClientThatGoesAwayAbortsAndOneThatIsSentAwayDoesNot) 
   worker->Allow(-1);
 }
 
+// One sequence on two workers: the other one is idle, and says nothing of what kind a step is.
+TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
+  config.workers = 2;
+  model_facts.num_moe_layers = 1;
+  model_facts.num_experts = 4;
+  model_facts.experts_per_token = 1;
+  on_connect = [](ScriptedWorker* one) {
+    one->set_expert_counts({0, 0, 0, 0});
+    one->set_counts_items();
+  };
+  Start();
+  const auto first = Connect(1, "secret", 0), second = Connect(2, "secret", 1);
+  AwaitReady(true);
+  Reader reader;
+  Submit(reader, "r", 5);
+  EXPECT_TRUE(reader.End().ok());
+  Settle();
+  const auto steps = [this](Phase phase) { return metrics->moe_balancedness(phase).Collect().histogram.sample_count; };
+  EXPECT_EQ(steps(Phase::kPrefill), 1u);
+  EXPECT_EQ(steps(Phase::kDecode), 4u);
+  // All rows on one of two workers.
+  EXPECT_DOUBLE_EQ(metrics->moe_balancedness(Phase::kDecode).Collect().histogram.sample_sum, 4 * 0.5);
+}
+
 // The bounds of a histogram's buckets, without the infinite one.
 std::vector<double> Bounds(const prometheus::Histogram& histogram) {
   std::vector<double> out;

@@ -10,6 +10,7 @@
 namespace switchyard {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 class EnginePlacementTest : public EngineTest {
@@ -70,7 +71,7 @@ TEST_F(EnginePlacementTest, APlanIsCommittedWhileRequestsRun) {
   Generate("after", 8);
   const auto experts = Experts();
   EXPECT_GE(experts->placement.epoch, 1);
-  EXPECT_EQ((*experts->placement.layers)[0].placement.DevicesOf(0).size(), 2u) << "the one that has all rows";
+  EXPECT_EQ(experts->placement.layers[0]->placement.DevicesOf(0).size(), 2u) << "the one that has all rows";
   EXPECT_EQ(workers[0]->placement_epoch(), experts->placement.epoch);
   EXPECT_EQ(workers[1]->placement_epoch(), experts->placement.epoch);
   AwaitTick(MonotonicNow());
@@ -95,7 +96,7 @@ TEST_F(EnginePlacementTest, AGroupThatComesBackBeginsWithWhatWasCommitted) {
   for (const auto& worker : {workers[0], back}) {
     EXPECT_EQ(worker->begins_with().epoch, experts->placement.epoch);
     ASSERT_EQ(worker->begins_with().residents.size(), 1u);
-    EXPECT_EQ(worker->begins_with().residents[0], (*experts->placement.layers)[0].placement);
+    EXPECT_EQ(worker->begins_with().residents[0], experts->placement.layers[0]->placement);
     EXPECT_GE(worker->placement_epoch(), experts->placement.epoch);
   }
 }
@@ -143,6 +144,40 @@ TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
   Generate("after", 1);
   EXPECT_EQ(Experts()->placement.epoch, 0);
   ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
+}
+
+// Of the group that stands, by rank; what does not fit it, or is of another, is as if it had not been told.
+TEST_F(EnginePlacementTest, WhatWorkersTellIsSeenUntilTheirGroupIsOver) {
+  StartTwo();
+  const int64_t epoch = engine->load().group_epoch;
+  const auto report = [](int layers, int devices) {
+    auto out = std::make_shared<ExpertReport>();
+    out->placements.assign(static_cast<size_t>(layers), ContiguousPlacement(4, devices, 0));
+    out->origins.assign(static_cast<size_t>(layers), std::vector<SlotOrigin>(4, SlotOrigin::kStart));
+    return out;
+  };
+  const auto told = [this] {
+    std::vector<std::shared_ptr<const ExpertReport>> reports;
+    const auto experts = Experts();
+    for (const ToldReport& one : experts->reports) reports.push_back(one.report);
+    return reports;
+  };
+  EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
+  engine->OnExpertReport(1, epoch + 1, report(1, 2));
+  engine->OnExpertReport(99, epoch, report(1, 2));
+  engine->OnExpertReport(1, epoch, report(2, 2));
+  engine->OnExpertReport(1, epoch, report(1, 1));
+  EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
+  const auto first = report(1, 2), second = std::make_shared<ExpertReport>();
+  engine->OnExpertReport(1, epoch, first);
+  engine->OnExpertReport(2, epoch, second);
+  EXPECT_THAT(told(), ElementsAre(first, second));
+  engine->OnLinkLost(2, "gone");
+  AwaitReady(false);
+  EXPECT_TRUE(told().empty());
+  Connect(3, "secret", 1);
+  AwaitReady(true);
+  EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
 }
 
 }  // namespace

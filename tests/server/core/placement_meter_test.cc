@@ -54,6 +54,45 @@ TEST_F(PlacementMeterTest, CostsAreMeasured) {
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 6e-3 / 8);
 }
 
+// From what workers say that they copied; never faster than the link that is emulated.
+TEST_F(PlacementMeterTest, CopiesAreMeasured) {
+  constexpr int64_t kMost = PlacementMeter::kTellingBytes;
+  meter_.NoteCopies(1, kMost - 1, 1.0);
+  EXPECT_DOUBLE_EQ(meter_.copy_seconds(), 2e-3) << "too few to tell";
+  meter_.NoteCopies(0, 1, 0);
+  EXPECT_NEAR(meter_.copy_seconds(), 20e6 / kMost, 1e-6);
+  EXPECT_NEAR(1e-12 * static_cast<double>(meter_.Costs().copy_ps), 20e6 / kMost, 1e-6);
+  // Only what is new counts, and counts more.
+  meter_.NoteCopies(1, kMost - 1, 1.0);
+  EXPECT_NEAR(meter_.copy_seconds(), 20e6 / kMost, 1e-6);
+  meter_.Fade();
+  meter_.NoteCopies(1, 3 * kMost - 1, 1.5);
+  EXPECT_NEAR(meter_.copy_seconds(), 20e6 / (2.5 * kMost) * 1.0, 1e-6);
+  // Another process in its seat counts anew.
+  meter_.NoteCopies(1, kMost, 0.5);
+  EXPECT_NEAR(meter_.copy_seconds(), 20e6 / (3.5 * kMost) * 1.5, 1e-6);
+  PlacementMeter emulated(20'000'000, 1e6);
+  emulated.NoteCopies(0, kMost, 1.0);
+  EXPECT_DOUBLE_EQ(emulated.copy_seconds(), 20);
+}
+
+// Half of a rank's rows come from the other one.
+TEST_F(PlacementMeterTest, ExchangedRowsHaveTheirPrice) {
+  ASSERT_TRUE(census_.Add(Phase::kPrefill, {3, 1, 2, 2}).ok());
+  for (int i = 0; i < 20; ++i) {
+    StepResult step = Step(4e-3, 8, 10e-3);
+    const int64_t rows = i % 2 == 0 ? 10 : 1000;
+    step.ranks[0].rows_received = rows;
+    step.ranks[1].rows_received = rows / 2;
+    step.ranks[0].timings.exchange_seconds = 1.0;  // waited for the other
+    step.ranks[1].timings.exchange_seconds = 2e-3 + 1e-4 * static_cast<double>(rows);
+    meter_.Add(step, census_);
+  }
+  EXPECT_NEAR(meter_.exchange_row_seconds(), 1e-4, 1e-9);
+  EXPECT_NEAR(meter_.PlanCosts(1).row_seconds, 0.5e-3 + 0.5e-4, 1e-9);
+  EXPECT_NEAR(static_cast<double>(meter_.Costs().row_ps), 550e6, 1e3);
+}
+
 TEST_F(PlacementMeterTest, StepsOfAPhaseAreThoseWithItsTokens) {
   ASSERT_TRUE(census_.Add(Phase::kPrefill, {30, 10, 20, 20}).ok());
   ASSERT_TRUE(census_.Add(Phase::kDecode, {2, 0, 1, 1}).ok());
@@ -99,25 +138,50 @@ TEST_F(PlacementMeterTest, ASumOfRowsStaysANumber) {
 
 TEST(PlannerThread, PlansElsewhere) {
   absl::Notification done;
-  absl::StatusOr<ResidencyPlan> plan;
+  absl::StatusOr<StagedPlan> plan;
   std::thread::id thread;
-  PlannerThread planner([&](absl::StatusOr<ResidencyPlan> made) {
+  PlannerThread planner([&](absl::StatusOr<StagedPlan> made) {
     plan = std::move(made);
     thread = std::this_thread::get_id();
     done.Notify();
   });
-  ResidencyProblem problem;
-  problem.limits = {.device_slots = 2, .layer_slots = 2};
-  problem.present = {{ContiguousPlacement(2, 2, 2), {false, false}}};
-  problem.phases = {{.steps = 1, .rows = {FromCounts({1000, 1})}}};
-  problem.costs = {.row_seconds = 1e-3, .move_seconds = 1e-6};
-  problem.next_epoch = 5;
-  planner.Plan(problem);
+  ExpertCensus census({.num_layers = 1, .num_experts = 2, .top_k = 1}, 1 << 20);
+  ASSERT_TRUE(census.Add(Phase::kDecode, {1000, 1}).ok());
+  PlacementMeter meter(1000, 0);
+  meter.Add(Step(1.0, 1001, 2.0), census);
+  const LayerStates present = ShareLayers({{ContiguousPlacement(2, 2, 2), {false, false}}});
+  planner.Plan({.census = census,
+                .meter = meter,
+                .present = present,
+                .limits = {.device_slots = 2, .layer_slots = 2},
+                .horizon_steps = 300,
+                .next_epoch = 5});
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(60)));
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->epoch, 5u);
-  EXPECT_EQ(plan->copies, 1);  // a replica of the one that has all rows
+  EXPECT_EQ(plan->plan.epoch, 5u);
+  EXPECT_EQ(plan->plan.copies, 1);  // a replica of the one that has all rows
   EXPECT_NE(thread, std::this_thread::get_id());
+  ASSERT_EQ(plan->after.size(), plan->plan.stages.size());
+  EXPECT_EQ(CopyLayers(plan->after.back()), plan->plan.layers);
+}
+
+// A stage changes its layers; the others are not copied.
+TEST(StagedPlan, SharesWhatStaysAsItIs) {
+  const LayerResidency layer{ContiguousPlacement(2, 2, 2), {false, false}};
+  const LayerStates present = ShareLayers({layer, layer});
+  ResidencyPlan plan;
+  plan.stages = {{.arrivals = {{MoveKind::kCopy, 1, 0, 1, 1}}, .departures = {}},
+                 {.arrivals = {}, .departures = {{MoveKind::kRelease, 1, 0, 0, 0}}}};
+  const ResidencyLimits limits = {.device_slots = 4, .layer_slots = 2};
+  const auto staged = StagePlan(plan, present, limits);
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  ASSERT_EQ(staged->after.size(), 2u);
+  EXPECT_EQ(staged->after[1][0], present[0]) << "the very same";
+  EXPECT_EQ(staged->after[0][1]->placement.DevicesOf(0), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(staged->after[1][1]->placement.DevicesOf(0), (std::vector<int32_t>{1}));
+  EXPECT_EQ(present[1]->placement, layer.placement);
+  plan.stages[0].arrivals[0].expert = 1;  // is there
+  EXPECT_FALSE(StagePlan(plan, present, limits).ok());
 }
 
 }  // namespace

@@ -119,10 +119,11 @@ struct GroupRun {
 struct GroupResult {
   std::vector<absl::Status> statuses;  // [R]
   std::string residual;
-  std::vector<MoeStats> stats;                     // [R]
-  std::vector<RankSlotsCounters> counters;         // [R]
-  std::vector<int64_t> epochs;                     // [R]
-  std::vector<std::vector<Placement>> placements;  // [R][L] at the end
+  std::vector<MoeStats> stats;                            // [R]
+  std::vector<RankSlotsCounters> counters;                // [R]
+  std::vector<int64_t> epochs;                            // [R]
+  std::vector<std::vector<Placement>> placements;         // [R][L] at the end
+  std::vector<std::array<int, kNumSlotOrigins>> origins;  // [R] experts in slots at the end, by who put them there
 };
 
 class Group {
@@ -145,6 +146,7 @@ class Group {
     result.counters.resize(world);
     result.epochs.resize(world);
     result.placements.resize(world);
+    result.origins.resize(world);
     auto ranks = test::MakeGroup(run.backend, world);
     result.statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
       UnsteadyCommunicator::Faults faults = {.delays = run.delays};
@@ -248,7 +250,14 @@ class Group {
     }
     result->counters[place] = experts->counters();
     result->epochs[place] = placer->epoch();
-    for (int layer = 0; layer < kLayers; ++layer) result->placements[place].push_back(placer->placement(layer));
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const Placement& placement = result->placements[place].emplace_back(placer->placement(layer));
+      for (int expert = 0; expert < kExperts; ++expert) {
+        for (const int32_t device : placement.DevicesOf(expert)) {
+          ++result->origins[place][static_cast<size_t>(placer->OriginOf(layer, device, expert))];
+        }
+      }
+    }
     return comm->status();
   }
 
@@ -320,6 +329,11 @@ TEST_P(DecidedPlacerTest, TheBitsOfOneRank) {
                      c.world > (c.mode == PlacementMode::kAgreed ? 2 : 1);
   EXPECT_EQ(copies > 0, moves) << copies;
   EXPECT_EQ(result.stats[0].fine_tuned_layers > 0, moves && c.mode != PlacementMode::kNoFinetune);
+  const auto put_by = [&](SlotOrigin origin) { return result.origins[0][static_cast<size_t>(origin)]; };
+  for (const auto& origins : result.origins) EXPECT_EQ(origins, result.origins[0]) << "ranks know alike";
+  EXPECT_EQ(put_by(SlotOrigin::kEstimate) + put_by(SlotOrigin::kGate) > 0, moves);
+  if (c.mode == PlacementMode::kNoEstimate) EXPECT_EQ(put_by(SlotOrigin::kEstimate), 0);
+  if (c.mode == PlacementMode::kNoFinetune) EXPECT_EQ(put_by(SlotOrigin::kGate), 0);
 }
 
 // Stages are prepared, committed and dropped between steps, while the fast loop moves.

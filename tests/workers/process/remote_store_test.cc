@@ -28,6 +28,7 @@ class NoEvents final : public LinkEvents {
   void OnRegister(WorkerId, std::shared_ptr<WorkerClient>, WorkerInfo) override {}
   void OnPlacementPrepared(WorkerId, int64_t, int64_t, std::string) override {}
   void OnPlacementReleased(WorkerId, int64_t, int64_t) override {}
+  void OnExpertReport(WorkerId, int64_t, std::shared_ptr<const ExpertReport>) override {}
   void OnHeartbeat(WorkerId, int64_t) override {}
   void OnLoadProgress(WorkerId, int64_t, int64_t) override {}
   void OnGroupReady(WorkerId, int64_t, int32_t) override {}

@@ -1,0 +1,29 @@
+// What one row more costs an exchange: the slope of steps' exchange seconds over the rows that were exchanged.
+//
+// An exchange has a part that every step pays (messages, waiting) and one that grows with its rows; only the latter is
+// a row's price.  A line is fitted to steps of different sizes (least squares, sums that fade), so that many small
+// steps do not make rows look dear.  Plain numbers; thread-compatible.  Does not measure, does not know bytes.
+#pragma once
+
+#include <cstdint>
+
+namespace switchyard {
+
+class ExchangePrice {
+ public:
+  // Steps of which the fit is of any use.
+  static constexpr double kLeastSteps = 16;
+
+  // One step: rows that the busiest rank exchanged, and the seconds that exchanging took where nobody was waited for.
+  // REQUIRES: both finite and >= 0.
+  void Add(double rows, double seconds);
+  // What was before weighs half.
+  void Fade();
+  // In [0, mean seconds / mean rows]; 0: too few steps, or of sizes too much alike to tell.
+  double seconds_per_row() const;
+
+ private:
+  double steps_ = 0, rows_ = 0, seconds_ = 0, rows_squared_ = 0, rows_seconds_ = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,45 @@
+// Who put each expert where it is in the fast loop's slots: kept beside the placements that decisions change.
+//
+// By (layer, device, expert), not by slot: an expert that only changes its slot was not moved.  Of residents it is of
+// no meaning: the slow loop (residency.h) put them there.  Plain; thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "scheduler/placement/placement.h"
+
+namespace switchyard {
+
+enum class SlotOrigin : uint8_t {
+  kStart,     // there since the group began
+  kEstimate,  // an estimate, before its layer's gate ran
+  kGate,      // the layer's gate had run, and the copy paid
+};
+inline constexpr int kNumSlotOrigins = 3;
+absl::string_view NameOf(SlotOrigin origin);  // "start" "estimate" "gate"
+
+class SlotOrigins {
+ public:
+  SlotOrigins(int num_layers, int num_devices, int num_experts)
+      : num_devices_(num_devices),
+        num_experts_(num_experts),
+        origins_(static_cast<size_t>(num_layers) * num_devices * num_experts, SlotOrigin::kStart) {}
+
+  // A decision ordered these copies.
+  void Changed(int layer, absl::Span<const SlotChange> changes, SlotOrigin origin);
+  // REQUIRES: indices of the shape; where the device does not hold the expert it is of no meaning.
+  SlotOrigin Of(int layer, int device, int expert) const { return origins_[Index(layer, device, expert)]; }
+
+ private:
+  size_t Index(int layer, int device, int expert) const {
+    return (static_cast<size_t>(layer) * num_devices_ + device) * num_experts_ + expert;
+  }
+
+  size_t num_devices_, num_experts_;
+  std::vector<SlotOrigin> origins_;  // [L, R, E]
+};
+
+}  // namespace switchyard

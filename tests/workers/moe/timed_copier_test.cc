@@ -1,0 +1,43 @@
+#include "workers/moe/timed_copier.h"
+
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+class SecondFails : public HostExpertCopier {
+ public:
+  absl::Status Copy(const ExpertChunk& chunk) override {
+    return ++copies_ == 2 ? absl::UnavailableError("gone") : HostExpertCopier::Copy(chunk);
+  }
+
+ private:
+  int copies_ = 0;
+};
+
+TEST(TimedCopierTest, CountsWhatWasCopied) {
+  TimedCopier copier(std::make_unique<SecondFails>());
+  EXPECT_EQ(copier.bytes(), 0);
+  EXPECT_EQ(copier.seconds(), 0);
+  const std::vector<char> from(4 << 20, 'x');
+  std::vector<char> to(from.size());
+  const ExpertChunk chunk = {
+      .id = {}, .bytes = static_cast<int64_t>(from.size()), .from = from.data(), .to = to.data()};
+  ASSERT_TRUE(copier.Copy(chunk).ok());
+  EXPECT_EQ(to, from);
+  EXPECT_EQ(copier.bytes(), 4 << 20);
+  const double once = copier.seconds();
+  EXPECT_GT(once, 0);
+  EXPECT_EQ(copier.Copy(chunk).message(), "gone");
+  EXPECT_EQ(copier.bytes(), 4 << 20) << "a copy that failed says nothing of how fast they are";
+  EXPECT_EQ(copier.seconds(), once);
+  ASSERT_TRUE(copier.Copy(chunk).ok());
+  EXPECT_EQ(copier.bytes(), 8 << 20);
+  EXPECT_GT(copier.seconds(), once);
+}
+
+}  // namespace
+}  // namespace switchyard
