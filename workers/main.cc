@@ -46,8 +46,9 @@ ABSL_FLAG(
     std::string, expert_budget, "",
     "how many of its experts this worker holds where it computes, of all layers together: a share (25%) or bytes; "
     "the others are copied when they are needed, from a file that the machine's workers share; empty = all");
-ABSL_FLAG(std::string, expert_policy, "expected_use",
-          "with --expert_budget: who goes when another expert comes: expected_use, lru, lfu, static");
+ABSL_FLAG(std::string, expert_policy, "auto",
+          "with --expert_budget: who goes when another expert comes: auto (the fastest of the others as traffic goes), "
+          "expected_use, lru, lfu, static");
 ABSL_FLAG(
     std::string, expert_file_dir, "/dev/shm",
     "with --expert_budget or a server's --placement other than static: directory of the file with all experts, packed; "

@@ -9,8 +9,8 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/offload/expected_use_policy.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/dueling_policy.h"
+#include "scheduler/offload/policy_kind.h"
 
 namespace switchyard {
 namespace {
@@ -28,11 +28,12 @@ int64_t Ticks(double amount, double per_second) {
 std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape, const CopyCost& cost) {
   // Without a profile all are as popular.
   const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-  if (const std::optional<RulePolicy::Rule> rule = *ParseExpertPolicy(name); rule.has_value()) {
-    const RulePolicy::Options options = {.rule = *rule, .per_layer = shape.num_slots >= 2 * shape.num_layers};
-    return std::make_unique<RulePolicy>(shape, options, popularity);
+  const PolicyInput input = {.shape = shape, .cost = cost, .popularity = popularity, .least_per_layer = 2};
+  if (const std::optional<OffloadKind> kind = *ParseExpertPolicy(name); kind.has_value()) {
+    return MakeCachePolicy(*kind, input);
   }
-  return std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options{}, popularity);
+  // expected_use begins: it needs no history to be good where copies are fast.
+  return std::make_unique<DuelingPolicy>(shape, cost, MakeDuelists(input), 0);
 }
 
 }  // namespace

@@ -10,15 +10,16 @@
 
 namespace switchyard {
 
-absl::StatusOr<std::optional<RulePolicy::Rule>> ParseExpertPolicy(absl::string_view name) {
-  using Rule = RulePolicy::Rule;
-  constexpr std::pair<absl::string_view, Rule> kRules[] = {
-      {"lru", Rule::kLru}, {"lfu", Rule::kLfu}, {"static", Rule::kStatic}};
-  for (const auto& [rule_name, rule] : kRules) {
-    if (name == rule_name) return rule;
+absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view name) {
+  constexpr std::pair<absl::string_view, OffloadKind> kKinds[] = {{"expected_use", OffloadKind::kExpectedUse},
+                                                                  {"lru", OffloadKind::kLru},
+                                                                  {"lfu", OffloadKind::kLfu},
+                                                                  {"static", OffloadKind::kStatic}};
+  for (const auto& [kind_name, kind] : kKinds) {
+    if (name == kind_name) return kind;
   }
-  if (name == "expected_use") return std::nullopt;
-  return absl::InvalidArgumentError("must be expected_use, lru, lfu or static");
+  if (name == "auto") return std::nullopt;
+  return absl::InvalidArgumentError("must be auto, expected_use, lru, lfu or static");
 }
 
 absl::Status CheckExpertBudget(const ExpertBudgetOptions& options) {

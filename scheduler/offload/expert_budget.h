@@ -8,20 +8,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/policy_kind.h"
 
 namespace switchyard {
 
 struct ExpertBudgetOptions {
-  std::string budget;                   // as ParseMemoryShare; empty: every expert is resident, and no slots are made
-  std::string policy = "expected_use";  // or lru, lfu, static
-  std::string file_dir = "/dev/shm";    // of the file with all experts
-  double copy_bytes_per_second = 0;     // > 0: an emulated link
+  std::string budget;                 // as ParseMemoryShare; empty: every expert is resident, and no slots are made
+  std::string policy = "auto";        // or expected_use, lru, lfu, static
+  std::string file_dir = "/dev/shm";  // of the file with all experts
+  double copy_bytes_per_second = 0;   // > 0: an emulated link
   bool empty() const { return budget.empty(); }
 };
 
-// The rule of that name; none for expected_use (ExpectedUsePolicy).  InvalidArgument: another name.
-absl::StatusOr<std::optional<RulePolicy::Rule>> ParseExpertPolicy(absl::string_view name);
+// The policy of that name; none for auto: the one of all that is fastest as traffic goes (dueling_policy.h).
+// InvalidArgument: another name.
+absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view name);
 
 // InvalidArgument: every option that cannot be, one a line, named as the flags.
 absl::Status CheckExpertBudget(const ExpertBudgetOptions& options);

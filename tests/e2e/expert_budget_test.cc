@@ -48,7 +48,7 @@ TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
   EXPECT_THAT(Refusal({"--expert_budget=120%"}),
               HasSubstr("--expert_budget=120%: must be a share within (0%, 100%], or bytes, at least 1"));
   EXPECT_THAT(Refusal({"--expert_budget=50%", "--expert_policy=best"}),
-              HasSubstr("--expert_policy=best: must be expected_use, lru, lfu or static"));
+              HasSubstr("--expert_policy=best: must be auto, expected_use, lru, lfu or static"));
   EXPECT_THAT(Refusal({"--expert_budget=100000"}),
               HasSubstr("--expert_budget=100000: holds 0 of this worker's 128 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));

@@ -138,7 +138,7 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   config_.experts.copy_bytes_per_second = -1;
   config_.experts.file_dir = "";
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--expert_policy=best: must be expected_use, lru, lfu or static\n"
+            "--expert_policy=best: must be auto, expected_use, lru, lfu or static\n"
             "--expert_file_dir: missing; name a directory\n"
             "--expert_copy_bytes_per_second=-1: must not be negative or endless");
   config_.experts = {};

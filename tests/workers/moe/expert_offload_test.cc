@@ -10,8 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/offload/expected_use_policy.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/dueling_policy.h"
+#include "scheduler/offload/expert_budget.h"
+#include "scheduler/offload/policy_kind.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/tensor/thread_pool.h"
@@ -28,18 +29,13 @@ using testing::HasSubstr;
 
 using MakePolicy = std::function<std::unique_ptr<CachePolicy>(const OffloadShape&)>;
 
-std::unique_ptr<CachePolicy> MakeRule(const OffloadShape& shape, RulePolicy::Rule rule) {
-  const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-  return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = rule}, popularity);
-}
-
 MakePolicy PolicyOf(const std::string& name) {
-  if (name == "lru") return [](const OffloadShape& shape) { return MakeRule(shape, RulePolicy::Rule::kLru); };
-  if (name == "static") return [](const OffloadShape& shape) { return MakeRule(shape, RulePolicy::Rule::kStatic); };
-  return [](const OffloadShape& shape) -> std::unique_ptr<CachePolicy> {
+  return [kind = *ParseExpertPolicy(name)](const OffloadShape& shape) -> std::unique_ptr<CachePolicy> {
     const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-    return std::make_unique<ExpectedUsePolicy>(shape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
-                                               ExpectedUsePolicy::Options{}, popularity);
+    const PolicyInput input = {
+        .shape = shape, .cost = {.copy_ticks = 8, .chunks_per_copy = 4}, .popularity = popularity};
+    if (kind.has_value()) return MakeCachePolicy(*kind, input);
+    return std::make_unique<DuelingPolicy>(shape, input.cost, MakeDuelists(input), 0);
   };
 }
 
@@ -58,7 +54,7 @@ std::string CaseName(const Case& c) {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const char* policy : {"lru", "static", "expected_use"}) {
+  for (const char* policy : {"lru", "static", "expected_use", "auto"}) {
     for (const int percent : {100, 50, 25, 10}) {
       for (const int world : {1, 2}) {
         for (const bool delays : {false, true}) cases.push_back({policy, percent, world, ExchangeKind::kHost, delays});
@@ -189,7 +185,7 @@ TEST_F(ExpertOffloadFaultTest, EachExpertWithRowsComputesOnce) {
 class TellingPolicy final : public CachePolicy {
  public:
   TellingPolicy(const OffloadShape& shape, std::vector<std::string>* told)
-      : lru_(MakeRule(shape, RulePolicy::Rule::kLru)), told_(told) {}
+      : lru_(PolicyOf("lru")(shape)), told_(told) {}
   absl::string_view name() const override { return "telling"; }
   std::vector<ExpertKey> InitialSlots() const override { return lru_->InitialSlots(); }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override {
