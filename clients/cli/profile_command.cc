@@ -38,7 +38,7 @@ int Write(Console& console, const ProfileBundle& bundle, const std::string& path
 }
 
 int CountInto(Console& console, const std::string& trace_path, const std::string& output) {
-  const absl::StatusOr<RoutingTrace> trace = ReadTrace(trace_path);
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, trace_path);
   if (!trace.ok()) return Complain(console, trace.status());
   const absl::StatusOr<ProfileBundle> bundle = CountTrace(*trace);
   if (!bundle.ok()) return Complain(console, BadInput(bundle.status().message()));

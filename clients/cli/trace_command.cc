@@ -61,7 +61,7 @@ void PrintLayer(const RoutingTrace& trace, int layer, std::ostream& out) {
 }
 
 int Show(Console& console, const std::string& path) {
-  const absl::StatusOr<RoutingTrace> trace = ReadTrace(path);
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, path);
   if (!trace.ok()) return Complain(console, trace.status());
   int64_t prompt = 0;
   for (const TraceSequence& sequence : trace->sequences) prompt += sequence.num_prompt;
@@ -84,7 +84,7 @@ struct ReplayFlags {
 };
 
 int Replay(Console& console, const ReplayFlags& flags) {
-  const absl::StatusOr<RoutingTrace> trace = ReadTrace(flags.path);
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, flags.path);
   if (!trace.ok()) return Complain(console, trace.status());
   ReplayOptions options = flags.options;
   options.phase = flags.phase == NameOf(Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;

@@ -28,11 +28,17 @@ absl::StatusOr<std::string> ReadWhole(const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<RoutingTrace> ReadTrace(const std::string& path) {
+absl::StatusOr<RoutingTrace> ReadTrace(Console& console, const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadWhole(path);
   if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<RoutingTrace> trace = ParseTrace(*bytes);
-  return trace.ok() ? std::move(trace) : Refuse(path, trace.status().message());
+  absl::Status torn;
+  absl::StatusOr<RoutingTrace> trace = ParseTrace(*bytes, &torn);
+  if (!trace.ok()) return Refuse(path, trace.status().message());
+  if (!torn.ok()) {
+    console.err << "[" << path << ": " << torn.message() << "; taking the " << trace->sequences.size()
+                << " sequences before it]" << std::endl;
+  }
+  return trace;
 }
 
 absl::StatusOr<ProfileBundle> ReadBundle(const std::string& path) {

@@ -6,12 +6,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "clients/cli/command.h"
 #include "scheduler/popularity/profile_bundle.h"
 #include "scheduler/popularity/routing_trace.h"
 
 namespace switchyard {
 
-absl::StatusOr<RoutingTrace> ReadTrace(const std::string& path);
+// Without a last sequence that is cut off, and says so.
+absl::StatusOr<RoutingTrace> ReadTrace(Console& console, const std::string& path);
 absl::StatusOr<ProfileBundle> ReadBundle(const std::string& path);
 // Whole or not at all: written beside it, then renamed.
 absl::Status WriteWhole(const std::string& path, absl::string_view bytes);

@@ -52,9 +52,16 @@ class ByteReader {
     return absl::InvalidArgumentError(absl::StrCat(format_, ": byte ", at, ": ", problem));
   }
 
+  // The bytes end too early.
+  absl::Status Truncated(size_t at, absl::string_view problem) {
+    truncated_ = true;
+    return Error(at, absl::StrCat("truncated: ", problem));
+  }
+  bool truncated() const { return truncated_; }
+
   absl::StatusOr<absl::string_view> Take(uint64_t num_bytes, absl::string_view what) {
     if (num_bytes > left())
-      return Error(position_, absl::StrCat("truncated: ", what, " wants ", num_bytes, " bytes, ", left(), " are left"));
+      return Truncated(position_, absl::StrCat(what, " wants ", num_bytes, " bytes, ", left(), " are left"));
     const absl::string_view taken = bytes_.substr(position_, num_bytes);
     position_ += num_bytes;
     return taken;
@@ -86,6 +93,7 @@ class ByteReader {
   absl::string_view bytes_;
   std::string format_;
   size_t position_;
+  bool truncated_ = false;
 };
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@ namespace switchyard {
 namespace {
 
 constexpr int kStaticStreams = 2;
+constexpr int64_t kMostRows = int64_t{1} << 20;
 
 std::vector<SlotRange> RangesOf(const OffloadShape& shape, const RulePolicy::Options& options) {
   return options.per_layer ? SlotsPerLayer(shape) : SharedSlots(shape);
@@ -60,7 +61,7 @@ RulePolicy::RulePolicy(const OffloadShape& shape, const Options& options, absl::
 }
 
 int64_t RulePolicy::Keep(ExpertKey key) const {
-  // Rows dominate the time of the last use, which stays below 2^40 gates.
+  // Rows (at most kMostRows) dominate the time of the last use, which stays below 2^40 gates.
   if (options_.rule == Rule::kLru) return last_use_[key];
   return (rows_[key] << 40) + last_use_[key];
 }
@@ -86,13 +87,20 @@ void RulePolicy::PrefetchGreedily(const LayerForecast& forecast, int layer, Laye
   }
 }
 
+void RulePolicy::Count(ExpertKey key, int64_t rows) {
+  rows_[key] += rows;
+  if (rows_[key] < kMostRows) return;
+  rows_[key] = std::min(rows_[key], 2 * kMostRows);
+  for (int64_t& each : rows_) each /= 2;
+}
+
 LayerPlan RulePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
   ++num_gates_;
   const ExpertKey first = need.layer * cache_.shape().num_experts;
   for (size_t e = 0; e < need.rows.size(); ++e) {
     if (need.rows[e] == 0) continue;
     last_use_[first + e] = num_gates_;
-    if (options_.rule == Rule::kLfu) rows_[first + e] += need.rows[e];
+    if (options_.rule == Rule::kLfu) Count(first + e, need.rows[e]);
   }
   LayerPlan plan;
   planner_.Plan(

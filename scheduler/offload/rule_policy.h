@@ -33,6 +33,7 @@ class RulePolicy final : public CachePolicy {
 
  private:
   int64_t Keep(ExpertKey key) const;
+  void Count(ExpertKey key, int64_t rows);
   void PrefetchGreedily(const LayerForecast& forecast, int layer, LayerPlan* plan);
 
   Options options_;
@@ -41,7 +42,7 @@ class RulePolicy final : public CachePolicy {
   WavePlanner planner_;
   std::vector<ExpertKey> initial_;
   std::vector<int64_t> last_use_;  // [L * E]
-  std::vector<int64_t> rows_;      // [L * E]; for `static` whether it stays
+  std::vector<int64_t> rows_;      // [L * E] of `lfu`, halved where they get large; for `static` whether it stays
   int64_t num_gates_ = 0;
 };
 

@@ -6,13 +6,12 @@
 #include "scheduler/base/check.h"
 #include "scheduler/placement/agreed_policy.h"
 #include "scheduler/placement/alias_placement.h"
+#include "scheduler/placement/decision_facts.h"
 #include "scheduler/placement/paper_policy.h"
 #include "scheduler/placement/resident_change.h"
 
 namespace switchyard {
 namespace {
-
-using Field = DecisionField;
 
 // Nothing moves.
 class StaticPolicy : public PlacementPolicy {
@@ -52,27 +51,6 @@ absl::Status Validate(const PolicyShape& shape) {
     }
   }
   return absl::OkStatus();
-}
-
-void MixChanges(DecisionDigest& digest, Field field, const SlotPlan& plan) {
-  digest.Mix(field, plan.layer);
-  digest.Mix(field, static_cast<int64_t>(plan.choice.reason));
-  for (const SlotChange& change : plan.changes) {
-    digest.Mix(field, absl::MakeConstSpan({change.device, change.slot, change.expert}));
-  }
-}
-
-// Where one (rank, expert) ends and the next begins follows from the counts, which are mixed, too.
-void MixSplit(DecisionDigest& digest, const SplitTable& split) {
-  std::vector<int64_t> pieces;
-  for (int rank = 0; rank < split.num_ranks(); ++rank) {
-    for (int expert = 0; expert < split.num_experts(); ++expert) {
-      for (const SplitPiece& piece : split.Pieces(rank, expert)) {
-        pieces.push_back(int64_t{piece.device} << 32 | piece.rows);
-      }
-    }
-  }
-  digest.Mix(Field::kSplit, pieces);
 }
 
 }  // namespace
@@ -125,12 +103,15 @@ LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
   estimates_[inputs.layer].clear();
   for (const LayerEstimate& estimate : inputs.estimates) {
     SY_CHECK(estimate.layer >= 0 && estimate.layer < num_layers);
-    const int ahead = estimate.layer - inputs.layer;
-    decision.prefetch.push_back(Prepare(estimate, ahead > 0 ? ahead : ahead + num_layers));
+    const int later = estimate.layer - inputs.layer;
+    const int ahead = later > 0 ? later : later + num_layers;
+    if (!Uses(ahead)) continue;
+    decision.prefetch.push_back(Prepare(estimate, ahead));
     tables_[estimate.layer].Change(decision.prefetch.back().changes, decision.number);
     estimates_[estimate.layer].assign(estimate.popularity.begin(), estimate.popularity.end());
   }
-  decision.digest = DigestOf(inputs, decision);
+  decision.digest = DigestOf(
+      {.shape = shape_, .inputs = inputs, .errors = errors_, .table = tables_[inputs.layer], .decision = decision});
   return decision;
 }
 
@@ -142,35 +123,6 @@ void PlacementPolicy::NoteError(const LayerInputs& inputs) {
   for (size_t e = 0; e < actual.size(); ++e) distance += std::abs(expected[e] - actual[e]);
   int64_t& error = errors_[inputs.layer];
   error = (3 * error + distance / 2) / 4;
-}
-
-DecisionDigest PlacementPolicy::DigestOf(const LayerInputs& inputs, const LayerDecision& decision) const {
-  DecisionDigest digest;
-  digest.Mix(
-      Field::kConstants,
-      absl::MakeConstSpan({shape_.epoch, static_cast<int64_t>(shape_.mode), int64_t{shape_.top_k}, shape_.costs.copy_ps,
-                           shape_.costs.row_ps, shape_.costs.layer_ps, int64_t{shape_.horizon}, shape_.even_enough}));
-  digest.Mix(Field::kStep, inputs.step);
-  digest.Mix(Field::kLayer, inputs.layer);
-  digest.Mix(Field::kNumber, decision.number);
-  digest.Mix(Field::kCounts, inputs.counts.rows);
-  for (const LayerEstimate& estimate : inputs.estimates) {
-    digest.Mix(Field::kEstimates, estimate.layer);
-    digest.Mix(Field::kEstimates, estimate.popularity);
-  }
-  digest.Mix(Field::kErrors, absl::MakeConstSpan(errors_));
-  const SlotTable& table = tables_[inputs.layer];
-  for (int device = 0; device < table.placement().num_devices(); ++device) {
-    digest.Mix(Field::kSlots, absl::MakeConstSpan(table.placement().slots[device]));
-    digest.Mix(Field::kSlots, absl::MakeConstSpan(table.in_flight()[device]));
-  }
-  MixSplit(digest, decision.split);
-  for (const AwaitedCopy& copy : decision.awaited) {
-    digest.Mix(Field::kAwaited, absl::MakeConstSpan({int64_t{copy.device}, int64_t{copy.slot}, copy.decision}));
-  }
-  MixChanges(digest, Field::kDemand, decision.demand);
-  for (const SlotPlan& plan : decision.prefetch) MixChanges(digest, Field::kPrefetch, plan);
-  return digest;
 }
 
 std::string LayerDecision::ToString() const {

@@ -103,13 +103,14 @@ class PlacementPolicy {
   virtual SplitTable Split(const LayerInputs& inputs) = 0;
   // Phase 1: what should change for a coming layer.
   virtual SlotPlan Prepare(const LayerEstimate& estimate, int layers_ahead) = 0;
+  // Whether it places by estimates made so far ahead; others are as if they had not been told.
+  virtual bool Uses(int layers_ahead) const { return layers_ahead >= 1; }
 
   // The last estimate of a layer, empty if there was none since it last ran.
   const Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
 
  private:
   void NoteError(const LayerInputs& inputs);
-  DecisionDigest DigestOf(const LayerInputs& inputs, const LayerDecision& decision) const;
 
   PolicyShape shape_;
   std::vector<SlotTable> tables_;      // [L]

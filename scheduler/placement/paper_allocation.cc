@@ -98,7 +98,7 @@ class Allocator {
 
   void GiveRemainders() {
     std::vector<int32_t> order;
-    for (const int32_t expert : BySize()) {
+    for (int32_t expert = 0; expert < num_experts_; ++expert) {
       if (num_own_[expert] > 0 && size_[expert] % total_ != 0) order.push_back(expert);
     }
     std::stable_sort(order.begin(), order.end(),

@@ -57,11 +57,13 @@ absl::Status CheckPlacement(const Placement& placement) {
 Placement ContiguousPlacement(int num_experts, int num_devices, int spare_slots) {
   SY_CHECK_GE(num_experts, 1);
   SY_CHECK_GE(num_devices, 1);
-  const int per_device = (num_experts + num_devices - 1) / num_devices;
+  const int least = num_experts / num_devices, rest = num_experts % num_devices;
   Placement placement{.num_experts = num_experts, .slots = {}};
-  placement.slots.assign(num_devices, std::vector<int32_t>(per_device + spare_slots, kEmptySlot));
-  for (int expert = 0; expert < num_experts; ++expert) {
-    placement.slots[expert / per_device][expert % per_device] = expert;
+  placement.slots.assign(num_devices, std::vector<int32_t>(least + (rest > 0 ? 1 : 0) + spare_slots, kEmptySlot));
+  int32_t expert = 0;
+  for (int device = 0; device < num_devices; ++device) {
+    const int count = least + (device < rest ? 1 : 0);
+    for (int slot = 0; slot < count; ++slot) placement.slots[device][slot] = expert++;
   }
   return placement;
 }

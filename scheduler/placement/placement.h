@@ -31,7 +31,7 @@ struct Placement {
 // InvalidArgument with the first breach.
 absl::Status CheckPlacement(const Placement& placement);
 
-// E / R neighbouring experts a device (⌈E/R⌉, the last ones fewer), then `spare_slots` empty slots on each.
+// E / R neighbouring experts a device, the first E mod R devices one more; every device has ⌈E/R⌉ + spare_slots slots.
 Placement ContiguousPlacement(int num_experts, int num_devices, int spare_slots);
 
 // Copies that lead from one to the other: (device, slot) whose expert is new there.

@@ -134,55 +134,74 @@ absl::StatusOr<TraceReader> TraceReader::Open(absl::string_view bytes) {
 
 absl::StatusOr<TraceSequence> TraceReader::Next() {
   SY_CHECK(!AtEnd());
-  const std::string where = absl::StrCat("trace: sequence ", num_read_);
-  ByteReader cursor(bytes_, where, position_);
-  ASSIGN_OR_RETURN(const auto marker, cursor.TakeInt<uint32_t>("marker"));
+  ByteReader cursor(bytes_, absl::StrCat("trace: sequence ", num_read_), position_);
+  absl::StatusOr<TraceSequence> sequence = Take(&cursor);
+  if (sequence.ok()) {
+    position_ = cursor.position();
+    ++num_read_;
+  }
+  torn_ = cursor.truncated();
+  return sequence;
+}
+
+absl::StatusOr<TraceSequence> TraceReader::Take(ByteReader* cursor) const {
+  ASSIGN_OR_RETURN(const auto marker, cursor->TakeInt<uint32_t>("marker"));
   if (marker != kTraceSequenceMarker)
-    return cursor.Error(position_, absl::StrCat("marker is 0x", absl::Hex(marker, absl::kZeroPad8), ", not 0x",
-                                                absl::Hex(kTraceSequenceMarker, absl::kZeroPad8), " (\"SEQ1\")"));
+    return cursor->Error(position_, absl::StrCat("marker is 0x", absl::Hex(marker, absl::kZeroPad8), ", not 0x",
+                                                 absl::Hex(kTraceSequenceMarker, absl::kZeroPad8), " (\"SEQ1\")"));
   TraceSequence sequence;
-  ASSIGN_OR_RETURN(sequence.label, cursor.TakeString("label", kMaxTraceNameBytes));
-  const uint64_t counts_at = cursor.position();
-  ASSIGN_OR_RETURN(sequence.num_prompt, TakeCount(&cursor, "num_prompt", 0, std::numeric_limits<int32_t>::max()));
-  ASSIGN_OR_RETURN(const int count, TakeCount(&cursor, "num_tokens", 0, std::numeric_limits<int32_t>::max()));
+  ASSIGN_OR_RETURN(sequence.label, cursor->TakeString("label", kMaxTraceNameBytes));
+  const uint64_t counts_at = cursor->position();
+  ASSIGN_OR_RETURN(sequence.num_prompt, TakeCount(cursor, "num_prompt", 0, std::numeric_limits<int32_t>::max()));
+  ASSIGN_OR_RETURN(const int count, TakeCount(cursor, "num_tokens", 0, std::numeric_limits<int32_t>::max()));
   const auto num_tokens = static_cast<uint64_t>(count);
   // Before any multiplication by what the bytes claim: more tokens than there are bytes for.
-  const uint64_t left = bytes_.size() - cursor.position();
+  const uint64_t left = bytes_.size() - cursor->position();
   if (const uint64_t each = BytesPerToken(header_); num_tokens > left / each)
-    return cursor.Error(counts_at + sizeof(uint32_t),
-                        absl::StrCat("truncated: ", num_tokens, " tokens of ", each, " bytes, ", left, " are left"));
+    return cursor->Truncated(counts_at + sizeof(uint32_t),
+                             absl::StrCat(num_tokens, " tokens of ", each, " bytes, ", left, " are left"));
   if (sequence.num_prompt > count)
-    return cursor.Error(counts_at, absl::StrCat("num_prompt is ", sequence.num_prompt, " of ", count, " tokens"));
-  const uint64_t body = cursor.position();
+    return cursor->Error(counts_at, absl::StrCat("num_prompt is ", sequence.num_prompt, " of ", count, " tokens"));
   const uint64_t num_rows = num_tokens * static_cast<uint64_t>(header_.shape.num_layers);
   // The checksum first: of bytes that were damaged, that is the true reason.
-  ByteReader end(bytes_, where, body + num_tokens * BytesPerToken(header_));
-  const absl::string_view hashed = bytes_.substr(position_, end.position() - position_);
-  ASSIGN_OR_RETURN(const auto wanted, end.TakeInt<uint64_t>("checksum"));
+  ByteReader ids = *cursor;
+  RETURN_IF_ERROR(cursor->Take(num_tokens * BytesPerToken(header_), "tokens").status());
+  const absl::string_view hashed = bytes_.substr(position_, cursor->position() - position_);
+  ASSIGN_OR_RETURN(const auto wanted, cursor->TakeInt<uint64_t>("checksum"));
   if (const uint64_t actual = Fnv1a(hashed); actual != wanted)
-    return cursor.Error(end.position() - sizeof(uint64_t),
-                        absl::StrCat("checksum is 0x", absl::Hex(wanted, absl::kZeroPad16), ", its ", hashed.size(),
-                                     " bytes have 0x", absl::Hex(actual, absl::kZeroPad16)));
-  ASSIGN_OR_RETURN(sequence.token_ids, TakeTokens(&cursor, num_tokens));
+    return cursor->Error(cursor->position() - sizeof(uint64_t),
+                         absl::StrCat("checksum is 0x", absl::Hex(wanted, absl::kZeroPad16), ", its ", hashed.size(),
+                                      " bytes have 0x", absl::Hex(actual, absl::kZeroPad16)));
+  ASSIGN_OR_RETURN(sequence.token_ids, TakeTokens(&ids, num_tokens));
   const int num_experts = header_.shape.num_experts;
-  ASSIGN_OR_RETURN(sequence.experts, TakeExperts(&cursor, {num_rows, header_.shape.top_k, num_experts}, "experts"));
+  ASSIGN_OR_RETURN(sequence.experts, TakeExperts(&ids, {num_rows, header_.shape.top_k, num_experts}, "experts"));
   for (const TraceChannel& channel : header_.channels) {
     ASSIGN_OR_RETURN(std::vector<int16_t> predictions,
-                     TakeExperts(&cursor, {num_rows, channel.num_predicted, num_experts},
+                     TakeExperts(&ids, {num_rows, channel.num_predicted, num_experts},
                                  absl::StrCat("predictions of \"", absl::CHexEscape(channel.name), "\"")));
     sequence.predictions.push_back(std::move(predictions));
   }
-  position_ = end.position();
-  ++num_read_;
   return sequence;
 }
 
 absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes) {
+  absl::Status torn;
+  ASSIGN_OR_RETURN(RoutingTrace trace, ParseTrace(bytes, &torn));
+  RETURN_IF_ERROR(torn);
+  return trace;
+}
+
+absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes, absl::Status* torn) {
   ASSIGN_OR_RETURN(TraceReader reader, TraceReader::Open(bytes));
   RoutingTrace trace = reader.header();
   while (!reader.AtEnd()) {
-    ASSIGN_OR_RETURN(TraceSequence sequence, reader.Next());
-    trace.sequences.push_back(std::move(sequence));
+    absl::StatusOr<TraceSequence> sequence = reader.Next();
+    if (reader.torn() && reader.num_read() > 0) {
+      *torn = sequence.status();
+      return trace;
+    }
+    if (!sequence.ok()) return sequence.status();
+    trace.sequences.push_back(*std::move(sequence));
   }
   return trace;
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/byte_io.h"
 #include "scheduler/popularity/routing_trace.h"
 
 namespace switchyard {
@@ -39,17 +40,25 @@ class TraceReader {
   uint64_t position() const { return position_; }
   // The next sequence.  After an error the reader stays before the sequence that has it.  REQUIRES: !AtEnd().
   absl::StatusOr<TraceSequence> Next();
+  // Whether the bytes ended within the last sequence that was asked for: who wrote them was interrupted.
+  bool torn() const { return torn_; }
 
  private:
   explicit TraceReader(absl::string_view bytes) : bytes_(bytes) {}
+
+  absl::StatusOr<TraceSequence> Take(ByteReader* cursor) const;
 
   absl::string_view bytes_;
   RoutingTrace header_;
   uint64_t position_ = 0;
   int64_t num_read_ = 0;
+  bool torn_ = false;
 };
 
 // All of it.
 absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes);
+// The same of a file whose writer was interrupted: what comes before a last sequence that is cut off, if anything does,
+// and *torn says what is missing; OK = nothing is.
+absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes, absl::Status* torn);
 
 }  // namespace switchyard

@@ -2,8 +2,8 @@
 //
 // An expert has one or more places (rank, slot); a place is a slot in the rank's list of experts, where slots may be
 // empty.  With several, a token's place is a function of (source rank, token index) alone, so that no message is needed
-// and every rank can say where any row went.  Contiguous(E, R) is the start: ⌈E/R⌉ experts a rank, the last ranks fewer
-// or none. Immutable after construction; thread-safe.
+// and every rank can say where any row went.  Contiguous(E, R) is the start: neighbouring experts, the first ranks one
+// more where R does not divide E. Immutable after construction; thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -29,9 +29,12 @@ class TraceCommandTest : public testing::Test {
     args.insert(args.begin(), {"trace", "record", server_.flag(), "--output=" + path_});
     return RunCliWith(args, input);
   }
-  RoutingTrace Written() {
+  std::string Bytes() {
     std::ifstream file(path_, std::ios::binary);
-    const absl::StatusOr<RoutingTrace> trace = ParseTrace(std::string(std::istreambuf_iterator<char>(file), {}));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  RoutingTrace Written() {
+    const absl::StatusOr<RoutingTrace> trace = ParseTrace(Bytes());
     EXPECT_TRUE(trace.ok()) << trace.status();
     return trace.ok() ? *trace : RoutingTrace();
   }
@@ -140,6 +143,27 @@ TEST_F(TraceCommandTest, ReplayRunsEstimatorsAndPlacements) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr("5 batches of 2 tokens, prefill, 2 workers\n"), HasSubstr("\nstatic "),
                              HasSubstr("\nagreed "), HasSubstr("\nmarginal "), HasSubstr("\npath ")));
+}
+
+TEST_F(TraceCommandTest, OfATornFileWholeSequencesAreTaken) {
+  ASSERT_EQ(Record({"--text=abcdefgh", "--max_tokens=3"}).exit_code, 0);
+  std::string bytes = Bytes();
+  const std::string whole = bytes;
+  // (No second sequence in it: one is begun.)
+  bytes += "SEQ1";
+  std::ofstream(path_, std::ios::binary) << bytes;
+  CliRun run = RunCliWith({"trace", "show", path_});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("1 sequences"));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("sequence 1: byte"), HasSubstr("truncated"), HasSubstr("taking the 1 ")));
+  // Damage is not an interruption, and of nothing whole nothing is taken.
+  bytes[whole.size() - 9] ^= 1;
+  std::ofstream(path_, std::ios::binary) << bytes;
+  EXPECT_EQ(RunCliWith({"trace", "show", path_}).exit_code, 2);
+  std::ofstream(path_, std::ios::binary) << whole.substr(0, whole.size() - 1);
+  run = RunCliWith({"trace", "show", path_});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("truncated"));
 }
 
 TEST_F(TraceCommandTest, WhatIsNoTraceIsNamed) {

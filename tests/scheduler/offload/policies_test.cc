@@ -108,6 +108,21 @@ TEST(CachePoliciesTest, DecisionsDoNotDependOnTheMachine) {
 
 // The same forecast pays where the copy is over by the next gate, and not where a tenth of it is: being wrong costs
 // what gives way.
+// Counts that grow for years stay counts: the expert with by far the most rows is never copied again.
+TEST(CachePoliciesTest, RowsOfLongTrafficDoNotOverflow) {
+  const OffloadShape shape = {1, 4, 3};
+  RulePolicy policy(shape, {RulePolicy::Rule::kLfu, false, true}, {1, 1, 1, 1});
+  for (int step = 0; step < 20000; ++step) {
+    std::vector<int32_t> rows(4, 0);
+    rows[0] = step % 2 == 0 ? 1 << 20 : 0;
+    rows[1 + step % 3] = 1;
+    const LayerPlan plan = policy.OnGate({.layer = 0, .rows = rows}, {});
+    for (const PlanStep& copy : plan.steps) {
+      ASSERT_FALSE(copy.kind == PlanStep::Kind::kCopy && copy.key == 0) << "step " << step;
+    }
+  }
+}
+
 TEST(ExpectedUsePolicyTest, PrefetchesOnlyWhatPays) {
   const std::vector<int64_t> popularity(24, 1);
   for (const int64_t copy : {80, 800}) {

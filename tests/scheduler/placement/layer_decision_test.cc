@@ -215,6 +215,23 @@ TEST(LayerDecisionTest, CopiesHideBehindTheLayersBetween) {
   EXPECT_EQ(delayed(1, 1), 0);  // three layers
 }
 
+// The paper's phase 1 places the next layer; what is told of later ones is as if it were not.
+TEST(LayerDecisionTest, ThePaperLooksOneLayerAhead) {
+  for (const PlacementMode mode : {PlacementMode::kCentral, PlacementMode::kNoFinetune}) {
+    const std::unique_ptr<PlacementPolicy> policy = Make(mode);
+    const std::vector<int32_t> rows(kDevices * kExperts, 1);
+    Popularity hot(kExperts, kRow);
+    hot[5] = 400 * kRow;
+    const LayerEstimate told[] = {{.layer = 1, .popularity = hot}, {.layer = 2, .popularity = hot}};
+    const LayerDecision decision =
+        policy->Decide({.counts = {.num_ranks = kDevices, .num_experts = kExperts, .rows = rows}, .estimates = told});
+    ASSERT_THAT(decision.prefetch, SizeIs(1));
+    EXPECT_EQ(decision.prefetch[0].layer, 1);
+    EXPECT_THAT(decision.prefetch[0].changes, SizeIs(Gt(0)));
+    EXPECT_EQ(policy->table(2).placement(), ContiguousPlacement(kExperts, kDevices, 2));
+  }
+}
+
 TEST(LayerDecisionTest, ResidentsStayWhereTheyAre) {
   const std::unique_ptr<PlacementPolicy> policy = Make(PlacementMode::kAgreed);
   Routing routing(3);

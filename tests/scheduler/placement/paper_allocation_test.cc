@@ -32,6 +32,11 @@ TEST(PaperAllocationTest, RemainderGoesToTheLargestFraction) {
             "[1 - - -] [0 - - -] [4 - - -] [2 3 - -] [1 - - -]");
 }
 
+TEST(PaperAllocationTest, EqualRemaindersGoToTheSmallerId) {
+  // n = 1.5, 2.5: one device is left.
+  EXPECT_EQ(Allocate({15, 25}, {.num_devices = 4, .slots_per_device = 2}), "[1 -] [1 -] [0 -] [0 -]");
+}
+
 TEST(PaperAllocationTest, FractionsBelowOneGetNoRemainder) {
   // n = 1.6, 1.4, 0.7, 0.3: the free device goes to expert 0, though expert 2 has the larger fraction.
   EXPECT_EQ(Allocate({16, 14, 7, 3}, {.num_devices = 4, .slots_per_device = 2}), "[0 -] [1 -] [2 3] [0 -]");

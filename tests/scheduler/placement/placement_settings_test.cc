@@ -41,7 +41,7 @@ TEST(PlacementSettings, WhatGoesTogether) {
   for (const Case& c : cases) {
     const absl::Status status = CheckPlacementSettings(c.settings);
     EXPECT_EQ(std::string(status.message()), c.problem);
-    if (*c.problem != '\0') EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(absl::IsInvalidArgument(status), *c.problem != '\0');
   }
 }
 

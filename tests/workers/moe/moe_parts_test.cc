@@ -42,8 +42,11 @@ TEST(ExpertLayoutTest, ContiguousOfAnyCounts) {
       EXPECT_EQ(next, experts);
     }
   }
-  // Five experts on four ranks: the last has none.
-  EXPECT_TRUE(ExpertLayout::Contiguous(5, 4).Residents(3).empty());
+  // Nobody has nothing to do where there are experts enough; of fewer, the last ranks have none.
+  const ExpertLayout five = ExpertLayout::Contiguous(5, 4);
+  EXPECT_EQ(five.Residents(0).size(), 2u);
+  EXPECT_EQ(five.Residents(3), absl::MakeConstSpan({4}));
+  EXPECT_TRUE(ExpertLayout::Contiguous(3, 4).Residents(3).empty());
 }
 
 TEST(ExpertLayoutTest, ReplicasAreNearFirstThenTakeTurns) {
