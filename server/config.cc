@@ -93,12 +93,8 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
     problems->Check(status.ok(), status.message());
   }
   const std::string budget = absl::StrCat("--expert_budget=", config.experts.budget);
-  problems->Check(config.experts.empty() || config.device == "cpu",
-                  absl::StrCat(budget, ": is for the CPU so far, but --device=", config.device));
   if (config.placement.mode == PlacementMode::kStatic) return;
   const std::string placement = absl::StrCat("--placement=", NameOf(config.placement.mode));
-  problems->Check(config.device == "cpu",
-                  absl::StrCat(placement, ": is for the CPU so far, but --device=", config.device));
   problems->Check(config.experts.empty(),
                   absl::StrCat(placement, ": not yet together with ", budget, "; choose one of them"));
 }

@@ -147,10 +147,8 @@ ForecastOptions ForecastFlags() {
 
 std::string CheckExpertFlags() {
   const ExpertBudgetOptions options = ExpertFlags();
-  if (const absl::Status status = CheckExpertBudget(options); !status.ok()) return absl::StrCat(status.message(), "\n");
-  if (options.empty() || absl::GetFlag(FLAGS_device) == "cpu") return "";
-  return absl::StrCat("--expert_budget=", options.budget,
-                      ": is for the CPU so far, but --device=", absl::GetFlag(FLAGS_device), "\n");
+  const absl::Status status = CheckExpertBudget(options);
+  return status.ok() ? "" : absl::StrCat(status.message(), "\n");
 }
 
 // All problems of the flags, one a line; empty if there are none.

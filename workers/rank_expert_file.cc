@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "workers/model/dummy_weights.h"
 #include "workers/model/loader.h"
+#include "workers/moe/device_expert_copier.h"
 
 namespace switchyard {
 namespace {
@@ -15,8 +16,12 @@ constexpr int64_t kMostChunkBytes = 2 << 20;
 
 }  // namespace
 
-PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype) {
-  return {config.hidden, config.expert_intermediate, dtype, DeviceKind::kCpu};
+PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype, DeviceKind device) {
+  return {config.hidden, config.expert_intermediate, dtype, device};
+}
+
+absl::StatusOr<std::unique_ptr<ExpertCopier>> CopierFrom(const ExpertFile& file, Device device) {
+  return MakeExpertCopier(device, {.begin = file.data(), .bytes = file.bytes()});
 }
 
 int64_t CopyChunkBytes(const PackedExpert& expert) { return std::min(kMostChunkBytes, expert.bytes / kChunksPerCopy); }
@@ -27,13 +32,15 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertF
   ExpertFileOptions options;
   options.dir = input.dir;
   options.weights = input.weights;
-  options.expert = PackedExpertOf(config, input.dtype);
+  options.expert = PackedExpertOf(config, input.dtype, input.device.kind);
+  options.device = input.device.kind;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.num_experts = static_cast<int>(config.num_experts);
   options.available_bytes = input.available_bytes;
   const auto fill = [&](ExpertFile::Places* places) {
     LoadOptions load;
     load.dtype = input.dtype;
+    load.device = input.device;
     load.residents.resize(static_cast<size_t>(config.num_experts));
     std::iota(load.residents.begin(), load.residents.end(), 0);
     load.num_threads = input.num_threads;

@@ -10,8 +10,10 @@
 #include "absl/status/statusor.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
+#include "workers/moe/expert_copier.h"
 #include "workers/moe/expert_file.h"
 #include "workers/moe/packed_expert.h"
+#include "workers/tensor/device.h"
 
 namespace switchyard {
 
@@ -22,16 +24,21 @@ struct RankExpertFileInput {
   DType dtype = DType::kBf16;
   int num_threads = 1;
   std::string dir = "/dev/shm";
-  int64_t available_bytes = 0;  // of memory, if the file has to be built there
+  int64_t available_bytes = 0;    // of memory, if the file has to be built there
+  Device device = Device::Cpu();  // where the experts compute
 };
 
-// As the CPU's products take them.
-PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype);
+// As the device's products take them.
+PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype, DeviceKind device);
 
 // Opens the file, building it if nobody has.  Blocks; progress as ExpertFile's.
 // Errors: InvalidArgument (a directory that cannot be used), the file's, the loader's.
 absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                ExpertFile::Progress progress);
+
+// What copies from the file, which stays, into slots on the input's device.  On a device it pins the file, where it
+// can. Errors: the device's.
+absl::StatusOr<std::unique_ptr<ExpertCopier>> CopierFrom(const ExpertFile& file, Device device);
 
 // Bytes of a chunk of a copy: a part of an expert, a multiple of 64.
 int64_t CopyChunkBytes(const PackedExpert& expert);

@@ -16,9 +16,18 @@ namespace switchyard {
 namespace {
 
 constexpr absl::Duration kFillLimit = absl::Minutes(10);  // of all slots at the start
-// What the policy weighs by where nothing is measured: what a host's memory gives, and what one core multiplies.
-constexpr double kMemoryBytesPerSecond = 10e9;
-constexpr double kFlopsPerSecond = 50e9;
+// What the policy weighs by, as nothing is measured.
+struct Rates {
+  double memory_bytes = 0;  // a second, of weights that are read to compute
+  double flops = 0;
+  double copied_bytes = 0;  // into slots
+};
+
+// A host's memory, and a core of it; a data center GPU of today behind PCIe.
+Rates RatesOf(DeviceKind device, int threads) {
+  if (device == DeviceKind::kCpu) return {.memory_bytes = 10e9, .flops = 50e9 * threads, .copied_bytes = 10e9};
+  return {.memory_bytes = 2e12, .flops = 200e12, .copied_bytes = 25e9};
+}
 
 // Nanoseconds.
 int64_t Ticks(double amount, double per_second) {
@@ -39,9 +48,9 @@ std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadSh
 }  // namespace
 
 absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
-                                int64_t num_residents) {
+                                DeviceKind device, int64_t num_residents) {
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
-  const int64_t expert_bytes = PackedExpertOf(config, dtype).bytes;
+  const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
   const int64_t all = num_residents * config.num_moe_layers();
   const int64_t slots = share.PartsOf(all, expert_bytes);
   const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, num_residents));
@@ -55,28 +64,30 @@ absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelC
 absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExpertsInput& input,
                                                                ExpertFile::Progress progress) {
   const ModelConfig& config = *input.file.config;
-  const PackedExpert packed = PackedExpertOf(config, input.file.dtype);
-  ASSIGN_OR_RETURN(const int slots,
-                   ExpertSlots(input.options, config, input.file.dtype, static_cast<int64_t>(input.residents.size())));
+  const Device device = input.file.device;
+  const PackedExpert packed = PackedExpertOf(config, input.file.dtype, device.kind);
+  ASSIGN_OR_RETURN(const int slots, ExpertSlots(input.options, config, input.file.dtype, device.kind,
+                                                static_cast<int64_t>(input.residents.size())));
   auto experts = std::unique_ptr<RankExperts>(new RankExperts());
   ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(input.file, progress));
   ExpertStoreOptions store_options;
   store_options.expert = packed;
   store_options.num_slots = slots;
+  store_options.device = device;
   store_options.bytes_per_second = input.options.copy_bytes_per_second;
   store_options.chunk_bytes = CopyChunkBytes(packed);
   store_options.source = [file = experts->file_.get()](const ExpertId& id) { return file->At(id.layer, id.expert); };
-  ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store,
-                   ExpertStore::Create(store_options, std::make_unique<HostExpertCopier>()));
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> copier, CopierFrom(*experts->file_, device));
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
   const auto bytes = static_cast<double>(packed.bytes);
-  const double rate = store_options.bytes_per_second > 0 ? store_options.bytes_per_second : kMemoryBytesPerSecond;
-  const int64_t chunk_ticks = Ticks(bytes / kChunksPerCopy, rate);
+  const Rates rates = RatesOf(device.kind, input.file.num_threads);
+  const double copied = store_options.bytes_per_second > 0 ? store_options.bytes_per_second : rates.copied_bytes;
+  const int64_t chunk_ticks = Ticks(bytes / kChunksPerCopy, copied);
   ExpertOffloadOptions options;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.residents = input.residents;
-  options.expert_ticks = Ticks(bytes, kMemoryBytesPerSecond);
-  options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate),
-                            kFlopsPerSecond * input.file.num_threads);
+  options.expert_ticks = Ticks(bytes, rates.memory_bytes);
+  options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate), rates.flops);
   options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape) {
     return MakePolicy(name, shape, {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy});
   };

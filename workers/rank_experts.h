@@ -20,7 +20,7 @@ namespace switchyard {
 // Slots of a rank with these residents.  InvalidArgument: too few, with what must fit: a token's experts and one that
 // is copied while they compute.  REQUIRES: checked options, a model with experts.
 absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
-                                int64_t num_residents);
+                                DeviceKind device, int64_t num_residents);
 
 struct RankExpertsInput {
   RankExpertFileInput file;

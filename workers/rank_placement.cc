@@ -14,12 +14,16 @@ namespace {
 
 constexpr absl::Duration kFillLimit = absl::Minutes(10);  // of all slots when a group begins
 
+// Of a rank, at most.
+int LayerSlots(const PlacementSettings& settings, int num_experts, int world) {
+  return ResidentSlots({}, num_experts, world) + settings.replica_slots + settings.spare_slots;
+}
+
 }  // namespace
 
 int PlacedSlots(const PlacementSettings& settings, const ModelConfig& config, int world) {
-  const auto experts = static_cast<int>(config.num_experts), layers = static_cast<int>(config.num_moe_layers());
-  const int of_layer = ResidentSlots({}, experts, world) + settings.replica_slots + settings.spare_slots;
-  return layers * of_layer + (settings.rebalances() ? 1 : 0);
+  const int of_layer = LayerSlots(settings, static_cast<int>(config.num_experts), world);
+  return static_cast<int>(config.num_moe_layers()) * of_layer + (settings.rebalances() ? 1 : 0);
 }
 
 RankPlacement::RankPlacement(const RankPlacementInput& input)
@@ -39,18 +43,27 @@ absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPla
   options.num_layers = placement->num_layers_;
   options.num_experts = placement->num_experts_;
   options.num_slots = PlacedSlots(input.settings, config, input.world);
-  options.expert = PackedExpertOf(config, input.file.dtype);
+  options.expert = PackedExpertOf(config, input.file.dtype, input.file.device.kind);
   options.chunk_bytes = CopyChunkBytes(options.expert);
   options.bytes_per_second = input.copy_bytes_per_second;
   options.source = [file = placement->file_.get()](int layer, int expert) { return file->At(layer, expert); };
   options.checksum = [file = placement->file_.get()](int layer, int expert) { return file->checksum(layer, expert); };
-  auto copier = std::make_unique<TimedCopier>(std::make_unique<HostExpertCopier>());
+  options.device = input.file.device;
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*placement->file_, options.device));
+  auto copier = std::make_unique<TimedCopier>(std::move(plain));
   placement->copier_ = copier.get();
   ASSIGN_OR_RETURN(placement->experts_, PlacedExperts::Create(options, std::move(copier)));
   LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
           NameOf(input.settings.mode), ", from ", placement->file_->path(),
           placement->file_->built() ? " (built now)" : "");
   return placement;
+}
+
+ExpertLayout RankPlacement::SlotsOfLayer() const {
+  Placement placement = ContiguousPlacement(num_experts_, world_, 0);
+  const auto slots = static_cast<size_t>(LayerSlots(settings_, num_experts_, world_));
+  for (std::vector<int32_t>& of_rank : placement.slots) of_rank.resize(slots, kEmptySlot);
+  return ExpertLayout::FromPlacement(placement, 0);
 }
 
 PlacementBounds RankPlacement::Bounds() const {

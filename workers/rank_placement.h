@@ -49,6 +49,8 @@ class RankPlacement {
   // How fast experts are copied here.
   const TimedCopier& copier() const { return *copier_; }
   PlacedExperts* experts() { return experts_.get(); }
+  // A layout with as many slots a rank as any layer ever has.
+  ExpertLayout SlotsOfLayer() const;
 
  private:
   explicit RankPlacement(const RankPlacementInput& input);

@@ -49,7 +49,7 @@ struct WorkerOptions {
   bool deterministic = false;        // on a device: a row's bits do not depend on its company; the CPU's never do
   bool graphs = true;                // on a device: record and replay steps of decodes
   bool dummy_weights = false;        // random ones, of the config's shapes
-  // On the CPU; empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
+  // Empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
   ExpertBudgetOptions experts;
   ForecastOptions forecast;                       // of what coming layers' experts get; on the CPU
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
@@ -146,12 +146,14 @@ class Worker final : public PlacementHost {
  private:
   Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint);
   absl::Status OpenDevice();
-  // What looks at a step while it runs cannot be recorded.
-  bool uses_graphs() const { return options_.graphs && !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN"); }
+  // What looks at a step while it runs cannot be recorded, nor what the host plans layer by layer.
+  bool uses_graphs() const {
+    return options_.graphs && options_.experts.empty() && !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");
+  }
   Stream stream();
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
   absl::Status CheckPlacement(const PlacementSettings& placement) const;
-  // available: bytes that slots and, if it is built in memory, the file may take.
+  // available: bytes of the host's memory that, if it is built in memory, the file may take.
   RankExpertFileInput ExpertFileInput(int64_t available) const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
   absl::StatusOr<DecidedPlacer*> Placer();

@@ -37,20 +37,23 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   const bool placed = settings.placement.mode != PlacementMode::kStatic;
   if (placed) need.expert_slots = PlacedSlots(settings.placement, config_, seat.world);
   if (budget) {
-    ASSIGN_OR_RETURN(need.expert_slots, ExpertSlots(options_.experts, config_, dtype_, need.experts_per_layer));
+    ASSIGN_OR_RETURN(need.expert_slots,
+                     ExpertSlots(options_.experts, config_, dtype_, options_.device.kind, need.experts_per_layer));
   }
   ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
   RETURN_IF_ERROR(CheckMemory(config_, need, available));
-  const auto rest = static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
+  // Of the host's memory, where the expert file may have to be built: on a device the rest is not in it.
+  const int64_t host = options_.device.is_cpu()
+                           ? available - static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) - settings.kv_cache_bytes
+                           : AvailableMemoryBytes();
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   if (budget) {
-    ASSIGN_OR_RETURN(experts_, RankExperts::Open({.file = ExpertFileInput(available - rest),
-                                                  .options = options_.experts,
-                                                  .residents = load.residents},
-                                                 tell));
+    ASSIGN_OR_RETURN(
+        experts_, RankExperts::Open(
+                      {.file = ExpertFileInput(host), .options = options_.experts, .residents = load.residents}, tell));
   }
   if (placed) {
-    ASSIGN_OR_RETURN(placement_, RankPlacement::Open({.file = ExpertFileInput(available - rest),
+    ASSIGN_OR_RETURN(placement_, RankPlacement::Open({.file = ExpertFileInput(host),
                                                       .settings = settings.placement,
                                                       .rank = seat.rank,
                                                       .world = seat.world,
@@ -68,10 +71,6 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
 absl::Status Worker::CheckPlacement(const PlacementSettings& placement) const {
   if (placement.mode == PlacementMode::kStatic) return absl::OkStatus();
   const std::string mode = absl::StrCat("--placement=", NameOf(placement.mode));
-  if (!options_.device.is_cpu()) {
-    return absl::UnimplementedError(
-        absl::StrCat(mode, " on ", options_.device.ToString(), ": experts change their places on the CPU only so far"));
-  }
   if (!options_.experts.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(mode, " with --expert_budget=", options_.experts.budget, ": only one of both at a time so far"));
@@ -89,6 +88,7 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   input.num_threads = options_.threads;
   input.dir = options_.experts.file_dir;
   input.available_bytes = available;
+  input.device = options_.device;
   return input;
 }
 
@@ -154,14 +154,16 @@ absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings
   options.block_size = settings.block_size;
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
-  options.graphs = uses_graphs();
+  options.graphs = uses_graphs() && placement_ == nullptr;
   // Scratch first: the cache takes what is left.
   if (!options_.device.is_cpu()) {
     const int64_t recorded = std::min<int64_t>({kMaxGraphRows, options.num_slots, options.max_rows});
+    // A placement's slots, whoever is in them.
+    const ExpertLayout slots = placement_ == nullptr ? layout_ : placement_->SlotsOfLayer();
     RETURN_IF_ERROR(WarmUp(stream(), model_.get(),
                            {.rows = options.max_rows,
                             .recorded_rows = options.graphs ? recorded : 0,
-                            .layout = &layout_,
+                            .layout = &slots,
                             .rank = seat.rank}));
   }
   ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));

@@ -18,6 +18,8 @@ namespace switchyard {
 
 // Also makes it known.  Cuda(0) is named even where there is no GPU; every test of the program is skipped there.
 Device TestDevice();
+// Whether a group of so many ranks can be made: on the CPU always, else each has a device of its own.
+bool HasDevices(int world);
 // Kernels run as fibers, some thousand times slower: tests then take less of everything.
 bool DeviceIsEmulated();
 

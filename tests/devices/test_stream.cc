@@ -4,6 +4,11 @@
 
 namespace switchyard {
 
+bool HasDevices(int world) {
+  const Device device = TestDevice();
+  return device.is_cpu() || RegisteredBackend(device.kind).NumDevices() >= world;
+}
+
 TestStream::TestStream(int threads, int index, const DeviceQueueOptions& options)
     : pool_(threads, /*spin=*/false), stream_(Stream::OnCpu(&pool_)) {
   const Device device = TestDevice();

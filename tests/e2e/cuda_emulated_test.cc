@@ -1,17 +1,23 @@
 // A server whose worker runs the CUDA code, on an emulated GPU: the same answers as from a CPU worker.
 #include <signal.h>
 
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/expert_servers.h"
 #include "tests/e2e/harness.h"
+#include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
 namespace {
 
-std::unique_ptr<TestServer> StartServer(bool cuda) {
+std::unique_ptr<TestServer> StartServer(bool cuda, const std::vector<std::string>& more = {}) {
   TestServer::Options options;
   options.model = kTinyModel;
   options.flags = {"--dtype=fp32", "--max_num_seqs=8", "--max_batched_tokens=64", "--max_model_len=160"};
+  options.flags.insert(options.flags.end(), more.begin(), more.end());
   if (cuda) {
     options.flags.push_back("--device=cuda");
     options.flags.push_back("--deterministic");
@@ -57,6 +63,38 @@ TEST(CudaEmulatedTest, AnswersAsTheCpuDoesAlsoAfterItsWorkerWasKilled) {
     ASSERT_EQ(kill(cuda->WorkerPids()[0], SIGKILL), 0);
     ASSERT_TRUE(cuda->WaitReady(false, absl::Seconds(10)));
     ASSERT_TRUE(cuda->WaitReady(true, kStartLimit));
+  }
+}
+
+// Fewer slots than experts, and slots whose experts a placement chooses: copied by a queue of their own.
+TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
+  const std::vector<v1::GenerateRequest> all = Requests();
+  const std::vector<v1::GenerateRequest> requests = {all[0], all[2], all[5]};  // the last one is sampled on the host
+  const auto cpu = StartServer(/*cuda=*/false);
+  ASSERT_NE(cpu, nullptr);
+  const std::vector<StreamSeen> expected = GenerateAll(cpu->client(), requests);
+  const TempDir dir;
+  struct Case {
+    std::vector<std::string> flags;
+    std::vector<std::string> counted;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"--expert_budget=50%"},
+            {"expert_misses_total", "expert_hits_total", "expert_copied_bytes_total", "expert_wait_seconds_total"}},
+           {{"--placement=no_estimate", "--spare_slots=1"},
+            {"placement_fill_copies_total", "placement_decide_seconds_total", "placement_gather_seconds_total"}}}) {
+    SCOPED_TRACE(c.flags[0]);
+    std::vector<std::string> flags = c.flags;
+    flags.push_back("--expert_file_dir=" + dir.path());
+    const auto cuda = StartServer(/*cuda=*/true, flags);
+    ASSERT_NE(cuda, nullptr);
+    const std::vector<StreamSeen> found = GenerateAll(cuda->client(), requests);
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_TRUE(expected[i].ok() && found[i].ok()) << i << ": " << expected[i].end << found[i].end << found[i].fault;
+      EXPECT_EQ(found[i].choices[0].token_ids, expected[i].choices[0].token_ids) << "request " << i;
+    }
+    for (const std::string& name : c.counted) EXPECT_GT(Sum(cuda.get(), name), 0) << name;
   }
 }
 

@@ -52,7 +52,6 @@ TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
   EXPECT_THAT(Refusal({"--expert_budget=100000"}),
               HasSubstr("--expert_budget=100000: holds 0 of this worker's 128 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
-  EXPECT_THAT(Refusal({"--expert_budget=50%", "--device=cuda"}), HasSubstr("is for the CPU so far"));
   EXPECT_THAT(Refusal({"--expert_copy_bytes_per_second=-1"}),
               HasSubstr("--expert_copy_bytes_per_second=-1: must not be negative or endless"));
 }

@@ -67,6 +67,13 @@ std::vector<GroupOptions> Runs(int world) {
       runs.push_back(run);
     }
   }
+  // Experts that are brought to slots: of a budget, and of a placement that follows the counts.
+  GroupOptions budget = {.dtype = DType::kBf16, .world = world, .chunk = 9, .batch = 4, .graphs = false};
+  GroupOptions placed = budget;
+  budget.expert_slots = 3;
+  placed.placement = PlacementMode::kNoEstimate;
+  runs.push_back(budget);
+  runs.push_back(placed);
   return runs;
 }
 
@@ -78,7 +85,9 @@ GroupOptions Survivors(int world) {
 }
 
 std::string NameOf(const GroupOptions& run) {
-  return absl::StrCat(DTypeName(run.dtype), run.graphs ? " with graphs" : " without graphs");
+  return absl::StrCat(DTypeName(run.dtype), run.graphs ? " with graphs" : " without graphs",
+                      run.expert_slots > 0 ? ", a part of the experts" : "",
+                      run.placement != PlacementMode::kStatic ? ", experts that move" : "");
 }
 
 std::string TokensFile(const std::string& directory, size_t run, int rank) {

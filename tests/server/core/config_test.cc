@@ -119,17 +119,17 @@ TEST_F(ConfigTest, WhatOnlyGpusHaveIsNotSaidOfCpus) {
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
 }
 
-TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytesOfTheCpu) {
-  for (const char* budget : {"25%", "100%", "8000000000"}) {
-    config_.experts.budget = budget;
-    EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytes) {
+  for (const char* device : {"cpu", "cuda"}) {
+    config_.device = device;
+    for (const char* budget : {"25%", "100%", "8000000000"}) {
+      config_.experts.budget = budget;
+      EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+    }
   }
   config_.experts.budget = "0%";
   EXPECT_EQ(std::string(config_.Finish().message()),
             "--expert_budget=0%: must be a share within (0%, 100%], or bytes, at least 1");
-  config_.experts.budget = "25%";
-  config_.device = "cuda";
-  EXPECT_EQ(std::string(config_.Finish().message()), "--expert_budget=25%: is for the CPU so far, but --device=cuda");
 }
 
 // What a local worker would refuse, again and again, is refused here.
@@ -146,14 +146,12 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
 }
 
-TEST_F(ConfigTest, APlacementIsOfTheCpuAndOfResidentExperts) {
+TEST_F(ConfigTest, APlacementIsOfResidentExperts) {
   config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.experts.budget = "50%";
   config_.device = "cuda";
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--expert_budget=50%: is for the CPU so far, but --device=cuda\n"
-            "--placement=agreed: is for the CPU so far, but --device=cuda\n"
             "--placement=agreed: not yet together with --expert_budget=50%; choose one of them");
   config_.placement = {};
   config_.device = "cpu";

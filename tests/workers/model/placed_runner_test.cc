@@ -79,6 +79,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
   for (const PlacementMode mode : {PlacementMode::kStaticSpare, PlacementMode::kCentral, PlacementMode::kAgreed,
                                    PlacementMode::kNoEstimate, PlacementMode::kNoFinetune}) {
     for (const int world : {1, 2, 4}) {
+      if (!HasDevices(world)) continue;
       RankGroup group(fixture_.dir, Options(mode, world));
       EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << NameOf(mode) << " on " << world;
       int64_t copies = 0;
@@ -97,6 +98,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
 }
 
 TEST_F(PlacedRunnerTest, LoansAndMicroBatches) {
+  if (!HasDevices(4)) GTEST_SKIP() << "skipped: needs 4 devices";
   GroupOptions options = Options(PlacementMode::kAgreed, 4);
   options.batch = 3;
   if (TestDevice().is_cpu()) {  // devices lend no rows
@@ -111,6 +113,7 @@ TEST_F(PlacedRunnerTest, LoansAndMicroBatches) {
 // Expert 0 of each layer moves to the last rank and back, stage by stage.
 TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
   constexpr int kWorld = 2;
+  if (!HasDevices(kWorld)) GTEST_SKIP() << "skipped: needs 2 devices";
   const auto stage_of = [](int64_t number) -> ResidencyStage {
     const int32_t from = number % 2 == 1 ? 0 : kWorld - 1, to = kWorld - 1 - from;
     return {.arrivals = {{MoveKind::kCopy, 0, 0, to, 0}}, .departures = {{MoveKind::kRelease, 0, 0, from, 0}}};

@@ -1,0 +1,116 @@
+// A worker, without its network, whose experts are brought to slots: from the machine's expert file, under a budget and
+// under a placement, the tokens of one that has all of them.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/devices/test_device.h"
+#include "tests/workers/model/temp_dir.h"
+#include "workers/worker.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kLimit = absl::Seconds(60);
+constexpr int kTokens = 6;
+
+class WorkerExpertsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
+  }
+  // With the tiny model, in a group of its own.
+  void Join(const ExpertBudgetOptions& experts, const PlacementSettings& placement) {
+    worker_.reset();
+    WorkerOptions options;
+    options.model_dir = "tests/golden/models/qwen3-qknorm";
+    options.device = TestDevice();
+    options.deterministic = true;
+    options.experts = experts;
+    options.experts.file_dir = dir_.path();
+    auto worker = Worker::Open(std::move(options));
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    worker_ = *std::move(worker);
+    const EngineSettings settings = {.kv_cache_bytes = 1 << 20,
+                                     .max_num_seqs = 4,
+                                     .max_batched_tokens = 32,
+                                     .max_model_len = 128,
+                                     .placement = placement};
+    InMemoryStore store;
+    const Seat seat = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+    const absl::Status joined = worker_->Join(seat, settings, &store, nullptr);
+    ASSERT_TRUE(joined.ok()) << joined;
+  }
+  // Of a prompt of 20 tokens.
+  std::vector<int32_t> Tokens() {
+    StepItem item;
+    item.num_query = 20;
+    item.sample = true;
+    item.new_blocks = {3, 1};
+    item.init = SlotInit{.tokens = {}, .num_prompt_tokens = item.num_query, .sampling = {}};
+    for (int32_t i = 0; i < item.num_query; ++i) item.init->tokens.push_back(5 + 7 * i);
+    item.init->sampling.temperature = 0;
+    std::vector<int32_t> tokens;
+    for (int64_t step = 1; step <= kTokens; ++step) {
+      StepPlan head;
+      head.step = step;
+      RankPlan part;
+      part.items = {item};
+      const auto result = worker_->Execute(head, part, kLimit);
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (!result.ok()) break;
+      tokens.push_back(result->items[0].tokens[0]);
+      item = StepItem();
+      item.start_pos = 19 + static_cast<int32_t>(step);
+      item.num_query = 1;
+      item.sample = true;
+    }
+    return tokens;
+  }
+
+  const TempDir dir_;
+  std::unique_ptr<Worker> worker_;
+};
+
+TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  const std::vector<int32_t> expected = Tokens();
+  ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
+  EXPECT_EQ(worker_->num_replayed() > 0, !TestDevice().is_cpu());
+  const int64_t resident_bytes = worker_->weight_bytes();
+
+  ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}));
+  EXPECT_LT(worker_->weight_bytes(), resident_bytes);
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_GT(worker_->expert_counters().misses + worker_->expert_counters().late, 0);
+  EXPECT_GT(worker_->expert_counters().hits, 0);
+  EXPECT_EQ(worker_->num_replayed(), 0);
+
+  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = PlacementMode::kNoEstimate, .spare_slots = 1}));
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_EQ(worker_->placement_counters().copies[static_cast<size_t>(CopyReason::kFill)], 14);
+  EXPECT_EQ(worker_->num_replayed(), 0);
+}
+
+TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {
+  WorkerOptions options;
+  options.model_dir = "tests/golden/models/qwen3-qknorm";
+  options.device = TestDevice();
+  options.experts = {.budget = "10%", .file_dir = dir_.path()};
+  auto worker = Worker::Open(std::move(options));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  InMemoryStore store;
+  const Seat seat = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+  const absl::Status joined = (*worker)->Join(seat, {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
+  EXPECT_THAT(std::string(joined.message()), HasSubstr("--expert_budget=10%: holds 2 of this worker's 14 experts"));
+}
+
+}  // namespace
+}  // namespace switchyard
