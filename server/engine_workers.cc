@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"
@@ -20,6 +21,24 @@ BatchingPolicy PolicyFor(const ServerConfig& config, int32_t context) {
 
 // Some minutes of a busy server: what is older fades.
 constexpr int64_t kHalveCensusAfterTokens = 256 * 1024;
+
+// Of a step: its layers' mean rows of a rank over its layers' busiest ranks' rows, as ranks wait for each other in
+// every layer; 0 where nobody knows.
+double Balancedness(absl::Span<const RankResult> ranks) {
+  double mean = 0, busiest = 0;
+  for (size_t layer = 0; layer < ranks[0].layer_rows.size(); ++layer) {
+    double sum = 0, most = 0;
+    for (const RankResult& rank : ranks) {
+      if (layer >= rank.layer_rows.size()) return 0;
+      const auto rows = static_cast<double>(std::max<int64_t>(rank.layer_rows[layer], 0));
+      sum += rows;
+      most = std::max(most, rows);
+    }
+    mean += sum / static_cast<double>(ranks.size());
+    busiest += most;
+  }
+  return busiest > 0 ? mean / busiest : 0;
+}
 
 }  // namespace
 
@@ -122,14 +141,12 @@ void EngineLoop::OnStepDone(const StepResult& result) {
 }
 
 void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
-  int64_t rows = 0, sent = 0, expert_rows = 0, most_rows = 0;
+  int64_t rows = 0, sent = 0;
   StepTimings slowest;
   bool prompts = false;
   for (const RankResult& rank : result.ranks) {
     rows += rank.rows;
     sent += rank.rows_sent;
-    expert_rows += rank.expert_rows;
-    most_rows = std::max(most_rows, rank.expert_rows);
     prompts = prompts || TotalOf(rank.expert_counts) > TotalOf(rank.decode_expert_counts);
     for (double StepTimings::*part : {&StepTimings::expert_seconds, &StepTimings::exchange_seconds,
                                       &StepTimings::gather_seconds, &StepTimings::decide_seconds}) {
@@ -144,10 +161,8 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
   // The same on all ranks; a worker's nonsense must not end the server, as a counter that falls would.
   metrics_->fine_tuned_layers->Increment(static_cast<double>(std::max<int64_t>(result.ranks[0].fine_tuned_layers, 0)));
   metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));
-  if (most_rows > 0) {
-    metrics_->moe_balancedness(prompts ? Phase::kPrefill : Phase::kDecode)
-        .Observe(static_cast<double>(expert_rows) / static_cast<double>(result.ranks.size()) /
-                 static_cast<double>(most_rows));
+  if (const double ratio = Balancedness(result.ranks); ratio > 0) {
+    metrics_->moe_balancedness(prompts ? Phase::kPrefill : Phase::kDecode).Observe(ratio);
   }
   if (const auto it = step_sent_.find(result.step); it != step_sent_.end()) {
     metrics_->step_seconds->Observe(absl::ToDoubleSeconds(now - it->second));

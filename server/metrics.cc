@@ -160,7 +160,7 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   }
   auto& balancedness = prometheus::BuildHistogram()
                            .Name("switchyard_moe_balancedness_ratio")
-                           .Help("Mean over max of the expert rows per rank in a step; prefill: a step with prompts.")
+                           .Help("Mean over max of the expert rows per rank, of a step's layers; prefill: a step with prompts.")
                            .Register(*registry_);
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     balancedness_[static_cast<size_t>(phase)] =

@@ -167,6 +167,7 @@ RankResult FromProto(const v1::StepResult& message) {
   result.rows_sent = message.rows_sent();
   result.rows_received = message.rows_received();
   result.expert_rows = message.expert_rows();
+  result.layer_rows.assign(message.layer_rows().begin(), message.layer_rows().end());
   result.ledger_hash = message.ledger_hash();
   result.timings = {message.total_seconds(),    message.attention_seconds(), message.expert_seconds(),
                     message.exchange_seconds(), message.head_seconds(),      message.gather_seconds(),

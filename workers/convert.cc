@@ -135,6 +135,7 @@ v1::StepResult ToProto(const StepPlan& head, const RankResult& result) {
   message.set_rows_sent(result.rows_sent);
   message.set_rows_received(result.rows_received);
   message.set_expert_rows(result.expert_rows);
+  message.mutable_layer_rows()->Add(result.layer_rows.begin(), result.layer_rows.end());
   message.set_ledger_hash(result.ledger_hash);
   message.set_total_seconds(result.timings.total_seconds);
   message.set_attention_seconds(result.timings.attention_seconds);

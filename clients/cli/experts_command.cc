@@ -196,8 +196,8 @@ int Run(Console& console, const ExpertsFlags& flags) {
   v1::GetExpertsRequest request;
   request.mutable_layers()->Add(flags.layers.begin(), flags.layers.end());
   if (!flags.why.empty()) {
-    request.mutable_why()->set_layer(flags.why[0]);
-    request.mutable_why()->set_expert(flags.why[1]);
+    request.mutable_why()->set_expert(flags.why[0]);
+    request.mutable_why()->set_layer(flags.why[1]);
   }
   const absl::StatusOr<v1::GetExpertsResponse> answer = (*client)->GetExperts(request);
   if (!answer.ok()) return Complain(console, answer.status());
@@ -230,8 +230,8 @@ void AddExpertsCommand(CLI::App* app, RunCommand* run) {
   command->add_option("--layer", flags->layers, "every expert of this MoE layer, counted from 0; may be given again")
       ->type_name("LAYER")
       ->allow_extra_args(false);
-  command->add_option("--why", flags->why, "say why this expert of this MoE layer is where it is")
-      ->type_name("LAYER,EXPERT")
+  command->add_option("--why", flags->why, "say why this expert of this MoE layer is where it is; both are counted from 0")
+      ->type_name("EXPERT,LAYER")
       ->delimiter(',')
       ->expected(2);
   command->add_flag("--estimators", flags->estimators,

@@ -150,8 +150,9 @@ struct RankResult {
   int64_t rows_sent = 0;                      // expert rows sent to other ranks, summed over layers
   int64_t rows_received = 0;                  // expert rows computed here for other ranks, summed over layers
   int64_t expert_rows = 0;                    // expert rows computed here in all, summed over layers
-  int64_t fine_tuned_layers = 0;              // whose experts moved after their gate; the same on all ranks
-  uint64_t ledger_hash = 0;                   // rolling hash of the collectives launched: equal on all ranks
+  std::vector<int64_t> layer_rows;  // [MoE layers] of those, each layer's; zeros or none = the host cannot tell
+  int64_t fine_tuned_layers = 0;    // whose experts moved after their gate; the same on all ranks
+  uint64_t ledger_hash = 0;         // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;
 };
 

@@ -94,7 +94,7 @@ TEST_F(PlacementTest, ReplicasAndEstimatorsAreToBeSeen) {
   EXPECT_THAT(table, HasSubstr("1 ahead  marginal "));
   EXPECT_THAT(table, HasSubstr("  used by "));
   EXPECT_THAT(Shown(server.get(), {"--layer=5"}), HasSubstr(", spare "));
-  EXPECT_THAT(Shown(server.get(), {"--why=5,0"}), HasSubstr(" s ago"));
+  EXPECT_THAT(Shown(server.get(), {"--why=0,5"}), HasSubstr(" s ago"));
 }
 
 TEST_F(PlacementTest, SaysWhatCannotBe) {

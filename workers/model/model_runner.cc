@@ -155,6 +155,7 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   result.rows_sent = out.moe.rows_sent;
   result.rows_received = out.moe.rows_received;
   result.expert_rows = out.moe.expert_rows;
+  result.layer_rows = std::move(out.moe.layer_rows);
   result.fine_tuned_layers = out.moe.fine_tuned_layers;
   RETURN_IF_ERROR(TakeCounts(out.expert_counts, step->deadline, &result.expert_counts));
   if (out.decode_counts.rank() != 0) {

@@ -1,6 +1,5 @@
 // The runner's steps that run on a device by themselves: enqueued, then collected.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,6 +61,7 @@ absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_pla
   result.rows_sent = moe.rows_sent;
   result.rows_received = moe.rows_received;
   result.expert_rows = moe.expert_rows;
+  result.layer_rows = std::move(moe.layer_rows);
   result.fine_tuned_layers = moe.fine_tuned_layers;
   // Of what is enqueued the host knows no times.
   result.timings.gather_seconds = moe.gather_seconds;
@@ -118,7 +118,14 @@ absl::StatusOr<RankResult> ModelRunner::Finish() {
   RankResult result = std::move(started_.front().result);
   started_.pop_front();
   if (device_steps_ != nullptr && comm_->world() == 1) {
-    result.expert_rows = std::accumulate(result.expert_counts.begin(), result.expert_counts.end(), int64_t{0});
+    const int64_t num_experts = std::max<int64_t>(model_->config().num_experts, 1);
+    const auto size = static_cast<int64_t>(result.expert_counts.size());
+    result.layer_rows.assign(static_cast<size_t>(size / num_experts), 0);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t rows = result.expert_counts[static_cast<size_t>(i)];
+      result.layer_rows[static_cast<size_t>(i / num_experts)] += rows;
+      result.expert_rows += rows;
+    }
   }
   return result;
 }

@@ -174,7 +174,9 @@ class MoeExecutor::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(TakeChoices(desc, rows, step_->layout->num_experts(), step_->stream->device()));
     shared_ = TensorView();
     shared_gate_ = TensorView();
+    const int64_t rows_before = stats_->expert_rows;
     RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
+    stats_->CountLayer(step_->moe_layer, stats_->expert_rows - rows_before);
     return rows == 0 ? absl::OkStatus() : CountChoices();
   }
 

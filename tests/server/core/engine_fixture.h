@@ -41,6 +41,7 @@ class ScriptedWorker final : public WorkerClient {
     result.expert_counts = expert_counts_;
     if (counts_items_) CountItems(plan.ranks[rank].items, &result);
     for (const int64_t count : result.expert_counts) result.expert_rows += count;
+    result.layer_rows = layer_rows_.empty() ? std::vector<int64_t>{result.expert_rows} : layer_rows_;
     result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
     placement_epoch_ = plan.placement_epoch;
     for (const StepItem& item : plan.ranks[rank].items) {
@@ -77,6 +78,8 @@ class ScriptedWorker final : public WorkerClient {
   void set_expert_counts(std::vector<int64_t> counts) { expert_counts_ = std::move(counts); }
   // Every step counts its own rows, all of expert 0, and those of decodes apart: none where it is idle.
   void set_counts_items() { counts_items_ = true; }
+  // Rows of each layer that every step computes here.
+  void set_layer_rows(std::vector<int64_t> rows) { layer_rows_ = std::move(rows); }
   // Whether it answers PreparePlacement, and with what; empty: it has what arrives.
   void set_prepares(bool prepares, std::string error = "") {
     prepares_ = prepares;
@@ -138,6 +141,7 @@ class ScriptedWorker final : public WorkerClient {
   EngineLoop* const engine_;
   const int32_t blocks_;
   std::map<SlotId, Slot> slots_;
+  std::vector<int64_t> layer_rows_;
   bool counts_items_ = false;
   std::vector<int64_t> expert_counts_;
   bool prepares_ = true;

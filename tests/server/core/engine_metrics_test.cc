@@ -122,6 +122,34 @@ TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
   EXPECT_DOUBLE_EQ(metrics->moe_balancedness(Phase::kDecode).Collect().histogram.sample_sum, 4 * 0.5);
 }
 
+// Ranks wait for each other in every layer: that another one is busy in the next evens out nothing.
+TEST_F(EngineMetricsTest, LayersAreUnevenEachForItself) {
+  config.workers = 2;
+  model_facts.num_moe_layers = 2;
+  model_facts.num_experts = 2;
+  model_facts.experts_per_token = 1;
+  int workers = 0;
+  on_connect = [&workers](ScriptedWorker* one) {
+    one->set_expert_counts({0, 0, 0, 0});
+    one->set_layer_rows(workers++ == 0 ? std::vector<int64_t>{4, 0} : std::vector<int64_t>{0, 4});
+  };
+  Start();
+  const auto first = Connect(1, "secret", 0), second = Connect(2, "secret", 1);
+  AwaitReady(true);
+  Reader reader;
+  Submit(reader, "r", 5);
+  EXPECT_TRUE(reader.End().ok());
+  Settle();
+  double steps = 0, sum = 0;
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    const auto histogram = metrics->moe_balancedness(phase).Collect().histogram;
+    steps += static_cast<double>(histogram.sample_count);
+    sum += histogram.sample_sum;
+  }
+  EXPECT_EQ(steps, 5);
+  EXPECT_DOUBLE_EQ(sum, 5 * 0.5);
+}
+
 // The bounds of a histogram's buckets, without the infinite one.
 std::vector<double> Bounds(const prometheus::Histogram& histogram) {
   std::vector<double> out;

@@ -177,6 +177,8 @@ TEST_P(MoeLayerTest, OneExpertTakesAll) {
   EXPECT_EQ(spread->stats[2].rows_received, 20);
   EXPECT_EQ(spread->stats[2].expert_rows, 30);
   EXPECT_EQ(spread->stats[1].expert_rows, 0);
+  EXPECT_THAT(spread->stats[2].layer_rows, testing::ElementsAre(30));
+  EXPECT_THAT(spread->stats[1].layer_rows, testing::ElementsAre(0));
 }
 
 TEST_P(MoeLayerTest, ATokenTravelsOncePerRank) {
