@@ -19,7 +19,7 @@ constexpr size_t kMostPopular = 4;  // that a layer's line names
 struct ExpertsFlags {
   ServerFlags server;
   std::vector<int32_t> layers;
-  std::vector<int32_t> why;  // layer and expert; empty: not asked
+  std::vector<int32_t> why;  // expert and layer; empty: not asked
   bool estimators = false;
   bool json = false;
 };
@@ -230,7 +230,8 @@ void AddExpertsCommand(CLI::App* app, RunCommand* run) {
   command->add_option("--layer", flags->layers, "every expert of this MoE layer, counted from 0; may be given again")
       ->type_name("LAYER")
       ->allow_extra_args(false);
-  command->add_option("--why", flags->why, "say why this expert of this MoE layer is where it is; both are counted from 0")
+  command
+      ->add_option("--why", flags->why, "say why this expert of this MoE layer is where it is; both are counted from 0")
       ->type_name("EXPERT,LAYER")
       ->delimiter(',')
       ->expected(2);
