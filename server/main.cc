@@ -60,7 +60,8 @@ ABSL_FLAG(std::string, forecast, "auto",
 ABSL_FLAG(
     std::string, profile_out, "",
     "with local workers: file for what they have learned of the model's routing when they end, with \".\" and the "
-    "worker's number behind; \"switchyard profile merge\" makes one of them for --profile; probes are "
+    "worker's number behind; \"switchyard profile merge\" makes one of them for --profile, in which what was loaded "
+    "is once; probes are "
     "then fitted on every row, which makes steps slower; empty = none");
 ABSL_FLAG(std::string, expert_budget, "",
           "how many of its experts each local worker holds where it computes, of all layers together: a share (25%) or "

@@ -61,8 +61,9 @@ ABSL_FLAG(
     "get is foreseen from the start; empty = it is learned while serving");
 ABSL_FLAG(
     std::string, profile_out, "",
-    "file for what this worker has learned of the model's routing when it ends, as --profile takes it; probes are "
-    "then fitted on every row, which makes steps slower; empty = none");
+    "file for what this worker has learned of the model's routing when it ends, as --profile takes it, in a group's "
+    "rank 0 with what it had loaded, in the others without; probes are then fitted on every row, which makes steps "
+    "slower; empty = none");
 ABSL_FLAG(
     std::string, forecast, "auto",
     "foresee what coming layers' experts get: auto = where a placement uses it or a profile is named; always, for "

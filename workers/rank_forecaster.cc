@@ -52,8 +52,11 @@ absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::st
   return refuse(absl::StrCat("it is of the weights ", bundle->model, ", the model's are ", weights_hash));
 }
 
-absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, const std::string& path) {
-  const ProfileBundle bundle = forecaster.Collect(stream, /*solve=*/true);
+absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, int rank, const std::string& path) {
+  const absl::StatusOr<Learned> learned = forecaster.Collect(stream);
+  if (!learned.ok())
+    return absl::InvalidArgumentError(absl::StrCat("--profile_out=", path, ": ", learned.status().message()));
+  const ProfileBundle& bundle = rank == 0 ? learned->all : learned->own;
   const std::string beside = absl::StrCat(path, ".", getpid(), ".tmp");
   std::ofstream file(beside, std::ios::binary | std::ios::trunc);
   file << bundle.Serialize();
@@ -82,16 +85,17 @@ absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& 
   made.hidden = config.hidden;
   made.dtype = model.dtype();
   made.probe_share = options.profile_out.empty() ? kProbeShare : 1;
+  made.keeps_own = !options.profile_out.empty();
   for (const ProfileIdentity& identity : LiveProfiles(RowForecaster::LiveOptionsOf(made, Phase::kPrefill))) {
     RETURN_IF_ERROR(
         CheckProfile(identity, LiveLimits(RowForecaster::LiveOptionsOf(made, Phase::kPrefill), identity.context)));
   }
   auto forecaster = std::make_unique<RowForecaster>(std::move(made));
   if (options.profile.empty()) return forecaster;
-  ASSIGN_OR_RETURN(const ProfileBundle bundle, ReadProfile(options.profile, weights_hash));
-  RETURN_IF_ERROR(forecaster->Load(stream, bundle));
+  ASSIGN_OR_RETURN(ProfileBundle bundle, ReadProfile(options.profile, weights_hash));
   LogInfo("forecast: ", bundle.profiles.size(), " profiles and ", bundle.maps.size(), " probe maps from ",
           options.profile);
+  RETURN_IF_ERROR(forecaster->Load(stream, {.all = std::move(bundle)}));
   return forecaster;
 }
 

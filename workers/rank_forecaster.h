@@ -19,7 +19,8 @@ struct ForecastOptions {
   // "auto": where a placement asks for what coming layers get, or a profile is read or written; always; never.
   std::string when = "auto";
   std::string profile;  // file of a ProfileBundle to begin with; empty: nothing is known at first
-  // Where what was learned is written when the worker ends; empty: nowhere.  Then probes are fitted on every row,
+  // Where what was learned is written when the worker ends; empty: nowhere.  Rank 0 writes what it loaded, too, the
+  // others what they have learned since: so the merged files count it once.  Probes are then fitted on every row,
   // whatever time that takes.
   std::string profile_out;
 };
@@ -30,9 +31,10 @@ absl::Status CheckForecastOptions(const ForecastOptions& options);
 // The bundle of --profile, of these weights.  InvalidArgument: it cannot be read, or is of others, which are named.
 absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::string& weights_hash);
 
-// Writes what the forecaster has learned, whole or not at all.  Blocks: solves the fits as they are.
-// InvalidArgument: the file, with the reason.
-absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, const std::string& path);
+// Writes what the forecaster has learned, rank 0 with what it had loaded; whole or not at all.  Blocks: solves the fits
+// as they are.  InvalidArgument: the file, with the reason.
+// REQUIRES: MakeRankForecaster made it, for options with a profile_out.
+absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, int rank, const std::string& path);
 
 // Of the model's MoE layers, on the CPU.  Errors: ReadProfile's; InvalidArgument: more experts than profiles can tell.
 // REQUIRES: the model has MoE layers and outlives it.

@@ -179,7 +179,7 @@ class Worker final : public PlacementHost {
   std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
   std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
   std::unique_ptr<Model> model_;
-  std::optional<ProfileBundle> learned_;       // by the forecaster before, until there is another
+  std::optional<Learned> learned_;             // by the forecaster before, until there is another
   std::unique_ptr<RowForecaster> forecaster_;  // borrows the model's routers, lent to the runner
   std::unique_ptr<ModelRunner> runner_;
   ExpertLayout layout_;  // the runner borrows it

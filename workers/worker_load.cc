@@ -99,7 +99,9 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
   }
   runner_.reset();
   // What was learned is of the model, whatever part of it this worker holds.
-  if (forecaster_ != nullptr) learned_ = forecaster_->Collect(stream(), !options_.forecast.profile_out.empty());
+  if (forecaster_ != nullptr) {
+    ASSIGN_OR_RETURN(learned_, forecaster_->Collect(stream()));
+  }
   forecaster_.reset();
   model_.reset();
   experts_.reset();
@@ -179,7 +181,7 @@ absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings
 absl::Status Worker::SaveProfile() {
   const std::string& path = options_.forecast.profile_out;
   if (path.empty() || forecaster_ == nullptr) return absl::OkStatus();
-  return switchyard::SaveProfile(stream(), *forecaster_, path);
+  return switchyard::SaveProfile(stream(), *forecaster_, loaded_rank_, path);
 }
 
 absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
@@ -191,7 +193,7 @@ absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
   ForecastOptions forecast = options_.forecast;
   if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
   ASSIGN_OR_RETURN(forecaster_, MakeRankForecaster(stream(), *model_, weights_hash_, forecast));
-  if (learned_.has_value()) RETURN_IF_ERROR(forecaster_->Load(stream(), *learned_));
+  if (learned_.has_value()) RETURN_IF_ERROR(forecaster_->Load(stream(), *std::move(learned_)));
   learned_.reset();
   return absl::OkStatus();
 }

@@ -30,6 +30,18 @@ std::vector<PathProfile> MakeProfiles(const LiveOptions& options) {
   return profiles;
 }
 
+// Into the one of the same phase, context and channel.
+absl::Status MergeInto(std::vector<PathProfile>* profiles, const PathProfile& counted) {
+  const ProfileIdentity& other = counted.identity();
+  for (PathProfile& profile : *profiles) {
+    const ProfileIdentity& own = profile.identity();
+    if (own.phase != other.phase || own.context != other.context || own.channel != other.channel) continue;
+    return profile.Merge(counted);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("path profile: no estimator reads ", NameOf(other.phase), " ",
+                                                 NameOf(other.context), " ", other.channel));
+}
+
 }  // namespace
 
 LiveEstimates::LiveEstimates(LiveOptions options)
@@ -228,15 +240,19 @@ void LiveEstimates::Count(const RoutingView& batch, int layer) {
   const auto scattered = static_cast<int64_t>(static_cast<uint64_t>(num_passes_) * 0x9E3779B97F4A7C15u >> 33);
   const int64_t begin = scattered % (batch.num_tokens - count + 1);
   const RoutingView rows = TokensOf(batch, begin, count);
-  profiles_[0].Observe(rows, layer);
-  if (batch.token_ids != nullptr) profiles_[1].Observe(rows, layer);
+  const auto observe = [&](size_t profile, absl::Span<const int16_t> predicted) {
+    profiles_[profile].Observe(rows, layer, predicted);
+    if (!own_.empty()) own_[profile].Observe(rows, layer, predicted);
+  };
+  observe(0, {});
+  if (batch.token_ids != nullptr) observe(1, {});
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
     for (size_t p = 0; p < kNumPredictors; ++p) {
       const absl::Span<const int16_t> said = at(ahead).said[p]->predictions(layer);
       if (said.empty()) continue;
       const auto width = static_cast<size_t>(options_.num_predicted);
-      profiles_[ProfileOf(static_cast<Predictor>(p), ahead)].Observe(
-          rows, layer, said.subspan(static_cast<size_t>(begin) * width, static_cast<size_t>(count) * width));
+      observe(ProfileOf(static_cast<Predictor>(p), ahead),
+              said.subspan(static_cast<size_t>(begin) * width, static_cast<size_t>(count) * width));
     }
   }
 }
@@ -262,15 +278,12 @@ std::vector<std::string> LiveEstimates::TakeReports() {
 }
 
 absl::Status LiveEstimates::Restore(const PathProfile& counted) {
-  for (PathProfile& profile : profiles_) {
-    const ProfileIdentity& own = profile.identity();
-    const ProfileIdentity& other = counted.identity();
-    if (own.phase != other.phase || own.context != other.context || own.channel != other.channel) continue;
-    return profile.Merge(counted);
-  }
-  return absl::InvalidArgumentError(absl::StrCat("path profile: no estimator reads ", NameOf(counted.identity().phase),
-                                                 " ", NameOf(counted.identity().context), " ",
-                                                 counted.identity().channel));
+  if (options_.keeps_own && own_.empty()) own_ = profiles_;
+  return MergeInto(&profiles_, counted);
+}
+
+absl::Status LiveEstimates::RestoreOwn(const PathProfile& counted) {
+  return own_.empty() ? absl::OkStatus() : MergeInto(&own_, counted);
 }
 
 }  // namespace switchyard

@@ -70,8 +70,12 @@ class LiveEstimates {
 
   // In the order of LiveProfiles; replaced by Restore.
   const std::vector<PathProfile>& profiles() const { return profiles_; }
+  // Without what was restored, where the options keep it apart; else the same as profiles().
+  const std::vector<PathProfile>& own_profiles() const { return own_.empty() ? profiles_ : own_; }
   // Adds what was counted elsewhere.  CheckSameProfile's error if none of these profiles is of its identity.
   absl::Status Restore(const PathProfile& counted);
+  // Says that this, of what was restored, is own_profiles()' too; nothing where they are not kept apart.  Its errors.
+  absl::Status RestoreOwn(const PathProfile& counted);
 
  private:
   // One distance: the predictors' statements and what was estimated, until the layer's gate has run.
@@ -101,6 +105,7 @@ class LiveEstimates {
 
   LiveOptions options_;
   std::vector<PathProfile> profiles_;  // never grows: estimators point into it
+  std::vector<PathProfile> own_;       // empty: nothing was restored, or it is not kept apart
   ProfileEstimator marginal_, path_, token_;
   LastBatchEstimator last_batch_;
   std::array<Distance, kMaxAhead> distances_;

@@ -50,6 +50,7 @@ struct LiveOptions {
   int64_t first_full_passes = 64;  // then every full_every-th
   int64_t full_every = 8;
   int64_t counted_rows = 256;  // of a layer and pass, at most
+  bool keeps_own = false;      // also counts apart what comes after Restore
   MonitorOptions monitor = {};
 };
 

@@ -177,8 +177,18 @@ bool PathProfile::SharesOf(int layer, int32_t row, absl::Span<int64_t> share) co
 
 absl::Span<const int64_t> PathProfile::MarginalCounts(int layer) const { return marginal_[static_cast<size_t>(layer)]; }
 
-absl::Status PathProfile::Merge(const PathProfile& other) {
+absl::Status PathProfile::CheckMerge(const PathProfile& other) const {
   RETURN_IF_ERROR(CheckSameProfile(identity_, other.identity_));
+  for (size_t l = 0; l < tables_.size(); ++l) {
+    RETURN_IF_ERROR(CheckIn("sum of tokens", 0, kMaxMarginal, tokens_[l] + other.tokens_[l]));
+    for (size_t e = 0; e < marginal_[l].size(); ++e)
+      RETURN_IF_ERROR(CheckIn("sum of marginal counts", 0, kMaxMarginal, marginal_[l][e] + other.marginal_[l][e]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PathProfile::Merge(const PathProfile& other) {
+  RETURN_IF_ERROR(CheckMerge(other));
   for (size_t l = 0; l < tables_.size(); ++l) {
     tables_[l].Merge(other.tables_[l]);
     for (size_t e = 0; e < marginal_[l].size(); ++e) marginal_[l][e] += other.marginal_[l][e];

@@ -50,6 +50,8 @@ enum class ContextKind : uint8_t { kPath, kToken, kPredicted };
 absl::string_view NameOf(ContextKind kind);  // "path", "token", "predicted"
 
 inline constexpr int kMaxPathLength = 6;
+// That a profile may count in a layer: sums of several stay far from overflow.
+inline constexpr int64_t kMaxMarginal = int64_t{1} << 48;
 
 // What a profile is good for; two that differ in any field do not mix.
 struct ProfileIdentity {
@@ -108,7 +110,10 @@ class PathProfile {
   // [E] of the whole layer.
   absl::Span<const int64_t> MarginalCounts(int layer) const;
 
-  // Adds the counts of another worker's profile.  CheckSameProfile's error if it is another model's.
+  // Whether Merge would do, and what it makes could be read: CheckSameProfile's error, or InvalidArgument with the
+  // field, its limit and the sum.
+  absl::Status CheckMerge(const PathProfile& other) const;
+  // Adds the counts of another worker's profile.  CheckMerge's error, and nothing changed.
   absl::Status Merge(const PathProfile& other);
 
   // The same profile gives the same bytes, however it came about:

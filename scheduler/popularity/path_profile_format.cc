@@ -13,7 +13,6 @@ namespace {
 constexpr absl::string_view kMagic = "SYPROF01";
 constexpr uint32_t kMost = std::numeric_limits<int32_t>::max();
 // Sums of counts stay exact in 64 bits whatever a file claims.
-constexpr int64_t kMaxMarginal = int64_t{1} << 48;
 
 void AppendRow(const CountTable& table, int32_t row, std::string* bytes) {
   AppendInt(table.key(row).high, bytes);

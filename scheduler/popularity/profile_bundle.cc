@@ -15,6 +15,7 @@ namespace switchyard {
 namespace {
 
 constexpr absl::string_view kMagic = "SYBUND02", kMagicWithoutContext = "SYBUND01";
+constexpr int64_t kMaxMapRows = int64_t{1} << 48;
 constexpr uint32_t kMaxLayers = 4096, kMaxExperts = 1022, kMaxHidden = 1 << 20, kMaxProfiles = 64;
 
 bool SameKind(const ProfileIdentity& a, const ProfileIdentity& b) {
@@ -49,7 +50,7 @@ absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle
     ASSIGN_OR_RETURN(const auto in_context, reader.TakeIn<uint32_t>("in_context of a map", 0, 1));
     map.in_context = in_context == 1;
   }
-  ASSIGN_OR_RETURN(map.num_rows, reader.TakeIn<int64_t>("rows of a map", 1, int64_t{1} << 48));
+  ASSIGN_OR_RETURN(map.num_rows, reader.TakeIn<int64_t>("rows of a map", 1, kMaxMapRows));
   map.layer = static_cast<int>(layer);
   map.ahead = static_cast<int>(ahead);
   if (layer + ahead >= layers) return reader.Error(at, absl::StrCat("a map of layer ", layer + ahead, " of ", layers));
@@ -78,6 +79,26 @@ absl::Status TakeHeader(ByteReader& reader, ProfileBundle* bundle) {
                    .num_experts = static_cast<int>(experts),
                    .top_k = static_cast<int>(top_k)};
   bundle->hidden = static_cast<int>(hidden);
+  return absl::OkStatus();
+}
+
+// The map that other would be merged into, or where it would be inserted.
+std::vector<ProbeMap>::const_iterator PlaceIn(const std::vector<ProbeMap>& maps, const ProbeMap& other) {
+  return std::lower_bound(maps.begin(), maps.end(), other,
+                          [](const ProbeMap& a, const ProbeMap& b) { return PlaceOf(a) < PlaceOf(b); });
+}
+
+// Of all maps: what the sum would be could be read.
+absl::Status CheckMapRows(const std::vector<ProbeMap>& maps, const std::vector<ProbeMap>& others) {
+  for (const ProbeMap& other : others) {
+    const auto own = PlaceIn(maps, other);
+    const bool is_same = own != maps.end() && PlaceOf(*own) == PlaceOf(other);
+    const int64_t rows = other.num_rows + (is_same ? own->num_rows : 0);
+    if (rows <= kMaxMapRows) continue;
+    return absl::InvalidArgumentError(absl::StrCat("profile bundle: the probe map of MoE layer ", other.layer, " for ",
+                                                   other.ahead, " ahead would be of ", rows, " rows, at most ",
+                                                   kMaxMapRows));
+  }
   return absl::OkStatus();
 }
 
@@ -161,14 +182,24 @@ absl::Status CheckSameModel(const ProfileBundle& expected, const ProfileBundle& 
 
 absl::Status ProfileBundle::Merge(const ProfileBundle& other) {
   RETURN_IF_ERROR(CheckSameModel(*this, other));
+  size_t num_kinds = profiles.size();
   const auto like = [this](const PathProfile& profile) {
     return std::find_if(profiles.begin(), profiles.end(),
                         [&](const PathProfile& own) { return SameKind(own.identity(), profile.identity()); });
   };
   for (const PathProfile& profile : other.profiles) {
     const auto own = like(profile);
-    if (own != profiles.end()) RETURN_IF_ERROR(CheckSameProfile(own->identity(), profile.identity()));
+    if (own == profiles.end()) {
+      ++num_kinds;
+    } else {
+      RETURN_IF_ERROR(own->CheckMerge(profile));
+    }
   }
+  if (num_kinds > kMaxProfiles) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("profile bundle: there would be ", num_kinds, " profiles, at most ", kMaxProfiles));
+  }
+  RETURN_IF_ERROR(CheckMapRows(maps, other.maps));
   for (const PathProfile& profile : other.profiles) {
     const auto own = like(profile);
     if (own == profiles.end()) {
@@ -179,8 +210,7 @@ absl::Status ProfileBundle::Merge(const ProfileBundle& other) {
   }
   hidden = std::max(hidden, other.hidden);
   for (const ProbeMap& map : other.maps) {
-    const auto own = std::lower_bound(maps.begin(), maps.end(), map,
-                                      [](const ProbeMap& a, const ProbeMap& b) { return PlaceOf(a) < PlaceOf(b); });
+    const auto own = maps.begin() + (PlaceIn(maps, map) - maps.cbegin());
     if (own != maps.end() && PlaceOf(*own) == PlaceOf(map)) {
       MergeMap(map, &*own);
     } else {

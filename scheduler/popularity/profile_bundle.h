@@ -52,7 +52,8 @@ struct ProfileBundle {
 
   // Adds another worker's or run's: counts add, maps become the mean weighted by their rows, which for parts of the
   // same text is as good as a fit over all of it (Zhang, Duchi, Wainwright, "Divide and Conquer Kernel Ridge
-  // Regression", 2013).  InvalidArgument, and nothing changed, for another model or shape.
+  // Regression", 2013).  InvalidArgument, and nothing changed, for another model or shape, and for sums larger than can
+  // be read.
   absl::Status Merge(const ProfileBundle& other);
 };
 

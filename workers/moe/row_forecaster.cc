@@ -47,7 +47,8 @@ LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Ph
           .shape = options.shape,
           .phase = phase,
           .num_predicted = NumPredicted(options.shape),
-          .profile_bytes = options.profile_bytes};
+          .profile_bytes = options.profile_bytes,
+          .keeps_own = options.keeps_own};
 }
 
 RowForecaster::RowForecaster(RowForecasterOptions options)
@@ -74,41 +75,46 @@ RowForecaster::RowForecaster(RowForecasterOptions options)
   fit_ = std::make_unique<ProbeFit>(fit);
 }
 
-absl::Status RowForecaster::Load(const Stream& stream, const ProfileBundle& bundle) {
-  const ProfileBundle own = {.model = options_.model,
-                             .shape = options_.shape,
-                             .hidden = static_cast<int>(options_.hidden),
-                             .profiles = {},
-                             .maps = {}};
-  RETURN_IF_ERROR(CheckSameModel(own, bundle));
-  for (const PathProfile& profile : bundle.profiles)
+ProfileBundle RowForecaster::EmptyBundle() const {
+  return {.model = options_.model,
+          .shape = options_.shape,
+          .hidden = static_cast<int>(options_.hidden),
+          .profiles = {},
+          .maps = {}};
+}
+
+absl::Status RowForecaster::Load(const Stream& stream, Learned learned) {
+  RETURN_IF_ERROR(CheckSameModel(EmptyBundle(), learned.all));
+  for (const PathProfile& profile : learned.all.profiles)
     RETURN_IF_ERROR(mutable_phase(profile.identity().phase)->Restore(profile));
-  for (const ProbeMap& map : bundle.maps) RETURN_IF_ERROR(SetProbe(stream, map));
+  for (const PathProfile& profile : learned.own.profiles)
+    RETURN_IF_ERROR(mutable_phase(profile.identity().phase)->RestoreOwn(profile));
+  for (const ProbeMap& map : learned.all.maps) RETURN_IF_ERROR(SetProbe(stream, map));
+  if (!options_.keeps_own) return absl::OkStatus();
+  loaded_maps_ = std::move(learned.all.maps);
+  loaded_own_maps_ = std::move(learned.own.maps);
   return absl::OkStatus();
 }
 
-ProfileBundle RowForecaster::Collect(const Stream& stream, bool solve) const {
-  ProfileBundle bundle = {.model = options_.model,
-                          .shape = options_.shape,
-                          .hidden = static_cast<int>(options_.hidden),
-                          .profiles = {},
-                          .maps = {}};
+absl::StatusOr<Learned> RowForecaster::Collect(const Stream& stream) const {
+  Learned learned = {.all = EmptyBundle(), .own = EmptyBundle()};
   for (const Phase phase : kPhases) {
-    for (const PathProfile& profile : this->phase(phase).profiles()) bundle.profiles.push_back(profile);
+    for (const PathProfile& profile : this->phase(phase).profiles()) learned.all.profiles.push_back(profile);
+    if (!options_.keeps_own) continue;
+    for (const PathProfile& profile : this->phase(phase).own_profiles()) learned.own.profiles.push_back(profile);
   }
-  std::vector<ProbeMap> fitted = fit_ == nullptr || !solve ? std::vector<ProbeMap>() : fit_->SolveNow(stream);
-  for (size_t i = 0; i < probes_.size(); ++i) {
-    const std::optional<Probe>& probe = probes_[i];
-    const auto found =
-        std::find_if(fitted.begin(), fitted.end(), [i](const ProbeMap& map) { return IndexOf(map) == i; });
-    const bool is_better = found != fitted.end() && (!probe.has_value() || found->num_rows >= probe->source.num_rows);
-    if (is_better) {
-      bundle.maps.push_back(std::move(*found));
-    } else if (probe.has_value()) {
-      bundle.maps.push_back(probe->source);
-    }
+  if (!options_.keeps_own) {
+    for (const std::optional<Probe>& probe : probes_)
+      if (probe.has_value()) learned.all.maps.push_back(probe->source);
+    return learned;
   }
-  return bundle;
+  ProfileBundle fitted = EmptyBundle();
+  if (fit_ != nullptr) fitted.maps = fit_->SolveNow(stream);
+  learned.all.maps = loaded_maps_;
+  learned.own.maps = loaded_own_maps_;
+  RETURN_IF_ERROR(learned.all.Merge(fitted));
+  RETURN_IF_ERROR(learned.own.Merge(fitted));
+  return learned;
 }
 
 absl::Status RowForecaster::SetProbe(const Stream& stream, ProbeMap map) {

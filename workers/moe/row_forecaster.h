@@ -41,6 +41,13 @@ struct RowForecasterOptions {
   DType dtype = DType::kBf16;                 // of the rows
   int64_t profile_bytes = int64_t{32} << 20;  // of each phase's profiles
   double probe_share = 0;                     // of a step's time, for fitting; 0: nothing is fitted; 1: all rows are
+  bool keeps_own = false;                     // what it learns is also kept apart from what it loads, to be written
+};
+
+// What a forecaster knows.
+struct Learned {
+  ProfileBundle all;
+  ProfileBundle own = {};  // of it, what is from these rows and not loaded; empty where it is not kept apart
 };
 
 class RowForecaster : public LayerForecaster {
@@ -51,10 +58,11 @@ class RowForecaster : public LayerForecaster {
   // The options' profiles, whatever happens to the forecaster: for CheckProfile.
   static LiveOptions LiveOptionsOf(const RowForecasterOptions& options, Phase phase);
 
-  // Takes what was learned before.  InvalidArgument: of another model or shape, with the field.
-  absl::Status Load(const Stream& stream, const ProfileBundle& bundle);
-  // All that was learned, loaded things included.  solve: also what was not solved yet of the fit, which blocks.
-  ProfileBundle Collect(const Stream& stream, bool solve) const;
+  // Takes what was learned before: once, at the start.  InvalidArgument: of another model or shape, with the field.
+  absl::Status Load(const Stream& stream, Learned learned);
+  // All that was learned.  Where it is kept apart, the fit is solved as it is, which blocks, and the mean of loaded and
+  // fitted maps by their rows (ProfileBundle::Merge, its errors) is all; else maps are those in use.
+  absl::StatusOr<Learned> Collect(const Stream& stream) const;
 
   // From now on logits of map.layer + map.ahead are also told by this map from map.layer's rows; in context, of
   // prompts' rows alone.
@@ -80,6 +88,7 @@ class RowForecaster : public LayerForecaster {
   absl::Status TakeChoices(const GatedRows& rows);
   // Hands each phase that wants it what the predictor says of its rows.
   absl::Status PredictBy(const GatedRows& rows, Predictor predictor, LayerAhead at);
+  ProfileBundle EmptyBundle() const;
   // Of one phase's rows x: [T, M] int32; rank 0 if it has nothing to say.  may_use_context: they are the prompts'.
   absl::StatusOr<TensorView> Predicted(const Stream& stream, const TensorView& x, Predictor predictor, LayerAhead at,
                                        bool may_use_context);
@@ -96,10 +105,11 @@ class RowForecaster : public LayerForecaster {
   };
 
   const RowForecasterOptions options_;
-  int num_predicted_;                         // M
-  std::vector<LiveEstimates> live_;           // [Phase]
-  std::vector<std::optional<Probe>> probes_;  // [L, kMaxAhead, 2]: alone, in context
-  std::unique_ptr<ProbeFit> fit_;             // null: nothing is fitted
+  int num_predicted_;                                    // M
+  std::vector<LiveEstimates> live_;                      // [Phase]
+  std::vector<std::optional<Probe>> probes_;             // [L, kMaxAhead, 2]: alone, in context
+  std::vector<ProbeMap> loaded_maps_, loaded_own_maps_;  // where what is own is kept apart
+  std::unique_ptr<ProbeFit> fit_;                        // null: nothing is fitted
   GateForecast forecast_;
   RowScratch predicted_memory_;
 

@@ -141,6 +141,32 @@ TEST(ProfileBundleTest, MergingAddsCountsAndWeighsMapsByTheirRows) {
   EXPECT_TRUE(ProfileBundle::Parse(bundle.Serialize()).ok());
 }
 
+TEST(ProfileBundleTest, WhatCouldNotBeReadIsNotMerged) {
+  ProfileBundle bundle = Sample(), other = Sample();
+  constexpr int64_t kMost = int64_t{1} << 48;
+  bundle.maps[1].num_rows = kMost - 100;
+  ASSERT_TRUE(bundle.Merge(other).ok());
+  ASSERT_EQ(bundle.maps[1].num_rows, kMost);
+  EXPECT_TRUE(ProfileBundle::Parse(bundle.Serialize()).ok());
+  const std::string before = bundle.Serialize();
+  EXPECT_THAT(std::string(bundle.Merge(other).message()),
+              HasSubstr("the probe map of MoE layer 1 for 1 ahead would be of 281474976710756 rows, at most "
+                        "281474976710656"));
+  EXPECT_EQ(bundle.Serialize(), before);
+}
+
+TEST(ProfileBundleTest, CountsThatCouldNotBeReadAreNotMerged) {
+  ProfileBundle bundle = Sample();
+  absl::Status status;
+  // Doubled until it is refused.
+  for (int i = 0; i < 64 && status.ok(); ++i) {
+    ASSERT_TRUE(ProfileBundle::Parse(bundle.Serialize()).ok()) << i;
+    for (ProbeMap& map : bundle.maps) map.num_rows = 1;
+    status = bundle.Merge(ProfileBundle(bundle));
+  }
+  EXPECT_THAT(std::string(status.message()), HasSubstr("path profile: sum of tokens is "));
+}
+
 TEST(ProfileBundleTest, AnotherModelsBundleIsNotMerged) {
   ProfileBundle bundle = Sample(), other = Sample();
   other.model = "others";

@@ -149,24 +149,64 @@ TEST_F(RowForecasterTest, AFittedMapIsTakenWhereTheGateAheadIsWrong) {
 
 TEST_F(RowForecasterTest, WhatOneHasLearnedAnotherTakes) {
   options_.probe_share = 1;
+  options_.keeps_own = true;
   RowForecaster first(options_);
   const std::vector<int> gates = {0, 1, 0};
   for (int pass = 0; pass < 30; ++pass) Pass(&first, Random(24, kHidden), 8, gates);
-  const ProfileBundle learned = first.Collect(stream_, /*solve=*/true);
+  const absl::StatusOr<Learned> collected = first.Collect(stream_);
+  ASSERT_TRUE(collected.ok()) << collected.status();
+  const ProfileBundle& learned = collected->all;
   EXPECT_EQ(learned.profiles.size(), 12u);
   ASSERT_EQ(learned.maps.size(), 3u);
   EXPECT_EQ(learned.maps[0].num_rows, 30 * 24);
   options_.probe_share = 0;
+  options_.keeps_own = false;
   RowForecaster second(options_);
-  ASSERT_TRUE(second.Load(stream_, learned).ok());
+  ASSERT_TRUE(second.Load(stream_, {.all = learned}).ok());
   for (int pass = 0; pass < 20; ++pass) Pass(&second, Random(24, kHidden), 8, gates);
   EXPECT_GT(second.phase(Phase::kDecode).profiles()[0].num_tokens(0), 30 * 8);
   // Router 0 told from rows that router 0 saw, by a fit: right but for near ties.
   EXPECT_LT(second.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).distance(), 0.05);
-  EXPECT_EQ(second.Collect(stream_, /*solve=*/true).maps.size(), 3u);
+  EXPECT_EQ(second.Collect(stream_)->all.maps.size(), 3u);
   ProfileBundle foreign = learned;
   foreign.model = "another";
-  EXPECT_THAT(std::string(second.Load(stream_, foreign).message()), HasSubstr("model is another"));
+  EXPECT_THAT(std::string(second.Load(stream_, {.all = foreign}).message()), HasSubstr("model is another"));
+}
+
+TEST_F(RowForecasterTest, WhatWasLoadedIsToldApartFromWhatWasLearnedSince) {
+  options_.probe_share = 1;
+  options_.keeps_own = true;
+  constexpr int64_t kRows = 24, kPrompts = 16, kBefore = 30, kSince = 20;
+  const auto serve = [&](RowForecaster* forecaster, int64_t passes) {
+    for (int64_t pass = 0; pass < passes; ++pass) Pass(forecaster, Random(kRows, kHidden), kRows - kPrompts);
+  };
+  RowForecaster before(options_);
+  serve(&before, kBefore);
+  const absl::StatusOr<Learned> past = before.Collect(stream_);
+  ASSERT_TRUE(past.ok()) << past.status();
+  EXPECT_EQ(past->own.Serialize(), past->all.Serialize());
+  RowForecaster first(options_), second(options_);
+  for (RowForecaster* const one : {&first, &second}) {
+    ASSERT_TRUE(one->Load(stream_, {.all = past->all}).ok());
+    serve(one, kSince);
+  }
+  // The past once, whoever has it.
+  ProfileBundle merged = first.Collect(stream_)->all;
+  ASSERT_TRUE(merged.Merge(second.Collect(stream_)->own).ok());
+  EXPECT_EQ(merged.profiles[0].num_tokens(0), (kBefore + 2 * kSince) * kPrompts);
+  EXPECT_EQ(TotalOf(merged.profiles[1].MarginalCounts(2)), (kBefore + 2 * kSince) * kPrompts * kShape.top_k);
+  ASSERT_EQ(merged.maps.size(), 3u);
+  for (const ProbeMap& map : merged.maps) EXPECT_EQ(map.num_rows, (kBefore + 2 * kSince) * kRows);
+  // On another seat it goes on.
+  RowForecaster third(options_);
+  ASSERT_TRUE(third.Load(stream_, *second.Collect(stream_)).ok());
+  serve(&third, 5);
+  const absl::StatusOr<Learned> end = third.Collect(stream_);
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->own.profiles[0].num_tokens(0), (kSince + 5) * kPrompts);
+  EXPECT_EQ(end->all.profiles[0].num_tokens(0), (kBefore + kSince + 5) * kPrompts);
+  EXPECT_EQ(end->own.maps[0].num_rows, (kSince + 5) * kRows);
+  EXPECT_EQ(end->all.maps[0].num_rows, (kBefore + kSince + 5) * kRows);
 }
 
 // Layer 2 chooses by the mean of the text so far, which a map in context knows: of prompts, but not of decoded rows.

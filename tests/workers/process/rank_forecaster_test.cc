@@ -1,0 +1,98 @@
+// What a worker's forecaster begins with and writes, of a model small enough to be drawn here.
+#include "workers/rank_forecaster.h"
+
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/model/temp_dir.h"
+#include "workers/model/dummy_weights.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kModel[] = "tests/golden/models/qwen3-qknorm";
+constexpr int64_t kRows = 64;
+
+class RankForecasterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<ModelConfig> config = ReadModelConfig(kModel);
+    ASSERT_TRUE(config.ok()) << config.status();
+    config_ = *config;
+    LoadOptions load;
+    load.dtype = DType::kF32;
+    for (int32_t e = 0; e < config_.num_experts; ++e) load.residents.push_back(e);
+    absl::StatusOr<ModelWeights> weights = MakeDummyWeights(config_, std::move(load));
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    absl::StatusOr<std::unique_ptr<Model>> model =
+        Model::Create(stream_, config_, DType::kF32, *std::move(weights), 64);
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+  }
+
+  absl::StatusOr<std::unique_ptr<RowForecaster>> Make(const ForecastOptions& options) {
+    return MakeRankForecaster(stream_, *model_, "weights", options);
+  }
+  // A pass of prompts' rows that take experts in turn, others in each layer.
+  void Serve(RowForecaster* forecaster) {
+    const auto experts = static_cast<int32_t>(config_.num_experts), k = static_cast<int32_t>(config_.top_k);
+    ASSERT_TRUE(forecaster->Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}}).ok());
+    for (int layer = 0; layer < static_cast<int>(config_.num_moe_layers()); ++layer) {
+      Tensor x(DType::kF32, {kRows, config_.hidden}), chosen(DType::kI32, {kRows, k}),
+          logits(DType::kF32, {kRows, experts});
+      for (int64_t i = 0; i < x.view().NumElements(); ++i)
+        x.view().data<float>()[i] = static_cast<float>((i * 7 + layer) % 11);
+      for (int64_t i = 0; i < logits.view().NumElements(); ++i)
+        logits.view().data<float>()[i] = static_cast<float>(i % 5);
+      for (int32_t i = 0; i < kRows * k; ++i) chosen.view().data<int32_t>()[i] = (i + layer) % experts;
+      const auto told =
+          forecaster->OnGate({.stream = &stream_, .moe_layer = layer, .topk_idx = chosen, .x = x, .logits = logits});
+      ASSERT_TRUE(told.ok()) << told.status();
+    }
+  }
+  std::string At(const std::string& name) const { return absl::StrCat(dir_.path(), "/", name); }
+
+  const TempDir dir_;
+  ThreadPool pool_{1};
+  const Stream stream_ = Stream::OnCpu(&pool_);
+  ModelConfig config_;
+  std::unique_ptr<Model> model_;
+};
+
+// Two workers load what was learned and serve more: their files count what they loaded once.
+TEST_F(RankForecasterTest, OfAGroupsFilesOneHasWhatAllLoaded) {
+  auto before = Make({.profile_out = At("before")});
+  ASSERT_TRUE(before.ok()) << before.status();
+  for (int pass = 0; pass < 3; ++pass) Serve(before->get());
+  ASSERT_TRUE(SaveProfile(stream_, **before, /*rank=*/0, At("before")).ok());
+  ProfileBundle merged;
+  for (const int rank : {0, 1}) {
+    const std::string path = At(absl::StrCat("after.", rank));
+    const auto forecaster = Make({.profile = At("before"), .profile_out = path});
+    ASSERT_TRUE(forecaster.ok()) << forecaster.status();
+    Serve(forecaster->get());
+    ASSERT_TRUE(SaveProfile(stream_, **forecaster, rank, path).ok());
+    absl::StatusOr<ProfileBundle> written = ReadProfile(path, "weights");
+    ASSERT_TRUE(written.ok()) << written.status();
+    EXPECT_EQ(written->profiles[0].num_tokens(0), (rank == 0 ? 3 + 1 : 1) * kRows);
+    if (rank == 0) {
+      merged = *std::move(written);
+    } else {
+      ASSERT_TRUE(merged.Merge(*written).ok());
+    }
+  }
+  EXPECT_EQ(merged.profiles[0].num_tokens(0), (3 + 2) * kRows);
+  ASSERT_FALSE(merged.maps.empty());
+  EXPECT_EQ(merged.maps[0].num_rows, (3 + 2) * kRows);
+}
+
+}  // namespace
+}  // namespace switchyard
