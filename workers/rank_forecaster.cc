@@ -70,12 +70,13 @@ absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream, const Model& model,
-                                                                  const std::string& weights_hash,
+absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream,
+                                                                  const ForecastedModel& forecasted,
                                                                   const ForecastOptions& options) {
+  const Model& model = *forecasted.model;
   const ModelConfig& config = model.config();
   RowForecasterOptions made;
-  made.model = weights_hash;
+  made.model = forecasted.weights_hash;
   made.shape = {.num_layers = static_cast<int>(config.num_moe_layers()),
                 .num_experts = static_cast<int>(config.num_experts),
                 .top_k = static_cast<int>(config.top_k)};
@@ -86,13 +87,14 @@ absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& 
   made.dtype = model.dtype();
   made.probe_share = options.profile_out.empty() ? kProbeShare : 1;
   made.keeps_own = !options.profile_out.empty();
+  made.paper_estimate = IsPaper(forecasted.placement);
   for (const ProfileIdentity& identity : LiveProfiles(RowForecaster::LiveOptionsOf(made, Phase::kPrefill))) {
     RETURN_IF_ERROR(
         CheckProfile(identity, LiveLimits(RowForecaster::LiveOptionsOf(made, Phase::kPrefill), identity.context)));
   }
   auto forecaster = std::make_unique<RowForecaster>(std::move(made));
   if (options.profile.empty()) return forecaster;
-  ASSIGN_OR_RETURN(ProfileBundle bundle, ReadProfile(options.profile, weights_hash));
+  ASSIGN_OR_RETURN(ProfileBundle bundle, ReadProfile(options.profile, forecasted.weights_hash));
   LogInfo("forecast: ", bundle.profiles.size(), " profiles and ", bundle.maps.size(), " probe maps from ",
           options.profile);
   RETURN_IF_ERROR(forecaster->Load(stream, {.all = std::move(bundle)}));

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "scheduler/placement/placement_mode.h"
 #include "scheduler/popularity/profile_bundle.h"
 #include "workers/model/model.h"
 #include "workers/moe/row_forecaster.h"
@@ -25,6 +26,13 @@ struct ForecastOptions {
   std::string profile_out;
 };
 
+// Whose rows are looked at, and for whom.
+struct ForecastedModel {
+  const Model* model;
+  std::string weights_hash;
+  PlacementMode placement;  // one of the paper's (IsPaper): estimates are Lina's, else the best
+};
+
 // InvalidArgument: an option that cannot be, named as the flag.
 absl::Status CheckForecastOptions(const ForecastOptions& options);
 
@@ -38,8 +46,8 @@ absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, 
 
 // Of the model's MoE layers, on the CPU.  Errors: ReadProfile's; InvalidArgument: more experts than profiles can tell.
 // REQUIRES: the model has MoE layers and outlives it.
-absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream, const Model& model,
-                                                                  const std::string& weights_hash,
+absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream,
+                                                                  const ForecastedModel& forecasted,
                                                                   const ForecastOptions& options);
 
 }  // namespace switchyard

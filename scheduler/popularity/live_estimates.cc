@@ -48,7 +48,7 @@ LiveEstimates::LiveEstimates(LiveOptions options)
     : options_(std::move(options)),
       profiles_(MakeProfiles(options_)),
       marginal_(&profiles_[0], {.name = "marginal", .max_length = 0}),
-      path_(&profiles_[0], {.name = "path", .max_length = kLivePathLength}),
+      path_(&profiles_[0], {.name = "path", .max_length = kLivePathLength, .mask_to_top_k = options_.paper_estimate}),
       token_(&profiles_[1], {.name = "token", .max_length = 1}),
       last_batch_(options_.shape) {
   SY_CHECK(options_.num_predicted >= 1 && options_.num_predicted <= options_.shape.num_experts);
@@ -102,6 +102,7 @@ void LiveEstimates::Forget(int layer, int ahead) {
 }
 
 LiveEstimator LiveEstimates::Best(int layer, int ahead) const {
+  if (options_.paper_estimate) return E::kPath;
   return static_cast<LiveEstimator>(at(ahead).monitor->Best(layer));
 }
 EstimatorState LiveEstimates::StateOf(LiveEstimator estimator, int layer, int ahead) const {
@@ -138,8 +139,8 @@ EstimateMeans LiveEstimates::MeansOf(LiveEstimator estimator, int ahead) const {
 
 uint32_t LiveEstimates::Asked(int layer, int ahead) const {
   // Marginal is the yardstick, and the answer where the best one has none.
-  uint32_t asked = BitOf(E::kMarginal);
-  if (!full_) return asked | NeededBy(Best(layer, ahead));
+  uint32_t asked = BitOf(E::kMarginal) | NeededBy(Best(layer, ahead));
+  if (!full_) return asked;
   for (int j = 0; j < kNumLiveEstimators; ++j)
     if (at(ahead).monitor->Wants(layer, j)) asked |= NeededBy(static_cast<LiveEstimator>(j));
   return asked;

@@ -57,6 +57,7 @@ class LiveEstimates {
   void Observe(const RoutingView& batch, int layer);
 
   const RoutingShape& shape() const { return options_.shape; }
+  // Who decides: the one that was most right so far, or as the options say.
   LiveEstimator Best(int layer, int ahead) const;
   EstimatorState StateOf(LiveEstimator estimator, int layer, int ahead) const;
   OffVerdict LastOff(LiveEstimator estimator, int layer, int ahead) const;

@@ -51,6 +51,9 @@ struct LiveOptions {
   int64_t full_every = 8;
   int64_t counted_rows = 256;  // of a layer and pass, at most
   bool keeps_own = false;      // also counts apart what comes after Restore
+  // The answer is Lina's, whatever else is better: of each token's path the distribution of the next experts, masked
+  // to its top-k and renormalised (section 5.2, Eq. (1)); marginal where no path is known yet.
+  bool paper_estimate = false;
   MonitorOptions monitor = {};
 };
 

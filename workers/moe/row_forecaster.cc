@@ -48,7 +48,8 @@ LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Ph
           .phase = phase,
           .num_predicted = NumPredicted(options.shape),
           .profile_bytes = options.profile_bytes,
-          .keeps_own = options.keeps_own};
+          .keeps_own = options.keeps_own,
+          .paper_estimate = options.paper_estimate};
 }
 
 RowForecaster::RowForecaster(RowForecasterOptions options)

@@ -64,6 +64,40 @@ TEST(LiveEstimatesTest, NothingCountedIsNoEstimateAndTheFirstAnswerIsMarginal) {
   EXPECT_EQ(second[3][7], kRow);
 }
 
+// A probe that is always right is not listened to: Eq. (1) is what a paper's mode decides by.
+TEST(LiveEstimatesTest, ThePapersEstimateIsTheMaskedPathsWhateverIsBetter) {
+  const RoutingTrace trace = Traffic(1, 60);
+  LiveOptions options = Options();
+  options.counted_rows = 64;
+  options.paper_estimate = true;
+  LiveEstimates live(options);
+  options.paper_estimate = false;
+  LiveEstimates best(options);
+  TraceBatches batches(&trace, Phase::kPrefill, 64);
+  int num_masked = 0;
+  for (int64_t b = 0; b < batches.num_batches(); ++b) {
+    batches.Load(b);
+    const RoutingView view = batches.View();
+    // What Observe counts changes the answer of the next batch only.
+    std::vector<Popularity> wanted, unmasked, told;
+    for (int layer = 0; layer < kShape.num_layers; ++layer) {
+      const ProfileEstimator masked(&live.profiles()[0],
+                                    {.max_length = layer == 0 ? 0 : 3, .mask_to_top_k = layer > 0});
+      const ProfileEstimator whole(&live.profiles()[0], {.max_length = layer == 0 ? 0 : 3});
+      for (const auto& [estimator, to] : {std::pair(&masked, &wanted), std::pair(&whole, &unmasked)}) {
+        to->emplace_back(kShape.num_experts);
+        if (!estimator->Estimate(view, layer, absl::MakeSpan(to->back()))) to->back().clear();
+      }
+    }
+    Pass(view, 4, 4, &live, &told);
+    Pass(view, 4, 4, &best);
+    EXPECT_EQ(told, wanted);
+    num_masked += wanted != unmasked;
+  }
+  EXPECT_GT(num_masked, 10);
+  EXPECT_EQ(best.Best(2, 1), E::kGateAhead);
+}
+
 TEST(LiveEstimatesTest, ARankWithoutRowsChangesNothing) {
   LiveEstimates live(Options());
   const SmallBatch none(kShape, {});

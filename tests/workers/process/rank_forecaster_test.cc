@@ -38,8 +38,10 @@ class RankForecasterTest : public testing::Test {
     model_ = *std::move(model);
   }
 
-  absl::StatusOr<std::unique_ptr<RowForecaster>> Make(const ForecastOptions& options) {
-    return MakeRankForecaster(stream_, *model_, "weights", options);
+  absl::StatusOr<std::unique_ptr<RowForecaster>> Make(const ForecastOptions& options,
+                                                      PlacementMode placement = PlacementMode::kAgreed) {
+    return MakeRankForecaster(stream_, {.model = model_.get(), .weights_hash = "weights", .placement = placement},
+                              options);
   }
   // A pass of prompts' rows that take experts in turn, others in each layer.
   void Serve(RowForecaster* forecaster) {
@@ -92,6 +94,18 @@ TEST_F(RankForecasterTest, OfAGroupsFilesOneHasWhatAllLoaded) {
   EXPECT_EQ(merged.profiles[0].num_tokens(0), (3 + 2) * kRows);
   ASSERT_FALSE(merged.maps.empty());
   EXPECT_EQ(merged.maps[0].num_rows, (3 + 2) * kRows);
+}
+
+TEST_F(RankForecasterTest, ThePapersModesAreToldThePapersEstimate) {
+  for (const PlacementMode mode : {PlacementMode::kCentral, PlacementMode::kNoEstimate, PlacementMode::kNoFinetune,
+                                   PlacementMode::kAgreed, PlacementMode::kStaticSpare}) {
+    const auto forecaster = Make({}, mode);
+    ASSERT_TRUE(forecaster.ok()) << forecaster.status();
+    for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+      const LiveEstimator first = (*forecaster)->phase(phase).Best(1, 1);
+      EXPECT_EQ(first, IsPaper(mode) ? LiveEstimator::kPath : LiveEstimator::kMarginal) << NameOf(mode);
+    }
+  }
 }
 
 }  // namespace
