@@ -95,8 +95,8 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
   const std::string budget = absl::StrCat("--expert_budget=", config.experts.budget);
   if (config.placement.mode == PlacementMode::kStatic) return;
   const std::string placement = absl::StrCat("--placement=", NameOf(config.placement.mode));
-  problems->Check(config.experts.empty(),
-                  absl::StrCat(placement, ": not yet together with ", budget, "; choose one of them"));
+  problems->Check(config.experts.empty() || config.device == "cpu",
+                  absl::StrCat(placement, ": with ", budget, " for the CPU so far, but --device=", config.device));
 }
 
 void CheckDevice(const ServerConfig& config, Problems* problems) {

@@ -153,7 +153,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   void PublishModel(int world, const WorkerInfo& info);
 
   // engine_placement.cc: where experts are
-  GroupPlacement OnForming(const WorkerInfo& worker, int world) override;
+  GroupPlacement OnForming(const std::vector<WorkerInfo>& workers) override;
   void Plan(PlanOrder order) override;
   void Prepare(const PlacementStage& stage) override;
   void Drop(int64_t epoch) override;

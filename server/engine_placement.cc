@@ -1,5 +1,6 @@
 // The engine loop's part in placing experts: what the slow loop decides goes to the workers, what they answer comes
 // back, and what is to be seen of it goes to whoever asks.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,12 +20,24 @@ bool Fits(const ExpertReport& report, const RoutingShape& shape, size_t world) {
 
 }  // namespace
 
-GroupPlacement EngineLoop::OnForming(const WorkerInfo& worker, int world) {
-  if (worker.num_moe_layers == 0) return {};
+GroupPlacement EngineLoop::OnForming(const std::vector<WorkerInfo>& workers) {
+  const WorkerInfo& first = workers.front();
+  if (first.num_moe_layers == 0) return {};
   // Before a group stood the first workers may have been of another model.
-  if (!census_.has_value()) meter_.emplace(worker.expert_bytes, config_->experts.copy_bytes_per_second);
-  return residency_.Begin({.layers = worker.num_moe_layers, .experts = worker.num_experts, .devices = world},
-                          meter_->Costs());
+  if (!census_.has_value()) meter_.emplace(first.expert_bytes, config_->experts.copy_bytes_per_second);
+  ResidencyLoop::Shape shape = {
+      .layers = first.num_moe_layers, .experts = first.num_experts, .devices = static_cast<int>(workers.size())};
+  // Of workers with different budgets plans know the smallest.
+  const int64_t all = int64_t{shape.layers} * ExpertsOfLayer(config_->placement, shape.experts, shape.devices);
+  int64_t slots = all;
+  for (const WorkerInfo& worker : workers) {
+    if (worker.expert_budget.has_value()) {
+      slots = std::min(slots, worker.expert_budget->PartsOf(all, std::max<int64_t>(1, first.expert_bytes)));
+    }
+  }
+  if (slots < all) shape.budget_slots = static_cast<int>(slots);
+  meter_->SetBudget(static_cast<double>(slots) / static_cast<double>(all));
+  return residency_.Begin(shape, meter_->Costs());
 }
 
 // --- ResidencyLoop::Host ---

@@ -138,6 +138,12 @@ std::string WhyLivesThere(const ExpertCensus& census, const ResidencyView& place
   std::string text =
       absl::StrFormat("Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker%s %s. ", layer,
                       expert, own, tokens, hosts.size() == 1 ? "" : "s", absl::StrJoin(hosts, ", "));
+  if (placement.budget_slots > 0) {
+    const bool offloaded = placement.layers[static_cast<size_t>(layer)]->offloaded[static_cast<size_t>(expert)];
+    absl::StrAppend(&text, "Under the expert budget a worker has room for ", placement.budget_slots,
+                    " experts of all layers, and copies the others when they are hit; ",
+                    offloaded ? "of this one it does not keep a place. " : "which, its policy decides. ");
+  }
   if (placement.stages > 0) {
     absl::StrAppend(&text, "A plan is being carried out: ", placement.stages_in_use, " of its ", placement.stages,
                     placement.stages == 1 ? " stage is in use." : " stages are in use.");

@@ -64,8 +64,9 @@ ABSL_FLAG(
     "is once; probes are "
     "then fitted on every row, which makes steps slower; empty = none");
 ABSL_FLAG(std::string, expert_budget, "",
-          "how many of its experts each local worker holds where it computes, of all layers together: a share (25%) or "
-          "bytes; the others are copied when they are needed, from a file that they share; empty = all");
+          "how many of its experts, replicas among them, each local worker holds where it computes, of all layers "
+          "together: a share (25%) or bytes; the others are copied when they are needed, from a file that they share; "
+          "empty = all");
 ABSL_FLAG(std::string, expert_policy, "auto",
           "with --expert_budget: who goes when another expert comes: auto (the fastest of the others as traffic goes), "
           "expected_use, lru, lfu, static");

@@ -57,11 +57,15 @@ v1::GroupPlacement ToProto(const GroupPlacement& placement) {
   v1::GroupPlacement message;
   message.set_epoch(placement.epoch);
   FillCosts(placement.costs, message.mutable_costs());
-  for (const Placement& layer : placement.residents) {
+  for (size_t i = 0; i < placement.residents.size(); ++i) {
+    const Placement& layer = placement.residents[i];
     message.set_num_experts(layer.num_experts);
     message.set_slots(static_cast<int32_t>(layer.slots[0].size()));
     v1::LayerResidents* residents = message.add_layers();
     for (const auto& device : layer.slots) residents->mutable_experts()->Add(device.begin(), device.end());
+    for (int expert = 0; !placement.offloaded.empty() && expert < layer.num_experts; ++expert) {
+      if (placement.offloaded[i][static_cast<size_t>(expert)]) residents->add_offloaded(expert);
+    }
   }
   return message;
 }

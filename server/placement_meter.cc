@@ -87,9 +87,10 @@ double PlacementMeter::layer_seconds() const { return layers_ > 0 ? step_seconds
 
 MoveCosts PlacementMeter::Costs() const {
   CostModel model;
-  model.expert_bytes = static_cast<double>(expert_bytes_);
-  model.copy_bytes_per_s = model.expert_bytes > 0 ? model.expert_bytes / copy_seconds() : 0;
-  const double unmeasured = kFlopPerByte * model.expert_bytes / kFlopPerSecond;
+  const double expert_bytes = static_cast<double>(expert_bytes_);
+  model.expert_bytes = expert_bytes * (2 - budget_share_);
+  model.copy_bytes_per_s = expert_bytes > 0 ? expert_bytes / copy_seconds() : 0;
+  const double unmeasured = kFlopPerByte * expert_bytes / kFlopPerSecond;
   model.seconds_per_row = row_seconds() > 0 ? busiest_row_seconds() : unmeasured;
   model.layer_seconds = layer_seconds();
   return CostsOf(model);
@@ -99,6 +100,7 @@ ResidencyCosts PlacementMeter::PlanCosts(int64_t horizon_steps) const {
   ResidencyCosts costs;
   costs.row_seconds = busiest_row_seconds();
   costs.move_seconds = copy_seconds();
+  costs.miss_seconds = budget_share_ < 1 ? copy_seconds() : 0;
   costs.expert_bytes = expert_bytes_;
   costs.horizon_steps = horizon_steps;
   return costs;

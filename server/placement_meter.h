@@ -2,6 +2,9 @@
 //
 // Sums of lately done steps; whoever plans fades them by half, so that they follow the machine and the traffic.
 // Measured: the rows' time in experts and in exchanges, the time of a layer, tokens a step, and how fast workers copy.
+// Under an expert budget a replica takes room: a copy puts out an expert that comes again, unless nothing needs it,
+// which is taken to be as likely as the share of the experts that has room.  So a copy counts 2 - share times for the
+// fast loop; the slow loop weighs by itself what memory is worth, by what a miss costs: a copy that a layer waits for.
 // Thread-compatible; no clock.
 #pragma once
 
@@ -24,6 +27,8 @@ class PlacementMeter {
   // expert_bytes: of one expert; copy_bytes_per_second: of an emulated link, which no copy is faster than; 0 = none.
   PlacementMeter(int64_t expert_bytes, double copy_bytes_per_second);
 
+  // The share of a worker's experts, replicas among them, that it has room for, (0, 1]; 1 = all, as at first.
+  void SetBudget(double share) { budget_share_ = share; }
   // A step was done; `census` has its rows already.  What cannot be (times below zero or endless) counts as nothing.
   void Add(const StepResult& step, const ExpertCensus& census);
   void Fade();
@@ -63,6 +68,7 @@ class PlacementMeter {
   double busiest_row_seconds() const;
 
   int64_t expert_bytes_;
+  double budget_share_ = 1;
   double link_bytes_per_second_;  // 0 = as fast as copies are
   std::vector<Copies> copies_;    // [R] as last told
   Copies copied_;                 // lately, of all ranks

@@ -26,26 +26,45 @@ ResidencyLoop::ResidencyLoop(const PlacementSettings& settings, Host* host) : se
   view_.settings = settings;
 }
 
+std::vector<LayerResidency> ResidencyLoop::FirstResidency() const {
+  if (settings_.rebalances()) {
+    auto layers = InitialResidency(shape_.layers, shape_.experts, shape_.devices, limits_);
+    SY_CHECK(layers.ok());  // a device hosts its share at least
+    return *std::move(layers);
+  }
+  // Which experts are in memory workers' policies say.
+  const int slots = ResidentSlots(settings_, shape_.experts, shape_.devices);
+  const int per_device = ResidentSlots({}, shape_.experts, shape_.devices);
+  const LayerResidency layer{ContiguousPlacement(shape_.experts, shape_.devices, slots - per_device),
+                             std::vector<bool>(static_cast<size_t>(shape_.experts), false)};
+  return std::vector<LayerResidency>(static_cast<size_t>(shape_.layers), layer);
+}
+
 GroupPlacement ResidencyLoop::Begin(const Shape& shape, const MoveCosts& costs) {
   costs_ = costs;
   // A group that never stood may have been of another model.
-  if (view_.layers.empty() || !(shape == shape_)) {
-    SY_CHECK_EQ(view_.epoch, 0);
+  const bool known = !view_.layers.empty() && shape.IsOfModel(shape_);
+  if (!known) SY_CHECK_EQ(view_.epoch, 0);
+  if (!known || shape.budget_slots != shape_.budget_slots) {
     shape_ = shape;
-    const int slots = ResidentSlots(settings_, shape.experts, shape.devices);
-    limits_.layer_slots = slots - 1;
-    limits_.device_slots = shape.layers * limits_.layer_slots;
-    const int per_device = ResidentSlots({}, shape.experts, shape.devices);
-    const auto layer = std::make_shared<const LayerResidency>(
-        LayerResidency{ContiguousPlacement(shape.experts, shape.devices, slots - per_device),
-                       std::vector<bool>(static_cast<size_t>(shape.experts), false)});
-    view_.layers.assign(static_cast<size_t>(shape.layers), layer);
+    limits_.layer_slots = ResidentSlots(settings_, shape.experts, shape.devices) - 1;
+    const int all = shape.layers * limits_.layer_slots;
+    limits_.device_slots = shape.budget_slots == 0 ? all : std::min(all, PlannedSlots(shape.budget_slots));
+    view_.layers.clear();
+    for (LayerResidency& layer : FirstResidency()) {
+      view_.layers.push_back(std::make_shared<const LayerResidency>(std::move(layer)));
+    }
+    view_.plan = nullptr;
+    view_.budget_slots = shape.budget_slots;
   }
   GroupPlacement placement;
   placement.epoch = view_.epoch;
   placement.costs = costs;
   if (view_.epoch == 0) return placement;
-  for (const auto& layer : view_.layers) placement.residents.push_back(layer->placement);
+  for (const auto& layer : view_.layers) {
+    placement.residents.push_back(layer->placement);
+    if (shape_.budget_slots > 0) placement.offloaded.push_back(layer->offloaded);
+  }
   return placement;
 }
 

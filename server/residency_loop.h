@@ -43,6 +43,8 @@ struct ResidencyView {
   std::string reason;                  // why it was aborted
   absl::Time ended = absl::InfinitePast();
   int64_t last_copies = 0, last_bytes = 0;  // that the last plan moved
+  // Of a worker's expert budget: experts of all layers that it has room for; 0: all have.
+  int budget_slots = 0;
   // Of a plan that is being carried out; none: 0.
   int stages = 0, stages_in_use = 0;
   // Of all plans so far.
@@ -70,7 +72,11 @@ class ResidencyLoop {
     int layers = 0;   // MoE layers
     int experts = 0;  // E
     int devices = 0;  // R
-    bool operator==(const Shape&) const = default;
+    // Of a worker's --expert_budget, in experts of all layers; 0: all of a worker's experts have room.
+    int budget_slots = 0;
+    bool IsOfModel(const Shape& other) const {
+      return layers == other.layers && experts == other.experts && devices == other.devices;
+    }
   };
 
   // How long ranks may take to copy a stage, or to release one.
@@ -80,7 +86,8 @@ class ResidencyLoop {
 
   ResidencyLoop(const PlacementSettings& settings, Host* host);
 
-  // A group of that shape forms: what it begins with.  The shape never changes once a group stood.
+  // A group of that shape forms: what it begins with.  Only the budget may be another once a group stood; then what is
+  // known of residents is forgotten, as it may not fit.
   GroupPlacement Begin(const Shape& shape, const MoveCosts& costs);
   void GroupUp() { up_ = true; }
   void GroupDown(const std::string& reason, absl::Time now);
@@ -100,6 +107,8 @@ class ResidencyLoop {
   const ResidencyView& view() const { return view_; }
 
  private:
+  // Neighbouring experts on a device, as many in memory as fit.
+  std::vector<LayerResidency> FirstResidency() const;
   bool idle() const { return !planning_ && plan_ == nullptr; }
   void StartPlan(const ExpertCensus& census, PlacementMeter* meter);
   void StartStage(absl::Time now);

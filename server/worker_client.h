@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/placement/group_placement.h"
 
@@ -41,6 +43,7 @@ struct WorkerInfo {
   int32_t long_rope_above = 0;
   int32_t min_loan_rows = 0;
   int64_t expert_bytes = 0;
+  std::optional<MemoryShare> expert_budget;  // none: it holds all of its experts where it computes
 };
 
 // A worker's seat in a group that is about to form.

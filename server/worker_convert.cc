@@ -97,6 +97,10 @@ WorkerInfo FromProto(const v1::Register& message) {
   info.long_rope_above = model.long_rope_above();
   info.min_loan_rows = model.min_loan_rows();
   info.expert_bytes = model.expert_bytes();
+  if (message.expert_budget_percent() > 0 || message.expert_budget_bytes() > 0) {
+    info.expert_budget = MemoryShare{.percent = std::min(100.0, message.expert_budget_percent()),
+                                     .bytes = message.expert_budget_bytes()};
+  }
   return info;
 }
 

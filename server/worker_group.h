@@ -48,8 +48,8 @@ class WorkerGroup {
     virtual ~Listener() = default;
     // A store for the epoch's rendezvous is needed under this token; the last one's can go.
     virtual void OnEpoch(const std::string& store_token) = 0;
-    // A group forms of workers whose model is as `worker` says: where its experts are when it begins.
-    virtual GroupPlacement OnForming(const WorkerInfo& worker, int world) = 0;
+    // A group forms of these workers, of one model: where its experts are when it begins.
+    virtual GroupPlacement OnForming(const std::vector<WorkerInfo>& workers) = 0;
     virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) = 0;
     // `reason` is for clients, too: ranks, no processes or addresses.
     virtual void OnGroupDown(const std::string& reason) = 0;

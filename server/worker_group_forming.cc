@@ -169,7 +169,9 @@ void WorkerGroup::TryForm(absl::Time now) {
   seat.form_deadline_ms = absl::ToInt64Milliseconds(options_.form_timeout);
   seat.reach = AddressFromElsewhere();
   listener_->OnEpoch(seat.store_token);
-  seat.placement = listener_->OnForming(members_.begin()->second.info, options_.world);
+  std::vector<WorkerInfo> workers;
+  for (const auto& [id, member] : members_) workers.push_back(member.info);
+  seat.placement = listener_->OnForming(workers);
   for (auto& [id, member] : members_) {
     member.ready = false;
     member.load_done = member.load_total = 0;

@@ -44,8 +44,9 @@ ABSL_FLAG(std::string, load_format, "auto",
           "auto = the checkpoint's weights; dummy = random ones of the shapes that its config.json says");
 ABSL_FLAG(
     std::string, expert_budget, "",
-    "how many of its experts this worker holds where it computes, of all layers together: a share (25%) or bytes; "
-    "the others are copied when they are needed, from a file that the machine's workers share; empty = all");
+    "how many of its experts, replicas among them, this worker holds where it computes, of all layers together: a "
+    "share (25%) or bytes; the others are copied when they are needed, from a file that the machine's workers share; "
+    "empty = all");
 ABSL_FLAG(std::string, expert_policy, "auto",
           "with --expert_budget: who goes when another expert comes: auto (the fastest of the others as traffic goes), "
           "expected_use, lru, lfu, static");

@@ -8,6 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "workers/model/config.h"
 #include "workers/model/safetensors.h"
 #include "workers/moe/expert_copier.h"
@@ -39,6 +40,9 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertF
 // What copies from the file, which stays, into slots on the input's device.  On a device it pins the file, where it
 // can. Errors: the device's.
 absl::StatusOr<std::unique_ptr<ExpertCopier>> CopierFrom(const ExpertFile& file, Device device);
+
+// How long filling a rank's slots may take when it begins.
+inline constexpr absl::Duration kExpertFillLimit = absl::Minutes(10);
 
 // Bytes of a chunk of a copy: a part of an expert, a multiple of 64.
 int64_t CopyChunkBytes(const PackedExpert& expert);

@@ -15,7 +15,6 @@
 namespace switchyard {
 namespace {
 
-constexpr absl::Duration kFillLimit = absl::Minutes(10);  // of all slots at the start
 // What the policy weighs by, as nothing is measured.
 struct Rates {
   double memory_bytes = 0;  // a second, of weights that are read to compute
@@ -34,9 +33,8 @@ int64_t Ticks(double amount, double per_second) {
   return std::max<int64_t>(1, static_cast<int64_t>(amount / per_second * 1e9));
 }
 
-std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape, const CopyCost& cost) {
-  // Without a profile all are as popular.
-  const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
+std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape, const CopyCost& cost,
+                                        absl::Span<const int64_t> popularity) {
   const PolicyInput input = {.shape = shape, .cost = cost, .popularity = popularity, .least_per_layer = 2};
   if (const std::optional<OffloadKind> kind = *ParseExpertPolicy(name); kind.has_value()) {
     return MakeCachePolicy(*kind, input);
@@ -48,12 +46,12 @@ std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadSh
 }  // namespace
 
 absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
-                                DeviceKind device, int64_t num_residents) {
+                                DeviceKind device, int64_t experts_per_layer) {
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
   const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
-  const int64_t all = num_residents * config.num_moe_layers();
+  const int64_t all = experts_per_layer * config.num_moe_layers();
   const int64_t slots = share.PartsOf(all, expert_bytes);
-  const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, num_residents));
+  const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, experts_per_layer));
   if (slots >= least) return static_cast<int>(slots);
   return absl::InvalidArgumentError(absl::StrCat("--expert_budget=", options.budget, ": holds ", slots,
                                                  " of this worker's ", all, " experts of ", expert_bytes,
@@ -66,8 +64,8 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   const ModelConfig& config = *input.file.config;
   const Device device = input.file.device;
   const PackedExpert packed = PackedExpertOf(config, input.file.dtype, device.kind);
-  ASSIGN_OR_RETURN(const int slots, ExpertSlots(input.options, config, input.file.dtype, device.kind,
-                                                static_cast<int64_t>(input.residents.size())));
+  ASSIGN_OR_RETURN(const int slots,
+                   ExpertSlots(input.options, config, input.file.dtype, device.kind, input.experts_per_layer));
   auto experts = std::unique_ptr<RankExperts>(new RankExperts());
   ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(input.file, progress));
   ExpertStoreOptions store_options;
@@ -77,7 +75,9 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   store_options.bytes_per_second = input.options.copy_bytes_per_second;
   store_options.chunk_bytes = CopyChunkBytes(packed);
   store_options.source = [file = experts->file_.get()](const ExpertId& id) { return file->At(id.layer, id.expert); };
-  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> copier, CopierFrom(*experts->file_, device));
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*experts->file_, device));
+  auto copier = std::make_unique<TimedCopier>(std::move(plain));
+  experts->copier_ = copier.get();
   ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
   const auto bytes = static_cast<double>(packed.bytes);
   const Rates rates = RatesOf(device.kind, input.file.num_threads);
@@ -85,18 +85,24 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   const int64_t chunk_ticks = Ticks(bytes / kChunksPerCopy, copied);
   ExpertOffloadOptions options;
   options.num_layers = static_cast<int>(config.num_moe_layers());
-  options.residents = input.residents;
+  options.experts = input.experts;
   options.expert_ticks = Ticks(bytes, rates.memory_bytes);
   options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate), rates.flops);
-  options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape) {
-    return MakePolicy(name, shape, {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy});
+  options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape,
+                                                                   absl::Span<const int64_t> popularity) {
+    const CopyCost cost = {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy};
+    return MakePolicy(name, shape, cost, popularity);
   };
-  ASSIGN_OR_RETURN(experts->offload_,
-                   ExpertOffload::Create(std::move(options), std::move(store), absl::Now() + kFillLimit));
+  ASSIGN_OR_RETURN(experts->offload_, ExpertOffload::Create(std::move(options), std::move(store)));
   LogInfo("experts: ", slots, " slots of ", packed.bytes >> 10, " KiB for ",
-          input.residents.size() * static_cast<size_t>(config.num_moe_layers()), ", policy ", input.options.policy,
-          ", from ", experts->file_->path(), experts->file_->built() ? " (built now)" : "");
+          input.experts_per_layer * config.num_moe_layers(), ", policy ", input.options.policy, ", from ",
+          experts->file_->path(), experts->file_->built() ? " (built now)" : "");
   return experts;
+}
+
+absl::Status RankExperts::Fill(ExpertOffload::Progress progress) {
+  std::vector<int64_t> alike(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(), 1);
+  return offload_->Fill(std::move(alike), absl::Now() + kExpertFillLimit, progress);
 }
 
 }  // namespace switchyard

@@ -1,5 +1,5 @@
 // A worker's experts under --expert_budget: the machine's expert file, the rank's slots, and the policy that fills
-// them.
+// them; with or without a placement that changes which experts it has (rank_placement.h).
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,35 @@
 #include "workers/model/config.h"
 #include "workers/moe/expert_file.h"
 #include "workers/moe/expert_offload.h"
+#include "workers/moe/timed_copier.h"
 #include "workers/rank_expert_file.h"
 
 namespace switchyard {
 
-// Slots of a rank with these residents.  InvalidArgument: too few, with what must fit: a token's experts and one that
-// is copied while they compute.  REQUIRES: checked options, a model with experts.
+// Slots of a rank that has so many experts of each layer, replicas among them.  InvalidArgument: too few, with what
+// must fit: a token's experts and one that is copied while they compute.  REQUIRES: checked options, a model with
+// experts.
 absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
-                                DeviceKind device, int64_t num_residents);
+                                DeviceKind device, int64_t experts_per_layer);
 
 struct RankExpertsInput {
   RankExpertFileInput file;
   ExpertBudgetOptions options;
-  std::vector<int32_t> residents;
+  std::vector<int32_t> experts;   // that it may ever have, in any layer
+  int64_t experts_per_layer = 0;  // that it has at a time
 };
 
 class RankExperts {
  public:
-  // Opens the file, building it if nobody has; makes the slots and fills them.  Blocks.
+  // Opens the file, building it if nobody has; makes the slots, which are empty yet.  Blocks.
   // Errors: ExpertSlots', the file's, the loader's.
   static absl::StatusOr<std::unique_ptr<RankExperts>> Open(const RankExpertsInput& input,
                                                            ExpertFile::Progress progress);
 
+  // Fills the slots, all experts being alike.  Blocks.  Errors: ExpertOffload::Fill's.
+  absl::Status Fill(ExpertOffload::Progress progress);
+  // How fast experts are copied here.
+  const TimedCopier& copier() const { return *copier_; }
   ExpertOffload* offload() { return offload_.get(); }
   int64_t slot_bytes() const { return offload_->store().bytes(); }
   ExpertStoreCounters counters() const { return offload_->store().counters(); }
@@ -43,6 +50,7 @@ class RankExperts {
   RankExperts() = default;
 
   std::unique_ptr<ExpertFile> file_;
+  const TimedCopier* copier_ = nullptr;     // offload_ has it
   std::unique_ptr<ExpertOffload> offload_;  // copies from the file
 };
 

@@ -1,5 +1,6 @@
 #include "workers/rank_placement.h"
 
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -12,18 +13,25 @@
 namespace switchyard {
 namespace {
 
-constexpr absl::Duration kFillLimit = absl::Minutes(10);  // of all slots when a group begins
+int ExpertsAtATime(const RankPlacementInput& input) {
+  return ExpertsOfLayer(input.settings, static_cast<int>(input.file.config->num_experts), input.world);
+}
 
-// Of a rank, at most.
-int LayerSlots(const PlacementSettings& settings, int num_experts, int world) {
-  return ResidentSlots({}, num_experts, world) + settings.replica_slots + settings.spare_slots;
+// [L][E] what the plan wants in memory; empty: it says nothing.
+std::vector<std::vector<bool>> InMemory(const GroupPlacement& placement) {
+  std::vector<std::vector<bool>> in_memory = placement.offloaded;
+  for (std::vector<bool>& layer : in_memory) layer.flip();
+  return in_memory;
 }
 
 }  // namespace
 
-int PlacedSlots(const PlacementSettings& settings, const ModelConfig& config, int world) {
-  const int of_layer = LayerSlots(settings, static_cast<int>(config.num_experts), world);
-  return static_cast<int>(config.num_moe_layers()) * of_layer + (settings.rebalances() ? 1 : 0);
+absl::StatusOr<int> PlacedSlots(const RankPlacementInput& input) {
+  const ModelConfig& config = *input.file.config;
+  const int of_layer = ExpertsAtATime(input);
+  if (!input.experts.empty())
+    return ExpertSlots(input.experts, config, input.file.dtype, input.file.device.kind, of_layer);
+  return static_cast<int>(config.num_moe_layers()) * of_layer + (input.settings.rebalances() ? 1 : 0);
 }
 
 RankPlacement::RankPlacement(const RankPlacementInput& input)
@@ -36,32 +44,57 @@ RankPlacement::RankPlacement(const RankPlacementInput& input)
 
 absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPlacementInput& input,
                                                                    ExpertFile::Progress progress) {
-  const ModelConfig& config = *input.file.config;
   auto placement = std::unique_ptr<RankPlacement>(new RankPlacement(input));
-  ASSIGN_OR_RETURN(placement->file_, OpenRankExpertFile(input.file, progress));
-  PlacedExpertsOptions options;
-  options.num_layers = placement->num_layers_;
-  options.num_experts = placement->num_experts_;
-  options.num_slots = PlacedSlots(input.settings, config, input.world);
-  options.expert = PackedExpertOf(config, input.file.dtype, input.file.device.kind);
-  options.chunk_bytes = CopyChunkBytes(options.expert);
-  options.bytes_per_second = input.copy_bytes_per_second;
-  options.source = [file = placement->file_.get()](int layer, int expert) { return file->At(layer, expert); };
-  options.checksum = [file = placement->file_.get()](int layer, int expert) { return file->checksum(layer, expert); };
-  options.device = input.file.device;
-  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*placement->file_, options.device));
-  auto copier = std::make_unique<TimedCopier>(std::move(plain));
-  placement->copier_ = copier.get();
-  ASSIGN_OR_RETURN(placement->experts_, PlacedExperts::Create(options, std::move(copier)));
-  LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
-          NameOf(input.settings.mode), ", from ", placement->file_->path(),
-          placement->file_->built() ? " (built now)" : "");
+  if (input.experts.empty()) {
+    RETURN_IF_ERROR(placement->MakeSlots(input, progress));
+    return placement;
+  }
+  std::vector<int32_t> all(static_cast<size_t>(placement->num_experts_));
+  std::iota(all.begin(), all.end(), 0);
+  ASSIGN_OR_RETURN(placement->budgeted_, RankExperts::Open({.file = input.file,
+                                                            .options = input.experts,
+                                                            .experts = std::move(all),
+                                                            .experts_per_layer = ExpertsAtATime(input)},
+                                                           progress));
+  placement->copier_ = &placement->budgeted_->copier();
+  placement->table_ = std::make_unique<BudgetedSlots>(placement->budgeted_->offload());
+  placement->slots_ = placement->table_.get();
   return placement;
 }
 
+absl::Status RankPlacement::MakeSlots(const RankPlacementInput& input, ExpertFile::Progress progress) {
+  const ModelConfig& config = *input.file.config;
+  ASSIGN_OR_RETURN(file_, OpenRankExpertFile(input.file, progress));
+  PlacedExpertsOptions options;
+  options.num_layers = num_layers_;
+  options.num_experts = num_experts_;
+  ASSIGN_OR_RETURN(options.num_slots, PlacedSlots(input));
+  options.expert = PackedExpertOf(config, input.file.dtype, input.file.device.kind);
+  options.chunk_bytes = CopyChunkBytes(options.expert);
+  options.bytes_per_second = input.experts.copy_bytes_per_second;
+  options.source = [file = file_.get()](int layer, int expert) { return file->At(layer, expert); };
+  options.checksum = [file = file_.get()](int layer, int expert) { return file->checksum(layer, expert); };
+  options.device = input.file.device;
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*file_, options.device));
+  auto copier = std::make_unique<TimedCopier>(std::move(plain));
+  copier_ = copier.get();
+  ASSIGN_OR_RETURN(placed_, PlacedExperts::Create(options, std::move(copier)));
+  slots_ = placed_.get();
+  LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
+          NameOf(input.settings.mode), ", from ", file_->path(), file_->built() ? " (built now)" : "");
+  return absl::OkStatus();
+}
+
+LayerExperts* RankPlacement::experts() {
+  if (budgeted_ != nullptr) return budgeted_->offload();
+  return placed_.get();
+}
+
+int64_t RankPlacement::slot_bytes() const { return budgeted_ != nullptr ? budgeted_->slot_bytes() : placed_->bytes(); }
+
 ExpertLayout RankPlacement::SlotsOfLayer() const {
   Placement placement = ContiguousPlacement(num_experts_, world_, 0);
-  const auto slots = static_cast<size_t>(LayerSlots(settings_, num_experts_, world_));
+  const auto slots = static_cast<size_t>(ExpertsOfLayer(settings_, num_experts_, world_));
   for (std::vector<int32_t>& of_rank : placement.slots) of_rank.resize(slots, kEmptySlot);
   return ExpertLayout::FromPlacement(placement, 0);
 }
@@ -73,7 +106,7 @@ PlacementBounds RankPlacement::Bounds() const {
           .slots = ResidentSlots(settings_, num_experts_, world_)};
 }
 
-absl::Status RankPlacement::Begin(const GroupPlacement& placement, PlacedExperts::Progress progress) {
+absl::Status RankPlacement::Begin(const GroupPlacement& placement, RankSlots::Progress progress) {
   RETURN_IF_ERROR(CheckGroupPlacement(placement, Bounds()));
   placer_.reset();
   DecidedPlacerOptions options;
@@ -93,9 +126,10 @@ absl::Status RankPlacement::Begin(const GroupPlacement& placement, PlacedExperts
         settings_.rebalances() ? WithTransientSlots(residents, settings_.spare_slots) : residents);
   }
   options.rank = rank_;
-  options.experts = experts_.get();
+  options.experts = slots_;
+  if (table_ != nullptr) table_->Prefer(InMemory(placement));
   ASSIGN_OR_RETURN(std::unique_ptr<DecidedPlacer> placer, DecidedPlacer::Create(std::move(options)));
-  RETURN_IF_ERROR(experts_->Fill(placer->ExpertsHere(), absl::Now() + kFillLimit, progress));
+  RETURN_IF_ERROR(slots_->Fill(placer->ExpertsHere(), absl::Now() + kExpertFillLimit, progress));
   placer_ = std::move(placer);
   return absl::OkStatus();
 }

@@ -11,7 +11,9 @@
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
 #include "proto/support/link_protocol.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "workers/comm/gloo_communicator.h"
@@ -98,6 +100,12 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker
   out->set_local_index(options.local_index);
   out->set_collective_address(address);
   *out->mutable_model() = FactsToProto(worker);
+  if (!worker.expert_budget().empty()) {
+    const absl::StatusOr<MemoryShare> share = ParseMemoryShare(worker.expert_budget().budget);
+    SY_CHECK(share.ok());  // the flags were checked
+    out->set_expert_budget_percent(share->percent);
+    out->set_expert_budget_bytes(share->bytes);
+  }
   if (options.metrics_port > 0) {
     const bool everywhere = IsEveryAddress(options.metrics_host);
     out->set_metrics_address(

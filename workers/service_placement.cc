@@ -1,5 +1,6 @@
 #include "workers/service_placement.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,18 @@ MoveCosts FromProto(const v1::MoveCosts& message) {
   return {.copy_ps = message.copy_ps(), .row_ps = message.row_ps(), .layer_ps = message.layer_ps()};
 }
 
+absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, int num_experts) {
+  std::vector<bool> offloaded(static_cast<size_t>(std::max(0, num_experts)));
+  for (const int32_t expert : layer.offloaded()) {
+    if (expert < 0 || expert >= num_experts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("placement: offloaded expert ", expert, ", the layer has ", num_experts));
+    }
+    offloaded[static_cast<size_t>(expert)] = true;
+  }
+  return offloaded;
+}
+
 }  // namespace
 
 absl::StatusOr<PlacementSettings> FromProto(const v1::PlacementOptions& message) {
@@ -62,6 +75,7 @@ absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int 
   GroupPlacement placement;
   placement.epoch = message.epoch();
   placement.costs = FromProto(message.costs());
+  bool any_offloaded = false;
   for (const v1::LayerResidents& layer : message.layers()) {
     const int64_t slots = message.slots();
     if (slots < 1 || world < 1 || int64_t{layer.experts_size()} != world * slots) {
@@ -73,7 +87,11 @@ absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int 
       residents.slots.emplace_back(at, at + slots);
     }
     placement.residents.push_back(std::move(residents));
+    ASSIGN_OR_RETURN(std::vector<bool> offloaded, OffloadedOf(layer, message.num_experts()));
+    placement.offloaded.push_back(std::move(offloaded));
+    any_offloaded |= layer.offloaded_size() > 0;
   }
+  if (!any_offloaded) placement.offloaded.clear();
   return placement;
 }
 

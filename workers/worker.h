@@ -93,6 +93,7 @@ class Worker final : public PlacementHost {
   // Memory that weights and cache may take: the machine's or the device's.
   int64_t memory_bytes() const;
   const std::string& weights_hash() const { return weights_hash_; }
+  const ExpertBudgetOptions& expert_budget() const { return options_.experts; }
 
   // Takes the seat: loads weights if this seat's are not there, makes the KV cache, meets the others.  Blocks.
   //   Unavailable/Aborted: the group did not form (others' fault; wait for the next seat).  Others: this worker cannot
@@ -102,9 +103,7 @@ class Worker final : public PlacementHost {
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
   // Of an expert budget's copies, since the seat was taken; none without one.
-  ExpertStoreCounters expert_counters() const {
-    return experts_ == nullptr ? ExpertStoreCounters() : experts_->counters();
-  }
+  ExpertStoreCounters expert_counters() const;
   // Writes what the forecaster has learned where the options say so; OK if there is nothing to write.  In no group.
   absl::Status SaveProfile();
   // What a placement's copies took; null under --placement=static.
@@ -136,7 +135,7 @@ class Worker final : public PlacementHost {
   absl::Status ReleasePlacement(int64_t epoch) override;
   // Of the copies that a placement asked for; none under --placement=static.
   RankSlotsCounters placement_counters() const {
-    return placement_ == nullptr ? RankSlotsCounters() : placement_->experts()->counters();
+    return placement_ == nullptr ? RankSlotsCounters() : placement_->counters();
   }
   // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason);

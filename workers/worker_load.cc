@@ -17,6 +17,11 @@
 
 namespace switchyard {
 
+ExpertStoreCounters Worker::expert_counters() const {
+  if (placement_ != nullptr) return placement_->expert_counters();
+  return experts_ == nullptr ? ExpertStoreCounters() : experts_->counters();
+}
+
 // What weights, scratch and cache may still take.
 absl::StatusOr<int64_t> Worker::AvailableBytes() const {
   if (options_.device.is_cpu()) return AvailableMemoryBytes();
@@ -35,8 +40,14 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
   const bool budget = !options_.experts.empty() && !load.residents.empty();
   const bool placed = settings.placement.mode != PlacementMode::kStatic;
-  if (placed) need.expert_slots = PlacedSlots(settings.placement, config_, seat.world);
-  if (budget) {
+  const RankPlacementInput placement_input = {.file = ExpertFileInput(0),
+                                              .settings = settings.placement,
+                                              .rank = seat.rank,
+                                              .world = seat.world,
+                                              .experts = options_.experts};
+  if (placed) {
+    ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(placement_input));
+  } else if (budget) {
     ASSIGN_OR_RETURN(need.expert_slots,
                      ExpertSlots(options_.experts, config_, dtype_, options_.device.kind, need.experts_per_layer));
   }
@@ -47,18 +58,17 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
                            ? available - static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) - settings.kv_cache_bytes
                            : AvailableMemoryBytes();
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
-  if (budget) {
-    ASSIGN_OR_RETURN(
-        experts_, RankExperts::Open(
-                      {.file = ExpertFileInput(host), .options = options_.experts, .residents = load.residents}, tell));
-  }
   if (placed) {
-    ASSIGN_OR_RETURN(placement_, RankPlacement::Open({.file = ExpertFileInput(host),
-                                                      .settings = settings.placement,
-                                                      .rank = seat.rank,
-                                                      .world = seat.world,
-                                                      .copy_bytes_per_second = options_.experts.copy_bytes_per_second},
-                                                     tell));
+    RankPlacementInput input = placement_input;
+    input.file = ExpertFileInput(host);
+    ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, tell));
+  } else if (budget) {
+    ASSIGN_OR_RETURN(experts_, RankExperts::Open({.file = ExpertFileInput(host),
+                                                  .options = options_.experts,
+                                                  .experts = load.residents,
+                                                  .experts_per_layer = need.experts_per_layer},
+                                                 tell));
+    RETURN_IF_ERROR(experts_->Fill(tell));
   }
   load.experts = !budget && !placed;
   load.num_threads = options_.threads;
@@ -71,9 +81,9 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
 absl::Status Worker::CheckPlacement(const PlacementSettings& placement) const {
   if (placement.mode == PlacementMode::kStatic) return absl::OkStatus();
   const std::string mode = absl::StrCat("--placement=", NameOf(placement.mode));
-  if (!options_.experts.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(mode, " with --expert_budget=", options_.experts.budget, ": only one of both at a time so far"));
+  if (!options_.experts.empty() && !options_.device.is_cpu()) {
+    return absl::UnimplementedError(absl::StrCat(mode, " with --expert_budget=", options_.experts.budget, " on ",
+                                                 options_.device.ToString(), ": both together on the CPU only so far"));
   }
   if (config_.num_moe_layers() > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(mode, ": the model has no experts"));
@@ -109,7 +119,7 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
   const absl::Time start = absl::Now();
   ASSIGN_OR_RETURN(ModelWeights weights, MakeWeights(seat, settings, std::move(progress)));
   weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
-                  (placement_ == nullptr ? 0 : placement_->experts()->bytes());
+                  (placement_ == nullptr ? 0 : placement_->slot_bytes());
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
   LayerExperts* experts = nullptr;

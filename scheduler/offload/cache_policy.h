@@ -50,6 +50,9 @@ class CachePolicy {
   // The plan of a layer.  Every expert with rows gets one `use`, after a `copy` if no slot holds it.
   // REQUIRES: layers come in turn, 0 … L - 1, 0 …; at most one forecast of each `ahead`, in rising order.
   virtual LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) = 0;
+  // Between layers: from now on rows may come for this expert, or no more, as placements have it; at first they may for
+  // all.  One that has none coming is worth nothing; a policy that does not listen learns that from needs.
+  virtual void Host(ExpertKey, bool) {}
 };
 
 }  // namespace switchyard

@@ -23,6 +23,10 @@ void DuelingPolicy::Learn(const LayerNeed& need) {
   for (Shadow& shadow : shadows_) shadow.policy->Learn(need);
 }
 
+void DuelingPolicy::Host(ExpertKey key, bool here) {
+  for (Shadow& shadow : shadows_) shadow.policy->Host(key, here);
+}
+
 LayerPlan DuelingPolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
   MaybeChange();
   LayerPlan followed;

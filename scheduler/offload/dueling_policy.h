@@ -28,6 +28,7 @@ class DuelingPolicy final : public CachePolicy {
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   void Learn(const LayerNeed& need) override;
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  void Host(ExpertKey key, bool here) override;
 
   // Whom the slots follow.
   const CachePolicy& leader() const { return *shadows_[leader_].policy; }

@@ -26,6 +26,7 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
       worth_(shape.num_keys(), 0),
       chance_(shape.num_keys(), 0),
+      gone_(shape.num_keys(), 0),
       covered_(shape.num_layers, 0),
       open_(shape.num_layers, 0) {
   FillSlots(initial_, &cache_);
@@ -59,6 +60,11 @@ void ExpectedUsePolicy::UpdateWorth(int layer, absl::Span<const LayerForecast> f
         all == 0 ? kChance : (open_[there] * kChance + covered_[there] * options_.covered_worth) / all;
     for (int e = 0; e < shape.num_experts; ++e) {
       const ExpertKey key = there * shape.num_experts + e;
+      if (gone_[key] != 0) {
+        chance_[key] = 0;
+        worth_[key] = 0;
+        continue;
+      }
       const int64_t chance = ChanceAhead(key, ahead, forecasts);
       const int64_t often = history_.LongChance(key);
       // Needed then, or not then and in one of the passes after it: a geometric series.

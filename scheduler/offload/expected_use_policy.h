@@ -45,6 +45,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   }
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  void Host(ExpertKey key, bool here) override { gone_[key] = here ? 0 : 1; }
   const CopyTimeline& clock() const { return clock_; }
   void Learn(const LayerNeed& need) override;
 
@@ -73,6 +74,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
   std::vector<int64_t> worth_;           // [L * E]
   std::vector<int32_t> chance_;          // [L * E] in its layer's next run
+  std::vector<uint8_t> gone_;            // [L * E] no rows come for it
   std::vector<int64_t> covered_, open_;  // [L] uses that a prefetch brought in time, and that nothing did; decayed
 };
 

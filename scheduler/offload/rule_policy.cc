@@ -49,7 +49,8 @@ RulePolicy::RulePolicy(const OffloadShape& shape, const Options& options, absl::
       planner_(&cache_, RangesOf(shape, options)),
       initial_(PopularExperts(shape, RangesOf(shape, options), popularity)),
       last_use_(shape.num_keys(), 0),
-      rows_(shape.num_keys(), 0) {
+      rows_(shape.num_keys(), 0),
+      gone_(shape.num_keys(), 0) {
   static constexpr const char* kNames[] = {"lru", "lfu", "static"};
   name_ = absl::StrCat(kNames[static_cast<int>(options.rule)], options.prefetch ? "+greedy" : "",
                        options.per_layer || options.rule == Rule::kStatic ? "" : " shared");
@@ -61,6 +62,7 @@ RulePolicy::RulePolicy(const OffloadShape& shape, const Options& options, absl::
 }
 
 int64_t RulePolicy::Keep(ExpertKey key) const {
+  if (gone_[key] != 0) return -1;
   // Rows (at most kMostRows) dominate the time of the last use, which stays below 2^40 gates.
   if (options_.rule == Rule::kLru) return last_use_[key];
   return (rows_[key] << 40) + last_use_[key];

@@ -30,6 +30,7 @@ class RulePolicy final : public CachePolicy {
   absl::string_view name() const override { return name_; }
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  void Host(ExpertKey key, bool here) override { gone_[key] = here ? 0 : 1; }
 
  private:
   int64_t Keep(ExpertKey key) const;
@@ -43,6 +44,7 @@ class RulePolicy final : public CachePolicy {
   std::vector<ExpertKey> initial_;
   std::vector<int64_t> last_use_;  // [L * E]
   std::vector<int64_t> rows_;      // [L * E] of `lfu`, halved where they get large; for `static` whether it stays
+  std::vector<uint8_t> gone_;      // [L * E] no rows come for it
   int64_t num_gates_ = 0;
 };
 

@@ -38,6 +38,15 @@ absl::Status CheckGroupPlacement(const GroupPlacement& placement, const Placemen
     return absl::InvalidArgumentError(
         absl::StrCat("placement: ", placement.residents.size(), " layers, the model has ", bounds.layers));
   }
+  if (!placement.offloaded.empty() && placement.offloaded.size() != placement.residents.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("placement: ", placement.offloaded.size(),
+                                                   " layers say what is offloaded, not ", placement.residents.size()));
+  }
+  for (const std::vector<bool>& layer : placement.offloaded) {
+    if (static_cast<int>(layer.size()) == bounds.experts) continue;
+    return absl::InvalidArgumentError(absl::StrCat("placement: a layer says of ", layer.size(),
+                                                   " experts what is offloaded, not of ", bounds.experts));
+  }
   for (size_t layer = 0; layer < placement.residents.size(); ++layer) {
     const Placement& one = placement.residents[layer];
     if (one.num_experts != bounds.experts || one.num_devices() != bounds.devices) {

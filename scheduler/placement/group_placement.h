@@ -20,6 +20,9 @@ struct GroupPlacement {
   // [L] with ResidentSlots(...) slots a device (placement_settings.h), some of them empty; those of the fast loop are
   // not among them.  Empty: neighbouring experts on a device (ContiguousPlacement), as before anything is known.
   std::vector<Placement> residents;
+  // [L][E] under an expert budget: residents that the plan keeps in host memory, so that they are copied when they are
+  // needed.  Empty: it says nothing.
+  std::vector<std::vector<bool>> offloaded = {};
   MoveCosts costs;
 };
 

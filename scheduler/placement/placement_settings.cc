@@ -1,5 +1,6 @@
 #include "scheduler/placement/placement_settings.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,12 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings) {
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
+
+int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices) {
+  return ResidentSlots({}, num_experts, num_devices) + settings.replica_slots + settings.spare_slots;
+}
+
+int PlannedSlots(int budget_slots) { return std::max(1, budget_slots - 2); }
 
 int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices) {
   const int per_device = (num_experts + num_devices - 1) / num_devices;

@@ -33,6 +33,14 @@ struct PlacementSettings {
 // InvalidArgument: a value out of range or two that contradict each other, one a line, named as the server's flags.
 absl::Status CheckPlacementSettings(const PlacementSettings& settings);
 
+// Experts of one layer that a worker has at a time: residents, replicas of the slow loop, spare slots of the fast loop.
+int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices);
+
+// Of an expert budget's slots of all layers those that the slow loop may count on for residents: the others, two where
+// there are more, are what offloaded experts come through, one being copied while one computes.  Replicas of the fast
+// loop have none of their own: the cache policy finds room for them.
+int PlannedSlots(int budget_slots);
+
 // Slots of a device in a layer's resident placement: InitialResidency's and GroupPlacement's shape.
 int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 

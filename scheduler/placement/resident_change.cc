@@ -28,15 +28,12 @@ absl::Status Refuse(const ResidencyMove& move, absl::string_view why) {
                                                  ": ", why));
 }
 
-absl::Status CheckMove(const ResidencyMove& move, MoveKind kind, absl::Span<const Placement> residents) {
+absl::Status CheckMove(const ResidencyMove& move, absl::Span<const Placement> residents) {
   if (move.layer < 0 || move.layer >= static_cast<int>(residents.size())) return Refuse(move, "there is no such layer");
   const Placement& layer = residents[static_cast<size_t>(move.layer)];
   if (move.device < 0 || move.device >= layer.num_devices()) return Refuse(move, "there is no such rank");
   if (move.expert < 0 || move.expert >= layer.num_experts) return Refuse(move, "there is no such expert");
-  if (move.kind == kind) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("placement stage: ", MoveKindName(move.kind), " of expert ", move.expert,
-                                               " of MoE layer ", move.layer,
-                                               ": experts of a placement are all in memory"));
+  return absl::OkStatus();
 }
 
 std::vector<DeviceSlots> Apart(const Placement& residents, const SlotTable& table) {
@@ -116,12 +113,14 @@ absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage
   };
   std::set<std::array<int32_t, 3>> departed;  // layer, expert, device
   for (const ResidencyMove& move : stage.departures) {
-    RETURN_IF_ERROR(CheckMove(move, MoveKind::kRelease, residents));
+    RETURN_IF_ERROR(CheckMove(move, residents));
+    if (!ChangesHost(move.kind)) continue;
     RETURN_IF_ERROR(Depart(move, device_of(move)));
     departed.insert({move.layer, move.expert, move.device});
   }
   for (const ResidencyMove& move : stage.arrivals) {
-    RETURN_IF_ERROR(CheckMove(move, MoveKind::kCopy, residents));
+    RETURN_IF_ERROR(CheckMove(move, residents));
+    if (!ChangesHost(move.kind)) continue;
     if (departed.contains({move.layer, move.expert, move.device})) {
       return absl::InvalidArgumentError(absl::StrCat("placement stage: expert ", move.expert, " of layer ", move.layer,
                                                      " departs from device ", move.device, " and arrives there"));

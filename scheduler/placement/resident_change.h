@@ -20,6 +20,9 @@ namespace switchyard {
 // What the fast loop begins with: `residents` without their empty slots, then `transient_slots` empty ones a device.
 Placement WithTransientSlots(const Placement& residents, int transient_slots);
 
+// Whether another rank computes the expert's rows after it: of the others nothing is changed here.
+inline bool ChangesHost(MoveKind kind) { return kind != MoveKind::kLoad && kind != MoveKind::kOffload; }
+
 struct ResidentChange {
   int layer = 0;
   Placement residents;  // empty slots are the fast loop's
@@ -27,8 +30,10 @@ struct ResidentChange {
 };
 
 // The layers that the stage changes, rising.  residents, tables [L]: as they are; tables hold residents in their slots.
+// Experts that change between host memory and a device's (load, offload) stay where they are: what is in which memory
+// is not of this.
 // InvalidArgument: a move that names what is not there, an arrival of what is resident there already, an expert that
-// would have no resident.  Unimplemented: moves of offloaded experts.
+// would have no resident.
 absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage& stage,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables);

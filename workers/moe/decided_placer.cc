@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/placement/resident_change.h"
 #include "workers/comm/timed.h"
 #include "workers/moe/decision_message.h"
 
@@ -100,7 +101,26 @@ absl::StatusOr<LayerPlacement> DecidedPlacer::Place(const GatedRows& rows) {
     if (copy.slot < static_cast<int32_t>(slots.size())) experts_->Hurry(rows.moe_layer, slots[copy.slot]);
   }
   if (!layouts_[layer].has_value()) layouts_[layer] = ExpertLayout::FromPlacement(placements_[layer], epoch_);
-  return LayerPlacement{.layout = &*layouts_[layer], .split = &decision_.split};
+  return LayerPlacement{
+      .layout = &*layouts_[layer], .split = &decision_.split, .estimates = ExpectedHere(told.estimates)};
+}
+
+// By the slots as this decision leaves them.
+absl::Span<const LayerEstimate> DecidedPlacer::ExpectedHere(absl::Span<const LayerEstimate> estimates) {
+  expected_here_.clear();
+  popularity_here_.resize(estimates.size());
+  for (size_t i = 0; i < estimates.size(); ++i) {
+    const Placement& placement = placements_[static_cast<size_t>(estimates[i].layer)];
+    Popularity& here = popularity_here_[i];
+    here.assign(estimates[i].popularity.size(), 0);
+    for (const int32_t expert : placement.slots[static_cast<size_t>(rank_)]) {
+      if (expert == kEmptySlot) continue;
+      const auto replicas = static_cast<int64_t>(placement.DevicesOf(expert).size());
+      here[static_cast<size_t>(expert)] = estimates[i].popularity[static_cast<size_t>(expert)] / replicas;
+    }
+    expected_here_.push_back({.layer = estimates[i].layer, .popularity = here});
+  }
+  return expected_here_;
 }
 
 absl::Status DecidedPlacer::Decide(const GatedRows& rows, const DecisionGather::Told& told) {
@@ -185,7 +205,7 @@ absl::Status DecidedPlacer::Apply(const SlotPlan& plan, CopyReason reason) {
 std::vector<RankSlots::Expert> DecidedPlacer::Here(const std::vector<ResidencyMove>& moves) const {
   std::vector<RankSlots::Expert> experts;
   for (const ResidencyMove& move : moves) {
-    if (move.device == rank_) experts.push_back({move.layer, move.expert});
+    if (move.device == rank_ && ChangesHost(move.kind)) experts.push_back({move.layer, move.expert});
   }
   return experts;
 }

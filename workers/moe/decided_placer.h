@@ -85,6 +85,8 @@ class DecidedPlacer : public LayerPlacer {
   absl::Status TellDecision(const GatedRows& rows);
   absl::Status Apply(const SlotPlan& plan, CopyReason reason);
   absl::Status Commit();
+  // What this rank's experts get of what is expected: an even share of a replica's.
+  absl::Span<const LayerEstimate> ExpectedHere(absl::Span<const LayerEstimate> estimates);
   // Of these moves, the experts that come to this rank or leave it.
   std::vector<RankSlots::Expert> Here(const std::vector<ResidencyMove>& moves) const;
 
@@ -100,6 +102,8 @@ class DecidedPlacer : public LayerPlacer {
   LayerDecision decision_;                            // the last
   DecisionDigest digest_;
   std::optional<Staged> staged_;
+  std::vector<Popularity> popularity_here_;   // of expected_here_
+  std::vector<LayerEstimate> expected_here_;  // the last layer's
 };
 
 }  // namespace switchyard

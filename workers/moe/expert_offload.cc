@@ -6,82 +6,132 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/placement/placement.h"
+#include "workers/moe/await_copies.h"
 
 namespace switchyard {
 
 ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store)
     : options_(std::move(options)),
       shape_{.num_layers = options_.num_layers,
-             .num_experts = static_cast<int>(options_.residents.size()),
+             .num_experts = static_cast<int>(options_.experts.size()),
              .num_slots = store->num_slots()},
       store_(std::move(store)),
       forecast_(shape_),
-      rows_(options_.residents.size()),
-      gate_up_(options_.residents.size()),
-      down_(options_.residents.size()) {}
+      popularity_(static_cast<size_t>(shape_.num_keys()), 1),
+      rows_(options_.experts.size()),
+      slots_(options_.experts.size()) {
+  for (size_t place = 0; place < options_.experts.size(); ++place) {
+    const auto expert = static_cast<size_t>(options_.experts[place]);
+    if (expert >= place_of_.size()) place_of_.resize(expert + 1, -1);
+    place_of_[expert] = static_cast<int32_t>(place);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<ExpertOffload>> ExpertOffload::Create(ExpertOffloadOptions options,
-                                                                     std::unique_ptr<ExpertStore> store,
-                                                                     absl::Time deadline) {
+                                                                     std::unique_ptr<ExpertStore> store) {
   SY_CHECK(options.num_layers >= 1 && options.make_policy != nullptr);
   if (store->num_slots() < 2) {
     return absl::InvalidArgumentError(absl::StrCat("expert offload: wants 2 slots at least, has ", store->num_slots()));
   }
-  auto offload = std::unique_ptr<ExpertOffload>(new ExpertOffload(std::move(options), std::move(store)));
-  RETURN_IF_ERROR(offload->Restart(deadline));
-  return offload;
+  return std::unique_ptr<ExpertOffload>(new ExpertOffload(std::move(options), std::move(store)));
 }
 
 ExpertId ExpertOffload::IdOf(ExpertKey key) const {
-  return {.layer = shape_.LayerOf(key), .expert = options_.residents[static_cast<size_t>(key % shape_.num_experts)]};
+  return {.layer = shape_.LayerOf(key), .expert = options_.experts[static_cast<size_t>(key % shape_.num_experts)]};
 }
 
-absl::Status ExpertOffload::Restart(absl::Time deadline) {
+ExpertKey ExpertOffload::KeyOf(int layer, int32_t expert) const {
+  if (expert < 0 || static_cast<size_t>(expert) >= place_of_.size()) return kNoExpert;
+  const int32_t place = place_of_[static_cast<size_t>(expert)];
+  return place < 0 ? kNoExpert : layer * shape_.num_experts + place;
+}
+
+absl::Status ExpertOffload::Fill(std::vector<int64_t> popularity, absl::Time deadline, Progress progress) {
+  SY_CHECK_EQ(popularity.size(), popularity_.size());
+  popularity_ = std::move(popularity);
+  return Restart(deadline, progress);
+}
+
+void ExpertOffload::Host(int layer, int32_t expert, bool here) {
+  const ExpertKey key = KeyOf(layer, expert);
+  SY_CHECK(key != kNoExpert);
+  popularity_[static_cast<size_t>(key)] = here ? 1 : 0;
+  if (policy_ != nullptr) policy_->Host(key, here);
+}
+
+absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
   policy_.reset();
   forecast_ = NeedForecast(shape_);
   next_layer_ = 0;
-  RETURN_IF_ERROR(store_->AwaitCopies(deadline));
   for (int slot = 0; slot < shape_.num_slots; ++slot) RETURN_IF_ERROR(store_->Evict(slot));
-  std::unique_ptr<CachePolicy> policy = options_.make_policy(shape_);
+  const int64_t before = store_->counters().copied_bytes;
+  std::unique_ptr<CachePolicy> policy = options_.make_policy(shape_, popularity_);
+  for (ExpertKey key = 0; key < shape_.num_keys(); ++key) {
+    if (popularity_[static_cast<size_t>(key)] == 0) policy->Host(key, false);
+  }
   const std::vector<ExpertKey> keys = policy->InitialSlots();
+  const int64_t total = store_->bytes() / shape_.num_slots *
+                        std::count_if(keys.begin(), keys.end(), [](ExpertKey key) { return key != kNoExpert; });
   for (size_t slot = 0; slot < keys.size(); ++slot) {
     if (keys[slot] == kNoExpert) continue;
     // The last one has to wait for another, as one slot is always left to demand.
-    if (slot + 1 == keys.size()) RETURN_IF_ERROR(store_->AwaitCopies(deadline));
+    if (slot + 1 == keys.size()) RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
     RETURN_IF_ERROR(store_->StartCopy(IdOf(keys[slot]), static_cast<int>(slot), CopyPriority::kPrefetch));
   }
-  RETURN_IF_ERROR(store_->AwaitCopies(deadline));
+  RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
   policy_ = std::move(policy);
   return absl::OkStatus();
 }
 
 absl::Status ExpertOffload::Check(absl::Span<const int32_t> experts, int num_micro_batches) const {
-  if (experts != absl::MakeConstSpan(options_.residents)) {
-    return absl::InvalidArgumentError(absl::StrCat("expert offload: the layout has ", experts.size(),
-                                                   " experts here, the store others, ", options_.residents.size()));
+  for (const int32_t expert : experts) {
+    if (expert == kEmptySlot || KeyOf(0, expert) != kNoExpert) continue;
+    return absl::InvalidArgumentError(absl::StrCat("expert offload: the layout has expert ", expert,
+                                                   " here, which is not one of the store's ", options_.experts.size()));
   }
   if (num_micro_batches == 1) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("expert offload: an expert budget with ", num_micro_batches,
                                                " micro-batches a layer: only 1 so far"));
 }
 
+absl::Status ExpertOffload::CountRows(const Call& call) {
+  SY_CHECK_EQ(call.offsets.size(), call.experts.size() + 1);
+  std::fill(rows_.begin(), rows_.end(), 0);
+  for (size_t slot = 0; slot < call.experts.size(); ++slot) {
+    const int32_t rows = call.offsets[slot + 1] - call.offsets[slot];
+    if (rows == 0) continue;
+    const ExpertKey key = KeyOf(call.layer, call.experts[slot]);
+    if (key == kNoExpert || popularity_[static_cast<size_t>(key)] == 0) {
+      return absl::InternalError(absl::StrCat("expert offload: ", rows, " rows of MoE layer ", call.layer,
+                                              " came for slot ", slot, ", whose expert, ", call.experts[slot],
+                                              ", is not here"));
+    }
+    rows_[static_cast<size_t>(key % shape_.num_experts)] = rows;
+    slots_[static_cast<size_t>(key % shape_.num_experts)] = static_cast<int32_t>(slot);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
   const int layer = call.layer;
-  const absl::Span<const int32_t> offsets = call.offsets;
-  SY_CHECK_EQ(offsets.size(), rows_.size() + 1);
   // A pass that ended early, here or elsewhere, is followed by one that begins with the first layer.
-  if (policy_ == nullptr || (layer == 0 && next_layer_ != 0)) RETURN_IF_ERROR(Restart(call.deadline));
+  if (policy_ == nullptr || (layer == 0 && next_layer_ != 0)) {
+    RETURN_IF_ERROR(Restart(call.deadline, [](int64_t, int64_t) { return true; }));
+  }
   if (layer != next_layer_) {
     policy_.reset();
     return absl::InternalError(
         absl::StrCat("expert offload: MoE layer ", layer, " runs, it is layer ", next_layer_, "'s turn"));
   }
   next_layer_ = (layer + 1) % shape_.num_layers;
+  RETURN_IF_ERROR(CountRows(call));
   LayerNeed need = {.layer = layer, .rows = rows_};
-  for (size_t e = 0; e < rows_.size(); ++e) {
-    rows_[e] = offsets[e + 1] - offsets[e];
-    if (rows_[e] > 0) need.compute_ticks += options_.expert_ticks + rows_[e] * options_.row_ticks;
+  for (const int32_t rows : rows_) {
+    if (rows > 0) need.compute_ticks += options_.expert_ticks + rows * options_.row_ticks;
   }
+  gate_up_.assign(call.experts.size(), nullptr);
+  down_.assign(call.experts.size(), nullptr);
   const absl::Status status = RunPlan(policy_->OnGate(need, Forecasts(need, call.estimates)), call, compute);
   if (!status.ok()) policy_.reset();
   return status;
@@ -97,30 +147,29 @@ absl::Span<const LayerForecast> ExpertOffload::Forecasts(const LayerNeed& need,
     if (ahead <= last || ahead > NeedForecast::kMaxAhead) continue;
     last = ahead;
     expected_.clear();
-    for (const int32_t expert : options_.residents)
-      expected_.push_back(estimate.popularity[static_cast<size_t>(expert)]);
+    for (const int32_t expert : options_.experts) expected_.push_back(estimate.popularity[static_cast<size_t>(expert)]);
     forecast_.Expect(need.layer, ahead, expected_);
   }
   return forecast_.forecasts();
 }
 
 absl::Status ExpertOffload::RunPlan(const LayerPlan& plan, const Call& call, Compute compute) {
-  Progress progress = {.steps = plan.steps, .deadline = call.deadline, .stream = call.stream};
+  UnderWay left = {.steps = plan.steps, .deadline = call.deadline, .stream = call.stream};
   // Prefetches that it uses go before the copies that it starts.
   for (const PlanStep& step : plan.steps) {
     if (step.kind == PlanStep::kUse) store_->Hurry(IdOf(step.key));
   }
   for (;;) {
-    RETURN_IF_ERROR(StartSteps(&progress));
-    if (progress.steps.empty()) return absl::OkStatus();
-    RETURN_IF_ERROR(RunWave(&progress, compute));
+    RETURN_IF_ERROR(StartSteps(&left));
+    if (left.steps.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(RunWave(&left, compute));
   }
 }
 
-absl::Status ExpertOffload::StartSteps(Progress* progress) {
+absl::Status ExpertOffload::StartSteps(UnderWay* plan) {
   std::vector<bool> in_use(static_cast<size_t>(shape_.num_slots));
   std::vector<PlanStep> left;
-  for (const PlanStep& step : progress->steps) {
+  for (const PlanStep& step : plan->steps) {
     SY_CHECK(0 <= step.slot && step.slot < shape_.num_slots);
     if (step.kind == PlanStep::kUse || in_use[static_cast<size_t>(step.slot)]) {
       in_use[static_cast<size_t>(step.slot)] = true;
@@ -131,7 +180,7 @@ absl::Status ExpertOffload::StartSteps(Progress* progress) {
   }
   // What is left has a use before it.
   SY_CHECK(left.empty() || left.front().kind == PlanStep::kUse);
-  progress->steps = std::move(left);
+  plan->steps = std::move(left);
   return absl::OkStatus();
 }
 
@@ -148,11 +197,11 @@ absl::Status ExpertOffload::Do(const PlanStep& step) {
 }
 
 // The first use and those after it whose experts are there.
-absl::Status ExpertOffload::RunWave(Progress* progress, Compute compute) {
+absl::Status ExpertOffload::RunWave(UnderWay* plan, Compute compute) {
   std::vector<ExpertId> ids;
-  std::vector<size_t> experts;
+  std::vector<size_t> slots;  // of the layout
   size_t taken = 0;
-  for (const PlanStep& step : progress->steps) {
+  for (const PlanStep& step : plan->steps) {
     if (step.kind != PlanStep::kUse) break;
     const ExpertId id = IdOf(step.key);
     const SlotState state = store_->StateOf(id);
@@ -161,21 +210,21 @@ absl::Status ExpertOffload::RunWave(Progress* progress, Compute compute) {
       RETURN_IF_ERROR(Do({.kind = PlanStep::kCopy, .key = step.key, .slot = step.slot}));
     }
     ids.push_back(id);
-    experts.push_back(static_cast<size_t>(step.key % shape_.num_experts));
+    slots.push_back(static_cast<size_t>(slots_[static_cast<size_t>(step.key % shape_.num_experts)]));
     ++taken;
   }
-  absl::StatusOr<ExpertLease> lease = store_->Acquire(ids, progress->deadline);
+  absl::StatusOr<ExpertLease> lease = store_->Acquire(ids, plan->deadline);
   RETURN_IF_ERROR(lease.status());
   std::fill(gate_up_.begin(), gate_up_.end(), nullptr);
   std::fill(down_.begin(), down_.end(), nullptr);
-  for (size_t i = 0; i < experts.size(); ++i) {
-    gate_up_[experts[i]] = &lease->gate_up(static_cast<int64_t>(i));
-    down_[experts[i]] = &lease->down(static_cast<int64_t>(i));
+  for (size_t i = 0; i < slots.size(); ++i) {
+    gate_up_[slots[i]] = &lease->gate_up(static_cast<int64_t>(i));
+    down_[slots[i]] = &lease->down(static_cast<int64_t>(i));
   }
   ++waves_;
   RETURN_IF_ERROR(compute(gate_up_, down_));
-  RETURN_IF_ERROR(lease->ReleaseBehind(progress->stream));
-  progress->steps.erase(progress->steps.begin(), progress->steps.begin() + static_cast<int64_t>(taken));
+  RETURN_IF_ERROR(lease->ReleaseBehind(plan->stream));
+  plan->steps.erase(plan->steps.begin(), plan->steps.begin() + static_cast<int64_t>(taken));
   return absl::OkStatus();
 }
 

@@ -7,8 +7,12 @@
 // layers, as chances (scheduler/offload/need_forecast.h), and nothing of copies; a late one is waited for.  What an
 // expert computes does not depend on its wave.
 //
+// Keys of the policy are experts, whatever slots of a layout they stand in, so that a placement may change which of
+// them rows come for (budgeted_slots.h): that copies nothing and gives nothing up, the policy does, which is told of
+// it.
+//
 // After an error the next pass begins anew: policy and slots as at the start.  Thread-compatible: the step's thread.
-// Does not do: several micro-batches of a layer, replicas.
+// Does not do: several micro-batches of a layer.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -29,10 +34,11 @@
 namespace switchyard {
 
 struct ExpertOffloadOptions {
-  int num_layers = 0;              // L, those with experts
-  std::vector<int32_t> residents;  // [El] the rank's experts, by slot of the layout, in every layer
-  // Anew for each start.
-  std::function<std::unique_ptr<CachePolicy>(const OffloadShape& shape)> make_policy;
+  int num_layers = 0;            // L, those with experts
+  std::vector<int32_t> experts;  // [Ek] that rows may ever come for, in any layer: the policy's, in this order
+  // Anew for each start.  popularity [L * Ek]: 0 = no rows come for it, as things are.
+  std::function<std::unique_ptr<CachePolicy>(const OffloadShape& shape, absl::Span<const int64_t> popularity)>
+      make_policy;
   // What the policy is told that computing takes, in its ticks: reading an expert's weights, and a row of one.
   int64_t expert_ticks = 1;
   int64_t row_ticks = 1;
@@ -40,24 +46,34 @@ struct ExpertOffloadOptions {
 
 class ExpertOffload : public LayerExperts {
  public:
-  // Fills the slots as the policy wants them at first; blocks, at most until the deadline.
-  // Errors: InvalidArgument (fewer slots than two, which a layer needs to copy while it computes), the store's.
-  static absl::StatusOr<std::unique_ptr<ExpertOffload>> Create(ExpertOffloadOptions options,
-                                                               std::unique_ptr<ExpertStore> store, absl::Time deadline);
+  // Told while slots are filled; false ends it.
+  using Progress = absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)>;
 
-  // InvalidArgument: other experts than the residents; Unimplemented: several micro-batches.
+  // Slots are empty yet, and rows may come for every expert.
+  // InvalidArgument: fewer slots than two, which a layer needs to copy while it computes.
+  static absl::StatusOr<std::unique_ptr<ExpertOffload>> Create(ExpertOffloadOptions options,
+                                                               std::unique_ptr<ExpertStore> store);
+
+  // The policy begins anew, and slots are filled as it wants them at first.  popularity [L * Ek], any scale: what it
+  // knows of the experts; 0 = no rows come for it.  Blocks.  Errors: DeadlineExceeded, Cancelled, a copy's.
+  absl::Status Fill(std::vector<int64_t> popularity, absl::Time deadline, Progress progress);
+  // Rows may come for this expert from now on, or no more.  Does not wait.  REQUIRES: it is one of `experts`.
+  void Host(int layer, int32_t expert, bool here);
+
+  // InvalidArgument: one that is not of `experts`; Unimplemented: several micro-batches.
   absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const override;
   // Every layer must be run in every pass, in order, also without rows.  Errors: the store's, compute's; Internal:
-  // layers out of turn, a plan that does not hold together.
+  // layers out of turn, rows for what is not here, a plan that does not hold together.
   absl::Status RunLayer(const Call& call, Compute compute) override;
 
-  absl::Span<const int32_t> residents() const { return options_.residents; }
+  int num_layers() const { return shape_.num_layers; }
+  absl::Span<const int32_t> experts() const { return options_.experts; }
   const ExpertStore& store() const { return *store_; }
   int64_t waves() const { return waves_; }  // calls of compute so far
 
  private:
   // A plan on its way.
-  struct Progress {
+  struct UnderWay {
     std::vector<PlanStep> steps;  // that are left
     absl::Time deadline;
     const Stream* stream = nullptr;  // the call's
@@ -65,14 +81,17 @@ class ExpertOffload : public LayerExperts {
 
   ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store);
   ExpertId IdOf(ExpertKey key) const;
-  absl::Status Restart(absl::Time deadline);
+  ExpertKey KeyOf(int layer, int32_t expert) const;  // kNoExpert: not one of `experts`
+  absl::Status Restart(absl::Time deadline, Progress progress);
+  // Rows of each expert, and where the layout has it.
+  absl::Status CountRows(const Call& call);
   // What the estimates mean for this rank's experts, for the policy.
   absl::Span<const LayerForecast> Forecasts(const LayerNeed& need, absl::Span<const LayerEstimate> estimates);
   absl::Status RunPlan(const LayerPlan& plan, const Call& call, Compute compute);
   // Does all copies and drops whose slot no earlier step still uses.
-  absl::Status StartSteps(Progress* progress);
+  absl::Status StartSteps(UnderWay* plan);
   absl::Status Do(const PlanStep& step);
-  absl::Status RunWave(Progress* progress, Compute compute);
+  absl::Status RunWave(UnderWay* plan, Compute compute);
 
   const ExpertOffloadOptions options_;
   const OffloadShape shape_;
@@ -81,9 +100,11 @@ class ExpertOffload : public LayerExperts {
   NeedForecast forecast_;
   int next_layer_ = 0;
   int64_t waves_ = 0;
-  std::vector<int32_t> rows_;                  // [El]
-  std::vector<int64_t> expected_;              // [El] of an estimate
-  std::vector<const Weight*> gate_up_, down_;  // [El] of a wave
+  std::vector<int32_t> place_of_;              // [E] in options_.experts; -1 = not one of them
+  std::vector<int64_t> popularity_;            // [L * Ek] for the next start
+  std::vector<int32_t> rows_, slots_;          // [Ek] of the layer that runs; slots of its layout
+  std::vector<int64_t> expected_;              // [Ek] of an estimate
+  std::vector<const Weight*> gate_up_, down_;  // [slots] of a wave
 };
 
 }  // namespace switchyard

@@ -24,7 +24,8 @@ class LayerExperts {
     int layer = 0;                      // among the MoE layers
     absl::Span<const int32_t> experts;  // [slots] this rank's, by slot of the layer's layout; -1 = empty slot
     absl::Span<const int32_t> offsets;  // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
-    // Of coming layers, this rank's rows (LayerForecaster); may be empty.
+    // Of coming layers, the rows that this rank's experts will get: the placer's (LayerPlacement); without one those of
+    // this rank's rows alone (LayerForecaster).  May be empty.
     absl::Span<const LayerEstimate> estimates = {};
     const Stream* stream = nullptr;  // what `compute` computes on; null: it is done when it returns
     absl::Time deadline = absl::InfiniteFuture();

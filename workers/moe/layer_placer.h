@@ -37,6 +37,9 @@ struct GatedRows {
 struct LayerPlacement {
   const ExpertLayout* layout = nullptr;  // this layer's
   const SplitTable* split = nullptr;     // of its rows over replicas; null: the layout's own rule
+  // What coming layers' experts get on this rank, as far as the placer knows: of all ranks' rows, those that it will
+  // send here.  Nearest layer first; may be empty.
+  absl::Span<const LayerEstimate> estimates = {};
 };
 
 class LayerPlacer {

@@ -241,6 +241,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     SY_CHECK_EQ(placement.layout->num_ranks(), step_->comm->world());
     RETURN_IF_ERROR(CheckExperts(*placement.layout, step_->comm->rank(), layer_->weights, step_->schedule->num_chunks));
     context_.layout = placement.layout;
+    estimates_ = placement.estimates;
     if (placement.split == nullptr) return absl::OkStatus();
     context_.split = &split_.emplace(placement.split, step_->comm->rank());
     context_.gated = topk_idx_;
@@ -319,7 +320,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   MoeStats unread_stats_;  // where statistics go that nobody asked for
   ExchangeContext context_;
   std::optional<SplitCursor> split_;            // of a placer's table
-  absl::Span<const LayerEstimate> estimates_;   // the forecaster's
+  absl::Span<const LayerEstimate> estimates_;   // the forecaster's, or what the placer makes of all ranks'
   TensorView x_, residual_;                     // [T, H]
   TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
   TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none

@@ -52,6 +52,13 @@ TEST(GroupPlacement, EveryShapeThatIsNotTheGroupsIsRefused) {
   bad.residents[1].slots[0][0] = kEmptySlot;
   EXPECT_THAT(Problem(bad), HasSubstr("no device holds expert 0"));
   bad = Good();
+  bad.offloaded.assign(1, std::vector<bool>(4));
+  EXPECT_THAT(Problem(bad), HasSubstr("1 layers say what is offloaded, not 2"));
+  bad.offloaded.assign(2, std::vector<bool>(4));
+  EXPECT_EQ(Problem(bad), "");
+  bad.offloaded[1].pop_back();
+  EXPECT_THAT(Problem(bad), HasSubstr("a layer says of 3 experts what is offloaded, not of 4"));
+  bad = Good();
   bad.costs.row_ps = -2;
   EXPECT_THAT(Problem(bad), HasSubstr("row_ps=-2"));
 }

@@ -52,5 +52,13 @@ TEST(PlacementSettings, SlotsOfResidents) {
   EXPECT_EQ(ResidentSlots({.mode = PlacementMode::kAgreed, .replica_slots = 2, .rebalance_steps = 50}, 16, 4), 7);
 }
 
+TEST(PlacementSettings, WhatABudgetIsAShareOf) {
+  const PlacementSettings settings = {
+      .mode = PlacementMode::kAgreed, .spare_slots = 3, .replica_slots = 2, .rebalance_steps = 50};
+  EXPECT_EQ(ExpertsOfLayer(settings, 17, 4), 10);
+  EXPECT_EQ(PlannedSlots(40), 38);
+  EXPECT_EQ(PlannedSlots(2), 1);
+}
+
 }  // namespace
 }  // namespace switchyard

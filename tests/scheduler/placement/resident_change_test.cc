@@ -81,8 +81,18 @@ TEST_F(ChangeResidentsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal({.arrivals = {Copy(2, 0, 1)}, .departures = {}}), HasSubstr("no such layer"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 4, 1)}, .departures = {}}), HasSubstr("no such expert"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 0, 2)}, .departures = {}}), HasSubstr("no such rank"));
-  const ResidencyMove load{MoveKind::kLoad, 0, 1, 1, 0};
-  EXPECT_EQ(Change({.arrivals = {load}, .departures = {}}).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// Another rank hosts what was offloaded, and gives memory to it: to the fast loop that is another resident.
+TEST_F(ChangeResidentsTest, WhatIsInWhichMemoryIsNotOfIt) {
+  const ResidencyMove load{MoveKind::kLoad, 0, 0, 0, 0}, offload{MoveKind::kOffload, 0, 2, 1, 0};
+  const auto same = Change({.arrivals = {load}, .departures = {offload}});
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_TRUE(same->empty());
+  const ResidencyMove rehome{MoveKind::kRehome, 1, 0, 1, 0};
+  const auto moved = Change({.arrivals = {rehome}, .departures = {Release(1, 0, 0)}});
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_THAT(moved->front().residents.slots, ElementsAre(ElementsAre(1, kNone, kNone), ElementsAre(2, 3, 0, kNone)));
 }
 
 // Random stages between random decisions, on two ranks alike: rules kept, transient slots as many as before.

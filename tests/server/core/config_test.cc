@@ -146,13 +146,14 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
 }
 
-TEST_F(ConfigTest, APlacementIsOfResidentExperts) {
+TEST_F(ConfigTest, APlacementWithABudgetIsOfTheCpu) {
   config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.experts.budget = "50%";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.device = "cuda";
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--placement=agreed: not yet together with --expert_budget=50%; choose one of them");
+            "--placement=agreed: with --expert_budget=50% for the CPU so far, but --device=cuda");
   config_.placement = {};
   config_.device = "cpu";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();

@@ -91,6 +91,10 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   view.settings = {.mode = PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 300};
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
               HasSubstr("until the first plan, which is made every 300 steps."));
+  view.budget_slots = 5;
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("Under the expert budget a worker has room for 5 experts of all layers, and copies the others "
+                        "when they are hit; which, its policy decides. Not moved"));
   view.outcome = PlanOutcome::kAborted;
   view.reason = "after 0 of 1 stages: rank 1: no room";
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
@@ -110,6 +114,10 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
               HasSubstr("Layer 0, expert 2 has 25.00 % of the rows (rank 1 of 4) and is hit in 50.0 % of the steps; 1 "
                         "replica on device 1."));
   EXPECT_EQ(DescribeExperts({}, Of(view), absl::InfinitePast()).why(), "");
+  plan.layers[0].offloaded[2] = true;
+  view.plan = std::make_shared<const ResidencyPlan>(plan);
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("it is in host memory, copied to device 1 when hit"));
 }
 
 TEST_F(ExpertViewTest, TellsTheLastPlan) {

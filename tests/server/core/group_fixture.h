@@ -105,7 +105,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   int RankOf(WorkerId id) const { return group->members().at(id).rank; }
 
   void OnEpoch(const std::string& store_token) override { tokens.push_back(store_token); }
-  GroupPlacement OnForming(const WorkerInfo&, int) override { return begins_with; }
+  GroupPlacement OnForming(const std::vector<WorkerInfo>&) override { return begins_with; }
   void OnGroupUp(int64_t epoch, int world, int32_t blocks, const WorkerInfo& first) override {
     log.push_back(absl::StrCat("up ", epoch, " world ", world, " blocks ", blocks, " first ", first.incarnation));
   }

@@ -36,6 +36,18 @@ TEST_F(PlacementMeterTest, BeforeTheFirstStepCostsAreThoseOfThisKindOfMachine) {
   EXPECT_TRUE(meter_.Profiles(census_).empty());
 }
 
+// A copy puts out what comes again; a miss is a copy that is waited for.
+TEST_F(PlacementMeterTest, UnderABudgetReplicasTakeRoom) {
+  EXPECT_EQ(meter_.PlanCosts(1).miss_seconds, 0);
+  meter_.SetBudget(0.25);
+  EXPECT_EQ(meter_.Costs().copy_ps, 3'500'000'000);
+  EXPECT_EQ(meter_.Costs().row_ps, 400'000'000);
+  EXPECT_DOUBLE_EQ(meter_.PlanCosts(1).miss_seconds, 2e-3);
+  EXPECT_DOUBLE_EQ(meter_.PlanCosts(1).move_seconds, 2e-3);
+  meter_.SetBudget(1);
+  EXPECT_EQ(meter_.Costs().copy_ps, 2'000'000'000);
+}
+
 TEST_F(PlacementMeterTest, CostsAreMeasured) {
   ASSERT_TRUE(census_.Add(Phase::kPrefill, {3, 1, 2, 2}).ok());
   meter_.Add(Step(4e-3, 8, 10e-3), census_);

@@ -92,6 +92,43 @@ TEST_F(ResidencyLoopTest, AGroupOfAnotherModelThatNeverStoodLeavesNothing) {
   EXPECT_EQ(first.view().layers.front()->placement.num_devices(), kRanks);
 }
 
+// Of two times four residents five have room, two of which are for what comes and goes.
+TEST_F(ResidencyLoopTest, UnderABudgetPlansKnowWhatHasRoom) {
+  loop->GroupDown("a test", now);
+  const ResidencyLoop::Shape shape = {.layers = kLayers, .experts = kExperts, .devices = kRanks, .budget_slots = 5};
+  EXPECT_TRUE(loop->Begin(shape, kCosts).residents.empty()) << "nothing is known yet";
+  loop->GroupUp();
+  meter.SetBudget(0.5);
+  Steps(kPeriod);
+  EXPECT_EQ(problem.limits.device_slots, 3);
+  EXPECT_DOUBLE_EQ(problem.costs.miss_seconds, 1000 / 10e9);
+  EXPECT_THAT(problem.present[0].offloaded, ElementsAre(false, false, false, false));
+  EXPECT_THAT(problem.present[1].offloaded, ElementsAre(false, true, false, true));
+  // A real plan, and what the next group is told of it.
+  const absl::StatusOr<ResidencyPlan> plan = PlanResidency(problem);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_FALSE(plan->stages.empty());
+  Planned(*plan);
+  for (size_t i = 0; i < plan->stages.size(); ++i) RunStage();
+  EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
+  EXPECT_EQ(CopyLayers(loop->view().layers), plan->layers);
+  EXPECT_EQ(loop->view().budget_slots, 5);
+  loop->GroupDown("a test", now);
+  const GroupPlacement next = loop->Begin(shape, kCosts);
+  ASSERT_EQ(next.offloaded.size(), static_cast<size_t>(kLayers));
+  for (int layer = 0; layer < kLayers; ++layer) EXPECT_EQ(next.offloaded[layer], plan->layers[layer].offloaded);
+  const PlacementBounds bounds = {.layers = kLayers, .experts = kExperts, .devices = kRanks, .slots = 4};
+  EXPECT_TRUE(CheckGroupPlacement(next, bounds).ok()) << CheckGroupPlacement(next, bounds);
+  // With less room what is known may not fit: it begins anew, in the epoch that it has.
+  ResidencyLoop::Shape less = shape;
+  less.budget_slots = 4;
+  const GroupPlacement anew = loop->Begin(less, kCosts);
+  EXPECT_EQ(anew.epoch, next.epoch);
+  EXPECT_EQ(anew.residents[1], ContiguousPlacement(kExperts, kRanks, 2));
+  EXPECT_THAT(anew.offloaded[1], ElementsAre(false, true, false, true));
+  EXPECT_THAT(anew.offloaded[0], ElementsAre(false, true, false, true));
+}
+
 // A stage that is ready waits for traffic as long as there is none.
 TEST_F(ResidencyLoopTest, AReadyStageWaitsForAStep) {
   StartPlan();

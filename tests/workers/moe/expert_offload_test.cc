@@ -118,11 +118,16 @@ class ExpertOffloadFaultTest : public testing::Test {
     ASSERT_TRUE(store.ok());
     ExpertOffloadOptions offload;
     offload.num_layers = 2;
-    offload.residents = {0, 1, 2, 3, 4, 5, 6, 7};
-    offload.make_policy = std::move(policy);
-    auto made = ExpertOffload::Create(offload, *std::move(store), test::Soon());
+    offload.experts = {0, 1, 2, 3, 4, 5, 6, 7};
+    offload.make_policy = [policy = std::move(policy)](const OffloadShape& shape, absl::Span<const int64_t>) {
+      return policy(shape);
+    };
+    auto made = ExpertOffload::Create(offload, *std::move(store));
     ASSERT_TRUE(made.ok()) << made.status();
     offload_ = *std::move(made);
+    const absl::Status filled =
+        offload_->Fill(std::vector<int64_t>(16, 1), test::Soon(), [](int64_t, int64_t) { return true; });
+    ASSERT_TRUE(filled.ok()) << filled;
   }
   std::vector<LayerEstimate> estimates_;  // told to the next layer
 
@@ -134,7 +139,7 @@ class ExpertOffloadFaultTest : public testing::Test {
     std::vector<std::string> waves;
     const absl::Status status = offload_->RunLayer(
         {.layer = layer,
-         .experts = offload_->residents(),
+         .experts = offload_->experts(),
          .offsets = offsets,
          .estimates = estimates_,
          .deadline = deadline},
@@ -262,12 +267,13 @@ TEST_F(ExpertOffloadFaultTest, SaysWhatItDoesNotDo) {
   const MoeLayer layer = model_.LayerOf(offload_.get());
   MoeStep step = {.stream = &stream, .comm = ranks[0].get(), .layout = &layout, .schedule = &two};
   EXPECT_THAT(executor.Run(step, layer, x, residual).message(), HasSubstr("an expert budget with 2 micro-batches"));
-  const std::vector<std::vector<int32_t>> others = {{7, 6, 5, 4, 3, 2, 1, 0}};
-  const ExpertLayout turned = ExpertLayout::FromResidents(8, others, 1);
+  const std::vector<std::vector<int32_t>> others = {{7, 6, 5, 4, 3, 2, 1, 0, 8}};
+  const ExpertLayout more = ExpertLayout::FromResidents(9, others, 1);
   const MoeSchedule one = BuildExpertParallel({.micro_batches = 1, .shared_expert = false});
   step.schedule = &one;
-  step.layout = &turned;
-  EXPECT_THAT(executor.Run(step, layer, x, residual).message(), HasSubstr("the store others"));
+  step.layout = &more;
+  EXPECT_THAT(executor.Run(step, layer, x, residual).message(),
+              HasSubstr("the layout has expert 8 here, which is not one of the store's 8"));
 }
 
 }  // namespace

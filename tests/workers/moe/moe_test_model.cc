@@ -260,9 +260,12 @@ absl::StatusOr<std::unique_ptr<ExpertOffload>> MakeOffload(const MoeTestModel& m
   ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
   ExpertOffloadOptions options;
   options.num_layers = 1;
-  options.residents.assign(run.layout.Residents(rank).begin(), run.layout.Residents(rank).end());
-  options.make_policy = run.policy;
-  return ExpertOffload::Create(std::move(options), std::move(store), Soon());
+  options.experts.assign(run.layout.Residents(rank).begin(), run.layout.Residents(rank).end());
+  options.make_policy = [&run](const OffloadShape& shape, absl::Span<const int64_t>) { return run.policy(shape); };
+  const std::vector<int64_t> popularity(options.experts.size(), 1);
+  ASSIGN_OR_RETURN(auto offload, ExpertOffload::Create(std::move(options), std::move(store)));
+  RETURN_IF_ERROR(offload->Fill(popularity, Soon(), [](int64_t, int64_t) { return true; }));
+  return offload;
 }
 
 // Splits rows over the replicas that the layout has.

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/placement_convert.h"
 #include "server/worker_convert.h"
@@ -13,6 +14,8 @@
 
 namespace switchyard {
 namespace {
+
+using testing::HasSubstr;
 
 template <class Message>
 Message OverTheWire(const Message& message) {
@@ -343,8 +346,15 @@ TEST(LinkConvert, PlacesArriveWithTheSeat) {
   EXPECT_EQ(arrived->placement.epoch, 9);
   EXPECT_EQ(arrived->placement.costs, seat.placement.costs);
   EXPECT_EQ(arrived->placement.residents, seat.placement.residents);
+  EXPECT_TRUE(arrived->placement.offloaded.empty());
+  seat.placement.offloaded.assign(2, std::vector<bool>(5));
+  seat.placement.offloaded[1][3] = true;
+  EXPECT_EQ(FromProto(OverTheWire(ToProto(seat)))->placement.offloaded, seat.placement.offloaded);
 
   v1::JoinGroup wrong = message;
+  wrong.mutable_placement()->mutable_layers(1)->add_offloaded(5);
+  EXPECT_THAT(FromProto(wrong).status().message(), HasSubstr("offloaded expert 5, the layer has 5"));
+  wrong = message;
   wrong.mutable_placement()->mutable_layers(1)->add_experts(3);
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status()));
   for (const int32_t slots : {0, -4, 3, 1 << 30}) {  // 2^30 x 4 is 0 in 32 bits

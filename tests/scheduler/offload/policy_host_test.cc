@@ -1,0 +1,101 @@
+// What a policy makes of experts that a placement took away: their slots go first, and nothing of them is fetched.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "scheduler/offload/dueling_policy.h"
+#include "scheduler/offload/expected_use_policy.h"
+#include "scheduler/offload/policy_kind.h"
+#include "scheduler/offload/rule_policy.h"
+
+namespace switchyard {
+namespace {
+
+constexpr OffloadShape kShape = {.num_layers = 2, .num_experts = 4, .num_slots = 3};
+
+class PolicyHostTest : public testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<CachePolicy> Make() const {
+    const std::vector<int64_t> popularity(kShape.num_keys(), 1);
+    if (GetParam() == "auto") {
+      const PolicyInput input = {
+          .shape = kShape, .cost = {.copy_ticks = 8, .chunks_per_copy = 4}, .popularity = popularity};
+      return std::make_unique<DuelingPolicy>(kShape, input.cost, MakeDuelists(input), 0);
+    }
+    if (GetParam() == "expected_use") {
+      return std::make_unique<ExpectedUsePolicy>(kShape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
+                                                 ExpectedUsePolicy::Options{}, popularity);
+    }
+    const auto rule = GetParam() == "lru" ? RulePolicy::Rule::kLru : RulePolicy::Rule::kLfu;
+    return std::make_unique<RulePolicy>(kShape, RulePolicy::Options{.rule = rule, .per_layer = false}, popularity);
+  }
+  static LayerPlan Run(CachePolicy* policy, int layer, const std::vector<int32_t>& rows,
+                       absl::Span<const LayerForecast> forecasts = {}) {
+    return policy->OnGate({.layer = layer, .rows = rows, .compute_ticks = 100}, forecasts);
+  }
+  // The slot that the plan uses this expert in, and that it copies it to; -1 = it does not.
+  static int32_t SlotOf(const LayerPlan& plan, PlanStep::Kind kind, ExpertKey key) {
+    for (const PlanStep& step : plan.steps) {
+      if (step.kind == kind && step.key == key) return step.slot;
+    }
+    return -1;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Policies, PolicyHostTest, testing::Values("auto", "expected_use", "lru", "lfu"),
+                         [](const auto& i) { return i.param; });
+
+// Expert 0 of layer 1 is the one that was used last, most, and would be next.
+TEST_P(PolicyHostTest, WhatIsGoneMakesRoomFirst) {
+  for (const bool gone : {false, true}) {
+    const auto policy = Make();
+    int32_t slot = -1;
+    for (int pass = 0; pass < 6; ++pass) {
+      Run(policy.get(), 0, {1, 1, 0, 0});
+      slot = SlotOf(Run(policy.get(), 1, {9, 0, 0, 0}), PlanStep::kUse, 4);
+    }
+    if (gone) policy->Host(4, false);
+    const LayerPlan plan = Run(policy.get(), 0, {0, 1, 1, 0});
+    EXPECT_EQ(SlotOf(plan, PlanStep::kCopy, 2) == slot, gone) << plan.ToString();
+  }
+}
+
+TEST_P(PolicyHostTest, WhatComesBackIsLikeTheOthers) {
+  const auto policy = Make();
+  for (int pass = 0; pass < 6; ++pass) {
+    Run(policy.get(), 0, {1, 1, 0, 0});
+    Run(policy.get(), 1, {9, 0, 0, 0});
+  }
+  policy->Host(4, false);
+  policy->Host(4, true);
+  const LayerPlan plan = Run(policy.get(), 0, {0, 1, 1, 0});
+  EXPECT_EQ(SlotOf(plan, PlanStep::kCopy, 4), -1);
+  EXPECT_EQ(SlotOf(Run(policy.get(), 1, {9, 0, 0, 0}), PlanStep::kCopy, 4), -1) << "it had kept its slot";
+}
+
+TEST(ExpectedUsePolicyHostTest, FetchesNothingThatNoRowsComeFor) {
+  const std::vector<int64_t> popularity(kShape.num_keys(), 1);
+  const std::vector<int32_t> likely = {0, kChance, kChance, 0};
+  const LayerForecast forecast = {.ahead = 1, .chance = likely};
+  for (const bool gone : {false, true}) {
+    ExpectedUsePolicy policy(kShape, {.copy_ticks = 8, .chunks_per_copy = 4}, {}, popularity);
+    const std::vector<int32_t> need = {1, 0, 0, 0}, all = {1, 1, 1, 0}, none = {0, 0, 0, 0};
+    // Slots hold layer 0's, so that layer 1's have to come.
+    for (int pass = 0; pass < 3; ++pass) {
+      policy.OnGate({.layer = 0, .rows = all, .compute_ticks = 100}, {});
+      policy.OnGate({.layer = 1, .rows = none, .compute_ticks = 100}, {});
+    }
+    if (gone) {
+      policy.Host(5, false);
+      policy.Host(6, false);
+    }
+    const LayerPlan plan = policy.OnGate({.layer = 0, .rows = need, .compute_ticks = 100}, {&forecast, 1});
+    bool fetched = false;
+    for (const PlanStep& step : plan.steps) fetched |= step.kind == PlanStep::kPrefetch && step.key >= 4;
+    EXPECT_EQ(fetched, !gone) << plan.ToString();
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,200 @@
+// A placement's table over an expert budget, by hand: what the policy hears, that rows find their experts whatever was
+// copied, and the life of a stage.
+#include "workers/moe/budgeted_slots.h"
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/offload/rule_policy.h"
+#include "scheduler/placement/placement.h"
+#include "tests/workers/moe/moe_test_model.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kLayers = 2, kExperts = 8;
+
+// LRU, which remembers what it was told.
+class TellingPolicy final : public CachePolicy {
+ public:
+  TellingPolicy(const OffloadShape& shape, absl::Span<const int64_t> popularity, std::vector<std::string>* told)
+      : lru_(shape, {.per_layer = false}, popularity), told_(told) {
+    told_->push_back(absl::StrCat("popular ", absl::StrJoin(popularity, "")));
+  }
+  absl::string_view name() const override { return "telling"; }
+  std::vector<ExpertKey> InitialSlots() const override { return lru_.InitialSlots(); }
+  LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override {
+    return lru_.OnGate(need, forecasts);
+  }
+  void Host(ExpertKey key, bool here) override {
+    told_->push_back(absl::StrCat(here ? "+" : "-", key / kExperts, ".", key % kExperts));
+    lru_.Host(key, here);
+  }
+
+ private:
+  RulePolicy lru_;
+  std::vector<std::string>* const told_;
+};
+
+class BudgetedSlotsTest : public testing::Test {
+ protected:
+  void Make(int num_slots) {
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      packed_.push_back(test::MoeTestModel(test::MoeShape{}, layer + 1).PackExperts());
+    }
+    ExpertStoreOptions store_options;
+    store_options.expert = test::MoeTestModel(test::MoeShape{}).packed();
+    bytes_ = store_options.expert.bytes;
+    store_options.num_slots = num_slots;
+    store_options.chunk_bytes = bytes_ / 4;
+    store_options.source = [this](const ExpertId& id) { return Bytes(id.layer, id.expert); };
+    auto store = ExpertStore::Create(store_options, std::make_unique<test::FakeCopier>(&copies_));
+    ASSERT_TRUE(store.ok()) << store.status();
+    ExpertOffloadOptions options;
+    options.num_layers = kLayers;
+    options.experts.resize(kExperts);
+    std::iota(options.experts.begin(), options.experts.end(), 0);
+    options.make_policy = [this](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
+      return std::make_unique<TellingPolicy>(shape, popularity, &told_);
+    };
+    auto offload = ExpertOffload::Create(std::move(options), *std::move(store));
+    ASSERT_TRUE(offload.ok()) << offload.status();
+    offload_ = *std::move(offload);
+    slots_ = std::make_unique<BudgetedSlots>(offload_.get());
+  }
+  const char* Bytes(int layer, int expert) const {
+    return packed_[static_cast<size_t>(layer)].data() + expert * bytes_;
+  }
+  absl::Status Fill(const std::vector<std::vector<int32_t>>& experts) {
+    return slots_->Fill(experts, test::Soon(), [](int64_t, int64_t) { return true; });
+  }
+  // A row for each of these slots' experts, in both layers; how many were computed with their own weights.
+  absl::StatusOr<int> Run(const std::vector<std::vector<int32_t>>& experts) {
+    int computed = 0;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const std::vector<int32_t>& slots = experts[static_cast<size_t>(layer)];
+      std::vector<int32_t> offsets = {0};
+      for (const int32_t expert : slots) offsets.push_back(offsets.back() + (expert == kEmptySlot ? 0 : 1));
+      const absl::Status status = offload_->RunLayer(
+          {.layer = layer, .experts = slots, .offsets = offsets, .estimates = {}, .deadline = test::Soon()},
+          [&](const WeightGroup& gate_up, const WeightGroup&) {
+            for (int64_t slot = 0; slot < gate_up.size(); ++slot) {
+              if (gate_up[slot] == nullptr) continue;
+              const char* const bytes = Bytes(layer, slots[static_cast<size_t>(slot)]);
+              EXPECT_EQ(std::memcmp(gate_up[slot]->data(), bytes, static_cast<size_t>(gate_up[slot]->bytes())), 0);
+              ++computed;
+            }
+            return absl::OkStatus();
+          });
+      if (!status.ok()) return status;
+    }
+    return computed;
+  }
+  std::vector<std::string> Told() { return std::exchange(told_, {}); }
+
+  std::vector<std::vector<char>> packed_;
+  int64_t bytes_ = 0;
+  test::CopyScript copies_;
+  std::vector<std::string> told_;
+  std::unique_ptr<ExpertOffload> offload_;  // its store's thread uses the script
+  std::unique_ptr<BudgetedSlots> slots_;
+};
+
+TEST_F(BudgetedSlotsTest, FillsWithWhatThePlacementHasHere) {
+  Make(3);
+  ASSERT_TRUE(Fill({{0, 1, kEmptySlot}, {2, 3, 4}}).ok());
+  EXPECT_EQ(Told(), (std::vector<std::string>{"popular 1100000000111000", "-0.2", "-0.3", "-0.4", "-0.5", "-0.6",
+                                              "-0.7", "-1.0", "-1.1", "-1.5", "-1.6", "-1.7"}));
+  EXPECT_EQ(*Run({{1, kEmptySlot, 0}, {4, 3, 2}}), 5);
+  EXPECT_THAT(Run({{5}, {}}).status().message(),
+              HasSubstr("1 rows of MoE layer 0 came for slot 0, whose expert, 5, is not here"));
+  // What the slow loop wants in memory comes first.
+  std::vector<std::vector<bool>> in_memory(kLayers, std::vector<bool>(kExperts));
+  in_memory[1][3] = in_memory[1][7] = true;
+  slots_->Prefer(in_memory);
+  Told();
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  EXPECT_EQ(Told().front(), "popular 1100000000120000");
+  EXPECT_EQ(offload_->store().StateOf({1, 3}), SlotState::kFilled);
+  EXPECT_EQ(offload_->store().StateOf({1, 7}), SlotState::kFree) << "it is another rank's";
+}
+
+TEST_F(BudgetedSlotsTest, ADecisionChangesWhatRowsMayComeForAndCopiesNothing) {
+  Make(3);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  Told();
+  const int64_t copied = offload_->store().counters().copied_bytes;
+  ASSERT_TRUE(slots_->Replace(0, 1, 6, CopyReason::kDemand).ok());
+  EXPECT_THAT(Told(), ElementsAre("-0.1", "+0.6"));
+  EXPECT_EQ(offload_->store().counters().copied_bytes, copied);
+  EXPECT_EQ(*Run({{0, 6}, {2, 3}}), 4);
+  EXPECT_FALSE(Run({{1}, {}}).ok());
+}
+
+TEST_F(BudgetedSlotsTest, FillCanBeStopped) {
+  Make(3);
+  copies_.Hold();
+  const absl::Status stopped =
+      slots_->Fill({{0, 1}, {2, 3}}, test::Soon(), [](int64_t done, int64_t total) { return done > total; });
+  EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+  copies_.AllowAll();
+  EXPECT_EQ(*Run({{0, 1}, {2, 3}}), 4);
+}
+
+TEST_F(BudgetedSlotsTest, AStageIsReadyAtOnceAndStaysUntilItsRelease) {
+  Make(3);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  Told();
+  ASSERT_TRUE(slots_->Prepare({{{1, 6}}}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(slots_->Prepare({{{1, 7}}})));
+  EXPECT_TRUE(*slots_->Ready());
+  slots_->Commit({{{1, 2}}});
+  EXPECT_THAT(Told(), ElementsAre("+1.6"));
+  EXPECT_EQ(*Run({{0, 1}, {3, 6, 2}}), 5) << "2 until the release";
+  EXPECT_TRUE(absl::IsFailedPrecondition(slots_->Prepare({{{1, 7}}})));
+  ASSERT_TRUE(slots_->Release().ok());
+  EXPECT_THAT(Told(), ElementsAre("-1.2"));
+  EXPECT_FALSE(Run({{0}, {2}}).ok());
+}
+
+// The fast loop has what a stage brings, drops it before the commit, and brings back what departs.
+TEST_F(BudgetedSlotsTest, WhatTwoHoldIsToldOnce) {
+  Make(3);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  Told();
+  ASSERT_TRUE(slots_->Prepare({{{1, 3}}}).ok());
+  ASSERT_TRUE(slots_->Replace(1, 3, 5, CopyReason::kPrefetch).ok());
+  slots_->Commit({{{1, 2}}});
+  ASSERT_TRUE(slots_->Replace(1, 5, 2, CopyReason::kPrefetch).ok());
+  ASSERT_TRUE(slots_->Release().ok());
+  EXPECT_THAT(Told(), ElementsAre("+1.5", "-1.5"));
+  EXPECT_EQ(*Run({{0, 1}, {3, 2}}), 4);
+  ASSERT_TRUE(slots_->Prepare({{{0, 7}}}).ok());
+  ASSERT_TRUE(slots_->Drop().ok());
+  EXPECT_THAT(Told(), ElementsAre("+0.7", "-0.7"));
+}
+
+TEST_F(BudgetedSlotsTest, AfterAnErrorThePolicyBeginsWithThePlacementOfNow) {
+  Make(3);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ASSERT_TRUE(slots_->Replace(0, 1, 6, CopyReason::kDemand).ok());
+  copies_.FailAt({0, 6}, 0, absl::DataLossError("page is gone"));
+  EXPECT_FALSE(Run({{0, 6}, {2, 3}}).ok());
+  copies_.Heal();
+  Told();
+  EXPECT_EQ(*Run({{0, 6}, {2, 3}}), 4);
+  EXPECT_EQ(Told().front(), "popular 1000001000110000");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,275 @@
+#include "tests/workers/moe/decided_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/offload/expected_use_policy.h"
+#include "scheduler/offload/rule_policy.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/moe/budgeted_slots.h"
+#include "workers/moe/expert_checksum.h"
+#include "workers/moe/layer_forecaster.h"
+#include "workers/moe/placed_experts.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard::test {
+namespace {
+
+constexpr int kLayers = kPlacedLayers, kExperts = kPlacedExperts, kTopK = kPlacedTopK;
+constexpr int64_t kRows = kPlacedRows;
+constexpr int kMoreResidents = 2;  // than at the start, that stages may give a rank
+
+// Passes all on, each launch late by something random; may change a bit of what one gather brings.
+class UnsteadyCommunicator : public Communicator {
+ public:
+  UnsteadyCommunicator(Communicator* inner, const CommFaults& faults)
+      : Communicator(inner->group(), MessagePool::Create()), inner_(inner), faults_(faults), random_(inner->rank()) {}
+
+  void Abort(absl::string_view reason) override { inner_->Abort(reason); }
+  absl::Status status() const override { return inner_->status(); }
+  WorkOr StartExchange(Exchange exchange) override {
+    if (faults_.delays) absl::SleepFor(absl::Microseconds(random_() % 200));
+    const bool corrupt = exchange.key.op == CommOp::kAllGather && gathers_++ == faults_.corrupt_gather;
+    ASSIGN_OR_RETURN(std::unique_ptr<Work> work, inner_->StartExchange(std::move(exchange)));
+    if (!corrupt) return work;
+    return std::make_unique<CorruptWork>(std::move(work), faults_.corrupt_byte);
+  }
+
+ private:
+  class CorruptWork : public Work {
+   public:
+    CorruptWork(std::unique_ptr<Work> inner, int64_t byte) : inner_(std::move(inner)), byte_(byte) {}
+    absl::Status Wait() override {
+      RETURN_IF_ERROR(inner_->Wait());
+      received_ = std::move(inner_->received());
+      received_[0].payload()[byte_] ^= 1;
+      return absl::OkStatus();
+    }
+
+   private:
+    const std::unique_ptr<Work> inner_;
+    const int64_t byte_;
+  };
+
+  Communicator* const inner_;
+  const CommFaults faults_;
+  std::mt19937 random_;
+  int64_t gathers_ = 0;
+};
+
+// Says of the next layer what this one's rows chose, with some of it moved elsewhere.
+class FakeForecaster : public LayerForecaster {
+ public:
+  absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass&) override {
+    return absl::Span<const LayerEstimate>();
+  }
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows& rows) override {
+    popularity_.assign(kExperts, 0);
+    const int32_t* const idx = rows.topk_idx.empty() ? nullptr : rows.topk_idx.data<int32_t>();
+    for (int64_t i = 0; i < rows.topk_idx.NumElements(); ++i) {
+      popularity_[random_() % 4 == 0 ? random_() % kExperts : static_cast<size_t>(idx[i])] += kRow;
+    }
+    told_ = {{(rows.moe_layer + 1) % kLayers, popularity_}};
+    return absl::MakeConstSpan(told_);
+  }
+
+ private:
+  std::mt19937 random_{7};
+  Popularity popularity_;
+  std::vector<LayerEstimate> told_;
+};
+
+MoveCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}; }
+
+absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, DecidedPlacer* placer) {
+  int64_t number = 0;
+  for (const StageAt& at : run.stages) {
+    ++number;
+    if (step == at.prepared) RETURN_IF_ERROR(placer->Prepare(number, CheapCopies(), at.stage));
+    if (step == -at.committed) RETURN_IF_ERROR(placer->Drop(number));
+    if (step == at.committed + 1) RETURN_IF_ERROR(placer->Release(number));
+    if (step != at.committed) continue;
+    for (const absl::Time end = Soon();;) {
+      ASSIGN_OR_RETURN(const bool ready, placer->Ready());
+      if (ready) break;
+      if (absl::Now() > end) return absl::DeadlineExceededError("a stage is not ready");
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    *epoch = number;
+  }
+  return placer->BeginStep(step, *epoch);
+}
+
+std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape,
+                                        absl::Span<const int64_t> popularity) {
+  if (name != "expected_use") {
+    const RulePolicy::Rule rule = name == "lru" ? RulePolicy::Rule::kLru : RulePolicy::Rule::kStatic;
+    return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = rule, .per_layer = false}, popularity);
+  }
+  return std::make_unique<ExpectedUsePolicy>(shape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
+                                             ExpectedUsePolicy::Options{}, popularity);
+}
+
+}  // namespace
+
+// A rank's, with all of its experts there or a part of them.
+struct DecidedGroup::Slots {
+  std::unique_ptr<PlacedExperts> placed;
+  std::unique_ptr<ExpertOffload> offload;
+  std::unique_ptr<BudgetedSlots> budgeted;
+
+  RankSlots* table() { return placed != nullptr ? static_cast<RankSlots*>(placed.get()) : budgeted.get(); }
+  LayerExperts* experts() { return placed != nullptr ? static_cast<LayerExperts*>(placed.get()) : offload.get(); }
+};
+
+DecidedGroup::DecidedGroup(DType dtype) {
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    models_.push_back(std::make_unique<MoeTestModel>(
+        MoeShape{.num_experts = kExperts, .top_k = kTopK, .shared_ffn = 16, .dtype = dtype}, layer + 1));
+    if (layer == 1) models_.back()->FavourExpert(7);
+    packed_.push_back(models_.back()->PackExperts());
+  }
+}
+
+GroupResult DecidedGroup::Run(const GroupRun& run) const {
+  const auto world = static_cast<int>(run.rank_rows.size());
+  GroupResult result;
+  const Tensor residual = models_[0]->RandomResidual(kRows, 99);
+  result.residual.assign(static_cast<const char*>(residual.view().raw()), static_cast<size_t>(residual.bytes()));
+  result.stats.resize(world);
+  result.counters.resize(world);
+  result.stores.resize(world);
+  result.epochs.resize(world);
+  result.placements.resize(world);
+  result.origins.resize(world);
+  auto ranks = MakeGroup(run.backend, world);
+  result.statuses = RunRanks(&ranks, [&](Communicator* comm) {
+    CommFaults faults = {.delays = run.delays};
+    if (comm->rank() == world - 1 && run.faults.corrupt_gather >= 0) faults = run.faults;
+    UnsteadyCommunicator unsteady(comm, faults);
+    return RunRank(run, &unsteady, &result);
+  });
+  return result;
+}
+
+std::string DecidedGroup::Expected() const {
+  GroupRun alone;
+  alone.mode = PlacementMode::kStatic;
+  const GroupResult result = Run(alone);
+  EXPECT_TRUE(result.statuses[0].ok()) << result.statuses[0];
+  return result.residual;
+}
+
+absl::StatusOr<std::unique_ptr<DecidedGroup::Slots>> DecidedGroup::MakeSlots(const GroupRun& run, int num_slots,
+                                                                             CopyScript* copies) const {
+  auto slots = std::make_unique<Slots>();
+  const PackedExpert expert = models_[0]->packed();
+  if (run.budget_percent == 0) {
+    PlacedExpertsOptions options;
+    options.num_layers = kLayers;
+    options.num_experts = kExperts;
+    options.num_slots = num_slots + kMoreResidents + 1;
+    options.expert = expert;
+    options.chunk_bytes = expert.bytes / 4;
+    options.source = [this](int layer, int id) { return Packed(layer, id); };
+    options.checksum = [this, bytes = expert.bytes](int layer, int id) { return ChecksumOf(Packed(layer, id), bytes); };
+    ASSIGN_OR_RETURN(slots->placed, PlacedExperts::Create(options, std::make_unique<FakeCopier>(copies)));
+    return slots;
+  }
+  ExpertStoreOptions store_options;
+  store_options.expert = expert;
+  store_options.num_slots = std::max(3, num_slots * run.budget_percent / 100);
+  store_options.chunk_bytes = expert.bytes / 4;
+  store_options.source = [this](const ExpertId& id) { return Packed(id.layer, id.expert); };
+  ASSIGN_OR_RETURN(auto store, ExpertStore::Create(store_options, std::make_unique<FakeCopier>(copies)));
+  ExpertOffloadOptions options;
+  options.num_layers = kLayers;
+  options.experts.resize(kExperts);
+  std::iota(options.experts.begin(), options.experts.end(), 0);
+  options.make_policy = [name = run.policy](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
+    return MakePolicy(name, shape, popularity);
+  };
+  ASSIGN_OR_RETURN(slots->offload, ExpertOffload::Create(std::move(options), std::move(store)));
+  slots->budgeted = std::make_unique<BudgetedSlots>(slots->offload.get());
+  return slots;
+}
+
+absl::StatusOr<std::unique_ptr<DecidedPlacer>> DecidedGroup::MakePlacer(const GroupRun& run, int rank,
+                                                                        Slots* slots) const {
+  const int world = static_cast<int>(run.rank_rows.size());
+  const int spare = run.mode == PlacementMode::kStatic ? 0 : kSpareSlots;
+  DecidedPlacerOptions options;
+  options.shape = {.mode = run.mode,
+                   .top_k = kTopK,
+                   .residents = std::vector<Placement>(kLayers, ContiguousPlacement(kExperts, world, spare)),
+                   .costs = CheapCopies()};
+  options.rank = rank;
+  options.experts = slots->table();
+  ASSIGN_OR_RETURN(auto placer, DecidedPlacer::Create(std::move(options)));
+  RETURN_IF_ERROR(slots->table()->Fill(placer->ExpertsHere(), Soon(), [](int64_t, int64_t) { return true; }));
+  return placer;
+}
+
+absl::Status DecidedGroup::RunRank(const GroupRun& run, Communicator* comm, GroupResult* result) const {
+  const int rank = comm->rank(), world = comm->world();
+  const auto place = static_cast<size_t>(rank);
+  ThreadPool pool(1, false);
+  const Stream stream = Stream::OnCpu(&pool);
+  CopyScript copies;
+  if (run.delays) copies.Delay(static_cast<uint32_t>(rank), absl::Microseconds(400));
+  const int spare = run.mode == PlacementMode::kStatic ? 0 : kSpareSlots;
+  ASSIGN_OR_RETURN(auto slots, MakeSlots(run, kLayers * ((kExperts + world - 1) / world + spare), &copies));
+  ASSIGN_OR_RETURN(auto placer, MakePlacer(run, rank, slots.get()));
+  const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
+  const int64_t rows = run.rank_rows[place], width = models_[0]->shape().hidden;
+  const DType acc = AccDType(models_[0]->shape().dtype);
+  const TensorView residual(result->residual.data() + begin * width * DTypeBytes(acc), acc, {rows, width});
+  const ExpertLayout layout = ExpertLayout::Contiguous(kExperts, world);
+  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = true});
+  MoeExecutor executor;
+  FakeForecaster forecaster;
+  int64_t epoch = 0;
+  for (int64_t step = 1; step <= kPlacedSteps; ++step) {
+    RETURN_IF_ERROR(AtStep(run, step, &epoch, placer.get()));
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const Tensor x = models_[0]->RandomRows(kRows, static_cast<uint32_t>(step * kLayers + layer));
+      RETURN_IF_ERROR(executor.Run({.stream = &stream,
+                                    .comm = comm,
+                                    .layout = &layout,
+                                    .schedule = &schedule,
+                                    .deadline = Soon(),
+                                    .stats = &result->stats[place],
+                                    .placer = placer.get(),
+                                    .forecaster = run.forecasts ? &forecaster : nullptr,
+                                    .moe_layer = layer},
+                                   models_[static_cast<size_t>(layer)]->LayerOf(slots->experts()),
+                                   x.view().Rows(begin, rows), residual));
+    }
+  }
+  if (slots->placed != nullptr) result->counters[place] = slots->placed->counters();
+  if (slots->offload != nullptr) result->stores[place] = slots->offload->store().counters();
+  result->epochs[place] = placer->epoch();
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const Placement& placement = result->placements[place].emplace_back(placer->placement(layer));
+    for (int expert = 0; expert < kExperts; ++expert) {
+      for (const int32_t device : placement.DevicesOf(expert)) {
+        ++result->origins[place][static_cast<size_t>(placer->OriginOf(layer, device, expert))];
+      }
+    }
+  }
+  return comm->status();
+}
+
+std::vector<int64_t> RowsOf(int world) {
+  if (world == 1) return {kRows};
+  if (world == 2) return {17, 7};
+  return world == 3 ? std::vector<int64_t>{0, 20, 4} : std::vector<int64_t>{9, 0, 11, 4};
+}
+
+}  // namespace switchyard::test

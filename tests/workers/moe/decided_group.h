@@ -1,0 +1,81 @@
+// Groups of ranks whose layers go where decisions say, each rank a thread with slots, a placer and a communicator of
+// its own: for comparing runs that must not differ, and for faults.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/workers/moe/moe_test_model.h"
+#include "workers/moe/decided_placer.h"
+#include "workers/moe/rank_slots.h"
+
+namespace switchyard::test {
+
+inline constexpr int kPlacedLayers = 3, kPlacedExperts = 12, kPlacedTopK = 2, kSpareSlots = 2;
+inline constexpr int64_t kPlacedRows = 24, kPlacedSteps = 8;
+
+struct StageAt {
+  int64_t prepared = 0, committed = 0;  // steps; committed < 0: dropped before the next is prepared
+  ResidencyStage stage;
+};
+
+// What happens to one rank's messages.
+struct CommFaults {
+  bool delays = false;          // each launch is late by something random
+  int64_t corrupt_gather = -1;  // which of this rank's gathers
+  int64_t corrupt_byte = 0;     // of rank 0's message
+};
+
+struct GroupRun {
+  Backend backend = Backend::kLocal;
+  PlacementMode mode = PlacementMode::kAgreed;
+  std::vector<int64_t> rank_rows = {kPlacedRows};
+  bool forecasts = true;
+  bool delays = false;
+  int micro_batches = 1;
+  std::vector<StageAt> stages = {};
+  CommFaults faults = {};               // of the last rank
+  int budget_percent = 0;               // > 0: each rank has slots for that share of its experts
+  std::string policy = "expected_use";  // of such slots; or lru, static
+};
+
+struct GroupResult {
+  std::vector<absl::Status> statuses;  // [R]
+  std::string residual;
+  std::vector<MoeStats> stats;                            // [R]
+  std::vector<RankSlotsCounters> counters;                // [R]
+  std::vector<ExpertStoreCounters> stores;                // [R] of a budget
+  std::vector<int64_t> epochs;                            // [R]
+  std::vector<std::vector<Placement>> placements;         // [R][L] at the end
+  std::vector<std::array<int, kNumSlotOrigins>> origins;  // [R] experts in slots at the end, by who put them there
+};
+
+class DecidedGroup {
+ public:
+  explicit DecidedGroup(DType dtype = DType::kBf16);
+
+  GroupResult Run(const GroupRun& run) const;
+  // What every run has to give.
+  std::string Expected() const;
+
+ private:
+  struct Slots;
+  absl::StatusOr<std::unique_ptr<Slots>> MakeSlots(const GroupRun& run, int num_slots, CopyScript* copies) const;
+  absl::StatusOr<std::unique_ptr<DecidedPlacer>> MakePlacer(const GroupRun& run, int rank, Slots* slots) const;
+  absl::Status RunRank(const GroupRun& run, Communicator* comm, GroupResult* result) const;
+  const char* Packed(int layer, int expert) const {
+    return packed_[static_cast<size_t>(layer)].data() + expert * models_[0]->packed().bytes;
+  }
+
+  std::vector<std::unique_ptr<MoeTestModel>> models_;  // [L]
+  std::vector<std::vector<char>> packed_;              // [L]
+};
+
+// So many rows on each of 1 to 4 ranks, kPlacedRows in all.
+std::vector<int64_t> RowsOf(int world);
+
+}  // namespace switchyard::test

@@ -1,0 +1,86 @@
+// Stages of the slow loop between steps, while the fast loop moves experts: the bits stay, with and without an expert
+// budget, and what comes out of turn is refused.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/moe/decided_group.h"
+#include "workers/moe/decided_placer.h"
+
+namespace switchyard {
+namespace {
+
+using test::DecidedGroup;
+using test::GroupResult;
+using test::GroupRun;
+using test::RowsOf;
+using test::StageAt;
+using testing::HasSubstr;
+
+// Stages are prepared, committed and dropped between steps, while the fast loop moves.
+TEST(DecidedPlacerStageTest, ResidentsChangeUnderSteps) {
+  const DecidedGroup group;
+  const std::string expected = group.Expected();
+  const auto copy = [](int layer, int expert, int device) {
+    return ResidencyMove{MoveKind::kCopy, layer, expert, device, 0};
+  };
+  const auto release = [](int layer, int expert, int device) {
+    return ResidencyMove{MoveKind::kRelease, layer, expert, device, 0};
+  };
+  const std::vector<StageAt> stages = {
+      {.prepared = 1, .committed = 2, .stage = {{copy(0, 11, 0), copy(1, 0, 3)}, {release(0, 11, 3)}}},
+      {.prepared = 4, .committed = -5, .stage = {{copy(2, 11, 0)}, {}}},
+      {.prepared = 5, .committed = 7, .stage = {{copy(0, 0, 3)}, {release(0, 0, 0)}}}};
+  for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kStaticSpare}) {
+    for (const int run : {0, 1, 2, 3}) {
+      const GroupResult result = group.Run({.mode = mode,
+                                            .rank_rows = RowsOf(4),
+                                            .delays = run % 2 == 1,
+                                            .stages = stages,
+                                            .budget_percent = run < 2 ? 0 : 40});
+      for (const absl::Status& status : result.statuses) ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(result.residual == expected);
+      for (int rank = 0; rank < 4; ++rank) {
+        const std::vector<Placement>& placements = result.placements[static_cast<size_t>(rank)];
+        EXPECT_EQ(result.epochs[static_cast<size_t>(rank)], 3);
+        EXPECT_EQ(placements[0], result.placements[0][0]);
+        EXPECT_TRUE(placements[0].Holds(0, 11));
+        EXPECT_TRUE(placements[0].Holds(3, 0));
+        EXPECT_EQ(placements[0].slots[0].size(), 5u);  // 1, 2, 11 and two transient ones
+      }
+      const auto stage_copies = [&](size_t rank) {
+        return result.counters[rank].copies[static_cast<size_t>(CopyReason::kStage)];
+      };
+      EXPECT_LE(stage_copies(0), 2);  // none of what was transient there
+      EXPECT_EQ(stage_copies(1) + stage_copies(2), 0);
+    }
+  }
+}
+
+TEST(DecidedPlacerStageTest, RefusesWhatComesOutOfTurn) {
+  const DecidedGroup group;
+  const StageAt at = {.prepared = 1, .committed = 2, .stage = {{{MoveKind::kCopy, 0, 5, 0, 0}}, {}}};
+  const auto refusal = [&](GroupRun run) {
+    run.rank_rows = RowsOf(2);
+    return group.Run(run).statuses[0];
+  };
+  StageAt resident = at;
+  EXPECT_THAT(refusal({.stages = {resident}}).message(), HasSubstr("resident there already"));
+  StageAt later = {.prepared = 1, .committed = 6, .stage = {{{MoveKind::kCopy, 0, 11, 0, 0}}, {}}};
+  EXPECT_EQ(refusal({.stages = {later, later}}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refusal({.mode = PlacementMode::kCentral, .stages = {later}}).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(DecidedPlacerStageTest, AStepOfAnUnknownEpochIsRefused) {
+  auto placer = *DecidedPlacer::Create({.shape = {.epoch = 4, .residents = {ContiguousPlacement(4, 2, 0)}}});
+  EXPECT_TRUE(placer->BeginStep(1, 4).ok());
+  EXPECT_THAT(placer->BeginStep(2, 5).message(), HasSubstr("placement epoch 5; in use is 4, none is prepared"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(placer->Ready().status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(placer->Release(5)));
+  EXPECT_TRUE(placer->Drop(5).ok());
+}
+
+}  // namespace
+}  // namespace switchyard

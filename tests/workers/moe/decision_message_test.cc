@@ -1,0 +1,83 @@
+// What ranks tell each other of decisions: read back as it was made, and the field named where ranks decided
+// differently.
+#include "workers/moe/decision_message.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/moe/decided_group.h"
+#include "workers/moe/decision_gather.h"
+
+namespace switchyard {
+namespace {
+
+using test::DecidedGroup;
+using test::GroupResult;
+using test::kPlacedExperts;
+using testing::HasSubstr;
+
+// One bit of what the last rank hears of rank 0: that rank decides otherwise, and the next gather shows it.
+TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
+  const DecidedGroup group;
+  constexpr int64_t kPopularityAt = 8 + 2 + DecisionGather::kMaxEstimates * (2 + 2);
+  constexpr int64_t kCountsAt = kPopularityAt + DecisionGather::kMaxEstimates * kPlacedExperts * 2;
+  struct Bit {
+    int64_t byte;
+    const char* field;
+    int budget_percent = 0;
+  };
+  for (const Bit bit : {Bit{kPopularityAt + 4, "estimates: 0x"}, Bit{kCountsAt + 2 * 7, "counts: 0x"},
+                        Bit{kCountsAt + 2 * 7, "counts: 0x", 50}}) {
+    const GroupResult result = group.Run({.rank_rows = {24, 0, 0},
+                                          .faults = {.corrupt_gather = 4, .corrupt_byte = bit.byte},
+                                          .budget_percent = bit.budget_percent});
+    int named = 0;
+    for (const absl::Status& status : result.statuses) {
+      EXPECT_FALSE(status.ok());
+      if (!absl::IsInternal(status)) continue;
+      ++named;
+      EXPECT_THAT(status.message(), HasSubstr("ranks had decided differently"));
+      EXPECT_THAT(status.message(), HasSubstr(absl::StrCat(bit.field)));
+      EXPECT_THAT(status.message(), HasSubstr("on rank 0"));
+      EXPECT_THAT(status.message(), HasSubstr("on rank 2"));
+    }
+    EXPECT_GE(named, 1);
+  }
+}
+
+TEST(DecisionMessageTest, SaysWhatItWasMadeFrom) {
+  const std::vector<int32_t> rows = {9, 0, 3, 1, 4, 0, 0, 8};
+  PolicyShape shape{.mode = PlacementMode::kCentral, .residents = {ContiguousPlacement(4, 2, 1)}};
+  auto policy = *MakePlacementPolicy(shape);
+  const Popularity popularity = {5 * kRow, 0, 0, kRow};
+  const LayerEstimate estimate{.layer = 0, .popularity = popularity};
+  const LayerDecision decision = policy->Decide({.layer = 0,
+                                                 .counts = {.num_ranks = 2, .num_experts = 4, .rows = rows},
+                                                 .estimates = absl::MakeConstSpan(&estimate, 1)});
+  ASSERT_FALSE(decision.prefetch[0].changes.empty());
+  const std::vector<int32_t> words = EncodeDecision(decision);
+  const DecisionBounds bounds = {.num_layers = 1, .num_experts = 4, .num_ranks = 2};
+  const auto heard = DecodeDecision(words, bounds);
+  ASSERT_TRUE(heard.ok()) << heard.status();
+  EXPECT_EQ(heard->split, decision.split);
+  EXPECT_EQ(heard->split.loads(), decision.split.loads());
+  EXPECT_EQ(heard->split.num_exchanged(), decision.split.num_exchanged());
+  EXPECT_EQ(heard->prefetch[0].changes, decision.prefetch[0].changes);
+  EXPECT_EQ(DescribeMismatch(DigestOfSaid(*heard), 0, DigestOfSaid(decision), 1), "");
+  // Cut short anywhere, or with any word out of range, it is refused or says something else, and nothing is read
+  // beyond.
+  for (size_t length = 0; length < words.size(); ++length) {
+    EXPECT_FALSE(DecodeDecision(absl::MakeConstSpan(words).first(length), bounds).ok()) << length;
+  }
+  for (size_t at = 0; at < words.size(); ++at) {
+    std::vector<int32_t> broken = words;
+    broken[at] ^= 1 << 30;
+    const auto other = DecodeDecision(broken, bounds);
+    EXPECT_FALSE(other.ok() && DigestOfSaid(*other) == DigestOfSaid(decision)) << at;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
