@@ -158,10 +158,11 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
     success_[static_cast<int>(reason)] =
         &success.Add(With(labels_, {{"finished_reason", std::string(FinishReasonName(reason))}}));
   }
-  auto& balancedness = prometheus::BuildHistogram()
-                           .Name("switchyard_moe_balancedness_ratio")
-                           .Help("Mean over max of the expert rows per rank, of a step's layers; prefill: a step with prompts.")
-                           .Register(*registry_);
+  auto& balancedness =
+      prometheus::BuildHistogram()
+          .Name("switchyard_moe_balancedness_ratio")
+          .Help("Mean over max of the expert rows per rank, of a step's layers; prefill: a step with prompts.")
+          .Register(*registry_);
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     balancedness_[static_cast<size_t>(phase)] =
         &balancedness.Add(With(labels_, {{"phase", std::string(NameOf(phase))}}), kRatio);
