@@ -36,9 +36,8 @@ BeladyPolicy::BeladyPolicy(const OffloadShape& shape, const CopyCost& cost, cons
 
 // The link has time until the next gate for what this layer does not demand.
 void BeladyPolicy::PrefetchAhead(const LayerNeed& need, LayerPlan* plan) {
-  CopyTimeline trial = clock_;
-  const int64_t busy = trial.counts().link_ticks;
-  int64_t idle = trial.Run(*plan, need) - (trial.counts().link_ticks - busy);
+  const CopyTimeline::Outlook outlook = clock_.Try(*plan, need);
+  int64_t idle = outlook.ticks - outlook.link_ticks;
   const int64_t num_gates = static_cast<int64_t>(sequence_->size());
   const int layers = cache_.shape().num_layers;
   for (int32_t gate = gate_ + 1; idle > 0 && gate < num_gates && gate < gate_ + 4 * layers; ++gate) {

@@ -1,6 +1,7 @@
 #include "scheduler/offload/copy_timeline.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/base/check.h"
 
@@ -15,8 +16,7 @@ CopyTimeline::CopyTimeline(const OffloadShape& shape, const CopyCost& cost)
       unused_prefetch_(shape.num_keys(), 0),
       holds_(shape.num_slots, kNoExpert),
       last_use_(shape.num_slots, 0),
-      used_(shape.num_slots, kNoExpert),
-      slot_free_at_(shape.num_slots, 0) {
+      used_(shape.num_slots, kNoExpert) {
   SY_CHECK_EQ(cost.copy_ticks % cost.chunks_per_copy, 0);
 }
 
@@ -54,8 +54,6 @@ void CopyTimeline::Enqueue(const LayerPlan& plan) {
     prefetches_.erase(job);
     ++counts_.late;
   }
-  std::fill(last_use_.begin(), last_use_.end(), 0);
-  std::fill(used_.begin(), used_.end(), kNoExpert);
   int32_t uses = 0;
   // A slot that is used and then overwritten within the plan: its old expert is needed until then.
   for (const PlanStep& step : plan.steps) {
@@ -76,6 +74,10 @@ void CopyTimeline::Enqueue(const LayerPlan& plan) {
     unused_prefetch_[step.key] = !demand;
     if (demand) ++counts_.copies;
     (demand ? demands_ : prefetches_).push_back({step.key, step.slot, last_use_[step.slot]});
+  }
+  for (const PlanStep& step : plan.steps) {
+    last_use_[step.slot] = 0;
+    used_[step.slot] = kNoExpert;
   }
 }
 
@@ -104,6 +106,47 @@ void CopyTimeline::CopyUntil(int64_t ticks) {
   link_time_ = std::max(link_time_, ticks);
 }
 
+void CopyTimeline::Save(const LayerPlan& plan) {
+  saved_keys_.clear(), saved_slots_.clear();
+  const auto save = [this](ExpertKey key) {
+    if (key != kNoExpert) saved_keys_.push_back({key, pending_chunks_[key], arrived_at_[key], unused_prefetch_[key]});
+  };
+  for (const PlanStep& step : plan.steps) {
+    save(step.key);
+    save(holds_[step.slot]);
+    saved_slots_.push_back({step.slot, holds_[step.slot]});
+  }
+  for (const std::vector<Job>* queue : {&demands_, &prefetches_}) {
+    for (const Job& job : *queue) save(job.key);
+  }
+}
+
+void CopyTimeline::Restore() {
+  for (const KeyState& saved : saved_keys_) {
+    pending_chunks_[saved.key] = saved.pending_chunks;
+    arrived_at_[saved.key] = saved.arrived_at;
+    unused_prefetch_[saved.key] = saved.unused_prefetch;
+  }
+  for (const SlotState& saved : saved_slots_) holds_[saved.slot] = saved.holds;
+}
+
+CopyTimeline::Outlook CopyTimeline::Try(const LayerPlan& plan, const LayerNeed& need) {
+  Save(plan);
+  const int64_t now = now_, link_time = link_time_;
+  const TimelineCounts counts = counts_;
+  std::vector<Job> demands = demands_, prefetches = prefetches_;
+  Outlook outlook;
+  outlook.ticks = Run(plan, need);
+  outlook.link_ticks = counts_.link_ticks - counts.link_ticks;
+  demands_ = std::move(demands);
+  prefetches_ = std::move(prefetches);
+  now_ = now;
+  link_time_ = link_time;
+  counts_ = counts;
+  Restore();
+  return outlook;
+}
+
 int64_t CopyTimeline::Run(const LayerPlan& plan, const LayerNeed& need) {
   const int64_t gate = now_;
   CopyUntil(gate);
@@ -122,7 +165,6 @@ int64_t CopyTimeline::Run(const LayerPlan& plan, const LayerNeed& need) {
     now_ += need.compute_ticks * rows_done / total_rows - begin;
     CopyUntil(now_);
     ++uses_done_;
-    slot_free_at_[step.slot] = now_;
   }
   if (total_rows == 0) now_ += need.compute_ticks;
   CopyUntil(now_);

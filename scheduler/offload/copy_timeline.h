@@ -5,7 +5,7 @@
 // else the first prefetch.  Computing goes use by use; a use takes its share of the layer's ticks by rows, and waits
 // for its copy.  What it leaves out: the gate and attention take no time of their own (a prefetch for the next layer
 // has this layer's time), and dropping costs nothing but the chunk in flight.
-// Thread-compatible; copyable, so that a policy may try a plan.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,13 @@ class CopyTimeline {
 
   // Runs one layer; returns the ticks from its gate to its last use.  `rows` and ticks are those of the need.
   int64_t Run(const LayerPlan& plan, const LayerNeed& need);
+  // What Run would say, and the link's ticks in it; changes nothing.  Takes time for the plan and the copies that wait,
+  // not for all slots.
+  struct Outlook {
+    int64_t ticks = 0;
+    int64_t link_ticks = 0;
+  };
+  Outlook Try(const LayerPlan& plan, const LayerNeed& need);
   // The experts are there before the first layer: slot i holds resident[i].
   void Preload(absl::Span<const ExpertKey> resident);
 
@@ -51,6 +58,19 @@ class CopyTimeline {
     int32_t slot = -1;
     int32_t after_uses = 0;  // uses of this plan that must be over
   };
+  // What a plan may change of one expert, of one slot.
+  struct KeyState {
+    ExpertKey key = kNoExpert;
+    int32_t pending_chunks = 0;
+    int64_t arrived_at = 0;
+    uint8_t unused_prefetch = 0;
+  };
+  struct SlotState {
+    int32_t slot = -1;
+    ExpertKey holds = kNoExpert;
+  };
+  void Save(const LayerPlan& plan);
+  void Restore();
   void Enqueue(const LayerPlan& plan);
   void Forget(int slot);
   bool CopyChunk();
@@ -69,7 +89,8 @@ class CopyTimeline {
   std::vector<ExpertKey> holds_;          // [slots]
   std::vector<int32_t> last_use_;         // [slots] scratch: uses of the plan so far that must be over
   std::vector<ExpertKey> used_;           // [slots] scratch: what the plan used there last
-  std::vector<int64_t> slot_free_at_;     // [slots]
+  std::vector<KeyState> saved_keys_;      // scratch of Try, as is what follows
+  std::vector<SlotState> saved_slots_;
   TimelineCounts counts_;
 };
 

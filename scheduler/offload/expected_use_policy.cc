@@ -24,11 +24,14 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       path_(shape.num_layers, shape.num_experts, options.path_sources),
       blend_(shape, kMaxBlended),
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
-      worth_(shape.num_keys(), 0),
-      chance_(shape.num_keys(), 0),
+      later_(shape.num_keys(), 0),
+      weighed_(shape.num_keys()),
+      share_(shape.num_layers, kChance),
       gone_(shape.num_keys(), 0),
       covered_(shape.num_layers, 0),
       open_(shape.num_layers, 0) {
+  SY_CHECK(1 <= options.pass_discount && options.pass_discount < kChance);
+  for (int layer = 0; layer < shape.num_layers; ++layer) UpdateLater(layer);
   FillSlots(initial_, &cache_);
   clock_.Preload(initial_);
   // Linear within a pass, so that it needs no root: layers away within a pass matter less than passes.
@@ -41,40 +44,70 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
   }
 }
 
-int32_t ExpectedUsePolicy::ChanceAhead(ExpertKey key, int ahead, absl::Span<const LayerForecast> forecasts) {
-  const int32_t past = std::clamp(history_.NextChance(key) + path_.Correction(key), 0, kChance);
-  for (const LayerForecast& forecast : forecasts) {
-    if (forecast.ahead != ahead) continue;
-    const int32_t chance = forecast.chance[key % cache_.shape().num_experts];
-    return ahead <= kMaxBlended ? blend_.Chance(key, ahead, chance, past) : chance;
+// After the layer's next run it is needed in one of the passes that follow: a geometric series.
+void ExpectedUsePolicy::UpdateLater(int layer) {
+  const int num_experts = cache_.shape().num_experts;
+  for (ExpertKey key = layer * num_experts; key < (layer + 1) * num_experts; ++key) {
+    const int64_t often = history_.LongChance(key);
+    later_[key] = often * kChance / (kChance - (kChance - often) * options_.pass_discount / kChance);
   }
-  return past;
 }
 
-void ExpectedUsePolicy::UpdateWorth(int layer, absl::Span<const LayerForecast> forecasts) {
+int32_t ExpectedUsePolicy::PastChance(ExpertKey key) const {
+  return std::clamp(history_.NextChance(key) + path_.Correction(key), 0, kChance);
+}
+
+void ExpectedUsePolicy::Weigh(ExpertKey key, int ahead, int32_t chance) {
+  if (gone_[key] != 0) {
+    weighed_[key] = {0, num_gates_, 0};
+    return;
+  }
+  const int num_layers = cache_.shape().num_layers;
+  // Needed then, or not then and later.
+  const int64_t worth =
+      chance * discount_[ahead] + (kChance - chance) * later_[key] / kChance * discount_[ahead + num_layers];
+  weighed_[key] = {worth / kChance * share_[(layer_ + ahead) % num_layers] / kChance, num_gates_, chance};
+}
+
+int64_t ExpectedUsePolicy::Worth(ExpertKey key) {
+  if (weighed_[key].at_gate != num_gates_) {
+    const int layers_on = cache_.shape().LayerOf(key) - layer_;
+    Weigh(key, layers_on > 0 ? layers_on : layers_on + cache_.shape().num_layers, PastChance(key));
+  }
+  return weighed_[key].worth;
+}
+
+// The layers that forecasts or prefetches reach.
+void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts) {
   const OffloadShape& shape = cache_.shape();
   for (int ahead = 1; ahead <= shape.num_layers; ++ahead) {
-    const int there = (layer + ahead) % shape.num_layers;
-    const int64_t all = covered_[there] + open_[there];
-    const int64_t share =
-        all == 0 ? kChance : (open_[there] * kChance + covered_[there] * options_.covered_worth) / all;
+    const auto forecast = std::find_if(forecasts.begin(), forecasts.end(),
+                                       [ahead](const LayerForecast& each) { return each.ahead == ahead; });
+    if (forecast == forecasts.end() && ahead > options_.prefetch_ahead) continue;
+    const ExpertKey first = (layer_ + ahead) % shape.num_layers * shape.num_experts;
     for (int e = 0; e < shape.num_experts; ++e) {
-      const ExpertKey key = there * shape.num_experts + e;
-      if (gone_[key] != 0) {
-        chance_[key] = 0;
-        worth_[key] = 0;
-        continue;
+      int32_t chance = PastChance(first + e);
+      if (forecast != forecasts.end() && gone_[first + e] == 0) {
+        chance =
+            ahead <= kMaxBlended ? blend_.Chance(first + e, ahead, forecast->chance[e], chance) : forecast->chance[e];
       }
-      const int64_t chance = ChanceAhead(key, ahead, forecasts);
-      const int64_t often = history_.LongChance(key);
-      // Needed then, or not then and in one of the passes after it: a geometric series.
-      const int64_t later = often * kChance / (kChance - (kChance - often) * options_.pass_discount / kChance);
-      const int64_t worth =
-          chance * discount_[ahead] + (kChance - chance) * later / kChance * discount_[ahead + shape.num_layers];
-      chance_[key] = static_cast<int32_t>(chance);
-      worth_[key] = worth / kChance * share / kChance;
+      Weigh(first + e, ahead, chance);
     }
   }
+}
+
+// Only those that are prefetching, each once, by slot.
+void ExpectedUsePolicy::ListPrefetching() {
+  const auto is_not = [this](ExpertKey key) { return cache_.state(key) != ExpertState::kPrefetching; };
+  prefetching_.erase(std::remove_if(prefetching_.begin(), prefetching_.end(), is_not), prefetching_.end());
+  std::sort(prefetching_.begin(), prefetching_.end(),
+            [this](ExpertKey a, ExpertKey b) { return cache_.SlotOf(a) < cache_.SlotOf(b); });
+  prefetching_.erase(std::unique(prefetching_.begin(), prefetching_.end()), prefetching_.end());
+}
+
+void ExpectedUsePolicy::Drop(ExpertKey key, LayerPlan* plan) {
+  plan->steps.push_back({PlanStep::kDrop, key, cache_.SlotOf(key)});
+  cache_.Evict(key);
 }
 
 // What the gate says of prefetches: those that are over are residents; those that nobody needs, or that did not begin,
@@ -84,34 +117,32 @@ void ExpectedUsePolicy::SettlePrefetches(const LayerNeed& need, LayerPlan* plan)
   int64_t& covered = covered_[need.layer];
   int64_t& open = open_[need.layer];
   covered -= covered / 64, open -= open / 64;
-  for (int32_t slot = 0; slot < shape.num_slots; ++slot) {
-    const ExpertKey key = cache_.KeyIn(slot);
-    if (key == kNoExpert || cache_.state(key) != ExpertState::kPrefetching) continue;
+  ListPrefetching();
+  for (const ExpertKey key : prefetching_) {
     const bool here = shape.LayerOf(key) == need.layer;
     const bool needed = here && need.rows[key % shape.num_experts] > 0;
     if (clock_.Arrived(key)) {
       cache_.Arrive(key);
       if (needed) covered += 1024;
     } else if (here && !needed) {
-      cache_.Evict(key);
-      plan->steps.push_back({PlanStep::kDrop, key, slot});
+      Drop(key, plan);
     }
   }
   for (int e = 0; e < shape.num_experts; ++e) {
     const ExpertKey key = need.layer * shape.num_experts + e;
     if (need.rows[e] > 0 && cache_.state(key) != ExpertState::kResident) open += 1024;
   }
+  const int64_t all = covered + open;
+  share_[need.layer] = all == 0 ? kChance : (open * kChance + covered * options_.covered_worth) / all;
 }
 
 // A prefetch for a later layer whose chance has become less than half of what is left of its copy gives way to better.
 void ExpectedUsePolicy::CancelPrefetches(int layer, LayerPlan* plan) {
-  const OffloadShape& shape = cache_.shape();
-  for (int32_t slot = 0; slot < shape.num_slots; ++slot) {
-    const ExpertKey key = cache_.KeyIn(slot);
-    if (key == kNoExpert || cache_.state(key) != ExpertState::kPrefetching || shape.LayerOf(key) == layer) continue;
-    if (int64_t{2} * cost_.chunks_per_copy * chance_[key] >= int64_t{kChance} * clock_.PendingChunks(key)) continue;
-    cache_.Evict(key);
-    plan->steps.push_back({PlanStep::kDrop, key, slot});
+  for (const ExpertKey key : prefetching_) {
+    if (cache_.state(key) != ExpertState::kPrefetching || cache_.shape().LayerOf(key) == layer) continue;
+    if (int64_t{2} * cost_.chunks_per_copy * weighed_[key].chance >= int64_t{kChance} * clock_.PendingChunks(key))
+      continue;
+    Drop(key, plan);
   }
 }
 
@@ -122,7 +153,8 @@ std::vector<ExpectedUsePolicy::Candidate> ExpectedUsePolicy::Candidates(int laye
     const int there = (layer + ahead) % shape.num_layers;
     for (int e = 0; e < shape.num_experts; ++e) {
       const ExpertKey key = there * shape.num_experts + e;
-      if (!cache_.Holds(key) && chance_[key] > kChance / 64) candidates.push_back({key, chance_[key], ahead});
+      if (!cache_.Holds(key) && weighed_[key].chance > kChance / 64)
+        candidates.push_back({key, weighed_[key].chance, ahead});
     }
   }
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
@@ -132,25 +164,27 @@ std::vector<ExpectedUsePolicy::Candidate> ExpectedUsePolicy::Candidates(int laye
 }
 
 void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, LayerPlan* plan) {
-  CopyTimeline trial = clock_;
-  const int64_t busy = trial.counts().link_ticks;
-  const int64_t length = trial.Run(*plan, need);
-  int64_t start = trial.counts().link_ticks - busy;  // the link's first idle tick after the gate
+  const CopyTimeline::Outlook outlook = clock_.Try(*plan, need);
+  int64_t start = outlook.link_ticks;  // the link's first idle tick after the gate
+  if (start >= outlook.ticks) return;
   const int64_t half_chunk = cost_.copy_ticks / cost_.chunks_per_copy / 2;
-  const auto keep = [this](ExpertKey key) { return worth_[key]; };
-  for (const Candidate& candidate : Candidates(need.layer)) {
-    if (start >= length) return;
-    const int64_t deadline = length + (candidate.ahead - 1) * need.compute_ticks;
+  const std::vector<Candidate> candidates = Candidates(need.layer);
+  if (candidates.empty()) return;
+  const int64_t fit = 1 + (outlook.ticks - start) / std::max<int64_t>(1, cost_.copy_ticks);
+  const size_t most = static_cast<size_t>(std::min<int64_t>(fit, static_cast<int64_t>(candidates.size())));
+  CheapestSlots& victims = planner_.Victims(need.layer, most, [this](ExpertKey key) { return Worth(key); });
+  for (const Candidate& candidate : candidates) {
+    if (start >= outlook.ticks || victims.empty()) return;
+    const int64_t deadline = outlook.ticks + (candidate.ahead - 1) * need.compute_ticks;
     int64_t saved = std::min(cost_.copy_ticks, deadline - start);
     if (candidate.ahead > 1) saved = saved * options_.far_share / kChance;
-    const int32_t slot = planner_.CheapestSlot(need.layer, keep, std::numeric_limits<int64_t>::max());
-    if (slot < 0) return;
-    const ExpertKey victim = cache_.KeyIn(slot);
-    const int64_t lost = victim == kNoExpert ? 0 : cost_.copy_ticks * worth_[victim] / kChance;
+    const bool is_empty = victims.worth() == CheapestSlots::kEmpty;
+    const int64_t lost = is_empty ? 0 : cost_.copy_ticks * victims.worth() / kChance;
     if (candidate.chance * saved <= (kChance - candidate.chance) * (lost + half_chunk)) continue;
-    if (victim != kNoExpert && worth_[victim] >= worth_[candidate.key]) continue;
-    planner_.Prefetch(candidate.key, slot, plan);
-    worth_[candidate.key] = std::numeric_limits<int64_t>::max();  // no other prefetch of this gate takes its slot
+    if (victims.worth() >= Worth(candidate.key)) continue;
+    planner_.Prefetch(candidate.key, victims.slot(), plan);
+    prefetching_.push_back(candidate.key);
+    victims.Pop();
     start += cost_.copy_ticks;
   }
 }
@@ -163,19 +197,22 @@ void ExpectedUsePolicy::Learn(const LayerNeed& need) {
   path_.Observe(need, base);
   blend_.Observe(need);
   history_.Observe(need);
+  UpdateLater(need.layer);
 }
 
 LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
   LayerPlan plan;
+  layer_ = need.layer;
+  ++num_gates_;
   SettlePrefetches(need, &plan);
   Learn(need);
-  UpdateWorth(need.layer, forecasts);
+  WeighNear(forecasts);
   CancelPrefetches(need.layer, &plan);
   int64_t num_needed = 1;
   for (const int32_t rows : need.rows) num_needed += rows > 0;
   const int64_t wait = need.compute_ticks / num_needed * kChance / std::max<int64_t>(1, cost_.copy_ticks);
   planner_.Plan(
-      need, [this](ExpertKey key) { return worth_[key]; }, wait, &plan);
+      need, [this](ExpertKey key) { return Worth(key); }, wait, &plan);
   if (cache_.shape().num_slots < cache_.shape().num_keys()) StartPrefetches(need, &plan);
   clock_.Run(plan, need);
   return plan;

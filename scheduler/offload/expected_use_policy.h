@@ -9,6 +9,8 @@
 // and if the link, by the virtual clock, has nothing to do for a layer that computes now. Prefetches whose layer turned
 // out not to need them are dropped at its gate, and those that are unlikely by then, for what is left of their copy, at
 // the gate before. All integers; the clock is virtual: see cache_policy.h.
+// A gate weighs what it looks at: the layers that forecasts and prefetches reach, and the experts in slots if something
+// must give way; so it takes time linear in slots, experts and what need_path.h adds up, not in layers * experts.
 #pragma once
 
 #include <array>
@@ -26,7 +28,7 @@ namespace switchyard {
 class ExpectedUsePolicy final : public CachePolicy {
  public:
   struct Options {
-    // What a use is worth if it is one pass over all layers away, to one that is now, [1, kChance].
+    // What a use is worth if it is one pass over all layers away, to one that is now, [1, kChance).
     int32_t pass_discount = kChance * 35 / 100;
     // Layers ahead for which prefetches may start; 0 = none.
     int prefetch_ahead = 2;
@@ -55,8 +57,20 @@ class ExpectedUsePolicy final : public CachePolicy {
     int32_t chance = 0;
     int ahead = 0;
   };
-  int32_t ChanceAhead(ExpertKey key, int ahead, absl::Span<const LayerForecast> forecasts);
-  void UpdateWorth(int layer, absl::Span<const LayerForecast> forecasts);
+  struct Weighed {
+    int64_t worth = 0;
+    int64_t at_gate = 0;  // when it was
+    int32_t chance = 0;   // in its layer's next run
+  };
+  // What keeping it is worth from this gate on; weighed once a gate.
+  int64_t Worth(ExpertKey key);
+  void Weigh(ExpertKey key, int ahead, int32_t chance);
+  // By what was, where no forecast reaches.
+  int32_t PastChance(ExpertKey key) const;
+  void WeighNear(absl::Span<const LayerForecast> forecasts);
+  void UpdateLater(int layer);
+  void ListPrefetching();
+  void Drop(ExpertKey key, LayerPlan* plan);
   void SettlePrefetches(const LayerNeed& need, LayerPlan* plan);
   void CancelPrefetches(int layer, LayerPlan* plan);
   void StartPrefetches(const LayerNeed& need, LayerPlan* plan);
@@ -71,9 +85,13 @@ class ExpectedUsePolicy final : public CachePolicy {
   NeedPath path_;
   ForecastBlend blend_;
   std::vector<ExpertKey> initial_;
+  std::vector<ExpertKey> prefetching_;  // by slot, and such as are no longer prefetching
+  int layer_ = 0;                       // whose gate has run
+  int64_t num_gates_ = 0;
   std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
-  std::vector<int64_t> worth_;           // [L * E]
-  std::vector<int32_t> chance_;          // [L * E] in its layer's next run
+  std::vector<int64_t> later_;           // [L * E] of uses after the layer's next run, seen from there
+  std::vector<Weighed> weighed_;         // [L * E]
+  std::vector<int64_t> share_;           // [L] of the worth that counts, by what prefetches bring in time
   std::vector<uint8_t> gone_;            // [L * E] no rows come for it
   std::vector<int64_t> covered_, open_;  // [L] uses that a prefetch brought in time, and that nothing did; decayed
 };

@@ -6,6 +6,8 @@
 // pass, so that they serve near and far layers.  What it learns is the model's habit: path profiles (Lina, section
 // 5.2) as an additive model over l = num_sources layers, which needs no table of paths and reaches over the end of a
 // pass to the next token.  Gates that needed more than half of the experts say nothing and are left out.
+// A table that reaches over all layers is quadratic in them, so it is bounded by layers ahead and by bytes: layers
+// further ahead get no correction, and fewer gates are looked back at where bytes do not suffice.
 // Integers only.  Thread-compatible; copyable, so that what was learned offline may start a policy.
 #pragma once
 
@@ -19,8 +21,16 @@ namespace switchyard {
 
 class NeedPath {
  public:
-  // Memory: L * (L + num_sources) * E * E * 4 bytes.  num_sources 0: says nothing.
-  NeedPath(int num_layers, int num_experts, int num_sources);
+  // Memory: L * (layers ahead + num_sources - 1) * E * E * 4 bytes, at most max_bytes.  48 layers of 128 experts in
+  // kMaxBytes: 8 layers ahead from 8 sources, 45 MiB; 94 of 128: 8 from 3; 58 of 256: 4 from 1.
+  static constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  static constexpr int kMaxAhead = 8;
+
+  // num_sources 0, or no room for one: says nothing.
+  NeedPath(int num_layers, int num_experts, int num_sources, int64_t max_bytes = kMaxBytes);
+  int num_sources() const { return num_sources_; }
+  // Layers ahead that get a correction.
+  int num_ahead() const { return num_ahead_; }
 
   // The gate of need.layer has run; base [E] chances that were said without the path.
   void Observe(const LayerNeed& need, absl::Span<const int32_t> base);
@@ -29,18 +39,22 @@ class NeedPath {
 
  private:
   static constexpr int kFraction = 8;  // weights are of 1 / (kChance << kFraction)
-  // weight row [E] of the layer for a need of `expert` `distance` gates before.
+  // Weight row [E] of the layer for a need of `expert` `distance` gates before.
   int32_t* Row(int layer, int distance, int expert);
   const std::vector<int32_t>& Gate(int64_t ago) const { return gates_[(num_gates_ - 1 - ago) % gates_.size()]; }
   void Learn(const LayerNeed& need, absl::Span<const int32_t> base);
-  void Add(int layer, int distance, const std::vector<int32_t>& experts, int64_t sign, int64_t* score);
+  // score [E]: the rows of these experts, added or taken off.
+  void Add(int layer, int distance, const std::vector<int32_t>& experts, int64_t* score);
+  void Subtract(int layer, int distance, const std::vector<int32_t>& experts, int64_t* score);
+  int num_distances() const { return num_sources_ == 0 ? 0 : num_ahead_ + num_sources_ - 1; }
 
   int num_layers_;
   int num_experts_;
-  int num_sources_;
-  std::vector<int32_t> weights_;             // [L, L + sources, E, E]
-  std::vector<int64_t> score_;               // [L * E] of each layer's next run
-  std::vector<std::vector<int32_t>> gates_;  // ring [L + sources + 1] of the experts that gates needed
+  int num_sources_ = 0;
+  int num_ahead_ = 0;
+  std::vector<int32_t> weights_;             // [L, distances, E, E]
+  std::vector<int64_t> score_;               // [L * E] of each layer's next run, 0 until it is near
+  std::vector<std::vector<int32_t>> gates_;  // ring [ahead + sources + 1] of the experts that gates needed
   int64_t num_gates_ = 0;
 };
 

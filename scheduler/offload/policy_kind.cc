@@ -4,17 +4,6 @@
 #include "scheduler/offload/rule_policy.h"
 
 namespace switchyard {
-namespace {
-
-// What was learned of paths may take so much memory; else nothing is (need_path.h).
-constexpr int64_t kMostPathBytes = int64_t{256} << 20;
-
-int64_t PathBytes(const OffloadShape& shape, int sources) {
-  return int64_t{shape.num_layers} * (shape.num_layers + sources) * shape.num_experts * shape.num_experts *
-         static_cast<int64_t>(sizeof(int32_t));
-}
-
-}  // namespace
 
 std::unique_ptr<CachePolicy> MakeCachePolicy(OffloadKind kind, const PolicyInput& input) {
   using Rule = RulePolicy::Rule;
@@ -39,7 +28,6 @@ std::unique_ptr<CachePolicy> MakeCachePolicy(OffloadKind kind, const PolicyInput
   }
   ExpectedUsePolicy::Options options;
   if (kind == OffloadKind::kExpectedUseDemandOnly) options.prefetch_ahead = 0;
-  if (PathBytes(input.shape, options.path_sources) > kMostPathBytes) options.path_sources = 0;
   return std::make_unique<ExpectedUsePolicy>(input.shape, input.cost, options, input.popularity);
 }
 

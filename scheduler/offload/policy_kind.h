@@ -23,7 +23,7 @@ struct PolicyInput {
 
 std::unique_ptr<CachePolicy> MakeCachePolicy(OffloadKind kind, const PolicyInput& input);
 
-// The candidates of a DuelingPolicy: ours, and the baselines that cost a hundredth of what it does and are better where
+// The candidates of a DuelingPolicy: ours, and the baselines that cost a fiftieth of what it does and are better where
 // the link is always busy.  Greedy prefetch pays where ours pays more.
 inline constexpr OffloadKind kDuelKinds[] = {OffloadKind::kExpectedUse, OffloadKind::kLfu, OffloadKind::kLru,
                                              OffloadKind::kStatic};

@@ -33,27 +33,42 @@ std::vector<SlotRange> SlotsPerLayer(const OffloadShape& shape) {
 WavePlanner::WavePlanner(ExpertCache* cache, std::vector<SlotRange> ranges)
     : cache_(cache),
       ranges_(std::move(ranges)),
-      role_(cache->shape().num_keys(), Role::kOther),
-      use_order_(cache->shape().num_keys(), 0),
+      needed_(cache->shape().num_keys(), 0),
       copy_order_(cache->shape().num_keys(), 0) {
   for (const SlotRange& range : ranges_) SY_CHECK_LT(range.begin, range.end);
 }
 
-// -1 = none.  Ties: the latest used, so that a layer that needs everything keeps what it had; then the lowest slot.
-int32_t WavePlanner::SlotForDemand(const SlotRange& range, bool used_too, KeepValue keep) const {
-  int32_t best = cache_->EmptySlot(range.begin, range.end);
-  if (best >= 0) return best;
-  int64_t best_value = 0;
-  int32_t best_order = 0;
+void WavePlanner::FillVictims(const SlotRange& range, size_t most, KeepValue keep) {
+  victims_.Start(most);
   for (int32_t slot = range.begin; slot < range.end; ++slot) {
     const ExpertKey key = cache_->KeyIn(slot);
-    if (role_[key] == Role::kToUse || (role_[key] == Role::kUsed && !used_too)) continue;
+    if (key == kNoExpert) {
+      victims_.Add(slot, CheapestSlots::kEmpty);
+    } else if (!needed_[key]) {
+      victims_.Add(slot, keep(key));
+    }
+  }
+  victims_.Sort();
+}
+
+CheapestSlots& WavePlanner::Victims(int layer, size_t most, KeepValue keep) {
+  FillVictims(ranges_[layer], most, keep);
+  return victims_;
+}
+
+// Of the experts that the layer does not need and the first num_used of order_; -1 = none.  Ties: the latest used, so
+// that a layer that needs everything keeps what it had; then the lowest slot.
+int32_t WavePlanner::SlotForDemand(size_t num_used, KeepValue keep) const {
+  int32_t best = victims_.empty() ? -1 : victims_.slot();
+  int64_t best_value = victims_.empty() ? 0 : victims_.worth();
+  if (best >= 0 && best_value == CheapestSlots::kEmpty) return best;
+  for (size_t i = 0; i < num_used; ++i) {
+    const ExpertKey key = order_[i];
+    if (!cache_->Holds(key)) continue;
     const int64_t value = keep(key);
-    const int32_t order = role_[key] == Role::kUsed ? use_order_[key] : -1;
-    if (best >= 0 && (value > best_value || (value == best_value && order <= best_order))) continue;
-    best = slot;
+    if (best >= 0 && value > best_value) continue;
+    best = cache_->SlotOf(key);
     best_value = value;
-    best_order = order;
   }
   return best;
 }
@@ -64,8 +79,6 @@ void WavePlanner::Use(ExpertKey key, LayerPlan* plan) {
   if (cache_->state(key) == ExpertState::kDemanded) cache_->Arrive(key);
   cache_->Pin(key);
   cache_->Unpin(key);
-  role_[key] = Role::kUsed;
-  use_order_[key] = ++num_uses_;
 }
 
 // Whom the layer needs: held, in the order of computing, and missing.
@@ -75,7 +88,7 @@ void WavePlanner::Sort(const LayerNeed& need, KeepValue keep) {
   order_.clear(), coming_.clear(), missing_.clear();
   for (ExpertKey key = first; key < first + experts; ++key) {
     if (need.rows[key - first] == 0) continue;
-    role_[key] = Role::kToUse;
+    needed_[key] = 1;
     (!cache_->Holds(key) ? missing_ : cache_->state(key) == ExpertState::kResident ? order_ : coming_).push_back(key);
   }
   std::stable_sort(order_.begin(), order_.end(), [&](ExpertKey a, ExpertKey b) { return keep(a) < keep(b); });
@@ -91,26 +104,27 @@ void WavePlanner::Plan(const LayerNeed& need, KeepValue keep, int64_t wait_worth
   const size_t num_resident = order_.size() - coming_.size();
   const size_t num_held = order_.size();
   order_.insert(order_.end(), missing_.begin(), missing_.end());
-  num_uses_ = 0;
+  if (!missing_.empty()) FillVictims(range, missing_.size(), keep);
   size_t used = 0;
   for (size_t j = 0; j < missing_.size(); ++j) {
     const bool compete = j >= kStreams;
     // The slot of the copy before last is free to take when that one has computed.
     while (compete && used < num_held + j - (kStreams - 1)) Use(order_[used++], plan);
-    int32_t slot = SlotForDemand(range, compete, keep);
+    int32_t slot = SlotForDemand(compete ? used : 0, keep);
     if (!compete && slot >= 0 && used < num_resident && cache_->KeyIn(slot) != kNoExpert) {
       const int64_t wait = j == 0 ? wait_worth : 0;
       if (keep(cache_->KeyIn(slot)) - keep(order_[used]) > wait) slot = -1;
     }
     while (slot < 0) {
       Use(order_[used++], plan);
-      slot = SlotForDemand(range, true, keep);
+      slot = SlotForDemand(used, keep);
     }
+    if (!victims_.empty() && victims_.slot() == slot) victims_.Pop();
     cache_->StartCopy(missing_[j], slot, true);
     plan->steps.push_back({PlanStep::kCopy, missing_[j], slot});
   }
   while (used < order_.size()) Use(order_[used++], plan);
-  for (const ExpertKey key : order_) role_[key] = Role::kOther;
+  for (const ExpertKey key : order_) needed_[key] = 0;
 }
 
 int32_t WavePlanner::CheapestSlot(int layer, KeepValue keep, int64_t limit) const {

@@ -14,6 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "scheduler/offload/cache_policy.h"
+#include "scheduler/offload/cheapest_slots.h"
 #include "scheduler/offload/expert_cache.h"
 
 namespace switchyard {
@@ -40,23 +41,25 @@ class WavePlanner {
   void Plan(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan);
   // The slot worth least, empty ones first, -1 = none below `limit`.  Only experts that may be evicted.
   int32_t CheapestSlot(int layer, KeepValue keep, int64_t limit) const;
+  // The slots for that many prefetches at most.  Valid until the next call of this or of Plan; whoever takes the first
+  // one pops it.
+  CheapestSlots& Victims(int layer, size_t most, KeepValue keep);
   // Appends a prefetch into the slot.
   void Prefetch(ExpertKey key, int32_t slot, LayerPlan* plan);
 
  private:
-  enum class Role : uint8_t { kOther, kToUse, kUsed };
   void Sort(const LayerNeed& need, KeepValue keep);
-  int32_t SlotForDemand(const SlotRange& range, bool used_too, KeepValue keep) const;
+  void FillVictims(const SlotRange& range, size_t most, KeepValue keep);
+  int32_t SlotForDemand(size_t num_used, KeepValue keep) const;
   void Use(ExpertKey key, LayerPlan* plan);
 
   ExpertCache* cache_;
   std::vector<SlotRange> ranges_;    // [L]
-  std::vector<Role> role_;           // [L * E] in the layer that is planned
-  std::vector<int32_t> use_order_;   // [L * E] of what was used: the position
+  std::vector<uint8_t> needed_;      // [L * E] by the layer that is planned
   std::vector<int64_t> copy_order_;  // [L * E] prefetches compute in the order in which they were started
   int64_t num_copies_ = 0;
-  int32_t num_uses_ = 0;
   std::vector<ExpertKey> order_, coming_, missing_;  // scratch
+  CheapestSlots victims_;  // scratch: empty slots, and those of experts that the layer does not need
 };
 
 }  // namespace switchyard

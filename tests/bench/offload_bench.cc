@@ -1,5 +1,6 @@
 // Expert caches at a budget of device slots: our choice of policy beside lru, lfu, static and the offline bound, by the
-// simulator.  usage: offload_bench [--fit=FILE --trace=FILE] [--quick]
+// simulator.  usage: offload_bench [--fit=FILE --trace=FILE] [--quick] [--deciding]
+// --deciding: what a decision takes of a processor, and nothing else.
 // Traces are of `switchyard trace record` with channels probe and probe2; without, routing chains with their own best
 // path estimate.  One row a point; ends with a line of JSON.  What the columns are: offload.md.
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "scheduler/popularity/trace_file.h"
 #include "scheduler/simulator/choose_offload.h"
 #include "scheduler/simulator/routing_chain.h"
+#include "tests/bench/deciding_time.h"
 #include "tests/bench/read_trace.h"
 
 namespace switchyard {
@@ -234,8 +236,11 @@ int Main(int argc, char** argv) {
       test_path = std::string(flag);
     } else if (flag == "--quick") {
       quick = true;
+    } else if (flag == "--deciding") {
+      bench::PrintDecidingTimes();
+      return 0;
     } else {
-      fprintf(stderr, "usage: offload_bench [--fit=FILE --trace=FILE] [--quick]\n");
+      fprintf(stderr, "usage: offload_bench [--fit=FILE --trace=FILE] [--quick] [--deciding]\n");
       return 2;
     }
   }

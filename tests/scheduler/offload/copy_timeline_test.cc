@@ -1,5 +1,10 @@
 #include "scheduler/offload/copy_timeline.h"
 
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace switchyard {
@@ -89,6 +94,49 @@ TEST(CopyTimelineTest, PrefetchBehindABlockedOneGoesOn) {
   EXPECT_TRUE(timeline.Arrived(5));
   EXPECT_TRUE(timeline.Arrived(4));
   EXPECT_EQ(timeline.counts().link_ticks, 200);
+}
+
+// Two clocks told the same, one of which also tries plans that copy, use, prefetch, drop and overwrite: they agree.
+TEST(CopyTimelineTest, TryingAPlanChangesNothing) {
+  std::mt19937 random(5);
+  const std::vector<int32_t> rows = {1, 1, 1, 1};
+  CopyTimeline tried(kShape, kCost), plain(kShape, kCost);
+  const auto random_plan = [&](int layer) {
+    std::vector<ExpertKey> holds(plain.holds().begin(), plain.holds().end());
+    std::vector<PlanStep> steps;
+    for (int i = 0; i < 4; ++i) {
+      const int32_t slot = static_cast<int32_t>(random() % 4);
+      const ExpertKey key = layer * 4 + static_cast<ExpertKey>(random() % 4);
+      ExpertKey& held = holds[static_cast<size_t>(slot)];
+      // A plan copies an expert once, and none that was there when it began.
+      const auto same = [key](const PlanStep& step) { return step.key == key; };
+      const bool is_held = std::find(plain.holds().begin(), plain.holds().end(), key) != plain.holds().end() ||
+                           std::any_of(steps.begin(), steps.end(), same);
+      const auto kind = static_cast<PlanStep::Kind>(random() % 4);
+      if (kind == PlanStep::kUse && held != kNoExpert && held / 4 == layer) steps.push_back(Use(held, slot));
+      if (kind == PlanStep::kDrop && held != kNoExpert) steps.push_back(Drop(held, slot)), held = kNoExpert;
+      if (kind == PlanStep::kCopy && !is_held) steps.push_back(Copy(key, slot)), steps.push_back(Use(key, slot));
+      if (kind == PlanStep::kPrefetch && !is_held) steps.push_back(Prefetch(key, slot));
+      if (!is_held && (kind == PlanStep::kCopy || kind == PlanStep::kPrefetch)) held = key;
+    }
+    return Steps(std::move(steps));
+  };
+  for (int gate = 0; gate < 4000; ++gate) {
+    const LayerNeed need = {gate % 2, rows, 40};
+    tried.Try(random_plan(gate % 2), need);
+    const LayerPlan plan = random_plan(gate % 2);
+    const int64_t busy = plain.counts().link_ticks;
+    const CopyTimeline::Outlook outlook = tried.Try(plan, need);
+    ASSERT_EQ(outlook.ticks, plain.Run(plan, need)) << gate << ": " << plan.ToString();
+    ASSERT_EQ(outlook.link_ticks, plain.counts().link_ticks - busy);
+    ASSERT_EQ(tried.Run(plan, need), outlook.ticks);
+    ASSERT_EQ(tried.counts().hits, plain.counts().hits);
+    ASSERT_EQ(tried.counts().wasted, plain.counts().wasted);
+    ASSERT_TRUE(std::equal(tried.holds().begin(), tried.holds().end(), plain.holds().begin()));
+    for (ExpertKey key = 0; key < 8; ++key) ASSERT_EQ(tried.PendingChunks(key), plain.PendingChunks(key)) << gate;
+  }
+  EXPECT_GT(plain.counts().wasted, 0);
+  EXPECT_GT(plain.counts().late, 0);
 }
 
 TEST(CopyTimelineTest, LayerWithoutRowsTakesItsTime) {

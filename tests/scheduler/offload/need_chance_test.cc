@@ -74,6 +74,46 @@ TEST(NeedPathTest, GatesThatNeedMoreThanHalfSayNothing) {
   }
 }
 
+// How far it reaches is bounded by bytes; what it says of the layers that it reaches is learned all the same.
+TEST(NeedPathTest, ReachesAsFarAsItsBytes) {
+  constexpr int64_t kDistance = 3 * 4 * 4 * sizeof(int32_t);  // of 3 layers of 4 experts
+  struct Case {
+    int64_t bytes;
+    int sources, ahead;
+  };
+  for (const Case& c : {Case{kDistance - 1, 0, 0}, Case{kDistance, 1, 1}, Case{2 * kDistance, 1, 2},
+                        Case{3 * kDistance, 1, 3}, Case{4 * kDistance, 2, 3}, Case{9 * kDistance, 2, 3}}) {
+    const NeedPath path(3, 4, 2, c.bytes);
+    EXPECT_EQ(path.num_sources(), c.sources) << c.bytes;
+    EXPECT_EQ(path.num_ahead(), c.ahead) << c.bytes;
+  }
+  EXPECT_EQ(NeedPath(48, 128, 8).num_ahead(), 8);
+  EXPECT_EQ(NeedPath(94, 128, 8).num_ahead(), 8);
+  EXPECT_EQ(NeedPath(94, 128, 8).num_sources(), 3);
+  EXPECT_EQ(NeedPath(58, 256, 8).num_ahead(), 4);
+  EXPECT_EQ(NeedPath(58, 256, 8).num_sources(), 1);
+  EXPECT_EQ(NeedPath(8, 16, 8).num_ahead(), 8);
+}
+
+// One layer ahead and no further: only the next layer gets a correction, and it is the right one.
+TEST(NeedPathTest, LearnsWithinItsReach) {
+  NeedPath path(3, 4, 2, 3 * 4 * 4 * sizeof(int32_t));
+  const std::vector<int32_t> base(4, kChance / 4);
+  for (int gate = 0; gate < 6000; ++gate) {
+    const int layer = gate % 3, expert = gate / 3 * 7 % 4;
+    std::vector<int32_t> rows(4, 0);
+    rows[static_cast<size_t>(expert)] = 1;
+    path.Observe({.layer = layer, .rows = rows}, base);
+    if (gate < 5000 || layer == 2) continue;
+    for (int e = 0; e < 4; ++e) {
+      const int32_t next = path.Correction((layer + 1) * 4 + e);
+      EXPECT_TRUE(e == expert ? next > kChance / 4 : next < 0) << gate << " " << e << " " << next;
+      EXPECT_EQ(path.Correction((layer + 2) % 3 * 4 + e), 0);
+      EXPECT_EQ(path.Correction(layer * 4 + e), 0);
+    }
+  }
+}
+
 TEST(NeedPathTest, WithoutSourcesItSaysNothing) {
   NeedPath path(2, 4, 0);
   const std::vector<int32_t> base(4, 0);

@@ -158,6 +158,21 @@ TEST(ExpectedUsePolicyTest, GivesUpAPrefetchThatHasBecomeUnlikely) {
   }
 }
 
+// An expert that is never needed has no worth at any discount but that of no discount, which cannot be weighed.
+TEST(ExpectedUsePolicyTest, DiscountsAreLessThanCertainty) {
+  const std::vector<int64_t> popularity = {1, 0, 0, 0, 1, 0, 0, 0};
+  const OffloadShape shape = {2, 4, 2};
+  ExpectedUsePolicy::Options options;
+  options.pass_discount = kChance - 1;
+  ExpectedUsePolicy policy(shape, {80, 4}, options, popularity);
+  const std::vector<int32_t> rows = {0, 1, 0, 0};
+  EXPECT_EQ(policy.OnGate({0, rows, 80}, {}).steps.back().kind, PlanStep::kUse);
+  for (const int32_t discount : {0, kChance}) {
+    options.pass_discount = discount;
+    EXPECT_DEATH(ExpectedUsePolicy(shape, {80, 4}, options, popularity), "pass_discount");
+  }
+}
+
 TEST(ExpectedUsePolicyTest, GoodForecastsMakeItFasterThanDemandCopies) {
   const OffloadWorkload workload = RandomWorkload(4, 16, 2, 0.98, 400, 3);
   const std::vector<int64_t> popularity(64, 1);

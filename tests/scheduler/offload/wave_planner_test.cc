@@ -1,6 +1,10 @@
 #include "scheduler/offload/wave_planner.h"
 
+#include <algorithm>
 #include <limits>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -73,6 +77,66 @@ TEST_F(WavePlannerTest, PrefetchesComputeAfterWhatIsThereInTheirOrder) {
   EXPECT_EQ(ahead.ToString(), "prefetch 2>1 prefetch 1>2");
   EXPECT_EQ(Plan({0, 1, 1, 1}), "use 3@0 use 2@1 use 1@2");
   EXPECT_EQ(cache_.state(1), ExpertState::kResident);
+}
+
+// The cheapest of many are those that a scan for each would find, whatever is asked for.
+// The expert worth least has given up its slot: it has none to give again, and those of another layer come next.
+TEST(WavePlannerThreeSlotsTest, AnExpertGivesUpItsSlotOnce) {
+  ExpertCache cache({2, 5, 3});
+  int32_t slot = 0;
+  for (const ExpertKey key : {0, 5, 6}) {
+    cache.StartCopy(key, slot++, true);
+    cache.Arrive(key);
+  }
+  WavePlanner planner(&cache, SharedSlots(cache.shape()));
+  const std::vector<int32_t> rows = {1, 0, 1, 1, 1};
+  const std::vector<int64_t> worth = {-5, 1, 1, 1, 1, 0, 0, 0, 0, 0};
+  LayerPlan plan;
+  planner.Plan(
+      {0, rows, 100}, [&worth](ExpertKey key) { return worth[static_cast<size_t>(key)]; }, kNoWait, &plan);
+  EXPECT_EQ(plan.ToString(), "copy 2>1 use 0@0 copy 3>0 use 2@1 copy 4>2 use 3@0 use 4@2");
+}
+
+// The cheapest of many are those that a scan for each would find, whatever is asked for.
+// What was worth least has given up its slot: it has none to give a second time.
+TEST(WavePlannerTwoSlotsTest, AnExpertGivesUpItsSlotOnce) {
+  ExpertCache cache({1, 5, 2});
+  for (const ExpertKey key : {0, 1}) {
+    cache.StartCopy(key, key, true);
+    cache.Arrive(key);
+  }
+  WavePlanner planner(&cache, SharedSlots(cache.shape()));
+  const std::vector<int32_t> rows = {1, 1, 1, 1, 1};
+  LayerPlan plan;
+  planner.Plan(
+      {0, rows, 100}, [](ExpertKey key) { return key == 0 ? -5 : 0; }, kNoWait, &plan);
+  EXPECT_EQ(plan.ToString(), "use 0@0 copy 2>0 use 1@1 copy 3>1 use 2@0 copy 4>0 use 3@1 use 4@0");
+}
+
+TEST(CheapestSlotsTest, AreThoseOfAScanForEach) {
+  std::mt19937 random(2);
+  for (int trial = 0; trial < 500; ++trial) {
+    const int num_slots = static_cast<int>(random() % 40);
+    const size_t most = random() % 12;
+    std::vector<std::pair<int64_t, int32_t>> all;
+    CheapestSlots cheapest;
+    cheapest.Start(3);
+    cheapest.Add(99, -1);
+    cheapest.Start(most);
+    for (int32_t slot = 0; slot < num_slots; ++slot) {
+      const int64_t worth = random() % 10 == 0 ? CheapestSlots::kEmpty : static_cast<int64_t>(random() % 8);
+      all.emplace_back(worth, slot);
+      cheapest.Add(slot, worth);
+    }
+    cheapest.Sort();
+    std::sort(all.begin(), all.end());
+    for (size_t i = 0; i < std::min(most, all.size()); ++i) {
+      ASSERT_FALSE(cheapest.empty());
+      ASSERT_EQ(std::make_pair(cheapest.worth(), cheapest.slot()), all[i]) << trial;
+      cheapest.Pop();
+    }
+    ASSERT_TRUE(cheapest.empty());
+  }
 }
 
 TEST(WavePlannerOneSlotTest, EveryExpertTakesItsTurn) {
