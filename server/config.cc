@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
+#include "scheduler/popularity/path_profile.h"
 
 namespace switchyard {
 namespace {
@@ -82,6 +83,8 @@ namespace {
 void CheckExperts(const ServerConfig& config, Problems* problems) {
   problems->Check(config.forecast == "auto" || config.forecast == "always" || config.forecast == "never",
                   absl::StrCat("--forecast=", config.forecast, ": must be auto, always or never"));
+  problems->Check(config.path_length >= 1 && config.path_length <= kMaxPathLength,
+                  absl::StrCat("--path_length=", config.path_length, ": must be within [1, ", kMaxPathLength, "]"));
   const bool profiles = !config.profile.empty() || !config.profile_out.empty();
   problems->Check(!profiles || config.forecast != "never",
                   "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");

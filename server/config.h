@@ -41,6 +41,7 @@ struct ServerConfig {
   std::string profile;               // of local workers: what a profiling run learned; empty: nothing
   std::string profile_out;           // of local workers: where they write what they learned; empty: nowhere
   std::string forecast = "auto";     // of local workers: auto, always or never
+  int path_length = 3;               // of local workers: l of the paths that foresee, [1, kMaxPathLength]
   PlacementSettings placement;       // of all workers
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides

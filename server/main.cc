@@ -63,6 +63,9 @@ ABSL_FLAG(
     "worker's number behind; \"switchyard profile merge\" makes one of them for --profile, in which what was loaded "
     "is once; probes are "
     "then fitted on every row, which makes steps slower; empty = none");
+ABSL_FLAG(int, path_length, 3,
+          "of local workers: of how many layers the paths are by which experts of a coming layer are foreseen (l of "
+          "Lina, 1 to 6); a --profile has to be of as many (switchyard profile --path_length)");
 ABSL_FLAG(std::string, expert_budget, "",
           "how many of its experts, replicas among them, each local worker holds where it computes, of all layers "
           "together: a share (25%) or bytes; the others are copied when they are needed, from a file that they share; "
@@ -141,6 +144,7 @@ absl::Status TakeExpertFlags(ServerConfig* config) {
   config->profile = absl::GetFlag(FLAGS_profile);
   config->forecast = absl::GetFlag(FLAGS_forecast);
   config->profile_out = absl::GetFlag(FLAGS_profile_out);
+  config->path_length = absl::GetFlag(FLAGS_path_length);
   config->experts.budget = absl::GetFlag(FLAGS_expert_budget);
   config->experts.policy = absl::GetFlag(FLAGS_expert_policy);
   config->experts.file_dir = absl::GetFlag(FLAGS_expert_file_dir);

@@ -221,6 +221,7 @@ absl::Status Server::StartWorkers() {
         absl::StrCat("--profile_out=",
                      config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
         absl::StrCat("--forecast=", config_.forecast),
+        absl::StrCat("--path_length=", config_.path_length),
         absl::StrCat("--expert_budget=", config_.experts.budget),
         absl::StrCat("--expert_policy=", config_.experts.policy),
         absl::StrCat("--expert_file_dir=", config_.experts.file_dir),

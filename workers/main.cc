@@ -69,6 +69,9 @@ ABSL_FLAG(
     std::string, forecast, "auto",
     "foresee what coming layers' experts get: auto = where a placement uses it or a profile is named; always, for "
     "an expert budget, too; never");
+ABSL_FLAG(int, path_length, 3,
+          "of how many layers the paths are by which experts of a coming layer are foreseen (l of Lina, 1 to 6); a "
+          "--profile has to be of as many");
 ABSL_FLAG(std::string, dtype, "auto", "what to compute in: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(int, threads, 0, "threads; 0 = one per core that this process may use");
 ABSL_FLAG(std::string, address, "auto",
@@ -144,7 +147,8 @@ ExpertBudgetOptions ExpertFlags() {
 ForecastOptions ForecastFlags() {
   return {.when = absl::GetFlag(FLAGS_forecast),
           .profile = absl::GetFlag(FLAGS_profile),
-          .profile_out = absl::GetFlag(FLAGS_profile_out)};
+          .profile_out = absl::GetFlag(FLAGS_profile_out),
+          .path_length = absl::GetFlag(FLAGS_path_length)};
 }
 
 std::string CheckExpertFlags() {

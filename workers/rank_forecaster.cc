@@ -29,6 +29,10 @@ absl::Status CheckForecastOptions(const ForecastOptions& options) {
     return absl::InvalidArgumentError(
         "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");
   }
+  if (options.path_length < 1 || options.path_length > kMaxPathLength) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--path_length=", options.path_length, ": must be within [1, ", kMaxPathLength, "]"));
+  }
   if (options.profile_out.empty()) return absl::OkStatus();
   // Not when all has been learned.
   const std::string::size_type slash = options.profile_out.rfind('/');
@@ -38,7 +42,8 @@ absl::Status CheckForecastOptions(const ForecastOptions& options) {
       absl::StrCat("--profile_out=", options.profile_out, ": ", dir, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::string& weights_hash) {
+absl::StatusOr<ProfileBundle> ReadProfile(const ForecastOptions& options, const std::string& weights_hash) {
+  const std::string& path = options.profile;
   std::ifstream file(path, std::ios::binary);
   std::stringstream bytes;
   bytes << file.rdbuf();
@@ -48,8 +53,14 @@ absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::st
   if (!file) return refuse(absl::StrCat("cannot be read: ", std::strerror(errno)));
   absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(bytes.str());
   if (!bundle.ok()) return refuse(bundle.status().message());
-  if (bundle->model == weights_hash) return bundle;
-  return refuse(absl::StrCat("it is of the weights ", bundle->model, ", the model's are ", weights_hash));
+  if (bundle->model != weights_hash)
+    return refuse(absl::StrCat("it is of the weights ", bundle->model, ", the model's are ", weights_hash));
+  for (const PathProfile& profile : bundle->profiles) {
+    const int length = profile.identity().path_length;
+    if (profile.identity().context != ContextKind::kPath || length == options.path_length) continue;
+    return refuse(absl::StrCat("its paths are of ", length, " layers, --path_length=", options.path_length));
+  }
+  return bundle;
 }
 
 absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, int rank, const std::string& path) {
@@ -83,6 +94,7 @@ absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& 
   for (const LayerWeights& layer : model.weights().layers) {
     if (layer.moe.has_value()) made.routers.push_back(&layer.moe->router);
   }
+  made.path_length = options.path_length;
   made.hidden = config.hidden;
   made.dtype = model.dtype();
   made.probe_share = options.profile_out.empty() ? kProbeShare : 1;
@@ -94,7 +106,7 @@ absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& 
   }
   auto forecaster = std::make_unique<RowForecaster>(std::move(made));
   if (options.profile.empty()) return forecaster;
-  ASSIGN_OR_RETURN(ProfileBundle bundle, ReadProfile(options.profile, forecasted.weights_hash));
+  ASSIGN_OR_RETURN(ProfileBundle bundle, ReadProfile(options, forecasted.weights_hash));
   LogInfo("forecast: ", bundle.profiles.size(), " profiles and ", bundle.maps.size(), " probe maps from ",
           options.profile);
   RETURN_IF_ERROR(forecaster->Load(stream, {.all = std::move(bundle)}));

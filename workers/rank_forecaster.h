@@ -24,6 +24,7 @@ struct ForecastOptions {
   // others what they have learned since: so the merged files count it once.  Probes are then fitted on every row,
   // whatever time that takes.
   std::string profile_out;
+  int path_length = kLivePathLength;  // l: of how many layers the paths are that are counted and asked
 };
 
 // Whose rows are looked at, and for whom.
@@ -36,8 +37,9 @@ struct ForecastedModel {
 // InvalidArgument: an option that cannot be, named as the flag.
 absl::Status CheckForecastOptions(const ForecastOptions& options);
 
-// The bundle of --profile, of these weights.  InvalidArgument: it cannot be read, or is of others, which are named.
-absl::StatusOr<ProfileBundle> ReadProfile(const std::string& path, const std::string& weights_hash);
+// The bundle of --profile, of these weights and the options' path length.  InvalidArgument: it cannot be read, or is of
+// others, which are named.
+absl::StatusOr<ProfileBundle> ReadProfile(const ForecastOptions& options, const std::string& weights_hash);
 
 // Writes what the forecaster has learned, rank 0 with what it had loaded; whole or not at all.  Blocks: solves the fits
 // as they are.  InvalidArgument: the file, with the reason.

@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   worker->dtype_ = dtype;
   worker->weights_hash_ =
       worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->options_.model_dir);
-  if (const std::string& profile = worker->options_.forecast.profile; !profile.empty())
-    RETURN_IF_ERROR(ReadProfile(profile, worker->weights_hash_).status());
+  if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
+    RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
   RETURN_IF_ERROR(worker->OpenDevice());
   return worker;
 }

@@ -23,6 +23,7 @@ struct MakeFlags {
   RecordFlags record;
   std::string trace;
   std::string output;
+  int path_length = kLivePathLength;
 };
 
 struct MergeFlags {
@@ -37,24 +38,24 @@ int Write(Console& console, const ProfileBundle& bundle, const std::string& path
   return kExitOk;
 }
 
-int CountInto(Console& console, const std::string& trace_path, const std::string& output) {
+int CountInto(Console& console, const std::string& trace_path, const MakeFlags& flags) {
   const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, trace_path);
   if (!trace.ok()) return Complain(console, trace.status());
-  const absl::StatusOr<ProfileBundle> bundle = CountTrace(*trace);
+  const absl::StatusOr<ProfileBundle> bundle = CountTrace(*trace, flags.path_length);
   if (!bundle.ok()) return Complain(console, BadInput(bundle.status().message()));
   if (bundle->profiles.empty()) return Complain(console, BadInput("no token was routed: nothing to count"));
-  return Write(console, *bundle, output);
+  return Write(console, *bundle, flags.output);
 }
 
 int Make(Console& console, MakeFlags flags) {
   if (flags.output.empty()) return Complain(console, BadInput("give --output=FILE"));
-  if (!flags.trace.empty()) return CountInto(console, flags.trace, flags.output);
+  if (!flags.trace.empty()) return CountInto(console, flags.trace, flags);
   flags.record.output = absl::StrCat(flags.output, ".", getpid(), ".trace");
   const absl::Cleanup remove = [&] { std::remove(flags.record.output.c_str()); };
   const int code = RecordTrace(console, flags.record);
   // Nothing was recorded, and it has said why.
   if (access(flags.record.output.c_str(), F_OK) != 0) return code;
-  const int counted = CountInto(console, flags.record.output, flags.output);
+  const int counted = CountInto(console, flags.record.output, flags);
   return code != kExitOk ? code : counted;
 }
 
@@ -73,7 +74,8 @@ int Merge(Console& console, const MergeFlags& flags) {
 void PrintProfile(const PathProfile& profile, std::ostream& out) {
   const ProfileIdentity& identity = profile.identity();
   out << NameOf(identity.phase) << ", " << NameOf(identity.context)
-      << (identity.channel.empty() ? "" : absl::StrCat(" by ", identity.channel)) << ":\n";
+      << (identity.channel.empty() ? "" : absl::StrCat(" by ", identity.channel))
+      << (identity.context == ContextKind::kPath ? absl::StrCat(" of ", identity.path_length, " layers") : "") << ":\n";
   for (int layer = 0; layer < identity.shape.num_layers; ++layer) {
     const absl::Span<const int64_t> counts = profile.MarginalCounts(layer);
     const int64_t all = std::max<int64_t>(1, TotalOf(counts)), most = *std::max_element(counts.begin(), counts.end());
@@ -121,6 +123,11 @@ void AddProfileCommand(CLI::App* app, RunCommand* run) {
   auto flags = std::make_shared<MakeFlags>();
   command->add_option("--output", flags->output, "the profile, written when all is counted")->type_name("FILE");
   command->add_option("--trace", flags->trace, "count this routing trace; no server is asked")->type_name("FILE");
+  command
+      ->add_option("--path_length", flags->path_length,
+                   "of how many layers the counted paths are (l of Lina); a server reads them with the same one")
+      ->check(CLI::Range(1, kMaxPathLength))
+      ->capture_default_str();
   AddDocumentFlags(command, "--dataset", &flags->record);
   AddMergeCommand(command, run);
   AddShowCommand(command, run);

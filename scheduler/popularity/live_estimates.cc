@@ -48,7 +48,8 @@ LiveEstimates::LiveEstimates(LiveOptions options)
     : options_(std::move(options)),
       profiles_(MakeProfiles(options_)),
       marginal_(&profiles_[0], {.name = "marginal", .max_length = 0}),
-      path_(&profiles_[0], {.name = "path", .max_length = kLivePathLength, .mask_to_top_k = options_.paper_estimate}),
+      path_(&profiles_[0],
+            {.name = "path", .max_length = options_.path_length, .mask_to_top_k = options_.paper_estimate}),
       token_(&profiles_[1], {.name = "token", .max_length = 1}),
       last_batch_(options_.shape) {
   SY_CHECK(options_.num_predicted >= 1 && options_.num_predicted <= options_.shape.num_experts);

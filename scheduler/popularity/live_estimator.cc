@@ -44,7 +44,7 @@ std::vector<ProfileIdentity> LiveProfiles(const LiveOptions& options) {
   const ProfileIdentity path = {.model = options.model,
                                 .shape = options.shape,
                                 .phase = options.phase,
-                                .path_length = kLivePathLength,
+                                .path_length = options.path_length,
                                 .num_choices = ChoicesFor(options.shape, LiveLimits(options, ContextKind::kPath))};
   std::vector<ProfileIdentity> identities = {path, path};
   identities[1].context = ContextKind::kToken;

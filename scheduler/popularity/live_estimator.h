@@ -40,10 +40,13 @@ inline constexpr int kMaxAhead = 2;
 // The profile's channel: "gate_ahead", "probe", and two layers ahead "gate_ahead2", "probe2".
 std::string ChannelOf(Predictor predictor, int ahead);
 
+inline constexpr int kLivePathLength = 3;
+
 struct LiveOptions {
   std::string model = {};  // the served weights' hash
   RoutingShape shape = {};
   Phase phase = Phase::kPrefill;
+  int path_length = kLivePathLength;          // l, [1, kMaxPathLength]
   int num_predicted = 4;                      // M of each prediction
   int64_t profile_bytes = int64_t{32} << 20;  // of all profiles together
   int64_t halve_after_tokens = int64_t{1} << 18;
@@ -63,7 +66,6 @@ ProfileLimits LiveLimits(const LiveOptions& options, ContextKind context);
 // Where LiveProfiles has the profile of a channel: after those of paths and of token ids.
 size_t ProfileOf(Predictor predictor, int ahead);
 
-inline constexpr int kLivePathLength = 3;
 // What a blend is made of.
 inline constexpr std::array<LiveEstimator, 4> kBlended = {LiveEstimator::kPathCorrected, LiveEstimator::kToken,
                                                           LiveEstimator::kGateAheadCalibrated,

@@ -48,7 +48,7 @@ void CountPhase(const RoutingTrace& trace, PathProfile* profile) {
 
 }  // namespace
 
-absl::StatusOr<ProfileBundle> CountTrace(const RoutingTrace& trace) {
+absl::StatusOr<ProfileBundle> CountTrace(const RoutingTrace& trace, int path_length) {
   ProfileBundle bundle;
   bundle.model = trace.model;
   bundle.shape = trace.shape;
@@ -57,6 +57,7 @@ absl::StatusOr<ProfileBundle> CountTrace(const RoutingTrace& trace) {
     options.model = trace.model;
     options.shape = trace.shape;
     options.phase = phase;
+    options.path_length = path_length;
     for (ProfileIdentity& identity : LiveProfiles(options)) {
       const ProfileLimits limits = LiveLimits(options, identity.context);
       RETURN_IF_ERROR(CheckProfile(identity, limits));

@@ -46,6 +46,7 @@ LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Ph
   return {.model = options.model,
           .shape = options.shape,
           .phase = phase,
+          .path_length = options.path_length,
           .num_predicted = NumPredicted(options.shape),
           .profile_bytes = options.profile_bytes,
           .keeps_own = options.keeps_own,

@@ -39,6 +39,7 @@ struct RowForecasterOptions {
   std::vector<const Weight*> routers;         // [L] of [E, H]
   int64_t hidden = 0;                         // H
   DType dtype = DType::kBf16;                 // of the rows
+  int path_length = kLivePathLength;          // l of the profiles' paths
   int64_t profile_bytes = int64_t{32} << 20;  // of each phase's profiles
   double probe_share = 0;                     // of a step's time, for fitting; 0: nothing is fitted; 1: all rows are
   bool keeps_own = false;                     // what it learns is also kept apart from what it loads, to be written

@@ -64,7 +64,7 @@ TEST_F(ProfileCommandTest, ProfilesAreMergedAndShown) {
   EXPECT_EQ(Read("both")->profiles[0].MarginalCounts(0)[2], 3);
   const CliRun shown = RunCliWith({"profile", "show", At("both")});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
-  EXPECT_THAT(shown.out, AllOf(HasSubstr("model: weights\n"), HasSubstr("prefill, path:\n"),
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("model: weights\n"), HasSubstr("prefill, path of 3 layers:\n"),
                                HasSubstr("layer 0: 5 tokens, 0 contexts, busiest expert 2 at 2.40 times the mean"),
                                HasSubstr("decode, token:\n")));
 }
@@ -75,6 +75,22 @@ TEST_F(ProfileCommandTest, OfATraceNoServerIsAsked) {
       RunCliWith({"profile", "--server=127.0.0.1:1", "--trace=" + At("trace"), absl::StrCat("--output=", At("one"))});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(Read("one")->profiles.size(), 2u);
+}
+
+TEST_F(ProfileCommandTest, PathsAreOfTheLengthThatIsAskedFor) {
+  ASSERT_EQ(Make("aab", "three").exit_code, 0);
+  const auto make = [&](const std::string& length) {
+    return RunCliWith({"profile", server_.flag(), "--text=aab", "--max_tokens=3", "--path_length=" + length,
+                       absl::StrCat("--output=", At(length))});
+  };
+  ASSERT_EQ(make("6").exit_code, 0);
+  EXPECT_EQ(Read("6")->profiles[0].identity().path_length, 6);
+  EXPECT_EQ(Read("6")->profiles[1].identity().path_length, 1) << "of token ids";
+  EXPECT_THAT(make("7").err, AllOf(HasSubstr("--path_length"), HasSubstr("Value 7 not in range 1 to 6")));
+  EXPECT_NE(make("0").exit_code, 0);
+  const CliRun merged = RunCliWith({"profile", "merge", At("three"), At("6"), absl::StrCat("--output=", At("both"))});
+  EXPECT_EQ(merged.exit_code, 2);
+  EXPECT_THAT(merged.err, HasSubstr("path_length is 6, this model's profile has 3"));
 }
 
 TEST_F(ProfileCommandTest, OfOtherModelsNothingIsMerged) {

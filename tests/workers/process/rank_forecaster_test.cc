@@ -82,7 +82,7 @@ TEST_F(RankForecasterTest, OfAGroupsFilesOneHasWhatAllLoaded) {
     ASSERT_TRUE(forecaster.ok()) << forecaster.status();
     Serve(forecaster->get());
     ASSERT_TRUE(SaveProfile(stream_, **forecaster, rank, path).ok());
-    absl::StatusOr<ProfileBundle> written = ReadProfile(path, "weights");
+    absl::StatusOr<ProfileBundle> written = ReadProfile({.profile = path}, "weights");
     ASSERT_TRUE(written.ok()) << written.status();
     EXPECT_EQ(written->profiles[0].num_tokens(0), (rank == 0 ? 3 + 1 : 1) * kRows);
     if (rank == 0) {
@@ -105,6 +105,25 @@ TEST_F(RankForecasterTest, ThePapersModesAreToldThePapersEstimate) {
       const LiveEstimator first = (*forecaster)->phase(phase).Best(1, 1);
       EXPECT_EQ(first, IsPaper(mode) ? LiveEstimator::kPath : LiveEstimator::kMarginal) << NameOf(mode);
     }
+  }
+}
+
+TEST_F(RankForecasterTest, PathsAreOfTheLengthThatTheOptionsSay) {
+  for (const int length : {1, 6}) {
+    const ForecastOptions options = {.profile_out = At("learned"), .path_length = length};
+    ASSERT_TRUE(CheckForecastOptions(options).ok());
+    const auto forecaster = Make(options);
+    ASSERT_TRUE(forecaster.ok()) << forecaster.status();
+    EXPECT_EQ((*forecaster)->phase(Phase::kDecode).profiles()[0].identity().path_length, length);
+    ASSERT_TRUE(SaveProfile(stream_, **forecaster, 0, At("learned")).ok());
+    EXPECT_TRUE(Make({.profile = At("learned"), .path_length = length}).ok());
+    const std::string other(Make({.profile = At("learned"), .path_length = 4}).status().message());
+    EXPECT_EQ(other,
+              absl::StrCat("--profile=", At("learned"), ": its paths are of ", length, " layers, --path_length=4"));
+  }
+  for (const int length : {0, 7}) {
+    EXPECT_EQ(CheckForecastOptions({.path_length = length}).message(),
+              absl::StrCat("--path_length=", length, ": must be within [1, 6]"));
   }
 }
 
