@@ -104,6 +104,13 @@ absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& 
     RETURN_IF_ERROR(
         CheckProfile(identity, LiveLimits(RowForecaster::LiveOptionsOf(made, Phase::kPrefill), identity.context)));
   }
+  // While serving the sums are small (ProbeFit::kMaxBytes); a profiling run takes what they need.
+  if (const int64_t bytes = RowForecaster::FitBytesOf(made);
+      !options.profile_out.empty() && bytes > forecasted.available_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("--profile_out=", options.profile_out, ": fitting probes takes ",
+                                                     bytes, " bytes of memory, ", forecasted.available_bytes,
+                                                     " are free"));
+  }
   auto forecaster = std::make_unique<RowForecaster>(std::move(made));
   if (options.profile.empty()) return forecaster;
   ASSIGN_OR_RETURN(ProfileBundle bundle, ReadProfile(options, forecasted.weights_hash));

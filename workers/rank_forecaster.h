@@ -32,6 +32,7 @@ struct ForecastedModel {
   const Model* model;
   std::string weights_hash;
   PlacementMode placement;  // one of the paper's (IsPaper): estimates are Lina's, else the best
+  int64_t available_bytes;  // memory that is free, for the sums of a profile_out's fits
 };
 
 // InvalidArgument: an option that cannot be, named as the flag.
@@ -46,7 +47,8 @@ absl::StatusOr<ProfileBundle> ReadProfile(const ForecastOptions& options, const 
 // REQUIRES: MakeRankForecaster made it, for options with a profile_out.
 absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, int rank, const std::string& path);
 
-// Of the model's MoE layers, on the CPU.  Errors: ReadProfile's; InvalidArgument: more experts than profiles can tell.
+// Of the model's MoE layers, on the CPU.  Errors: ReadProfile's; InvalidArgument: more experts than profiles can tell;
+// ResourceExhausted: what a profile_out's fits take and what is free.
 // REQUIRES: the model has MoE layers and outlives it.
 absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream,
                                                                   const ForecastedModel& forecasted,

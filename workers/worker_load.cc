@@ -202,11 +202,12 @@ absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
   if (!wanted || !options_.device.is_cpu() || config_.num_moe_layers() == 0) return absl::OkStatus();
   ForecastOptions forecast = options_.forecast;
   if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
-  ASSIGN_OR_RETURN(
-      forecaster_,
-      MakeRankForecaster(stream(),
-                         {.model = model_.get(), .weights_hash = weights_hash_, .placement = settings.placement.mode},
-                         forecast));
+  ASSIGN_OR_RETURN(forecaster_, MakeRankForecaster(stream(),
+                                                   {.model = model_.get(),
+                                                    .weights_hash = weights_hash_,
+                                                    .placement = settings.placement.mode,
+                                                    .available_bytes = AvailableMemoryBytes()},
+                                                   forecast));
   if (learned_.has_value()) RETURN_IF_ERROR(forecaster_->Load(stream(), *std::move(learned_)));
   learned_.reset();
   return absl::OkStatus();

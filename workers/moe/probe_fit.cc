@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -42,24 +43,56 @@ int64_t ProbeFit::BytesOf(const ProbeFitOptions& options) {
   return of(options.hidden + 1) + (options.in_context ? of(2 * options.hidden + 1) : 0);
 }
 
-std::vector<ProbeMap> ProbeFit::SolveAll(const Stream& stream, const Sums& sums) {
+int64_t ProbeFit::SolvingBytesOf(const ProbeFitOptions& options) {
+  ProbeFitOptions layer = options;
+  layer.num_layers = 1;
+  layer.hidden *= options.in_context ? 2 : 1;
+  layer.in_context = false;
+  return 2 * BytesOf(layer);
+}
+
+bool ProbeFit::IsReady(const RidgeProbe& probe, bool in_context) {
+  // A map in context takes the place of one that more rows may have made.
+  return probe.num_rows() >= (in_context ? kRowsPerFeature : 1) * probe.num_features();
+}
+
+void ProbeFit::SolveLayer(const Stream& stream, const RidgeProbe& probe, ProbeMap like, std::vector<ProbeMap>* maps) {
+  like.num_rows = probe.num_rows();
+  for (int target = 0; target < probe.num_targets(); ++target) {
+    const absl::StatusOr<Tensor> solved = probe.Solve(stream, target);
+    SY_CHECK_OK(solved.status());
+    like.ahead = target + 1;
+    maps->push_back(like);
+    AppendValues(*solved, &maps->back());
+  }
+}
+
+std::vector<ProbeMap> ProbeFit::SolveBeside(const Stream& stream) const {
   std::vector<ProbeMap> maps;
-  for (const std::vector<RidgeProbe>* probes : {&sums.alone, &sums.in_context}) {
+  for (const bool in_context : {false, true}) {
+    for (int layer = 0; layer + 1 < options_.num_layers && (options_.in_context || !in_context); ++layer) {
+      std::optional<RidgeProbe> probe;
+      {
+        absl::MutexLock lock(&sums_mu_);
+        const RidgeProbe& now = (in_context ? sums_.in_context : sums_.alone)[static_cast<size_t>(layer)];
+        if (IsReady(now, in_context)) probe.emplace(now);
+      }
+      if (probe.has_value())
+        SolveLayer(stream, *probe, {.layer = layer, .in_context = in_context, .values = {}}, &maps);
+    }
+  }
+  return maps;
+}
+
+std::vector<ProbeMap> ProbeFit::SolveNow(const Stream& stream) const {
+  std::vector<ProbeMap> maps;
+  absl::MutexLock lock(&sums_mu_);
+  for (const std::vector<RidgeProbe>* probes : {&sums_.alone, &sums_.in_context}) {
+    const bool in_context = probes == &sums_.in_context;
     for (size_t layer = 0; layer < probes->size(); ++layer) {
       const RidgeProbe& probe = (*probes)[layer];
-      // A map in context takes the place of one that more rows may have made.
-      const bool is_early = probes == &sums.in_context && probe.num_rows() < kRowsPerFeature * probe.num_features();
-      for (int target = 0; target < probe.num_targets() && !is_early; ++target) {
-        const absl::StatusOr<Tensor> solved = probe.Solve(stream, target);
-        // Too few rows: nothing of this layer yet.
-        if (!solved.ok()) break;
-        maps.push_back({.layer = static_cast<int>(layer),
-                        .ahead = target + 1,
-                        .in_context = probes == &sums.in_context,
-                        .num_rows = probe.num_rows(),
-                        .values = {}});
-        AppendValues(*solved, &maps.back());
-      }
+      if (!IsReady(probe, in_context)) continue;
+      SolveLayer(stream, probe, {.layer = static_cast<int>(layer), .in_context = in_context, .values = {}}, &maps);
     }
   }
   return maps;
@@ -96,7 +129,7 @@ void ProbeFit::Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t>
   // Another window each time, all over the rows.
   const auto scattered = static_cast<int64_t>(SplitMix(static_cast<uint64_t>(++num_passes_)) >> 33);
   begin_ = scattered % (num_rows - count_ + 1);
-  if (sums_.alone.empty()) count_ = 0;
+  if (options_.num_layers < 2) count_ = 0;
   if (this->num_rows() >= solve_at_) StartSolving();
 }
 
@@ -121,7 +154,7 @@ absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView&
 
 // Of the window's prompts' rows, which are its last.
 Tensor ProbeFit::ContextOf(const TensorView& x) const {
-  if (sums_.in_context.empty()) return Tensor();
+  if (!options_.in_context) return Tensor();
   const auto prompts = static_cast<int64_t>(prompt_begins_.size());
   const int64_t first_prompt = x.dim(0) - prompts, first = std::max(begin_, first_prompt);
   const int64_t count = std::max<int64_t>(0, begin_ + count_ - first);
@@ -134,12 +167,13 @@ absl::Status ProbeFit::AddRows(const Stream& stream, int layer) {
   for (int ahead = 1; ahead <= num_targets(layer); ++ahead)
     targets.push_back(seen_[static_cast<size_t>(layer + ahead)].logits);
   const Seen& seen = seen_[static_cast<size_t>(layer)];
-  const int64_t in_context = sums_.in_context.empty() ? 0 : seen.context.view().dim(0);
+  const int64_t in_context = options_.in_context ? seen.context.view().dim(0) : 0;
   if (!AllFinite(seen.x) || (in_context > 0 && !AllFinite(seen.context)) ||
       !std::all_of(targets.begin(), targets.end(), AllFinite)) {
     count_ = 0;
     return absl::OkStatus();
   }
+  absl::MutexLock lock(&sums_mu_);
   RETURN_IF_ERROR(sums_.alone[static_cast<size_t>(layer)].Add(stream, seen.x, targets));
   if (in_context == 0) return absl::OkStatus();
   for (TensorView& target : targets) target = target.Rows(target.dim(0) - in_context, in_context);
@@ -154,9 +188,9 @@ void ProbeFit::StartSolving() {
   }
   if (solver_.joinable()) solver_.join();
   solve_at_ = 2 * num_rows();
-  solver_ = std::thread([this, sums = sums_] {
+  solver_ = std::thread([this] {
     ThreadPool pool(1, false);
-    std::vector<ProbeMap> maps = SolveAll(Stream::OnCpu(&pool), sums);
+    std::vector<ProbeMap> maps = SolveBeside(Stream::OnCpu(&pool));
     absl::MutexLock lock(&mu_);
     solved_ = std::move(maps);
     solving_ = false;
@@ -167,7 +201,5 @@ std::vector<ProbeMap> ProbeFit::TakeSolved() {
   absl::MutexLock lock(&mu_);
   return std::exchange(solved_, {});
 }
-
-std::vector<ProbeMap> ProbeFit::SolveNow(const Stream& stream) const { return SolveAll(stream, sums_); }
 
 }  // namespace switchyard

@@ -41,6 +41,8 @@ class ProbeFit {
   static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context, whatever the share
   // Of all layers' sums.
   static int64_t BytesOf(const ProbeFitOptions& options);
+  // What solving takes beside them, at most: a copy of the largest layer's sums, and its factors.
+  static int64_t SolvingBytesOf(const ProbeFitOptions& options);
 
   // REQUIRES: layers >= 1, share > 0; BytesOf within kMaxBytes, or a share of 1 and memory for it.
   explicit ProbeFit(ProbeFitOptions options);
@@ -60,7 +62,10 @@ class ProbeFit {
   // with fewer than eight times as many.  Blocks.
   std::vector<ProbeMap> SolveNow(const Stream& stream) const;
 
-  int64_t num_rows() const { return sums_.alone.empty() ? 0 : sums_.alone.front().num_rows(); }
+  int64_t num_rows() const {
+    absl::MutexLock lock(&sums_mu_);
+    return sums_.alone.empty() ? 0 : sums_.alone.front().num_rows();
+  }
 
  private:
   // What a layer's window of rows was, until the layers ahead have run.
@@ -73,14 +78,19 @@ class ProbeFit {
   struct Sums {
     std::vector<RidgeProbe> alone, in_context;  // [L - 1]; in_context may be empty
   };
-  static std::vector<ProbeMap> SolveAll(const Stream& stream, const Sums& sums);
+  // Whether there are rows enough for maps of this probe.
+  static bool IsReady(const RidgeProbe& probe, bool in_context);
+  static void SolveLayer(const Stream& stream, const RidgeProbe& probe, ProbeMap like, std::vector<ProbeMap>* maps);
+  // All layers, from a copy of one at a time, so that rows are added meanwhile.
+  std::vector<ProbeMap> SolveBeside(const Stream& stream) const;
   Tensor ContextOf(const TensorView& x) const;
   int num_targets(int layer) const;
   absl::Status AddRows(const Stream& stream, int layer);
   void StartSolving();
 
   const ProbeFitOptions options_;
-  Sums sums_;
+  mutable absl::Mutex sums_mu_;  // added to by the pass, copied by the solver
+  Sums sums_ ABSL_GUARDED_BY(sums_mu_);
   std::vector<Seen> seen_;  // [L]
   std::vector<uint8_t> prompt_begins_;
   int64_t begin_ = 0, count_ = 0;  // the pass's window of rows

@@ -27,6 +27,19 @@ size_t IndexOf(const ProbeMap& map) {
   return static_cast<size_t>((map.layer * kMaxAhead + map.ahead - 1) * 2 + (map.in_context ? 1 : 0));
 }
 
+ProbeFitOptions FitOptionsOf(const RowForecasterOptions& options) {
+  ProbeFitOptions fit = {.num_layers = options.shape.num_layers,
+                         .num_experts = options.shape.num_experts,
+                         .hidden = options.hidden,
+                         .share = options.probe_share};
+  fit.in_context = true;
+  fit.in_context = ProbeFit::BytesOf(fit) <= (fit.share < 1 ? ProbeFit::kMaxBytes : ProbeFit::kMaxProfilingBytes);
+  return fit;
+}
+
+// Whether it may be fitted while serving; all may that are a profiling run's.
+bool HasRoom(const ProbeFitOptions& fit) { return fit.share >= 1 || ProbeFit::BytesOf(fit) <= ProbeFit::kMaxBytes; }
+
 constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 
 // Adds what passes from here to the end of the scope.
@@ -53,6 +66,12 @@ LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Ph
           .paper_estimate = options.paper_estimate};
 }
 
+int64_t RowForecaster::FitBytesOf(const RowForecasterOptions& options) {
+  if (options.probe_share <= 0 || options.shape.num_layers < 2) return 0;
+  const ProbeFitOptions fit = FitOptionsOf(options);
+  return HasRoom(fit) ? ProbeFit::BytesOf(fit) + ProbeFit::SolvingBytesOf(fit) : 0;
+}
+
 RowForecaster::RowForecaster(RowForecasterOptions options)
     : options_(std::move(options)),
       num_predicted_(NumPredicted(options_.shape)),
@@ -62,14 +81,8 @@ RowForecaster::RowForecaster(RowForecasterOptions options)
   for (const Phase phase : kPhases) live_.emplace_back(LiveOptionsOf(options_, phase));
   for (Popularity& popularity : popularity_) popularity.resize(static_cast<size_t>(options_.shape.num_experts));
   if (options_.probe_share <= 0 || options_.shape.num_layers < 2) return;
-  ProbeFitOptions fit = {.num_layers = options_.shape.num_layers,
-                         .num_experts = options_.shape.num_experts,
-                         .hidden = options_.hidden,
-                         .share = options_.probe_share};
-  fit.in_context = true;
-  fit.in_context =
-      ProbeFit::BytesOf(fit) <= (options_.probe_share < 1 ? ProbeFit::kMaxBytes : ProbeFit::kMaxProfilingBytes);
-  if (options_.probe_share < 1 && ProbeFit::BytesOf(fit) > ProbeFit::kMaxBytes) {
+  const ProbeFitOptions fit = FitOptionsOf(options_);
+  if (!HasRoom(fit)) {
     LogInfo("forecast: no probe is fitted while serving: its sums would take ", ProbeFit::BytesOf(fit) >> 20,
             " MiB, limit ", ProbeFit::kMaxBytes >> 20);
     return;

@@ -59,6 +59,8 @@ class RowForecaster : public LayerForecaster {
 
   // The options' profiles, whatever happens to the forecaster: for CheckProfile.
   static LiveOptions LiveOptionsOf(const RowForecasterOptions& options, Phase phase);
+  // Memory that fitting probes takes, sums and solving; 0 where nothing is fitted.
+  static int64_t FitBytesOf(const RowForecasterOptions& options);
 
   // Takes what was learned before: once, at the start.  InvalidArgument: of another model or shape, with the field.
   absl::Status Load(const Stream& stream, Learned learned);

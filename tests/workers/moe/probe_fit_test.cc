@@ -146,7 +146,9 @@ TEST_F(ProbeFitTest, EnoughRowsAreSolvedBesideTheSteps) {
   for (const absl::Time limit = absl::Now() + absl::Seconds(20); maps.empty() && absl::Now() < limit;)
     maps = fit.TakeSolved();
   ASSERT_EQ(maps.size(), 3u);
-  EXPECT_EQ(maps[0].num_rows, 2048);
+  // Of the pass that goes on beside it what was there when the layer's turn came.
+  EXPECT_GE(maps[0].num_rows, 2048);
+  EXPECT_LE(maps[0].num_rows, 9 * 256);
   EXPECT_TRUE(fit.TakeSolved().empty());
 }
 

@@ -40,8 +40,10 @@ class RankForecasterTest : public testing::Test {
 
   absl::StatusOr<std::unique_ptr<RowForecaster>> Make(const ForecastOptions& options,
                                                       PlacementMode placement = PlacementMode::kAgreed) {
-    return MakeRankForecaster(stream_, {.model = model_.get(), .weights_hash = "weights", .placement = placement},
-                              options);
+    return MakeRankForecaster(
+        stream_,
+        {.model = model_.get(), .weights_hash = "weights", .placement = placement, .available_bytes = free_bytes_},
+        options);
   }
   // A pass of prompts' rows that take experts in turn, others in each layer.
   void Serve(RowForecaster* forecaster) {
@@ -67,6 +69,7 @@ class RankForecasterTest : public testing::Test {
   const Stream stream_ = Stream::OnCpu(&pool_);
   ModelConfig config_;
   std::unique_ptr<Model> model_;
+  int64_t free_bytes_ = int64_t{1} << 40;
 };
 
 // Two workers load what was learned and serve more: their files count what they loaded once.
@@ -125,6 +128,21 @@ TEST_F(RankForecasterTest, PathsAreOfTheLengthThatTheOptionsSay) {
     EXPECT_EQ(CheckForecastOptions({.path_length = length}).message(),
               absl::StrCat("--path_length=", length, ": must be within [1, 6]"));
   }
+}
+
+TEST_F(RankForecasterTest, SumsThatDoNotFitIntoMemoryAreRefusedWithBothFigures) {
+  // Per layer [w, w + 2 E] doubles, w = H + 1 and in context 2 H + 1; to solve, twice the latter's more.
+  const auto sums = [&](int64_t width) { return 8 * width * (width + 2 * config_.num_experts); };
+  const int64_t alone = sums(config_.hidden + 1), in_context = sums(2 * config_.hidden + 1);
+  const int64_t needed = config_.num_moe_layers() * (alone + in_context) + 2 * in_context;
+  free_bytes_ = needed;
+  EXPECT_TRUE(Make({.profile_out = At("learned")}).ok());
+  free_bytes_ = needed - 1;
+  const absl::Status status = Make({.profile_out = At("learned")}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), absl::StrCat("--profile_out=", At("learned"), ": fitting probes takes ", needed,
+                                           " bytes of memory, ", needed - 1, " are free"));
+  EXPECT_TRUE(Make({}).ok()) << "while serving it is bounded";
 }
 
 }  // namespace
