@@ -32,6 +32,9 @@ class ExpertCopier {
   virtual ~ExpertCopier() = default;
   // Blocks until the chunk is in the slot.  An error fails the whole copy: its waiters get it.
   virtual absl::Status Copy(const ExpertChunk& chunk) = 0;
+  // Looks at what is in the slot since an earlier copy; chunks as Copy's, `from` and `after` are null.  An error is the
+  // copier's to keep.
+  virtual void Recheck(const ExpertChunk&) {}
   // What is in the slot now where the chunk went, for the host to read until the next call; chunk.bytes of it.  Blocks.
   virtual absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) { return chunk.to; }
 };

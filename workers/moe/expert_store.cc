@@ -114,6 +114,7 @@ absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority p
 }
 
 void ExpertStore::FreeSlot(int slot) {
+  std::erase(rechecks_, slot);
   slot_of_.erase(slots_[slot].id);
   slots_[slot] = Slot();
 }
@@ -152,6 +153,21 @@ void ExpertStore::HurrySlot(int slot) {
 void ExpertStore::Hurry(const ExpertId& id) {
   absl::MutexLock lock(&mu_);
   if (const auto it = slot_of_.find(id); it != slot_of_.end()) HurrySlot(it->second);
+}
+
+void ExpertStore::Recheck(const ExpertId& id) {
+  absl::MutexLock lock(&mu_);
+  const auto it = slot_of_.find(id);
+  if (it == slot_of_.end() || !aborted_.ok()) return;
+  slots_[it->second].rechecked = 0;
+  std::erase(rechecks_, it->second);
+  rechecks_.push_back(it->second);
+}
+
+bool ExpertStore::rechecking(const ExpertId& id) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = slot_of_.find(id);
+  return it != slot_of_.end() && std::find(rechecks_.begin(), rechecks_.end(), it->second) != rechecks_.end();
 }
 
 // The first to acquire a slot decides what its copy was: a miss, late, or a prefetch that hit.
@@ -273,11 +289,30 @@ void ExpertStore::CopyChunk(int slot) {
   if (!status.ok() || slots_[slot].copied == options_.expert.bytes) FinishCopy(slot, status);
 }
 
+void ExpertStore::RecheckChunk(int slot) {
+  const Slot& held = slots_[slot];
+  const ExpertId id = held.id;
+  const int64_t offset = held.rechecked;
+  const int64_t bytes = std::min(options_.chunk_bytes, options_.expert.bytes - offset);
+  mu_.Unlock();
+  copier_->Recheck({.id = id, .slot = slot, .offset = offset, .bytes = bytes, .to = MemoryOf(slot) + offset});
+  mu_.Lock();
+  // Given up, or begun anew.
+  if (rechecks_.empty() || rechecks_.front() != slot || !(slots_[slot].id == id) || slots_[slot].rechecked != offset)
+    return;
+  slots_[slot].rechecked += bytes;
+  if (slots_[slot].rechecked == options_.expert.bytes) rechecks_.pop_front();
+}
+
 void ExpertStore::RunCopies() {
   absl::MutexLock lock(&mu_);
   for (;;) {
     mu_.Await(absl::Condition(this, &ExpertStore::HasWork));
     if (stopping()) return;
+    if (!copying()) {  // so all slots that are not free are filled
+      RecheckChunk(rechecks_.front());
+      continue;
+    }
     const auto& demand = queues_[static_cast<size_t>(CopyPriority::kDemand)];
     CopyChunk(demand.empty() ? queues_[static_cast<size_t>(CopyPriority::kPrefetch)].front() : demand.front());
   }

@@ -110,6 +110,10 @@ class ExpertStore {
   absl::Status Evict(int slot);
   // Somebody will wait for it: its prefetch goes before the others from its next chunk on.  Nothing if it has arrived.
   void Hurry(const ExpertId& id);
+  // Has the copier look at the expert's slot once more, by the thread that copies, when nothing is to be copied and it
+  // is there.  Nothing if it has no slot; given up when the slot is.
+  void Recheck(const ExpertId& id);
+  bool rechecking(const ExpertId& id) const;  // not all of it has been looked at
   // Waits until all of them are in slots and pins those.  Errors: NotFound (no copy was started), DeadlineExceeded
   // (with what is missing), the failed copy's, what Abort said; nothing is pinned then.  Hurries prefetches.
   absl::StatusOr<ExpertLease> Acquire(absl::Span<const ExpertId> ids, absl::Time deadline);
@@ -149,19 +153,20 @@ class ExpertStore {
     bool prefetched = false;  // began as such
     bool late = false;        // somebody wanted it before it had arrived
     bool used = false;        // was acquired
+    int64_t rechecked = 0;    // bytes
     std::shared_ptr<Outcome> outcome;
   };
 
   ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer memory);
   char* MemoryOf(int slot) const { return static_cast<char*>(memory_.data()) + slot * options_.expert.bytes; }
   void RunCopies();
-  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return stopping() || !queues_[0].empty() || !queues_[1].empty();
-  }
-  bool IsIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || !HasWork(); }
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || copying() || !rechecks_.empty(); }
+  bool copying() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !queues_[0].empty() || !queues_[1].empty(); }
+  bool IsIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || !copying(); }
   bool stopping() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !aborted_.ok(); }
   // One chunk of the slot's copy, and the time that it takes; unlocks while it moves bytes.
   void CopyChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RecheckChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishCopy(int slot, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HurrySlot(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountAcquired(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -180,6 +185,7 @@ class ExpertStore {
   std::vector<std::shared_ptr<const DeviceEvent>> last_use_ ABSL_GUARDED_BY(mu_);  // [num_slots] shared by a lease's
   absl::flat_hash_map<ExpertId, int> slot_of_ ABSL_GUARDED_BY(mu_);
   std::array<std::deque<int>, 2> queues_ ABSL_GUARDED_BY(mu_);  // [CopyPriority] slots whose copies are not done
+  std::deque<int> rechecks_ ABSL_GUARDED_BY(mu_);               // slots
   absl::Time link_free_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
   ExpertStoreCounters counters_ ABSL_GUARDED_BY(mu_);

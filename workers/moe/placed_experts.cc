@@ -1,83 +1,16 @@
 #include "workers/moe/placed_experts.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
 #include "workers/moe/await_copies.h"
-#include "workers/moe/expert_checksum.h"
 
 namespace switchyard {
-
-// Copies as another does; sums the bytes of those that have to be what they should be, and keeps why copies failed.
-class PlacedExperts::CheckingCopier : public ExpertCopier {
- public:
-  CheckingCopier(std::unique_ptr<ExpertCopier> copier, int64_t expert_bytes)
-      : copier_(std::move(copier)), expert_bytes_(expert_bytes) {}
-
-  // The next copy of this expert has to have this sum.
-  void Expect(const ExpertId& id, uint64_t checksum) {
-    absl::MutexLock lock(&mu_);
-    failed_.erase(id);
-    expected_[id] = checksum;
-  }
-  void Forget(const ExpertId& id) {
-    absl::MutexLock lock(&mu_);
-    expected_.erase(id);
-    failed_.erase(id);
-  }
-  // Why its last copy failed; OK if none has.
-  absl::Status FailureOf(const ExpertId& id) const {
-    absl::MutexLock lock(&mu_);
-    const auto it = failed_.find(id);
-    return it == failed_.end() ? absl::OkStatus() : it->second;
-  }
-
-  absl::Status Copy(const ExpertChunk& chunk) override {
-    absl::Status status = copier_->Copy(chunk);
-    if (status.ok()) status = CheckChunk(chunk);
-    if (status.ok()) return status;
-    absl::MutexLock lock(&mu_);
-    failed_[chunk.id] = status;
-    return status;
-  }
-
- private:
-  absl::Status CheckChunk(const ExpertChunk& chunk) {
-    std::optional<uint64_t> expected;
-    {
-      absl::MutexLock lock(&mu_);
-      const auto it = expected_.find(chunk.id);
-      if (it == expected_.end()) return absl::OkStatus();
-      expected = it->second;
-    }
-    ASSIGN_OR_RETURN(const char* const arrived_bytes, copier_->ReadBack(chunk));
-    if (chunk.offset == 0) sums_[chunk.id] = ExpertChecksum();
-    ExpertChecksum& sum = sums_[chunk.id];
-    sum.Add(arrived_bytes, chunk.bytes);
-    if (chunk.offset + chunk.bytes < expert_bytes_) return absl::OkStatus();
-    const uint64_t arrived = sum.value();
-    sums_.erase(chunk.id);
-    if (arrived == *expected) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat("placed experts: ", chunk.id.ToString(), " arrived with checksum 0x",
-                                            absl::Hex(arrived), ", its source has 0x", absl::Hex(*expected)));
-  }
-
-  const std::unique_ptr<ExpertCopier> copier_;
-  const int64_t expert_bytes_;
-  absl::flat_hash_map<ExpertId, ExpertChecksum> sums_;  // of copies under way; the copy thread's
-  mutable absl::Mutex mu_;
-  absl::flat_hash_map<ExpertId, uint64_t> expected_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<ExpertId, absl::Status> failed_ ABSL_GUARDED_BY(mu_);
-};
 
 PlacedExperts::PlacedExperts(PlacedExpertsOptions options, std::unique_ptr<ExpertStore> store, CheckingCopier* copier)
     : options_(std::move(options)),
@@ -168,6 +101,9 @@ absl::Status PlacedExperts::Hold(const Expert& expert, Holder holder, CopyReason
     free_.pop_back();
   } else if (store_->StateOf(IdOf(expert)) == SlotState::kFree) {  // its copy failed
     RETURN_IF_ERROR(StartCopy(expert, place.slot, reason));
+  } else if (reason == CopyReason::kStage) {  // brought for a decision, whose copies are not looked at
+    copier_->ExpectAgain(IdOf(expert), options_.checksum(expert.layer, expert.expert));
+    store_->Recheck(IdOf(expert));
   }
   place.holders |= holder;
   return absl::OkStatus();
@@ -255,9 +191,9 @@ absl::Status PlacedExperts::Prepare(absl::Span<const Expert> arrivals) {
 absl::StatusOr<bool> PlacedExperts::Ready() const {
   bool ready = true;
   for (const Expert& expert : staged_) {
-    const SlotState state = store_->StateOf(IdOf(expert));
-    if (state == SlotState::kFree) return copier_->FailureOf(IdOf(expert));
-    ready = ready && state == SlotState::kFilled;
+    const ExpertId id = IdOf(expert);
+    RETURN_IF_ERROR(copier_->FailureOf(id));
+    ready = ready && store_->StateOf(id) == SlotState::kFilled && !store_->rechecking(id);
   }
   return ready;
 }

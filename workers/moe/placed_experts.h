@@ -2,7 +2,8 @@
 //
 // A slot is free when nobody holds its expert (rank_slots.h).  So what two of them want is there once, and whether a
 // copy has ended changes nothing of it.  A copy that is late is waited for, by the layer that needs it.  Bytes come
-// from the machine's expert file; what is copied for a stage is compared with its checksums, by the thread that copies.
+// from the machine's expert file; what is copied for a stage, and what was here for a decision and a stage wants to
+// keep, is compared with its checksums, by the thread that copies.
 //
 // Decisions and stages: decided_placer.h.  Thread-compatible: the step's thread.  Does not do: fewer slots than the
 // placement has (expert_offload.h).
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "workers/moe/checking_copier.h"
 #include "workers/moe/expert_copier.h"
 #include "workers/moe/expert_store.h"
 #include "workers/moe/layer_experts.h"
@@ -64,7 +66,6 @@ class PlacedExperts : public LayerExperts, public RankSlots {
   int64_t bytes() const { return store_->bytes(); }
 
  private:
-  class CheckingCopier;
   enum Holder : uint8_t { kTable = 1, kStage = 2, kDeparted = 4 };
   struct Place {
     uint8_t holders = 0;

@@ -266,9 +266,14 @@ TEST_F(PlacedExpertsTest, AStagesBytesAreChecked) {
   EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
   EXPECT_THAT(damaged.message(), HasSubstr("expert 6 of MoE layer 1 arrived with checksum"));
   ASSERT_TRUE(experts_->Drop().ok());
-  // The fast loop's copies are not looked at.
+  // The fast loop's copies are not looked at, until a stage wants to keep what they brought.
   ASSERT_TRUE(experts_->Replace(1, 3, 6, CopyReason::kDemand).ok());
   EXPECT_EQ(*Run(1, {2, 6}), "2 6");
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  const absl::Status kept = AwaitFailure();
+  EXPECT_TRUE(absl::IsDataLoss(kept)) << kept;
+  ASSERT_TRUE(experts_->Drop().ok());
+  EXPECT_EQ(*Run(1, {2, 6}), "2 6") << "the decision still has it";
 }
 
 // A stage wants what the fast loop has, which drops it before the commit; and what departs comes back as transient.
@@ -277,7 +282,7 @@ TEST_F(PlacedExpertsTest, WhatTwoHoldIsThereOnce) {
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
   EXPECT_EQ(Copies(CopyReason::kStage), 0);
-  EXPECT_TRUE(*experts_->Ready());
+  EXPECT_TRUE(AwaitReady());
   ASSERT_TRUE(experts_->Replace(1, 3, 5, CopyReason::kDemand).ok());
   EXPECT_EQ(*Run(1, {2, 5}), "2 5");
   experts_->Commit({{{1, 2}}});
