@@ -133,7 +133,7 @@ TEST_F(PlacementTest, SaysWhatCannotBe) {
               HasSubstr("--expert_budget=200000: holds 1 of this worker's 136 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
   EXPECT_THAT(Refusal({agreed, spare, "--expert_budget=50%", "--expert_policy=best"}),
-              HasSubstr("--expert_policy=best: must be expected_use, lru, lfu or static"));
+              HasSubstr("--expert_policy=best: must be auto, expected_use, lru, lfu or static"));
   EXPECT_THAT(Refusal({"--placement=ideal", spare}), HasSubstr("is for benchmarks"));
   EXPECT_THAT(Refusal({"--placement=oracle", spare}), HasSubstr("is for benchmarks"));
 }
