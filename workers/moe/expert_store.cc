@@ -109,6 +109,7 @@ absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority p
                   .prefetched = priority == CopyPriority::kPrefetch,
                   .outcome = std::make_shared<Outcome>()};
   slot_of_[id] = slot;
+  failed_.erase(id);
   queues_[static_cast<size_t>(priority)].push_back(slot);
   return absl::OkStatus();
 }
@@ -191,6 +192,7 @@ absl::StatusOr<ExpertLease> ExpertStore::Acquire(absl::Span<const ExpertId> ids,
   for (const ExpertId& id : ids) {
     const auto it = slot_of_.find(id);
     if (it == slot_of_.end()) {
+      if (const auto failed = failed_.find(id); failed != failed_.end()) return failed->second;
       return absl::NotFoundError(absl::StrCat("expert store: nobody began to copy ", id.ToString()));
     }
     slots.push_back(it->second);
@@ -259,6 +261,7 @@ void ExpertStore::FinishCopy(int slot, const absl::Status& status) {
     return;
   }
   ++counters_.failed;
+  failed_[held.id] = status;
   FreeSlot(slot);
 }
 

@@ -115,7 +115,8 @@ class ExpertStore {
   void Recheck(const ExpertId& id);
   bool rechecking(const ExpertId& id) const;  // not all of it has been looked at
   // Waits until all of them are in slots and pins those.  Errors: NotFound (no copy was started), DeadlineExceeded
-  // (with what is missing), the failed copy's, what Abort said; nothing is pinned then.  Hurries prefetches.
+  // (with what is missing), the failed copy's (also if it had failed before), what Abort said; nothing is pinned then.
+  // Hurries prefetches.
   absl::StatusOr<ExpertLease> Acquire(absl::Span<const ExpertId> ids, absl::Time deadline);
   // Waits until nothing is being copied.  Errors: DeadlineExceeded, what Abort said.
   absl::Status AwaitCopies(absl::Time deadline);
@@ -184,6 +185,7 @@ class ExpertStore {
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   std::vector<std::shared_ptr<const DeviceEvent>> last_use_ ABSL_GUARDED_BY(mu_);  // [num_slots] shared by a lease's
   absl::flat_hash_map<ExpertId, int> slot_of_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<ExpertId, absl::Status> failed_ ABSL_GUARDED_BY(mu_);  // last copies, of those without a slot
   std::array<std::deque<int>, 2> queues_ ABSL_GUARDED_BY(mu_);  // [CopyPriority] slots whose copies are not done
   std::deque<int> rechecks_ ABSL_GUARDED_BY(mu_);               // slots
   absl::Time link_free_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

@@ -156,9 +156,6 @@ absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
   const absl::Time begin = absl::Now();
   absl::StatusOr<ExpertLease> lease = store_->Acquire(ids_, call.deadline);
   if (late > 0) counters_.wait_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
-  if (absl::IsNotFound(lease.status())) {  // a copy that failed before it was waited for has left its slot
-    for (const ExpertId& id : ids_) RETURN_IF_ERROR(copier_->FailureOf(id));
-  }
   RETURN_IF_ERROR(lease.status());
   gate_up_.assign(slots, nullptr);
   down_.assign(slots, nullptr);

@@ -113,10 +113,9 @@ TEST_F(ExpertStoreTest, AFailedCopyWakesAllItsWaitersAndCanBeTriedAgain) {
   }
   script_.AllowAll();
   for (std::thread& waiter : waiters) waiter.join();
-  for (const absl::Status& status : statuses) {
-    // One that came late finds that there is no copy any more.
-    EXPECT_TRUE(absl::IsDataLoss(status) || absl::IsNotFound(status)) << status;
-  }
+  for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::DataLossError("page is gone"));
+  // Who comes when it has failed already hears the same.
+  EXPECT_EQ(store_->Acquire({bad}, Soon()).status(), absl::DataLossError("page is gone"));
   EXPECT_EQ(store_->StateOf(bad), SlotState::kFree);
   EXPECT_EQ(store_->counters().failed, 1);
   // Nobody holds the other one either.
