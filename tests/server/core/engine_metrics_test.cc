@@ -18,6 +18,17 @@ class EngineMetricsTest : public EngineTest {
     return Success(FinishReason::kStop) + Success(FinishReason::kLength) + Success(FinishReason::kAbort);
   }
   double Errors(const char* code) { return metrics->request_error(code).Value(); }
+  // One sequence of five tokens; the second worker is idle.
+  void RunOneOnTwoWorkers() {
+    config.workers = 2;
+    Start();
+    const auto first = Connect(1, "secret", 0), second = Connect(2, "secret", 1);
+    AwaitReady(true);
+    Reader reader;
+    Submit(reader, "r", 5);
+    EXPECT_TRUE(reader.End().ok());
+    Settle();
+  }
 };
 
 TEST_F(EngineMetricsTest, AnEndIsASuccessByItsReason) {
@@ -100,7 +111,6 @@ TEST_F(EngineMetricsTest, AClientThatGoesAwayAbortsAndOneThatIsSentAwayDoesNot) 
 
 // One sequence on two workers: the other one is idle, and says nothing of what kind a step is.
 TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
-  config.workers = 2;
   model_facts.num_moe_layers = 1;
   model_facts.num_experts = 4;
   model_facts.experts_per_token = 1;
@@ -108,13 +118,7 @@ TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
     one->set_expert_counts({0, 0, 0, 0});
     one->set_counts_items();
   };
-  Start();
-  const auto first = Connect(1, "secret", 0), second = Connect(2, "secret", 1);
-  AwaitReady(true);
-  Reader reader;
-  Submit(reader, "r", 5);
-  EXPECT_TRUE(reader.End().ok());
-  Settle();
+  RunOneOnTwoWorkers();
   const auto steps = [this](Phase phase) { return metrics->moe_balancedness(phase).Collect().histogram.sample_count; };
   EXPECT_EQ(steps(Phase::kPrefill), 1u);
   EXPECT_EQ(steps(Phase::kDecode), 4u);
@@ -124,7 +128,6 @@ TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
 
 // Ranks wait for each other in every layer: that another one is busy in the next evens out nothing.
 TEST_F(EngineMetricsTest, LayersAreUnevenEachForItself) {
-  config.workers = 2;
   model_facts.num_moe_layers = 2;
   model_facts.num_experts = 2;
   model_facts.experts_per_token = 1;
@@ -133,13 +136,7 @@ TEST_F(EngineMetricsTest, LayersAreUnevenEachForItself) {
     one->set_expert_counts({0, 0, 0, 0});
     one->set_layer_rows(workers++ == 0 ? std::vector<int64_t>{4, 0} : std::vector<int64_t>{0, 4});
   };
-  Start();
-  const auto first = Connect(1, "secret", 0), second = Connect(2, "secret", 1);
-  AwaitReady(true);
-  Reader reader;
-  Submit(reader, "r", 5);
-  EXPECT_TRUE(reader.End().ok());
-  Settle();
+  RunOneOnTwoWorkers();
   double steps = 0, sum = 0;
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     const auto histogram = metrics->moe_balancedness(phase).Collect().histogram;
