@@ -95,6 +95,9 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
   for (const absl::Status& status : {CheckExpertBudget(config.experts), CheckPlacementSettings(config.placement)}) {
     problems->Check(status.ok(), status.message());
   }
+  problems->Check(
+      !config.experts.empty() || config.experts.policy == ExpertBudgetOptions().policy,
+      absl::StrCat("--expert_policy=", config.experts.policy, ": is for --expert_budget, which is not given"));
   const std::string budget = absl::StrCat("--expert_budget=", config.experts.budget);
   if (config.placement.mode == PlacementMode::kStatic) return;
   const std::string placement = absl::StrCat("--placement=", NameOf(config.placement.mode));

@@ -134,6 +134,10 @@ TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytes) {
 
 // What a local worker would refuse, again and again, is refused here.
 TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
+  config_.experts.policy = "lru";
+  EXPECT_EQ(std::string(config_.Finish().message()), "--expert_policy=lru: is for --expert_budget, which is not given");
+  config_.experts.budget = "50%";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.experts.policy = "best";
   config_.experts.copy_bytes_per_second = -1;
   config_.experts.file_dir = "";
