@@ -50,7 +50,8 @@ absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelC
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
   const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
   const int64_t all = experts_per_layer * config.num_moe_layers();
-  const int64_t slots = share.PartsOf(all, expert_bytes);
+  // Never more than there are experts to hold, whatever spare slots a placement counts.
+  const int64_t slots = std::min(share.PartsOf(all, expert_bytes), config.num_experts * config.num_moe_layers());
   const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, experts_per_layer));
   if (slots >= least) return static_cast<int>(slots);
   return absl::InvalidArgumentError(absl::StrCat("--expert_budget=", options.budget, ": holds ", slots,

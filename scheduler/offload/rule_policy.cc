@@ -57,7 +57,9 @@ RulePolicy::RulePolicy(const OffloadShape& shape, const Options& options, absl::
   FillSlots(initial_, &cache_);
   if (options.rule == Rule::kStatic) {
     const int kept = shape.num_slots == shape.num_keys() ? shape.num_slots : shape.num_slots - kStaticStreams;
-    for (int slot = 0; slot < kept; ++slot) rows_[initial_[slot]] = 1;
+    for (int slot = 0; slot < kept; ++slot) {
+      if (initial_[slot] != kNoExpert) rows_[initial_[slot]] = 1;
+    }
   }
 }
 
