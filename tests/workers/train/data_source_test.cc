@@ -1,0 +1,195 @@
+#include "workers/train/data_source.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/byte_io.h"
+#include "scheduler/base/fnv1a.h"
+#include "tests/workers/model/temp_dir.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kVocab = 1000;
+
+struct Contents {
+  int token_bytes = 2;
+  std::vector<int32_t> tokens = {};
+  std::vector<bool> trained = {};  // empty: all are
+  std::vector<int64_t> documents = {0};
+};
+
+std::string FileOf(const Contents& contents) {
+  std::string body;
+  const auto pad = [&] { body.resize((body.size() + kTokenHeaderBytes + 7) / 8 * 8 - kTokenHeaderBytes); };
+  for (const int32_t token : contents.tokens) {
+    contents.token_bytes == 2 ? AppendInt(static_cast<uint16_t>(token), &body) : AppendInt(token, &body);
+  }
+  pad();
+  if (!contents.trained.empty()) {
+    std::string mask((contents.trained.size() + 7) / 8, '\0');
+    for (size_t i = 0; i < contents.trained.size(); ++i) {
+      if (contents.trained[i]) mask[i / 8] = static_cast<char>(mask[i / 8] | (1 << (i % 8)));
+    }
+    body += mask;
+    pad();
+  }
+  for (const int64_t begin : contents.documents) AppendInt(begin, &body);
+  return EncodeTokenHeader({.token_bytes = contents.token_bytes,
+                            .vocab_size = kVocab,
+                            .num_tokens = static_cast<int64_t>(contents.tokens.size()),
+                            .num_documents = static_cast<int64_t>(contents.documents.size()),
+                            .masked = !contents.trained.empty(),
+                            .contents = Fnv1a(body)}) +
+         body;
+}
+
+std::vector<int32_t> Counting(int32_t begin, int32_t count) {
+  std::vector<int32_t> tokens = {};
+  for (int32_t i = 0; i < count; ++i) tokens.push_back((begin + i) % kVocab);
+  return tokens;
+}
+
+class DataSourceTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, const std::string& bytes) {
+    std::ofstream(dir_.path() + "/" + name, std::ios::binary) << bytes;
+  }
+  absl::StatusOr<TokenFile> Open(const std::string& name) {
+    const absl::StatusOr<ModelDir> dir = ModelDir::Open(dir_.path());
+    if (!dir.ok()) return dir.status();
+    return TokenFile::Open(*dir, name);
+  }
+  absl::Status Verify(const std::string& name) {
+    const absl::StatusOr<TokenFile> file = Open(name);
+    if (!file.ok()) return file.status();
+    return file->Verify(kVocab, [](int64_t, int64_t) { return true; });
+  }
+  absl::StatusOr<std::unique_ptr<DataSource>> Source(const std::vector<std::string>& names, DataOptions options) {
+    std::vector<TokenFile> files;
+    for (const std::string& name : names) {
+      absl::StatusOr<TokenFile> file = Open(name);
+      if (!file.ok()) return file.status();
+      files.push_back(*std::move(file));
+    }
+    options.vocab = kVocab;
+    return DataSource::Create(std::move(files), options);
+  }
+
+  const TempDir dir_;
+};
+
+TEST_F(DataSourceTest, WindowsInOrder) {
+  Write("a.bin", FileOf({.tokens = Counting(0, 11)}));
+  Write("b.bin", FileOf({.token_bytes = 4, .tokens = Counting(500, 10)}));
+  const auto source = Source({"a.bin", "b.bin"}, {.length = 5, .in_order = true});
+  ASSERT_TRUE(source.ok()) << source.status();
+  // Of b the second window lacks its last target.
+  ASSERT_EQ((*source)->num_windows(), 3);
+  const absl::StatusOr<TrainRows> rows = (*source)->Samples(0, 4);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->length, 5);
+  EXPECT_EQ(rows->tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 500, 501, 502, 503, 504, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(rows->targets,
+            (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 501, 502, 503, 504, 505, 1, 2, 3, 4, 5}));
+}
+
+TEST_F(DataSourceTest, MaskedTokensAreNoTargets) {
+  std::vector<bool> trained(23, true);
+  for (const int i : {0, 3, 4, 9, 22}) trained[i] = false;
+  Write("a.bin", FileOf({.tokens = Counting(0, 23), .trained = trained}));
+  const auto source = Source({"a.bin"}, {.length = 11, .in_order = true});
+  ASSERT_TRUE(source.ok()) << source.status();
+  const absl::StatusOr<TrainRows> rows = (*source)->Samples(0, 2);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->targets, (std::vector<int32_t>{1,  2,  -1, -1, 5,  6,  7,  8,  -1, 10, 11,  //
+                                                 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, -1}));
+}
+
+TEST_F(DataSourceTest, AnEpochHasEveryWindowOnceAndPartsAreTheWhole) {
+  Write("a.bin", FileOf({.tokens = Counting(0, 161)}));
+  const auto source = Source({"a.bin"}, {.length = 5, .seed = 9});
+  ASSERT_TRUE(source.ok()) << source.status();
+  ASSERT_EQ((*source)->num_windows(), 32);
+  const TrainRows epoch = *(*source)->Samples(32, 32);
+  std::vector<int32_t> begins;
+  for (size_t i = 0; i < epoch.tokens.size(); i += 5) begins.push_back(epoch.tokens[i]);
+  EXPECT_FALSE(std::is_sorted(begins.begin(), begins.end()));
+  std::sort(begins.begin(), begins.end());
+  for (size_t i = 0; i < begins.size(); ++i) EXPECT_EQ(begins[i], static_cast<int32_t>(5 * i));
+  const TrainRows part = *(*source)->Samples(40, 4);
+  EXPECT_TRUE(std::equal(part.tokens.begin(), part.tokens.end(), epoch.tokens.begin() + 40));
+}
+
+TEST_F(DataSourceTest, TooFewTokens) {
+  Write("a.bin", FileOf({.tokens = Counting(0, 5)}));
+  EXPECT_EQ(Source({"a.bin"}, {.length = 5}).status().message(),
+            "data: 1 files of 5 tokens hold no window of 5 and its last target");
+}
+
+TEST_F(DataSourceTest, VerifyFindsEveryFlippedBit) {
+  std::vector<bool> trained(21, true);
+  trained[7] = false;
+  const std::string good = FileOf({.tokens = Counting(3, 21), .trained = trained, .documents = {0, 10}});
+  Write("good.bin", good);
+  EXPECT_TRUE(Verify("good.bin").ok()) << Verify("good.bin");
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bytes = good;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+    Write("bad.bin", bytes);
+    EXPECT_FALSE(Verify("bad.bin").ok()) << "bit " << bit;
+  }
+}
+
+TEST_F(DataSourceTest, VerifyNamesWhatIsWrong) {
+  Write("a.bin", FileOf({.tokens = {1, 2, 1000, 3}}));
+  EXPECT_EQ(Verify("a.bin").message(), "a.bin: token 2 is 1000, outside [0, 1000)");
+  Write("b.bin", FileOf({.tokens = Counting(0, 9), .documents = {0, 4, 4}}));
+  EXPECT_EQ(Verify("b.bin").message(), "b.bin: document 2 begins at token 4 of 9, the one before at 4");
+  Write("c.bin", FileOf({.tokens = Counting(0, 9), .documents = {1}}));
+  EXPECT_EQ(Verify("c.bin").message(), "c.bin: document 0 begins at token 1 of 9, the one before at -1");
+  const absl::StatusOr<TokenFile> file = Open("b.bin");
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->Verify(999, [](int64_t, int64_t) { return true; }).message(),
+            "b.bin: is made with a vocabulary of 1000 tokens, the model has 999");
+  EXPECT_EQ(file->Verify(kVocab, [](int64_t, int64_t) { return false; }).code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(DataSourceTest, NoFileOfAnotherKind) {
+  Write("empty.bin", "");
+  EXPECT_FALSE(Open("empty.bin").ok());
+  Write("text.bin", std::string(2000, 'a'));
+  EXPECT_EQ(Open("text.bin").status().message(),
+            "text.bin: token file: begins neither as one of ours (SYTOKENS) nor as one of llm.c");
+  EXPECT_EQ(Open("none.bin").status().code(), absl::StatusCode::kNotFound);
+  std::filesystem::create_symlink("/etc/passwd", dir_.path() + "/link.bin");
+  EXPECT_EQ(Open("link.bin").status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(Open("../x.bin").ok());
+}
+
+TEST_F(DataSourceTest, AFileThatChanges) {
+  const std::string bytes = FileOf({.tokens = Counting(0, 101)});
+  for (const bool deleted : {false, true}) {
+    Write("a.bin", bytes);
+    const auto source = Source({"a.bin"}, {.length = 5});
+    ASSERT_TRUE(source.ok()) << source.status();
+    ASSERT_TRUE((*source)->Samples(0, 1).ok());
+    if (deleted) {
+      std::filesystem::remove(dir_.path() + "/a.bin");
+    } else {
+      std::filesystem::resize_file(dir_.path() + "/a.bin", bytes.size() - 8);
+    }
+    const absl::Status status = (*source)->Samples(1, 1).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_EQ(status.message().substr(0, 34), "a.bin: changed while it was read: ");
+  }
+}
+
+}  // namespace
+}  // namespace switchyard
