@@ -10,6 +10,7 @@
 #include "workers/ops/kernels.h"
 #include "workers/ops/kv_checks.h"
 #include "workers/ops/op_checks.h"
+#include "workers/ops/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -82,13 +83,6 @@ absl::Status Check(const OpSite& at, const AttentionDesc& desc, const TensorView
   return ExpectView(at, "out", out, q.dtype(), shape);
 }
 
-// One per thread, grown to the largest task it has seen.
-void* ThreadScratch(int64_t bytes) {
-  thread_local Buffer buffer;
-  if (buffer.bytes() < bytes) buffer = Buffer(bytes, Device::Cpu());
-  return buffer.data();
-}
-
 char* At(const TensorView& view, int64_t row, int64_t column) {
   return static_cast<char*>(view.raw()) + (row * view.row_stride() + column) * DTypeBytes(view.dtype());
 }
@@ -147,7 +141,7 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
             .block_stride = kv_heads * cache.block_size() * head_dim,
             .block_size = cache.block_size(),
             .block_table = seq.block_table.data(),
-            .scratch = ThreadScratch(AttentionScratchBytes(tile.count * group, head_dim))});
+            .scratch = ThreadScratch(ScratchUse::kTask, AttentionScratchBytes(tile.count * group, head_dim))});
   });
   return absl::OkStatus();
 }

@@ -10,36 +10,12 @@
 #include "workers/ops/attention_layout.h"
 #include "workers/ops/kernels_impl.h"
 #include "workers/ops/tile_product.h"
+#include "workers/ops/transpose.h"
 
 namespace switchyard::SY_KERNEL_NS {
 namespace {
 
 constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
-// 16 x 16 of 32 bits.
-SY_INLINE void Transpose(const __m512i* in, uint32_t* out) {
-  __m512i a[16], b[16];
-  for (int i = 0; i < 8; ++i) {
-    a[2 * i] = _mm512_unpacklo_epi32(in[2 * i], in[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(in[2 * i], in[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 2; ++j) {
-      b[4 * i + 2 * j] = _mm512_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-      b[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
-    }
-  }
-  // b[4i + c] holds column c + 4q of rows 4i … 4i+3 in its quarter q.
-  for (int c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88);
-    const __m512i high01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
-    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
-    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
-    _mm512_storeu_si512(out + c * 16, _mm512_shuffle_i32x4(low01, low23, 0x88));
-    _mm512_storeu_si512(out + (c + 4) * 16, _mm512_shuffle_i32x4(high01, high23, 0x88));
-    _mm512_storeu_si512(out + (c + 8) * 16, _mm512_shuffle_i32x4(low01, low23, 0xdd));
-    _mm512_storeu_si512(out + (c + 12) * 16, _mm512_shuffle_i32x4(high01, high23, 0xdd));
-  }
-}
 
 class TileTask {
  public:

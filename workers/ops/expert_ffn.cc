@@ -6,9 +6,9 @@
 namespace switchyard {
 
 absl::Status GatedGemm(const Stream& stream, const TensorView& x, const Weight& gate_up, const TensorView& hidden,
-                       Isa isa) {
+                       Isa isa, const TensorView& sums) {
   const Weight* const weights[] = {&gate_up};
-  return GroupedGatedGemm(stream, {.isa = isa}, x, weights, {}, hidden);
+  return GroupedGatedGemm(stream, {.sums = sums, .isa = isa}, x, weights, {}, hidden);
 }
 
 absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
@@ -19,6 +19,7 @@ absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc,
                              .weights = gate_up,
                              .offsets = offsets,
                              .y = hidden,
+                             .sums = desc.sums,
                              .gated = true,
                              .partial = desc.partial,
                              .isa = desc.isa});
@@ -26,8 +27,9 @@ absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc,
 
 absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden,
                        const TensorView& y) {
-  RETURN_IF_ERROR(GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .partial = desc.partial, .isa = desc.isa}, x,
-                                   desc.gate_up, desc.offsets, hidden));
+  RETURN_IF_ERROR(GroupedGatedGemm(stream,
+                                   {.x_rows = desc.x_rows, .partial = desc.partial, .sums = desc.sums, .isa = desc.isa},
+                                   x, desc.gate_up, desc.offsets, hidden));
   return GroupedGemm(stream, {.partial = desc.partial, .isa = desc.isa}, hidden, desc.down, desc.offsets, y);
 }
 

@@ -17,12 +17,15 @@
 
 namespace switchyard {
 
-// h = silu(x · gateᵀ) * (x · upᵀ), one weight.  Errors (InvalidArgument): shapes or dtypes that do not fit.
+// h = silu(x · gateᵀ) * (x · upᵀ), one weight.  Training keeps `sums` for the way back: x · gateᵀ and x · upᵀ, rounded;
+// hidden has the same bits with and without.  Errors (InvalidArgument): shapes or dtypes that do not fit, sums on a
+// device.
 absl::Status GatedGemm(const Stream& stream,
                        const TensorView& x,       // [M, K] w's dtype; rows may be strided
                        const Weight& gate_up,     // [2F, K] kGatedPanels
                        const TensorView& hidden,  // [M, F] w's dtype
-                       Isa isa = CurrentIsa());
+                       Isa isa = CurrentIsa(),
+                       const TensorView& sums = {});  // [M, 2F] w's dtype: gate's F columns, then up's; or none
 
 // The same per expert; arguments as GroupedGemm's.
 absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
@@ -36,6 +39,7 @@ struct ExpertFfnDesc {
   IntView offsets;         // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
   IntView x_rows = {};     // as in GroupedGemmDesc; empty: x is in expert order already
   bool partial = false;    // as in GroupedGemmDesc
+  TensorView sums = {};    // [rows, 2F] or none: as GatedGemm's
   Isa isa = CurrentIsa();  // tests only
 };
 

@@ -71,6 +71,24 @@ void WriteBlock(const JobContext& context, const void* c, int64_t row, int64_t r
                             .y_stride = job.y.row_stride()});
 }
 
+// Sums before the activation: the gate's panel, then up's behind all of the gate's columns.
+void WriteSums(const JobContext& context, const char* c, int64_t row, int64_t rows, int64_t column) {
+  const GemmJob& job = *context.job;
+  const int64_t width = job.y.dim(1);
+  for (int64_t part = 0; part < 2; ++part) {
+    context.kernel->epilogue({.dtype = static_cast<uint8_t>(job.x.dtype()),
+                              .y_dtype = static_cast<uint8_t>(job.sums.dtype()),
+                              .accumulate = false,
+                              .gated = false,
+                              .c = c + part * rows * kGemmPanel * DTypeBytes(AccDType(job.x.dtype())),
+                              .rows = rows,
+                              .columns = std::min(kPanelColumns, width - column),
+                              .bias = nullptr,
+                              .y = job.sums.Rows(row, rows).Columns(part * width + column, 1).raw(),
+                              .y_stride = job.sums.row_stride()});
+  }
+}
+
 void RunTask(const JobContext& context, const GemmTask& task) {
   const GemmKernel& kernel = *context.kernel;
   const Weight& w = *task.weight;
@@ -94,7 +112,11 @@ void RunTask(const JobContext& context, const GemmTask& task) {
                       .c = reinterpret_cast<char*>(c) + part * rows * kGemmPanel * DTypeBytes(AccDType(w.dtype())),
                       .from_memory = block == 0});
       }
-      WriteBlock(context, c, row, rows, p / parts * kPanelColumns);
+      const int64_t column = p / parts * kPanelColumns;
+      WriteBlock(context, c, row, rows, column);
+      if (context.job->sums.raw() != nullptr) {
+        WriteSums(context, reinterpret_cast<const char*>(c), row, rows, column);
+      }
     }
   }
 }

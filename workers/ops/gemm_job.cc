@@ -63,6 +63,13 @@ absl::Status CheckRows(const GemmJob& job, Device device) {
   return ExpectInts(at, "x_rows", job.x_rows, rows, 0, job.x.dim(0));
 }
 
+absl::Status CheckSums(const GemmJob& job, Device device) {
+  if (job.sums.raw() == nullptr) return absl::OkStatus();
+  if (!job.gated) return Bad(job, "sums are of gated products alone");
+  if (!device.is_cpu()) return Bad(job, "sums are kept on the CPU alone, not on ", device.ToString());
+  return ExpectView({job.op, device}, "sums", job.sums, job.x.dtype(), {job.y.dim(0), 2 * job.y.dim(1)});
+}
+
 absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   const DType dtype = job.x.dtype();
   const Device device = stream.device();
@@ -88,6 +95,7 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   if (job.isa > DetectedIsa()) {
     return Bad(job, "this processor has ", IsaName(DetectedIsa()), ", not ", IsaName(job.isa));
   }
+  RETURN_IF_ERROR(CheckSums(job, device));
   RETURN_IF_ERROR(CheckRows(job, device));
   return CheckWeights(job, dtype, device);
 }

@@ -24,6 +24,7 @@ struct GemmJob {
   IntView offsets;       // [El + 1]; elsewhere than on the CPU y may have more rows than the last says
   TensorView bias = {};  // [N] or raw() == nullptr
   TensorView y;          // [rows, N]; gated: [rows, N / 2]
+  TensorView sums = {};  // gated: [rows, N], what gate and up came to before the activation, or raw() == nullptr
   bool accumulate = false;
   bool gated = false;    // y = silu(gate) * up
   bool partial = false;  // rows whose weight is null are not this job's

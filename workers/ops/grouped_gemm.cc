@@ -12,6 +12,7 @@ absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc, cons
                              .weights = experts,
                              .offsets = offsets,
                              .y = y,
+                             .sums = desc.sums,
                              .partial = desc.partial,
                              .isa = desc.isa});
 }

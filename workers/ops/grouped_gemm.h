@@ -23,6 +23,8 @@ struct GroupedGemmDesc {
   // Rows whose expert's weight is null are left as they are, for another call.  On a device it is null in the group's
   // list there, too.
   bool partial = false;
+  // GroupedGatedGemm alone, on the CPU: see GatedGemm.
+  TensorView sums = {};
   Isa isa = CurrentIsa();  // tests only
 };
 

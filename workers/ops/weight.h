@@ -78,7 +78,8 @@ class Weight {
 
   // For kernels and for copies to other places.
   const void* data() const { return data_; }
-  int64_t padded_k() const;  // on a device: elements from one row to the next
+  void* mutable_data() { return data_; }  // for who packs panels himself (backward/transposed_weight.h)
+  int64_t padded_k() const;               // on a device: elements from one row to the next
   // All rows.  REQUIRES: on a device, where they stand as they are.
   TensorView rows() const;
   // On the CPU:

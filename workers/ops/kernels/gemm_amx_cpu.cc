@@ -4,6 +4,7 @@
 // included: a tile with few rows costs little beside the memory that its weights come from.
 #include "workers/ops/kernels/gemm_kernels.h"
 #include "workers/ops/simd.h"
+#include "workers/ops/transpose.h"
 
 namespace switchyard {
 namespace {
@@ -138,8 +139,33 @@ void Pack(const GemmPackArgs& args) {
   }
 }
 
+// The same of columns: words of two k each, 16 x 16 of them turned at a time.
+void PackColumns(const GemmPackColumnsArgs& args) {
+  char* a = static_cast<char*>(args.a);
+  for (int64_t first = 0; first < args.columns; first += kTileRows) {
+    const int64_t columns = args.columns - first < kTileRows ? args.columns - first : kTileRows;
+    const auto* x = static_cast<const uint16_t*>(args.x) + first;
+    const __mmask16 valid = static_cast<__mmask16>((1u << columns) - 1);
+    char* to = a + first * args.padded_k * 2;
+    for (int64_t k = 0; k < args.padded_k; k += kTileK, to += columns * 64) {
+      __m512i words[16];
+      for (int64_t i = 0; i < 16; ++i) {
+        const int64_t even = k + 2 * i, odd = even + 1;
+        const __mmask16 one = even < args.k ? valid : __mmask16{0}, two = odd < args.k ? valid : __mmask16{0};
+        words[i] = _mm512_or_si512(
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(one, x + even * args.x_stride)),
+            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(two, x + odd * args.x_stride)), 16));
+      }
+      alignas(64) uint32_t turned[256];
+      Transpose(words, turned);
+      __builtin_memcpy(to, turned, columns * 64);
+    }
+  }
+}
+
 }  // namespace
 
-const GemmKernel kAmxBf16GemmKernel = {"amx_bf16", 2 * kTileRows, 2, Pack, Block, avx512::GemmEpilogue, nullptr, End};
+const GemmKernel kAmxBf16GemmKernel = {
+    "amx_bf16", 2 * kTileRows, 2, Pack, PackColumns, avx512::GemmPackPanel, Block, avx512::GemmEpilogue, nullptr, End};
 
 }  // namespace switchyard

@@ -58,9 +58,26 @@ void Pack(const GemmPackArgs& args) {
   }
 }
 
+// The same of columns.
+void PackColumns(const GemmPackColumnsArgs& args) {
+  auto* a = static_cast<uint32_t*>(args.a);
+  const auto* x = static_cast<const uint16_t*>(args.x);
+  const __mmask16 valid = static_cast<__mmask16>((1u << args.columns) - 1);
+  for (int64_t pair = 0; pair < args.padded_k / 2; ++pair, a += args.columns) {
+    const bool one = 2 * pair < args.k, two = 2 * pair + 1 < args.k;
+    const __m256i even = one ? _mm256_maskz_loadu_epi16(valid, x + 2 * pair * args.x_stride) : _mm256_setzero_si256();
+    const __m256i odd =
+        two ? _mm256_maskz_loadu_epi16(valid, x + (2 * pair + 1) * args.x_stride) : _mm256_setzero_si256();
+    const __m512i words =
+        _mm512_or_si512(_mm512_cvtepu16_epi32(even), _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+    _mm512_mask_storeu_epi32(a, valid, words);
+  }
+}
+
 }  // namespace
 
-const GemmKernel kAvx512Bf16GemmKernel = {"avx512_bf16",        kMaxRows, 2,      Pack, Block,
-                                          avx512::GemmEpilogue, nullptr,  nullptr};
+const GemmKernel kAvx512Bf16GemmKernel = {
+    "avx512_bf16",        kMaxRows, 2,      Pack, PackColumns, avx512::GemmPackPanel, Block,
+    avx512::GemmEpilogue, nullptr,  nullptr};
 
 }  // namespace switchyard

@@ -166,6 +166,27 @@ void Pack(const GemmPackArgs& args) {
   }
 }
 
+template <int kColumns, class Elem>
+SY_INLINE void WidenRow(const Elem* x, AccT<Elem>* a) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kColumns; ++c) a[c] = Widen(x[c]);
+}
+
+// [padded_k][columns] Acc.
+template <class Elem>
+void PackColumns(const GemmPackColumnsArgs& args) {
+  const Elem* x = static_cast<const Elem*>(args.x);
+  AccT<Elem>* a = static_cast<AccT<Elem>*>(args.a);
+  for (int64_t k = 0; k < args.k; ++k, x += args.x_stride, a += args.columns) {
+    if (args.columns == kMaxRows) {
+      WidenRow<kMaxRows>(x, a);
+    } else {
+      for (int64_t c = 0; c < args.columns; ++c) a[c] = Widen(x[c]);
+    }
+  }
+  for (int64_t i = 0; i < (args.padded_k - args.k) * args.columns; ++i) a[i] = 0;
+}
+
 template <class Elem, class Out, class Write>
 SY_INLINE void EachPart(const GemmEpilogueArgs& args, Write&& write) {
   constexpr int64_t kLanes = Lanes<Elem>::kCount;
@@ -212,8 +233,11 @@ void GemmEpilogue(const GemmEpilogueArgs& args) {
 
 #define SY_NAME_(ns) #ns
 #define SY_NAME(ns) SY_NAME_(ns)
-#define SY_GEMM_KERNEL(Elem) \
-  { SY_NAME(SY_KERNEL_NS), kMaxRows, sizeof(AccT<Elem>), Pack<Elem>, Block<Elem>, GemmEpilogue, nullptr, nullptr }
+#define SY_GEMM_KERNEL(Elem)                                                                                        \
+  {                                                                                                                 \
+    SY_NAME(SY_KERNEL_NS), kMaxRows, sizeof(AccT<Elem>), Pack<Elem>, PackColumns<Elem>, GemmPackPanel, Block<Elem>, \
+        GemmEpilogue, nullptr, nullptr                                                                              \
+  }
 const GemmKernelRow kGemmKernels = {SY_GEMM_KERNEL(float), SY_GEMM_KERNEL(double), SY_GEMM_KERNEL(Bf16Bits),
                                     SY_GEMM_KERNEL(Fp16Bits)};
 

@@ -23,6 +23,26 @@ struct GemmPackArgs {
   void* a;  // 64-byte aligned, rows * padded_k * a_bytes
 };
 
+// Columns of x as an A block: row r of the block is column r, and k counts x's rows.
+struct GemmPackColumnsArgs {
+  const void* x;  // first row, first column
+  int64_t x_stride;
+  int64_t columns;  // 1 … max_rows
+  int64_t k, padded_k;
+  void* a;
+};
+
+// Columns of x as a panel: k counts x's rows, zeros stand behind the last row and beside the last column.
+struct GemmPackPanelArgs {
+  uint8_t x_dtype, dtype;  // DType: of x, of the panel
+  const void* x;           // first row, first column, or row 0 of what row_idx counts
+  int64_t x_stride;
+  const int32_t* row_idx;  // [k] or null: x's rows in order
+  int64_t columns;         // 1 … 32
+  int64_t k, padded_k;     // padded_k is even for bf16
+  void* panel;
+};
+
 struct GemmBlockArgs {
   const void* a;
   int64_t rows;   // 1 … max_rows
@@ -50,6 +70,8 @@ struct GemmKernel {
   int max_rows;
   int a_bytes;  // per element of an A block
   void (*pack)(const GemmPackArgs& args);
+  void (*pack_columns)(const GemmPackColumnsArgs& args);
+  void (*pack_panel)(const GemmPackPanelArgs& args);
   void (*block)(const GemmBlockArgs& args);
   void (*epilogue)(const GemmEpilogueArgs& args);
   void (*begin)();  // around a thread's series of blocks; may be null
@@ -61,13 +83,16 @@ using GemmKernelRow = GemmKernel[4];
 
 namespace baseline {
 extern const GemmKernelRow kGemmKernels;
-}
+void GemmPackPanel(const GemmPackPanelArgs& args);
+}  // namespace baseline
 namespace avx2 {
 extern const GemmKernelRow kGemmKernels;
-}
+void GemmPackPanel(const GemmPackPanelArgs& args);
+}  // namespace avx2
 namespace avx512 {
 extern const GemmKernelRow kGemmKernels;
 void GemmEpilogue(const GemmEpilogueArgs& args);
+void GemmPackPanel(const GemmPackPanelArgs& args);
 }  // namespace avx512
 extern const GemmKernel kAvx512Bf16GemmKernel;
 extern const GemmKernel kAmxBf16GemmKernel;
