@@ -1,0 +1,55 @@
+// The life of a training job: which states there are and what moves it from one to another, as a table.  Pure.
+//
+//   PENDING ──admit──► PREPARING ──start──► RUNNING ──finish──► SUCCEEDED
+//                                              │ ▲
+//                                        pause │ │ admit … start
+//                                              ▼ │
+//                                           PAUSING ──stopped──► PAUSED ──resume──► PENDING
+//
+// A job waits (PENDING) until there are workers for it, makes its data ready (PREPARING: text becomes tokens), and
+// runs. Pausing and cancelling a running job wait until its workers have stopped at a step (PAUSING with a checkpoint,
+// CANCELLING).  Whoever loses its workers, or its server, waits again, as another attempt, unless it has failed too
+// often (`lose` against `fail`: the caller counts).  SUCCEEDED, FAILED and CANCELLED are final.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+enum class JobState : uint8_t {
+  kPending,
+  kPreparing,
+  kRunning,
+  kPausing,
+  kPaused,
+  kCancelling,
+  kSucceeded,
+  kFailed,
+  kCancelled,
+};
+inline constexpr int kNumJobStates = 9;
+
+enum class JobEvent : uint8_t {
+  kAdmit,    // there are workers for it, and it is the first in the queue
+  kStart,    // its data is ready and its workers have formed a group
+  kPause,    // by a user
+  kResume,   // by a user
+  kCancel,   // by a user
+  kStopped,  // its workers have stopped as they were asked to
+  kLose,     // its workers are gone, or the server was: it may try again
+  kFinish,   // its last step is done and its last checkpoint is written
+  kFail,     // an error that trying again does not mend
+};
+inline constexpr int kNumJobEvents = 9;
+
+absl::string_view JobStateName(JobState state);  // "PENDING"
+absl::string_view JobEventName(JobEvent event);  // "pause"
+bool IsFinal(JobState state);
+
+// What follows.  FailedPrecondition "job is SUCCEEDED: cannot pause" where nothing does.
+absl::StatusOr<JobState> NextJobState(JobState state, JobEvent event);
+
+}  // namespace switchyard
