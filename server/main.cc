@@ -52,8 +52,8 @@ ABSL_FLAG(std::string, load_format, "auto",
           "auto = the checkpoint's weights; dummy = local workers make random ones of the shapes in its config.json");
 ABSL_FLAG(std::string, profile, "",
           "with local workers: file of what a profiling run (switchyard profile) learned of this model's routing: what "
-          "coming layers' experts "
-          "get is foreseen from the start; empty = it is learned while serving");
+          "coming layers' experts get is foreseen from the start, and an expert budget begins with the most popular; "
+          "empty = it is learned while serving");
 ABSL_FLAG(std::string, forecast, "auto",
           "of local workers: foresee what coming layers' experts get: auto = where a placement uses it or a profile is "
           "named; always, for an expert budget, too; never");

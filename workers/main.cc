@@ -59,7 +59,8 @@ ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
 ABSL_FLAG(
     std::string, profile, "",
     "file of what a profiling run (switchyard profile) learned of this model's routing: what coming layers' experts "
-    "get is foreseen from the start; empty = it is learned while serving");
+    "get is foreseen from the start, and an expert budget begins with the most popular; empty = it is learned while "
+    "serving");
 ABSL_FLAG(
     std::string, profile_out, "",
     "file for what this worker has learned of the model's routing when it ends, as --profile takes it, in a group's "

@@ -87,6 +87,10 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   ExpertOffloadOptions options;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.experts = input.experts;
+  for (size_t at = 0; at < input.popularity.size(); at += static_cast<size_t>(config.num_experts)) {
+    for (const int32_t expert : input.experts)
+      options.popularity.push_back(input.popularity[at + static_cast<size_t>(expert)]);
+  }
   options.expert_ticks = Ticks(bytes, rates.memory_bytes);
   options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate), rates.flops);
   options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape,
@@ -102,8 +106,9 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
 }
 
 absl::Status RankExperts::Fill(ExpertOffload::Progress progress) {
-  std::vector<int64_t> alike(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(), 1);
-  return offload_->Fill(std::move(alike), absl::Now() + kExpertFillLimit, progress);
+  std::vector<ExpertHosting> here(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(),
+                                  ExpertHosting::kHere);
+  return offload_->Fill(std::move(here), absl::Now() + kExpertFillLimit, progress);
 }
 
 }  // namespace switchyard

@@ -29,6 +29,8 @@ struct RankExpertsInput {
   ExpertBudgetOptions options;
   std::vector<int32_t> experts;   // that it may ever have, in any layer
   int64_t experts_per_layer = 0;  // that it has at a time
+  // [L * E] of all the model's experts, what slots begin with (profiled_shares.h); empty: nothing is known of them.
+  std::vector<int64_t> popularity = {};
 };
 
 class RankExperts {
@@ -38,7 +40,7 @@ class RankExperts {
   static absl::StatusOr<std::unique_ptr<RankExperts>> Open(const RankExpertsInput& input,
                                                            ExpertFile::Progress progress);
 
-  // Fills the slots, all experts being alike.  Blocks.  Errors: ExpertOffload::Fill's.
+  // Fills the slots with the most popular experts.  Blocks.  Errors: ExpertOffload::Fill's.
   absl::Status Fill(ExpertOffload::Progress progress);
   // How fast experts are copied here.
   const TimedCopier& copier() const { return *copier_; }

@@ -54,7 +54,8 @@ absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPla
   ASSIGN_OR_RETURN(placement->budgeted_, RankExperts::Open({.file = input.file,
                                                             .options = input.experts,
                                                             .experts = std::move(all),
-                                                            .experts_per_layer = ExpertsAtATime(input)},
+                                                            .experts_per_layer = ExpertsAtATime(input),
+                                                            .popularity = input.popularity},
                                                            progress));
   placement->copier_ = &placement->budgeted_->copier();
   placement->table_ = std::make_unique<BudgetedSlots>(placement->budgeted_->offload());

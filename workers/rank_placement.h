@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,7 +28,8 @@ struct RankPlacementInput {
   PlacementSettings settings;
   int rank = 0;
   int world = 1;
-  ExpertBudgetOptions experts;  // the rate is there also without a budget
+  ExpertBudgetOptions experts;           // the rate is there also without a budget
+  std::vector<int64_t> popularity = {};  // as in RankExpertsInput
 };
 
 // Slots of a rank's store.  Without a budget: residents, replicas of the slow loop and what arrives for it, spare slots

@@ -154,6 +154,9 @@ class Worker final : public PlacementHost {
   absl::Status CheckPlacement(const PlacementSettings& placement) const;
   // available: bytes of the host's memory that, if it is built in memory, the file may take.
   RankExpertFileInput ExpertFileInput(int64_t available) const;
+  // What an expert budget's slots begin with: by what was learned in a group before, else by --profile; empty: nothing
+  // is known, or there is no budget.
+  absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
   absl::StatusOr<DecidedPlacer*> Placer();
   absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);

@@ -8,6 +8,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/popularity/profiled_shares.h"
 #include "workers/model/dummy_weights.h"
 #include "workers/model/memory_plan.h"
 #include "workers/model/warm_up.h"
@@ -61,13 +62,15 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   if (placed) {
     RankPlacementInput input = placement_input;
     input.file = ExpertFileInput(host);
+    ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, tell));
   } else if (budget) {
-    ASSIGN_OR_RETURN(experts_, RankExperts::Open({.file = ExpertFileInput(host),
-                                                  .options = options_.experts,
-                                                  .experts = load.residents,
-                                                  .experts_per_layer = need.experts_per_layer},
-                                                 tell));
+    RankExpertsInput input = {.file = ExpertFileInput(host),
+                              .options = options_.experts,
+                              .experts = load.residents,
+                              .experts_per_layer = need.experts_per_layer};
+    ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
+    ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, tell));
     RETURN_IF_ERROR(experts_->Fill(tell));
   }
   load.experts = !budget && !placed;
@@ -76,6 +79,14 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   load.progress = std::move(progress);
   if (!checkpoint_.has_value()) return MakeDummyWeights(config_, std::move(load));
   return LoadWeights(*checkpoint_, config_, std::move(load));
+}
+
+absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
+  if (options_.experts.empty()) return std::vector<int64_t>();
+  if (learned_.has_value()) return ProfiledShares(learned_->all);
+  if (options_.forecast.profile.empty()) return std::vector<int64_t>();
+  ASSIGN_OR_RETURN(const ProfileBundle bundle, ReadProfile(options_.forecast, weights_hash_));
+  return ProfiledShares(bundle);
 }
 
 absl::Status Worker::CheckPlacement(const PlacementSettings& placement) const {

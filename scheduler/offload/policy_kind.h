@@ -17,7 +17,7 @@ inline constexpr OffloadKind kOffloadKinds[] = {OffloadKind::kExpectedUse, Offlo
 struct PolicyInput {
   OffloadShape shape;
   CopyCost cost;
-  absl::Span<const int64_t> popularity;  // [L * E] by profile, as in RulePolicy
+  absl::Span<const int64_t> popularity;  // [L * E] by profile, as in RulePolicy; 0: not resident at first
   int least_per_layer = 1;               // lru and lfu have a cache per layer where that gives each layer so many slots
 };
 

@@ -29,6 +29,7 @@ std::vector<ExpertKey> PopularExperts(const OffloadShape& shape, const std::vect
   std::vector<int32_t> next(shape.num_slots + 1, 0);  // by where a range begins
   for (const SlotRange& range : ranges) next[range.begin] = range.begin;
   for (const ExpertKey key : keys) {
+    if (popularity[key] == 0) break;
     const SlotRange& range = ranges[shape.LayerOf(key)];
     if (next[range.begin] < range.end) slots[next[range.begin]++] = key;
   }

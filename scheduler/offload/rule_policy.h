@@ -48,7 +48,8 @@ class RulePolicy final : public CachePolicy {
   int64_t num_gates_ = 0;
 };
 
-// The most popular experts of each range's layers fill its slots, most popular first; ties to the smaller key.
+// The most popular experts of each range's layers fill its slots, most popular first; ties to the smaller key.  Those
+// of popularity 0 do not: slots may stay empty.
 std::vector<ExpertKey> PopularExperts(const OffloadShape& shape, const std::vector<SlotRange>& ranges,
                                       absl::Span<const int64_t> popularity);
 // Marks them as resident.

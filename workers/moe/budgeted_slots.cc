@@ -7,13 +7,6 @@
 #include "scheduler/placement/placement.h"
 
 namespace switchyard {
-namespace {
-
-// What the policy hears of experts that rows may come for; of others 0.
-constexpr int64_t kPopularityHere = 1, kPopularityInMemory = 2;
-
-}  // namespace
-
 BudgetedSlots::BudgetedSlots(ExpertOffload* offload)
     : offload_(offload),
       num_layers_(offload->num_layers()),
@@ -26,17 +19,17 @@ absl::Status BudgetedSlots::Fill(const std::vector<std::vector<int32_t>>& expert
   staged_.clear();
   departed_.clear();
   holders_.assign(holders_.size(), 0);
-  std::vector<int64_t> popularity(holders_.size(), 0);
+  std::vector<ExpertHosting> hosting(holders_.size(), ExpertHosting::kElsewhere);
   for (size_t layer = 0; layer < experts.size(); ++layer) {
     for (const int32_t expert : experts[layer]) {
       if (expert == kEmptySlot) continue;
       const size_t key = layer * static_cast<size_t>(num_experts_) + static_cast<size_t>(expert);
-      const bool first = !in_memory_.empty() && in_memory_[layer][static_cast<size_t>(expert)];
+      const bool in_memory = !in_memory_.empty() && in_memory_[layer][static_cast<size_t>(expert)];
       holders_[key] = kTable;
-      popularity[key] = first ? kPopularityInMemory : kPopularityHere;
+      hosting[key] = in_memory ? ExpertHosting::kInMemory : ExpertHosting::kHere;
     }
   }
-  return offload_->Fill(std::move(popularity), deadline, progress);
+  return offload_->Fill(std::move(hosting), deadline, progress);
 }
 
 void BudgetedSlots::Hold(const Expert& expert, Holder holder) {

@@ -27,8 +27,8 @@ class BudgetedSlots : public RankSlots {
   // offload: has all of the model's experts, 0 … E - 1, as those that rows may ever come for; borrowed.
   explicit BudgetedSlots(ExpertOffload* offload);
 
-  // Which experts Fill copies first, of those that it is told [L][E]: what the slow loop wants in memory.  Empty: all
-  // are alike.
+  // Which experts Fill has in slots before all others, of those that it is told [L][E]: what the slow loop wants in
+  // memory.  Empty: it says nothing.
   void Prefer(std::vector<std::vector<bool>> in_memory) { in_memory_ = std::move(in_memory); }
 
   absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline, Progress progress) override;

@@ -7,6 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
+#include "scheduler/popularity/popularity.h"
 #include "workers/moe/await_copies.h"
 
 namespace switchyard {
@@ -18,7 +19,8 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
              .num_slots = store->num_slots()},
       store_(std::move(store)),
       forecast_(shape_),
-      popularity_(static_cast<size_t>(shape_.num_keys()), 1),
+      hosting_(static_cast<size_t>(shape_.num_keys()), ExpertHosting::kHere),
+      store_slots_(static_cast<size_t>(shape_.num_slots)),
       rows_(options_.experts.size()),
       slots_(options_.experts.size()) {
   for (size_t place = 0; place < options_.experts.size(); ++place) {
@@ -31,6 +33,8 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
 absl::StatusOr<std::unique_ptr<ExpertOffload>> ExpertOffload::Create(ExpertOffloadOptions options,
                                                                      std::unique_ptr<ExpertStore> store) {
   SY_CHECK(options.num_layers >= 1 && options.make_policy != nullptr);
+  SY_CHECK(options.popularity.empty() ||
+           options.popularity.size() == static_cast<size_t>(options.num_layers) * options.experts.size());
   if (store->num_slots() < 2) {
     return absl::InvalidArgumentError(absl::StrCat("expert offload: wants 2 slots at least, has ", store->num_slots()));
   }
@@ -47,39 +51,92 @@ ExpertKey ExpertOffload::KeyOf(int layer, int32_t expert) const {
   return place < 0 ? kNoExpert : layer * shape_.num_experts + place;
 }
 
-absl::Status ExpertOffload::Fill(std::vector<int64_t> popularity, absl::Time deadline, Progress progress) {
-  SY_CHECK_EQ(popularity.size(), popularity_.size());
-  popularity_ = std::move(popularity);
+absl::Status ExpertOffload::Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress) {
+  SY_CHECK_EQ(hosting.size(), hosting_.size());
+  hosting_ = std::move(hosting);
   return Restart(deadline, progress);
 }
 
 void ExpertOffload::Host(int layer, int32_t expert, bool here) {
   const ExpertKey key = KeyOf(layer, expert);
   SY_CHECK(key != kNoExpert);
-  popularity_[static_cast<size_t>(key)] = here ? 1 : 0;
+  hosting_[static_cast<size_t>(key)] = here ? ExpertHosting::kHere : ExpertHosting::kElsewhere;
   if (policy_ != nullptr) policy_->Host(key, here);
+}
+
+std::vector<int64_t> ExpertOffload::FirstWorth() const {
+  std::vector<int64_t> worth(hosting_.size(), 0);
+  for (size_t key = 0; key < worth.size(); ++key) {
+    if (hosting_[key] == ExpertHosting::kElsewhere) continue;
+    worth[key] = 1 + (options_.popularity.empty() ? kRow : std::min(options_.popularity[key], kRow));
+    if (hosting_[key] == ExpertHosting::kInMemory) worth[key] += 4 * kRow;
+  }
+  for (const ExpertStore::SlotView& slot : store_->Slots()) {
+    if (slot.state == SlotState::kFree) continue;
+    int64_t& held = worth[static_cast<size_t>(KeyOf(slot.id.layer, slot.id.expert))];
+    if (held > 0) held += 2 * kRow;
+  }
+  return worth;
+}
+
+absl::Status ExpertOffload::PairSlots(absl::Span<const ExpertKey> wanted) {
+  const std::vector<ExpertStore::SlotView> slots = store_->Slots();
+  std::vector<int> held(hosting_.size(), -1);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (slots[slot].state == SlotState::kFree) continue;
+    held[static_cast<size_t>(KeyOf(slots[slot].id.layer, slots[slot].id.expert))] = static_cast<int>(slot);
+  }
+  std::vector<bool> taken(slots.size());
+  for (size_t slot = 0; slot < wanted.size(); ++slot) {
+    store_slots_[slot] = wanted[slot] == kNoExpert ? -1 : held[static_cast<size_t>(wanted[slot])];
+    if (store_slots_[slot] >= 0) taken[static_cast<size_t>(store_slots_[slot])] = true;
+  }
+  int next = 0;
+  for (int& slot : store_slots_) {
+    if (slot >= 0) continue;
+    while (taken[static_cast<size_t>(next)]) ++next;
+    RETURN_IF_ERROR(store_->Evict(next));
+    slot = next++;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::CopyMissing(absl::Span<const ExpertKey> wanted, absl::Time deadline, Progress progress) {
+  const int64_t before = store_->counters().copied_bytes;
+  std::vector<size_t> missing;  // slots
+  for (size_t slot = 0; slot < wanted.size(); ++slot) {
+    if (wanted[slot] != kNoExpert && store_->StateOf(IdOf(wanted[slot])) == SlotState::kFree) missing.push_back(slot);
+  }
+  const int64_t total = store_->bytes() / shape_.num_slots * static_cast<int64_t>(missing.size());
+  for (const size_t slot : missing) {
+    const auto start = [&] {
+      return store_->StartCopy(IdOf(wanted[slot]), store_slots_[slot], CopyPriority::kPrefetch);
+    };
+    absl::Status begun = start();
+    if (absl::IsFailedPrecondition(begun)) {  // one slot is always left to demand: it waits for the others
+      RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+      begun = start();
+    }
+    RETURN_IF_ERROR(begun);
+  }
+  RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+  for (const ExpertKey key : wanted) {
+    if (key != kNoExpert && store_->StateOf(IdOf(key)) != SlotState::kFilled) return store_->FailureOf(IdOf(key));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
   policy_.reset();
   forecast_ = NeedForecast(shape_);
   next_layer_ = 0;
-  for (int slot = 0; slot < shape_.num_slots; ++slot) RETURN_IF_ERROR(store_->Evict(slot));
-  const int64_t before = store_->counters().copied_bytes;
-  std::unique_ptr<CachePolicy> policy = options_.make_policy(shape_, popularity_);
+  std::unique_ptr<CachePolicy> policy = options_.make_policy(shape_, FirstWorth());
   for (ExpertKey key = 0; key < shape_.num_keys(); ++key) {
-    if (popularity_[static_cast<size_t>(key)] == 0) policy->Host(key, false);
+    if (hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) policy->Host(key, false);
   }
-  const std::vector<ExpertKey> keys = policy->InitialSlots();
-  const int64_t total = store_->bytes() / shape_.num_slots *
-                        std::count_if(keys.begin(), keys.end(), [](ExpertKey key) { return key != kNoExpert; });
-  for (size_t slot = 0; slot < keys.size(); ++slot) {
-    if (keys[slot] == kNoExpert) continue;
-    // The last one has to wait for another, as one slot is always left to demand.
-    if (slot + 1 == keys.size()) RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
-    RETURN_IF_ERROR(store_->StartCopy(IdOf(keys[slot]), static_cast<int>(slot), CopyPriority::kPrefetch));
-  }
-  RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+  const std::vector<ExpertKey> wanted = policy->InitialSlots();
+  RETURN_IF_ERROR(PairSlots(wanted));
+  RETURN_IF_ERROR(CopyMissing(wanted, deadline, progress));
   policy_ = std::move(policy);
   return absl::OkStatus();
 }
@@ -102,7 +159,7 @@ absl::Status ExpertOffload::CountRows(const Call& call) {
     const int32_t rows = call.offsets[slot + 1] - call.offsets[slot];
     if (rows == 0) continue;
     const ExpertKey key = KeyOf(call.layer, call.experts[slot]);
-    if (key == kNoExpert || popularity_[static_cast<size_t>(key)] == 0) {
+    if (key == kNoExpert || hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) {
       return absl::InternalError(absl::StrCat("expert offload: ", rows, " rows of MoE layer ", call.layer,
                                               " came for slot ", slot, ", whose expert, ", call.experts[slot],
                                               ", is not here"));
@@ -185,13 +242,14 @@ absl::Status ExpertOffload::StartSteps(UnderWay* plan) {
 }
 
 absl::Status ExpertOffload::Do(const PlanStep& step) {
-  if (const absl::Status status = store_->Evict(step.slot); !status.ok()) {
+  const int slot = store_slots_[static_cast<size_t>(step.slot)];
+  if (const absl::Status status = store_->Evict(slot); !status.ok()) {
     return absl::InternalError(absl::StrCat("expert offload: a plan that does not hold together: ", status.message()));
   }
   if (step.kind == PlanStep::kDrop) return absl::OkStatus();
   const bool prefetch = step.kind == PlanStep::kPrefetch;
   const absl::Status status =
-      store_->StartCopy(IdOf(step.key), step.slot, prefetch ? CopyPriority::kPrefetch : CopyPriority::kDemand);
+      store_->StartCopy(IdOf(step.key), slot, prefetch ? CopyPriority::kPrefetch : CopyPriority::kDemand);
   // Demand has the last slot: then the expert comes when it is used (RunWave), as if its prefetch were very late.
   return prefetch && absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
 }

@@ -11,8 +11,10 @@
 // them rows come for (budgeted_slots.h): that copies nothing and gives nothing up, the policy does, which is told of
 // it.
 //
-// After an error the next pass begins anew: policy and slots as at the start.  Thread-compatible: the step's thread.
-// Does not do: several micro-batches of a layer.
+// A start, that is a group's and a pass' after an error, begins with a policy that knows nothing of traffic.  Slots
+// keep what they hold, before anything that is merely popular; only what the slow loop wants in memory goes before
+// that. So a start copies what is missing and no more.  Thread-compatible: the step's thread. Does not do: several
+// micro-batches of a layer.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +35,19 @@
 
 namespace switchyard {
 
+// What a start is told of an expert.
+enum class ExpertHosting : uint8_t {
+  kElsewhere,  // no rows come for it here
+  kHere,       // rows may
+  kInMemory,   // they may, and the slow loop wants it in memory
+};
+
 struct ExpertOffloadOptions {
   int num_layers = 0;            // L, those with experts
   std::vector<int32_t> experts;  // [Ek] that rows may ever come for, in any layer: the policy's, in this order
-  // Anew for each start.  popularity [L * Ek]: 0 = no rows come for it, as things are.
+  // [L * Ek] rows of its layer that an expert is expected to get, by a profile, [0, kRow]; empty: all are alike.
+  std::vector<int64_t> popularity = {};
+  // Anew for each start.  popularity [L * Ek]: what is copied first, where slots are empty; 0 = no rows come for it.
   std::function<std::unique_ptr<CachePolicy>(const OffloadShape& shape, absl::Span<const int64_t> popularity)>
       make_policy;
   // What the policy is told that computing takes, in its ticks: reading an expert's weights, and a row of one.
@@ -54,9 +65,8 @@ class ExpertOffload : public LayerExperts {
   static absl::StatusOr<std::unique_ptr<ExpertOffload>> Create(ExpertOffloadOptions options,
                                                                std::unique_ptr<ExpertStore> store);
 
-  // The policy begins anew, and slots are filled as it wants them at first.  popularity [L * Ek], any scale: what it
-  // knows of the experts; 0 = no rows come for it.  Blocks.  Errors: DeadlineExceeded, Cancelled, a copy's.
-  absl::Status Fill(std::vector<int64_t> popularity, absl::Time deadline, Progress progress);
+  // A start.  hosting [L * Ek].  Blocks.  Errors: DeadlineExceeded, Cancelled, a copy's; then another must follow.
+  absl::Status Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress);
   // Rows may come for this expert from now on, or no more.  Does not wait.  REQUIRES: it is one of `experts`.
   void Host(int layer, int32_t expert, bool here);
 
@@ -83,6 +93,12 @@ class ExpertOffload : public LayerExperts {
   ExpertId IdOf(ExpertKey key) const;
   ExpertKey KeyOf(int layer, int32_t expert) const;  // kNoExpert: not one of `experts`
   absl::Status Restart(absl::Time deadline, Progress progress);
+  // What a start wants in slots, most wanted first, [L * Ek]; 0 = not at all.
+  std::vector<int64_t> FirstWorth() const;
+  // Pairs the policy's slots, which are to hold this, with those of the store that do; gives up what else they hold.
+  absl::Status PairSlots(absl::Span<const ExpertKey> wanted);
+  // Copies what is wanted and not there; returns when all of it is.
+  absl::Status CopyMissing(absl::Span<const ExpertKey> wanted, absl::Time deadline, Progress progress);
   // Rows of each expert, and where the layout has it.
   absl::Status CountRows(const Call& call);
   // What the estimates mean for this rank's experts, for the policy.
@@ -101,7 +117,8 @@ class ExpertOffload : public LayerExperts {
   int next_layer_ = 0;
   int64_t waves_ = 0;
   std::vector<int32_t> place_of_;              // [E] in options_.experts; -1 = not one of them
-  std::vector<int64_t> popularity_;            // [L * Ek] for the next start
+  std::vector<ExpertHosting> hosting_;         // [L * Ek]
+  std::vector<int> store_slots_;               // [slots] of the policy: the store's
   std::vector<int32_t> rows_, slots_;          // [Ek] of the layer that runs; slots of its layout
   std::vector<int64_t> expected_;              // [Ek] of an estimate
   std::vector<const Weight*> gate_up_, down_;  // [slots] of a wave

@@ -348,6 +348,12 @@ SlotState ExpertStore::StateOf(const ExpertId& id) const {
   return it == slot_of_.end() ? SlotState::kFree : slots_[it->second].state;
 }
 
+absl::Status ExpertStore::FailureOf(const ExpertId& id) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = failed_.find(id);
+  return it == failed_.end() ? absl::OkStatus() : it->second;
+}
+
 ExpertStoreCounters ExpertStore::counters() const {
   absl::MutexLock lock(&mu_);
   return counters_;

@@ -132,6 +132,8 @@ class ExpertStore {
   int num_slots() const { return options_.num_slots; }
   std::vector<SlotView> Slots() const;
   SlotState StateOf(const ExpertId& id) const;  // kFree: it has no slot
+  // Why the last copy of an expert without a slot failed; OK if it did not.
+  absl::Status FailureOf(const ExpertId& id) const;
   ExpertStoreCounters counters() const;
   int64_t bytes() const { return memory_.bytes(); }
 

@@ -213,14 +213,15 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   options.num_layers = static_cast<int>(config.num_moe_layers());
   const auto residents = layout_.Residents(rank->rank);
   options.experts.assign(residents.begin(), residents.end());
-  const std::vector<int64_t> alike(options.experts.size() * static_cast<size_t>(options.num_layers), 1);
+  const std::vector<ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
+                                        ExpertHosting::kHere);
   options.make_policy = [](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
     return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = RulePolicy::Rule::kLru}, popularity);
   };
   auto offload = ExpertOffload::Create(std::move(options), *std::move(store));
   SY_CHECK_OK(offload.status());
   rank->offload = *std::move(offload);
-  SY_CHECK_OK(rank->offload->Fill(alike, absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
+  SY_CHECK_OK(rank->offload->Fill(here, absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
 }
 
 void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {

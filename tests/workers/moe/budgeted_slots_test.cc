@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/offload/rule_policy.h"
 #include "scheduler/placement/placement.h"
+#include "scheduler/popularity/popularity.h"
 #include "tests/workers/moe/moe_test_model.h"
 
 namespace switchyard {
@@ -29,7 +29,9 @@ class TellingPolicy final : public CachePolicy {
  public:
   TellingPolicy(const OffloadShape& shape, absl::Span<const int64_t> popularity, std::vector<std::string>* told)
       : lru_(shape, {.per_layer = false}, popularity), told_(told) {
-    told_->push_back(absl::StrCat("popular ", absl::StrJoin(popularity, "")));
+    std::string wanted;
+    for (const int64_t rows : popularity) absl::StrAppend(&wanted, rows / kRow);
+    told_->push_back("wants " + wanted);
   }
   absl::string_view name() const override { return "telling"; }
   std::vector<ExpertKey> InitialSlots() const override { return lru_.InitialSlots(); }
@@ -113,8 +115,8 @@ class BudgetedSlotsTest : public testing::Test {
 TEST_F(BudgetedSlotsTest, FillsWithWhatThePlacementHasHere) {
   Make(3);
   ASSERT_TRUE(Fill({{0, 1, kEmptySlot}, {2, 3, 4}}).ok());
-  EXPECT_EQ(Told(), (std::vector<std::string>{"popular 1100000000111000", "-0.2", "-0.3", "-0.4", "-0.5", "-0.6",
-                                              "-0.7", "-1.0", "-1.1", "-1.5", "-1.6", "-1.7"}));
+  EXPECT_EQ(Told(), (std::vector<std::string>{"wants 1100000000111000", "-0.2", "-0.3", "-0.4", "-0.5", "-0.6", "-0.7",
+                                              "-1.0", "-1.1", "-1.5", "-1.6", "-1.7"}));
   EXPECT_EQ(*Run({{1, kEmptySlot, 0}, {4, 3, 2}}), 5);
   EXPECT_THAT(Run({{5}, {}}).status().message(),
               HasSubstr("1 rows of MoE layer 0 came for slot 0, whose expert, 5, is not here"));
@@ -124,9 +126,44 @@ TEST_F(BudgetedSlotsTest, FillsWithWhatThePlacementHasHere) {
   slots_->Prefer(in_memory);
   Told();
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  EXPECT_EQ(Told().front(), "popular 1100000000120000");
+  // 1: it may get rows; 2 more: it is here already; 4 more: the slow loop wants it.
+  EXPECT_EQ(Told().front(), "wants 1100000000370000");
   EXPECT_EQ(offload_->store().StateOf({1, 3}), SlotState::kFilled);
   EXPECT_EQ(offload_->store().StateOf({1, 7}), SlotState::kFree) << "it is another rank's";
+}
+
+// What is there stays, whichever slots the new policy counts it in; what is not wanted any more makes room.
+TEST_F(BudgetedSlotsTest, AGroupCopiesWhatIsMissingAndNoMore) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1, 5}, {2, 3, 4}}).ok());
+  // 0.1 and 0.5 go for 1.3 and 1.4.
+  EXPECT_EQ(*Run({{0}, {2, 3, 4}}), 4);
+  const auto copies = [this] { return offload_->store().counters().copied_bytes / bytes_; };
+  const int64_t before = copies();
+  ASSERT_TRUE(Fill({{0, 1, 5}, {2, 3, 4}}).ok());
+  EXPECT_EQ(copies(), before);
+  EXPECT_EQ(offload_->store().StateOf({1, 4}), SlotState::kFilled) << "what traffic brought is not given up";
+  EXPECT_EQ(*Run({{0, 1, 5}, {2, 3, 4}}), 6);
+  // One that is here, and one that is not; no rows come for any other.
+  const int64_t again = copies();
+  ASSERT_TRUE(Fill({{7}, {4}}).ok());
+  EXPECT_EQ(copies(), again + 1);
+  int filled = 0;
+  for (const ExpertStore::SlotView& slot : offload_->store().Slots()) filled += slot.state == SlotState::kFilled;
+  EXPECT_EQ(filled, 2) << "nobody needs the others";
+  EXPECT_EQ(*Run({{7}, {4}}), 2);
+  EXPECT_EQ(copies(), again + 1);
+}
+
+TEST_F(BudgetedSlotsTest, ACopyThatFailsWhileFillingIsSaidAndNotTakenForThere) {
+  Make(3);
+  copies_.FailAt({1, 2}, bytes_ / 2, absl::DataLossError("page is gone"));
+  EXPECT_EQ(Fill({{0, 1}, {2}}).message(), "page is gone");
+  copies_.Heal();
+  const int64_t before = offload_->store().counters().copied_bytes;
+  ASSERT_TRUE(Fill({{0, 1}, {2}}).ok());
+  EXPECT_EQ(offload_->store().counters().copied_bytes - before, bytes_) << "the two others are here";
+  EXPECT_EQ(*Run({{0, 1}, {2}}), 3);
 }
 
 TEST_F(BudgetedSlotsTest, ADecisionChangesWhatRowsMayComeForAndCopiesNothing) {
@@ -193,7 +230,7 @@ TEST_F(BudgetedSlotsTest, AfterAnErrorThePolicyBeginsWithThePlacementOfNow) {
   copies_.Heal();
   Told();
   EXPECT_EQ(*Run({{0, 6}, {2, 3}}), 4);
-  EXPECT_EQ(Told().front(), "popular 1000001000110000");
+  EXPECT_EQ(Told().front(), "wants 3000001000310000");
 }
 
 }  // namespace

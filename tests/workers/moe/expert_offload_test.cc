@@ -126,7 +126,8 @@ class ExpertOffloadFaultTest : public testing::Test {
     ASSERT_TRUE(made.ok()) << made.status();
     offload_ = *std::move(made);
     const absl::Status filled =
-        offload_->Fill(std::vector<int64_t>(16, 1), test::Soon(), [](int64_t, int64_t) { return true; });
+        offload_->Fill(std::vector<ExpertHosting>(16, ExpertHosting::kHere), test::Soon(),
+                       [](int64_t, int64_t) { return true; });
     ASSERT_TRUE(filled.ok()) << filled;
   }
   std::vector<LayerEstimate> estimates_;  // told to the next layer

@@ -262,9 +262,9 @@ absl::StatusOr<std::unique_ptr<ExpertOffload>> MakeOffload(const MoeTestModel& m
   options.num_layers = 1;
   options.experts.assign(run.layout.Residents(rank).begin(), run.layout.Residents(rank).end());
   options.make_policy = [&run](const OffloadShape& shape, absl::Span<const int64_t>) { return run.policy(shape); };
-  const std::vector<int64_t> popularity(options.experts.size(), 1);
+  const std::vector<ExpertHosting> here(options.experts.size(), ExpertHosting::kHere);
   ASSIGN_OR_RETURN(auto offload, ExpertOffload::Create(std::move(options), std::move(store)));
-  RETURN_IF_ERROR(offload->Fill(popularity, Soon(), [](int64_t, int64_t) { return true; }));
+  RETURN_IF_ERROR(offload->Fill(here, Soon(), [](int64_t, int64_t) { return true; }));
   return offload;
 }
 

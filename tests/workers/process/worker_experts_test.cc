@@ -1,5 +1,6 @@
 // A worker, without its network, whose experts are brought to slots: from the machine's expert file, under a budget and
 // under a placement, the tokens of one that has all of them.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/popularity/profile_bundle.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/worker.h"
@@ -26,7 +28,7 @@ class WorkerExpertsTest : public testing::Test {
     if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
   }
   // With the tiny model, in a group of its own.
-  void Join(const ExpertBudgetOptions& experts, const PlacementSettings& placement) {
+  void Join(const ExpertBudgetOptions& experts, const PlacementSettings& placement, const std::string& profile = "") {
     worker_.reset();
     WorkerOptions options;
     options.model_dir = "tests/golden/models/qwen3-qknorm";
@@ -34,6 +36,7 @@ class WorkerExpertsTest : public testing::Test {
     options.deterministic = true;
     options.experts = experts;
     options.experts.file_dir = dir_.path();
+    options.forecast.profile = profile;
     auto worker = Worker::Open(std::move(options));
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
@@ -66,6 +69,8 @@ class WorkerExpertsTest : public testing::Test {
       EXPECT_TRUE(result.ok()) << result.status();
       if (!result.ok()) break;
       tokens.push_back(result->items[0].tokens[0]);
+      counts_.resize(result->expert_counts.size());
+      for (size_t key = 0; key < counts_.size(); ++key) counts_[key] += result->expert_counts[key];
       item = StepItem();
       item.start_pos = 19 + static_cast<int32_t>(step);
       item.num_query = 1;
@@ -74,9 +79,58 @@ class WorkerExpertsTest : public testing::Test {
     return tokens;
   }
 
+  // A profile of these weights that has counted nothing but so many rows of each expert.
+  std::string ProfileOf(const std::vector<int64_t>& counts) {
+    const ModelConfig& config = worker_->config();
+    const RoutingShape shape = {.num_layers = static_cast<int>(config.num_moe_layers()),
+                                .num_experts = static_cast<int>(config.num_experts),
+                                .top_k = static_cast<int>(config.top_k)};
+    PathProfile profile({.model = worker_->weights_hash(), .shape = shape}, {});
+    for (size_t key = 0; key < counts.size(); ++key) {
+      std::vector<int16_t> chosen(static_cast<size_t>(shape.num_layers * shape.top_k), -1);
+      const auto layer = key / static_cast<size_t>(shape.num_experts);
+      chosen[layer * static_cast<size_t>(shape.top_k)] =
+          static_cast<int16_t>(key % static_cast<size_t>(shape.num_experts));
+      const RoutingView view = {.shape = shape,
+                                .num_tokens = 1,
+                                .experts = chosen.data(),
+                                .token_stride = static_cast<int64_t>(chosen.size()),
+                                .layer_stride = shape.top_k};
+      for (int64_t row = 0; row < counts[key]; ++row) profile.Observe(view, static_cast<int>(layer));
+    }
+    ProfileBundle bundle{.model = worker_->weights_hash(), .shape = shape, .hidden = 0, .profiles = {}, .maps = {}};
+    bundle.profiles.push_back(std::move(profile));
+    dir_.Write("profile", bundle.Serialize());
+    return dir_.File("profile");
+  }
+
   const TempDir dir_;
   std::unique_ptr<Worker> worker_;
+  std::vector<int64_t> counts_;  // [L * E] of Tokens, so far
 };
+
+// static keeps what is popular at the start: by the profile of what comes, it finds more there, and by one that says
+// the contrary less.
+TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "nothing of it is the device's";
+  const ExpertBudgetOptions budget = {.budget = "50%", .policy = "static"};
+  ASSERT_NO_FATAL_FAILURE(Join(budget, {}));
+  const std::vector<int32_t> expected = Tokens();
+  const int64_t unprofiled = worker_->expert_counters().hits;
+  std::vector<int64_t> contrary;
+  for (const int64_t rows : counts_) contrary.push_back(*std::max_element(counts_.begin(), counts_.end()) - rows);
+  const PlacementSettings placed = {.mode = PlacementMode::kNoEstimate, .spare_slots = 1};
+  for (const PlacementSettings& placement : {PlacementSettings{}, placed}) {
+    SCOPED_TRACE(NameOf(placement.mode));
+    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, ProfileOf(counts_)));
+    EXPECT_EQ(Tokens(), expected);
+    const int64_t profiled = worker_->expert_counters().hits;
+    EXPECT_GE(profiled, unprofiled);
+    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, ProfileOf(contrary)));
+    EXPECT_EQ(Tokens(), expected);
+    EXPECT_GT(profiled, worker_->expert_counters().hits);
+  }
+}
 
 TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {}));
