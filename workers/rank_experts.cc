@@ -33,6 +33,17 @@ int64_t Ticks(double amount, double per_second) {
   return std::max<int64_t>(1, static_cast<int64_t>(amount / per_second * 1e9));
 }
 
+// Of the weights that a pass reads before its first gate.
+int64_t BytesBeforeFirstGate(const ModelConfig& config, DType dtype) {
+  int64_t elements = 0;
+  for (const LayerConfig& layer : config.layers) {
+    elements += config.hidden * (config.qkv_width() + config.q_width());
+    if (layer.moe) break;
+    elements += 3 * config.hidden * config.dense_intermediate;
+  }
+  return elements * DTypeBytes(dtype);
+}
+
 std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape, const CopyCost& cost,
                                         absl::Span<const int64_t> popularity) {
   const PolicyInput input = {.shape = shape, .cost = cost, .popularity = popularity, .least_per_layer = 2};
@@ -93,6 +104,8 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   }
   options.expert_ticks = Ticks(bytes, rates.memory_bytes);
   options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate), rates.flops);
+  options.first_gate_ticks =
+      Ticks(static_cast<double>(BytesBeforeFirstGate(config, input.file.dtype)), rates.memory_bytes);
   options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape,
                                                                    absl::Span<const int64_t> popularity) {
     const CopyCost cost = {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy};

@@ -29,7 +29,7 @@ struct LayerNeed {
 
 // What is expected of a layer whose gate has not run.
 struct LayerForecast {
-  int ahead = 1;                     // layers after the one whose gate has run; past the last layer: of the next pass
+  int ahead = 1;                     // layers after the one whose gate ran last; past the last layer: of the next pass
   absl::Span<const int32_t> chance;  // [E] that the expert is needed, [0, kChance]
 };
 
@@ -50,6 +50,9 @@ class CachePolicy {
   // The plan of a layer.  Every expert with rows gets one `use`, after a `copy` if no slot holds it.
   // REQUIRES: layers come in turn, 0 … L - 1, 0 …; at most one forecast of each `ahead`, in rising order.
   virtual LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) = 0;
+  // A pass begins: forecasts are of its first layers, ahead = 1 is layer 0, whose gate runs `ticks` from now.  The plan
+  // has prefetches and drops alone.  Not every pass says so.
+  virtual LayerPlan OnPass(absl::Span<const LayerForecast>, int64_t) { return {}; }
   // Between layers: from now on rows may come for this expert, or no more, as placements have it; at first they may for
   // all.  One that has none coming is worth nothing; a policy that does not listen learns that from needs.
   virtual void Host(ExpertKey, bool) {}

@@ -42,6 +42,16 @@ LayerPlan DuelingPolicy::OnGate(const LayerNeed& need, absl::Span<const LayerFor
   return followed;
 }
 
+LayerPlan DuelingPolicy::OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) {
+  LayerPlan followed;
+  for (size_t i = 0; i < shadows_.size(); ++i) {
+    const LayerPlan plan = shadows_[i].policy->OnPass(forecasts, ticks);
+    shadows_[i].clock.Run(plan, {.rows = {}, .compute_ticks = ticks});
+    if (i == leader_) followed = follower_.Follow(plan);
+  }
+  return followed;
+}
+
 // Before a gate: the shadows hold what their next plans begin with.
 void DuelingPolicy::MaybeChange() {
   size_t best = leader_;

@@ -28,6 +28,7 @@ class DuelingPolicy final : public CachePolicy {
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   void Learn(const LayerNeed& need) override;
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override;
   void Host(ExpertKey key, bool here) override;
 
   // Whom the slots follow.

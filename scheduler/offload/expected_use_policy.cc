@@ -22,7 +22,7 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       clock_(shape, cost),
       history_(shape, popularity),
       path_(shape.num_layers, shape.num_experts, options.path_sources),
-      blend_(shape, kMaxBlended),
+      blend_(shape, 2 * kMaxBlended),
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
       later_(shape.num_keys(), 0),
       weighed_(shape.num_keys()),
@@ -78,7 +78,7 @@ int64_t ExpectedUsePolicy::Worth(ExpertKey key) {
 }
 
 // The layers that forecasts or prefetches reach.
-void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts) {
+void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts, Said said) {
   const OffloadShape& shape = cache_.shape();
   for (int ahead = 1; ahead <= shape.num_layers; ++ahead) {
     const auto forecast = std::find_if(forecasts.begin(), forecasts.end(),
@@ -88,8 +88,9 @@ void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts) {
     for (int e = 0; e < shape.num_experts; ++e) {
       int32_t chance = PastChance(first + e);
       if (forecast != forecasts.end() && gone_[first + e] == 0) {
-        chance =
-            ahead <= kMaxBlended ? blend_.Chance(first + e, ahead, forecast->chance[e], chance) : forecast->chance[e];
+        const int distance = said == Said::kAfterGate ? ahead : ahead + kMaxBlended;
+        chance = ahead <= kMaxBlended ? blend_.Chance(first + e, distance, forecast->chance[e], chance)
+                                      : forecast->chance[e];
       }
       Weigh(first + e, ahead, chance);
     }
@@ -163,7 +164,7 @@ std::vector<ExpectedUsePolicy::Candidate> ExpectedUsePolicy::Candidates(int laye
   return candidates;
 }
 
-void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, LayerPlan* plan) {
+void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, int64_t coming_ticks, LayerPlan* plan) {
   const CopyTimeline::Outlook outlook = clock_.Try(*plan, need);
   int64_t start = outlook.link_ticks;  // the link's first idle tick after the gate
   if (start >= outlook.ticks) return;
@@ -175,7 +176,7 @@ void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, LayerPlan* plan) 
   CheapestSlots& victims = planner_.Victims(need.layer, most, [this](ExpertKey key) { return Worth(key); });
   for (const Candidate& candidate : candidates) {
     if (start >= outlook.ticks || victims.empty()) return;
-    const int64_t deadline = outlook.ticks + (candidate.ahead - 1) * need.compute_ticks;
+    const int64_t deadline = outlook.ticks + (candidate.ahead - 1) * coming_ticks;
     int64_t saved = std::min(cost_.copy_ticks, deadline - start);
     if (candidate.ahead > 1) saved = saved * options_.far_share / kChance;
     const bool is_empty = victims.worth() == CheapestSlots::kEmpty;
@@ -203,18 +204,32 @@ void ExpectedUsePolicy::Learn(const LayerNeed& need) {
 LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
   LayerPlan plan;
   layer_ = need.layer;
+  layer_ticks_ = need.compute_ticks;
   ++num_gates_;
   SettlePrefetches(need, &plan);
   Learn(need);
-  WeighNear(forecasts);
+  WeighNear(forecasts, Said::kAfterGate);
   CancelPrefetches(need.layer, &plan);
   int64_t num_needed = 1;
   for (const int32_t rows : need.rows) num_needed += rows > 0;
   const int64_t wait = need.compute_ticks / num_needed * kChance / std::max<int64_t>(1, cost_.copy_ticks);
   planner_.Plan(
       need, [this](ExpertKey key) { return Worth(key); }, wait, &plan);
-  if (cache_.shape().num_slots < cache_.shape().num_keys()) StartPrefetches(need, &plan);
+  if (cache_.shape().num_slots < cache_.shape().num_keys()) StartPrefetches(need, need.compute_ticks, &plan);
   clock_.Run(plan, need);
+  return plan;
+}
+
+// As a gate that needs nothing: what is computed before the first gate is a layer's time, too.
+LayerPlan ExpectedUsePolicy::OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) {
+  LayerPlan plan;
+  layer_ = cache_.shape().num_layers - 1;
+  ++num_gates_;
+  WeighNear(forecasts, Said::kBeforePass);
+  CancelPrefetches(layer_, &plan);
+  const LayerNeed nothing = {.layer = layer_, .rows = {}, .compute_ticks = ticks};
+  if (cache_.shape().num_slots < cache_.shape().num_keys()) StartPrefetches(nothing, layer_ticks_, &plan);
+  clock_.Run(plan, nothing);
   return plan;
 }
 

@@ -47,6 +47,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   }
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override;
   void Host(ExpertKey key, bool here) override { gone_[key] = here ? 0 : 1; }
   const CopyTimeline& clock() const { return clock_; }
   void Learn(const LayerNeed& need) override;
@@ -67,13 +68,16 @@ class ExpectedUsePolicy final : public CachePolicy {
   void Weigh(ExpertKey key, int ahead, int32_t chance);
   // By what was, where no forecast reaches.
   int32_t PastChance(ExpertKey key) const;
-  void WeighNear(absl::Span<const LayerForecast> forecasts);
+  // Said after a gate, or before a pass: each has been right in its own way (ForecastBlend).
+  enum class Said : uint8_t { kAfterGate, kBeforePass };
+  void WeighNear(absl::Span<const LayerForecast> forecasts, Said said);
   void UpdateLater(int layer);
   void ListPrefetching();
   void Drop(ExpertKey key, LayerPlan* plan);
   void SettlePrefetches(const LayerNeed& need, LayerPlan* plan);
   void CancelPrefetches(int layer, LayerPlan* plan);
-  void StartPrefetches(const LayerNeed& need, LayerPlan* plan);
+  // coming_ticks: what a coming layer computes.
+  void StartPrefetches(const LayerNeed& need, int64_t coming_ticks, LayerPlan* plan);
   std::vector<Candidate> Candidates(int layer) const;
 
   Options options_;
@@ -87,6 +91,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   std::vector<ExpertKey> initial_;
   std::vector<ExpertKey> prefetching_;  // by slot, and such as are no longer prefetching
   int layer_ = 0;                       // whose gate has run
+  int64_t layer_ticks_ = 0;             // that it computes
   int64_t num_gates_ = 0;
   std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
   std::vector<int64_t> later_;           // [L * E] of uses after the layer's next run, seen from there

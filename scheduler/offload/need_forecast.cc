@@ -35,17 +35,21 @@ int NeedForecast::LevelOf(int64_t popularity) {
   return std::min(kLevels - 1, 1 + 2 * octave + (upper ? 1 : 0));
 }
 
-int32_t NeedForecast::ChanceOf(int64_t popularity, int ahead) const {
-  const Cell& cell = cells_[static_cast<size_t>(ahead - 1)][static_cast<size_t>(LevelOf(popularity))];
+size_t NeedForecast::DistanceOf(int layer, int ahead) {
+  return static_cast<size_t>(layer == kBeforePass ? kMaxAhead + ahead - 1 : ahead - 1);
+}
+
+int32_t NeedForecast::ChanceOf(int64_t popularity, int ahead, int layer) const {
+  const Cell& cell = cells_[DistanceOf(layer, ahead)][static_cast<size_t>(LevelOf(popularity))];
   return static_cast<int32_t>(cell.needed / cell.seen);
 }
 
 void NeedForecast::Observe(const LayerNeed& need) {
   forecasts_.clear();
-  for (size_t a = 0; a < kMaxAhead; ++a) {
-    std::vector<int8_t>& levels = expected_[static_cast<size_t>(need.layer)][a];
+  for (size_t d = 0; d < kDistances; ++d) {
+    std::vector<int8_t>& levels = expected_[static_cast<size_t>(need.layer)][d];
     for (size_t e = 0; e < levels.size(); ++e) {
-      Cell& cell = cells_[a][static_cast<size_t>(levels[e])];
+      Cell& cell = cells_[d][static_cast<size_t>(levels[e])];
       if (need.rows[e] > 0) cell.needed += kChance;
       if (++cell.seen >= kForgetAt) cell = {.needed = cell.needed / 2, .seen = cell.seen / 2};
     }
@@ -55,16 +59,16 @@ void NeedForecast::Observe(const LayerNeed& need) {
 
 void NeedForecast::Expect(int layer, int ahead, absl::Span<const int64_t> popularity) {
   SY_CHECK(1 <= ahead && ahead <= kMaxAhead);
-  SY_CHECK(forecasts_.empty() || forecasts_.back().ahead < ahead);
-  const auto a = static_cast<size_t>(ahead - 1);
-  std::vector<int8_t>& levels = expected_[static_cast<size_t>((layer + ahead) % num_layers_)][a];
+  while (!forecasts_.empty() && forecasts_.back().ahead >= ahead) forecasts_.pop_back();
+  const size_t d = DistanceOf(layer, ahead);
+  std::vector<int8_t>& levels = expected_[static_cast<size_t>((layer + ahead) % num_layers_)][d];
   levels.clear();
-  chances_[a].clear();
+  chances_[d].clear();
   for (const int64_t rows : popularity) {
     levels.push_back(static_cast<int8_t>(LevelOf(rows)));
-    chances_[a].push_back(ChanceOf(rows, ahead));
+    chances_[d].push_back(ChanceOf(rows, ahead, layer));
   }
-  forecasts_.push_back({.ahead = ahead, .chance = chances_[a]});
+  forecasts_.push_back({.ahead = ahead, .chance = chances_[d]});
 }
 
 }  // namespace switchyard

@@ -20,18 +20,20 @@ namespace switchyard {
 class NeedForecast {
  public:
   static constexpr int kMaxAhead = 2;
+  static constexpr int kBeforePass = -1;
 
   explicit NeedForecast(const OffloadShape& shape);
 
   // The gate of need.layer has run: counted against what was expected of it.  Layers as in CachePolicy.
   void Observe(const LayerNeed& need);
-  // Said after `layer`'s gate of the layer `ahead` after it: rows [E], in 2^-20 (popularity.h).
-  // REQUIRES: ahead in [1, kMaxAhead], rising, once each after an Observe.
+  // Said after `layer`'s gate of the layer `ahead` after it: rows [E], in 2^-20 (popularity.h).  After kBeforePass:
+  // said when a pass begins, ahead = 1 is layer 0; counted apart, as it knows the tokens and no gate. REQUIRES: ahead
+  // in [1, kMaxAhead].  Takes back what was said since the last Observe of this distance and farther.
   void Expect(int layer, int ahead, absl::Span<const int64_t> popularity);
   // What was expected since the last Observe, for CachePolicy::OnGate.  Valid until the next.
   absl::Span<const LayerForecast> forecasts() const { return forecasts_; }
-  // [0, kChance]
-  int32_t ChanceOf(int64_t popularity, int ahead) const;
+  // [0, kChance]  layer: that said so, as in Expect.
+  int32_t ChanceOf(int64_t popularity, int ahead, int layer = 0) const;
 
  private:
   static constexpr int kLevels = 20;
@@ -39,13 +41,16 @@ class NeedForecast {
     int64_t needed = 0;  // times kChance
     int64_t seen = 0;
   };
+  // Distances, those before a pass behind the others.
+  static constexpr int kDistances = 2 * kMaxAhead;
+  static size_t DistanceOf(int layer, int ahead);
   static int LevelOf(int64_t popularity);
 
   int num_layers_;
-  std::array<std::array<Cell, kLevels>, kMaxAhead> cells_;
-  // [L][ahead - 1]: levels [E] of what was expected of the layer's next run; empty: nothing was.
-  std::vector<std::array<std::vector<int8_t>, kMaxAhead>> expected_;
-  std::array<std::vector<int32_t>, kMaxAhead> chances_;  // [E]
+  std::array<std::array<Cell, kLevels>, kDistances> cells_;
+  // [L][distance]: levels [E] of what was expected of the layer's next run; empty: nothing was.
+  std::vector<std::array<std::vector<int8_t>, kDistances>> expected_;
+  std::array<std::vector<int32_t>, kDistances> chances_;  // [E]
   std::vector<LayerForecast> forecasts_;
 };
 

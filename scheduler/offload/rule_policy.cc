@@ -92,6 +92,13 @@ void RulePolicy::PrefetchGreedily(const LayerForecast& forecast, int layer, Laye
   }
 }
 
+LayerPlan RulePolicy::OnPass(absl::Span<const LayerForecast> forecasts, int64_t) {
+  LayerPlan plan;
+  if (options_.prefetch && !forecasts.empty() && forecasts[0].ahead == 1)
+    PrefetchGreedily(forecasts[0], cache_.shape().num_layers - 1, &plan);
+  return plan;
+}
+
 void RulePolicy::Count(ExpertKey key, int64_t rows) {
   rows_[key] += rows;
   if (rows_[key] < kMostRows) return;

@@ -30,6 +30,7 @@ class RulePolicy final : public CachePolicy {
   absl::string_view name() const override { return name_; }
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override;
   void Host(ExpertKey key, bool here) override { gone_[key] = here ? 0 : 1; }
 
  private:

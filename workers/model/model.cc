@@ -98,6 +98,7 @@ Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeT
       topk_(DType::kI32, {config.top_k}, device) {}
 
 absl::Status Model::MakeMoeLayers(const Stream& stream, LayerExperts* experts) {
+  experts_ = experts;
   int num_moe_layers = 0;
   for (const LayerWeights& layer : weights_.layers) {
     moe_layers_.emplace_back();

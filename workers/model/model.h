@@ -103,6 +103,8 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
+  // Who has the routed experts; null: the weights.
+  LayerExperts* experts() const { return experts_; }
   DType dtype() const { return dtype_; }
   int64_t max_positions() const { return rope_.max_positions(); }
   const RopeTable& rope() const { return rope_; }
@@ -127,6 +129,7 @@ class Model {
   const ModelWeights weights_;
   const RopeTable rope_;
   const bool check_nan_;
+  LayerExperts* experts_ = nullptr;
   AttentionLayer attention_;
   std::vector<std::optional<MoeLayer>> moe_layers_;  // [L]
   std::vector<int> moe_idx_;                         // [L] MoE layers before this one

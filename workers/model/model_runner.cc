@@ -177,18 +177,19 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
 absl::Status ModelRunner::BeginGuides(const StepPlan& plan) {
   if (guides_.placer != nullptr) RETURN_IF_ERROR(guides_.placer->BeginStep(plan.step, plan.placement_epoch));
   if (guides_.forecaster == nullptr) return absl::OkStatus();
-  // (What it expects of layer 0 comes too late for a placer: that layer's gate tells the counts.)
   // By positions, as borrowed rows have no sequence here.  (Another text that goes on where one ended spoils a
   // forecast.)
   const std::vector<int32_t>& at = batch_.rope_rows;
   text_begins_.resize(at.size());
   for (size_t t = 0; t < at.size(); ++t) text_begins_[t] = t == 0 || at[t] != at[t - 1] + 1 ? 1 : 0;
-  return guides_.forecaster
-      ->Begin({.num_rows = batch_.num_rows(),
-               .num_decode_rows = batch_.num_decode_rows,
-               .token_ids = batch_.tokens,
-               .begins = text_begins_})
-      .status();
+  ASSIGN_OR_RETURN(const absl::Span<const LayerEstimate> expected,
+                   guides_.forecaster->Begin({.num_rows = batch_.num_rows(),
+                                              .num_decode_rows = batch_.num_decode_rows,
+                                              .token_ids = batch_.tokens,
+                                              .begins = text_begins_}));
+  // Not for a placer, which wants all ranks' estimates: the step before ended before this one's tokens were known, so
+  // they would take an exchange of their own, and the next one, with the first gate's counts, has what they guess at.
+  return model_->experts() == nullptr ? absl::OkStatus() : model_->experts()->BeginPass(expected);
 }
 
 absl::Status ModelRunner::TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to) {

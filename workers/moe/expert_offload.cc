@@ -189,23 +189,31 @@ absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
   }
   gate_up_.assign(call.experts.size(), nullptr);
   down_.assign(call.experts.size(), nullptr);
-  const absl::Status status = RunPlan(policy_->OnGate(need, Forecasts(need, call.estimates)), call, compute);
+  forecast_.Observe(need);
+  const absl::Status status = RunPlan(policy_->OnGate(need, Forecasts(call.layer, call.estimates)), call, compute);
   if (!status.ok()) policy_.reset();
   return status;
 }
 
-absl::Span<const LayerForecast> ExpertOffload::Forecasts(const LayerNeed& need,
-                                                         absl::Span<const LayerEstimate> estimates) {
-  forecast_.Observe(need);
+absl::Status ExpertOffload::BeginPass(absl::Span<const LayerEstimate> estimates) {
+  // After an error, or a pass that ended early, the first layer begins anew.
+  if (policy_ == nullptr || next_layer_ != 0) return absl::OkStatus();
+  const absl::Span<const LayerForecast> forecasts = Forecasts(NeedForecast::kBeforePass, estimates);
+  UnderWay plan = {.steps = policy_->OnPass(forecasts, options_.first_gate_ticks).steps, .deadline = {}};
+  const absl::Status status = StartSteps(&plan);
+  if (!status.ok()) policy_.reset();
+  return status;
+}
+
+absl::Span<const LayerForecast> ExpertOffload::Forecasts(int layer, absl::Span<const LayerEstimate> estimates) {
   int last = 0;
   for (const LayerEstimate& estimate : estimates) {
-    const int ahead = estimate.layer > need.layer ? estimate.layer - need.layer  //
-                                                  : estimate.layer - need.layer + shape_.num_layers;
+    const int ahead = estimate.layer > layer ? estimate.layer - layer : estimate.layer - layer + shape_.num_layers;
     if (ahead <= last || ahead > NeedForecast::kMaxAhead) continue;
     last = ahead;
     expected_.clear();
     for (const int32_t expert : options_.experts) expected_.push_back(estimate.popularity[static_cast<size_t>(expert)]);
-    forecast_.Expect(need.layer, ahead, expected_);
+    forecast_.Expect(layer, ahead, expected_);
   }
   return forecast_.forecasts();
 }

@@ -53,6 +53,7 @@ struct ExpertOffloadOptions {
   // What the policy is told that computing takes, in its ticks: reading an expert's weights, and a row of one.
   int64_t expert_ticks = 1;
   int64_t row_ticks = 1;
+  int64_t first_gate_ticks = 0;  // from the beginning of a pass to its first gate, at the least
 };
 
 class ExpertOffload : public LayerExperts {
@@ -72,6 +73,7 @@ class ExpertOffload : public LayerExperts {
 
   // InvalidArgument: one that is not of `experts`; Unimplemented: several micro-batches.
   absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const override;
+  absl::Status BeginPass(absl::Span<const LayerEstimate> estimates) override;
   // Every layer must be run in every pass, in order, also without rows.  Errors: the store's, compute's; Internal:
   // layers out of turn, rows for what is not here, a plan that does not hold together.
   absl::Status RunLayer(const Call& call, Compute compute) override;
@@ -101,8 +103,8 @@ class ExpertOffload : public LayerExperts {
   absl::Status CopyMissing(absl::Span<const ExpertKey> wanted, absl::Time deadline, Progress progress);
   // Rows of each expert, and where the layout has it.
   absl::Status CountRows(const Call& call);
-  // What the estimates mean for this rank's experts, for the policy.
-  absl::Span<const LayerForecast> Forecasts(const LayerNeed& need, absl::Span<const LayerEstimate> estimates);
+  // What the estimates that were made after this layer's gate mean for this rank's experts, for the policy.
+  absl::Span<const LayerForecast> Forecasts(int layer, absl::Span<const LayerEstimate> estimates);
   absl::Status RunPlan(const LayerPlan& plan, const Call& call, Compute compute);
   // Does all copies and drops whose slot no earlier step still uses.
   absl::Status StartSteps(UnderWay* plan);

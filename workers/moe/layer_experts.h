@@ -35,6 +35,9 @@ class LayerExperts {
                                                  const WeightGroup& down)>;   // [slots]
 
   virtual ~LayerExperts() = default;
+  // A step begins, its first gate has not run: what this rank's rows alone are expected to need in the first layers.
+  // Not every step says so.  Does not wait.  Errors: a copy's that could not begin.
+  virtual absl::Status BeginPass(absl::Span<const LayerEstimate>) { return absl::OkStatus(); }
   // Before a layer: Unimplemented or InvalidArgument if it cannot run these experts in so many micro-batches.
   virtual absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const = 0;
   // Calls `compute` until each slot with rows was in one call.  Errors: DeadlineExceeded, a failed copy's, compute's,

@@ -49,6 +49,29 @@ TEST(NeedForecastTest, WhatAnExpectationMeantIsCountedByItsDistance) {
   EXPECT_LT(forecast.ChanceOf(0, 2), kChance / 100);
 }
 
+// What tokens say when a pass begins is not what a gate says as many layers before.
+TEST(NeedForecastTest, WhatWasSaidBeforeAPassIsCountedApart) {
+  NeedForecast forecast(kShape);
+  constexpr int kBegin = NeedForecast::kBeforePass;
+  for (int pass = 0; pass < 400; ++pass) {
+    forecast.Expect(kBegin, 1, std::vector<int64_t>{kRow, 0, 0, 0});
+    forecast.Expect(kBegin, 2, std::vector<int64_t>{0, kRow, 0, 0});
+    ASSERT_EQ(forecast.forecasts().size(), 2u);
+    EXPECT_EQ(forecast.forecasts()[0].chance[0], forecast.ChanceOf(kRow, 1, kBegin));
+    Gate(&forecast, 0, {pass % 4 == 0, 0, 0, 0});
+    forecast.Expect(0, 1, std::vector<int64_t>{0, 0, kRow, 0});
+    Gate(&forecast, 1, {0, pass % 2, 1, 0});
+    Gate(&forecast, 2, {0, 0, 0, 1});
+  }
+  EXPECT_NEAR(forecast.ChanceOf(kRow, 1, kBegin), kChance / 4, kChance / 25);
+  EXPECT_NEAR(forecast.ChanceOf(kRow, 2, kBegin), kChance / 2, kChance / 20);
+  EXPECT_GT(forecast.ChanceOf(kRow, 1), kChance * 95 / 100);
+  // A pass that begins again, as the one before ended at once: the last word counts.
+  forecast.Expect(kBegin, 1, std::vector<int64_t>{0, 0, 0, 0});
+  forecast.Expect(kBegin, 1, std::vector<int64_t>{kRow, 0, 0, 0});
+  EXPECT_EQ(forecast.forecasts().size(), 1u);
+}
+
 TEST(NeedForecastTest, AGateThatSaysNothingLeavesNoForecastOfTheGateBefore) {
   NeedForecast forecast(kShape);
   Gate(&forecast, 0, {1, 0, 0, 0});

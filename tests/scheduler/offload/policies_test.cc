@@ -66,6 +66,9 @@ TEST(CachePoliciesTest, EveryNeedIsUsedOnceAtAnyBudgetAndSpeed) {
           const LayerNeed need = {step.layer, step.rows, 80};
           std::vector<LayerForecast> forecasts;
           if (!step.forecast[0].empty()) forecasts.push_back({1, step.forecast[0]});
+          if (step.layer == 0 && !forecasts.empty()) {  // another's forecast, which may be as wrong
+            timeline.Run(policy->OnPass(forecasts, 20), {.rows = {}, .compute_ticks = 20});
+          }
           const LayerPlan plan = policy->OnGate(need, forecasts);
           std::vector<int32_t> used(8, 0);
           for (const PlanStep& s : plan.steps) {
@@ -170,6 +173,46 @@ TEST(ExpectedUsePolicyTest, DiscountsAreLessThanCertainty) {
   for (const int32_t discount : {0, kChance}) {
     options.pass_discount = discount;
     EXPECT_DEATH(ExpectedUsePolicy(shape, {80, 4}, options, popularity), "pass_discount");
+  }
+}
+
+// What a pass' tokens say of its first layer is on the way before that layer's gate, and there if there was time.
+TEST(CachePoliciesTest, APassThatIsForetoldFindsItsFirstExperts) {
+  const OffloadShape shape = {2, 4, 4};
+  const std::vector<int64_t> popularity(8, 1);
+  const CopyCost cost = {80, 4};
+  std::vector<std::unique_ptr<CachePolicy>> policies;
+  policies.push_back(std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options(), popularity));
+  policies.push_back(std::make_unique<RulePolicy>(shape, RulePolicy::Options{.prefetch = true}, popularity));
+  policies.push_back(std::make_unique<DuelingPolicy>(
+      shape, cost, MakeDuelists({.shape = shape, .cost = cost, .popularity = popularity}), 0));
+  for (const std::unique_ptr<CachePolicy>& policy : policies) {
+    SCOPED_TRACE(policy->name());
+    CopyTimeline timeline(shape, cost);
+    timeline.Preload(policy->InitialSlots());
+    const auto gate = [&](int layer, const std::vector<int32_t>& rows) {
+      const LayerNeed need = {layer, rows, 80};
+      timeline.Run(policy->OnGate(need, {}), need);
+    };
+    gate(0, {1, 0, 0, 0});
+    gate(1, {0, 1, 1, 1});
+    int32_t missing = 0;
+    while (std::count(timeline.holds().begin(), timeline.holds().end(), missing) > 0) ++missing;
+    ASSERT_LT(missing, shape.num_experts);
+    for (const bool likely : {false, true}) {
+      std::vector<int32_t> chance(4, 0);
+      if (likely) chance[static_cast<size_t>(missing)] = kChance * 95 / 100;
+      const LayerPlan plan = policy->OnPass({LayerForecast{1, chance}}, 100);
+      EXPECT_EQ(std::count_if(plan.steps.begin(), plan.steps.end(),
+                              [&](const PlanStep& s) { return s.kind == PlanStep::kPrefetch && s.key == missing; }),
+                likely);
+      timeline.Run(plan, {.rows = {}, .compute_ticks = 100});
+    }
+    const int64_t hits = timeline.counts().hits;
+    std::vector<int32_t> rows(4, 0);
+    rows[static_cast<size_t>(missing)] = 1;
+    gate(0, rows);
+    EXPECT_EQ(timeline.counts().hits, hits + 1);
   }
 }
 

@@ -125,9 +125,8 @@ class ExpertOffloadFaultTest : public testing::Test {
     auto made = ExpertOffload::Create(offload, *std::move(store));
     ASSERT_TRUE(made.ok()) << made.status();
     offload_ = *std::move(made);
-    const absl::Status filled =
-        offload_->Fill(std::vector<ExpertHosting>(16, ExpertHosting::kHere), test::Soon(),
-                       [](int64_t, int64_t) { return true; });
+    const absl::Status filled = offload_->Fill(std::vector<ExpertHosting>(16, ExpertHosting::kHere), test::Soon(),
+                                               [](int64_t, int64_t) { return true; });
     ASSERT_TRUE(filled.ok()) << filled;
   }
   std::vector<LayerEstimate> estimates_;  // told to the next layer
@@ -203,6 +202,16 @@ class TellingPolicy final : public CachePolicy {
     told_->push_back(text);
     return lru_->OnGate(need, forecasts);
   }
+  LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override {
+    std::string text = absl::StrCat("pass ", ticks);
+    for (const LayerForecast& forecast : forecasts) {
+      absl::StrAppend(&text, " ", forecast.ahead, ":");
+      for (size_t e = 0; e < forecast.chance.size(); ++e)
+        if (forecast.chance[e] > kChance / 2) absl::StrAppend(&text, e);
+    }
+    told_->push_back(text);
+    return {{{PlanStep::kDrop, 0, 0}, {PlanStep::kPrefetch, 7, 0}}};
+  }
 
  private:
   std::unique_ptr<CachePolicy> lru_;
@@ -223,6 +232,26 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyHearsWhatIsExpectedOfThisRanksExperts) {
   ASSERT_TRUE(Run(0, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
   EXPECT_EQ(told, (std::vector<std::string>{"1: likely not not not not not not not",
                                             "1: not not not not not not not likely", ""}));
+}
+
+// The copy of what a step's tokens want of layer 0 begins before that layer's gate.
+TEST_F(ExpertOffloadFaultTest, ThePolicyHearsOfAPassBeforeItsFirstGate) {
+  std::vector<std::string> told;
+  Make(4, [&](const OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &told); });
+  constexpr int64_t kRow = int64_t{1} << 20;
+  const std::vector<int64_t> last = {0, 0, 0, 0, 0, 0, 0, 9 * kRow}, first = {9 * kRow, 0, 0, 0, 0, 0, 0, 0};
+  ASSERT_EQ(offload_->store().StateOf({0, 7}), SlotState::kFree);
+  ASSERT_TRUE(offload_->BeginPass({{{.layer = 0, .popularity = last}, {.layer = 1, .popularity = first}}}).ok());
+  EXPECT_EQ(told, std::vector<std::string>{"pass 0 1:7 2:0"});
+  EXPECT_NE(offload_->store().StateOf({0, 7}), SlotState::kFree);
+  EXPECT_EQ(offload_->store().StateOf({0, 0}), SlotState::kFree);
+  // (The policy knows nothing of what it said, as this one is LRU: which then copies 7 anew.)
+  told.clear();
+  // A pass that ends early is followed by a start, whose policy knows no pass.
+  ASSERT_TRUE(Run(0, {0, 1, 0, 0, 0, 0, 0, 0}).ok());
+  told.clear();
+  ASSERT_TRUE(offload_->BeginPass({{{.layer = 0, .popularity = last}}}).ok());
+  EXPECT_TRUE(told.empty());
 }
 
 TEST_F(ExpertOffloadFaultTest, AFailedCopyEndsThePassAndTheNextBeginsAnew) {
