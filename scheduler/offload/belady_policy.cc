@@ -54,6 +54,7 @@ void BeladyPolicy::PrefetchAhead(const LayerNeed& need, LayerPlan* plan) {
 }
 
 LayerPlan BeladyPolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast>) {
+  SY_CHECK_EQ(need.parts_left, 0);
   SY_CHECK_LT(gate_, static_cast<int64_t>(sequence_->size()));
   for (const ExpertKey key : (*sequence_)[gate_]) ++next_[key];
   LayerPlan plan;

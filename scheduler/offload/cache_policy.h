@@ -25,6 +25,10 @@ struct LayerNeed {
   int layer = 0;
   absl::Span<const int32_t> rows;  // [E] rows of each expert in this batch; 0 = not needed
   int64_t compute_ticks = 0;  // what the whole layer computes if it waits for nothing; of the same unit as CopyCost
+  // A layer whose rows come in parts, its micro-batches, has a gate for each: `rows` and ticks are the part's.  Parts
+  // that are still to come; forecasts come with the last one.
+  int parts_left = 0;
+  absl::Span<const int32_t> later = {};  // [E] rows of those parts that are known by now; empty: none are
 };
 
 // What is expected of a layer whose gate has not run.
@@ -48,7 +52,8 @@ class CachePolicy {
   // Learns from what a layer needed once, before the first plan: how an offline profile starts a policy that learns.
   virtual void Learn(const LayerNeed&) {}
   // The plan of a layer.  Every expert with rows gets one `use`, after a `copy` if no slot holds it.
-  // REQUIRES: layers come in turn, 0 … L - 1, 0 …; at most one forecast of each `ahead`, in rising order.
+  // REQUIRES: layers come in turn, 0 … L - 1, 0 …, each with all its parts; at most one forecast of each `ahead`, in
+  // rising order.
   virtual LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) = 0;
   // A pass begins: forecasts are of its first layers, ahead = 1 is layer 0, whose gate runs `ticks` from now.  The plan
   // has prefetches and drops alone.  Not every pass says so.

@@ -24,6 +24,7 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       path_(shape.num_layers, shape.num_experts, options.path_sources),
       blend_(shape, 2 * kMaxBlended),
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
+      layer_rows_(shape.num_experts, 0),
       later_(shape.num_keys(), 0),
       weighed_(shape.num_keys()),
       share_(shape.num_layers, kChance),
@@ -125,7 +126,7 @@ void ExpectedUsePolicy::SettlePrefetches(const LayerNeed& need, LayerPlan* plan)
     if (clock_.Arrived(key)) {
       cache_.Arrive(key);
       if (needed) covered += 1024;
-    } else if (here && !needed) {
+    } else if (here && !needed && need.parts_left == 0) {
       Drop(key, plan);
     }
   }
@@ -207,7 +208,11 @@ LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const Laye
   layer_ticks_ = need.compute_ticks;
   ++num_gates_;
   SettlePrefetches(need, &plan);
-  Learn(need);
+  for (size_t e = 0; e < need.rows.size(); ++e) layer_rows_[e] += need.rows[e];
+  if (need.parts_left == 0) {
+    Learn({.layer = need.layer, .rows = layer_rows_});
+    std::fill(layer_rows_.begin(), layer_rows_.end(), 0);
+  }
   WeighNear(forecasts, Said::kAfterGate);
   CancelPrefetches(need.layer, &plan);
   int64_t num_needed = 1;
@@ -215,7 +220,9 @@ LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const Laye
   const int64_t wait = need.compute_ticks / num_needed * kChance / std::max<int64_t>(1, cost_.copy_ticks);
   planner_.Plan(
       need, [this](ExpertKey key) { return Worth(key); }, wait, &plan);
-  if (cache_.shape().num_slots < cache_.shape().num_keys()) StartPrefetches(need, need.compute_ticks, &plan);
+  if (need.parts_left == 0 && cache_.shape().num_slots < cache_.shape().num_keys()) {
+    StartPrefetches(need, need.compute_ticks, &plan);
+  }
   clock_.Run(plan, need);
   return plan;
 }

@@ -92,6 +92,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   std::vector<ExpertKey> prefetching_;  // by slot, and such as are no longer prefetching
   int layer_ = 0;                       // whose gate has run
   int64_t layer_ticks_ = 0;             // that it computes
+  std::vector<int32_t> layer_rows_;     // [E] of its parts so far
   int64_t num_gates_ = 0;
   std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
   std::vector<int64_t> later_;           // [L * E] of uses after the layer's next run, seen from there

@@ -117,7 +117,7 @@ LayerPlan RulePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForeca
   LayerPlan plan;
   planner_.Plan(
       need, [this](ExpertKey key) { return Keep(key); }, std::numeric_limits<int64_t>::max(), &plan);
-  if (options_.prefetch && !forecasts.empty() && forecasts[0].ahead == 1)
+  if (options_.prefetch && need.parts_left == 0 && !forecasts.empty() && forecasts[0].ahead == 1)
     PrefetchGreedily(forecasts[0], need.layer, &plan);
   return plan;
 }

@@ -13,6 +13,9 @@ namespace {
 // while the other computes.
 constexpr int kStreams = 2;
 
+// More than any expert is worth that the layer is done with.
+constexpr int64_t kUsedBefore = std::numeric_limits<int64_t>::max() / 4, kNeededLater = 2 * kUsedBefore;
+
 }  // namespace
 
 std::vector<SlotRange> SharedSlots(const OffloadShape& shape) {
@@ -34,6 +37,7 @@ WavePlanner::WavePlanner(ExpertCache* cache, std::vector<SlotRange> ranges)
     : cache_(cache),
       ranges_(std::move(ranges)),
       needed_(cache->shape().num_keys(), 0),
+      used_(cache->shape().num_keys(), 0),
       copy_order_(cache->shape().num_keys(), 0) {
   for (const SlotRange& range : ranges_) SY_CHECK_LT(range.begin, range.end);
 }
@@ -99,6 +103,22 @@ void WavePlanner::Sort(const LayerNeed& need, KeepValue keep) {
 }
 
 void WavePlanner::Plan(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan) {
+  const ExpertKey first = need.layer * cache_->shape().num_experts;
+  if (need.parts_left == 0) {
+    PlanPart(need, keep, wait_worth, plan);
+    std::fill_n(used_.begin() + first, need.rows.size(), uint8_t{0});
+    return;
+  }
+  for (size_t e = 0; e < need.rows.size(); ++e) used_[first + e] |= need.rows[e] > 0;
+  const auto keep_longer = [&](ExpertKey key) {
+    if (cache_->shape().LayerOf(key) != need.layer) return keep(key);
+    if (!need.later.empty() && need.later[key - first] > 0) return kNeededLater;
+    return used_[key] != 0 ? kUsedBefore : keep(key);
+  };
+  PlanPart(need, keep_longer, wait_worth, plan);
+}
+
+void WavePlanner::PlanPart(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan) {
   const SlotRange& range = ranges_[need.layer];
   Sort(need, keep);
   const size_t num_resident = order_.size() - coming_.size();

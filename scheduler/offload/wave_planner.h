@@ -5,7 +5,8 @@
 // ones, most rows first.  A missing expert takes an empty slot, else that of the expert worth least: of those that this
 // layer does not need, and of those that it has used by then.  So a layer over budget runs in waves through the slots
 // of the experts worth least, and two slots take turns, one being copied into while the other one computes.  The first
-// missing one waits for no use, unless every other expert is worth that much more.
+// missing one waits for no use, unless every other expert is worth that much more.  Of a layer that comes in parts,
+// what a later part is known to need is given up last, and before it what an earlier part has used.
 // Pure.  Does not do: prefetching; saying what an expert is worth.
 #pragma once
 
@@ -51,11 +52,13 @@ class WavePlanner {
   void Sort(const LayerNeed& need, KeepValue keep);
   void FillVictims(const SlotRange& range, size_t most, KeepValue keep);
   int32_t SlotForDemand(size_t num_used, KeepValue keep) const;
+  void PlanPart(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan);
   void Use(ExpertKey key, LayerPlan* plan);
 
   ExpertCache* cache_;
   std::vector<SlotRange> ranges_;    // [L]
   std::vector<uint8_t> needed_;      // [L * E] by the layer that is planned
+  std::vector<uint8_t> used_;        // [L * E] by the parts before of the layer that is planned
   std::vector<int64_t> copy_order_;  // [L * E] prefetches compute in the order in which they were started
   int64_t num_copies_ = 0;
   std::vector<ExpertKey> order_, coming_, missing_;  // scratch

@@ -129,7 +129,7 @@ absl::Status ExpertOffload::CopyMissing(absl::Span<const ExpertKey> wanted, absl
 absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
   policy_.reset();
   forecast_ = NeedForecast(shape_);
-  next_layer_ = 0;
+  next_layer_ = next_micro_batch_ = 0;
   std::unique_ptr<CachePolicy> policy = options_.make_policy(shape_, FirstWorth());
   for (ExpertKey key = 0; key < shape_.num_keys(); ++key) {
     if (hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) policy->Host(key, false);
@@ -141,15 +141,13 @@ absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
   return absl::OkStatus();
 }
 
-absl::Status ExpertOffload::Check(absl::Span<const int32_t> experts, int num_micro_batches) const {
+absl::Status ExpertOffload::Check(absl::Span<const int32_t> experts) const {
   for (const int32_t expert : experts) {
     if (expert == kEmptySlot || KeyOf(0, expert) != kNoExpert) continue;
     return absl::InvalidArgumentError(absl::StrCat("expert offload: the layout has expert ", expert,
                                                    " here, which is not one of the store's ", options_.experts.size()));
   }
-  if (num_micro_batches == 1) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("expert offload: an expert budget with ", num_micro_batches,
-                                               " micro-batches a layer: only 1 so far"));
+  return absl::OkStatus();
 }
 
 absl::Status ExpertOffload::CountRows(const Call& call) {
@@ -167,37 +165,55 @@ absl::Status ExpertOffload::CountRows(const Call& call) {
     rows_[static_cast<size_t>(key % shape_.num_experts)] = rows;
     slots_[static_cast<size_t>(key % shape_.num_experts)] = static_cast<int32_t>(slot);
   }
+  if (call.micro_batch == 0) layer_rows_.assign(rows_.size(), 0);
+  later_.clear();
+  for (size_t place = 0; place < rows_.size(); ++place) {
+    layer_rows_[place] += rows_[place];
+    if (!call.later.empty()) later_.push_back(call.later[static_cast<size_t>(options_.experts[place])]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::TakeTurn(const Call& call) {
+  const bool first = call.layer == 0 && call.micro_batch == 0;
+  // A pass that ended early, here or elsewhere, is followed by one that begins with the first layer.
+  if (policy_ == nullptr || (first && !AtStart())) {
+    RETURN_IF_ERROR(Restart(call.deadline, [](int64_t, int64_t) { return true; }));
+  }
+  if (call.layer != next_layer_ || call.micro_batch != next_micro_batch_) {
+    policy_.reset();
+    const auto name = [](int layer, int part) { return absl::StrCat("MoE layer ", layer, ", micro-batch ", part); };
+    return absl::InternalError(absl::StrCat("expert offload: ", name(call.layer, call.micro_batch),
+                                            ", runs; it is the turn of ", name(next_layer_, next_micro_batch_)));
+  }
+  next_micro_batch_ = (call.micro_batch + 1) % call.num_micro_batches;
+  if (next_micro_batch_ == 0) next_layer_ = (call.layer + 1) % shape_.num_layers;
   return absl::OkStatus();
 }
 
 absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
-  const int layer = call.layer;
-  // A pass that ended early, here or elsewhere, is followed by one that begins with the first layer.
-  if (policy_ == nullptr || (layer == 0 && next_layer_ != 0)) {
-    RETURN_IF_ERROR(Restart(call.deadline, [](int64_t, int64_t) { return true; }));
-  }
-  if (layer != next_layer_) {
-    policy_.reset();
-    return absl::InternalError(
-        absl::StrCat("expert offload: MoE layer ", layer, " runs, it is layer ", next_layer_, "'s turn"));
-  }
-  next_layer_ = (layer + 1) % shape_.num_layers;
+  RETURN_IF_ERROR(TakeTurn(call));
   RETURN_IF_ERROR(CountRows(call));
-  LayerNeed need = {.layer = layer, .rows = rows_};
+  LayerNeed need = {
+      .layer = call.layer, .rows = rows_, .parts_left = call.num_micro_batches - 1 - call.micro_batch, .later = later_};
   for (const int32_t rows : rows_) {
     if (rows > 0) need.compute_ticks += options_.expert_ticks + rows * options_.row_ticks;
   }
   gate_up_.assign(call.experts.size(), nullptr);
   down_.assign(call.experts.size(), nullptr);
-  forecast_.Observe(need);
-  const absl::Status status = RunPlan(policy_->OnGate(need, Forecasts(call.layer, call.estimates)), call, compute);
+  absl::Span<const LayerForecast> forecasts;
+  if (need.parts_left == 0) {
+    forecast_.Observe({.layer = call.layer, .rows = layer_rows_});
+    forecasts = Forecasts(call.layer, call.estimates);
+  }
+  const absl::Status status = RunPlan(policy_->OnGate(need, forecasts), call, compute);
   if (!status.ok()) policy_.reset();
   return status;
 }
 
 absl::Status ExpertOffload::BeginPass(absl::Span<const LayerEstimate> estimates) {
   // After an error, or a pass that ended early, the first layer begins anew.
-  if (policy_ == nullptr || next_layer_ != 0) return absl::OkStatus();
+  if (policy_ == nullptr || !AtStart()) return absl::OkStatus();
   const absl::Span<const LayerForecast> forecasts = Forecasts(NeedForecast::kBeforePass, estimates);
   UnderWay plan = {.steps = policy_->OnPass(forecasts, options_.first_gate_ticks).steps, .deadline = {}};
   const absl::Status status = StartSteps(&plan);

@@ -13,8 +13,13 @@
 //
 // A start, that is a group's and a pass' after an error, begins with a policy that knows nothing of traffic.  Slots
 // keep what they hold, before anything that is merely popular; only what the slow loop wants in memory goes before
-// that. So a start copies what is missing and no more.  Thread-compatible: the step's thread. Does not do: several
-// micro-batches of a layer.
+// that. So a start copies what is missing and no more.
+//
+// A layer in micro-batches is planned micro-batch by micro-batch, as rows arrive: what a later one needs stays in its
+// slot as far as it is known (this rank's own tokens), then what an earlier one has used; so each runs in waves of its
+// own.
+//
+// Thread-compatible: the step's thread.
 #pragma once
 
 #include <cstdint>
@@ -71,11 +76,12 @@ class ExpertOffload : public LayerExperts {
   // Rows may come for this expert from now on, or no more.  Does not wait.  REQUIRES: it is one of `experts`.
   void Host(int layer, int32_t expert, bool here);
 
-  // InvalidArgument: one that is not of `experts`; Unimplemented: several micro-batches.
-  absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const override;
+  // InvalidArgument: one that is not of `experts`.
+  absl::Status Check(absl::Span<const int32_t> experts) const override;
   absl::Status BeginPass(absl::Span<const LayerEstimate> estimates) override;
-  // Every layer must be run in every pass, in order, also without rows.  Errors: the store's, compute's; Internal:
-  // layers out of turn, rows for what is not here, a plan that does not hold together.
+  // Every layer must be run in every pass, in order, also without rows, and so its micro-batches.  Errors: the store's,
+  // compute's; Internal: layers or micro-batches out of turn, rows for what is not here, a plan that does not hold
+  // together.
   absl::Status RunLayer(const Call& call, Compute compute) override;
 
   int num_layers() const { return shape_.num_layers; }
@@ -93,7 +99,8 @@ class ExpertOffload : public LayerExperts {
 
   ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store);
   ExpertId IdOf(ExpertKey key) const;
-  ExpertKey KeyOf(int layer, int32_t expert) const;  // kNoExpert: not one of `experts`
+  ExpertKey KeyOf(int layer, int32_t expert) const;                            // kNoExpert: not one of `experts`
+  bool AtStart() const { return next_layer_ == 0 && next_micro_batch_ == 0; }  // of a pass
   absl::Status Restart(absl::Time deadline, Progress progress);
   // What a start wants in slots, most wanted first, [L * Ek]; 0 = not at all.
   std::vector<int64_t> FirstWorth() const;
@@ -101,6 +108,8 @@ class ExpertOffload : public LayerExperts {
   absl::Status PairSlots(absl::Span<const ExpertKey> wanted);
   // Copies what is wanted and not there; returns when all of it is.
   absl::Status CopyMissing(absl::Span<const ExpertKey> wanted, absl::Time deadline, Progress progress);
+  // Whose turn it is; begins anew where it must.
+  absl::Status TakeTurn(const Call& call);
   // Rows of each expert, and where the layout has it.
   absl::Status CountRows(const Call& call);
   // What the estimates that were made after this layer's gate mean for this rank's experts, for the policy.
@@ -116,12 +125,14 @@ class ExpertOffload : public LayerExperts {
   const std::unique_ptr<ExpertStore> store_;
   std::unique_ptr<CachePolicy> policy_;  // null: after an error
   NeedForecast forecast_;
-  int next_layer_ = 0;
+  int next_layer_ = 0, next_micro_batch_ = 0;
   int64_t waves_ = 0;
   std::vector<int32_t> place_of_;              // [E] in options_.experts; -1 = not one of them
   std::vector<ExpertHosting> hosting_;         // [L * Ek]
   std::vector<int> store_slots_;               // [slots] of the policy: the store's
-  std::vector<int32_t> rows_, slots_;          // [Ek] of the layer that runs; slots of its layout
+  std::vector<int32_t> rows_, slots_;          // [Ek] of the micro-batch that runs; slots of its layout
+  std::vector<int32_t> layer_rows_;            // [Ek] of the layer's micro-batches so far
+  std::vector<int32_t> later_;                 // [Ek] of those to come, where they are known
   std::vector<int64_t> expected_;              // [Ek] of an estimate
   std::vector<const Weight*> gate_up_, down_;  // [slots] of a wave
 };

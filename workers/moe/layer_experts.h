@@ -21,12 +21,16 @@ class LayerExperts {
  public:
   // Borrowed.
   struct Call {
-    int layer = 0;                      // among the MoE layers
-    absl::Span<const int32_t> experts;  // [slots] this rank's, by slot of the layer's layout; -1 = empty slot
-    absl::Span<const int32_t> offsets;  // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
+    int layer = 0;        // among the MoE layers
+    int micro_batch = 0;  // of the layer: one call each, in order
+    int num_micro_batches = 1;
+    absl::Span<const int32_t> experts = {};  // [slots] this rank's, by slot of the layer's layout; -1 = empty slot
+    absl::Span<const int32_t> offsets = {};  // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
     // Of coming layers, the rows that this rank's experts will get: the placer's (LayerPlacement); without one those of
     // this rank's rows alone (LayerForecaster).  May be empty.
     absl::Span<const LayerEstimate> estimates = {};
+    // [E] rows that this rank's own tokens have for each expert in the layer's later micro-batches; empty: not known.
+    absl::Span<const int32_t> later = {};
     const Stream* stream = nullptr;  // what `compute` computes on; null: it is done when it returns
     absl::Time deadline = absl::InfiniteFuture();
   };
@@ -38,8 +42,8 @@ class LayerExperts {
   // A step begins, its first gate has not run: what this rank's rows alone are expected to need in the first layers.
   // Not every step says so.  Does not wait.  Errors: a copy's that could not begin.
   virtual absl::Status BeginPass(absl::Span<const LayerEstimate>) { return absl::OkStatus(); }
-  // Before a layer: Unimplemented or InvalidArgument if it cannot run these experts in so many micro-batches.
-  virtual absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const = 0;
+  // Before a layer: InvalidArgument if it cannot run these experts.
+  virtual absl::Status Check(absl::Span<const int32_t> experts) const = 0;
   // Calls `compute` until each slot with rows was in one call.  Errors: DeadlineExceeded, a failed copy's, compute's,
   // Internal (rows for an expert that is not here).
   virtual absl::Status RunLayer(const Call& call, Compute compute) = 0;

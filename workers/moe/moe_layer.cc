@@ -27,9 +27,8 @@ absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, 
                                                  DTypeName(dtype), " [", rows, ", ", columns, "]"));
 }
 
-// num_chunks: micro-batches.
-absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights, int num_chunks) {
-  if (weights.experts != nullptr) return weights.experts->Check(layout.Residents(rank), num_chunks);
+absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights) {
+  if (weights.experts != nullptr) return weights.experts->Check(layout.Residents(rank));
   const size_t residents = layout.Residents(rank).size();
   const auto gate_up = static_cast<size_t>(weights.gate_up.group().size());
   const auto down = static_cast<size_t>(weights.down.group().size());
@@ -40,7 +39,7 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
 
 absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
-  RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights, step.schedule->num_chunks));
+  RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights));
   if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
@@ -126,7 +125,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
                                                     x_.Rows(range.begin, range.count), range.begin);
       }
       case MicroOpKind::kExpert:
-        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(exchanges()[op.chunk].get());
+        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(op);
       case MicroOpKind::kCombine:
         return exchanges()[op.chunk]->StartCombine(context_);
       default:
@@ -239,7 +238,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     LayerPlacement placement;
     ASSIGN_OR_RETURN(placement, step_->placer->Place(rows));
     SY_CHECK_EQ(placement.layout->num_ranks(), step_->comm->world());
-    RETURN_IF_ERROR(CheckExperts(*placement.layout, step_->comm->rank(), layer_->weights, step_->schedule->num_chunks));
+    RETURN_IF_ERROR(CheckExperts(*placement.layout, step_->comm->rank(), layer_->weights));
     context_.layout = placement.layout;
     estimates_ = placement.estimates;
     if (placement.split == nullptr) return absl::OkStatus();
@@ -248,7 +247,21 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return absl::OkStatus();
   }
 
-  absl::Status RoutedExperts(RowExchange* exchange) {
+  // [E] of this rank's rows behind those of the range; empty where the host would have to wait for them.
+  absl::Span<const int32_t> RowsBehind(const ChunkRange& range) {
+    later_.clear();
+    if (!topk_idx_.device().is_cpu() || range.begin + range.count == x_.dim(0)) return later_;
+    later_.resize(static_cast<size_t>(step_->layout->num_experts()));
+    const int64_t top_k = topk_idx_.dim(1);
+    const int32_t* const chosen = topk_idx_.data<int32_t>();
+    for (int64_t i = (range.begin + range.count) * top_k; i < topk_idx_.dim(0) * top_k; ++i) {
+      if (chosen[i] >= 0) ++later_[static_cast<size_t>(chosen[i])];
+    }
+    return later_;
+  }
+
+  absl::Status RoutedExperts(const MicroOp& op) {
+    RowExchange* const exchange = exchanges()[op.chunk].get();
     const TensorView& y = exchange->y();
     ASSIGN_OR_RETURN(const TensorView hidden,
                      hidden_memory_.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
@@ -266,9 +279,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const absl::Span<const int32_t> residents = context_.layout->Residents(step_->comm->rank());
     RETURN_IF_ERROR(wave_.Reserve(step_->stream->device(), static_cast<int64_t>(residents.size())));
     const LayerExperts::Call call = {.layer = step_->moe_layer,
+                                     .micro_batch = op.chunk,
+                                     .num_micro_batches = op.num_chunks,
                                      .experts = residents,
                                      .offsets = offsets,
                                      .estimates = estimates_,
+                                     .later = RowsBehind(RangeOf(op)),
                                      .stream = step_->stream,
                                      .deadline = step_->deadline};
     return layer_->weights.experts->RunLayer(
@@ -327,6 +343,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
 
   std::vector<std::unique_ptr<RowExchange>> exchanges_[2];  // [mode][chunks]
   WaveWeights wave_;
+  std::vector<int32_t> later_;  // [E] RowsBehind
   HostCopy choices_on_host_, offsets_on_host_;
   RowScratch topk_idx_memory_, topk_weight_memory_, logits_memory_, hidden_memory_, shared_memory_, shared_gate_memory_;
 };

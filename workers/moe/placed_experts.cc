@@ -128,7 +128,7 @@ absl::Status PlacedExperts::Replace(int layer, int32_t before, int32_t now, Copy
 
 void PlacedExperts::Hurry(int layer, int32_t expert) { store_->Hurry(IdOf({layer, expert})); }
 
-absl::Status PlacedExperts::Check(absl::Span<const int32_t>, int) const { return absl::OkStatus(); }
+absl::Status PlacedExperts::Check(absl::Span<const int32_t>) const { return absl::OkStatus(); }
 
 absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
   const size_t slots = call.experts.size();

@@ -58,7 +58,7 @@ class PlacedExperts : public LayerExperts, public RankSlots {
   absl::Status Release() override;
   bool staging() const { return !staged_.empty(); }
 
-  absl::Status Check(absl::Span<const int32_t> experts, int num_micro_batches) const override;
+  absl::Status Check(absl::Span<const int32_t> experts) const override;
   // Waits for late copies, then calls `compute` once, unless there are no rows.
   absl::Status RunLayer(const Call& call, Compute compute) override;
 

@@ -1,10 +1,13 @@
 // Whole steps of ranks that hold a part of their experts where they compute: the same tokens as with all of them, in
 // chunks, many at a time and overlapped.
+#include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "scheduler/popularity/popularity.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
@@ -20,13 +23,14 @@ TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
     for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
     const GroupOptions resident = {.dtype = DType::kBf16, .batch = 4};
     const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, resident).Greedy(prompts, tokens);
-    for (const int world : {1, 2}) {
+    for (const auto& [world, micro_batches] : {std::pair{1, 1}, {2, 1}, {1, 3}, {2, 2}}) {
       if (!HasDevices(world)) continue;
       GroupOptions options = resident;
       options.world = world;
       options.expert_slots = 3;
       options.chunk = world == 1 ? 512 : 9;
       options.in_flight = world == 1 ? ModelRunner::kMaxStarted : 1;
+      options.micro_batches = micro_batches;
       RankGroup group(fixture.dir, options);
       EXPECT_EQ(group.Greedy(prompts, tokens), expected) << name << " on " << world;
       for (int rank = 0; rank < world; ++rank) {
@@ -42,6 +46,43 @@ TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
       }
     }
   }
+}
+
+// Knows nothing but one expert that the first layer of a step will need, another one each time.
+class FirstLayerForecaster final : public LayerForecaster {
+ public:
+  explicit FirstLayerForecaster(int64_t num_experts) : popularity_(static_cast<size_t>(num_experts)) {}
+  absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass&) override {
+    std::fill(popularity_.begin(), popularity_.end(), 0);
+    popularity_[next_++ % popularity_.size()] = 9 * kRow;
+    return absl::MakeConstSpan(&estimate_, 1);
+  }
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows&) override {
+    return absl::Span<const LayerEstimate>();
+  }
+
+ private:
+  size_t next_ = 0;
+  Popularity popularity_;
+  const LayerEstimate estimate_ = {.layer = 0, .popularity = popularity_};
+};
+
+TEST(BudgetRunnerTest, WhatAStepIsExpectedToBeginWithIsPrefetched) {
+  const Fixture fixture = LoadFixture("qwen3-qknorm");
+  const std::vector<std::vector<int32_t>> prompts = {fixture.greedy[0].prompt};
+  GroupOptions options = {.dtype = DType::kBf16, .expert_slots = 5, .expert_prefetch = true};
+  const auto prefetched = [&](std::vector<std::vector<int32_t>>* tokens) {
+    RankGroup group(fixture.dir, options);
+    *tokens = group.Greedy(prompts, 8);
+    return group.offload(0).store().counters().prefetched;
+  };
+  std::vector<std::vector<int32_t>> expected, tokens;
+  EXPECT_EQ(prefetched(&expected), 5) << "what the slots begin with";
+  options.forecaster = [](const Model& model) {
+    return std::make_unique<FirstLayerForecaster>(model.config().num_experts);
+  };
+  EXPECT_GT(prefetched(&tokens), 5);
+  EXPECT_EQ(tokens, expected);
 }
 
 // A worker on a device takes all scratch before the cache takes what is left.

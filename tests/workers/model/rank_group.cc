@@ -215,8 +215,9 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   options.experts.assign(residents.begin(), residents.end());
   const std::vector<ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
                                         ExpertHosting::kHere);
-  options.make_policy = [](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
-    return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = RulePolicy::Rule::kLru}, popularity);
+  options.make_policy = [this](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
+    const RulePolicy::Options lru = {.rule = RulePolicy::Rule::kLru, .prefetch = options_.expert_prefetch};
+    return std::make_unique<RulePolicy>(shape, lru, popularity);
   };
   auto offload = ExpertOffload::Create(std::move(options), *std::move(store));
   SY_CHECK_OK(offload.status());

@@ -41,6 +41,7 @@ struct GroupOptions {
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
   // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes.
   int expert_slots = 0;
+  bool expert_prefetch = false;  // and what a forecaster says is likely is prefetched
   // Every rank has a placer of this mode and so many spare slots a layer; static: rows follow the layout.
   PlacementMode placement = PlacementMode::kStatic;
   int spare_slots = 1;

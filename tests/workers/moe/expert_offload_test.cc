@@ -45,11 +45,12 @@ struct Case {
   int world = 1;
   ExchangeKind exchange = ExchangeKind::kHost;
   bool delays = false;
+  int micro_batches = 1;
 };
 
 std::string CaseName(const Case& c) {
   return absl::StrCat(c.policy, "_", c.percent, "percent_", c.world, "ranks_", test::ExchangeName(c.exchange),
-                      c.delays ? "_delays" : "");
+                      c.delays ? "_delays" : "", c.micro_batches > 1 ? absl::StrCat("_in", c.micro_batches) : "");
 }
 
 std::vector<Case> Cases() {
@@ -61,6 +62,8 @@ std::vector<Case> Cases() {
       }
       cases.push_back({policy, percent, 2, ExchangeKind::kDeviceExact, true});
       cases.push_back({policy, percent, 2, ExchangeKind::kBounded, true});
+      for (const int world : {1, 2}) cases.push_back({policy, percent, world, ExchangeKind::kHost, true, 3});
+      cases.push_back({policy, percent, 2, ExchangeKind::kBounded, false, 2});
     }
   }
   return cases;
@@ -79,6 +82,7 @@ TEST_P(ExpertOffloadTest, TheBitsOfResidentExperts) {
   const Tensor residual = model.RandomResidual(17, 6);
   MoeRun run = {.layout = ExpertLayout::Contiguous(shape.num_experts, c.world),
                 .rank_rows = c.world == 1 ? std::vector<int64_t>{17} : std::vector<int64_t>{12, 5},
+                .micro_batches = c.micro_batches,
                 .exchange = c.exchange};
   const auto resident = RunMoe(model, run, x, residual, 4);
   ASSERT_TRUE(resident.ok()) << resident.status();
@@ -97,7 +101,7 @@ TEST_P(ExpertOffloadTest, TheBitsOfResidentExperts) {
     EXPECT_EQ(counters.failed, 0);
     if (run.expert_slots == experts) {
       EXPECT_EQ(counters.misses, 0) << "all of them were there before the first layer";
-      EXPECT_EQ(result->waves[rank], 4);
+      EXPECT_EQ(result->waves[rank], 4 * c.micro_batches);
     } else {
       EXPECT_GT(counters.misses + counters.late, 0);
     }
@@ -134,29 +138,29 @@ class ExpertOffloadFaultTest : public testing::Test {
   // Which experts were computed, one string a wave.
   absl::StatusOr<std::vector<std::string>> Run(int layer, const std::vector<int>& rows,
                                                absl::Time deadline = test::Soon()) {
+    return RunPart({.layer = layer, .estimates = estimates_, .deadline = deadline}, rows);
+  }
+  // The rest of the call is as it is here.
+  absl::StatusOr<std::vector<std::string>> RunPart(LayerExperts::Call call, const std::vector<int>& rows) {
     std::vector<int32_t> offsets = {0};
     for (const int count : rows) offsets.push_back(offsets.back() + count);
     std::vector<std::string> waves;
-    const absl::Status status = offload_->RunLayer(
-        {.layer = layer,
-         .experts = offload_->experts(),
-         .offsets = offsets,
-         .estimates = estimates_,
-         .deadline = deadline},
-        [&](const WeightGroup& gate_up, const WeightGroup& down) {
-          waves.emplace_back();
-          for (int64_t e = 0; e < gate_up.size(); ++e) {
-            EXPECT_EQ(gate_up[e] == nullptr, down[e] == nullptr);
-            if (gate_up[e] == nullptr) continue;
-            absl::StrAppend(&waves.back(), e);
-            const char* const expert = experts_.data() + e * model_.packed().bytes;
-            EXPECT_EQ(std::memcmp(gate_up[e]->data(), expert, static_cast<size_t>(gate_up[e]->bytes())), 0);
-            EXPECT_EQ(std::memcmp(down[e]->data(), expert + model_.packed().down_offset,
-                                  static_cast<size_t>(down[e]->bytes())),
-                      0);
-          }
-          return compute_status_;
-        });
+    call.experts = offload_->experts();
+    call.offsets = offsets;
+    const absl::Status status = offload_->RunLayer(call, [&](const WeightGroup& gate_up, const WeightGroup& down) {
+      waves.emplace_back();
+      for (int64_t e = 0; e < gate_up.size(); ++e) {
+        EXPECT_EQ(gate_up[e] == nullptr, down[e] == nullptr);
+        if (gate_up[e] == nullptr) continue;
+        absl::StrAppend(&waves.back(), e);
+        const char* const expert = experts_.data() + e * model_.packed().bytes;
+        EXPECT_EQ(std::memcmp(gate_up[e]->data(), expert, static_cast<size_t>(gate_up[e]->bytes())), 0);
+        EXPECT_EQ(
+            std::memcmp(down[e]->data(), expert + model_.packed().down_offset, static_cast<size_t>(down[e]->bytes())),
+            0);
+      }
+      return compute_status_;
+    });
     if (!status.ok()) return status;
     return waves;
   }
@@ -273,7 +277,8 @@ TEST_F(ExpertOffloadFaultTest, APassThatEndedElsewhereIsFollowedByOneFromTheFirs
   ASSERT_TRUE(Run(0, {1, 1, 1, 1, 1, 1, 1, 1}).ok());
   EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
   EXPECT_EQ(Sorted(*Run(1, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
-  EXPECT_THAT(Run(1, {1, 1, 1, 1, 1, 1, 1, 1}).status().message(), HasSubstr("MoE layer 1 runs, it is layer 0's turn"));
+  EXPECT_THAT(Run(1, {1, 1, 1, 1, 1, 1, 1, 1}).status().message(),
+              HasSubstr("MoE layer 1, micro-batch 0, runs; it is the turn of MoE layer 0, micro-batch 0"));
 }
 
 TEST_F(ExpertOffloadFaultTest, WaitsAtMostUntilTheDeadline) {
@@ -285,23 +290,60 @@ TEST_F(ExpertOffloadFaultTest, WaitsAtMostUntilTheDeadline) {
   EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
 }
 
+// What later micro-batches need is not given up for an earlier one's, nor what one has used while others come, as long
+// as there is anything else; the parts are one run of the layer.
+TEST_F(ExpertOffloadFaultTest, AMicroBatchKeepsWhatLaterOnesNeed) {
+  for (const char* policy : {"lru", "static", "expected_use", "auto"}) {
+    SCOPED_TRACE(policy);
+    Make(policy == std::string("lru") ? 12 : 6, PolicyOf(policy));  // lru has a cache per layer
+    ASSERT_TRUE(Run(0, {1, 1, 1, 1, 1, 1, 0, 0}).ok());
+    ASSERT_TRUE(Run(1, {0, 0, 0, 0, 0, 0, 0, 0}).ok());
+    const auto held = [this](const std::vector<int32_t>& experts) {
+      std::string found;
+      for (const int32_t e : experts)
+        if (offload_->store().StateOf({0, e}) != SlotState::kFree) absl::StrAppend(&found, e);
+      return found;
+    };
+    const std::vector<int32_t> later = {1, 1, 1, 0, 0, 0, 0, 0}, last = {1, 0, 0, 0, 0, 0, 0, 0};
+    const auto part = [&](int part, const std::vector<int32_t>& known, const std::vector<int>& rows) {
+      const auto waves = RunPart({.layer = 0, .micro_batch = part, .num_micro_batches = 3, .later = known}, rows);
+      EXPECT_TRUE(waves.ok()) << waves.status();
+      return waves.ok() ? Sorted(*waves) : "";
+    };
+    const std::string before = held({0, 1, 2});
+    EXPECT_FALSE(before.empty());
+    EXPECT_EQ(part(0, later, {0, 0, 0, 0, 0, 1, 2, 1}), "567");
+    EXPECT_EQ(held({0, 1, 2}), before) << "later ones need them";
+    EXPECT_EQ(part(1, last, {0, 1, 1, 0, 0, 0, 1, 0}), "126");
+    EXPECT_EQ(held({5, 6, 7}), "567") << "an earlier one has used them";
+    EXPECT_EQ(part(2, {}, {1, 0, 0, 0, 0, 1, 0, 1}), "057");
+    EXPECT_TRUE(Run(1, {0, 0, 0, 0, 0, 0, 0, 1}).ok());
+    // Out of turn.
+    EXPECT_THAT(
+        RunPart({.layer = 0, .micro_batch = 1, .num_micro_batches = 2}, {1, 0, 0, 0, 0, 0, 0, 0}).status().message(),
+        HasSubstr("MoE layer 0, micro-batch 1, runs; it is the turn of MoE layer 0, micro-batch 0"));
+  }
+}
+
+TEST_F(ExpertOffloadFaultTest, APassThatEndsBetweenMicroBatchesIsFollowedByOneFromTheFirst) {
+  Make(4);
+  ASSERT_TRUE(RunPart({.layer = 0, .micro_batch = 0, .num_micro_batches = 2}, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
+  EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
+  EXPECT_EQ(Sorted(*Run(1, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
+}
+
 TEST_F(ExpertOffloadFaultTest, SaysWhatItDoesNotDo) {
   Make(4);
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   auto ranks = test::MakeGroup(test::Backend::kLocal, 1);
-  const ExpertLayout layout = ExpertLayout::Contiguous(8, 1);
-  const MoeSchedule two = BuildExpertParallel({.micro_batches = 2, .shared_expert = false});
+  const MoeSchedule one = BuildExpertParallel({.micro_batches = 1, .shared_expert = false});
   const Tensor x = model_.RandomRows(2, 1), residual = model_.RandomResidual(2, 1);
   MoeExecutor executor;
   const MoeLayer layer = model_.LayerOf(offload_.get());
-  MoeStep step = {.stream = &stream, .comm = ranks[0].get(), .layout = &layout, .schedule = &two};
-  EXPECT_THAT(executor.Run(step, layer, x, residual).message(), HasSubstr("an expert budget with 2 micro-batches"));
   const std::vector<std::vector<int32_t>> others = {{7, 6, 5, 4, 3, 2, 1, 0, 8}};
   const ExpertLayout more = ExpertLayout::FromResidents(9, others, 1);
-  const MoeSchedule one = BuildExpertParallel({.micro_batches = 1, .shared_expert = false});
-  step.schedule = &one;
-  step.layout = &more;
+  const MoeStep step = {.stream = &stream, .comm = ranks[0].get(), .layout = &more, .schedule = &one};
   EXPECT_THAT(executor.Run(step, layer, x, residual).message(),
               HasSubstr("the layout has expert 8 here, which is not one of the store's 8"));
 }
