@@ -8,28 +8,11 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/timed.h"
+#include "workers/moe/host_rows.h"
 #include "workers/ops/combine.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
 namespace {
-
-constexpr int64_t kCopyGrainBytes = 64 << 10;
-
-int64_t RowBytes(const TensorView& rows) { return rows.dim(1) * DTypeBytes(rows.dtype()); }
-char* RowAt(const TensorView& rows, int64_t i) {
-  return static_cast<char*>(rows.raw()) + i * rows.row_stride() * DTypeBytes(rows.dtype());
-}
-
-// to[i] = from[index[i]], rows of `from`'s width, one after the other.
-void GatherTo(const Stream& stream, const TensorView& from, absl::Span<const int32_t> index, char* to) {
-  const int64_t bytes = RowBytes(from);
-  stream.pool().ParallelFor(static_cast<int64_t>(index.size()), std::max<int64_t>(1, kCopyGrainBytes / bytes),
-                            [&](int64_t begin, int64_t end) {
-                              for (int64_t i = begin; i < end; ++i)
-                                std::memcpy(to + i * bytes, RowAt(from, index[i]), bytes);
-                            });
-}
 
 absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x) {
   SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
@@ -60,19 +43,20 @@ absl::StatusOr<ExpertLayout::Place> PlaceOfRow(const ExchangeContext& context, i
 absl::Status HostExchange::Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token) {
   const int me = context.comm->rank();
   const int64_t num_tokens = topk_idx.dim(0), top_k = topk_idx.dim(1);
-  outgoing_.resize(context.comm->world());
-  incoming_.resize(context.comm->world());
-  for (Outgoing& to : outgoing_) {
+  routes_.outgoing.resize(context.comm->world());
+  routes_.incoming.resize(context.comm->world());
+  for (Outgoing& to : routes_.outgoing) {
     to.token.clear();
     to.pair_row.clear();
     to.pair_slot.clear();
   }
-  for (Incoming& from : incoming_) {
+  for (Incoming& from : routes_.incoming) {
     from.row.clear();
     from.slot.clear();
+    from.num_rows = 0;
   }
-  rank_of_.resize(num_tokens * top_k);
-  pair_of_.resize(num_tokens * top_k);
+  routes_.rank_of.resize(num_tokens * top_k);
+  routes_.pair_of.resize(num_tokens * top_k);
   const int32_t* idx = num_tokens == 0 ? nullptr : topk_idx.data<int32_t>();
   for (int64_t i = 0; i < num_tokens * top_k; ++i) {
     const int32_t expert = idx[i];
@@ -80,24 +64,27 @@ absl::Status HostExchange::Route(const ExchangeContext& context, const TensorVie
       return absl::InvalidArgumentError(absl::StrCat("exchange: topk_idx[", i / top_k, ", ", i % top_k, "] = ", expert,
                                                      " is no expert of ", context.layout->num_experts()));
     }
-    rank_of_[i] = -1;
+    routes_.rank_of[i] = -1;
     if (expert == -1) continue;
     const int32_t token = static_cast<int32_t>(i / top_k);
     ExpertLayout::Place place;
     ASSIGN_OR_RETURN(place, PlaceOfRow(context, expert, first_token + token));
-    rank_of_[i] = place.rank;
+    routes_.rank_of[i] = place.rank;
     if (place.rank == me) {
-      pair_of_[i] = static_cast<int32_t>(incoming_[me].row.size());
-      incoming_[me].row.push_back(token);
-      incoming_[me].slot.push_back(place.slot);
+      routes_.pair_of[i] = static_cast<int32_t>(routes_.incoming[me].row.size());
+      routes_.incoming[me].row.push_back(token);
+      routes_.incoming[me].slot.push_back(place.slot);
       continue;
     }
-    Outgoing& to = outgoing_[place.rank];
+    Outgoing& to = routes_.outgoing[place.rank];
     if (to.token.empty() || to.token.back() != token) to.token.push_back(token);
-    pair_of_[i] = static_cast<int32_t>(to.pair_row.size());
+    routes_.pair_of[i] = static_cast<int32_t>(to.pair_row.size());
     to.pair_row.push_back(static_cast<int32_t>(to.token.size()) - 1);
     to.pair_slot.push_back(place.slot);
   }
+  Incoming& own = routes_.incoming[me];
+  own.num_rows = own.row.empty() ? 0 : num_tokens;
+  routes_.num_rows = own.num_rows;
   return absl::OkStatus();
 }
 
@@ -126,7 +113,7 @@ absl::Status HostExchange::StartDispatch(const ExchangeContext& context, const T
   RETURN_IF_ERROR(Route(context, topk_idx, first_token));
   if (context.comm->world() == 1) return absl::OkStatus();
   std::vector<Message> out;
-  for (const Outgoing& to : outgoing_) out.push_back(Pack(context, to));
+  for (const Outgoing& to : routes_.outgoing) out.push_back(Pack(context, to));
   ASSIGN_OR_RETURN(work_,
                    context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
   return absl::OkStatus();
@@ -138,25 +125,26 @@ absl::Status HostExchange::Unpack(const ExchangeContext& context, std::vector<Me
   const int64_t row_bytes = RowBytes(own_x_);
   const int64_t num_slots = static_cast<int64_t>(context.layout->Residents(me).size());
   std::vector<DispatchMessageView> views(received->size());
-  const int64_t own_rows = incoming_[me].row.empty() ? 0 : own_x_.dim(0);
-  int64_t num_rows = own_rows;
+  const int64_t own_rows = routes_.num_rows;
   for (int source = 0; source < context.comm->world(); ++source) {
     if (source == me) continue;
     ASSIGN_OR_RETURN(views[source], ReadDispatchMessage((*received)[source], num_slots, row_bytes));
-    num_rows += views[source].num_rows;
+    routes_.num_rows += views[source].num_rows;
   }
   x_ = own_x_;
-  if (num_rows == own_rows) return absl::OkStatus();
-  x_ = x_memory_.Rows(num_rows, own_x_.dim(1), own_x_.dtype());
+  if (routes_.num_rows == own_rows) return absl::OkStatus();
+  x_ = x_memory_.Rows(routes_.num_rows, own_x_.dim(1), own_x_.dtype());
   for (int64_t i = 0; i < own_rows; ++i) std::memcpy(RowAt(x_, i), RowAt(own_x_, i), row_bytes);
   int64_t base = own_rows;
   for (int source = 0; source < context.comm->world(); ++source) {
     const DispatchMessageView& view = views[source];
     if (view.num_rows == 0) continue;
     std::memcpy(RowAt(x_, base), view.rows, view.num_rows * row_bytes);
-    Incoming& from = incoming_[source];
+    Incoming& from = routes_.incoming[source];
     for (const int32_t row : view.pair_row) from.row.push_back(static_cast<int32_t>(base) + row);
     from.slot.assign(view.pair_slot.begin(), view.pair_slot.end());
+    from.first_row = base;
+    from.num_rows = view.num_rows;
     context.stats->rows_received += static_cast<int64_t>(from.row.size());
     base += view.num_rows;
   }
@@ -166,13 +154,13 @@ absl::Status HostExchange::Unpack(const ExchangeContext& context, std::vector<Me
 // Stable: within an expert by rank, then as the rank has them.  (Nothing depends on it but repeatability.)
 void HostExchange::SortByExpert(int64_t num_slots) {
   begin_of_.assign(num_slots + 1, 0);
-  for (const Incoming& from : incoming_) {
+  for (const Incoming& from : routes_.incoming) {
     for (const int32_t slot : from.slot) ++begin_of_[slot + 1];
   }
   for (int64_t s = 0; s < num_slots; ++s) begin_of_[s + 1] += begin_of_[s];
   row_of_.resize(begin_of_[num_slots]);
   cursor_ = begin_of_;
-  for (Incoming& from : incoming_) {
+  for (Incoming& from : routes_.incoming) {
     from.y_row.resize(from.row.size());
     for (size_t i = 0; i < from.row.size(); ++i) {
       from.y_row[i] = cursor_[from.slot[i]]++;
@@ -185,20 +173,20 @@ void HostExchange::SortByExpert(int64_t num_slots) {
 
 // Where each (t, k) finds its output: among this rank's own, or where its rank's answer will be put.
 void HostExchange::PlaceOutputs(int rank) {
-  back_rows_.assign(outgoing_.size() + 1, x_rows_.size());
-  for (size_t r = 0; r < outgoing_.size(); ++r) {
-    back_rows_[r + 1] = back_rows_[r] + static_cast<int64_t>(outgoing_[r].pair_row.size());
+  routes_.back_rows.assign(routes_.outgoing.size() + 1, x_rows_.size());
+  for (size_t r = 0; r < routes_.outgoing.size(); ++r) {
+    routes_.back_rows[r + 1] = routes_.back_rows[r] + static_cast<int64_t>(routes_.outgoing[r].pair_row.size());
   }
-  all_y_ = y_memory_.Rows(back_rows_.back(), own_x_.dim(1), own_x_.dtype());
+  all_y_ = y_memory_->Rows(routes_.back_rows.back(), own_x_.dim(1), own_x_.dtype());
   y_ = all_y_.Rows(0, x_rows_.size());
-  slot_row_.resize(rank_of_.size());
-  for (size_t i = 0; i < rank_of_.size(); ++i) {
-    if (rank_of_[i] < 0) {
-      slot_row_[i] = -1;
-    } else if (rank_of_[i] == rank) {
-      slot_row_[i] = incoming_[rank].y_row[pair_of_[i]];
+  routes_.slot_row.resize(routes_.rank_of.size());
+  for (size_t i = 0; i < routes_.rank_of.size(); ++i) {
+    if (routes_.rank_of[i] < 0) {
+      routes_.slot_row[i] = -1;
+    } else if (routes_.rank_of[i] == rank) {
+      routes_.slot_row[i] = routes_.incoming[rank].y_row[routes_.pair_of[i]];
     } else {
-      slot_row_[i] = static_cast<int32_t>(back_rows_[rank_of_[i]]) + pair_of_[i];
+      routes_.slot_row[i] = static_cast<int32_t>(routes_.back_rows[routes_.rank_of[i]]) + routes_.pair_of[i];
     }
   }
 }
@@ -226,7 +214,7 @@ absl::Status HostExchange::StartCombine(const ExchangeContext& context) {
   const Timed timed(&context.stats->exchange_seconds);
   std::vector<Message> out(context.comm->world());
   for (int rank = 0; rank < context.comm->world(); ++rank) {
-    const Incoming& from = incoming_[rank];
+    const Incoming& from = routes_.incoming[rank];
     if (rank == context.comm->rank() || from.y_row.empty()) continue;
     out[rank] = context.comm->NewMessage(static_cast<int64_t>(from.y_row.size()) * RowBytes(y_));
     GatherTo(*context.stream, y_, from.y_row, out[rank].payload());
@@ -242,14 +230,14 @@ absl::Status HostExchange::CollectOutputs(const ExchangeContext& context) {
   for (int rank = 0; rank < context.comm->world(); ++rank) {
     if (rank == context.comm->rank()) continue;
     const Message& message = work_->received()[rank];
-    const int64_t bytes = (back_rows_[rank + 1] - back_rows_[rank]) * RowBytes(all_y_);
+    const int64_t bytes = (routes_.back_rows[rank + 1] - routes_.back_rows[rank]) * RowBytes(all_y_);
     if (message.bytes() != bytes) {
       const absl::Status status = absl::InternalError(
           absl::StrCat("combine: rank ", rank, " answered with ", message.bytes(), " bytes of ", bytes));
       context.comm->Abort(status.message());
       return status;
     }
-    if (bytes > 0) std::memcpy(RowAt(all_y_, back_rows_[rank]), message.payload(), bytes);
+    if (bytes > 0) std::memcpy(RowAt(all_y_, routes_.back_rows[rank]), message.payload(), bytes);
   }
   work_.reset();
   return absl::OkStatus();
@@ -263,7 +251,7 @@ absl::Status HostExchange::FinishCombine(const ExchangeContext& context, const C
   }
   return Combine(*context.stream,
                  {.y = all_y_,
-                  .slot_row = slot_row_,
+                  .slot_row = routes_.slot_row,
                   .weight = terms.topk_weight,
                   .shared = terms.shared,
                   .shared_gate = terms.shared_gate},

@@ -70,6 +70,18 @@ absl::Status CheckSchedule(const MoeSchedule& schedule, const MoeLayer& layer) {
   return absl::OkStatus();
 }
 
+// What can keep what a backward needs.
+absl::Status CheckSaved(const MoeStep& step, const MoeLayer& layer) {
+  const char* with = !step.stream->device().is_cpu()         ? "a device"
+                     : step.exchange != ExchangeMode::kExact ? "a bounded exchange"
+                     : step.placer != nullptr                ? "a placer"
+                     : step.forecaster != nullptr            ? "a forecaster"
+                     : layer.weights.experts != nullptr      ? "experts that are not all in tables"
+                                                             : nullptr;
+  if (step.saved == nullptr || with == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("moe_layer: nothing is saved for a backward pass with ", with));
+}
+
 }  // namespace
 
 class MoeExecutor::Impl : public MicroOpRunner {
@@ -82,11 +94,15 @@ class MoeExecutor::Impl : public MicroOpRunner {
     x_ = x;
     residual_ = residual;
     stats_ = step.stats != nullptr ? step.stats : &unread_stats_;
+    if (step.saved != nullptr) step.saved->num_chunks = 0;
     const absl::Status status = CheckAndRun();
     if (!status.ok()) {
       // The others wait for this rank's rows: end it for them, too.
       if (step.comm->world() > 1) step.comm->Abort(status.message());
       for (auto& exchange : exchanges()) exchange->Drop();
+      if (step.saved != nullptr) {
+        for (auto& chunk : step.saved->chunks) chunk->exchange.Drop();
+      }
     }
     unread_stats_.Clear();
     return status;
@@ -104,12 +120,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
                                            .hidden = layer.hidden,
                                            .dtype = layer.dtype,
                                            .split = room.brought}));
-    RETURN_IF_ERROR(TakeChoices(layer, room.rows, room.layout->num_experts(), device));
+    RETURN_IF_ERROR(TakeChoices(layer, room.rows, room.layout->num_experts(), device, &gate_memory_));
     if (room.brought) {
       RETURN_IF_ERROR(wave_.Reserve(device, static_cast<int64_t>(room.layout->Residents(room.rank).size())));
     }
     RETURN_IF_ERROR(hidden_memory_.Take(exchanges[0]->y().dim(0), layer.expert_ffn, layer.dtype, device).status());
-    return layer.shared_ffn > 0 ? TakeShared(layer, room.rows, device).status() : absl::OkStatus();
+    return layer.shared_ffn > 0 ? TakeShared(layer, room.rows, device, nullptr).status() : absl::OkStatus();
   }
 
   absl::Status Start(const MicroOp& op) override {
@@ -121,13 +137,13 @@ class MoeExecutor::Impl : public MicroOpRunner {
         return AfterGate(op);
       case MicroOpKind::kDispatch: {
         const ChunkRange range = RangeOf(op);
-        return exchanges()[op.chunk]->StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
-                                                    x_.Rows(range.begin, range.count), range.begin);
+        return exchange(op.chunk).StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
+                                                x_.Rows(range.begin, range.count), range.begin);
       }
       case MicroOpKind::kExpert:
         return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(op);
       case MicroOpKind::kCombine:
-        return exchanges()[op.chunk]->StartCombine(context_);
+        return exchange(op.chunk).StartCombine(context_);
       default:
         return absl::UnimplementedError(absl::StrCat("moe_layer: op ", MicroOpKindName(op.kind), " of schedule ",
                                                      step_->schedule->name, " has no executor yet"));
@@ -135,15 +151,14 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status Finish(const MicroOp& op) override {
-    RowExchange& exchange = *exchanges()[op.chunk];
-    if (op.kind == MicroOpKind::kDispatch) return exchange.FinishDispatch(context_);
+    if (op.kind == MicroOpKind::kDispatch) return exchange(op.chunk).FinishDispatch(context_);
     SY_CHECK(op.kind == MicroOpKind::kCombine);
     const ChunkRange range = RangeOf(op);
     CombineTerms terms;
     terms.topk_weight = topk_weight_.Rows(range.begin, range.count);
     if (shared_.rank() != 0) terms.shared = shared_.Rows(range.begin, range.count);
     if (shared_gate_.rank() != 0) terms.shared_gate = shared_gate_.Rows(range.begin, range.count);
-    return exchange.FinishCombine(context_, terms, residual_.Rows(range.begin, range.count));
+    return exchange(op.chunk).FinishCombine(context_, terms, residual_.Rows(range.begin, range.count));
   }
 
   const TensorView& topk_idx() const { return topk_idx_; }
@@ -159,6 +174,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(CheckMatrix("residual", residual_, AccDType(desc.dtype), rows, desc.hidden));
     RETURN_IF_ERROR(CheckLayer(*step_, *layer_));
     RETURN_IF_ERROR(CheckSchedule(*step_->schedule, *layer_));
+    RETURN_IF_ERROR(CheckSaved(*step_, *layer_));
     context_ = {.stream = step_->stream,
                 .comm = step_->comm,
                 .layout = step_->layout,
@@ -167,31 +183,58 @@ class MoeExecutor::Impl : public MicroOpRunner {
                 .mode = step_->exchange,
                 .max_rows = RowsOfChunk(step_->max_rows, 0, step_->schedule->num_chunks).count};
     estimates_ = {};
-    while (exchanges().size() < static_cast<size_t>(step_->schedule->num_chunks)) {
-      exchanges().push_back(make_exchange_(step_->stream->device(), step_->exchange));
-    }
-    RETURN_IF_ERROR(TakeChoices(desc, rows, step_->layout->num_experts(), step_->stream->device()));
+    TakeExchanges();
+    MoeSaved* const saved = step_->saved;
+    RETURN_IF_ERROR(TakeChoices(desc, rows, step_->layout->num_experts(), step_->stream->device(),
+                                saved != nullptr ? &saved->gate_memory : &gate_memory_));
     shared_ = TensorView();
     shared_gate_ = TensorView();
     const int64_t rows_before = stats_->expert_rows;
     RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
+    if (saved != nullptr) Save(saved);
     stats_->CountLayer(step_->moe_layer, stats_->expert_rows - rows_before);
     return rows == 0 ? absl::OkStatus() : CountChoices();
   }
 
-  absl::Status TakeChoices(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device) {
+  // As many as the schedule has chunks.
+  void TakeExchanges() {
+    for (int i = 0; i < step_->schedule->num_chunks; ++i) {
+      const auto chunk = static_cast<size_t>(i);
+      if (step_->saved == nullptr) {
+        if (exchanges().size() == chunk)
+          exchanges().push_back(make_exchange_(step_->stream->device(), step_->exchange));
+        continue;
+      }
+      if (lent_outputs_.size() == chunk) lent_outputs_.push_back(std::make_unique<RowScratch>());
+      step_->saved->chunk(i).exchange.LendOutputs(lent_outputs_[chunk].get());
+    }
+  }
+
+  // What is not there already.
+  void Save(MoeSaved* saved) const {
+    saved->num_chunks = step_->schedule->num_chunks;
+    saved->topk_idx = topk_idx_;
+    saved->topk_weight = topk_weight_;
+    saved->logits = logits_;
+    saved->shared_gate = shared_gate_;
+    if (layer_->desc.shared_ffn == 0) saved->shared_sums = saved->shared_hidden = TensorView();
+  }
+
+  absl::Status TakeChoices(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device, GateMemory* memory) {
     const DType acc = AccDType(desc.dtype);
-    ASSIGN_OR_RETURN(topk_idx_, topk_idx_memory_.Take(rows, desc.router.top_k, DType::kI32, device));
-    ASSIGN_OR_RETURN(topk_weight_, topk_weight_memory_.Take(rows, desc.router.top_k, acc, device));
-    ASSIGN_OR_RETURN(logits_, logits_memory_.Take(rows, experts, acc, device));
+    ASSIGN_OR_RETURN(topk_idx_, memory->topk_idx.Take(rows, desc.router.top_k, DType::kI32, device));
+    ASSIGN_OR_RETURN(topk_weight_, memory->topk_weight.Take(rows, desc.router.top_k, acc, device));
+    ASSIGN_OR_RETURN(logits_, memory->logits.Take(rows, experts, acc, device));
     return absl::OkStatus();
   }
 
   // Also sets shared_ and shared_gate_.  Returns the shared expert's hidden rows.
-  absl::StatusOr<TensorView> TakeShared(const MoeLayerDesc& desc, int64_t rows, Device device) {
+  absl::StatusOr<TensorView> TakeShared(const MoeLayerDesc& desc, int64_t rows, Device device, MoeSaved* saved) {
     ASSIGN_OR_RETURN(shared_, shared_memory_.Take(rows, desc.hidden, desc.dtype, device));
-    ASSIGN_OR_RETURN(shared_gate_, shared_gate_memory_.Take(rows, 1, AccDType(desc.dtype), device));
-    return hidden_memory_.Take(rows, desc.shared_ffn, desc.dtype, device);
+    RowScratch& gate_memory = saved != nullptr ? saved->shared_gate_memory : shared_gate_memory_;
+    ASSIGN_OR_RETURN(shared_gate_, gate_memory.Take(rows, 1, AccDType(desc.dtype), device));
+    RowScratch& memory = saved != nullptr ? saved->shared_hidden_memory : hidden_memory_;
+    return memory.Take(rows, desc.shared_ffn, desc.dtype, device);
   }
 
   absl::Status CountChoices() {
@@ -261,14 +304,21 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status RoutedExperts(const MicroOp& op) {
-    RowExchange* const exchange = exchanges()[op.chunk].get();
+    RowExchange* const exchange = &this->exchange(op.chunk);
+    MoeSaved::Chunk* const saved = step_->saved != nullptr ? &step_->saved->chunk(op.chunk) : nullptr;
     const TensorView& y = exchange->y();
+    RowScratch& memory = saved != nullptr ? saved->hidden_memory : hidden_memory_;
     ASSIGN_OR_RETURN(const TensorView hidden,
-                     hidden_memory_.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
+                     memory.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
+    if (saved != nullptr) {
+      saved->hidden = hidden;
+      saved->sums = saved->sums_memory.Rows(hidden.dim(0), 2 * hidden.dim(1), hidden.dtype());
+    }
     ExpertFfnDesc desc = {.gate_up = layer_->weights.gate_up.group(),
                           .down = layer_->weights.down.group(),
                           .offsets = exchange->offsets(),
-                          .x_rows = exchange->x_rows()};
+                          .x_rows = exchange->x_rows(),
+                          .sums = saved != nullptr ? saved->sums : TensorView()};
     const auto compute = [&] {
       const Timed timed(&stats_->expert_seconds);
       return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
@@ -313,8 +363,14 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const absl::Time begin = absl::Now();
     const MoeLayerDesc& desc = layer_->desc;
     const MoeLayerWeights& weights = layer_->weights;
-    ASSIGN_OR_RETURN(const TensorView hidden, TakeShared(desc, x_.dim(0), step_->stream->device()));
-    RETURN_IF_ERROR(GatedGemm(*step_->stream, x_, *weights.shared_gate_up, hidden));
+    ASSIGN_OR_RETURN(const TensorView hidden, TakeShared(desc, x_.dim(0), step_->stream->device(), step_->saved));
+    TensorView sums;
+    if (step_->saved != nullptr) {
+      sums = step_->saved->shared_sums_memory.Rows(hidden.dim(0), 2 * hidden.dim(1), hidden.dtype());
+      step_->saved->shared_hidden = hidden;
+      step_->saved->shared_sums = sums;
+    }
+    RETURN_IF_ERROR(GatedGemm(*step_->stream, x_, *weights.shared_gate_up, hidden, CurrentIsa(), sums));
     RETURN_IF_ERROR(Gemm(*step_->stream, {}, hidden, *weights.shared_down, {}, shared_));
     if (weights.shared_gate == nullptr) {
       shared_gate_ = TensorView();
@@ -327,6 +383,10 @@ class MoeExecutor::Impl : public MicroOpRunner {
 
   // Each mode has its own, so that what a graph has recorded of one stays where it is.
   std::vector<std::unique_ptr<RowExchange>>& exchanges() { return exchanges_[static_cast<size_t>(step_->exchange)]; }
+  RowExchange& exchange(int chunk) {
+    if (step_->saved != nullptr) return step_->saved->chunk(chunk).exchange;
+    return *exchanges()[static_cast<size_t>(chunk)];
+  }
 
   const ExchangeMaker make_exchange_;
   // Of the present Run; borrowed.
@@ -345,7 +405,9 @@ class MoeExecutor::Impl : public MicroOpRunner {
   WaveWeights wave_;
   std::vector<int32_t> later_;  // [E] RowsBehind
   HostCopy choices_on_host_, offsets_on_host_;
-  RowScratch topk_idx_memory_, topk_weight_memory_, logits_memory_, hidden_memory_, shared_memory_, shared_gate_memory_;
+  std::vector<std::unique_ptr<RowScratch>> lent_outputs_;  // [chunks] to what is saved
+  GateMemory gate_memory_;
+  RowScratch hidden_memory_, shared_memory_, shared_gate_memory_;
 };
 
 MoeExecutor::MoeExecutor(ExchangeMaker exchange) : impl_(std::make_unique<Impl>(exchange)) {}

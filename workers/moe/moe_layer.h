@@ -20,6 +20,7 @@
 #include "workers/moe/layer_experts.h"
 #include "workers/moe/layer_forecaster.h"
 #include "workers/moe/layer_placer.h"
+#include "workers/moe/moe_saved.h"
 #include "workers/moe/moe_stats.h"
 #include "workers/ops/router.h"
 #include "workers/ops/weight_group.h"
@@ -75,6 +76,9 @@ struct MoeStep {
   // schedule gates its rows in parts.
   LayerForecaster* forecaster = nullptr;
   int moe_layer = 0;  // which of the model's MoE layers this is: the index of the three above
+  // Keeps what this layer's backward needs; null: nobody wants one.  On the CPU with kExact, without placer, forecaster
+  // and MoeLayerWeights::experts; else Unimplemented.
+  MoeSaved* saved = nullptr;
 };
 
 // The largest steps of a group of two ranks or more.

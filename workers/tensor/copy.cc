@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/device_queue.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
 
@@ -21,6 +22,28 @@ absl::Status CopyTensor(const Stream& stream, const TensorView& from, const Tens
   for (int64_t i = 0; i < from.dim(0); ++i) {
     std::memcpy(to.Rows(i, 1).raw(), from.Rows(i, 1).raw(), static_cast<size_t>(row_bytes));
   }
+  return absl::OkStatus();
+}
+
+absl::Status RoundRows(const Stream& stream, const TensorView& from, const TensorView& to) {
+  if (!(from.shape() == to.shape()) || from.rank() == 0 || !IsFloating(from.dtype()) || !IsFloating(to.dtype())) {
+    return absl::InvalidArgumentError(absl::StrCat("round: ", from.ToString(), " to ", to.ToString()));
+  }
+  if (stream.queue() != nullptr) return absl::UnimplementedError("round: rows on a device");
+  if (from.empty()) return absl::OkStatus();
+  const int64_t width = from.NumElements() / from.dim(0);
+  constexpr int64_t kGrainElements = 16 << 10;
+  VisitDType(from.dtype(), [&]<class From>() {
+    VisitDType(to.dtype(), [&]<class To>() {
+      stream.pool().ParallelFor(from.dim(0), 1 + kGrainElements / width, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          std::transform(from.row<From>(row), from.row<From>(row) + width, to.row<To>(row), [](From value) {
+            return static_cast<To>(static_cast<Acc<To>>(static_cast<Acc<From>>(value)));
+          });
+        }
+      });
+    });
+  });
   return absl::OkStatus();
 }
 

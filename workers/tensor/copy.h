@@ -15,6 +15,9 @@ namespace switchyard {
 
 // to = from.  Errors (InvalidArgument): other shapes or dtypes; rows with a stride, unless both are on the CPU.
 absl::Status CopyTensor(const Stream& stream, const TensorView& from, const TensorView& to);
+// to = from in to's dtype, rounded to nearest even; rows may be strided.  On the stream's threads.  Errors:
+// InvalidArgument (other shapes, dtypes that are not floating), Unimplemented (not on the CPU).
+absl::Status RoundRows(const Stream& stream, const TensorView& from, const TensorView& to);
 // All of it becomes zeros, in the stream's order.  REQUIRES: contiguous.
 absl::Status FillZero(const Stream& stream, const TensorView& view);
 // All of the stream's work is done, or the deadline has come.  At once on the CPU.
