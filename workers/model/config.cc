@@ -7,10 +7,10 @@
 #include "absl/strings/str_join.h"
 #include "scheduler/base/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/strict_json.h"
 #include "workers/model/config_reader.h"
 #include "workers/model/families/family.h"
 #include "workers/model/rope_reader.h"
-#include "workers/model/strict_json.h"
 #include "workers/ops/attention.h"
 
 namespace switchyard {

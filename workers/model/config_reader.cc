@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "workers/model/strict_json.h"
+#include "workers/checkpoint/strict_json.h"
 
 namespace switchyard {
 namespace {

@@ -17,8 +17,8 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/strict_json.h"
 #include "workers/model/params.h"
-#include "workers/model/strict_json.h"
 #include "workers/tensor/device_writer.h"
 
 namespace switchyard {

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "workers/checkpoint/safetensors.h"
 #include "workers/model/config.h"
-#include "workers/model/safetensors.h"
 #include "workers/model/weights.h"
 #include "workers/tensor/dtype.h"
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "workers/checkpoint/safetensors.h"
 #include "workers/model/config.h"
 #include "workers/model/families/family.h"
-#include "workers/model/safetensors.h"
 #include "workers/model/weights.h"
 
 namespace switchyard {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "workers/model/strict_json.h"
+#include "workers/checkpoint/strict_json.h"
 
 namespace switchyard {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/workers/model/checkpoint_writer.h"
+#include "tests/workers/checkpoint/safetensors_bytes.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/model/dummy_weights.h"

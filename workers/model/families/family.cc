@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "workers/model/strict_json.h"
+#include "workers/checkpoint/strict_json.h"
 #include "workers/ops/router.h"
 
 namespace switchyard {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "workers/model/safetensors.h"
+#include "workers/checkpoint/safetensors.h"
 
 namespace switchyard {
 

@@ -1,4 +1,4 @@
-#include "tests/workers/model/checkpoint_writer.h"
+#include "tests/workers/checkpoint/safetensors_bytes.h"
 
 #include "nlohmann/json.hpp"
 #include "workers/tensor/dtype.h"

@@ -1,5 +1,5 @@
 // Files and directories: what is refused, with what words, and that the bytes come back.
-#include "workers/model/safetensors.h"
+#include "workers/checkpoint/safetensors.h"
 
 #include <sys/stat.h>
 
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/workers/model/checkpoint_writer.h"
+#include "tests/workers/checkpoint/safetensors_bytes.h"
 #include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-#include "workers/model/safetensors.h"
+#include "workers/checkpoint/safetensors.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/model/safetensors_header.h"
-#include "workers/model/strict_json.h"
+#include "workers/checkpoint/safetensors_header.h"
+#include "workers/checkpoint/strict_json.h"
 
 namespace switchyard {
 namespace {

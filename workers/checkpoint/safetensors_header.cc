@@ -1,4 +1,4 @@
-#include "workers/model/safetensors_header.h"
+#include "workers/checkpoint/safetensors_header.h"
 
 #include <algorithm>
 #include <tuple>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/model/strict_json.h"
+#include "workers/checkpoint/strict_json.h"
 
 namespace switchyard {
 namespace {

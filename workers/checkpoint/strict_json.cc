@@ -1,4 +1,4 @@
-#include "workers/model/strict_json.h"
+#include "workers/checkpoint/strict_json.h"
 
 #include <cctype>
 #include <utility>
