@@ -33,6 +33,8 @@ constexpr HistogramRow kHistograms[] = {
     {"switchyard_worker_moe_expert_seconds", "Experts of a step, all layers.", &M::expert_seconds},
     {"switchyard_worker_moe_exchange_seconds", "Exchanges of a step, waiting included.", &M::exchange_seconds},
     {"switchyard_worker_head_seconds", "lm_head and sampling of a step.", &M::head_seconds},
+    {"switchyard_worker_placement_commit_seconds", "How long a step waited for the placement that it put in use.",
+     &M::placement_commit_seconds},
 };
 constexpr CounterRow kCounters[] = {
     {"switchyard_worker_rows_total", "Token rows computed.", &M::rows},
@@ -69,6 +71,8 @@ constexpr CounterRow kCounters[] = {
     {"switchyard_worker_placement_prefetch_copies_total", "Experts copied by an estimate of a coming layer.",
      &M::placement_prefetch_copies},
     {"switchyard_worker_placement_stage_copies_total", "Experts copied for the slow loop.", &M::placement_stage_copies},
+    {"switchyard_worker_placement_mend_copies_total", "Experts copied anew, as what was in their slot was damaged.",
+     &M::placement_mend_copies},
     {"switchyard_worker_placement_copied_bytes_total", "Bytes of experts that a placement copied.",
      &M::placement_copied_bytes},
     {"switchyard_worker_placement_failed_copies_total", "Copies that failed, or brought other bytes than the source's.",
@@ -152,7 +156,8 @@ void WorkerMetrics::ObservePlacement(const RankSlotsCounters& now, RankSlotsCoun
     counter->Increment(static_cast<double>(to - from));
   };
   prometheus::Counter* const copies[kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
-                                                        placement_prefetch_copies, placement_stage_copies};
+                                                        placement_prefetch_copies, placement_stage_copies,
+                                                        placement_mend_copies};
   for (size_t reason = 0; reason < kNumCopyReasons; ++reason) {
     add(copies[reason], told->copies[reason], now.copies[reason]);
   }

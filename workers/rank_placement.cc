@@ -128,7 +128,7 @@ absl::Status RankPlacement::Begin(const GroupPlacement& placement, RankSlots::Pr
   }
   options.rank = rank_;
   options.experts = slots_;
-  if (table_ != nullptr) table_->Prefer(InMemory(placement));
+  if (table_ != nullptr) table_->BeginWith(InMemory(placement));
   ASSIGN_OR_RETURN(std::unique_ptr<DecidedPlacer> placer, DecidedPlacer::Create(std::move(options)));
   RETURN_IF_ERROR(slots_->Fill(placer->ExpertsHere(), absl::Now() + kExpertFillLimit, progress));
   placer_ = std::move(placer);

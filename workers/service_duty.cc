@@ -102,6 +102,11 @@ void Duty::SendOldest() {
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   metrics_->ObserveExperts(worker_->expert_counters(), &experts_told_);
   metrics_->ObservePlacement(worker_->placement_counters(), &placement_told_);
+  if (const DecidedPlacer* const placer = worker_->placer();
+      placer != nullptr && placer->num_commits() > commits_told_) {
+    commits_told_ = placer->num_commits();  // one at most since the step before
+    metrics_->placement_commit_seconds->Observe(placer->commit_seconds());
+  }
   // Means of many steps: not told after each.
   if (worker_->forecaster() != nullptr && num_steps_++ % kTellForecasts == 0)
     metrics_->ObserveForecasts(*worker_->forecaster(), &forecasts_told_);
@@ -120,6 +125,7 @@ void Duty::Enter(int64_t epoch) {
   epoch_ = epoch;
   stages_.Enter(epoch);
   reports_.Enter(epoch);
+  commits_told_ = 0;
 }
 
 void Duty::Poll() {

@@ -89,6 +89,7 @@ class Duty {
   ExpertStoreCounters experts_told_;
   RankSlotsCounters placement_told_;
   absl::Duration forecasts_told_;  // of RowForecaster::spent
+  int64_t commits_told_ = 0;       // of DecidedPlacer::num_commits
   int64_t num_steps_ = 0;
   std::deque<StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;

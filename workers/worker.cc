@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
 }
 
 absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
-  RETURN_IF_ERROR(CheckPlacement(settings.placement));
+  RETURN_IF_ERROR(CheckPlacement(settings.placement, seat.world));
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   RETURN_IF_ERROR(Load(seat, settings, tell));
   RETURN_IF_ERROR(MakeRunner(seat, settings));
@@ -178,7 +178,7 @@ absl::Status Worker::PreparePlacement(PlacementStage stage) {
 }
 
 absl::StatusOr<bool> Worker::PlacementReady() {
-  ASSIGN_OR_RETURN(const DecidedPlacer* const placer, Placer());
+  ASSIGN_OR_RETURN(DecidedPlacer* const placer, Placer());
   return placer->Ready();
 }
 

@@ -151,7 +151,7 @@ class Worker final : public PlacementHost {
   }
   Stream stream();
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
-  absl::Status CheckPlacement(const PlacementSettings& placement) const;
+  absl::Status CheckPlacement(const PlacementSettings& placement, int world) const;
   // available: bytes of the host's memory that, if it is built in memory, the file may take.
   RankExpertFileInput ExpertFileInput(int64_t available) const;
   // What an expert budget's slots begin with: by what was learned in a group before, else by --profile; empty: nothing

@@ -89,15 +89,16 @@ absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
   return ProfiledShares(bundle);
 }
 
-absl::Status Worker::CheckPlacement(const PlacementSettings& placement) const {
+absl::Status Worker::CheckPlacement(const PlacementSettings& placement, int world) const {
   if (placement.mode == PlacementMode::kStatic) return absl::OkStatus();
   const std::string mode = absl::StrCat("--placement=", NameOf(placement.mode));
   if (!options_.experts.empty() && !options_.device.is_cpu()) {
     return absl::UnimplementedError(absl::StrCat(mode, " with --expert_budget=", options_.experts.budget, " on ",
                                                  options_.device.ToString(), ": both together on the CPU only so far"));
   }
-  if (config_.num_moe_layers() > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(mode, ": the model has no experts"));
+  if (config_.num_moe_layers() == 0)
+    return absl::InvalidArgumentError(absl::StrCat(mode, ": the model has no experts"));
+  return CheckSlots(placement, static_cast<int>(config_.num_experts), world);
 }
 
 RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {

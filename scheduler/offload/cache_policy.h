@@ -61,6 +61,10 @@ class CachePolicy {
   // Between layers: from now on rows may come for this expert, or no more, as placements have it; at first they may for
   // all.  One that has none coming is worth nothing; a policy that does not listen learns that from needs.
   virtual void Host(ExpertKey, bool) {}
+  // Between layers, of an expert that rows may come for: from now on a plan of residency wants it in memory, or does
+  // not.  A hint: what is copied and when stays the policy's.  `static` keeps what the plan wants; one that learns
+  // takes what it knows little of for as likely as the rest of its layer; whoever goes by needs alone does not listen.
+  virtual void Prefer(ExpertKey, bool) {}
 };
 
 }  // namespace switchyard

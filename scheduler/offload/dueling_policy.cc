@@ -27,6 +27,10 @@ void DuelingPolicy::Host(ExpertKey key, bool here) {
   for (Shadow& shadow : shadows_) shadow.policy->Host(key, here);
 }
 
+void DuelingPolicy::Prefer(ExpertKey key, bool in_memory) {
+  for (Shadow& shadow : shadows_) shadow.policy->Prefer(key, in_memory);
+}
+
 LayerPlan DuelingPolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
   MaybeChange();
   LayerPlan followed;

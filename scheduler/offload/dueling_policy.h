@@ -30,6 +30,7 @@ class DuelingPolicy final : public CachePolicy {
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
   LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override;
   void Host(ExpertKey key, bool here) override;
+  void Prefer(ExpertKey key, bool in_memory) override;
 
   // Whom the slots follow.
   const CachePolicy& leader() const { return *shadows_[leader_].policy; }

@@ -54,6 +54,13 @@ void ExpectedUsePolicy::UpdateLater(int layer) {
   }
 }
 
+// What should go needs say by themselves.
+void ExpectedUsePolicy::Prefer(ExpertKey key, bool in_memory) {
+  if (!in_memory) return;
+  history_.Expect(key);
+  UpdateLater(cache_.shape().LayerOf(key));
+}
+
 int32_t ExpectedUsePolicy::PastChance(ExpertKey key) const {
   return std::clamp(history_.NextChance(key) + path_.Correction(key), 0, kChance);
 }

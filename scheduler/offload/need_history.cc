@@ -45,6 +45,18 @@ NeedHistory::NeedHistory(const OffloadShape& shape, absl::Span<const int64_t> po
   }
 }
 
+void NeedHistory::Expect(ExpertKey key) {
+  const ExpertKey first = key / num_experts_ * num_experts_;
+  int64_t sum = 0;
+  int num_needed = 0;
+  for (ExpertKey other = first; other < first + num_experts_; ++other) {
+    sum += mean_[other];
+    num_needed += mean_[other] > 0;
+  }
+  const auto chance = static_cast<int32_t>(sum / std::max(1, num_needed));
+  for (std::vector<int32_t>* known : {&short_, &long_, &mean_, &next_}) (*known)[key] = std::max((*known)[key], chance);
+}
+
 int NeedHistory::CellOf(ExpertKey key) const {
   static constexpr int kAgeLevel[] = {0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7};
   return (kAgeLevel[std::min(age_[key], 16)] * kLevels + LevelOf(short_[key])) * kLevels + LevelOf(long_[key]);

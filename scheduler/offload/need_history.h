@@ -24,6 +24,8 @@ class NeedHistory {
 
   // What the layer needed; counted against what was expected.
   void Observe(const LayerNeed& need);
+  // The expert is to be expected as the others of its layer are, if it was needed less (where its rows were others').
+  void Expect(ExpertKey key);
   // [0, kChance] that the expert's layer needs it when it runs next.
   int32_t NextChance(ExpertKey key) const { return next_[key]; }
   // Of its runs in the long run: halfway between the last 64 and all.

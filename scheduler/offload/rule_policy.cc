@@ -64,6 +64,10 @@ RulePolicy::RulePolicy(const OffloadShape& shape, const Options& options, absl::
   }
 }
 
+void RulePolicy::Prefer(ExpertKey key, bool in_memory) {
+  if (options_.rule == Rule::kStatic) rows_[key] = in_memory ? 1 : 0;
+}
+
 int64_t RulePolicy::Keep(ExpertKey key) const {
   if (gone_[key] != 0) return -1;
   // Rows (at most kMostRows) dominate the time of the last use, which stays below 2^40 gates.

@@ -32,6 +32,7 @@ class RulePolicy final : public CachePolicy {
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
   LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override;
   void Host(ExpertKey key, bool here) override { gone_[key] = here ? 0 : 1; }
+  void Prefer(ExpertKey key, bool in_memory) override;
 
  private:
   int64_t Keep(ExpertKey key) const;

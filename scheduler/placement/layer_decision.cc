@@ -8,7 +8,6 @@
 #include "scheduler/placement/alias_placement.h"
 #include "scheduler/placement/decision_facts.h"
 #include "scheduler/placement/paper_policy.h"
-#include "scheduler/placement/resident_change.h"
 
 namespace switchyard {
 namespace {
@@ -64,18 +63,19 @@ PlacementPolicy::PlacementPolicy(PolicyShape shape, bool spread) : shape_(std::m
   errors_.assign(shape_.residents.size(), kRow / 4);
 }
 
-absl::Status PlacementPolicy::CheckStage(const ResidencyStage& stage) const {
+absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const ResidencyStage& stage) const {
   if (IsPaper(shape_.mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat("placement stage: the mode ", NameOf(shape_.mode), " has no residents that could change"));
   }
-  return ChangeResidents(stage, shape_.residents, tables_).status();
+  return ChangeResidents(stage, shape_.residents, tables_);
 }
+
+absl::Status PlacementPolicy::CheckStage(const ResidencyStage& stage) const { return ChangesOf(stage).status(); }
 
 absl::StatusOr<std::vector<int>> PlacementPolicy::Adopt(int64_t epoch, const MoveCosts& costs,
                                                         const ResidencyStage& stage) {
-  if (const absl::Status status = CheckStage(stage); !status.ok()) return status;
-  absl::StatusOr<std::vector<ResidentChange>> changes = ChangeResidents(stage, shape_.residents, tables_);
+  absl::StatusOr<std::vector<ResidentChange>> changes = ChangesOf(stage);
   if (!changes.ok()) return changes.status();
   shape_.epoch = epoch;
   shape_.costs = costs;

@@ -23,6 +23,7 @@
 #include "scheduler/placement/placement.h"
 #include "scheduler/placement/placement_mode.h"
 #include "scheduler/placement/residency_plan.h"
+#include "scheduler/placement/resident_change.h"
 #include "scheduler/placement/slot_table.h"
 #include "scheduler/placement/split.h"
 #include "scheduler/popularity/popularity.h"
@@ -110,6 +111,7 @@ class PlacementPolicy {
   const Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
 
  private:
+  absl::StatusOr<std::vector<ResidentChange>> ChangesOf(const ResidencyStage& stage) const;
   void NoteError(const LayerInputs& inputs);
 
   PolicyShape shape_;

@@ -48,6 +48,16 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings) {
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
+absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices) {
+  // Of the worker with the most.
+  const int own = ResidentSlots({}, num_experts, num_devices), more = settings.spare_slots + settings.replica_slots;
+  if (num_devices == 1 || more <= num_experts - own) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--placement=", NameOf(settings.mode), ": --spare_slots=", settings.spare_slots, " and --replica_slots=",
+      settings.replica_slots, " are ", more, " experts more of each layer on a worker, but one of ", num_devices,
+      " workers has ", own, " of the ", num_experts, " by itself: ", num_experts - own, " others at most"));
+}
+
 int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices) {
   return ResidentSlots({}, num_experts, num_devices) + settings.replica_slots + settings.spare_slots;
 }

@@ -33,6 +33,10 @@ struct PlacementSettings {
 // InvalidArgument: a value out of range or two that contradict each other, one a line, named as the server's flags.
 absl::Status CheckPlacementSettings(const PlacementSettings& settings);
 
+// Whether so many experts more than its own can be on a worker of a group of `num_devices`.  Of one worker any number
+// is taken: it has all experts, and slots stay empty.  InvalidArgument with the figures, named as the server's flags.
+absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices);
+
 // Experts of one layer that a worker has at a time: residents, replicas of the slow loop, spare slots of the fast loop.
 int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices);
 

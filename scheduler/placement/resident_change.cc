@@ -69,6 +69,18 @@ absl::Status Arrive(const ResidencyMove& move, DeviceSlots* device) {
   return absl::OkStatus();
 }
 
+using Layers = std::map<int, std::vector<DeviceSlots>>;  // that a stage changes
+
+// Of an expert that moves between memories, once hosts have changed.
+absl::Status CheckHosted(const ResidencyMove& move, absl::Span<const Placement> residents, const Layers& layers) {
+  const auto device = static_cast<size_t>(move.device);
+  const auto changed = layers.find(move.layer);
+  const std::vector<int32_t>& here = changed != layers.end() ? changed->second[device].residents
+                                                             : residents[static_cast<size_t>(move.layer)].slots[device];
+  if (std::find(here.begin(), here.end(), move.expert) != here.end()) return absl::OkStatus();
+  return Refuse(move, "it is not resident there");
+}
+
 absl::StatusOr<ResidentChange> Together(int layer, int num_experts, const std::vector<DeviceSlots>& devices) {
   ResidentChange change{.layer = layer, .residents = {.num_experts = num_experts, .slots = {}}, .table = {}};
   Placement placement = change.residents;
@@ -104,7 +116,7 @@ Placement WithTransientSlots(const Placement& residents, int transient_slots) {
 absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage& stage,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables) {
-  std::map<int, std::vector<DeviceSlots>> layers;
+  Layers layers;
   const auto device_of = [&](const ResidencyMove& move) {
     const auto layer = static_cast<size_t>(move.layer);
     const auto [it, is_new] = layers.try_emplace(move.layer);
@@ -126,6 +138,11 @@ absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage
                                                      " departs from device ", move.device, " and arrives there"));
     }
     RETURN_IF_ERROR(Arrive(move, device_of(move)));
+  }
+  for (const auto* moves : {&stage.departures, &stage.arrivals}) {
+    for (const ResidencyMove& move : *moves) {
+      if (!ChangesHost(move.kind)) RETURN_IF_ERROR(CheckHosted(move, residents, layers));
+    }
   }
   std::vector<ResidentChange> changes;
   for (const auto& [layer, devices] : layers) {

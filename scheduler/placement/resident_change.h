@@ -32,8 +32,8 @@ struct ResidentChange {
 // The layers that the stage changes, rising.  residents, tables [L]: as they are; tables hold residents in their slots.
 // Experts that change between host memory and a device's (load, offload) stay where they are: what is in which memory
 // is not of this.
-// InvalidArgument: a move that names what is not there, an arrival of what is resident there already, an expert that
-// would have no resident.
+// InvalidArgument: a move that names what is not there, an arrival of what is resident there already, a load or offload
+// where the expert is not resident after the stage, an expert that would have no resident.
 absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage& stage,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables);

@@ -73,6 +73,10 @@ void BudgetedSlots::Commit(absl::Span<const Expert> departures) {
   }
 }
 
+void BudgetedSlots::Prefer(const Expert& expert, bool in_memory) {
+  offload_->Prefer(expert.layer, expert.expert, in_memory);
+}
+
 absl::Status BudgetedSlots::Drop() {
   for (const Expert& expert : std::exchange(staged_, {})) LetGo(expert, kStage);
   return absl::OkStatus();

@@ -4,7 +4,8 @@
 // in the budget's slots, and when it is copied, the cache policy decides (expert_offload.h), as without a placement; it
 // is told what rows may come for and, by the decisions' estimates, how many will (layer_placer.h).  So a replica costs
 // room in the cache and a copy when rows come for it and it is not there: what decisions weigh says so
-// (scheduler/placement/phase_two.h), and rows are split as if all replicas were there.
+// (scheduler/placement/phase_two.h), and rows are split as if all replicas were there.  What a stage of the slow loop
+// wants in memory, or no more, the policy hears with the step that commits it.
 //
 // Thread-compatible: the step's thread.  Does not do: copies of its own, so that its stages are ready at once and
 // nothing of them is compared with checksums: the file was when it was opened; CopyReason.
@@ -29,15 +30,16 @@ class BudgetedSlots : public RankSlots {
 
   // Which experts Fill has in slots before all others, of those that it is told [L][E]: what the slow loop wants in
   // memory.  Empty: it says nothing.
-  void Prefer(std::vector<std::vector<bool>> in_memory) { in_memory_ = std::move(in_memory); }
+  void BeginWith(std::vector<std::vector<bool>> in_memory) { in_memory_ = std::move(in_memory); }
 
   absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline, Progress progress) override;
   absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason) override;
   // Nothing: a layer's plan hurries what it uses.
   void Hurry(int, int32_t) override {}
   absl::Status Prepare(absl::Span<const Expert> arrivals) override;
-  absl::StatusOr<bool> Ready() const override { return true; }
+  absl::StatusOr<bool> Ready() override { return true; }
   void Commit(absl::Span<const Expert> departures) override;
+  void Prefer(const Expert& expert, bool in_memory) override;
   absl::Status Drop() override;
   absl::Status Release() override;
 

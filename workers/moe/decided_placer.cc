@@ -71,6 +71,9 @@ absl::Status DecidedPlacer::BeginStep(int64_t step, int64_t placement_epoch) {
 }
 
 absl::Status DecidedPlacer::Commit() {
+  ++num_commits_;
+  commit_seconds_ = 0;
+  const Timed timed(&commit_seconds_);
   ASSIGN_OR_RETURN(const bool ready, Ready());
   if (!ready) {
     return absl::InternalError(
@@ -78,6 +81,7 @@ absl::Status DecidedPlacer::Commit() {
   }
   ASSIGN_OR_RETURN(const std::vector<int> layers, policy_->Adopt(staged_->epoch, staged_->costs, staged_->stage));
   experts_->Commit(Here(staged_->stage.departures));
+  PreferHere(staged_->stage);
   for (const int layer : layers) {
     placements_[static_cast<size_t>(layer)] = policy_->table(layer).placement();
     layouts_[static_cast<size_t>(layer)].reset();
@@ -210,6 +214,15 @@ std::vector<RankSlots::Expert> DecidedPlacer::Here(const std::vector<ResidencyMo
   return experts;
 }
 
+void DecidedPlacer::PreferHere(const ResidencyStage& stage) const {
+  for (const ResidencyMove& move : stage.arrivals) {
+    if (move.device == rank_) experts_->Prefer({move.layer, move.expert}, move.kind != MoveKind::kRehome);
+  }
+  for (const ResidencyMove& move : stage.departures) {
+    if (move.device == rank_ && move.kind == MoveKind::kOffload) experts_->Prefer({move.layer, move.expert}, false);
+  }
+}
+
 absl::Status DecidedPlacer::Prepare(int64_t epoch, const MoveCosts& costs, ResidencyStage stage) {
   if (staged_.has_value() || epoch <= epoch_) {
     return absl::FailedPreconditionError(
@@ -226,7 +239,7 @@ absl::Status DecidedPlacer::Prepare(int64_t epoch, const MoveCosts& costs, Resid
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> DecidedPlacer::Ready() const {
+absl::StatusOr<bool> DecidedPlacer::Ready() {
   if (!staged_.has_value()) return absl::FailedPreconditionError("placement stage: none is prepared");
   return experts_->Ready();
 }

@@ -58,13 +58,16 @@ class DecidedPlacer : public LayerPlacer {
   // RankSlots::Prepare; FailedPrecondition: an epoch that is not above the one in use.
   absl::Status Prepare(int64_t epoch, const MoveCosts& costs, ResidencyStage stage);
   // Whether what was prepared is there.  FailedPrecondition: nothing was; DataLoss and others: RankSlots::Ready.
-  absl::StatusOr<bool> Ready() const;
+  absl::StatusOr<bool> Ready();
   // Gives up what was prepared for that epoch; nothing if it was not, or is committed.
   absl::Status Drop(int64_t epoch);
   // Gives back what departed with that epoch.  FailedPrecondition: it is not the one in use.
   absl::Status Release(int64_t epoch);
 
   int64_t epoch() const { return epoch_; }
+  // Stages that steps of this group have committed, and how long the last of those steps was held up by it.
+  int64_t num_commits() const { return num_commits_; }
+  double commit_seconds() const { return commit_seconds_; }
   const Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
   int num_layers() const { return static_cast<int>(placements_.size()); }
   // Who put the expert on that device.
@@ -89,6 +92,8 @@ class DecidedPlacer : public LayerPlacer {
   absl::Span<const LayerEstimate> ExpectedHere(absl::Span<const LayerEstimate> estimates);
   // Of these moves, the experts that come to this rank or leave it.
   std::vector<RankSlots::Expert> Here(const std::vector<ResidencyMove>& moves) const;
+  // What the committed stage wants in this rank's memory, and what no more.
+  void PreferHere(const ResidencyStage& stage) const;
 
   const PlacementMode mode_;
   const int rank_;
@@ -102,6 +107,8 @@ class DecidedPlacer : public LayerPlacer {
   LayerDecision decision_;                            // the last
   DecisionDigest digest_;
   std::optional<Staged> staged_;
+  int64_t num_commits_ = 0;
+  double commit_seconds_ = 0;                 // of the last
   std::vector<Popularity> popularity_here_;   // of expected_here_
   std::vector<LayerEstimate> expected_here_;  // the last layer's
 };

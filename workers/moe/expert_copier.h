@@ -25,6 +25,7 @@ struct ExpertChunk {
   // The slot may still be read until this has passed; null: it is not.  Of an expert's first chunk; the others come
   // behind it.
   std::shared_ptr<const DeviceEvent> after = nullptr;
+  int64_t attempt = 0;  // of whoever asked for the copy, or for the look at it
 };
 
 class ExpertCopier {

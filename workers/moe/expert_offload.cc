@@ -64,6 +64,13 @@ void ExpertOffload::Host(int layer, int32_t expert, bool here) {
   if (policy_ != nullptr) policy_->Host(key, here);
 }
 
+void ExpertOffload::Prefer(int layer, int32_t expert, bool in_memory) {
+  const ExpertKey key = KeyOf(layer, expert);
+  SY_CHECK(key != kNoExpert && hosting_[static_cast<size_t>(key)] != ExpertHosting::kElsewhere);
+  hosting_[static_cast<size_t>(key)] = in_memory ? ExpertHosting::kInMemory : ExpertHosting::kHere;
+  if (policy_ != nullptr) policy_->Prefer(key, in_memory);
+}
+
 std::vector<int64_t> ExpertOffload::FirstWorth() const {
   std::vector<int64_t> worth(hosting_.size(), 0);
   for (size_t key = 0; key < worth.size(); ++key) {

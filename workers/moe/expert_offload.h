@@ -75,6 +75,9 @@ class ExpertOffload : public LayerExperts {
   absl::Status Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress);
   // Rows may come for this expert from now on, or no more.  Does not wait.  REQUIRES: it is one of `experts`.
   void Host(int layer, int32_t expert, bool here);
+  // A plan of residency wants it in memory from now on, or does not: for the policy, and for the next start.  Copies
+  // nothing by itself.  REQUIRES: rows may come for it.
+  void Prefer(int layer, int32_t expert, bool in_memory);
 
   // InvalidArgument: one that is not of `experts`.
   absl::Status Check(absl::Span<const int32_t> experts) const override;

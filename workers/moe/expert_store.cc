@@ -81,7 +81,7 @@ bool ExpertStore::LeavesOneForDemand(int slot) const {
   return false;
 }
 
-absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority) {
+absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt) {
   if (slot < 0 || slot >= options_.num_slots) {
     return absl::InvalidArgumentError(
         absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
@@ -104,6 +104,7 @@ absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority p
   slots_[slot] = {.state = SlotState::kCopying,
                   .id = id,
                   .from = from,
+                  .attempt = attempt,
                   .queued = absl::Now(),
                   .priority = priority,
                   .prefetched = priority == CopyPriority::kPrefetch,
@@ -156,11 +157,12 @@ void ExpertStore::Hurry(const ExpertId& id) {
   if (const auto it = slot_of_.find(id); it != slot_of_.end()) HurrySlot(it->second);
 }
 
-void ExpertStore::Recheck(const ExpertId& id) {
+void ExpertStore::Recheck(const ExpertId& id, int64_t attempt) {
   absl::MutexLock lock(&mu_);
   const auto it = slot_of_.find(id);
   if (it == slot_of_.end() || !aborted_.ok()) return;
   slots_[it->second].rechecked = 0;
+  slots_[it->second].look = attempt;
   std::erase(rechecks_, it->second);
   rechecks_.push_back(it->second);
 }
@@ -275,7 +277,8 @@ void ExpertStore::CopyChunk(int slot) {
                              .bytes = bytes,
                              .from = held.from + held.copied,
                              .to = MemoryOf(slot) + held.copied,
-                             .after = held.copied == 0 ? last_use_[slot] : nullptr};
+                             .after = held.copied == 0 ? last_use_[slot] : nullptr,
+                             .attempt = held.attempt};
   const absl::Time queued = held.queued;
   mu_.Unlock();
   const absl::Status status = copier_->Copy(chunk);
@@ -295,14 +298,14 @@ void ExpertStore::CopyChunk(int slot) {
 void ExpertStore::RecheckChunk(int slot) {
   const Slot& held = slots_[slot];
   const ExpertId id = held.id;
-  const int64_t offset = held.rechecked;
+  const int64_t offset = held.rechecked, attempt = held.look;
   const int64_t bytes = std::min(options_.chunk_bytes, options_.expert.bytes - offset);
   mu_.Unlock();
-  copier_->Recheck({.id = id, .slot = slot, .offset = offset, .bytes = bytes, .to = MemoryOf(slot) + offset});
+  copier_->Recheck(
+      {.id = id, .slot = slot, .offset = offset, .bytes = bytes, .to = MemoryOf(slot) + offset, .attempt = attempt});
   mu_.Lock();
   // Given up, or begun anew.
-  if (rechecks_.empty() || rechecks_.front() != slot || !(slots_[slot].id == id) || slots_[slot].rechecked != offset)
-    return;
+  if (rechecks_.empty() || rechecks_.front() != slot || slots_[slot].look != attempt) return;
   slots_[slot].rechecked += bytes;
   if (slots_[slot].rechecked == options_.expert.bytes) rechecks_.pop_front();
 }

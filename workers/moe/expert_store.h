@@ -103,16 +103,17 @@ class ExpertStore {
   ~ExpertStore();
 
   // Errors: FailedPrecondition (the slot is not free, the expert has one, a prefetch would take demand's slot);
-  // InvalidArgument (no such slot); what Abort said.  Does not wait.
-  absl::Status StartCopy(const ExpertId& id, int slot, CopyPriority priority);
+  // InvalidArgument (no such slot); what Abort said.  Does not wait.  attempt: for the copier, with every chunk.
+  absl::Status StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt = 0);
   // The slot becomes free; a copy that has not arrived, and that nobody waits for, is given up.  Does not wait.
   // FailedPrecondition: pinned, or waited for.
   absl::Status Evict(int slot);
   // Somebody will wait for it: its prefetch goes before the others from its next chunk on.  Nothing if it has arrived.
   void Hurry(const ExpertId& id);
   // Has the copier look at the expert's slot once more, by the thread that copies, when nothing is to be copied and it
-  // is there.  Nothing if it has no slot; given up when the slot is.
-  void Recheck(const ExpertId& id);
+  // is there: from its first byte, whatever look was under way.  Nothing if it has no slot; given up when the slot is.
+  // attempt: another one for each look; the copier's.
+  void Recheck(const ExpertId& id, int64_t attempt);
   bool rechecking(const ExpertId& id) const;  // not all of it has been looked at
   // Waits until all of them are in slots and pins those.  Errors: NotFound (no copy was started), DeadlineExceeded
   // (with what is missing), the failed copy's (also if it had failed before), what Abort said; nothing is pinned then.
@@ -149,7 +150,8 @@ class ExpertStore {
     SlotState state = SlotState::kFree;
     ExpertId id;
     const char* from = nullptr;
-    int64_t copied = 0;  // bytes
+    int64_t copied = 0;   // bytes
+    int64_t attempt = 0;  // of the copy
     absl::Time queued;
     int pins = 0;  // leases, and waiters for the copy
     CopyPriority priority = CopyPriority::kDemand;
@@ -157,6 +159,7 @@ class ExpertStore {
     bool late = false;        // somebody wanted it before it had arrived
     bool used = false;        // was acquired
     int64_t rechecked = 0;    // bytes
+    int64_t look = 0;         // the attempt that looks at it
     std::shared_ptr<Outcome> outcome;
   };
 

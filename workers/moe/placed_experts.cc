@@ -1,11 +1,13 @@
 #include "workers/moe/placed_experts.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
 #include "workers/moe/await_copies.h"
@@ -59,14 +61,17 @@ absl::Status PlacedExperts::Fill(const std::vector<std::vector<int32_t>>& expert
   for (size_t place = 0; place < places_.size(); ++place) {
     if (wanted[place] == 0 && places_[place].holders != 0) RETURN_IF_ERROR(LetGo(expert_of(place), kTable));
   }
-  int64_t missing = 0;
+  const int64_t begun_at = store_->counters().copied_bytes;
+  const auto num_begun = [this] {
+    return counters_.copies[static_cast<size_t>(CopyReason::kFill)] +
+           counters_.copies[static_cast<size_t>(CopyReason::kMend)];
+  };
+  const int64_t before = num_begun();
+  RETURN_IF_ERROR(Mend());
   for (size_t place = 0; place < places_.size(); ++place) {
-    if (wanted[place] == 0) continue;
-    const int64_t before = counters_.copies[static_cast<size_t>(CopyReason::kFill)];
-    RETURN_IF_ERROR(Hold(expert_of(place), kTable, CopyReason::kFill));
-    missing += counters_.copies[static_cast<size_t>(CopyReason::kFill)] - before;
+    if (wanted[place] != 0) RETURN_IF_ERROR(Hold(expert_of(place), kTable, CopyReason::kFill));
   }
-  const int64_t total = missing * options_.expert.bytes, begun_at = store_->counters().copied_bytes;
+  const int64_t total = (num_begun() - before) * options_.expert.bytes;
   RETURN_IF_ERROR(AwaitCopies(store_.get(), begun_at, total, deadline, progress));
   for (size_t place = 0; place < places_.size(); ++place) {
     if (wanted[place] == 0 || store_->StateOf(IdOf(expert_of(place))) == SlotState::kFilled) continue;
@@ -77,16 +82,29 @@ absl::Status PlacedExperts::Fill(const std::vector<std::vector<int32_t>>& expert
 
 absl::Status PlacedExperts::StartCopy(const Expert& expert, int slot, CopyReason reason) {
   ++counters_.copies[static_cast<size_t>(reason)];
-  copier_->Forget(IdOf(expert));
-  if (reason == CopyReason::kStage || (PlaceOf(expert).holders & kStage) != 0) {
-    copier_->Expect(IdOf(expert), options_.checksum(expert.layer, expert.expert));
+  const ExpertId id = IdOf(expert);
+  std::optional<uint64_t> checksum;
+  if (reason == CopyReason::kStage || (PlaceOf(expert).holders & kStage) != 0 || copier_->WasDamaged(id)) {
+    checksum = options_.checksum(expert.layer, expert.expert);
   }
+  const int64_t attempt = copier_->BeginCopy(id, checksum);
   if (reason == CopyReason::kPrefetch || reason == CopyReason::kStage) {
-    const absl::Status status = store_->StartCopy(IdOf(expert), slot, CopyPriority::kPrefetch);
+    const absl::Status status = store_->StartCopy(id, slot, CopyPriority::kPrefetch, attempt);
     // All other slots are being copied to: this one is not less wanted than they.
     if (!absl::IsFailedPrecondition(status)) return status;
   }
-  return store_->StartCopy(IdOf(expert), slot, CopyPriority::kDemand);
+  return store_->StartCopy(id, slot, CopyPriority::kDemand, attempt);
+}
+
+absl::Status PlacedExperts::Mend() {
+  for (const ExpertId& id : copier_->Failed()) {
+    if (store_->StateOf(id) != SlotState::kFilled) continue;  // a copy failed: nothing is in its slot
+    LogWarn(copier_->FailureOf(id).message(), ": found in its slot, where it may have been computed with; copied anew");
+    const Expert expert = {id.layer, id.expert};
+    RETURN_IF_ERROR(store_->Evict(PlaceOf(expert).slot));
+    RETURN_IF_ERROR(StartCopy(expert, PlaceOf(expert).slot, CopyReason::kMend));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PlacedExperts::Hold(const Expert& expert, Holder holder, CopyReason reason) {
@@ -102,8 +120,7 @@ absl::Status PlacedExperts::Hold(const Expert& expert, Holder holder, CopyReason
   } else if (store_->StateOf(IdOf(expert)) == SlotState::kFree) {  // its copy failed
     RETURN_IF_ERROR(StartCopy(expert, place.slot, reason));
   } else if (reason == CopyReason::kStage) {  // brought for a decision, whose copies are not looked at
-    copier_->ExpectAgain(IdOf(expert), options_.checksum(expert.layer, expert.expert));
-    store_->Recheck(IdOf(expert));
+    store_->Recheck(IdOf(expert), copier_->BeginLook(IdOf(expert), options_.checksum(expert.layer, expert.expert)));
   }
   place.holders |= holder;
   return absl::OkStatus();
@@ -114,6 +131,7 @@ absl::Status PlacedExperts::LetGo(const Expert& expert, Holder holder) {
   if ((place.holders & holder) == 0) return absl::OkStatus();
   if (place.holders == holder) {
     RETURN_IF_ERROR(store_->Evict(place.slot));
+    copier_->Forget(IdOf(expert));
     free_.push_back(place.slot);
     place.slot = -1;
   }
@@ -133,6 +151,7 @@ absl::Status PlacedExperts::Check(absl::Span<const int32_t>) const { return absl
 absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
   const size_t slots = call.experts.size();
   SY_CHECK_EQ(call.offsets.size(), slots + 1);
+  RETURN_IF_ERROR(Mend());
   ids_.clear();
   int64_t late = 0;
   for (size_t slot = 0; slot < slots; ++slot) {
@@ -185,7 +204,8 @@ absl::Status PlacedExperts::Prepare(absl::Span<const Expert> arrivals) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> PlacedExperts::Ready() const {
+absl::StatusOr<bool> PlacedExperts::Ready() {
+  RETURN_IF_ERROR(Mend());
   bool ready = true;
   for (const Expert& expert : staged_) {
     const ExpertId id = IdOf(expert);
@@ -200,7 +220,6 @@ void PlacedExperts::Commit(absl::Span<const Expert> departures) {
     Place& place = PlaceOf(expert);
     SY_CHECK(place.holders != 0);
     place.holders = kTable;
-    copier_->Forget(IdOf(expert));
   }
   staged_.clear();
   for (const Expert& expert : departures) {
@@ -213,10 +232,7 @@ void PlacedExperts::Commit(absl::Span<const Expert> departures) {
 
 absl::Status PlacedExperts::Drop() {
   absl::Status status;
-  for (const Expert& expert : std::exchange(staged_, {})) {
-    copier_->Forget(IdOf(expert));
-    status.Update(LetGo(expert, kStage));
-  }
+  for (const Expert& expert : std::exchange(staged_, {})) status.Update(LetGo(expert, kStage));
   return status;
 }
 

@@ -3,7 +3,9 @@
 // A slot is free when nobody holds its expert (rank_slots.h).  So what two of them want is there once, and whether a
 // copy has ended changes nothing of it.  A copy that is late is waited for, by the layer that needs it.  Bytes come
 // from the machine's expert file; what is copied for a stage, and what was here for a decision and a stage wants to
-// keep, is compared with its checksums, by the thread that copies.
+// keep, is compared with its checksums, by the thread that copies.  What is found damaged in a slot is copied anew
+// before anything else computes with it, whether the stage is still there or not; from then on all copies of that
+// expert are compared, and one that arrives damaged fails whoever needs it: a stage, a layer, a group that begins.
 //
 // Decisions and stages: decided_placer.h.  Thread-compatible: the step's thread.  Does not do: fewer slots than the
 // placement has (expert_offload.h).
@@ -52,7 +54,7 @@ class PlacedExperts : public LayerExperts, public RankSlots {
   absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason) override;
   void Hurry(int layer, int32_t expert) override;
   absl::Status Prepare(absl::Span<const Expert> arrivals) override;
-  absl::StatusOr<bool> Ready() const override;
+  absl::StatusOr<bool> Ready() override;
   void Commit(absl::Span<const Expert> departures) override;
   absl::Status Drop() override;
   absl::Status Release() override;
@@ -81,6 +83,8 @@ class PlacedExperts : public LayerExperts, public RankSlots {
   absl::Status Hold(const Expert& expert, Holder holder, CopyReason reason);
   absl::Status StartCopy(const Expert& expert, int slot, CopyReason reason);
   absl::Status LetGo(const Expert& expert, Holder holder);
+  // Copies anew what was found damaged in its slot.  REQUIRES: no lease of this thread's.
+  absl::Status Mend();
 
   const PlacedExpertsOptions options_;
   const std::unique_ptr<ExpertStore> store_;

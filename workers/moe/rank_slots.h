@@ -24,8 +24,9 @@ enum class CopyReason : uint8_t {
   kDemand,    // the gate said so: its layer waits
   kPrefetch,  // an estimate of a coming layer did
   kStage,     // the slow loop
+  kMend,      // what is in its slot turned out to be damaged
 };
-inline constexpr int kNumCopyReasons = 4;
+inline constexpr int kNumCopyReasons = 5;
 
 // Since it was made.
 struct RankSlotsCounters {
@@ -61,10 +62,14 @@ class RankSlots {
   // ResourceExhausted: fewer free slots than arrivals; FailedPrecondition: the stage before was neither dropped nor
   // released.
   virtual absl::Status Prepare(absl::Span<const Expert> arrivals) = 0;
-  // Whether all of them are there.  DataLoss: a checksum is wrong; a failed copy's error.  Does not wait.
-  virtual absl::StatusOr<bool> Ready() const = 0;
+  // Whether all of them are there.  DataLoss: a copy arrived with a wrong checksum; a failed copy's error.  What was
+  // here before and turns out to be damaged is copied anew first.  Does not wait.
+  virtual absl::StatusOr<bool> Ready() = 0;
   // What arrived is the table's, and what departs is not, but stays until Release.  REQUIRES: Ready.
   virtual void Commit(absl::Span<const Expert> departures) = 0;
+  // With a commit, of an expert of the table: the plan in force wants it in memory, or does not.  Says nothing to those
+  // who have all in memory.
+  virtual void Prefer(const Expert&, bool) {}
   // What was prepared and not committed, or what departed, is given up; nothing otherwise.
   virtual absl::Status Drop() = 0;
   virtual absl::Status Release() = 0;

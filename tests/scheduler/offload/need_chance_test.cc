@@ -19,6 +19,17 @@ TEST(NeedHistoryTest, BeforeAnyPassAnExpertsChanceIsItsShareOfTheMostPopular) {
   EXPECT_EQ(history.LongChance(7), kChance / 2);
 }
 
+TEST(NeedHistoryTest, WhatIsToBeExpectedIsLikeTheOthersOfItsLayer) {
+  const OffloadShape shape = {.num_layers = 2, .num_experts = 4, .num_slots = 2};
+  NeedHistory history(shape, {{4, 2, 0, 0, 1, 1, 1, 1}});
+  history.Expect(2);
+  EXPECT_EQ(history.NextChance(2), (kChance / 2 + kChance / 4) / 2);
+  EXPECT_EQ(history.LongChance(2), history.NextChance(2));
+  history.Expect(0);
+  EXPECT_EQ(history.NextChance(0), kChance / 2) << "it was needed more already";
+  EXPECT_EQ(history.NextChance(3), 0);
+}
+
 TEST(NeedHistoryTest, CountsOfTheLargestSizeDoNotOverflow) {
   const std::vector<int64_t> popularity = {int64_t{1} << 62, int64_t{1} << 61, 0, 0, 1, 1, 1, 1};
   const NeedHistory history(kShape, popularity);

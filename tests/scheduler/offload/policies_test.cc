@@ -126,6 +126,22 @@ TEST(CachePoliciesTest, RowsOfLongTrafficDoNotOverflow) {
   }
 }
 
+// A budget beside a placement may count replicas that the shape does not know as experts.
+TEST(CachePoliciesTest, MoreSlotsThanExperts) {
+  const OffloadShape shape = {2, 4, 11};
+  const OffloadWorkload workload = RandomWorkload(2, 4, 2, 0.8, 6, 3);
+  const NeedSequence needs = workload.Needs();
+  for (const auto& policy : Policies(shape, {80, 4}, &needs)) {
+    const std::vector<ExpertKey> initial = policy->InitialSlots();
+    ASSERT_EQ(initial.size(), 11u) << policy->name();
+    EXPECT_EQ(std::count(initial.begin(), initial.end(), kNoExpert), 3) << policy->name();
+    for (const OffloadStep& need : workload.steps) {
+      const LayerPlan plan = policy->OnGate({.layer = need.layer, .rows = need.rows, .compute_ticks = 80}, {});
+      for (const PlanStep& step : plan.steps) EXPECT_EQ(step.kind, PlanStep::kUse) << policy->name();
+    }
+  }
+}
+
 TEST(ExpectedUsePolicyTest, PrefetchesOnlyWhatPays) {
   const std::vector<int64_t> popularity(24, 1);
   for (const int64_t copy : {80, 800}) {

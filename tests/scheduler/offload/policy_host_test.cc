@@ -1,4 +1,5 @@
-// What a policy makes of experts that a placement took away: their slots go first, and nothing of them is fetched.
+// What a policy makes of experts that a placement took away: their slots go first, and nothing of them is fetched; and
+// of those that a plan wants in memory.
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,6 +73,64 @@ TEST_P(PolicyHostTest, WhatComesBackIsLikeTheOthers) {
   const LayerPlan plan = Run(policy.get(), 0, {0, 1, 1, 0});
   EXPECT_EQ(SlotOf(plan, PlanStep::kCopy, 4), -1);
   EXPECT_EQ(SlotOf(Run(policy.get(), 1, {9, 0, 0, 0}), PlanStep::kCopy, 4), -1) << "it had kept its slot";
+}
+
+// One slot stays, two are for what comes and goes.
+TEST(PolicyPreferTest, StaticKeepsWhatThePlanOfNowWants) {
+  for (const bool duel : {false, true}) {
+    for (const bool preferred : {false, true}) {
+      const std::vector<int64_t> popularity = {2, 1, 1, 1, 1, 1, 1, 1};
+      std::unique_ptr<CachePolicy> policy = std::make_unique<RulePolicy>(
+          kShape, RulePolicy::Options{.rule = RulePolicy::Rule::kStatic, .per_layer = false}, popularity);
+      if (duel) {
+        std::vector<std::unique_ptr<CachePolicy>> one;
+        one.push_back(std::move(policy));
+        policy =
+            std::make_unique<DuelingPolicy>(kShape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4}, std::move(one), 0);
+      }
+      if (preferred) {
+        policy->Prefer(3, true);
+        policy->Prefer(0, false);
+      }
+      const auto copied = [&](const std::vector<int32_t>& rows) {
+        std::vector<ExpertKey> keys;
+        for (const PlanStep& step : policy->OnGate({.layer = 0, .rows = rows, .compute_ticks = 100}, {}).steps) {
+          if (step.kind == PlanStep::kCopy) keys.push_back(step.key);
+        }
+        policy->OnGate({.layer = 1, .rows = std::vector<int32_t>(4, 0), .compute_ticks = 100}, {});
+        return keys;
+      };
+      copied({1, 1, 1, 1});
+      copied({0, 0, 0, 1});
+      copied({0, 1, 1, 0});
+      EXPECT_EQ(copied({1, 0, 0, 0}).empty(), !preferred);
+      copied({0, 1, 1, 0});
+      EXPECT_EQ(copied({0, 0, 0, 1}).empty(), preferred);
+    }
+  }
+}
+
+// Expert 3 of layer 1, whose rows others had so far, is fetched before it is needed for the first time.
+TEST(PolicyPreferTest, ExpectedUseTakesWhatItDoesNotKnowForLikely) {
+  // A slot more than what is needed in each pass.
+  const OffloadShape shape = {.num_layers = 2, .num_experts = 4, .num_slots = 5};
+  for (const bool preferred : {false, true}) {
+    const std::vector<int64_t> popularity = {1, 1, 1, 1, 1, 1, 1, 0};
+    ExpectedUsePolicy policy(shape, {.copy_ticks = 8, .chunks_per_copy = 4}, {}, popularity);
+    policy.Host(7, false);
+    const std::vector<int32_t> first = {1, 0, 0, 0}, second = {1, 1, 1, 0};
+    for (int pass = 0; pass < 100; ++pass) {
+      policy.OnGate({.layer = 0, .rows = first, .compute_ticks = 100}, {});
+      policy.OnGate({.layer = 1, .rows = second, .compute_ticks = 100}, {});
+    }
+    policy.Host(7, true);
+    if (preferred) policy.Prefer(7, true);
+    bool fetched = false;
+    for (const PlanStep& step : policy.OnGate({.layer = 0, .rows = first, .compute_ticks = 100}, {}).steps) {
+      fetched |= step.kind == PlanStep::kPrefetch && step.key == 7;
+    }
+    EXPECT_EQ(fetched, preferred);
+  }
 }
 
 TEST(ExpectedUsePolicyHostTest, FetchesNothingThatNoRowsComeFor) {

@@ -45,6 +45,22 @@ TEST(PlacementSettings, WhatGoesTogether) {
   }
 }
 
+TEST(PlacementSettings, NoMoreSlotsThanOtherExperts) {
+  const PlacementSettings settings = {
+      .mode = PlacementMode::kAgreed, .spare_slots = 7, .replica_slots = 5, .rebalance_steps = 50};
+  EXPECT_TRUE(CheckSlots(settings, 16, 4).ok());
+  EXPECT_TRUE(CheckSlots(settings, 16, 1).ok()) << "slots of one worker stay empty";
+  EXPECT_TRUE(CheckSlots({}, 4, 4).ok());
+  // 17 over 4: one has five.
+  EXPECT_TRUE(CheckSlots(settings, 17, 4).ok());
+  const absl::Status status = CheckSlots(settings, 17, 3);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(
+      std::string(status.message()),
+      "--placement=agreed: --spare_slots=7 and --replica_slots=5 are 12 experts more of each layer on a worker, but "
+      "one of 3 workers has 6 of the 17 by itself: 11 others at most");
+}
+
 TEST(PlacementSettings, SlotsOfResidents) {
   EXPECT_EQ(ResidentSlots({}, 16, 4), 4);
   EXPECT_EQ(ResidentSlots({}, 17, 4), 5);

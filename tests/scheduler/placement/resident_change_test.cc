@@ -81,6 +81,10 @@ TEST_F(ChangeResidentsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal({.arrivals = {Copy(2, 0, 1)}, .departures = {}}), HasSubstr("no such layer"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 4, 1)}, .departures = {}}), HasSubstr("no such expert"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 0, 2)}, .departures = {}}), HasSubstr("no such rank"));
+  const ResidencyMove load{MoveKind::kLoad, 0, 2, 0, 0}, offload{MoveKind::kOffload, 1, 0, 1, 0};
+  EXPECT_THAT(refusal({.arrivals = {load}, .departures = {}}), HasSubstr("load of expert 2 of MoE layer 0 on rank 0"));
+  EXPECT_THAT(refusal({.arrivals = {}, .departures = {offload}}), HasSubstr("not resident there"));
+  EXPECT_EQ(refusal({.arrivals = {Copy(1, 0, 1)}, .departures = {offload}}), "") << "it is by then";
 }
 
 // Another rank hosts what was offloaded, and gives memory to it: to the fast loop that is another resident.

@@ -42,6 +42,9 @@ class TellingPolicy final : public CachePolicy {
     told_->push_back(absl::StrCat(here ? "+" : "-", key / kExperts, ".", key % kExperts));
     lru_.Host(key, here);
   }
+  void Prefer(ExpertKey key, bool in_memory) override {
+    told_->push_back(absl::StrCat(in_memory ? "!" : "?", key / kExperts, ".", key % kExperts));
+  }
 
  private:
   RulePolicy lru_;
@@ -123,7 +126,7 @@ TEST_F(BudgetedSlotsTest, FillsWithWhatThePlacementHasHere) {
   // What the slow loop wants in memory comes first.
   std::vector<std::vector<bool>> in_memory(kLayers, std::vector<bool>(kExperts));
   in_memory[1][3] = in_memory[1][7] = true;
-  slots_->Prefer(in_memory);
+  slots_->BeginWith(in_memory);
   Told();
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   // 1: it may get rows; 2 more: it is here already; 4 more: the slow loop wants it.
@@ -224,13 +227,18 @@ TEST_F(BudgetedSlotsTest, WhatTwoHoldIsToldOnce) {
 TEST_F(BudgetedSlotsTest, AfterAnErrorThePolicyBeginsWithThePlacementOfNow) {
   Make(3);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  Told();
+  slots_->Prefer({1, 2}, true);
+  slots_->Prefer({1, 3}, true);
+  slots_->Prefer({1, 3}, false);
+  EXPECT_THAT(Told(), ElementsAre("!1.2", "!1.3", "?1.3"));
   ASSERT_TRUE(slots_->Replace(0, 1, 6, CopyReason::kDemand).ok());
   copies_.FailAt({0, 6}, 0, absl::DataLossError("page is gone"));
   EXPECT_FALSE(Run({{0, 6}, {2, 3}}).ok());
   copies_.Heal();
   Told();
   EXPECT_EQ(*Run({{0, 6}, {2, 3}}), 4);
-  EXPECT_EQ(Told().front(), "wants 3000001000310000");
+  EXPECT_EQ(Told().front(), "wants 3000001000710000");
 }
 
 }  // namespace

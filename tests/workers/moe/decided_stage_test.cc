@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/moe/decided_group.h"
@@ -71,6 +72,53 @@ TEST(DecidedPlacerStageTest, RefusesWhatComesOutOfTurn) {
   EXPECT_EQ(refusal({.stages = {later, later}}).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(refusal({.mode = PlacementMode::kCentral, .stages = {later}}).code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// Has everything, and keeps what it is told to prefer.
+class PreferringSlots final : public RankSlots {
+ public:
+  absl::Status Fill(const std::vector<std::vector<int32_t>>&, absl::Time, Progress) override {
+    return absl::OkStatus();
+  }
+  absl::Status Replace(int, int32_t, int32_t, CopyReason) override { return absl::OkStatus(); }
+  void Hurry(int, int32_t) override {}
+  absl::Status Prepare(absl::Span<const Expert> arrivals) override {
+    for (const Expert& expert : arrivals) absl::StrAppend(&told, "prepare ", expert.layer, ".", expert.expert, " ");
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> Ready() override { return true; }
+  void Commit(absl::Span<const Expert>) override { absl::StrAppend(&told, "commit "); }
+  void Prefer(const Expert& expert, bool in_memory) override {
+    absl::StrAppend(&told, in_memory ? "!" : "?", expert.layer, ".", expert.expert, " ");
+  }
+  absl::Status Drop() override { return absl::OkStatus(); }
+  absl::Status Release() override { return absl::OkStatus(); }
+
+  std::string told;
+};
+
+// What is in which memory changes with the step that commits, on the rank whose memory it is.
+TEST(DecidedPlacerStageTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
+  const ResidencyStage stage = {
+      .arrivals = {{MoveKind::kLoad, 0, 1, 0, 1}, {MoveKind::kCopy, 0, 2, 0, 2}, {MoveKind::kRehome, 1, 3, 0, 2}},
+      .departures = {
+          {MoveKind::kOffload, 1, 0, 0, 0}, {MoveKind::kOffload, 1, 2, 1, 0}, {MoveKind::kRelease, 1, 3, 1, 0}}};
+  for (const int rank : {0, 1}) {
+    PreferringSlots slots;
+    auto placer =
+        *DecidedPlacer::Create({.shape = {.residents = {ContiguousPlacement(4, 2, 1), ContiguousPlacement(4, 2, 1)}},
+                                .rank = rank,
+                                .experts = &slots});
+    ASSERT_TRUE(placer->Prepare(1, {}, stage).ok());
+    ASSERT_TRUE(placer->BeginStep(1, 0).ok());
+    EXPECT_EQ(slots.told, rank == 0 ? "prepare 0.2 prepare 1.3 " : "");
+    EXPECT_EQ(placer->num_commits(), 0);
+    slots.told.clear();
+    ASSERT_TRUE(placer->BeginStep(2, 1).ok());
+    EXPECT_EQ(slots.told, rank == 0 ? "commit !0.1 !0.2 ?1.3 ?1.0 " : "commit ?1.2 ");
+    EXPECT_EQ(placer->num_commits(), 1);
+    EXPECT_GT(placer->commit_seconds(), 0);
+  }
 }
 
 TEST(DecidedPlacerStageTest, AStepOfAnUnknownEpochIsRefused) {

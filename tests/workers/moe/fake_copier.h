@@ -43,6 +43,36 @@ class CopyScript {
     absl::MutexLock lock(&mu_);
     faults_.clear();
   }
+  // The next copy's chunk fails with this once it may pass.
+  void FailNextChunk(absl::Status status) {
+    absl::MutexLock lock(&mu_);
+    next_chunk_ = std::move(status);
+  }
+  // So many copies of this expert arrive with another first byte.
+  void Damage(const ExpertId& id, int copies) {
+    absl::MutexLock lock(&mu_);
+    damages_[{id.layer, id.expert}] = copies;
+  }
+  // Looks at what is in slots wait until AllowLooks; what they find then is `found`, of the first of them.
+  void HoldLooks(absl::Status found) {
+    absl::MutexLock lock(&mu_);
+    looks_held_ = true;
+    first_look_ = std::move(found);
+  }
+  void AllowLooks() {
+    absl::MutexLock lock(&mu_);
+    looks_held_ = false;
+  }
+  // Blocks until so many chunks were looked at (those that wait included); false after 10 s.
+  bool AwaitLooks(int chunks) {
+    absl::MutexLock lock(&mu_);
+    const auto begun = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looks_ >= chunks; };
+    return mu_.AwaitWithTimeout(absl::Condition(&begun), absl::Seconds(10));
+  }
+  int looks() {
+    absl::MutexLock lock(&mu_);
+    return looks_;
+  }
   // Up to so long a chunk, drawn from the seed.
   void Delay(uint32_t seed, absl::Duration most) {
     absl::MutexLock lock(&mu_);
@@ -69,6 +99,7 @@ class CopyScript {
       const auto may = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !held_ || allowed_ > 0; };
       mu_.AwaitWithTimeout(absl::Condition(&may), absl::Seconds(10));
       if (held_) --allowed_;
+      if (!next_chunk_.ok()) return std::exchange(next_chunk_, absl::OkStatus());
       const auto fault = faults_.find({chunk.id.layer, chunk.id.expert});
       if (fault != faults_.end() && chunk.offset >= fault->second.first) return fault->second.second;
       if (most_delay_ > absl::ZeroDuration()) {
@@ -78,12 +109,31 @@ class CopyScript {
     if (delay > absl::ZeroDuration()) absl::SleepFor(delay);
     return absl::OkStatus();
   }
+  // Whether this chunk has to arrive damaged.
+  bool TakeDamage(const ExpertChunk& chunk) {
+    absl::MutexLock lock(&mu_);
+    const auto damage = damages_.find({chunk.id.layer, chunk.id.expert});
+    return chunk.offset == 0 && damage != damages_.end() && damage->second-- > 0;
+  }
+  // Waits as it was told to, then what the look finds.
+  absl::Status Look() {
+    absl::MutexLock lock(&mu_);
+    ++looks_;
+    const auto may = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !looks_held_; };
+    mu_.AwaitWithTimeout(absl::Condition(&may), absl::Seconds(10));
+    return std::exchange(first_look_, absl::OkStatus());
+  }
 
  private:
   absl::Mutex mu_;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int allowed_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::pair<int32_t, int32_t>, std::pair<int64_t, absl::Status>> faults_ ABSL_GUARDED_BY(mu_);
+  absl::Status next_chunk_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<int32_t, int32_t>, int> damages_ ABSL_GUARDED_BY(mu_);
+  bool looks_held_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status first_look_ ABSL_GUARDED_BY(mu_);
+  int looks_ ABSL_GUARDED_BY(mu_) = 0;
   std::mt19937 random_ ABSL_GUARDED_BY(mu_);
   absl::Duration most_delay_ ABSL_GUARDED_BY(mu_);
   std::vector<ExpertChunk> begun_ ABSL_GUARDED_BY(mu_);
@@ -95,10 +145,17 @@ class FakeCopier : public ExpertCopier {
   explicit FakeCopier(CopyScript* script, std::unique_ptr<ExpertCopier> copier = std::make_unique<HostExpertCopier>())
       : script_(script), copier_(std::move(copier)) {}
   absl::Status Copy(const ExpertChunk& chunk) override {
-    const absl::Status begun = script_->Begin(chunk);
-    return begun.ok() ? copier_->Copy(chunk) : begun;
+    absl::Status status = script_->Begin(chunk);
+    if (status.ok()) status = copier_->Copy(chunk);
+    if (status.ok() && script_->TakeDamage(chunk)) chunk.to[0] ^= 1;
+    return status;
   }
-  absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return copier_->ReadBack(chunk); }
+  absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override {
+    if (chunk.from == nullptr) {
+      if (const absl::Status found = script_->Look(); !found.ok()) return found;
+    }
+    return copier_->ReadBack(chunk);
+  }
 
  private:
   CopyScript* const script_;

@@ -2,17 +2,12 @@
 // failures.
 #include "workers/moe/placed_experts.h"
 
-#include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/placement.h"
-#include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/expert_checksum.h"
+#include "tests/workers/moe/placed_experts_fixture.h"
 
 namespace switchyard {
 namespace {
@@ -20,78 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr int kLayers = 2, kExperts = 8;
-
-class PlacedExpertsTest : public testing::Test {
- protected:
-  void Make(int num_slots) {
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      packed_.push_back(test::MoeTestModel(test::MoeShape{}, layer + 1).PackExperts());
-    }
-    PlacedExpertsOptions options;
-    options.num_layers = kLayers;
-    options.num_experts = kExperts;
-    options.num_slots = num_slots;
-    options.expert = test::MoeTestModel(test::MoeShape{}).packed();
-    bytes_ = options.expert.bytes;
-    options.chunk_bytes = bytes_ / 4;
-    options.source = [this](int layer, int expert) { return Bytes(layer, expert); };
-    options.checksum = [this](int layer, int expert) {
-      return ChecksumOf(Bytes(layer, expert), bytes_) + (layer == 1 && expert == wrong_sum_ ? 1 : 0);
-    };
-    auto made = PlacedExperts::Create(options, std::make_unique<test::FakeCopier>(&copies_));
-    ASSERT_TRUE(made.ok()) << made.status();
-    experts_ = *std::move(made);
-  }
-  const char* Bytes(int layer, int expert) const {
-    return packed_[static_cast<size_t>(layer)].data() + expert * bytes_;
-  }
-  absl::Status Fill(const std::vector<std::vector<int32_t>>& experts) {
-    return experts_->Fill(experts, test::Soon(), [](int64_t, int64_t) { return true; });
-  }
-  // A row for each of these slots' experts; "1 3" if they were computed with their own weights.
-  absl::StatusOr<std::string> Run(int layer, const std::vector<int32_t>& experts, absl::Time deadline = test::Soon()) {
-    std::vector<int32_t> offsets = {0};
-    for (const int32_t expert : experts) offsets.push_back(offsets.back() + (expert == kEmptySlot ? 0 : 1));
-    std::string computed;
-    const absl::Status status = experts_->RunLayer(
-        {.layer = layer, .experts = experts, .offsets = offsets, .estimates = {}, .deadline = deadline},
-        [&](const WeightGroup& gate_up, const WeightGroup& down) {
-          for (int64_t slot = 0; slot < gate_up.size(); ++slot) {
-            if (gate_up[slot] == nullptr) continue;
-            const char* const bytes = Bytes(layer, experts[static_cast<size_t>(slot)]);
-            EXPECT_EQ(std::memcmp(gate_up[slot]->data(), bytes, static_cast<size_t>(gate_up[slot]->bytes())), 0);
-            EXPECT_NE(down[slot], nullptr);
-            absl::StrAppend(&computed, computed.empty() ? "" : " ", experts[static_cast<size_t>(slot)]);
-          }
-          return absl::OkStatus();
-        });
-    if (!status.ok()) return status;
-    return computed;
-  }
-  bool AwaitReady() {
-    for (const absl::Time end = test::Soon(); absl::Now() < end;) {
-      const auto ready = experts_->Ready();
-      EXPECT_TRUE(ready.ok()) << ready.status();
-      if (!ready.ok() || *ready) return ready.ok();
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    return false;
-  }
-  absl::Status AwaitFailure() {
-    for (const absl::Time end = test::Soon(); absl::Now() < end; absl::SleepFor(absl::Milliseconds(1))) {
-      if (const auto ready = experts_->Ready(); !ready.ok()) return ready.status();
-    }
-    return absl::OkStatus();
-  }
-  int64_t Copies(CopyReason reason) const { return experts_->counters().copies[static_cast<size_t>(reason)]; }
-
-  std::vector<std::vector<char>> packed_;
-  int64_t bytes_ = 0;
-  int wrong_sum_ = -1;  // of layer 1
-  test::CopyScript copies_;
-  std::unique_ptr<PlacedExperts> experts_;  // last: its thread uses the script
-};
+using test::PlacedExpertsTest;
 
 TEST_F(PlacedExpertsTest, FillsAndFillsAnewWithWhatIsMissing) {
   Make(6);
@@ -255,25 +179,6 @@ TEST_F(PlacedExpertsTest, FillGivesBackWhatAStageLeft) {
   EXPECT_FALSE(experts_->staging());
   ASSERT_TRUE(experts_->Prepare({{{1, 5}}}).ok()) << "its slot is free again";
   ASSERT_TRUE(AwaitReady());
-}
-
-TEST_F(PlacedExpertsTest, AStagesBytesAreChecked) {
-  Make(5);
-  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  wrong_sum_ = 6;
-  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
-  const absl::Status damaged = AwaitFailure();
-  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
-  EXPECT_THAT(damaged.message(), HasSubstr("expert 6 of MoE layer 1 arrived with checksum"));
-  ASSERT_TRUE(experts_->Drop().ok());
-  // The fast loop's copies are not looked at, until a stage wants to keep what they brought.
-  ASSERT_TRUE(experts_->Replace(1, 3, 6, CopyReason::kDemand).ok());
-  EXPECT_EQ(*Run(1, {2, 6}), "2 6");
-  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
-  const absl::Status kept = AwaitFailure();
-  EXPECT_TRUE(absl::IsDataLoss(kept)) << kept;
-  ASSERT_TRUE(experts_->Drop().ok());
-  EXPECT_EQ(*Run(1, {2, 6}), "2 6") << "the decision still has it";
 }
 
 // A stage wants what the fast loop has, which drops it before the commit; and what departs comes back as transient.

@@ -1,0 +1,165 @@
+// What a rank does with experts that arrive damaged, or are in its slots: with looks and copies whose answers come
+// late.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/moe/placed_experts_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kChunks = 4;
+
+class PlacedDamageTest : public test::PlacedExpertsTest {
+ protected:
+  // Layer 0 has 0 and 1, layer 1 has 2 and 3; room for a stage's one.
+  void MakeFilled(int chunks = kChunks) {
+    Make(5, chunks);
+    ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+    EXPECT_EQ(*Run(1, {2, 3}), "2 3");
+  }
+  // Expert 6 of layer 1 comes for a decision, which does not look at it.
+  void BringDamaged(int copies) {
+    copies_.Damage({1, 6}, copies);
+    ASSERT_TRUE(experts_->Replace(1, 3, 6, CopyReason::kDemand).ok());
+  }
+  // Layers run that have no rows for it, until it was copied anew.
+  bool AwaitMended() {
+    for (const absl::Time end = test::Soon(); absl::Now() < end; absl::SleepFor(absl::Milliseconds(1))) {
+      EXPECT_EQ(*Run(0, {0}), "0");
+      if (Copies(CopyReason::kMend) == 1) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(PlacedDamageTest, AStagesBytesAreChecked) {
+  MakeFilled();
+  wrong_sum_ = 6;
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  const absl::Status damaged = AwaitFailure();
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(damaged.message(), HasSubstr("expert 6 of MoE layer 1 arrived with checksum"));
+  ASSERT_TRUE(experts_->Drop().ok());
+  EXPECT_EQ(Copies(CopyReason::kMend), 0) << "it has no slot";
+}
+
+// A decision's copies are not looked at, but those of an expert that once came damaged are.
+TEST_F(PlacedDamageTest, WhatCameDamagedOnceIsCheckedEverAfter) {
+  MakeFilled();
+  copies_.Damage({1, 6}, 3);
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_TRUE(absl::IsDataLoss(AwaitFailure()));
+  ASSERT_TRUE(experts_->Drop().ok());
+  ASSERT_TRUE(experts_->Replace(1, 3, 6, CopyReason::kDemand).ok());
+  // The copy that the decision ordered; if it had failed by then, the one that the layer orders.
+  const absl::Status lost = Run(1, {2, 6}).status();
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_THAT(lost.message(), HasSubstr("expert 6 of MoE layer 1 arrived with checksum"));
+  copies_.Damage({1, 6}, 0);
+  EXPECT_EQ(*Run(1, {2, 6}), "2 6");
+}
+
+TEST_F(PlacedDamageTest, AKeptExpertThatIsDamagedIsCopiedAnew) {
+  MakeFilled();
+  BringDamaged(1);
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  ASSERT_TRUE(AwaitReady()) << "the stage can have it, once it is right";
+  EXPECT_EQ(Copies(CopyReason::kMend), 1);
+  EXPECT_EQ(Copies(CopyReason::kStage), 0);
+  EXPECT_EQ(*Run(1, {2, 6}), "2 6");
+  experts_->Commit({{{1, 2}}});
+  EXPECT_EQ(*Run(1, {6}), "6");
+}
+
+TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheStageAndWhoeverComputesWithIt) {
+  MakeFilled();
+  BringDamaged(3);
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_TRUE(absl::IsDataLoss(AwaitFailure()));
+  EXPECT_EQ(Copies(CopyReason::kMend), 1);
+  ASSERT_TRUE(experts_->Drop().ok());
+  const absl::Status lost = Run(1, {2, 6}).status();  // tries once more
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_EQ(*Run(1, {2, 6}), "2 6") << "the fourth copy is whole";
+}
+
+// The stage is given up before anybody hears what it found; the decision still has the expert.
+TEST_F(PlacedDamageTest, DamageThatADroppedStageFindsIsMended) {
+  MakeFilled();
+  BringDamaged(1);
+  copies_.HoldLooks(absl::OkStatus());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  ASSERT_TRUE(copies_.AwaitLooks(1));
+  ASSERT_TRUE(experts_->Drop().ok());
+  copies_.AllowLooks();
+  ASSERT_TRUE(AwaitMended());
+  EXPECT_EQ(*Run(1, {2, 6}), "2 6");
+}
+
+TEST_F(PlacedDamageTest, AGroupBeginsWithWholeExperts) {
+  MakeFilled();
+  BringDamaged(1);
+  copies_.HoldLooks(absl::OkStatus());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  copies_.AllowLooks();
+  ASSERT_TRUE(copies_.AwaitLooks(kChunks));
+  // The last chunk may not have been heard yet: then a layer hears of it.
+  ASSERT_TRUE(Fill({{0, 1}, {2, 6}}).ok());
+  ASSERT_TRUE(AwaitMended());
+  EXPECT_EQ(Copies(CopyReason::kFill), 4);
+  EXPECT_EQ(*Run(1, {2, 6}), "2 6");
+}
+
+// Of one chunk: were the look of the stage before taken for the new one's, nothing would be looked at.
+TEST_F(PlacedDamageTest, EachStageLooksForItself) {
+  for (const int chunks : {1, kChunks}) {
+    MakeFilled(chunks);
+    const int before = copies_.looks();
+    copies_.HoldLooks(absl::DataLossError("of the stage before"));
+    ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
+    ASSERT_TRUE(copies_.AwaitLooks(before + 1));
+    ASSERT_TRUE(experts_->Drop().ok());
+    ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
+    copies_.AllowLooks();
+    EXPECT_TRUE(AwaitReady());
+    EXPECT_EQ(copies_.looks(), before + 1 + chunks);
+    EXPECT_EQ(Copies(CopyReason::kMend), 0);
+  }
+}
+
+// The expert goes and comes again while a chunk of it is being looked at.
+TEST_F(PlacedDamageTest, ALookAtACopyThatIsGoneSaysNothingOfTheNextOne) {
+  MakeFilled();
+  copies_.HoldLooks(absl::DataLossError("of the copy before"));
+  ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
+  ASSERT_TRUE(copies_.AwaitLooks(1));
+  ASSERT_TRUE(experts_->Drop().ok());
+  ASSERT_TRUE(experts_->Replace(1, 3, kEmptySlot, CopyReason::kDemand).ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
+  copies_.AllowLooks();
+  EXPECT_TRUE(AwaitReady());
+  EXPECT_EQ(Copies(CopyReason::kStage), 1);
+  EXPECT_EQ(Copies(CopyReason::kMend), 0);
+  EXPECT_EQ(copies_.looks(), 1);
+}
+
+TEST_F(PlacedDamageTest, AFailureOfACopyThatWasGivenUpSaysNothingOfTheNextOne) {
+  MakeFilled();
+  copies_.Hold();
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  ASSERT_TRUE(copies_.AwaitBegun(4 * kChunks + 1));
+  copies_.FailNextChunk(absl::UnavailableError("of the copy before"));
+  ASSERT_TRUE(experts_->Drop().ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  copies_.AllowAll();
+  EXPECT_TRUE(AwaitReady());
+  EXPECT_EQ(Copies(CopyReason::kMend), 0);
+}
+
+}  // namespace
+}  // namespace switchyard
