@@ -274,7 +274,7 @@ void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (engine_) engine_->Dismiss();
   // Who writes what it has learned solves for it first.
-  if (fleet_) fleet_->Stop(config_.profile_out.empty() ? absl::Seconds(2) : absl::Minutes(5));
+  if (fleet_) fleet_->Stop(config_.profile_out.empty() ? absl::Seconds(2) : absl::Minutes(15));
   // The engine first: it ends the streams that remain with a reason, and the workers' links.
   if (engine_) engine_->Stop();
   store_.Open("");  // whoever waits in it is answered, else Shutdown would wait for them

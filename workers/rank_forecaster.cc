@@ -104,6 +104,8 @@ absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& 
     RETURN_IF_ERROR(
         CheckProfile(identity, LiveLimits(RowForecaster::LiveOptionsOf(made, Phase::kPrefill), identity.context)));
   }
+  // Hidden layers only where there is memory for the rows that they are fitted on.
+  made.keeps_rows = RowForecaster::FitBytesOf(made) <= forecasted.available_bytes;
   // While serving the sums are small (ProbeFit::kMaxBytes); a profiling run takes what they need.
   if (const int64_t bytes = RowForecaster::FitBytesOf(made);
       !options.profile_out.empty() && bytes > forecasted.available_bytes) {

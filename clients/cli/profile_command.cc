@@ -94,7 +94,9 @@ int Show(Console& console, const std::string& path) {
   for (const PathProfile& profile : bundle->profiles) PrintProfile(profile, console.out);
   for (const ProbeMap& map : bundle->maps) {
     console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer
-                << (map.in_context ? " in context" : "") << ": fitted on " << map.num_rows << " rows\n";
+                << (map.in_context ? " in context" : "")
+                << (map.num_units > 0 ? absl::StrCat(" with ", map.num_units, " hidden units") : "") << ": fitted on "
+                << map.num_rows << " rows\n";
   }
   console.out.flush();
   return kExitOk;

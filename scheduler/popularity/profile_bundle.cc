@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -14,9 +15,12 @@
 namespace switchyard {
 namespace {
 
-constexpr absl::string_view kMagic = "SYBUND02", kMagicWithoutContext = "SYBUND01";
+// By version, the present one last.
+constexpr absl::string_view kMagics[] = {"SYBUND01", "SYBUND02", "SYBUND03"};
+constexpr absl::string_view kMagic = kMagics[2];
+constexpr int kContextSince = 1, kUnitsSince = 2;
 constexpr int64_t kMaxMapRows = int64_t{1} << 48;
-constexpr uint32_t kMaxLayers = 4096, kMaxExperts = 1022, kMaxHidden = 1 << 20, kMaxProfiles = 64;
+constexpr uint32_t kMaxLayers = 4096, kMaxExperts = 1022, kMaxHidden = 1 << 20, kMaxUnits = 4096, kMaxProfiles = 64;
 
 bool SameKind(const ProfileIdentity& a, const ProfileIdentity& b) {
   return a.phase == b.phase && a.context == b.context && a.channel == b.channel;
@@ -40,15 +44,29 @@ absl::StatusOr<PathProfile> TakeProfile(ByteReader& reader, const ProfileBundle&
   return profile;
 }
 
-absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle, bool tells_context) {
+absl::Status TakeFloats(ByteReader& reader, absl::string_view name, int64_t count, std::vector<float>* values) {
+  const size_t begin = reader.position();
+  ASSIGN_OR_RETURN(const absl::string_view bytes, reader.Take(static_cast<uint64_t>(count) * sizeof(float), name));
+  values->resize(static_cast<size_t>(count));
+  for (size_t i = 0; i < values->size(); ++i) {
+    (*values)[i] = std::bit_cast<float>(LoadInt<uint32_t>(bytes.data() + i * sizeof(float)));
+    if (!std::isfinite((*values)[i])) return reader.Error(begin + i * sizeof(float), "not a finite number");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle, int version) {
   const size_t at = reader.position();
   ProbeMap map;
   const auto layers = static_cast<uint32_t>(bundle.shape.num_layers);
   ASSIGN_OR_RETURN(const auto layer, reader.TakeIn<uint32_t>("layer of a map", 0, layers - 1));
   ASSIGN_OR_RETURN(const auto ahead, reader.TakeIn<uint32_t>("layers ahead of a map", 1, 2));
-  if (tells_context) {
+  if (version >= kContextSince) {
     ASSIGN_OR_RETURN(const auto in_context, reader.TakeIn<uint32_t>("in_context of a map", 0, 1));
     map.in_context = in_context == 1;
+  }
+  if (version >= kUnitsSince) {
+    ASSIGN_OR_RETURN(map.num_units, reader.TakeIn<uint32_t>("units of a map", 0, map.in_context ? kMaxUnits : 0));
   }
   ASSIGN_OR_RETURN(map.num_rows, reader.TakeIn<int64_t>("rows of a map", 1, kMaxMapRows));
   map.layer = static_cast<int>(layer);
@@ -56,14 +74,10 @@ absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle
   if (layer + ahead >= layers) return reader.Error(at, absl::StrCat("a map of layer ", layer + ahead, " of ", layers));
   if (!bundle.maps.empty() && PlaceOf(map) <= PlaceOf(bundle.maps.back()))
     return reader.Error(at, "maps do not rise by layer, layers ahead and in_context");
-  const auto count = static_cast<uint64_t>(bundle.shape.num_experts * map.WidthOf(bundle.hidden));
-  const size_t begin = reader.position();
-  ASSIGN_OR_RETURN(const absl::string_view bytes, reader.Take(count * sizeof(float), "values of a map"));
-  map.values.resize(count);
-  for (size_t i = 0; i < map.values.size(); ++i) {
-    map.values[i] = std::bit_cast<float>(LoadInt<uint32_t>(bytes.data() + i * sizeof(float)));
-    if (!std::isfinite(map.values[i])) return reader.Error(begin + i * sizeof(float), "not a finite number");
-  }
+  RETURN_IF_ERROR(
+      TakeFloats(reader, "values of a map", bundle.shape.num_experts * map.WidthOf(bundle.hidden), &map.values));
+  RETURN_IF_ERROR(
+      TakeFloats(reader, "network of a map", map.NetworkSizeOf(bundle.hidden, bundle.shape.num_experts), &map.network));
   return map;
 }
 
@@ -103,6 +117,10 @@ absl::Status CheckMapRows(const std::vector<ProbeMap>& maps, const std::vector<P
 }
 
 void MergeMap(const ProbeMap& other, ProbeMap* map) {
+  if (map->num_units > 0 || other.num_units > 0) {
+    if (map->num_units == 0 || (other.num_units > 0 && other.num_rows > map->num_rows)) *map = other;
+    return;
+  }
   const double share = static_cast<double>(other.num_rows) / static_cast<double>(map->num_rows + other.num_rows);
   for (size_t i = 0; i < map->values.size(); ++i)
     map->values[i] = static_cast<float>((1 - share) * map->values[i] + share * other.values[i]);
@@ -127,8 +145,10 @@ std::string ProfileBundle::Serialize() const {
     AppendInt(static_cast<uint32_t>(map.layer), &bytes);
     AppendInt(static_cast<uint32_t>(map.ahead), &bytes);
     AppendInt(static_cast<uint32_t>(map.in_context), &bytes);
+    AppendInt(static_cast<uint32_t>(map.num_units), &bytes);
     AppendInt(map.num_rows, &bytes);
-    for (const float value : map.values) AppendInt(std::bit_cast<uint32_t>(value), &bytes);
+    for (const std::vector<float>* values : {&map.values, &map.network})
+      for (const float value : *values) AppendInt(std::bit_cast<uint32_t>(value), &bytes);
   }
   AppendInt(Fnv1a(bytes), &bytes);
   return bytes;
@@ -136,9 +156,8 @@ std::string ProfileBundle::Serialize() const {
 
 absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
   ByteReader whole(bytes, "profile bundle");
-  const absl::string_view magic = bytes.substr(0, kMagic.size());
-  if (magic != kMagic && magic != kMagicWithoutContext)
-    return whole.Error(0, absl::StrCat("does not begin with ", kMagic));
+  const auto* const magic = std::find(std::begin(kMagics), std::end(kMagics), bytes.substr(0, kMagic.size()));
+  if (magic == std::end(kMagics)) return whole.Error(0, absl::StrCat("does not begin with ", kMagic));
   constexpr size_t kHashBytes = sizeof(uint64_t);
   if (bytes.size() < kMagic.size() + kHashBytes) return whole.Error(bytes.size(), "truncated: no checksum");
   const absl::string_view hashed = bytes.substr(0, bytes.size() - kHashBytes);
@@ -158,7 +177,7 @@ absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
   const uint32_t most = bundle.hidden == 0 ? 0 : 4 * kMaxLayers;
   ASSIGN_OR_RETURN(const auto maps, reader.TakeIn<uint32_t>("number of maps", 0, most));
   for (uint32_t i = 0; i < maps; ++i) {
-    ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle, magic == kMagic));
+    ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle, static_cast<int>(magic - std::begin(kMagics))));
     bundle.maps.push_back(std::move(map));
   }
   if (reader.left() > 0)

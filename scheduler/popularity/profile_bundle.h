@@ -23,9 +23,16 @@ struct ProbeMap {
   bool in_context = false;    // also from a mean of the rows before in the text (workers/moe/text_context.h)
   int64_t num_rows = 0;       // that it was fitted on
   std::vector<float> values;  // [E, WidthOf(hidden)], the bias last; finite
+  // In place of values, where a network can run: the same with a hidden layer of U units (workers/moe/hidden_probe.h).
+  // Of maps in context alone; U = 0: there is none.
+  int64_t num_units = 0;
+  std::vector<float> network = {};  // [E + U, WidthOf(hidden)], the units' rows below the experts'; then [E, U]; finite
 
   // H + 1; in context 2H + 1: the row, the mean, the bias.
   int64_t WidthOf(int64_t hidden) const { return (in_context ? 2 : 1) * hidden + 1; }
+  int64_t NetworkSizeOf(int64_t hidden, int64_t num_experts) const {
+    return num_units == 0 ? 0 : (num_experts + num_units) * WidthOf(hidden) + num_experts * num_units;
+  }
 };
 
 struct ProfileBundle {
@@ -37,13 +44,14 @@ struct ProfileBundle {
 
   // The file:
   //   bytes          what
-  //   8              "SYBUND02"; "SYBUND01" is read, too: its maps have no u32 in_context, all are without
+  //   8              "SYBUND03"; read, too: "SYBUND02", whose maps have no u32 units, and "SYBUND01", nor in_context
   //   string         model: u32 length, then that many bytes
   //   4 x u32        L, E, K, H
   //   u32            profiles P
   //   P times        u64 length, then that many bytes (path_profile.h)
   //   u32            maps N
-  //   N times        u32 layer, u32 ahead, u32 in_context (0 or 1), u64 rows, E x (H + 1 or 2H + 1) x f32
+  //   N times        u32 layer, u32 ahead, u32 in_context (0 or 1), u32 units U (0 unless in context), u64 rows,
+  //                  E x (H + 1 or 2H + 1) x f32; unless U = 0: (E + U) x (2H + 1) x f32, E x U x f32
   //   u64            FNV-1a of all bytes before
   // Little-endian, unaligned.
   std::string Serialize() const;
@@ -52,8 +60,9 @@ struct ProfileBundle {
 
   // Adds another worker's or run's: counts add, maps become the mean weighted by their rows, which for parts of the
   // same text is as good as a fit over all of it (Zhang, Duchi, Wainwright, "Divide and Conquer Kernel Ridge
-  // Regression", 2013).  InvalidArgument, and nothing changed, for another model or shape, and for sums larger than can
-  // be read.
+  // Regression", 2013).  Units of one network are not those of another: of two maps of which any has one, the network's
+  // that was fitted on more rows stays as it is.  InvalidArgument, and nothing changed, for another model or shape, and
+  // for sums larger than can be read.
   absl::Status Merge(const ProfileBundle& other);
 };
 

@@ -8,8 +8,25 @@
 #include "workers/ops/gemm.h"
 #include "workers/ops/router.h"
 #include "workers/tensor/copy.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
+namespace {
+
+// max(0, ·) in place.
+void Rectify(const Stream& stream, const TensorView& x) {
+  VisitDType(x.dtype(), [&]<class Elem>() {
+    stream.pool().ParallelFor(x.dim(0), 256, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        Elem* const row = x.row<Elem>(t);
+        for (int64_t u = 0; u < x.dim(1); ++u)
+          if (static_cast<Acc<Elem>>(row[u]) < 0) row[u] = Elem{};
+      }
+    });
+  });
+}
+
+}  // namespace
 
 absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype) {
   if (fitted.rank() != 2 || fitted.dim(1) < 2 || fitted.dtype() != DType::kF64 || !fitted.device().is_cpu()) {
@@ -39,6 +56,19 @@ absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorVie
   return MakeForecastMap(stream, StackedMap(fitted), dtype);
 }
 
+absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorView& linear, const TensorView& out,
+                                           DType dtype) {
+  if (out.rank() != 2 || linear.rank() != 2 || linear.dim(0) != out.dim(0) + out.dim(1) || out.dim(1) < 1 ||
+      !stream.device().is_cpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("forecast network is ", linear.ToString(), " and ", out.ToString(),
+                     ", wants [experts + units, 2 * hidden + 1] and [experts, units] cpu"));
+  }
+  ASSIGN_OR_RETURN(ForecastMap map, MakeContextMap(stream, linear, dtype));
+  ASSIGN_OR_RETURN(map.out, PackWeight(stream, {.n = out.dim(0), .k = out.dim(1), .dtype = AccDType(dtype)}, out));
+  return map;
+}
+
 absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, const Weight& weight,
                                    const TensorView& bias, const int32_t* num_rows, const TensorView& predicted) {
   const int64_t rows = x.rank() == 2 ? x.dim(0) : 0;
@@ -55,7 +85,8 @@ absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, co
 
 absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
                                             absl::Span<const uint8_t> begins, const TensorView& predicted) {
-  const int64_t rows = x.rank() == 2 ? x.dim(0) : 0, experts = map.weight.n() / 2;
+  const int64_t rows = x.rank() == 2 ? x.dim(0) : 0, width = map.weight.n() / 2;
+  const int64_t units = map.out.empty() ? 0 : map.out.k();
   if (predicted.rank() != 2 || predicted.dim(0) != rows || static_cast<int64_t>(begins.size()) != rows) {
     return absl::InvalidArgumentError(absl::StrCat("gate_forecast: predicted is ", predicted.ToString(), " and ",
                                                    begins.size(), " texts' begins for ", rows, " rows"));
@@ -65,10 +96,16 @@ absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorVi
         absl::StrCat("gate_forecast: a map of ", map.weight.n(), " outputs in context, wants 2 * experts on the cpu"));
   }
   const DType acc = AccDType(map.weight.dtype());
-  const TensorView both = logits_memory_.Rows(rows, 2 * experts, acc), sum = sum_memory_.Rows(rows, experts, acc);
+  const TensorView both = logits_memory_.Rows(rows, 2 * width, acc), sum = sum_memory_.Rows(rows, width, acc);
   RETURN_IF_ERROR(Gemm(stream, {}, x, map.weight, map.bias, both));
   AddContext(both, begins, sum);
-  return RouteTopK(stream, {.top_k = predicted.dim(1)}, sum, predicted,
+  const TensorView logits = sum.Columns(0, width - units);
+  if (units > 0) {
+    const TensorView hidden = sum.Columns(width - units, units);
+    Rectify(stream, hidden);
+    RETURN_IF_ERROR(Gemm(stream, {.accumulate = true}, hidden, map.out, {}, logits));
+  }
+  return RouteTopK(stream, {.top_k = predicted.dim(1)}, logits, predicted,
                    score_memory_.Rows(rows, predicted.dim(1), acc));
 }
 

@@ -24,6 +24,7 @@ namespace switchyard {
 struct ForecastMap {
   Weight weight;  // [E, H]
   Tensor bias;    // [E] in the weight's dtype; empty: none
+  Weight out;     // [E, U] AccDType, of the hidden layer of a network; empty: none
 };
 
 // A fitted map [E, H + 1] (RidgeProbe::Solve), rounded to the model's dtype, on the stream's device.
@@ -31,6 +32,11 @@ absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorVi
 
 // The same of a map [E, 2H + 1] of rows in context: weight [2E, H], bias [2E] (StackedMap).
 absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorView& fitted, DType dtype);
+
+// A network (hidden_probe.h): linear [E + U, 2H + 1] in context, its last U outputs through max(0, ·) and out [E, U]
+// added to the others.  Weight [2 (E + U), H].  On the CPU.
+absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorView& linear, const TensorView& out,
+                                           DType dtype);
 
 class GateForecast {
  public:

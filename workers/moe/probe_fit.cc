@@ -17,14 +17,25 @@ namespace {
 constexpr double kMostCredit = 0.05;    // seconds: cheap passes are not paid back by one long step
 constexpr int64_t kLeastRows = 2048;    // before the first solution
 constexpr int64_t kRowsPerFeature = 8;  // likewise, times H + 1; in context 2H + 1
+constexpr int64_t kHiddenRows = 32;     // before a hidden layer, times 2H: it has as many times more to learn
 constexpr int64_t kFirstRows = 4;       // to measure what a row costs
 
-void AppendValues(const Tensor& solved, ProbeMap* map) {
+void AppendValues(const Tensor& solved, std::vector<float>* values) {
   const TensorView view = solved;
   for (int64_t e = 0; e < view.dim(0); ++e) {
     const double* const row = view.row<double>(e);
-    for (int64_t i = 0; i < view.dim(1); ++i) map->values.push_back(static_cast<float>(row[i]));
+    for (int64_t i = 0; i < view.dim(1); ++i) values->push_back(static_cast<float>(row[i]));
   }
+}
+
+// The hidden layer beside the solved map, if there are rows enough and it is worth something.
+void AddNetwork(const Stream& stream, const HiddenProbe& kept, const Tensor& solved, ProbeMap* map) {
+  if (kept.num_rows() < kHiddenRows * (solved.view().dim(1) - 1)) return;
+  const std::optional<HiddenLayer> layer = kept.Fit(stream, solved, {});
+  if (!layer.has_value()) return;
+  map->num_units = layer->num_units;
+  AppendValues(layer->linear, &map->network);
+  AppendValues(layer->out, &map->network);
 }
 
 // A copy of rows [begin, begin + count).
@@ -40,7 +51,17 @@ int64_t ProbeFit::BytesOf(const ProbeFitOptions& options) {
   const auto of = [&](int64_t width) {
     return static_cast<int64_t>(sizeof(double)) * width * (width + 2 * options.num_experts) * options.num_layers;
   };
-  return of(options.hidden + 1) + (options.in_context ? of(2 * options.hidden + 1) : 0);
+  if (!options.in_context) return of(options.hidden + 1);
+  const int64_t kept = options.kept_rows * HiddenProbe::BytesOfRow(2 * options.hidden, options.num_experts);
+  return of(options.hidden + 1) + of(2 * options.hidden + 1) + kept * options.num_layers;
+}
+
+int64_t ProbeFit::KeptRowsOf(ProbeFitOptions options) {
+  if (!options.in_context || options.share < 1) return 0;
+  options.kept_rows = 0;
+  const int64_t width = 2 * options.hidden, left = kMaxProfilingBytes - BytesOf(options);
+  const int64_t rows = left / (HiddenProbe::BytesOfRow(width, options.num_experts) * options.num_layers);
+  return rows < kHiddenRows * width ? 0 : std::min(rows, kMostKept);
 }
 
 int64_t ProbeFit::SolvingBytesOf(const ProbeFitOptions& options) {
@@ -48,7 +69,9 @@ int64_t ProbeFit::SolvingBytesOf(const ProbeFitOptions& options) {
   layer.num_layers = 1;
   layer.hidden *= options.in_context ? 2 : 1;
   layer.in_context = false;
-  return 2 * BytesOf(layer);
+  // What the map misses of a kept row is E numbers more.
+  const int64_t row = HiddenProbe::BytesOfRow(2 * options.hidden, 2 * options.num_experts);
+  return 2 * BytesOf(layer) + (options.in_context ? options.kept_rows * row : 0);
 }
 
 bool ProbeFit::IsReady(const RidgeProbe& probe, bool in_context) {
@@ -56,14 +79,16 @@ bool ProbeFit::IsReady(const RidgeProbe& probe, bool in_context) {
   return probe.num_rows() >= (in_context ? kRowsPerFeature : 1) * probe.num_features();
 }
 
-void ProbeFit::SolveLayer(const Stream& stream, const RidgeProbe& probe, ProbeMap like, std::vector<ProbeMap>* maps) {
+void ProbeFit::SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept, ProbeMap like,
+                          std::vector<ProbeMap>* maps) {
   like.num_rows = probe.num_rows();
   for (int target = 0; target < probe.num_targets(); ++target) {
     const absl::StatusOr<Tensor> solved = probe.Solve(stream, target);
     SY_CHECK_OK(solved.status());
     like.ahead = target + 1;
     maps->push_back(like);
-    AppendValues(*solved, &maps->back());
+    AppendValues(*solved, &maps->back().values);
+    if (kept != nullptr && target == 0) AddNetwork(stream, *kept, *solved, &maps->back());
   }
 }
 
@@ -72,13 +97,17 @@ std::vector<ProbeMap> ProbeFit::SolveBeside(const Stream& stream) const {
   for (const bool in_context : {false, true}) {
     for (int layer = 0; layer + 1 < options_.num_layers && (options_.in_context || !in_context); ++layer) {
       std::optional<RidgeProbe> probe;
+      std::optional<HiddenProbe> kept;
       {
         absl::MutexLock lock(&sums_mu_);
         const RidgeProbe& now = (in_context ? sums_.in_context : sums_.alone)[static_cast<size_t>(layer)];
         if (IsReady(now, in_context)) probe.emplace(now);
+        if (in_context && probe.has_value() && !sums_.kept.empty())
+          kept.emplace(sums_.kept[static_cast<size_t>(layer)]);
       }
-      if (probe.has_value())
-        SolveLayer(stream, *probe, {.layer = layer, .in_context = in_context, .values = {}}, &maps);
+      if (!probe.has_value()) continue;
+      SolveLayer(stream, *probe, kept.has_value() ? &*kept : nullptr,
+                 {.layer = layer, .in_context = in_context, .values = {}}, &maps);
     }
   }
   return maps;
@@ -92,7 +121,9 @@ std::vector<ProbeMap> ProbeFit::SolveNow(const Stream& stream) const {
     for (size_t layer = 0; layer < probes->size(); ++layer) {
       const RidgeProbe& probe = (*probes)[layer];
       if (!IsReady(probe, in_context)) continue;
-      SolveLayer(stream, probe, {.layer = static_cast<int>(layer), .in_context = in_context, .values = {}}, &maps);
+      const HiddenProbe* const kept = in_context && !sums_.kept.empty() ? &sums_.kept[layer] : nullptr;
+      SolveLayer(stream, probe, kept, {.layer = static_cast<int>(layer), .in_context = in_context, .values = {}},
+                 &maps);
     }
   }
   return maps;
@@ -105,8 +136,9 @@ ProbeFit::ProbeFit(ProbeFitOptions options)
   SY_CHECK(options_.num_layers >= 1 && options_.share > 0);
   for (int layer = 0; layer + 1 < options_.num_layers; ++layer) {
     sums_.alone.emplace_back(options_.hidden, options_.num_experts, num_targets(layer));
-    if (options_.in_context)
-      sums_.in_context.emplace_back(2 * options_.hidden, options_.num_experts, num_targets(layer));
+    if (!options_.in_context) continue;
+    sums_.in_context.emplace_back(2 * options_.hidden, options_.num_experts, num_targets(layer));
+    if (options_.kept_rows > 0) sums_.kept.emplace_back(2 * options_.hidden, options_.num_experts, options_.kept_rows);
   }
 }
 
@@ -177,7 +209,9 @@ absl::Status ProbeFit::AddRows(const Stream& stream, int layer) {
   RETURN_IF_ERROR(sums_.alone[static_cast<size_t>(layer)].Add(stream, seen.x, targets));
   if (in_context == 0) return absl::OkStatus();
   for (TensorView& target : targets) target = target.Rows(target.dim(0) - in_context, in_context);
-  return sums_.in_context[static_cast<size_t>(layer)].Add(stream, seen.context, targets);
+  RETURN_IF_ERROR(sums_.in_context[static_cast<size_t>(layer)].Add(stream, seen.context, targets));
+  if (!sums_.kept.empty()) sums_.kept[static_cast<size_t>(layer)].Add(seen.context, targets[0]);
+  return absl::OkStatus();
 }
 
 void ProbeFit::StartSolving() {

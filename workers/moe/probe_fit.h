@@ -5,7 +5,8 @@
 // What a row costs is measured as it is added, what a pass takes from Begin to its last gate; so wide models add few
 // rows, and models whose sums would be larger than kMaxBytes none: those are fitted by a profiling run (no limit).
 // A row's features wait for the logits of the layers one and two ahead of the same pass.  Prompts' rows also go into a
-// second fit, of rows in the context of their text (text_context.h), where its sums have room.
+// second fit, of rows in the context of their text (text_context.h), where its sums have room; and where a profiling
+// run may keep rows, a hidden layer is fitted beside its map one layer ahead (hidden_probe.h).
 // On the CPU.  Thread-compatible.  Does not do: predicting, files.
 #pragma once
 
@@ -19,6 +20,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/popularity/profile_bundle.h"
+#include "workers/moe/hidden_probe.h"
 #include "workers/moe/ridge_probe.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
@@ -33,15 +35,21 @@ struct ProbeFitOptions {
   double share = 0.02;          // of the passes' time; >= 1: all rows, whatever it takes
   int64_t rows_per_pass = 256;  // at most, where the share is less than 1
   bool in_context = false;      // also fits maps of rows in context
+  int64_t kept_rows = 0;        // of a layer in context, at most, for hidden layers; 0: none is fitted
 };
 
 class ProbeFit {
  public:
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
-  static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context, whatever the share
+  static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context and kept rows
   // Of all layers' sums.
   static int64_t BytesOf(const ProbeFitOptions& options);
-  // What solving takes beside them, at most: a copy of the largest layer's sums, and its factors.
+  // The rows of a layer that a profiling run keeps where kMaxProfilingBytes has room for them beside the sums: at most
+  // kMostKept, and 0 where they would be too few for a hidden layer, while serving, or without maps in context.
+  // options.kept_rows is not read.
+  static constexpr int64_t kMostKept = int64_t{1} << 17;
+  static int64_t KeptRowsOf(ProbeFitOptions options);
+  // What solving takes beside them, at most: a copy of the largest layer's sums and rows, and what is made of them.
   static int64_t SolvingBytesOf(const ProbeFitOptions& options);
 
   // REQUIRES: layers >= 1, share > 0; BytesOf within kMaxBytes, or a share of 1 and memory for it.
@@ -77,10 +85,13 @@ class ProbeFit {
   // What has been added so far, alone and in context.
   struct Sums {
     std::vector<RidgeProbe> alone, in_context;  // [L - 1]; in_context may be empty
+    std::vector<HiddenProbe> kept;              // [L - 1] in context; may be empty
   };
   // Whether there are rows enough for maps of this probe.
   static bool IsReady(const RidgeProbe& probe, bool in_context);
-  static void SolveLayer(const Stream& stream, const RidgeProbe& probe, ProbeMap like, std::vector<ProbeMap>* maps);
+  // kept: of the same rows; null: none are.
+  static void SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept, ProbeMap like,
+                         std::vector<ProbeMap>* maps);
   // All layers, from a copy of one at a time, so that rows are added meanwhile.
   std::vector<ProbeMap> SolveBeside(const Stream& stream) const;
   Tensor ContextOf(const TensorView& x) const;

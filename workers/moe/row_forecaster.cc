@@ -34,7 +34,28 @@ ProbeFitOptions FitOptionsOf(const RowForecasterOptions& options) {
                          .share = options.probe_share};
   fit.in_context = true;
   fit.in_context = ProbeFit::BytesOf(fit) <= (fit.share < 1 ? ProbeFit::kMaxBytes : ProbeFit::kMaxProfilingBytes);
+  fit.kept_rows = options.keeps_rows ? ProbeFit::KeptRowsOf(fit) : 0;
   return fit;
+}
+
+// [rows, columns] of a map's values from `begin` on.
+Tensor Widened(const std::vector<float>& values, int64_t begin, int64_t rows, int64_t columns) {
+  Tensor wide(DType::kF64, {rows, columns});
+  std::copy_n(values.begin() + begin, rows * columns, wide.view().data<double>());
+  return wide;
+}
+
+// As it is run: of a network on the CPU the network.
+absl::StatusOr<ForecastMap> MakeMap(const Stream& stream, const ProbeMap& map, const RowForecasterOptions& options) {
+  const int64_t experts = options.shape.num_experts, width = map.WidthOf(options.hidden);
+  if (map.num_units > 0 && stream.device().is_cpu()) {
+    const int64_t outputs = experts + map.num_units;
+    return MakeNetworkMap(stream, Widened(map.network, 0, outputs, width),
+                          Widened(map.network, outputs * width, experts, map.num_units), options.dtype);
+  }
+  const Tensor fitted = Widened(map.values, 0, experts, width);
+  return map.in_context ? MakeContextMap(stream, fitted, options.dtype)
+                        : MakeForecastMap(stream, fitted, options.dtype);
 }
 
 // Whether it may be fitted while serving; all may that are a profiling run's.
@@ -142,11 +163,14 @@ absl::Status RowForecaster::SetProbe(const Stream& stream, ProbeMap map) {
     return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, ": ", map.values.size(),
                                                    " values, wants [", experts, ", ", width, "]"));
   }
-  Tensor fitted(DType::kF64, {experts, width});
-  std::copy(map.values.begin(), map.values.end(), fitted.view().data<double>());
+  if (const int64_t wanted = map.NetworkSizeOf(options_.hidden, experts);
+      static_cast<int64_t>(map.network.size()) != wanted || (map.num_units > 0 && !map.in_context)) {
+    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, ": ", map.network.size(),
+                                                   " values of a network of ", map.num_units, " units, wants ", wanted,
+                                                   " in context"));
+  }
   Probe probe;
-  ASSIGN_OR_RETURN(probe.map, map.in_context ? MakeContextMap(stream, fitted, options_.dtype)
-                                             : MakeForecastMap(stream, fitted, options_.dtype));
+  ASSIGN_OR_RETURN(probe.map, MakeMap(stream, map, options_));
   probe.source = std::move(map);
   const size_t index = IndexOf(probe.source);
   probes_[index] = std::move(probe);

@@ -42,6 +42,7 @@ struct RowForecasterOptions {
   int path_length = kLivePathLength;          // l of the profiles' paths
   int64_t profile_bytes = int64_t{32} << 20;  // of each phase's profiles
   double probe_share = 0;                     // of a step's time, for fitting; 0: nothing is fitted; 1: all rows are
+  bool keeps_rows = true;                     // where all rows are fitted: for hidden layers, if there are not too many
   bool keeps_own = false;                     // what it learns is also kept apart from what it loads, to be written
   bool paper_estimate = false;                // estimates are Lina's (LiveOptions)
 };

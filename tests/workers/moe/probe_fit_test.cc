@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "workers/moe/hidden_probe.h"
 #include "workers/moe/ridge_probe.h"
 #include "workers/moe/text_context.h"
 #include "workers/tensor/thread_pool.h"
@@ -118,6 +120,74 @@ TEST_F(ProbeFitTest, PromptsRowsAreAlsoFittedInContext) {
     for (size_t v = 0; v < map.values.size(); ++v)
       EXPECT_EQ(map.values[v], static_cast<float>(wanted->view().data<double>()[v]));
   }
+}
+
+// One layer ahead, in context, where there are 32 rows a feature; also by the thread beside the steps.
+TEST_F(ProbeFitTest, KeptRowsMakeANetworkOfTheMapInContext) {
+  ProbeFitOptions options = Options(1);
+  options.in_context = true;
+  const int64_t sums = ProbeFit::BytesOf(options);
+  options.kept_rows = 4096;
+  EXPECT_EQ(ProbeFit::BytesOf(options) - sums, 4096 * 4 * (2 * kHidden + kExperts) * kLayers);
+  ProbeFit fit(options);
+  RidgeProbe ridge(2 * kHidden, kExperts, 2);
+  HiddenProbe hidden(2 * kHidden, kExperts, options.kept_rows);
+  std::vector<ProbeMap> beside;
+  constexpr int64_t kPassRows = 512;
+  std::vector<uint8_t> begins(kPassRows);
+  begins[0] = 1;
+  for (int pass = 0; pass < 5; ++pass) {
+    std::vector<Layer> layers = RandomPass(kPassRows);
+    // Bent: no linear map says it.
+    for (int64_t t = 0; t < kPassRows; ++t)
+      layers[1].logits.view().row<double>(t)[0] = 5 * std::abs(layers[0].x.view().row<double>(t)[0]);
+    fit.Begin(kPassRows, now_, begins);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const Layer& one = layers[static_cast<size_t>(layer)];
+      ASSERT_TRUE(fit.OnGate(stream_, layer, one.x, one.logits, now_).ok());
+    }
+    const Tensor features = WithContext(layers[0].x, begins, 0, kPassRows);
+    ASSERT_TRUE(ridge.Add(stream_, features, {layers[1].logits, layers[2].logits}).ok());
+    hidden.Add(features, layers[1].logits);
+  }
+  const absl::StatusOr<Tensor> map = ridge.Solve(stream_, 0);
+  ASSERT_TRUE(map.ok());
+  const std::optional<HiddenLayer> wanted = hidden.Fit(stream_, *map, {});
+  ASSERT_TRUE(wanted.has_value());
+  const std::vector<ProbeMap> maps = fit.SolveNow(stream_);
+  ASSERT_EQ(maps.size(), 6u);
+  const ProbeMap& network = maps[3];
+  ASSERT_TRUE(network.in_context && network.layer == 0 && network.ahead == 1);
+  ASSERT_EQ(network.num_units, wanted->num_units);
+  ASSERT_EQ(static_cast<int64_t>(network.network.size()), network.NetworkSizeOf(kHidden, kExperts));
+  const int64_t linear = wanted->linear.view().NumElements();
+  for (int64_t i = 0; i < linear; ++i)
+    EXPECT_EQ(network.network[i], static_cast<float>(wanted->linear.view().data<double>()[i])) << i;
+  for (int64_t i = 0; i < wanted->out.view().NumElements(); ++i)
+    EXPECT_EQ(network.network[linear + i], static_cast<float>(wanted->out.view().data<double>()[i])) << i;
+  for (const ProbeMap& other : maps) {
+    if (other.ahead == 2 || !other.in_context) {
+      EXPECT_EQ(other.num_units, 0) << other.layer << " " << other.ahead;
+    }
+  }
+  for (const absl::Time limit = absl::Now() + absl::Seconds(20); beside.empty() && absl::Now() < limit;)
+    beside = fit.TakeSolved();
+  ASSERT_EQ(beside.size(), 6u);
+  EXPECT_GT(beside[3].num_units, 0);
+}
+
+TEST_F(ProbeFitTest, RowsAreKeptWhereAProfilingRunHasRoomForEnough) {
+  const auto kept = [](int64_t hidden, double share, bool in_context) {
+    return ProbeFit::KeptRowsOf(
+        {.num_layers = 8, .num_experts = 16, .hidden = hidden, .share = share, .in_context = in_context});
+  };
+  EXPECT_EQ(kept(192, 1, true), ProbeFit::kMostKept);
+  EXPECT_EQ(kept(192, 0.02, true), 0);
+  EXPECT_EQ(kept(192, 1, false), 0);
+  const int64_t rows = kept(384, 1, true);
+  EXPECT_GE(rows, 32 * 2 * 384);
+  EXPECT_LT(rows, ProbeFit::kMostKept);
+  EXPECT_EQ(kept(2048, 1, true), 0);
 }
 
 TEST_F(ProbeFitTest, TooFewRowsAreNoMap) {

@@ -2,6 +2,7 @@
 #include "workers/moe/row_forecaster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -251,6 +252,61 @@ TEST_F(RowForecasterTest, PromptsRowsAreToldByTheMapInContext) {
   EXPECT_EQ(forecaster.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).num_batches(), scored);
   in_context.values.pop_back();
   EXPECT_THAT(std::string(forecaster.SetProbe(stream_, in_context).message()), HasSubstr("wants [8, 33]"));
+}
+
+// Layer 2 chooses by the absolute values of the logits of router 0, which two units an expert say: max(0, y) + max(0,
+// -y).
+TEST_F(RowForecasterTest, ANetworkIsTakenInPlaceOfItsMap) {
+  RowForecaster forecaster(options_);
+  constexpr int64_t kRows = 24, kWidth = 2 * kHidden + 1, kExperts = kShape.num_experts;
+  ProbeMap map{.layer = 1,
+               .ahead = 1,
+               .in_context = true,
+               .num_rows = 1000,
+               .values = std::vector<float>(kExperts * kWidth),
+               .num_units = 2 * kExperts,
+               .network = std::vector<float>(kExperts * kWidth)};
+  for (const float sign : {1.0f, -1.0f}) {
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const float* const row = router_rows_[0].view().row<float>(e);
+      for (int64_t c = 0; c < kHidden; ++c) map.network.push_back(sign * row[c]);
+      map.network.insert(map.network.end(), kHidden + 1, 0.0f);
+    }
+  }
+  for (int64_t e = 0; e < kExperts; ++e) {
+    for (int64_t u = 0; u < 2 * kExperts; ++u) map.network.push_back(u % kExperts == e ? 1.0f : 0.0f);
+  }
+  ASSERT_TRUE(forecaster.SetProbe(stream_, map).ok());
+  std::vector<uint8_t> begins(kRows);
+  begins[0] = 1;
+  for (int pass = 0; pass < 40; ++pass) {
+    const Tensor x = Random(kRows, kHidden), logits = LogitsOf(routers_[0], x);
+    Tensor sizes = LogitsOf(routers_[0], x), weights(DType::kF32, {kRows, kShape.top_k});
+    for (int64_t i = 0; i < kRows * kExperts; ++i)
+      sizes.view().data<float>()[i] = std::abs(sizes.view().data<float>()[i]);
+    Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], x)};
+    ASSERT_TRUE(RouteTopK(stream_, {.top_k = kShape.top_k}, sizes, chosen[2], weights).ok());
+    ASSERT_TRUE(forecaster.Begin({.num_rows = kRows, .num_decode_rows = 0, .begins = begins}).ok());
+    for (int layer = 0; layer < kShape.num_layers; ++layer) {
+      const auto estimates = forecaster.OnGate(
+          {.stream = &stream_, .moe_layer = layer, .topk_idx = chosen[layer], .x = x, .logits = logits});
+      ASSERT_TRUE(estimates.ok()) << estimates.status();
+    }
+  }
+  EXPECT_LT(forecaster.phase(Phase::kPrefill).score(LiveEstimator::kProbe, 2, 1).distance(), 0.01);
+  EXPECT_EQ(forecaster.Collect(stream_)->all.maps[0].network, map.network);
+  map.network.pop_back();
+  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, map).message()),
+              HasSubstr("919 values of a network of 16 units, wants 920"));
+}
+
+TEST_F(RowForecasterTest, MemoryOfAProfilingRunIsWithTheRowsThatItKeeps) {
+  options_.probe_share = 1;
+  const int64_t with = RowForecaster::FitBytesOf(options_);
+  options_.keeps_rows = false;
+  const int64_t without = RowForecaster::FitBytesOf(options_), row = 4 * (2 * kHidden + kShape.num_experts);
+  // Of all layers, and a copy of one.
+  EXPECT_EQ(with - without, ProbeFit::kMostKept * (row * (kShape.num_layers + 1) + 4 * kShape.num_experts));
 }
 
 TEST_F(RowForecasterTest, AStepOfOnePhaseAloneAndOneWithoutRows) {

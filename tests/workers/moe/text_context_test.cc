@@ -1,5 +1,6 @@
 #include "workers/moe/text_context.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -111,6 +112,44 @@ TEST(TextContextTest, AFittedMapInContextForecastsWhatHangsOnTheTextBefore) {
               HasSubstr("0 texts' begins for 150 rows"));
   EXPECT_THAT(std::string(MakeContextMap(stream, RandomTensor(kExperts, 6, 1), DType::kF64).status().message()),
               HasSubstr("wants fp64 [experts, 2 * hidden + 1]"));
+}
+
+// By the formula of hidden_probe.h, written out.
+TEST(TextContextTest, ANetworksHiddenUnitsAreAddedToItsLogits) {
+  constexpr int64_t kUnits = 7;
+  ThreadPool pool(2);
+  const Stream stream = Stream::OnCpu(&pool);
+  const Tensor x = RandomTensor(kRows, kHidden, 5), linear = RandomTensor(kExperts + kUnits, 2 * kHidden + 1, 6);
+  const Tensor out = RandomTensor(kExperts, kUnits, 7);
+  const std::vector<uint8_t> begins = Begins();
+  const auto product = [&](int64_t t, int64_t row) {
+    const double* const of = linear.view().row<double>(row);
+    double sum = of[2 * kHidden];
+    for (int64_t c = 0; c < kHidden; ++c)
+      sum += of[c] * x.view().row<double>(t)[c] + of[kHidden + c] * MeanOf(x, begins, t, c);
+    return sum;
+  };
+  Tensor logits(DType::kF64, {kRows, kExperts});
+  for (int64_t t = 0; t < kRows; ++t) {
+    for (int64_t e = 0; e < kExperts; ++e) {
+      double sum = product(t, e);
+      for (int64_t u = 0; u < kUnits; ++u)
+        sum += out.view().row<double>(e)[u] * std::max(0.0, product(t, kExperts + u));
+      logits.view().row<double>(t)[e] = sum;
+    }
+  }
+  const absl::StatusOr<ForecastMap> network = MakeNetworkMap(stream, linear, out, DType::kF64);
+  ASSERT_TRUE(network.ok()) << network.status();
+  Tensor chosen(DType::kI32, {kRows, 2}), weight(DType::kF64, {kRows, 2}), predicted(DType::kI32, {kRows, 2});
+  ASSERT_TRUE(RouteTopK(stream, {.top_k = 2}, logits, chosen, weight).ok());
+  GateForecast forecast;
+  ASSERT_TRUE(forecast.PredictInContext(stream, x, *network, begins, predicted).ok());
+  for (int64_t i = 0; i < kRows * 2; ++i)
+    EXPECT_EQ(predicted.view().data<int32_t>()[i], chosen.view().data<int32_t>()[i]) << i;
+  EXPECT_THAT(
+      std::string(
+          MakeNetworkMap(stream, linear, RandomTensor(kExperts, kUnits + 1, 1), DType::kF64).status().message()),
+      HasSubstr("wants [experts + units, 2 * hidden + 1] and [experts, units]"));
 }
 
 }  // namespace
