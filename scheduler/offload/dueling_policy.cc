@@ -4,10 +4,17 @@
 #include <utility>
 
 namespace switchyard {
+namespace {
+
+constexpr int64_t kPassesOfChance = 256;
+
+}  // namespace
 
 DuelingPolicy::DuelingPolicy(const OffloadShape& shape, const CopyCost& cost,
                              std::vector<std::unique_ptr<CachePolicy>> candidates, size_t first)
-    : copy_ticks_(cost.copy_ticks),
+    : num_layers_(shape.num_layers),
+      copy_ticks_(cost.copy_ticks),
+      chunk_ticks_(std::max<int64_t>(1, cost.copy_ticks / cost.chunks_per_copy)),
       least_lead_(-shape.num_slots * cost.copy_ticks),
       leader_(first),
       initial_(candidates[first]->InitialSlots()),
@@ -40,10 +47,21 @@ LayerPlan DuelingPolicy::OnGate(const LayerNeed& need, absl::Span<const LayerFor
     ticks.push_back(shadow.clock.Run(plan, need));
     if (ticks.size() == leader_ + 1) followed = follower_.Follow(plan);
   }
-  for (size_t i = 0; i < shadows_.size(); ++i) {
-    shadows_[i].lead = std::max(least_lead_, shadows_[i].lead + ticks[leader_] - ticks[i]);
-  }
+  Count(need, ticks);
   return followed;
+}
+
+void DuelingPolicy::Count(const LayerNeed& need, absl::Span<const int64_t> ticks) {
+  const bool ends_pass = need.layer == num_layers_ - 1 && need.parts_left == 0;
+  for (size_t i = 0; i < shadows_.size(); ++i) {
+    Shadow& shadow = shadows_[i];
+    shadow.lead = std::max(least_lead_, shadow.lead + ticks[leader_] - ticks[i]);
+    shadow.gain += ticks[leader_] - ticks[i];
+    if (!ends_pass) continue;
+    const int64_t chunks = shadow.gain / chunk_ticks_;
+    shadow.squares += chunks * chunks - shadow.squares / kPassesOfChance;
+    shadow.gain = 0;
+  }
 }
 
 LayerPlan DuelingPolicy::OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) {
@@ -65,7 +83,8 @@ void DuelingPolicy::MaybeChange() {
   if (best == leader_) return;
   const absl::Span<const ExpertKey> holds = shadows_[best].clock.holds();
   const int64_t lead = shadows_[best].lead;
-  if (lead <= follower_.NumMissing(holds) * copy_ticks_) return;
+  const int64_t over = std::min<int64_t>(1 << 30, (lead - follower_.NumMissing(holds) * copy_ticks_) / chunk_ticks_);
+  if (over <= 0 || over * over <= shadows_[best].squares) return;
   follower_.Change(holds);
   for (Shadow& shadow : shadows_) shadow.lead = std::max(least_lead_, shadow.lead - lead);
   leader_ = best;

@@ -3,10 +3,12 @@
 // Each candidate plans every layer for slots of its own that are only tags, and a virtual clock (copy_timeline.h) says
 // how long its plan would take.  The slots carry out the plans of one of them, the leader (shadow_follower.h).
 // A candidate's lead is the sum of what it took less than the leader.  It becomes the leader when its lead is more
-// than what the change costs: a copy for each expert that it holds and the slots do not.  So a change costs no more
-// than not changing has cost (rent or buy).  A lead falls to minus the copies of all slots and no further, so that
-// traffic that changes is followed; were that zero, chance alone would make leads again and again.
-// Decisions depend on what cache_policy.h allows and on nothing else.  Takes the time and the memory of all candidates.
+// than what the change costs, a copy for each expert that it holds and the slots do not, and by more than chance makes
+// leads: the root of the sum of the squares of what it gained or lost a pass, of the last 256.  So a change costs no
+// more than not changing has cost (rent or buy), and candidates that are alike do not take turns.  A lead falls to
+// minus the copies of all slots and no further, so that traffic that changes is followed; were that zero, chance alone
+// would make leads again and again. Decisions depend on what cache_policy.h allows and on nothing else.  Takes the time
+// and the memory of all candidates.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +42,16 @@ class DuelingPolicy final : public CachePolicy {
   struct Shadow {
     std::unique_ptr<CachePolicy> policy;
     CopyTimeline clock;
-    int64_t lead = 0;  // over the leader, in ticks
+    int64_t lead = 0;     // over the leader, in ticks
+    int64_t gain = 0;     // of this pass
+    int64_t squares = 0;  // of gains, in chunks, decayed
   };
+  // What this gate took of each.
+  void Count(const LayerNeed& need, absl::Span<const int64_t> ticks);
   void MaybeChange();
 
-  int64_t copy_ticks_;
+  const int num_layers_;
+  int64_t copy_ticks_, chunk_ticks_;
   int64_t least_lead_;
   std::vector<Shadow> shadows_;
   size_t leader_;

@@ -115,13 +115,13 @@ TEST(ShadowFollowerTest, HoldsTheSameAfterEverythingWasUsedOnce) {
   EXPECT_EQ(follower.Follow({{{PlanStep::kCopy, 3, 1}, {PlanStep::kUse, 3, 1}}}).ToString(), "use 3@1");
 }
 
-// All routings of a tiny cache: no duel copies less than the optimum, nor more than what its two candidates copy and
-// the changes between them.
+// All routings of a tiny cache, each twice, so that leads can be more than chance: no duel copies less than the
+// optimum, nor more than what its two candidates copy and the changes between them.
 TEST(DuelingPolicyTest, BetweenTheOptimumAndItsCandidatesOnEveryTinyRouting) {
   const OffloadShape shape = {1, 3, 2};
   const std::vector<int64_t> popularity(3, 1);
   const CopyCost cost = {8, 4};
-  constexpr int kGates = 8;
+  constexpr int kGates = 8, kTimes = 2;
   int64_t changes = 0;
   for (int routing = 0; routing < 6561; ++routing) {
     std::vector<std::unique_ptr<CachePolicy>> candidates;
@@ -135,7 +135,8 @@ TEST(DuelingPolicyTest, BetweenTheOptimumAndItsCandidatesOnEveryTinyRouting) {
     const auto lfu = MakeCachePolicy(OffloadKind::kLfu, {.shape = shape, .cost = cost, .popularity = popularity});
     NeedSequence needs;
     int copies = 0, of_lru = 0, of_lfu = 0;
-    for (int gate = 0, rest = routing; gate < kGates; ++gate, rest /= 3) {
+    for (int gate = 0, rest = routing; gate < kGates * kTimes; ++gate, rest /= 3) {
+      if (gate % kGates == 0) rest = routing;
       std::vector<int32_t> rows(3, 0);
       rows[static_cast<size_t>(rest % 3)] = 1;
       needs.push_back({rest % 3});
@@ -151,7 +152,8 @@ TEST(DuelingPolicyTest, BetweenTheOptimumAndItsCandidatesOnEveryTinyRouting) {
   EXPECT_GT(changes, 0);
 }
 
-// Slots are changed for a lead of more than the copies that it takes, and for no less: on all routings of a tiny cache.
+// Slots are changed for a lead of more than the copies that it takes, by more than chance makes leads, and for no less:
+// on all routings of a tiny cache.
 TEST(DuelingPolicyTest, AChangeIsBoughtWhenItHasBeenPaidFor) {
   const OffloadShape shape = {1, 5, 4};
   const std::vector<int64_t> popularity = {9, 9, 2, 2, 1};
@@ -168,7 +170,7 @@ TEST(DuelingPolicyTest, AChangeIsBoughtWhenItHasBeenPaidFor) {
     CopyTimeline of_lru(shape, cost), of_fixed(shape, cost);
     of_lru.Preload(lru->InitialSlots());
     of_fixed.Preload(fixed->InitialSlots());
-    int64_t lead = 0;
+    int64_t lead = 0, squares = 0;
     for (int gate = 0, rest = routing; gate < 6 && duel.num_changes() == 0; ++gate, rest /= 5) {
       const int64_t missing = std::count_if(of_fixed.holds().begin(), of_fixed.holds().end(), [&](ExpertKey key) {
         return std::find(of_lru.holds().begin(), of_lru.holds().end(), key) == of_lru.holds().end();
@@ -177,11 +179,14 @@ TEST(DuelingPolicyTest, AChangeIsBoughtWhenItHasBeenPaidFor) {
       rows[static_cast<size_t>(rest % 5)] = 1;
       const LayerNeed need = {0, rows, 4};
       duel.OnGate(need, {});
-      ASSERT_EQ(duel.num_changes(), lead > missing * cost.copy_ticks) << routing << " gate " << gate << ": " << lead;
+      const int64_t over = (lead - missing * cost.copy_ticks) / 2;  // chunks
+      ASSERT_EQ(duel.num_changes(), over > 0 && over * over > squares) << routing << " gate " << gate << ": " << lead;
       num_changed += duel.num_changes();
       num_waited += lead > 0 && duel.num_changes() == 0;
       const int64_t lru_ticks = of_lru.Run(lru->OnGate(need, {}), need);
-      lead = std::max(-4 * cost.copy_ticks, lead + lru_ticks - of_fixed.Run(fixed->OnGate(need, {}), need));
+      const int64_t gain = lru_ticks - of_fixed.Run(fixed->OnGate(need, {}), need);
+      lead = std::max(-4 * cost.copy_ticks, lead + gain);
+      squares += gain / 2 * (gain / 2);
     }
   }
   EXPECT_GT(num_changed, 0);
