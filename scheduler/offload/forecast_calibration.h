@@ -1,9 +1,8 @@
-// From lists to chances: tokens' predicted experts, best first, become the chance that a layer needs an expert.
+// From lists to rows: tokens' predicted experts, best first, become the rows that an expert is expected to get.
 //
 // How often the expert at each place of a list is really among its token's experts is counted as it comes in, place by
-// place; experts outside a token's list share what is left of its K.  Tokens count as independent:
-// chance(e) = 1 - Π_j (1 - p_j)^n_j(e), n_j(e) tokens that name e at place j.  n_j(e) of ranks may be added, as may
-// hits. Integers only, so every rank gets the same chances.  Thread-compatible.  One object for a layer of a channel.
+// place; experts outside a token's list share what is left of its K.  Integers only.  Thread-compatible.  One object
+// for a layer of a channel.  Does not do: chances that an expert is needed at all (need_forecast.h).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +19,8 @@ class ForecastCalibration {
   // as right with falling chances.
   ForecastCalibration(int num_predicted, int num_experts, int top_k);
 
-  // named [M, E]: tokens that name the expert at that place; num_tokens T in all.  chance [E].
-  void Chances(absl::Span<const int32_t> named, int64_t num_tokens, absl::Span<int32_t> chance) const;
+  // named [M, E]: tokens that name the expert at that place; num_tokens T in all.  rows [E], in 2^-20 (popularity.h).
+  void ExpectedRows(absl::Span<const int32_t> named, int64_t num_tokens, absl::Span<int64_t> rows) const;
   // hits [M]: of num_tokens lists, those whose expert at that place was among its token's.
   void Count(absl::Span<const int64_t> hits, int64_t num_tokens);
   // The chance of place j, [0, kChance].

@@ -12,6 +12,21 @@ TimelineCounts Minus(const TimelineCounts& a, const TimelineCounts& b) {
           a.wasted - b.wasted, a.link_ticks - b.link_ticks};
 }
 
+// [ahead - 1][E]
+std::vector<LayerForecast> ForecastsOf(const std::vector<std::vector<int32_t>>& chances) {
+  std::vector<LayerForecast> forecasts;
+  for (size_t ahead = 0; ahead < chances.size(); ++ahead) {
+    if (!chances[ahead].empty()) forecasts.push_back({static_cast<int>(ahead) + 1, chances[ahead]});
+  }
+  return forecasts;
+}
+
+void BeginPass(const OffloadStep& first, const OffloadRun& run, CachePolicy* policy, CopyTimeline* timeline) {
+  LayerPlan plan;
+  if (!first.before_pass.empty()) plan = policy->OnPass(ForecastsOf(first.before_pass), run.first_gate_ticks);
+  timeline->Run(plan, {.rows = {}, .compute_ticks = run.first_gate_ticks});
+}
+
 }  // namespace
 
 double OffloadResult::wasted_share() const {
@@ -26,10 +41,8 @@ OffloadResult RunOffload(const OffloadWorkload& workload, const OffloadRun& run,
   TimelineCounts before;
   for (size_t i = 0; i < workload.steps.size(); ++i) {
     const OffloadStep& step = workload.steps[i];
-    std::vector<LayerForecast> forecasts;
-    for (size_t ahead = 0; ahead < step.forecast.size(); ++ahead) {
-      if (!step.forecast[ahead].empty()) forecasts.push_back({static_cast<int>(ahead) + 1, step.forecast[ahead]});
-    }
+    const std::vector<LayerForecast> forecasts = ForecastsOf(step.forecast);
+    if (step.layer == 0) BeginPass(step, run, policy, &timeline);
     const LayerNeed need = {step.layer, step.rows, run.layer_ticks};
     const int64_t ticks = timeline.Run(policy->OnGate(need, forecasts), need);
     if (static_cast<int64_t>(i) < run.warmup_layers) {

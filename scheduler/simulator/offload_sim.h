@@ -13,9 +13,10 @@ namespace switchyard {
 
 struct OffloadRun {
   int num_slots = 0;
-  CopyCost cost;              // of the machine
-  int64_t layer_ticks = 0;    // what a layer computes
-  int64_t warmup_layers = 0;  // not counted
+  CopyCost cost;                 // of the machine
+  int64_t layer_ticks = 0;       // what a layer computes
+  int64_t warmup_layers = 0;     // not counted
+  int64_t first_gate_ticks = 0;  // what a pass computes before its first gate; not counted, and the link has it
 };
 
 struct OffloadResult {

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/offload/forecast_calibration.h"
+#include "scheduler/offload/need_forecast.h"
+#include "scheduler/popularity/popularity.h"
 
 namespace switchyard {
 namespace {
@@ -68,8 +70,8 @@ class ChannelForecast {
     layers_.assign(shape_.num_layers, ForecastCalibration(places_, shape_.num_experts, shape_.top_k));
   }
 
-  // Chances of the layer in this pass, and the counts of how right they were; empty if nothing was predicted.
-  std::vector<int32_t> Forecast(const Pass& pass, int layer) {
+  // Rows expected of the layer in this pass, and the counts of how right that was; empty if nothing was predicted.
+  Popularity Expect(const Pass& pass, int layer) {
     std::vector<int32_t> named(static_cast<size_t>(places_) * shape_.num_experts, 0);
     std::vector<int64_t> hits(places_, 0);
     for (const TokenAt& token : pass) {
@@ -82,10 +84,10 @@ class ChannelForecast {
         hits[j] += std::find(experts, experts + shape_.top_k, predicted[j]) != experts + shape_.top_k;
       }
     }
-    std::vector<int32_t> chance(shape_.num_experts);
-    layers_[layer].Chances(named, static_cast<int64_t>(pass.size()), absl::MakeSpan(chance));
+    Popularity rows(static_cast<size_t>(shape_.num_experts));
+    layers_[layer].ExpectedRows(named, static_cast<int64_t>(pass.size()), absl::MakeSpan(rows));
     layers_[layer].Count(hits, static_cast<int64_t>(pass.size()));
-    return chance;
+    return rows;
   }
 
  private:
@@ -94,6 +96,43 @@ class ChannelForecast {
   int places_;
   std::vector<ForecastCalibration> layers_;
 };
+
+// Of one step: rows, by layers ahead; empty = nothing is.
+struct Expected {
+  std::vector<Popularity> before_pass;  // from layer 0 on; of a pass' first step
+  Popularity ahead[2];
+};
+
+// By the tokens' ids.
+Popularity ExpectByToken(const RoutingTrace& trace, const PathProfile& profile, const Pass& pass, int layer) {
+  const auto experts = static_cast<size_t>(trace.shape.num_experts);
+  Popularity rows(experts, 0), shares(experts);
+  for (const TokenAt& token : pass) {
+    const RoutingView view = ViewOf(trace, *token.sequence, token.position, token.position + 1);
+    if (!profile.SharesOf(layer, profile.FindRow(view, 0, layer, 1, 1), absl::MakeSpan(shares))) return {};
+    for (size_t e = 0; e < experts; ++e) rows[e] += shares[e] * trace.shape.top_k;
+  }
+  return rows;
+}
+
+// As a worker tells its policy what its forecaster expects (workers/moe/expert_offload.h).
+void TellForecasts(absl::Span<const Expected> expected, OffloadWorkload* workload) {
+  NeedForecast forecast({workload->num_layers, workload->num_experts, 0});
+  for (size_t i = 0; i < workload->steps.size(); ++i) {
+    OffloadStep& step = workload->steps[i];
+    const auto tell = [&](int layer, absl::Span<const Popularity> rows, std::vector<std::vector<int32_t>>* chances) {
+      for (size_t a = 0; a < rows.size(); ++a) {
+        if (!rows[a].empty()) forecast.Expect(layer, static_cast<int>(a) + 1, rows[a]);
+      }
+      chances->resize(rows.size());
+      for (const LayerForecast& each : forecast.forecasts())
+        (*chances)[static_cast<size_t>(each.ahead) - 1].assign(each.chance.begin(), each.chance.end());
+    };
+    if (!expected[i].before_pass.empty()) tell(NeedForecast::kBeforePass, expected[i].before_pass, &step.before_pass);
+    forecast.Observe({.layer = step.layer, .rows = step.rows});
+    tell(step.layer, expected[i].ahead, &step.forecast);
+  }
+}
 
 absl::StatusOr<int> FindChannel(const RoutingTrace& trace, const std::string& name) {
   for (size_t c = 0; c < trace.channels.size(); ++c) {
@@ -141,19 +180,26 @@ absl::StatusOr<OffloadWorkload> CutWorkload(const RoutingTrace& trace, const Wor
       options.prefill_tokens > 0 ? PrefillPasses(trace, options) : DecodePasses(trace, options);
   const int layers = trace.shape.num_layers;
   OffloadWorkload workload = {layers, trace.shape.num_experts, 0, {}};
+  std::vector<Expected> expected;
   for (const Pass& pass : passes) {
     const size_t first = workload.steps.size();
     workload.tokens += static_cast<int64_t>(pass.size());
     for (int layer = 0; layer < layers; ++layer) {
       workload.steps.push_back({layer, RowsOf(trace, pass, layer), std::vector<std::vector<int32_t>>(2)});
     }
+    expected.resize(workload.steps.size());
+    if (options.by_token != nullptr) {
+      for (int layer = 0; layer < std::min(layers, 2); ++layer)
+        expected[first].before_pass.push_back(ExpectByToken(trace, *options.by_token, pass, layer));
+    }
     // What the pass says of a layer was said `ahead` layers before it.
     for (int ahead = 1; ahead <= 2; ++ahead) {
       for (int layer = ahead; layer < layers && !channels[ahead - 1].empty(); ++layer) {
-        workload.steps[first + layer - ahead].forecast[ahead - 1] = channels[ahead - 1][0].Forecast(pass, layer);
+        expected[first + layer - ahead].ahead[ahead - 1] = channels[ahead - 1][0].Expect(pass, layer);
       }
     }
   }
+  TellForecasts(expected, &workload);
   return workload;
 }
 

@@ -1,7 +1,8 @@
 // What a model asks of the expert cache, pass by pass, cut from a routing trace: batches of tokens, the experts that
 // each layer needed, and what was forecast of it beforehand.
 //
-// Pure.  Predictions are calibrated as they come (forecast_calibration.h), each with counts of earlier passes only.
+// Pure.  Predictions become expected rows as they come (forecast_calibration.h), one and two layers ahead, and these
+// chances as a worker makes them (need_forecast.h), all with counts of earlier passes only.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "scheduler/offload/belady_policy.h"
+#include "scheduler/popularity/path_profile.h"
 #include "scheduler/popularity/routing_trace.h"
 
 namespace switchyard {
@@ -18,6 +20,8 @@ struct OffloadStep {
   int layer = 0;
   std::vector<int32_t> rows;                   // [E]
   std::vector<std::vector<int32_t>> forecast;  // [ahead - 1][E] chances of the layers after it; empty = none
+  // The same of a pass' first layers, said before its first gate; of the first step of a pass.
+  std::vector<std::vector<int32_t>> before_pass = {};
 };
 
 struct OffloadWorkload {
@@ -35,6 +39,7 @@ struct WorkloadOptions {
   int64_t max_passes = 1024;
   std::string one_ahead = {};  // channel that predicts the next layer; "" = none
   std::string two_ahead = {};
+  const PathProfile* by_token = nullptr;  // of tokens: what it says of the first two layers is known before a pass
 };
 
 // Sequences in the trace's order: a lane that has come to the end of its sequence goes on with the next one; the trace

@@ -265,27 +265,50 @@ RoutingTrace RoutingChain::Draw(const ChainDraw& draw) const {
   return trace;
 }
 
-void RoutingChain::NextDistribution(const RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const {
+RoutingChain::Past RoutingChain::PastOf(const RoutingView& batch, int64_t t, int layer, size_t domain) const {
   SY_CHECK(batch.shape == options_.shape);
+  std::vector<double> of_domain(popularity_.size());
+  Past past;
+  for (int seen = 0; seen < layer; ++seen) {
+    Transition(domain, seen, past.rank, absl::MakeSpan(of_domain));
+    double left = 1;
+    for (const int16_t expert : batch.Experts(t, seen)) {
+      SY_CHECK(expert >= 0);
+      past.likelihood *= of_domain[static_cast<size_t>(expert)] / left;
+      left -= of_domain[static_cast<size_t>(expert)];
+    }
+    past.rank = RankOf(domain, seen, batch.Experts(t, seen)[0]);
+  }
+  return past;
+}
+
+void RoutingChain::NextDistribution(const RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const {
   std::vector<double> of_domain(popularity_.size());
   std::fill(next.begin(), next.end(), 0.0);
   double sum = 0;
   for (size_t domain = 0; domain < static_cast<size_t>(options_.num_domains); ++domain) {
-    double likelihood = 1;
-    size_t rank = 0;
-    for (int seen = 0; seen < layer; ++seen) {
-      Transition(domain, seen, rank, absl::MakeSpan(of_domain));
-      double left = 1;
-      for (const int16_t expert : batch.Experts(t, seen)) {
-        SY_CHECK(expert >= 0);
-        likelihood *= of_domain[static_cast<size_t>(expert)] / left;
-        left -= of_domain[static_cast<size_t>(expert)];
-      }
-      rank = RankOf(domain, seen, batch.Experts(t, seen)[0]);
+    const Past past = PastOf(batch, t, layer, domain);
+    Transition(domain, layer, past.rank, absl::MakeSpan(of_domain));
+    for (size_t e = 0; e < next.size(); ++e) next[e] += past.likelihood * of_domain[e];
+    sum += past.likelihood;
+  }
+  for (double& share : next) share /= sum;
+}
+
+void RoutingChain::SecondNextDistribution(const RoutingView& batch, int64_t t, int layer,
+                                          absl::Span<double> next) const {
+  SY_CHECK_GE(layer, 1);
+  std::vector<double> between(popularity_.size()), of_domain(popularity_.size());
+  std::fill(next.begin(), next.end(), 0.0);
+  double sum = 0;
+  for (size_t domain = 0; domain < static_cast<size_t>(options_.num_domains); ++domain) {
+    const Past past = PastOf(batch, t, layer - 1, domain);
+    Transition(domain, layer - 1, past.rank, absl::MakeSpan(between));
+    for (size_t via = 0; via < next.size(); ++via) {
+      Transition(domain, layer, RankOf(domain, layer - 1, static_cast<int>(via)), absl::MakeSpan(of_domain));
+      for (size_t e = 0; e < next.size(); ++e) next[e] += past.likelihood * between[via] * of_domain[e];
     }
-    Transition(domain, layer, rank, absl::MakeSpan(of_domain));
-    for (size_t e = 0; e < next.size(); ++e) next[e] += likelihood * of_domain[e];
-    sum += likelihood;
+    sum += past.likelihood;
   }
   for (double& share : next) share /= sum;
 }

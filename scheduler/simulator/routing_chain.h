@@ -68,6 +68,8 @@ class RoutingChain {
   // knows no more of the token can do better (Bayes).  Of layer 0 the mean over the domains.
   // REQUIRES: nothing was dropped.
   void NextDistribution(const RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const;
+  // The same two layers ahead: given its choices before layer - 1 alone.  REQUIRES: layer >= 1.
+  void SecondNextDistribution(const RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const;
 
  private:
   explicit RoutingChain(const RoutingChainOptions& options);
@@ -83,6 +85,12 @@ class RoutingChain {
   void BuildJoints();
   size_t RankOf(size_t domain, int layer, int expert) const;
   size_t ExpertAt(size_t domain, int layer, size_t rank) const;
+  // How likely the token's choices before `layer` are in this domain, and the rank of the last of them.
+  struct Past {
+    double likelihood = 1;
+    size_t rank = 0;
+  };
+  Past PastOf(const RoutingView& batch, int64_t t, int layer, size_t domain) const;
   // [E] by expert, of a token of the domain whose rank in the layer before was `rank`; of layer 0 by popularity.
   void Transition(size_t domain, int layer, size_t rank, absl::Span<double> next) const;
 

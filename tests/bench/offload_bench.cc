@@ -53,28 +53,43 @@ void MixLabels(RoutingTrace* trace) {
   for (size_t i = 0; i < sequences.size(); ++i) trace->sequences[i] = std::move(sequences[i].second);
 }
 
-// The chain's best guess of each token's next expert as a channel "path".
-void AddBestGuess(const RoutingChain& chain, RoutingTrace* trace) {
+// The chain's best guesses of each token's experts, one and two layers ahead, as channels "path" and "path2".
+void AddBestGuesses(const RoutingChain& chain, RoutingTrace* trace) {
   constexpr int kPlaces = 4;
   const RoutingShape& shape = trace->shape;
-  trace->channels.push_back({"path", kPlaces});
+  trace->channels = {{"path", kPlaces}, {"path2", kPlaces}};
   std::vector<double> next(shape.num_experts);
   std::vector<int> order(shape.num_experts);
   for (TraceSequence& sequence : trace->sequences) {
     const RoutingView view = ViewOf(*trace, sequence, 0, sequence.num_tokens());
-    std::vector<int16_t> predictions(static_cast<size_t>(sequence.num_tokens()) * shape.num_layers * kPlaces, -1);
-    for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
-      for (int layer = 1; layer < shape.num_layers; ++layer) {
-        chain.NextDistribution(view, t, layer, absl::MakeSpan(next));
-        std::iota(order.begin(), order.end(), 0);
-        std::stable_sort(order.begin(), order.end(), [&next](int a, int b) { return next[a] > next[b]; });
-        for (int j = 0; j < kPlaces; ++j) {
-          predictions[(t * shape.num_layers + layer) * kPlaces + j] = static_cast<int16_t>(order[j]);
+    for (const int ahead : {1, 2}) {
+      std::vector<int16_t> predictions(static_cast<size_t>(sequence.num_tokens()) * shape.num_layers * kPlaces, -1);
+      for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
+        for (int layer = ahead; layer < shape.num_layers; ++layer) {
+          if (ahead == 1) chain.NextDistribution(view, t, layer, absl::MakeSpan(next));
+          if (ahead == 2) chain.SecondNextDistribution(view, t, layer, absl::MakeSpan(next));
+          std::iota(order.begin(), order.end(), 0);
+          std::stable_sort(order.begin(), order.end(), [&next](int a, int b) { return next[a] > next[b]; });
+          for (int j = 0; j < kPlaces; ++j) {
+            predictions[(t * shape.num_layers + layer) * kPlaces + j] = static_cast<int16_t>(order[j]);
+          }
         }
       }
+      sequence.predictions.push_back(std::move(predictions));
     }
-    sequence.predictions.push_back(std::move(predictions));
   }
+}
+
+// What each token's id says of its experts.
+PathProfile TokensOf(const RoutingTrace& trace) {
+  PathProfile profile(
+      {.model = trace.model, .shape = trace.shape, .context = ContextKind::kToken, .path_length = 1, .num_choices = 1},
+      {.halve_after_tokens = 0});
+  for (const TraceSequence& sequence : trace.sequences) {
+    for (int layer = 0; layer < trace.shape.num_layers; ++layer)
+      profile.Observe(ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
+  }
+  return profile;
 }
 
 Traces ChainTraces() {
@@ -86,9 +101,9 @@ Traces ChainTraces() {
     exit(2);
   }
   Traces traces = {chain->Draw({.num_sequences = 60, .seed = 1}), chain->Draw({.num_sequences = 40, .seed = 2}), "path",
-                   ""};
-  AddBestGuess(*chain, &traces.fit);
-  AddBestGuess(*chain, &traces.test);
+                   "path2"};
+  AddBestGuesses(*chain, &traces.fit);
+  AddBestGuesses(*chain, &traces.test);
   return traces;
 }
 
@@ -97,14 +112,16 @@ struct Figures {
   double gap_closed = 1e9;              // of the gap from that best to the bound, the least of the target's points
   double gap_closed_demand_only = 1e9;  // the same from the best of lru, lfu and static without prefetch
   std::string known;                    // rows of the table of what perfect knowledge would close
+  std::string before_pass;              // rows of the table of what tokens say before a pass
 };
 
 // One point of the table.
 struct Point {
   const OffloadWorkload& fit;
   const OffloadWorkload& test;
-  double budget;  // share of the experts
-  double r;       // copy time / layer time
+  const OffloadWorkload& told;  // test, and what tokens say before a pass
+  double budget;                // share of the experts
+  double r;                     // copy time / layer time
   OffloadShape shape;
   CopyCost cost;
   absl::Span<const int64_t> popularity;
@@ -170,6 +187,21 @@ std::string KnownRow(const Point& point, double from, double bound) {
   return row + "\n";
 }
 
+// expected_use where a pass computes a quarter of a layer before its first gate, without and with what tokens say then.
+std::string BeforePassRow(const Point& point) {
+  std::string row = absl::StrFormat("| %.0f %% | %g |", 100 * point.budget, point.r);
+  OffloadRun run = point.RunOf(point.test);
+  run.first_gate_ticks = kLayerTicks / 4;
+  for (const OffloadWorkload* workload : {&point.test, &point.told}) {
+    const std::unique_ptr<CachePolicy> policy =
+        MakeOffloadPolicy(OffloadKind::kExpectedUse, point.shape, point.cost, point.popularity, point.fit);
+    const OffloadResult result = RunOffload(*workload, run, policy.get());
+    absl::StrAppendFormat(&row, " %.4f (%.3f, %.3f) |", result.relative_rate(), result.hit_rate(),
+                          result.wasted_share());
+  }
+  return row + "\n";
+}
+
 void RunPoint(const Point& point, const Phase& phase, Figures* figures) {
   const OffloadChoice choice = ChooseOffload(point.fit, point.RunOf(point.fit), point.popularity);
   const auto* first = std::find(std::begin(kDuelKinds), std::end(kDuelKinds), choice.kind);
@@ -197,15 +229,20 @@ void RunPoint(const Point& point, const Phase& phase, Figures* figures) {
   figures->gap_closed = std::min(figures->gap_closed, Closed(best, ours, bound.best));
   figures->gap_closed_demand_only = std::min(figures->gap_closed_demand_only, Closed(best_demand, ours, bound.best));
   figures->known += KnownRow(point, best, bound.best);
+  figures->before_pass += BeforePassRow(point);
 }
 
 // The points of one phase.
 void RunPhase(const Traces& traces, const Phase& phase, absl::Span<const int64_t> popularity, Figures* figures) {
-  const auto cut = [&](const RoutingTrace& trace, int64_t passes) {
-    return CutWorkload(trace, {phase.batch, phase.prefill_tokens, passes, traces.one_ahead, traces.two_ahead});
+  const PathProfile tokens = TokensOf(traces.fit);
+  const auto cut = [&](const RoutingTrace& trace, int64_t passes, const PathProfile* by_token) {
+    return CutWorkload(trace,
+                       {phase.batch, phase.prefill_tokens, passes, traces.one_ahead, traces.two_ahead, by_token});
   };
-  const absl::StatusOr<OffloadWorkload> fit = cut(traces.fit, phase.fit_passes), test = cut(traces.test, phase.passes);
-  for (const absl::StatusOr<OffloadWorkload>* workload : {&fit, &test}) {
+  const absl::StatusOr<OffloadWorkload> fit = cut(traces.fit, phase.fit_passes, nullptr),
+                                        test = cut(traces.test, phase.passes, nullptr),
+                                        told = cut(traces.test, phase.passes, &tokens);
+  for (const absl::StatusOr<OffloadWorkload>* workload : {&fit, &test, &told}) {
     if (workload->ok()) continue;
     fprintf(stderr, "offload_bench: %s\n", std::string(workload->status().message()).c_str());
     exit(2);
@@ -214,6 +251,7 @@ void RunPhase(const Traces& traces, const Phase& phase, absl::Span<const int64_t
     for (const double r : {0.1, 1.0, 10.0}) {
       RunPoint({.fit = *fit,
                 .test = *test,
+                .told = *told,
                 .budget = budget,
                 .r = r,
                 .shape = {test->num_layers, test->num_experts,
@@ -266,6 +304,8 @@ int Main(int argc, char** argv) {
   absl::PrintF(
       "\n| slots | r | expected_use | know 1 | know 2 | know 3 | know token |\n|---|---|---|---|---|---|---|\n%s",
       figures.known);
+  absl::PrintF("\n| slots | r | expected_use (hits, wasted) | told before a pass |\n|---|---|---|---|\n%s",
+               figures.before_pass);
   absl::PrintF(
       "{\"bench\": \"offload\", \"trace\": \"%s\", \"worst_over_best_baseline\": %.4f, \"gap_to_bound_closed\": "
       "%.3f, \"gap_closed_from_demand_only\": %.3f}\n",

@@ -271,15 +271,17 @@ TEST(ForecastCalibrationTest, PlacesBecomeWhatTheyTurnedOutToBe) {
   calibration.Count(std::vector<int64_t>{9000, 500}, 10000);
   EXPECT_NEAR(calibration.PlaceChance(0), 0.9 * kChance, 0.01 * kChance);
   std::vector<int32_t> named = {1, 0, 0, 0, 0, 1, 0, 0};
-  std::vector<int32_t> chance(4);
-  calibration.Chances(named, 1, absl::MakeSpan(chance));
-  EXPECT_NEAR(chance[0], 0.9 * kChance, 0.01 * kChance);
-  EXPECT_NEAR(chance[1], 0.05 * kChance, 0.01 * kChance);
-  EXPECT_NEAR(chance[2], 0.025 * kChance, 0.01 * kChance);
-  // Two tokens that both name expert 0 first: 1 - 0.1 * 0.1.
-  named = {2, 0, 0, 0, 0, 2, 0, 0};
-  calibration.Chances(named, 2, absl::MakeSpan(chance));
-  EXPECT_NEAR(chance[0], 0.99 * kChance, 0.01 * kChance);
+  std::vector<int64_t> rows(4);
+  constexpr int64_t kRow = int64_t{1} << 20;
+  calibration.ExpectedRows(named, 1, absl::MakeSpan(rows));
+  EXPECT_NEAR(rows[0], 0.9 * kRow, 0.01 * kRow);
+  EXPECT_NEAR(rows[1], 0.05 * kRow, 0.01 * kRow);
+  EXPECT_NEAR(rows[2], 0.025 * kRow, 0.01 * kRow);
+  // Two tokens that both name expert 0 first, and one that names another.
+  named = {2, 0, 1, 0, 0, 3, 0, 0};
+  calibration.ExpectedRows(named, 3, absl::MakeSpan(rows));
+  EXPECT_NEAR(rows[0], 1.825 * kRow, 0.01 * kRow);
+  EXPECT_NEAR(rows[1], 0.15 * kRow, 0.01 * kRow);
 }
 
 }  // namespace

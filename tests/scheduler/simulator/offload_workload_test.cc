@@ -75,6 +75,33 @@ TEST(OffloadWorkloadTest, AForecastStandsWhereItWasMade) {
   }
 }
 
+// What token ids say of the first layers is known before a pass' first gate, and nowhere else.
+TEST(OffloadWorkloadTest, WhatTokensSayIsKnownBeforeAPass) {
+  const RoutingTrace trace = Trace();
+  PathProfile profile(
+      {.model = "weights", .shape = trace.shape, .context = ContextKind::kToken, .path_length = 1, .num_choices = 1},
+      {});
+  for (const TraceSequence& sequence : trace.sequences) {
+    for (int layer = 0; layer < 2; ++layer) profile.Observe(ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
+  }
+  const absl::StatusOr<OffloadWorkload> workload =
+      CutWorkload(trace, {.batch = 1, .max_passes = 400, .by_token = &profile});
+  ASSERT_TRUE(workload.ok()) << workload.status();
+  for (size_t step = 0; step < workload->steps.size(); ++step) {
+    const OffloadStep& at = workload->steps[step];
+    ASSERT_EQ(at.before_pass.size(), at.layer == 0 ? 2u : 0u);
+    EXPECT_TRUE(at.forecast[0].empty());
+    if (step < 600 || at.layer != 0) continue;
+    // The second layer's expert is the token's; the first one's is the sequence's, of which there are two.
+    for (size_t e = 0; e < 4; ++e) {
+      const bool needed = workload->steps[step + 1].rows[e] > 0;
+      EXPECT_TRUE(needed ? at.before_pass[1][e] > kChance * 9 / 10 : at.before_pass[1][e] < kChance / 10);
+      EXPECT_TRUE(e < 2 || at.before_pass[0][e] < kChance / 10);
+    }
+    EXPECT_GT(at.before_pass[0][0] + at.before_pass[0][1], kChance * 8 / 10);
+  }
+}
+
 TEST(OffloadWorkloadTest, WhatTheTraceLacksIsNamed) {
   EXPECT_THAT(std::string(CutWorkload(Trace(), {.two_ahead = "probe2"}).status().message()),
               HasSubstr("the trace has no channel \"probe2\""));

@@ -127,6 +127,32 @@ TEST(RoutingChainTest, NextDistributionIsCalibratedAndLearnsFromTheWholePath) {
   EXPECT_LT(last.came, 0.9 * third.came);
 }
 
+// Two layers ahead is one layer ahead, over all choices that may come between.
+TEST(RoutingChainTest, SecondNextDistributionIsTheMeanOverWhatComesBetween) {
+  const RoutingChain chain = Tuned({});
+  RoutingTrace trace = Joined(chain.Draw({.num_sequences = 2, .sequence_tokens = 8, .domain_run = 1}));
+  std::vector<int16_t>& experts = trace.sequences[0].experts;
+  const auto width = static_cast<size_t>(trace.shape.num_experts);
+  std::vector<double> between(width), after(width), second(width);
+  for (const int layer : {1, 2, 7}) {
+    const RoutingView batch = All(trace);
+    for (int64_t t = 0; t < batch.num_tokens; ++t) {
+      chain.SecondNextDistribution(batch, t, layer, absl::MakeSpan(second));
+      chain.NextDistribution(batch, t, layer - 1, absl::MakeSpan(between));
+      int16_t& came = experts[static_cast<size_t>(t * trace.shape.num_layers + layer - 1)];
+      const int16_t kept = came;
+      std::vector<double> mean(width, 0.0);
+      for (size_t via = 0; via < width; ++via) {
+        came = static_cast<int16_t>(via);
+        chain.NextDistribution(batch, t, layer, absl::MakeSpan(after));
+        for (size_t e = 0; e < width; ++e) mean[e] += between[via] * after[e];
+      }
+      came = kept;
+      for (size_t e = 0; e < width; ++e) EXPECT_NEAR(second[e], mean[e], 1e-9);
+    }
+  }
+}
+
 TEST(RoutingChainTest, WhatCannotBeIsRefused) {
   EXPECT_THAT(RoutingChain::Tuned({.shape = {.num_layers = 4, .num_experts = 5, .top_k = 1}}).status().message(),
               HasSubstr("num_experts is 5, must be even"));
