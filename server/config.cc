@@ -88,8 +88,6 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
   const bool profiles = !config.profile.empty() || !config.profile_out.empty();
   problems->Check(!profiles || config.forecast != "never",
                   "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");
-  problems->Check(!profiles || config.device == "cpu",
-                  absl::StrCat("--profile, --profile_out: are for the CPU so far, but --device=", config.device));
   problems->Check(!profiles || config.local_workers > 0,
                   "--profile, --profile_out: are of local workers, but --local_workers=0");
   for (const absl::Status& status : {CheckExpertBudget(config.experts), CheckPlacementSettings(config.placement)}) {
@@ -98,11 +96,6 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
   problems->Check(
       !config.experts.empty() || config.experts.policy == ExpertBudgetOptions().policy,
       absl::StrCat("--expert_policy=", config.experts.policy, ": is for --expert_budget, which is not given"));
-  const std::string budget = absl::StrCat("--expert_budget=", config.experts.budget);
-  if (config.placement.mode == PlacementMode::kStatic) return;
-  const std::string placement = absl::StrCat("--placement=", NameOf(config.placement.mode));
-  problems->Check(config.experts.empty() || config.device == "cpu",
-                  absl::StrCat(placement, ": with ", budget, " for the CPU so far, but --device=", config.device));
 }
 
 void CheckDevice(const ServerConfig& config, Problems* problems) {

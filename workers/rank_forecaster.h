@@ -35,6 +35,12 @@ struct ForecastedModel {
   int64_t available_bytes;  // memory that is free, for the sums of a profile_out's fits
 };
 
+// Whether there is a forecaster whatever the placement.
+inline bool ForecastsAnyway(const ForecastOptions& options) {
+  return options.when == "always" ||
+         (options.when == "auto" && (!options.profile.empty() || !options.profile_out.empty()));
+}
+
 // InvalidArgument: an option that cannot be, named as the flag.
 absl::Status CheckForecastOptions(const ForecastOptions& options);
 
@@ -47,9 +53,9 @@ absl::StatusOr<ProfileBundle> ReadProfile(const ForecastOptions& options, const 
 // REQUIRES: MakeRankForecaster made it, for options with a profile_out.
 absl::Status SaveProfile(const Stream& stream, const RowForecaster& forecaster, int rank, const std::string& path);
 
-// Of the model's MoE layers, on the CPU.  Errors: ReadProfile's; InvalidArgument: more experts than profiles can tell;
-// ResourceExhausted: what a profile_out's fits take and what is free.
-// REQUIRES: the model has MoE layers and outlives it.
+// Of the model's MoE layers, on the stream's device.  Errors: ReadProfile's; InvalidArgument: more experts than
+// profiles can tell; ResourceExhausted: what a profile_out's fits take and what is free. REQUIRES: the model has MoE
+// layers and outlives it.
 absl::StatusOr<std::unique_ptr<RowForecaster>> MakeRankForecaster(const Stream& stream,
                                                                   const ForecastedModel& forecasted,
                                                                   const ForecastOptions& options);

@@ -51,7 +51,7 @@ struct WorkerOptions {
   bool dummy_weights = false;        // random ones, of the config's shapes
   // Empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
   ExpertBudgetOptions experts;
-  ForecastOptions forecast;                       // of what coming layers' experts get; on the CPU
+  ForecastOptions forecast;                       // of what coming layers' experts get
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
 };
 
@@ -147,7 +147,8 @@ class Worker final : public PlacementHost {
   absl::Status OpenDevice();
   // What looks at a step while it runs cannot be recorded, nor what the host plans layer by layer.
   bool uses_graphs() const {
-    return options_.graphs && options_.experts.empty() && !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");
+    return options_.graphs && options_.experts.empty() && !ForecastsAnyway(options_.forecast) &&
+           !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");
   }
   Stream stream();
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);

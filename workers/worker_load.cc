@@ -91,13 +91,10 @@ absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
 
 absl::Status Worker::CheckPlacement(const PlacementSettings& placement, int world) const {
   if (placement.mode == PlacementMode::kStatic) return absl::OkStatus();
-  const std::string mode = absl::StrCat("--placement=", NameOf(placement.mode));
-  if (!options_.experts.empty() && !options_.device.is_cpu()) {
-    return absl::UnimplementedError(absl::StrCat(mode, " with --expert_budget=", options_.experts.budget, " on ",
-                                                 options_.device.ToString(), ": both together on the CPU only so far"));
+  if (config_.num_moe_layers() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--placement=", NameOf(placement.mode), ": the model has no experts"));
   }
-  if (config_.num_moe_layers() == 0)
-    return absl::InvalidArgumentError(absl::StrCat(mode, ": the model has no experts"));
   return CheckSlots(placement, static_cast<int>(config_.num_experts), world);
 }
 
@@ -149,7 +146,10 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
 
 absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t context) const {
   const int64_t one_sequence = KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
-  ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
+  ASSIGN_OR_RETURN(int64_t available, AvailableBytes());
+  // Maps that are fitted later will want their place.
+  if (forecaster_ != nullptr && !options_.device.is_cpu())
+    available -= forecaster_->MapBytesToCome(options_.device.kind);
   int64_t bytes = settings.kv_cache_bytes;
   if (bytes == 0) {
     // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take.
@@ -179,7 +179,8 @@ absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
   options.graphs = uses_graphs() && placement_ == nullptr;
-  // Scratch first: the cache takes what is left.
+  // The cache takes what is left.
+  RETURN_IF_ERROR(MakeForecaster(settings));
   if (!options_.device.is_cpu()) {
     const int64_t recorded = std::min<int64_t>({kMaxGraphRows, options.num_slots, options.max_rows});
     // A placement's slots, whoever is in them.
@@ -195,9 +196,7 @@ absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings
   ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), stream(), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
           Mib(runner_->cache_bytes()));
-  const absl::Status status = MakeForecaster(settings);
-  if (!status.ok()) runner_.reset();  // the next seat tries it again
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status Worker::SaveProfile() {
@@ -207,21 +206,24 @@ absl::Status Worker::SaveProfile() {
 }
 
 absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
+  // (One of a seat that was not taken in the end is there.)
+  if (forecaster_ != nullptr || config_.num_moe_layers() == 0) return absl::OkStatus();
   // A budget's policy can use it, too, but what it gained was less than what it cost (tests/bench/offload.md).
-  const bool used = UsesEstimates(settings.placement.mode) || !options_.forecast.profile.empty() ||
-                    !options_.forecast.profile_out.empty();
-  const bool wanted = options_.forecast.when == "always" || (options_.forecast.when == "auto" && used);
-  if (!wanted || !options_.device.is_cpu() || config_.num_moe_layers() == 0) return absl::OkStatus();
+  const bool used = options_.forecast.when == "auto" && UsesEstimates(settings.placement.mode);
+  if (!used && !ForecastsAnyway(options_.forecast)) return absl::OkStatus();
   ForecastOptions forecast = options_.forecast;
   if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
-  ASSIGN_OR_RETURN(forecaster_, MakeRankForecaster(stream(),
-                                                   {.model = model_.get(),
-                                                    .weights_hash = weights_hash_,
-                                                    .placement = settings.placement.mode,
-                                                    .available_bytes = AvailableMemoryBytes()},
-                                                   forecast));
-  if (learned_.has_value()) RETURN_IF_ERROR(forecaster_->Load(stream(), *std::move(learned_)));
+  std::unique_ptr<RowForecaster> forecaster;
+  ASSIGN_OR_RETURN(forecaster, MakeRankForecaster(stream(),
+                                                  {.model = model_.get(),
+                                                   .weights_hash = weights_hash_,
+                                                   .placement = settings.placement.mode,
+                                                   .available_bytes = AvailableMemoryBytes()},
+                                                  forecast));
+  if (learned_.has_value()) RETURN_IF_ERROR(forecaster->Load(stream(), *learned_));
+  if (!options_.device.is_cpu()) RETURN_IF_ERROR(forecaster->Reserve(stream(), settings.max_batched_tokens));
   learned_.reset();
+  forecaster_ = std::move(forecaster);
   return absl::OkStatus();
 }
 

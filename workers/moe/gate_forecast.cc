@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/text_context.h"
+#include "workers/ops/fading_sum.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/router.h"
 #include "workers/tensor/copy.h"
@@ -84,29 +85,37 @@ absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, co
 }
 
 absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
-                                            absl::Span<const uint8_t> begins, const TensorView& predicted) {
+                                            const IntView& begins, const TensorView& predicted) {
   const int64_t rows = x.rank() == 2 ? x.dim(0) : 0, width = map.weight.n() / 2;
   const int64_t units = map.out.empty() ? 0 : map.out.k();
-  if (predicted.rank() != 2 || predicted.dim(0) != rows || static_cast<int64_t>(begins.size()) != rows) {
+  if (predicted.rank() != 2 || predicted.dim(0) != rows || begins.size() != rows) {
     return absl::InvalidArgumentError(absl::StrCat("gate_forecast: predicted is ", predicted.ToString(), " and ",
                                                    begins.size(), " texts' begins for ", rows, " rows"));
   }
-  if (!stream.device().is_cpu() || map.weight.n() % 2 != 0) {
+  if (map.weight.n() % 2 != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("gate_forecast: a map of ", map.weight.n(), " outputs in context, wants 2 * experts on the cpu"));
+        absl::StrCat("gate_forecast: a map of ", map.weight.n(), " outputs in context, wants 2 * experts"));
   }
   const DType acc = AccDType(map.weight.dtype());
-  const TensorView both = logits_memory_.Rows(rows, 2 * width, acc), sum = sum_memory_.Rows(rows, width, acc);
+  ASSIGN_OR_RETURN(const TensorView both, logits_memory_.Take(rows, 2 * width, acc, stream.device()));
+  ASSIGN_OR_RETURN(const TensorView sum, sum_memory_.Take(rows, width, acc, stream.device()));
+  ASSIGN_OR_RETURN(const TensorView scores, score_memory_.Take(rows, predicted.dim(1), acc, stream.device()));
   RETURN_IF_ERROR(Gemm(stream, {}, x, map.weight, map.bias, both));
-  AddContext(both, begins, sum);
+  RETURN_IF_ERROR(AddFadingMean(stream, kContextKept, both, begins, sum));
   const TensorView logits = sum.Columns(0, width - units);
   if (units > 0) {
     const TensorView hidden = sum.Columns(width - units, units);
     Rectify(stream, hidden);
     RETURN_IF_ERROR(Gemm(stream, {.accumulate = true}, hidden, map.out, {}, logits));
   }
-  return RouteTopK(stream, {.top_k = predicted.dim(1)}, logits, predicted,
-                   score_memory_.Rows(rows, predicted.dim(1), acc));
+  return RouteTopK(stream, {.top_k = predicted.dim(1)}, logits, predicted, scores);
+}
+
+absl::Status GateForecast::Reserve(const Room& room, Device device) {
+  const int64_t width = room.in_context ? 2 * room.experts : room.experts;
+  RETURN_IF_ERROR(logits_memory_.Take(room.rows, width, room.acc, device).status());
+  if (room.in_context) RETURN_IF_ERROR(sum_memory_.Take(room.rows, room.experts, room.acc, device).status());
+  return score_memory_.Take(room.rows, room.predicted, room.acc, device).status();
 }
 
 }  // namespace switchyard

@@ -4,7 +4,7 @@
 // `probe`, a fitted map (ridge_probe.h), which knows better (spec/prediction.md: 0.84 of a token's own experts against
 // 0.76).  One product as large as a gate's, then the same top-k.
 // A row's prediction depends on that row alone; in context, also on the rows before it in its text.  Borrows the map.
-// On any device; in context on the CPU. Does not do: deciding what to do with it (scheduler/popularity,
+// On any device, in the stream's order.  Does not do: deciding what to do with it (scheduler/popularity,
 // scheduler/offload).
 #pragma once
 
@@ -12,10 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/ops/weight.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
@@ -47,9 +47,16 @@ class GateForecast {
                        const Weight& weight, const TensorView& bias,           // [E, H]; [E] or rank 0 for none
                        const int32_t* num_rows, const TensorView& predicted);  // [T, M] int32
   // The same by a map of rows in context, whose texts begin where begins [T] is not 0.
-  // Errors: as Predict's; InvalidArgument off the CPU or for other than T begins.
+  // Errors: as Predict's; InvalidArgument for other than T begins.
   absl::Status PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
-                                absl::Span<const uint8_t> begins, const TensorView& predicted);
+                                const IntView& begins, const TensorView& predicted);
+  // Takes scratch for so many rows at once, else it grows.  Errors: ResourceExhausted.
+  struct Room {
+    int64_t rows = 0, experts = 0, predicted = 0;  // T, E, M
+    DType acc = DType::kF32;                       // AccDType of the maps
+    bool in_context = false;
+  };
+  absl::Status Reserve(const Room& room, Device device);
 
  private:
   RowScratch logits_memory_, sum_memory_, score_memory_;

@@ -165,6 +165,12 @@ void ProbeFit::Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t>
   if (this->num_rows() >= solve_at_) StartSolving();
 }
 
+ProbeFit::Window ProbeFit::window() const {
+  if (count_ == 0) return {};
+  const int64_t first = options_.in_context ? std::max<int64_t>(0, begin_ - kContextReach) : begin_;
+  return {.first = first, .count = begin_ + count_ - first};
+}
+
 absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView& x, const TensorView& logits,
                               absl::Time now) {
   if (layer + 1 == options_.num_layers) {

@@ -59,6 +59,11 @@ class ProbeFit {
   // A pass of num_rows rows begins at `now`.  prompt_begins: of its last rows, which are prompts', not 0 where one is
   // the first of its text; none without context.  REQUIRES: at most num_rows of them.
   void Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t> prompt_begins = {});
+  // Of the pass's rows those that OnGate reads, [first, first + count); the others need not be there.
+  struct Window {
+    int64_t first = 0, count = 0;
+  };
+  Window window() const;
   // The gate of a layer has run; layers in order.  A pass with a row that is not finite adds nothing more.
   // Errors: InvalidArgument for shapes that do not fit.
   absl::Status OnGate(const Stream& stream, int layer, const TensorView& x,  // [T, H]
@@ -70,6 +75,7 @@ class ProbeFit {
   // with fewer than eight times as many.  Blocks.
   std::vector<ProbeMap> SolveNow(const Stream& stream) const;
 
+  const ProbeFitOptions& options() const { return options_; }
   int64_t num_rows() const {
     absl::MutexLock lock(&sums_mu_);
     return sums_.alone.empty() ? 0 : sums_.alone.front().num_rows();

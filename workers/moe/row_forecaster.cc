@@ -22,11 +22,6 @@ int NumPredicted(const RoutingShape& shape) {
       std::min({wanted, std::max<int64_t>(shape.top_k, kMostPredicted), int64_t{shape.num_experts}}));
 }
 
-// Of a map among a forecaster's, in a bundle's order.
-size_t IndexOf(const ProbeMap& map) {
-  return static_cast<size_t>((map.layer * kMaxAhead + map.ahead - 1) * 2 + (map.in_context ? 1 : 0));
-}
-
 ProbeFitOptions FitOptionsOf(const RowForecasterOptions& options) {
   ProbeFitOptions fit = {.num_layers = options.shape.num_layers,
                          .num_experts = options.shape.num_experts,
@@ -75,6 +70,10 @@ class Spent {
 };
 
 }  // namespace
+
+size_t RowForecaster::IndexOf(const ProbeMap& map) {
+  return static_cast<size_t>((map.layer * kMaxAhead + map.ahead - 1) * 2 + (map.in_context ? 1 : 0));
+}
 
 LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Phase phase) {
   return {.model = options.model,
@@ -208,6 +207,7 @@ absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::Begin(const Forec
   num_decode_rows_ = pass.num_decode_rows;
   next_layer_ = 0;
   prompt_begins_.clear();
+  begins_sent_ = false;
   if (static_cast<int64_t>(pass.begins.size()) == num_rows_) {
     prompt_begins_.assign(pass.begins.begin() + num_decode_rows_, pass.begins.end());
   }
@@ -246,62 +246,17 @@ absl::Status RowForecaster::TakeChoices(const GatedRows& rows) {
 }
 
 absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const GatedRows& rows) {
-  if (!rows.stream->device().is_cpu()) {
-    return absl::UnimplementedError(
-        absl::StrCat("forecast: products of coming layers' gates on ", rows.stream->device().ToString()));
-  }
   const Spent spent(&spent_);
   RETURN_IF_ERROR(TakeChoices(rows));
-  if (fit_ != nullptr) {
-    if (rows.moe_layer == 0) RETURN_IF_ERROR(TakeFitted(*rows.stream));
-    if (num_rows_ > 0) RETURN_IF_ERROR(fit_->OnGate(*rows.stream, rows.moe_layer, rows.x, rows.logits, absl::Now()));
-  }
+  RETURN_IF_ERROR(Fit(rows));
   for (const Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), rows.moe_layer);
   estimates_.clear();
+  RETURN_IF_ERROR(Predict(rows));
   for (int ahead = 1; ahead <= kMaxAhead && rows.moe_layer + ahead < options_.shape.num_layers; ++ahead) {
-    for (int p = 0; p < kNumPredictors; ++p) {
-      RETURN_IF_ERROR(PredictBy(rows, static_cast<Predictor>(p), {.layer = rows.moe_layer + ahead, .ahead = ahead}));
-    }
     Estimate(rows.moe_layer + ahead, ahead);
   }
   Report();
   return estimates_;
-}
-
-absl::StatusOr<TensorView> RowForecaster::Predicted(const Stream& stream, const TensorView& x, Predictor predictor,
-                                                    LayerAhead at, bool may_use_context) {
-  const TensorView predicted = predicted_memory_.Rows(x.dim(0), num_predicted_, DType::kI32);
-  const auto next = static_cast<size_t>(at.layer);
-  if (predictor == Predictor::kGateAhead) {
-    RETURN_IF_ERROR(forecast_.Predict(stream, x, *options_.routers[next], {}, nullptr, predicted));
-    return predicted;
-  }
-  ProbeMap wanted{.layer = at.layer - at.ahead, .ahead = at.ahead, .in_context = true, .values = {}};
-  if (const std::optional<Probe>& probe = probes_[IndexOf(wanted)]; may_use_context && probe.has_value()) {
-    RETURN_IF_ERROR(forecast_.PredictInContext(stream, x, probe->map, prompt_begins_, predicted));
-    return predicted;
-  }
-  wanted.in_context = false;
-  const std::optional<Probe>& probe = probes_[IndexOf(wanted)];
-  if (!probe.has_value()) return TensorView();
-  RETURN_IF_ERROR(forecast_.Predict(stream, x, probe->map.weight, probe->map.bias, nullptr, predicted));
-  return predicted;
-}
-
-absl::Status RowForecaster::PredictBy(const GatedRows& rows, Predictor predictor, LayerAhead at) {
-  for (const Phase phase : kPhases) {
-    const int64_t count = ViewOf(phase).num_tokens;
-    if (count == 0 || !this->phase(phase).Wants(predictor, at.layer, at.ahead)) continue;
-    const bool is_prompts = phase == Phase::kPrefill;
-    ASSIGN_OR_RETURN(const TensorView predicted,
-                     Predicted(*rows.stream, rows.x.Rows(is_prompts ? num_decode_rows_ : 0, count), predictor, at,
-                               is_prompts && !prompt_begins_.empty()));
-    if (predicted.rank() == 0) continue;
-    const int32_t* const named = predicted.data<int32_t>();
-    predictions_.assign(named, named + count * num_predicted_);
-    mutable_phase(phase)->SetPredictions(predictor, at.layer, at.ahead, predictions_);
-  }
-  return absl::OkStatus();
 }
 
 void RowForecaster::Estimate(int layer, int ahead) {

@@ -9,7 +9,9 @@
 // Prompts' rows are told by the map of rows in the context of their text (text_context.h) where one is fitted and the
 // pass says where texts begin; decoded rows by the map of the row alone.
 // Maps are loaded from a profile bundle, or fitted while serving (probe_fit.h) in a share of the step's time.
-// On the CPU.  Thread-compatible.  Borrows the routers.  Does not do: sums over ranks, files.
+// On a device products run there, and the host waits once a gate for the experts that they name; counting, and fitting
+// by rows that are copied here, stay the host's.  Thread-compatible.  Borrows the routers.  Does not do: sums over
+// ranks, files.
 #pragma once
 
 #include <array>
@@ -30,6 +32,10 @@
 #include "workers/moe/probe_fit.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/ops/weight.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_upload.h"
+#include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
@@ -74,12 +80,21 @@ class RowForecaster : public LayerForecaster {
   // InvalidArgument: layers or sizes that the model does not have.
   absl::Status SetProbe(const Stream& stream, ProbeMap map);
 
+  // Takes scratch for passes of so many rows at once, where it otherwise grows: once all maps are loaded.
+  // Errors: ResourceExhausted.
+  absl::Status Reserve(const Stream& stream, int64_t rows);
+  // Of a device's memory, what maps that are fitted from now on may take.
+  int64_t MapBytesToCome(DeviceKind device) const;
+
   absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass& pass) override;
-  // Errors: Internal for a layer out of turn or other rows than the pass'; the ops'.
+  // Waits for the stream where that is a device's, until rows.deadline.
+  // Errors: Internal for a layer out of turn or other rows than the pass'; the ops', the device's.
   absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows& rows) override;
 
   const LiveEstimates& phase(Phase phase) const { return live_[static_cast<size_t>(phase)]; }
   LiveEstimates* mutable_phase(Phase phase) { return &live_[static_cast<size_t>(phase)]; }
+  // What fits maps of these rows; null: nobody does.
+  const ProbeFit* fit() const { return fit_.get(); }
   // What forecasting took so far, products and counting.
   absl::Duration spent() const { return spent_; }
 
@@ -88,15 +103,32 @@ class RowForecaster : public LayerForecaster {
   struct LayerAhead {
     int layer = 0, ahead = 1;
   };
+  // Of a map among probes_, in a bundle's order.
+  static size_t IndexOf(const ProbeMap& map);
   // The phase's rows of the pass, with what is known of their routing.
   RoutingView ViewOf(Phase phase) const;
   absl::Status TakeChoices(const GatedRows& rows);
-  // Hands each phase that wants it what the predictor says of its rows.
-  absl::Status PredictBy(const GatedRows& rows, Predictor predictor, LayerAhead at);
   ProfileBundle EmptyBundle() const;
-  // Of one phase's rows x: [T, M] int32; rank 0 if it has nothing to say.  may_use_context: they are the prompts'.
-  absl::StatusOr<TensorView> Predicted(const Stream& stream, const TensorView& x, Predictor predictor, LayerAhead at,
-                                       bool may_use_context);
+  // What a predictor is to say of one phase's rows.
+  struct Question {
+    Predictor predictor = Predictor::kGateAhead;
+    LayerAhead at = {};
+    Phase phase = Phase::kPrefill;
+    int64_t count = 0;                 // of rows
+    const ForecastMap* map = nullptr;  // the probe's; null: the layer's own router
+    bool in_context = false;           // the map is one of rows in context
+  };
+  // None: the phase does not want it, or there is no map.
+  std::optional<Question> QuestionOf(Predictor predictor, LayerAhead at, Phase phase) const;
+  // Hands the phases what they want to know of the layers ahead.
+  absl::Status Predict(const GatedRows& rows);
+  absl::Status Ask(const GatedRows& rows, const Question& question,
+                   const TensorView& predicted);  // [count, M] int32 on the rows' device
+  absl::Status SendBegins(const Stream& stream);
+  absl::Status ReserveBegins(int64_t rows, Device device);
+  // Whether there are such maps, or will be.
+  bool MayHaveMaps(bool in_context) const;
+  absl::Status Fit(const GatedRows& rows);
   // Appends what is expected of the layer, if anything is.
   void Estimate(int layer, int ahead);
   void Report();
@@ -109,6 +141,16 @@ class RowForecaster : public LayerForecaster {
     ProbeMap source;  // that it was made of
   };
 
+  // Rows on the host, of a device's those of a window alone, each at its place.
+  class WindowCopy {
+   public:
+    // Valid until the next call.  Blocks, at most until rows.deadline.
+    absl::StatusOr<TensorView> Take(const GatedRows& rows, const TensorView& from, const ProbeFit::Window& window);
+
+   private:
+    PinnedBuffer pinned_;
+  };
+
   const RowForecasterOptions options_;
   int num_predicted_;                                    // M
   std::vector<LiveEstimates> live_;                      // [Phase]
@@ -117,13 +159,19 @@ class RowForecaster : public LayerForecaster {
   std::unique_ptr<ProbeFit> fit_;                        // null: nothing is fitted
   GateForecast forecast_;
   RowScratch predicted_memory_;
+  HostCopy answers_on_host_;
+  WindowCopy x_on_host_, logits_on_host_;
+  IntUpload begins_upload_;  // of prompt_begins_
+  int64_t begins_room_ = 0;
 
   // Of the pass.
   int64_t num_rows_ = 0, num_decode_rows_ = 0;
   int next_layer_ = 0;
-  std::vector<int32_t> token_ids_;                // [T]
-  std::array<bool, 2> ids_known_ = {};            // [Phase]
-  std::vector<uint8_t> prompt_begins_;            // [T] of the prompts' rows; empty: not known
+  std::vector<int32_t> token_ids_;      // [T]
+  std::array<bool, 2> ids_known_ = {};  // [Phase]
+  std::vector<uint8_t> prompt_begins_;  // [T] of the prompts' rows; empty: not known
+  bool begins_sent_ = false;
+  std::vector<Question> questions_;               // of a gate
   std::vector<int16_t> experts_;                  // [L, T, K]
   std::vector<int16_t> predictions_;              // [T, M]
   std::array<Popularity, kMaxAhead> popularity_;  // [ahead - 1][E]

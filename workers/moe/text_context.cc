@@ -8,8 +8,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int64_t kReach = 64;  // rows: 0.8^64 is below 1e-6
-
 // The mean of one text's rows, from row to row.
 template <class Acc>
 class RunningMean {
@@ -34,7 +32,7 @@ class RunningMean {
 Tensor WithContext(const TensorView& x, absl::Span<const uint8_t> begins, int64_t first, int64_t count) {
   SY_CHECK_EQ(static_cast<int64_t>(begins.size()), x.dim(0));
   SY_CHECK(0 <= first && first + count <= x.dim(0));
-  const int64_t hidden = x.dim(1), reached = std::max<int64_t>(0, first - kReach);
+  const int64_t hidden = x.dim(1), reached = std::max<int64_t>(0, first - kContextReach);
   Tensor features(AccDType(x.dtype()), {count, 2 * hidden});
   VisitDType(x.dtype(), [&]<class Elem>() {
     RunningMean<Acc<Elem>> mean(hidden);
@@ -48,22 +46,6 @@ Tensor WithContext(const TensorView& x, absl::Span<const uint8_t> begins, int64_
     }
   });
   return features;
-}
-
-void AddContext(const TensorView& both, absl::Span<const uint8_t> begins, const TensorView& sum) {
-  const int64_t rows = sum.dim(0), width = sum.dim(1);
-  SY_CHECK(both.dim(0) == rows && both.dim(1) == 2 * width && both.dtype() == sum.dtype());
-  SY_CHECK_EQ(static_cast<int64_t>(begins.size()), rows);
-  VisitDType(sum.dtype(), [&]<class Elem>() {
-    RunningMean<Acc<Elem>> mean(width);
-    for (int64_t t = 0; t < rows; ++t) {
-      const Elem* const own = both.row<Elem>(t);
-      const std::vector<Acc<Elem>>& now = mean.Take(own + width, t == 0 || begins[static_cast<size_t>(t)] != 0);
-      Elem* const to = sum.row<Elem>(t);
-      for (int64_t e = 0; e < width; ++e)
-        to[e] = static_cast<Elem>(static_cast<Acc<Elem>>(own[e]) + now[static_cast<size_t>(e)]);
-    }
-  });
 }
 
 Tensor StackedMap(const TensorView& fitted) {

@@ -8,7 +8,8 @@
 // own experts for 0.832.  The row before and a mean with k = 0.9 beside it: 0.0185, 0.850; the row before alone:
 // 0.0210.
 //
-// The mean is linear, so a map of it is the mean of its maps: serving keeps E numbers a text and not H.
+// The mean is linear, so a map of it is the mean of its maps (ops/fading_sum.h): serving keeps E numbers a text and not
+// H.
 // Free functions on the CPU.  Does not do: rows of earlier passes (a chunk of a prompt begins anew, and a decoded row
 // has no text here at all).
 #pragma once
@@ -21,18 +22,15 @@
 namespace switchyard {
 
 inline constexpr double kContextKept = 0.8;
+inline constexpr int64_t kContextReach = 64;  // rows: 0.8^64 is below 1e-6
 
-// [count, 2H] AccDType: of rows [first, first + count) of x the row and the mean.  The mean reaches back at most 64
-// rows before `first`, beyond which nothing weighs more than 1e-6.
+// [count, 2H] AccDType: of rows [first, first + count) of x the row and the mean.  The mean reaches back at most
+// kContextReach rows before `first`, beyond which nothing weighs more than 1e-6.
 // begins [T]: not 0 where a row is the first of its text.  REQUIRES: x [T, H] floating, on the CPU; the rows are there.
 Tensor WithContext(const TensorView& x, absl::Span<const uint8_t> begins, int64_t first, int64_t count);
 
-// sum [T, E] = the left half of each row of `both` [T, 2E] and the mean of the right half.
-// REQUIRES: one AccDType, contiguous, on the CPU; begins [T].
-void AddContext(const TensorView& both, absl::Span<const uint8_t> begins, const TensorView& sum);
-
 // A fitted map [E, 2H + 1] of rows with context (own, mean, bias) as one of rows alone [2E, H + 1], the means' below,
-// whose product AddContext sums up.  REQUIRES: fp64, on the CPU.
+// whose product AddFadingMean (ops/fading_sum.h) sums up.  REQUIRES: fp64, on the CPU.
 Tensor StackedMap(const TensorView& fitted);
 
 }  // namespace switchyard

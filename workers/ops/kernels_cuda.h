@@ -54,6 +54,16 @@ struct GatherArgs {
   int64_t count, row_bytes, x_stride_bytes, y_stride_bytes;
 };
 
+// AddFadingMean, whose mean reaches back `reach` rows at least.
+struct FadingSumArgs {
+  uint8_t dtype;          // fp32 or fp64
+  const void* both;       // [T, 2E]
+  const int32_t* begins;  // [T]
+  void* sum;              // [T, E]
+  int64_t rows, width, both_stride, sum_stride, reach;
+  double kept;
+};
+
 // y = x · wᵀ, y += x · wᵀ, + bias; or y = silu(x · gateᵀ) * (x · upᵀ).  Sums in AccDType (no TF32).
 struct DenseGemmArgs {
   uint8_t dtype;     // of x, w, bias
@@ -176,6 +186,7 @@ struct CudaKernelTable {
   int (*expert_order)(const CudaCall& call, const ExpertOrderArgs& args);
   int (*count_experts)(const CudaCall& call, const CountExpertsArgs& args);
   int (*gather)(const CudaCall& call, const GatherArgs& args);
+  int (*fading_sum)(const CudaCall& call, const FadingSumArgs& args);
   int (*dense_gemm)(const CudaCall& call, const DenseGemmArgs& args);
   int (*grouped_gemm)(const CudaCall& call, const CudaGroupedGemmArgs& args);
   int (*write_kv)(const CudaCall& call, const CudaKvArgs& args);
@@ -213,6 +224,7 @@ int Router(const CudaCall& call, const CudaRouterArgs& args, int64_t rows);  // 
 int ExpertOrder(const CudaCall& call, const ExpertOrderArgs& args);          // permute_cuda.cu
 int CountExperts(const CudaCall& call, const CountExpertsArgs& args);        // permute_cuda.cu
 int Gather(const CudaCall& call, const GatherArgs& args);                    // permute_cuda.cu
+int FadingSum(const CudaCall& call, const FadingSumArgs& args);              // fading_sum_cuda.cu
 int DenseGemm(const CudaCall& call, const DenseGemmArgs& args);              // gemm_cuda.cu
 int GroupedGemm(const CudaCall& call, const CudaGroupedGemmArgs& args);      // grouped_gemm_cuda.cu
 int WriteKv(const CudaCall& call, const CudaKvArgs& args);                   // kv_cache_cuda.cu

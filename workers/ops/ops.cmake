@@ -15,7 +15,7 @@ function(sy_ops_kernels isa)
 endfunction()
 
 sy_library(sy_ops
-           SRCS attention.cc clamp.cc combine.cc device_sampling.cc device_sequences.cc embedding.cc expert_places.cc kernels.cc kv_cache_view.cc
+           SRCS attention.cc clamp.cc combine.cc device_sampling.cc device_sequences.cc embedding.cc expert_places.cc fading_sum.cc kernels.cc kv_cache_view.cc
                 permute.cc qkv.cc random.cc rms_norm.cc rope.cc rope_table.cc router.cc row_blocks.cc row_exchange.cc row_exchange_cpu.cc
                 sampling.cc swiglu.cc
            DEPS sy_tensor sy_batching sy_isa sy_ops_common absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)

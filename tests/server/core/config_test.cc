@@ -150,18 +150,15 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
 }
 
-TEST_F(ConfigTest, APlacementWithABudgetIsOfTheCpu) {
-  config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
-  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
-  config_.experts.budget = "50%";
-  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
-  config_.device = "cuda";
-  EXPECT_EQ(std::string(config_.Finish().message()),
-            "--placement=agreed: with --expert_budget=50% for the CPU so far, but --device=cuda");
-  config_.placement = {};
-  config_.device = "cpu";
-  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
-  config_.placement.spare_slots = 2;
+TEST_F(ConfigTest, APlacementGoesWithABudgetAndAProfileOnEveryDevice) {
+  for (const char* device : {"cpu", "cuda"}) {
+    config_.device = device;
+    config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
+    config_.experts.budget = "50%";
+    config_.profile_out = "learned";
+    EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  }
+  config_.placement = {.spare_slots = 2};
   EXPECT_EQ(std::string(config_.Finish().message()), "--spare_slots=2: --placement=static has no replicas");
 }
 

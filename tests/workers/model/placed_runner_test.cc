@@ -11,6 +11,7 @@
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
+#include "workers/moe/row_forecaster.h"
 
 namespace switchyard {
 namespace {
@@ -50,6 +51,22 @@ class FakeForecaster : public LayerForecaster {
   Popularity popularity_;
   std::vector<LayerEstimate> told_;
 };
+
+// As a worker's.
+std::unique_ptr<LayerForecaster> LiveForecaster(const Model& model) {
+  RowForecasterOptions options;
+  options.model = "fixture";
+  options.shape = {.num_layers = static_cast<int>(model.config().num_moe_layers()),
+                   .num_experts = static_cast<int>(model.config().num_experts),
+                   .top_k = static_cast<int>(model.config().top_k)};
+  for (const LayerWeights& layer : model.weights().layers) {
+    if (layer.moe.has_value()) options.routers.push_back(&layer.moe->router);
+  }
+  options.hidden = model.config().hidden;
+  options.dtype = model.dtype();
+  options.probe_share = 0.5;
+  return std::make_unique<RowForecaster>(options);
+}
 
 class PlacedRunnerTest : public testing::Test {
  protected:
@@ -93,6 +110,48 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
       }
       EXPECT_EQ(copies > 0, world > 1 && mode != PlacementMode::kStaticSpare) << NameOf(mode) << " on " << world;
       EXPECT_GT(group.last_timings().decide_seconds, 0);
+    }
+  }
+}
+
+// Estimates come from the rows where they are; ranks tell each other integers, and decide alike by them.
+TEST_F(PlacedRunnerTest, GreedyTokensWithEstimatesOfTheRows) {
+  for (const int world : {1, 2}) {
+    if (!HasDevices(world)) continue;
+    GroupOptions options = Options(PlacementMode::kAgreed, world);
+    std::vector<const RowForecaster*> forecasters;
+    options.forecaster = [&](const Model& model) {
+      auto forecaster = LiveForecaster(model);
+      forecasters.push_back(static_cast<const RowForecaster*>(forecaster.get()));
+      return forecaster;
+    };
+    RankGroup group(fixture_.dir, options);
+    EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << world;
+    ASSERT_EQ(static_cast<int>(forecasters.size()), world);
+    for (const RowForecaster* const forecaster : forecasters) {
+      EXPECT_GT(forecaster->phase(Phase::kPrefill).score(LiveEstimator::kGateAhead, 1, 1).num_batches(), 0);
+      EXPECT_GT(forecaster->fit()->num_rows(), 0);
+    }
+  }
+}
+
+// A part of what the placement says is in slots, on the CPU and on devices.
+TEST_F(PlacedRunnerTest, GreedyTokensUnderABudgetToo) {
+  for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kCentral, PlacementMode::kNoEstimate}) {
+    for (const int world : {1, 2}) {
+      if (!HasDevices(world)) continue;
+      GroupOptions options = Options(mode, world);
+      options.expert_slots = 4;
+      RankGroup group(fixture_.dir, options);
+      EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << NameOf(mode) << " on " << world;
+      for (int rank = 0; rank < world; ++rank) {
+        const ExpertStoreCounters counters = group.offload(rank).store().counters();
+        EXPECT_GT(counters.misses, 0) << NameOf(mode) << " on " << world;
+        EXPECT_EQ(counters.failed, 0);
+        for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {
+          EXPECT_EQ(group.placer(rank).placement(layer), group.placer(0).placement(layer));
+        }
+      }
     }
   }
 }

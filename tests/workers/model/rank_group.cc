@@ -12,6 +12,7 @@
 #include "scheduler/offload/rule_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
+#include "tests/workers/model/greedy_planner.h"
 #include "workers/model/batch_upload.h"
 #include "workers/model/loader.h"
 #include "workers/model/row_lending.h"
@@ -23,114 +24,7 @@
 namespace switchyard {
 namespace {
 
-constexpr int32_t kMaxTokens = 640;
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
-
-struct Planned {
-  int32_t id = 0;  // index of the prompt
-  int32_t rank = 0;
-  int32_t slot = 0;
-  int32_t length = 0;  // of the prompt
-  int32_t done = 0;    // positions computed
-  std::vector<BlockId> blocks;
-};
-
-// Plans of greedy runs need no results: how many tokens come is known, and which ones is the slots' business.
-class Planner {
- public:
-  Planner(const GroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens)
-      : options_(options),
-        prompts_(prompts),
-        num_tokens_(num_tokens),
-        free_(options.world),
-        free_slots_(options.world) {
-    for (int r = 0; r < options.world; ++r) {
-      // Falling order, so that block tables are no ranges.
-      for (BlockId b = kMaxTokens / options.block_size * options.batch - 1; b >= 0; --b) free_[r].push_back(b);
-      for (SlotId s = options.batch - 1; s >= 0; --s) free_slots_[r].push_back(s);
-    }
-  }
-
-  // owners[rank][i]: which prompt the i-th item belongs to.
-  bool Next(StepPlan* plan, std::vector<std::vector<int32_t>>* owners) {
-    plan->ranks.assign(options_.world, RankPlan());
-    owners->assign(options_.world, {});
-    plan->micro_batches = options_.micro_batches;
-    for (Planned& sequence : finished_) plan->ranks[sequence.rank].freed_slots.push_back(sequence.slot);
-    finished_.clear();
-    while (static_cast<int32_t>(running_.size()) < options_.batch && next_ < prompts_.size()) Admit();
-    if (running_.empty()) return false;
-    for (Planned& sequence : running_) {
-      plan->ranks[sequence.rank].items.push_back(Item(&sequence));
-      (*owners)[sequence.rank].push_back(sequence.id);
-    }
-    std::vector<int32_t> rank_rows;
-    bool decodes = true;
-    for (const RankPlan& rank : plan->ranks) {
-      rank_rows.push_back(rank.NumRows());
-      for (const StepItem& item : rank.items) decodes &= item.sample && item.num_query == 1;
-    }
-    plan->exchange_version = decodes ? kDecodeExchange : kExactExchange;
-    plan->padded_rows = *std::max_element(rank_rows.begin(), rank_rows.end());
-    plan->loans = LendRows(rank_rows, options_.min_loan_rows);
-    for (size_t i = 0; i < running_.size();) {
-      if (running_[i].done < running_[i].length + num_tokens_ - 1) {
-        ++i;
-        continue;
-      }
-      std::vector<BlockId>& free = free_[running_[i].rank];
-      free.insert(free.end(), running_[i].blocks.begin(), running_[i].blocks.end());
-      free_slots_[running_[i].rank].push_back(running_[i].slot);
-      finished_.push_back(running_[i]);
-      running_.erase(running_.begin() + static_cast<int64_t>(i));
-    }
-    ++plan->step;
-    return true;
-  }
-
- private:
-  void Admit() {
-    const auto rank = static_cast<int32_t>(next_ % options_.world);
-    Planned sequence{.id = static_cast<int32_t>(next_),
-                     .rank = rank,
-                     .slot = free_slots_[rank].back(),
-                     .length = static_cast<int32_t>(prompts_[next_].size()),
-                     .done = 0,
-                     .blocks = {}};
-    free_slots_[rank].pop_back();
-    running_.push_back(sequence);
-    ++next_;
-  }
-
-  StepItem Item(Planned* sequence) {
-    StepItem item;
-    item.slot = sequence->slot;
-    item.start_pos = sequence->done;
-    item.num_query =
-        sequence->done < sequence->length ? std::min(options_.chunk, sequence->length - sequence->done) : 1;
-    sequence->done += item.num_query;
-    item.sample = sequence->done >= sequence->length;
-    if (item.start_pos == 0) {
-      item.init = SlotInit{.tokens = prompts_[sequence->id], .num_prompt_tokens = sequence->length, .sampling = {}};
-      item.init->sampling.temperature = 0;
-    }
-    std::vector<BlockId>& free = free_[sequence->rank];
-    while (static_cast<int32_t>(sequence->blocks.size()) * options_.block_size < sequence->done) {
-      sequence->blocks.push_back(free.back());
-      item.new_blocks.push_back(free.back());
-      free.pop_back();
-    }
-    return item;
-  }
-
-  const GroupOptions& options_;
-  const std::vector<std::vector<int32_t>>& prompts_;
-  const int32_t num_tokens_;
-  size_t next_ = 0;
-  std::vector<Planned> running_, finished_;
-  std::vector<std::vector<BlockId>> free_;       // [R]
-  std::vector<std::vector<SlotId>> free_slots_;  // [R]
-};
 
 PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
   return {config.hidden, config.expert_intermediate, dtype, TestDevice().kind};
@@ -148,7 +42,8 @@ struct RankGroup::Rank {
   Communicator* const comm;
   TestStream stream;
   std::unique_ptr<ExpertOffload> offload;
-  std::unique_ptr<PlacedExperts> experts;  // of a placement; so is the placer
+  std::unique_ptr<BudgetedSlots> table;    // of a placement and a budget
+  std::unique_ptr<PlacedExperts> experts;  // of a placement alone
   std::unique_ptr<DecidedPlacer> placer;
   std::unique_ptr<LayerForecaster> forecaster;
   std::unique_ptr<Model> model;
@@ -213,6 +108,10 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   options.num_layers = static_cast<int>(config.num_moe_layers());
   const auto residents = layout_.Residents(rank->rank);
   options.experts.assign(residents.begin(), residents.end());
+  if (placed()) {  // any of them may come
+    options.experts.resize(static_cast<size_t>(config.num_experts));
+    std::iota(options.experts.begin(), options.experts.end(), 0);
+  }
   const std::vector<ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
                                         ExpertHosting::kHere);
   options.make_policy = [this](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
@@ -222,16 +121,19 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   auto offload = ExpertOffload::Create(std::move(options), *std::move(store));
   SY_CHECK_OK(offload.status());
   rank->offload = *std::move(offload);
+  if (placed()) {
+    rank->table = std::make_unique<BudgetedSlots>(rank->offload.get());
+    return;
+  }
   SY_CHECK_OK(rank->offload->Fill(here, absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
 }
 
-void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {
-  const auto layers = static_cast<int>(config.num_moe_layers()), num_experts = static_cast<int>(config.num_experts);
-  const Placement residents = ContiguousPlacement(num_experts, options_.world, options_.spare_slots);
+void RankGroup::MakePlacedExperts(const ModelConfig& config, Rank* rank) const {
+  const auto layers = static_cast<int>(config.num_moe_layers());
   PlacedExpertsOptions experts;
   experts.num_layers = layers;
-  experts.num_experts = num_experts;
-  experts.num_slots = layers * static_cast<int>(residents.slots[0].size()) + 2;  // two that stages may add
+  experts.num_experts = static_cast<int>(config.num_experts);
+  experts.num_slots = layers * static_cast<int>(SpareResidents(config).slots[0].size()) + 2;  // two that stages may add
   experts.expert = PackedOf(config, options_.dtype);
   experts.device = rank->stream.get().device();
   experts.source = PackedSource(config);
@@ -243,18 +145,31 @@ void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {
   auto made = PlacedExperts::Create(experts, *std::move(copier));
   SY_CHECK_OK(made.status());
   rank->experts = *std::move(made);
+}
+
+Placement RankGroup::SpareResidents(const ModelConfig& config) const {
+  return ContiguousPlacement(static_cast<int>(config.num_experts), options_.world, options_.spare_slots);
+}
+
+void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {
+  RankSlots* slots = rank->table.get();
+  if (slots == nullptr) {
+    MakePlacedExperts(config, rank);
+    slots = rank->experts.get();
+  }
   DecidedPlacerOptions options;
-  options.shape = {.mode = options_.placement,
-                   .top_k = static_cast<int>(config.top_k),
-                   .residents = std::vector<Placement>(static_cast<size_t>(layers), residents),
-                   .costs = options_.costs};
+  options.shape = {
+      .mode = options_.placement,
+      .top_k = static_cast<int>(config.top_k),
+      .residents = std::vector<Placement>(static_cast<size_t>(config.num_moe_layers()), SpareResidents(config)),
+      .costs = options_.costs};
   options.rank = rank->rank;
-  options.experts = rank->experts.get();
+  options.experts = slots;
   auto placer = DecidedPlacer::Create(std::move(options));
   SY_CHECK_OK(placer.status());
   rank->placer = *std::move(placer);
-  SY_CHECK_OK(rank->experts->Fill(rank->placer->ExpertsHere(), absl::Now() + kStepDeadline,
-                                  [](int64_t, int64_t) { return true; }));
+  SY_CHECK_OK(
+      slots->Fill(rank->placer->ExpertsHere(), absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
 }
 
 void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm) {
@@ -267,25 +182,25 @@ void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config,
   load.experts = !brought();
   absl::StatusOr<ModelWeights> weights = LoadWeights(checkpoint, config, std::move(load));
   SY_CHECK_OK(weights.status());
-  if (placed()) MakePlacer(config, added.get());
   if (options_.expert_slots > 0) MakeOffload(config, added.get());
+  if (placed()) MakePlacer(config, added.get());
   LayerExperts* experts = added->experts.get();
   if (added->offload != nullptr) experts = added->offload.get();
-  auto model = Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxTokens, experts);
+  auto model = Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxGroupTokens, experts);
   SY_CHECK_OK(model.status());
   added->model = *std::move(model);
   if (options_.forecaster) added->forecaster = options_.forecaster(*added->model);
   int64_t token_bytes = 0;
   for (const CacheSpec& spec : CacheSpecs(config, options_.dtype)) token_bytes += spec.bytes_per_token();
   const WarmUpSize size = {
-      .rows = kMaxTokens * options_.batch, .recorded_rows = options_.batch, .layout = &layout_, .rank = rank};
+      .rows = kMaxGroupTokens * options_.batch, .recorded_rows = options_.batch, .layout = &layout_, .rank = rank};
   if (options_.warm_up) SY_CHECK_OK(WarmUp(added->stream, added->model.get(), size));
   auto runner = ModelRunner::Create(added->model.get(), added->stream,
                                     {.num_slots = options_.batch,
                                      .block_size = options_.block_size,
-                                     .kv_cache_bytes = token_bytes * kMaxTokens * options_.batch,
+                                     .kv_cache_bytes = token_bytes * kMaxGroupTokens * options_.batch,
                                      .max_rows = static_cast<int32_t>(size.rows),
-                                     .context = kMaxTokens,
+                                     .context = kMaxGroupTokens,
                                      .graphs = options_.graphs && !brought()});
   SY_CHECK_OK(runner.status());
   added->runner = *std::move(runner);
@@ -323,7 +238,7 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
 
 absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std::vector<std::vector<int32_t>>& prompts,
                                                                        int32_t num_tokens) {
-  Planner planner(options_, prompts, num_tokens);
+  GreedyPlanner planner(options_, prompts, num_tokens);
   std::vector<StepPlan> plans;
   std::vector<std::vector<std::vector<int32_t>>> owners;  // [step][rank][item]
   StepPlan plan;
@@ -392,7 +307,8 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
     SY_CHECK_OK(cache.status());
     BatchUpload upload;
     if (!stream.device().is_cpu()) {
-      auto created = BatchUpload::Create(stream.device(), {.sequences = 1, .rows = kMaxTokens, .blocks = kMaxTokens});
+      auto created =
+          BatchUpload::Create(stream.device(), {.sequences = 1, .rows = kMaxGroupTokens, .blocks = kMaxGroupTokens});
       SY_CHECK_OK(created.status());
       upload = *std::move(created);
       SY_CHECK_OK(upload.Send(stream, cache->layer(0), &batch));

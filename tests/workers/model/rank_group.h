@@ -16,6 +16,7 @@
 #include "workers/comm/communicator.h"
 #include "workers/model/model.h"
 #include "workers/model/model_runner.h"
+#include "workers/moe/budgeted_slots.h"
 #include "workers/moe/decided_placer.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/expert_offload.h"
@@ -39,7 +40,8 @@ struct GroupOptions {
   bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
   int in_flight = 1;                            // steps that are started before the first of them is finished
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
-  // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes.
+  // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes; with
+  // a placement those that rows may come for.
   int expert_slots = 0;
   bool expert_prefetch = false;  // and what a forecaster says is likely is prefetched
   // Every rank has a placer of this mode and so many spare slots a layer; static: rows follow the layout.
@@ -74,7 +76,7 @@ class RankGroup {
   const StepTimings& last_timings() const { return last_timings_; }  // of the first rank here
   int64_t rows_lent() const { return rows_lent_; }                   // in all
   const ExpertOffload& offload(int rank) const;                      // REQUIRES: expert_slots > 0
-  const PlacedExperts& experts(int rank) const;                      // REQUIRES: a placement but static
+  const PlacedExperts& experts(int rank) const;                      // REQUIRES: a placement but static, all slots
   const DecidedPlacer& placer(int rank) const;
 
  private:
@@ -86,6 +88,9 @@ class RankGroup {
   void LoadPacked(const Checkpoint& checkpoint, const ModelConfig& config);
   std::function<const char*(int layer, int expert)> PackedSource(const ModelConfig& config) const;
   void MakeOffload(const ModelConfig& config, Rank* rank) const;
+  // What ranks begin with under a placement.
+  Placement SpareResidents(const ModelConfig& config) const;
+  void MakePlacedExperts(const ModelConfig& config, Rank* rank) const;
   void MakePlacer(const ModelConfig& config, Rank* rank) const;
   // Runs fn on a thread for every rank that is here.
   void OnRanks(const std::function<void(Rank*)>& fn);

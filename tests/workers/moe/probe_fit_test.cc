@@ -234,6 +234,37 @@ TEST_F(ProbeFitTest, ARowThatIsNotFiniteIsLeftOut) {
   EXPECT_GE(fit.num_rows(), 8);
 }
 
+// Whoever has the rows elsewhere fetches those alone: a row that is not finite would be left out with its pass.
+TEST_F(ProbeFitTest, RowsBeyondItsWindowNeedNotBeThere) {
+  constexpr int64_t kRows = 300;
+  for (const bool in_context : {false, true}) {
+    ProbeFitOptions options = Options(0.02);
+    options.in_context = in_context;
+    ProbeFit fit(options);
+    EXPECT_EQ(fit.window().count, 0);
+    std::vector<Layer> pass = RandomPass(kRows);
+    std::vector<uint8_t> begins(kRows);
+    begins[0] = begins[140] = 1;
+    fit.Begin(kRows, now_, begins);
+    const ProbeFit::Window window = fit.window();
+    EXPECT_GT(window.count, 0);
+    EXPECT_LT(window.count, kRows / 2);
+    for (Layer& layer : pass) {
+      for (Tensor* const tensor : {&layer.x, &layer.logits}) {
+        for (int64_t t = 0; t < kRows; ++t) {
+          if (t >= window.first && t < window.first + window.count) continue;
+          *tensor->view().row<double>(t) = std::numeric_limits<double>::quiet_NaN();
+        }
+      }
+    }
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const Layer& one = pass[static_cast<size_t>(layer)];
+      ASSERT_TRUE(fit.OnGate(stream_, layer, one.x, one.logits, now_).ok());
+    }
+    EXPECT_GT(fit.num_rows(), 0);
+  }
+}
+
 TEST_F(ProbeFitTest, AModelOfOneLayerHasNothingToFit) {
   ProbeFitOptions options = Options(1);
   options.num_layers = 1;

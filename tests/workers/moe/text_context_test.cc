@@ -104,7 +104,8 @@ TEST(TextContextTest, AFittedMapInContextForecastsWhatHangsOnTheTextBefore) {
   Tensor chosen(DType::kI32, {kRows, 2}), weight(DType::kF64, {kRows, 2}), predicted(DType::kI32, {kRows, 2});
   ASSERT_TRUE(RouteTopK(stream, {.top_k = 2}, y, chosen, weight).ok());
   GateForecast forecast;
-  ASSERT_TRUE(forecast.PredictInContext(stream, x, *forecast_map, begins, predicted).ok());
+  const std::vector<int32_t> starts(begins.begin(), begins.end());
+  ASSERT_TRUE(forecast.PredictInContext(stream, x, *forecast_map, starts, predicted).ok());
   for (int64_t i = 0; i < kRows * 2; ++i)
     EXPECT_EQ(predicted.view().data<int32_t>()[i], chosen.view().data<int32_t>()[i]) << i;
 
@@ -143,7 +144,8 @@ TEST(TextContextTest, ANetworksHiddenUnitsAreAddedToItsLogits) {
   Tensor chosen(DType::kI32, {kRows, 2}), weight(DType::kF64, {kRows, 2}), predicted(DType::kI32, {kRows, 2});
   ASSERT_TRUE(RouteTopK(stream, {.top_k = 2}, logits, chosen, weight).ok());
   GateForecast forecast;
-  ASSERT_TRUE(forecast.PredictInContext(stream, x, *network, begins, predicted).ok());
+  const std::vector<int32_t> starts(begins.begin(), begins.end());
+  ASSERT_TRUE(forecast.PredictInContext(stream, x, *network, starts, predicted).ok());
   for (int64_t i = 0; i < kRows * 2; ++i)
     EXPECT_EQ(predicted.view().data<int32_t>()[i], chosen.view().data<int32_t>()[i]) << i;
   EXPECT_THAT(

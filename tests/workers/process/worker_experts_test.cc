@@ -28,15 +28,16 @@ class WorkerExpertsTest : public testing::Test {
     if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
   }
   // With the tiny model, in a group of its own.
-  void Join(const ExpertBudgetOptions& experts, const PlacementSettings& placement, const std::string& profile = "") {
+  void Join(const ExpertBudgetOptions& experts, const PlacementSettings& placement,
+            const ForecastOptions& forecast = {}, Device device = TestDevice()) {
     worker_.reset();
     WorkerOptions options;
     options.model_dir = "tests/golden/models/qwen3-qknorm";
-    options.device = TestDevice();
+    options.device = device;
     options.deterministic = true;
+    options.forecast = forecast;
     options.experts = experts;
     options.experts.file_dir = dir_.path();
-    options.forecast.profile = profile;
     auto worker = Worker::Open(std::move(options));
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
@@ -122,11 +123,11 @@ TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
   const PlacementSettings placed = {.mode = PlacementMode::kNoEstimate, .spare_slots = 1};
   for (const PlacementSettings& placement : {PlacementSettings{}, placed}) {
     SCOPED_TRACE(NameOf(placement.mode));
-    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, ProfileOf(counts_)));
+    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(counts_)}));
     EXPECT_EQ(Tokens(), expected);
     const int64_t profiled = worker_->expert_counters().hits;
     EXPECT_GE(profiled, unprofiled);
-    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, ProfileOf(contrary)));
+    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(contrary)}));
     EXPECT_EQ(Tokens(), expected);
     EXPECT_GT(profiled, worker_->expert_counters().hits);
   }
@@ -150,6 +151,65 @@ TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
   EXPECT_EQ(Tokens(), expected);
   EXPECT_EQ(worker_->placement_counters().copies[static_cast<size_t>(CopyReason::kFill)], 14);
   EXPECT_EQ(worker_->num_replayed(), 0);
+}
+
+TEST_F(WorkerExpertsTest, ABudgetBesideAPlacement) {
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  const std::vector<int32_t> expected = Tokens();
+  for (const char* budget : {"100%", "40%"}) {
+    for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kStaticSpare}) {
+      ASSERT_NO_FATAL_FAILURE(Join({.budget = budget}, {.mode = mode, .spare_slots = 1}));
+      EXPECT_EQ(Tokens(), expected) << budget << " " << NameOf(mode);
+      const ExpertStoreCounters counters = worker_->expert_counters();
+      EXPECT_GT(counters.hits, 0);
+      EXPECT_EQ(counters.misses + counters.late > 0, std::string(budget) == "40%") << budget << " " << NameOf(mode);
+      EXPECT_EQ(worker_->num_replayed(), 0);
+    }
+  }
+}
+
+// What coming layers get is told where rows are, by the same estimators as on the CPU.
+TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
+  // Of a layer's experts that get rows, how many may be others: the devices round otherwise.
+  constexpr double kTolerance = 0.05;
+  std::vector<double> expected;
+  for (const Device device : {Device::Cpu(), TestDevice()}) {
+    ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = PlacementMode::kAgreed, .spare_slots = 1}, {}, device));
+    ASSERT_NE(worker_->forecaster(), nullptr);
+    EXPECT_EQ(Tokens().size(), static_cast<size_t>(kTokens));
+    const LiveEstimates& prompts = worker_->forecaster()->phase(Phase::kPrefill);
+    std::vector<double> distances;
+    for (const LiveEstimator estimator : {LiveEstimator::kMarginal, LiveEstimator::kGateAhead}) {
+      const EstimateScore& score = prompts.score(estimator, 1, 1);
+      distances.push_back(score.num_batches() == 0 ? -1 : score.distance());
+    }
+    EXPECT_GT(distances[1], 0);
+    EXPECT_GT(worker_->forecaster()->phase(Phase::kDecode).score(LiveEstimator::kGateAhead, 1, 1).num_batches(), 0);
+    EXPECT_GT(worker_->forecaster()->spent(), absl::ZeroDuration());
+    if (expected.empty()) expected = distances;
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(distances[i], expected[i], kTolerance) << i;
+  }
+}
+
+// What looks at gates is not recorded; tokens stay.
+TEST_F(WorkerExpertsTest, ForecastsWithoutAPlacement) {
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  EXPECT_EQ(worker_->forecaster(), nullptr);
+  const std::vector<int32_t> expected = Tokens();
+  const std::string plain = worker_->isa();
+  const std::string profile = dir_.path() + "/profile";
+  ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}, {.when = "always"}));
+  ASSERT_NE(worker_->forecaster(), nullptr);
+  EXPECT_EQ(Tokens(), expected);
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}, {.profile_out = profile}));
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_EQ(worker_->num_replayed(), 0);
+  EXPECT_EQ(worker_->isa() == plain, TestDevice().is_cpu());  // who records does not sit with who does not
+  EXPECT_EQ(worker_->forecaster()->fit()->num_rows(), 20 + kTokens - 1);
+  worker_->Leave();
+  const absl::Status saved = worker_->SaveProfile();
+  EXPECT_TRUE(saved.ok()) << saved;
+  EXPECT_TRUE(ReadProfile({.profile = profile}, worker_->weights_hash()).ok());
 }
 
 TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {

@@ -1,0 +1,51 @@
+// Plans of a group's greedy runs: they need no results, as how many tokens come is known, and which ones is the slots'
+// business.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/batching/step.h"
+#include "tests/workers/model/rank_group.h"
+
+namespace switchyard {
+
+// Positions that a sequence may have.
+inline constexpr int32_t kMaxGroupTokens = 640;
+
+class GreedyPlanner {
+ public:
+  // Borrows options and prompts, of which prompt i runs on rank i mod R.
+  GreedyPlanner(const GroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
+
+  // The next step; false if there is none.  owners[rank][i]: which prompt the i-th item belongs to.
+  bool Next(StepPlan* plan, std::vector<std::vector<int32_t>>* owners);
+
+ private:
+  struct Planned {
+    int32_t id = 0;  // index of the prompt
+    int32_t rank = 0;
+    int32_t slot = 0;
+    int32_t length = 0;  // of the prompt
+    int32_t done = 0;    // positions computed
+    std::vector<BlockId> blocks;
+  };
+
+  void Admit();
+  StepItem Item(Planned* sequence);
+  // What the plan says of the step as a whole.
+  void Agree(StepPlan* plan) const;
+  // Takes back what the sequences that are done had.
+  void Retire();
+
+  const GroupOptions& options_;
+  const std::vector<std::vector<int32_t>>& prompts_;
+  const int32_t num_tokens_;
+  size_t next_ = 0;
+  std::vector<Planned> running_, finished_;
+  std::vector<std::vector<BlockId>> free_;       // [R]
+  std::vector<std::vector<SlotId>> free_slots_;  // [R]
+};
+
+}  // namespace switchyard
