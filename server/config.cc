@@ -90,7 +90,9 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
                   "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");
   problems->Check(!profiles || config.local_workers > 0,
                   "--profile, --profile_out: are of local workers, but --local_workers=0");
-  for (const absl::Status& status : {CheckExpertBudget(config.experts), CheckPlacementSettings(config.placement)}) {
+  for (const absl::Status& status : {CheckExpertBudget(config.experts),
+                                     CheckColdExperts(config.experts, config.device == "cpu", config.deterministic),
+                                     CheckPlacementSettings(config.placement)}) {
     problems->Check(status.ok(), status.message());
   }
   problems->Check(

@@ -77,6 +77,10 @@ ABSL_FLAG(
     std::string, expert_file_dir, "/dev/shm",
     "with --expert_budget or --placement other than static: directory of the file with all experts, packed; kept for "
     "the next start, in memory until another model's is made there");
+ABSL_FLAG(std::string, cold_experts, "copy",
+          "on GPUs with --expert_budget: copy = experts that are in no slot are copied to one; host = their rows may "
+          "also be computed where their weights are, by the CPU, when that is cheaper: it takes a second copy of the "
+          "experts in memory, and answers may differ by what is in slots");
 ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
           "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can");
 ABSL_FLAG(std::string, placement, "static",
@@ -149,6 +153,7 @@ absl::Status TakeExpertFlags(ServerConfig* config) {
   config->experts.policy = absl::GetFlag(FLAGS_expert_policy);
   config->experts.file_dir = absl::GetFlag(FLAGS_expert_file_dir);
   config->experts.copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second);
+  config->experts.cold = absl::GetFlag(FLAGS_cold_experts);
   config->placement.spare_slots = absl::GetFlag(FLAGS_spare_slots);
   config->placement.replica_slots = absl::GetFlag(FLAGS_replica_slots);
   config->placement.rebalance_steps = absl::GetFlag(FLAGS_rebalance_steps);

@@ -226,6 +226,7 @@ absl::Status Server::StartWorkers() {
         absl::StrCat("--expert_policy=", config_.experts.policy),
         absl::StrCat("--expert_file_dir=", config_.experts.file_dir),
         absl::StrCat("--expert_copy_bytes_per_second=", config_.experts.copy_bytes_per_second),
+        absl::StrCat("--cold_experts=", config_.experts.cold),
         absl::StrCat("--local_index=", index),
         absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
         absl::StrCat("--insecure=", flag(config_.insecure)),

@@ -54,6 +54,10 @@ ABSL_FLAG(
     std::string, expert_file_dir, "/dev/shm",
     "with --expert_budget or a server's --placement other than static: directory of the file with all experts, packed; "
     "kept for the next start, in memory until another model's is made there");
+ABSL_FLAG(std::string, cold_experts, "copy",
+          "on GPUs with --expert_budget: copy = experts that are in no slot are copied to one; host = their rows may "
+          "also be computed where their weights are, by the CPU, when that is cheaper: it takes a second copy of the "
+          "experts in memory, and answers may differ by what is in slots");
 ABSL_FLAG(double, expert_copy_bytes_per_second, 0,
           "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can");
 ABSL_FLAG(
@@ -142,7 +146,8 @@ ExpertBudgetOptions ExpertFlags() {
   return {.budget = absl::GetFlag(FLAGS_expert_budget),
           .policy = absl::GetFlag(FLAGS_expert_policy),
           .file_dir = absl::GetFlag(FLAGS_expert_file_dir),
-          .copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second)};
+          .copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second),
+          .cold = absl::GetFlag(FLAGS_cold_experts)};
 }
 
 ForecastOptions ForecastFlags() {
@@ -154,8 +159,13 @@ ForecastOptions ForecastFlags() {
 
 std::string CheckExpertFlags() {
   const ExpertBudgetOptions options = ExpertFlags();
-  const absl::Status status = CheckExpertBudget(options);
-  return status.ok() ? "" : absl::StrCat(status.message(), "\n");
+  std::string problems;
+  for (const absl::Status& status :
+       {CheckExpertBudget(options),
+        CheckColdExperts(options, absl::GetFlag(FLAGS_device) == "cpu", absl::GetFlag(FLAGS_deterministic))}) {
+    if (!status.ok()) absl::StrAppend(&problems, status.message(), "\n");
+  }
+  return problems;
 }
 
 // All problems of the flags, one a line; empty if there are none.

@@ -57,6 +57,9 @@ constexpr CounterRow kCounters[] = {
      &M::expert_wasted},
     {"switchyard_worker_expert_copied_bytes_total", "Bytes of experts that were copied.", &M::expert_copied_bytes},
     {"switchyard_worker_expert_wait_seconds_total", "Seconds that layers waited for experts.", &M::expert_wait_seconds},
+    {"switchyard_worker_expert_host_rows_total", "Rows of a GPU's cold experts that the host computed.",
+     &M::expert_host_rows},
+    {"switchyard_worker_expert_host_seconds_total", "Seconds that the host took for them.", &M::expert_host_seconds},
     {"switchyard_worker_placement_gather_seconds_total", "Seconds in which ranks told each other counts and estimates.",
      &M::placement_gather_seconds},
     {"switchyard_worker_placement_decide_seconds_total", "Seconds that layers waited for where their rows go.",
@@ -145,6 +148,13 @@ void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCo
   add(expert_wasted, told->wasted, now.wasted);
   add(expert_copied_bytes, told->copied_bytes, now.copied_bytes);
   add(expert_wait_seconds, told->wait_seconds, now.wait_seconds);
+  *told = now;
+}
+
+void WorkerMetrics::ObserveCold(const ColdCounters& now, ColdCounters* told) {
+  if (now.rows < told->rows) *told = {};  // of another store
+  expert_host_rows->Increment(static_cast<double>(now.rows - told->rows));
+  expert_host_seconds->Increment(now.seconds - told->seconds);
   *told = now;
 }
 

@@ -12,6 +12,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "scheduler/batching/step.h"
+#include "workers/moe/cold_experts.h"
 #include "workers/moe/expert_store.h"
 #include "workers/moe/placed_experts.h"
 #include "workers/moe/row_forecaster.h"
@@ -29,6 +30,9 @@ class WorkerMetrics {
   void ObserveForecasts(const RowForecaster& forecaster, absl::Duration* told);
   // What a store has counted since it had counted `told`; told becomes `now`.  A new store counts from 0.
   void ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told);
+
+  // The same of what the host computed of its experts.
+  void ObserveCold(const ColdCounters& now, ColdCounters* told);
 
   // The same of a placement's copies.
   void ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told);
@@ -57,6 +61,8 @@ class WorkerMetrics {
   prometheus::Counter* expert_wasted = nullptr;
   prometheus::Counter* expert_copied_bytes = nullptr;
   prometheus::Counter* expert_wait_seconds = nullptr;
+  prometheus::Counter* expert_host_rows = nullptr;
+  prometheus::Counter* expert_host_seconds = nullptr;
   prometheus::Counter* placement_gather_seconds = nullptr;
   prometheus::Counter* placement_decide_seconds = nullptr;
   prometheus::Counter* placement_decide_cpu_seconds = nullptr;

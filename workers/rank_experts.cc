@@ -112,10 +112,41 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
     return MakePolicy(name, shape, cost, popularity);
   };
   ASSIGN_OR_RETURN(experts->offload_, ExpertOffload::Create(std::move(options), std::move(store)));
+  if (input.options.cold_on_host()) RETURN_IF_ERROR(experts->MakeCold(input, progress));
   LogInfo("experts: ", slots, " slots of ", packed.bytes >> 10, " KiB for ",
           input.experts_per_layer * config.num_moe_layers(), ", policy ", input.options.policy, ", from ",
           experts->file_->path(), experts->file_->built() ? " (built now)" : "");
   return experts;
+}
+
+absl::Status RankExperts::MakeCold(const RankExpertsInput& input, ExpertFile::Progress progress) {
+  const ModelConfig& config = *input.file.config;
+  RankExpertFileInput file = input.file;
+  file.device = Device::Cpu();
+  if (file_->built()) file.available_bytes -= file_->bytes();
+  ASSIGN_OR_RETURN(host_file_, OpenRankExpertFile(file, progress));
+  const DeviceKind device = input.file.device.kind;
+  const auto copied_bytes = static_cast<double>(PackedExpertOf(config, file.dtype, device).bytes);
+  const double link = input.options.copy_bytes_per_second;
+  ColdExpertsOptions options;
+  options.expert = PackedExpertOf(config, file.dtype, DeviceKind::kCpu);
+  options.device = input.file.device;
+  options.source = [from = host_file_.get()](int layer, int expert) { return from->At(layer, expert); };
+  options.copy_seconds = [copier = copier_, copied_bytes, link, first = RatesOf(device, 1).copied_bytes] {
+    const auto copied = static_cast<double>(copier->bytes());
+    double rate = copied > 0 && copier->seconds() > 0 ? copied / copier->seconds() : first;
+    if (link > 0) rate = std::min(rate, link);
+    return copied_bytes / rate;
+  };
+  options.host_seconds = [host = RatesOf(DeviceKind::kCpu, file.num_threads),
+                          bytes = static_cast<double>(options.expert.bytes),
+                          flops = 6.0 * static_cast<double>(config.hidden * config.expert_intermediate)](int64_t rows) {
+    return bytes / host.memory_bytes + static_cast<double>(rows) * flops / host.flops;
+  };
+  ASSIGN_OR_RETURN(cold_, ColdExperts::Create(std::move(options), offload_.get()));
+  LogInfo("experts: cold ones may run on the host, from ", host_file_->path(),
+          host_file_->built() ? " (built now)" : "");
+  return absl::OkStatus();
 }
 
 absl::Status RankExperts::Fill(ExpertOffload::Progress progress) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "scheduler/offload/expert_budget.h"
 #include "workers/model/config.h"
+#include "workers/moe/cold_experts.h"
 #include "workers/moe/expert_file.h"
 #include "workers/moe/expert_offload.h"
 #include "workers/moe/timed_copier.h"
@@ -45,15 +46,25 @@ class RankExperts {
   // How fast experts are copied here.
   const TimedCopier& copier() const { return *copier_; }
   ExpertOffload* offload() { return offload_.get(); }
+  // What the model's layers compute from.
+  LayerExperts* experts() {
+    if (cold_ != nullptr) return cold_.get();
+    return offload_.get();
+  }
   int64_t slot_bytes() const { return offload_->store().bytes(); }
   ExpertStoreCounters counters() const { return offload_->store().counters(); }
+  ColdCounters cold_counters() const { return cold_ == nullptr ? ColdCounters() : cold_->counters(); }
 
  private:
   RankExperts() = default;
+  // Cold experts on the host, from a file in its own form.
+  absl::Status MakeCold(const RankExpertsInput& input, ExpertFile::Progress progress);
 
   std::unique_ptr<ExpertFile> file_;
   const TimedCopier* copier_ = nullptr;     // offload_ has it
   std::unique_ptr<ExpertOffload> offload_;  // copies from the file
+  std::unique_ptr<ExpertFile> host_file_;   // --cold_experts=host, and so is the next
+  std::unique_ptr<ColdExperts> cold_;       // borrows offload_
 };
 
 }  // namespace switchyard

@@ -87,7 +87,7 @@ absl::Status RankPlacement::MakeSlots(const RankPlacementInput& input, ExpertFil
 }
 
 LayerExperts* RankPlacement::experts() {
-  if (budgeted_ != nullptr) return budgeted_->offload();
+  if (budgeted_ != nullptr) return budgeted_->experts();
   return placed_.get();
 }
 

@@ -66,6 +66,7 @@ class RankPlacement {
   ExpertStoreCounters expert_counters() const {
     return budgeted_ == nullptr ? ExpertStoreCounters() : budgeted_->counters();
   }
+  ColdCounters cold_counters() const { return budgeted_ == nullptr ? ColdCounters() : budgeted_->cold_counters(); }
 
  private:
   explicit RankPlacement(const RankPlacementInput& input);

@@ -101,6 +101,7 @@ void Duty::SendOldest() {
   replayed_ = replayed;
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   metrics_->ObserveExperts(worker_->expert_counters(), &experts_told_);
+  metrics_->ObserveCold(worker_->cold_counters(), &cold_told_);
   metrics_->ObservePlacement(worker_->placement_counters(), &placement_told_);
   if (const DecidedPlacer* const placer = worker_->placer();
       placer != nullptr && placer->num_commits() > commits_told_) {

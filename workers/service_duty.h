@@ -44,6 +44,7 @@ class Duty {
         reports_([this] { return TakeReport(); }, [this](v1::ExpertReport report) { Send(std::move(report)); }),
         replayed_(worker->num_replayed()),
         experts_told_(worker->expert_counters()),
+        cold_told_(worker->cold_counters()),
         placement_told_(worker->placement_counters()),
         forecasts_told_(worker->forecaster() == nullptr ? absl::ZeroDuration() : worker->forecaster()->spent()) {}
 
@@ -87,6 +88,7 @@ class Duty {
   int rank_ = 0;       // there
   int64_t replayed_;   // of Worker::num_replayed, told so far
   ExpertStoreCounters experts_told_;
+  ColdCounters cold_told_;
   RankSlotsCounters placement_told_;
   absl::Duration forecasts_told_;  // of RowForecaster::spent
   int64_t commits_told_ = 0;       // of DecidedPlacer::num_commits

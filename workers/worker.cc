@@ -74,6 +74,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
       worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->options_.model_dir);
   if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
     RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
+  const WorkerOptions& made = worker->options_;
+  RETURN_IF_ERROR(CheckColdExperts(made.experts, made.device.is_cpu(), made.deterministic));
   RETURN_IF_ERROR(worker->OpenDevice());
   return worker;
 }

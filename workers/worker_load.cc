@@ -23,6 +23,11 @@ ExpertStoreCounters Worker::expert_counters() const {
   return experts_ == nullptr ? ExpertStoreCounters() : experts_->counters();
 }
 
+ColdCounters Worker::cold_counters() const {
+  if (placement_ != nullptr) return placement_->cold_counters();
+  return experts_ == nullptr ? ColdCounters() : experts_->cold_counters();
+}
+
 // What weights, scratch and cache may still take.
 absl::StatusOr<int64_t> Worker::AvailableBytes() const {
   if (options_.device.is_cpu()) return AvailableMemoryBytes();
@@ -132,7 +137,7 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
   LayerExperts* experts = nullptr;
-  if (experts_ != nullptr) experts = experts_->offload();
+  if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
   ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
   loaded_placement_ = settings.placement;

@@ -37,6 +37,21 @@ absl::Status CheckExpertBudget(const ExpertBudgetOptions& options) {
     problems.push_back(absl::StrCat("--expert_copy_bytes_per_second=", options.copy_bytes_per_second,
                                     ": must not be negative or endless"));
   }
+  if (options.cold != "copy" && options.cold != "host")
+    problems.push_back(absl::StrCat("--cold_experts=", options.cold, ": must be copy or host"));
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+absl::Status CheckColdExperts(const ExpertBudgetOptions& options, bool on_cpu, bool deterministic) {
+  std::vector<std::string> problems;
+  if (!options.cold_on_host()) return absl::OkStatus();
+  if (on_cpu) problems.push_back("--cold_experts=host: is for GPUs, but --device=cpu");
+  if (deterministic) {
+    problems.push_back(
+        "--cold_experts=host: bits depend on which experts are in slots then, which --deterministic forbids");
+  }
+  if (options.empty()) problems.push_back("--cold_experts=host: is for --expert_budget, which is not given");
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }

@@ -17,6 +17,8 @@ struct ExpertBudgetOptions {
   std::string policy = "auto";        // or expected_use, lru, lfu, static
   std::string file_dir = "/dev/shm";  // of the file with all experts
   double copy_bytes_per_second = 0;   // > 0: an emulated link
+  std::string cold = "copy";          // or host: a GPU's experts in no slot may also run where their weights are
+  bool cold_on_host() const { return cold == "host"; }
   bool empty() const { return budget.empty(); }
 };
 
@@ -26,5 +28,7 @@ absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view n
 
 // InvalidArgument: every option that cannot be, one a line, named as the flags.
 absl::Status CheckExpertBudget(const ExpertBudgetOptions& options);
+// InvalidArgument: --cold_experts=host with what it cannot go with, one a line.
+absl::Status CheckColdExperts(const ExpertBudgetOptions& options, bool on_cpu, bool deterministic);
 
 }  // namespace switchyard

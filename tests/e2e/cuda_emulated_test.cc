@@ -13,14 +13,15 @@
 namespace switchyard {
 namespace {
 
-std::unique_ptr<TestServer> StartServer(bool cuda, const std::vector<std::string>& more = {}) {
+std::unique_ptr<TestServer> StartServer(bool cuda, const std::vector<std::string>& more = {},
+                                        bool deterministic = true) {
   TestServer::Options options;
   options.model = kTinyModel;
   options.flags = {"--dtype=fp32", "--max_num_seqs=8", "--max_batched_tokens=64", "--max_model_len=160"};
   options.flags.insert(options.flags.end(), more.begin(), more.end());
   if (cuda) {
     options.flags.push_back("--device=cuda");
-    options.flags.push_back("--deterministic");
+    if (deterministic) options.flags.push_back("--deterministic");
     options.flags.push_back("--worker_binary=" + Binary("switchyard-worker-emulated"));
   }
   return TestServer::Start(options);
@@ -99,6 +100,18 @@ TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
     }
     for (const std::string& name : c.counted) EXPECT_GT(Sum(cuda.get(), name), 0) << name;
   }
+}
+
+TEST(CudaEmulatedTest, TheHostComputesColdExperts) {
+  const TempDir dir;
+  const auto cuda = StartServer(/*cuda=*/true,
+                                {"--expert_budget=25%", "--cold_experts=host", "--expert_copy_bytes_per_second=1e6",
+                                 "--expert_file_dir=" + dir.path()},
+                                /*deterministic=*/false);
+  ASSERT_NE(cuda, nullptr);
+  for (const StreamSeen& seen : GenerateAll(cuda->client(), Requests())) EXPECT_TRUE(seen.ok()) << seen.end;
+  EXPECT_GT(Sum(cuda.get(), "expert_host_rows_total"), 0);
+  EXPECT_GT(Sum(cuda.get(), "expert_host_seconds_total"), 0);
 }
 
 }  // namespace

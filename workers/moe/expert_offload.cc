@@ -162,7 +162,7 @@ absl::Status ExpertOffload::CountRows(const Call& call) {
   std::fill(rows_.begin(), rows_.end(), 0);
   for (size_t slot = 0; slot < call.experts.size(); ++slot) {
     const int32_t rows = call.offsets[slot + 1] - call.offsets[slot];
-    if (rows == 0) continue;
+    if (rows == 0 || (!call.elsewhere.empty() && call.elsewhere[slot] != 0)) continue;
     const ExpertKey key = KeyOf(call.layer, call.experts[slot]);
     if (key == kNoExpert || hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) {
       return absl::InternalError(absl::StrCat("expert offload: ", rows, " rows of MoE layer ", call.layer,

@@ -87,6 +87,8 @@ class ExpertOffload : public LayerExperts {
   // together.
   absl::Status RunLayer(const Call& call, Compute compute) override;
 
+  // The policy's; kNoExpert: not one of `experts`.
+  ExpertKey KeyOf(int layer, int32_t expert) const;
   int num_layers() const { return shape_.num_layers; }
   absl::Span<const int32_t> experts() const { return options_.experts; }
   const ExpertStore& store() const { return *store_; }
@@ -102,7 +104,6 @@ class ExpertOffload : public LayerExperts {
 
   ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store);
   ExpertId IdOf(ExpertKey key) const;
-  ExpertKey KeyOf(int layer, int32_t expert) const;                            // kNoExpert: not one of `experts`
   bool AtStart() const { return next_layer_ == 0 && next_micro_batch_ == 0; }  // of a pass
   absl::Status Restart(absl::Time deadline, Progress progress);
   // What a start wants in slots, most wanted first, [L * Ek]; 0 = not at all.

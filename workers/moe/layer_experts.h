@@ -14,6 +14,8 @@
 #include "scheduler/placement/layer_decision.h"
 #include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
+#include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
@@ -33,6 +35,13 @@ class LayerExperts {
     absl::Span<const int32_t> later = {};
     const Stream* stream = nullptr;  // what `compute` computes on; null: it is done when it returns
     absl::Time deadline = absl::InfiniteFuture();
+    // What `compute` reads and writes, for who computes some of the rows otherwise (cold_experts.h): row i of y is of
+    // row x_rows[i] of x, empty: of row i.  On the stream's device; rank 0: not told.
+    TensorView x = {};    // [n, H]
+    IntView x_rows = {};  // [rows]
+    TensorView y = {};    // [rows, H]
+    // [slots] not 0 where the rows are none of this call's, who computes them does; empty: all are.
+    absl::Span<const uint8_t> elsewhere = {};
   };
   // Computes some of the layer's experts: the others' weights are null, whose rows are not this call's.
   using Compute = absl::FunctionRef<absl::Status(const WeightGroup& gate_up,  // [slots]

@@ -272,7 +272,10 @@ class MoeExecutor::Impl : public MicroOpRunner {
                                      .estimates = estimates_,
                                      .later = RowsBehind(RangeOf(op)),
                                      .stream = step_->stream,
-                                     .deadline = step_->deadline};
+                                     .deadline = step_->deadline,
+                                     .x = exchange->x(),
+                                     .x_rows = exchange->x_rows(),
+                                     .y = y};
     return layer_->weights.experts->RunLayer(
         call, [&](const WeightGroup& gate_up, const WeightGroup& down) -> absl::Status {
           ASSIGN_OR_RETURN(const WaveWeights::Groups groups, wave_.Send(*step_->stream, gate_up, down));

@@ -162,6 +162,21 @@ TEST_F(ConfigTest, APlacementGoesWithABudgetAndAProfileOnEveryDevice) {
   EXPECT_EQ(std::string(config_.Finish().message()), "--spare_slots=2: --placement=static has no replicas");
 }
 
+TEST_F(ConfigTest, ColdExpertsOnTheHostAreOfGpusWithABudgetAndMayChangeBits) {
+  config_.experts.cold = "host";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--cold_experts=host: is for GPUs, but --device=cpu\n"
+            "--cold_experts=host: is for --expert_budget, which is not given");
+  config_.device = "cuda";
+  config_.experts.budget = "25%";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.deterministic = true;
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--cold_experts=host: bits depend on which experts are in slots then, which --deterministic forbids");
+  config_.experts.cold = "elsewhere";
+  EXPECT_EQ(std::string(config_.Finish().message()), "--cold_experts=elsewhere: must be copy or host");
+}
+
 TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
   for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"}) {
     config_.host = host;

@@ -268,6 +268,24 @@ absl::StatusOr<std::unique_ptr<ExpertOffload>> MakeOffload(const MoeTestModel& m
   return offload;
 }
 
+// packed: becomes what the host computes from, and stays.
+absl::StatusOr<std::unique_ptr<ColdExperts>> MakeCold(const MoeTestModel& model, const MoeRun& run,
+                                                      const Stream& stream, ExpertOffload* offload, Buffer* packed) {
+  const auto host_model = model.On(Stream::OnCpu(&stream.pool()));
+  const std::vector<char> bytes = host_model->PackExperts();
+  ASSIGN_OR_RETURN(*packed, Buffer::Allocate(static_cast<int64_t>(bytes.size()), Device::Cpu()));  // aligned
+  std::memcpy(packed->data(), bytes.data(), bytes.size());
+  ColdExpertsOptions options;
+  options.expert = host_model->packed();
+  options.device = stream.device();
+  options.source = [begin = static_cast<const char*>(packed->data()), stride = options.expert.bytes](int, int expert) {
+    return begin + expert * stride;
+  };
+  options.copy_seconds = [price = run.cold_price] { return price; };
+  options.host_seconds = [](int64_t) { return 1.0; };
+  return ColdExperts::Create(std::move(options), offload);
+}
+
 // Splits rows over the replicas that the layout has.
 absl::StatusOr<std::unique_ptr<DecidedPlacer>> BalancedPlacer(const ExpertLayout& layout, int rank) {
   Placement placement{.num_experts = layout.num_experts(), .slots = {}};
@@ -297,8 +315,14 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
     ASSIGN_OR_RETURN(packed, model.PackExperts(stream));
     ASSIGN_OR_RETURN(offload, MakeOffload(model, run, rank, stream.device(), packed));
   }
-  const MoeLayer layer =
-      offload == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(stream, offload.get());
+  LayerExperts* brought = offload.get();
+  Buffer packed_for_host;
+  std::unique_ptr<ColdExperts> cold;
+  if (run.cold_price >= 0) {
+    ASSIGN_OR_RETURN(cold, MakeCold(model, run, stream, offload.get(), &packed_for_host));
+    brought = cold.get();
+  }
+  const MoeLayer layer = brought == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(stream, brought);
   MoeExecutor executor(MakerOf(run.exchange));
   std::unique_ptr<DecidedPlacer> placer;
   if (run.balanced) {
@@ -327,6 +351,7 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
     result->copies[rank] = offload->store().counters();
     result->waves[rank] = offload->waves();
   }
+  if (cold != nullptr) result->cold[rank] = cold->counters();
   ASSIGN_OR_RETURN(const Tensor after, CopyToHost(stream, residual));
   ASSIGN_OR_RETURN(const Tensor counted, CopyToHost(stream, counts));
   if (after.bytes() > 0) std::memcpy(host_residual.raw(), after.view().raw(), static_cast<size_t>(after.bytes()));
@@ -345,6 +370,7 @@ absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, c
   result.stats.resize(world);
   result.copies.resize(world);
   result.waves.resize(world);
+  result.cold.resize(world);
   result.expert_counts.resize(world);
   auto ranks = MakeGroup(run.backend, world);
   const auto statuses = RunRanks(&ranks, [&](Communicator* comm) {

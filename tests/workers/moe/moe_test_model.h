@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/fake_copier.h"
+#include "workers/moe/cold_experts.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/expert_offload.h"
 #include "workers/moe/moe_layer.h"
@@ -91,6 +92,7 @@ struct MoeRun {
   int expert_slots = 0;   // > 0: of each rank's expert store; 0 = all experts are resident
   std::function<std::unique_ptr<CachePolicy>(const OffloadShape&)> policy = nullptr;  // of that store
   CopyScript* copies = nullptr;                                                       // null: plain ones
+  double cold_price = -1;    // >= 0: experts in no slot may run on the host, where each is said to cost 1, a copy this
   int64_t max_rows() const;  // a little more than any rank has, so that bounds are never the counts
 };
 
@@ -100,6 +102,7 @@ struct MoeResult {
   std::vector<uint64_t> ledgers;                    // [R]
   std::vector<ExpertStoreCounters> copies;          // [R] of the stores
   std::vector<int64_t> waves;                       // [R]
+  std::vector<ColdCounters> cold;                   // [R]
   std::vector<std::vector<int64_t>> expert_counts;  // [R][repeats * E] choices of the rank's rows
 };
 

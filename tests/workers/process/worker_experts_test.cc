@@ -34,7 +34,7 @@ class WorkerExpertsTest : public testing::Test {
     WorkerOptions options;
     options.model_dir = "tests/golden/models/qwen3-qknorm";
     options.device = device;
-    options.deterministic = true;
+    options.deterministic = !experts.cold_on_host();
     options.forecast = forecast;
     options.experts = experts;
     options.experts.file_dir = dir_.path();
@@ -210,6 +210,31 @@ TEST_F(WorkerExpertsTest, ForecastsWithoutAPlacement) {
   const absl::Status saved = worker_->SaveProfile();
   EXPECT_TRUE(saved.ok()) << saved;
   EXPECT_TRUE(ReadProfile({.profile = profile}, worker_->weights_hash()).ok());
+}
+
+// Over a slow link nearly all of what is in no slot is computed on the host, from a file in its own form.
+TEST_F(WorkerExpertsTest, ColdExpertsMayRunOnTheHost) {
+  const ExpertBudgetOptions cold = {.budget = "40%", .copy_bytes_per_second = 1e6, .cold = "host"};
+  if (TestDevice().is_cpu()) {
+    WorkerOptions options;
+    options.model_dir = "tests/golden/models/qwen3-qknorm";
+    options.experts = cold;
+    EXPECT_EQ(Worker::Open(std::move(options)).status().message(),
+              "--cold_experts=host: is for GPUs, but --device=cpu");
+    return;
+  }
+  for (const PlacementMode mode : {PlacementMode::kStatic, PlacementMode::kAgreed}) {
+    ASSERT_NO_FATAL_FAILURE(
+        Join({.budget = "40%"}, {.mode = mode, .spare_slots = mode == PlacementMode::kStatic ? 0 : 1}));
+    EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
+    EXPECT_EQ(worker_->cold_counters().rows, 0);
+    const int64_t misses = worker_->expert_counters().misses;
+    ASSERT_NO_FATAL_FAILURE(Join(cold, {.mode = mode, .spare_slots = mode == PlacementMode::kStatic ? 0 : 1}));
+    EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
+    EXPECT_GT(worker_->cold_counters().rows, 20);
+    EXPECT_GT(worker_->cold_counters().seconds, 0);
+    EXPECT_LT(worker_->expert_counters().misses, misses) << NameOf(mode);
+  }
 }
 
 TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {
