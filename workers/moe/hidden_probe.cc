@@ -14,6 +14,7 @@ namespace switchyard {
 namespace {
 
 constexpr int64_t kHeldOut = 16;    // one row of so many
+constexpr double kConstant = 1e-6;  // deviation by mean, below which a column says nothing
 constexpr int64_t kBlockRows = 64;  // whose gradient is one sum, so that sums do not depend on threads
 
 // to[c] += scale * from[c]
@@ -164,7 +165,9 @@ class Residuals {
     for (int64_t i = 0; i < size(); ++i) sum += Row(i)[d];
     const double mean = scale_.mean[d] = sum / count;
     for (int64_t i = 0; i < size(); ++i) squares += (Row(i)[d] - mean) * (Row(i)[d] - mean);
-    scale_.inverse[d] = squares > 0 ? 1 / std::sqrt(squares / count) : 0;
+    // What varies in a constant column is rounding.
+    const bool varies = squares > kConstant * kConstant * count * mean * mean;
+    scale_.inverse[d] = varies ? 1 / std::sqrt(squares / count) : 0;
   }
   float Missed(int64_t i, const double* of_map, int64_t e) const {
     double sum = of_map[features_];

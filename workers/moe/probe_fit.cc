@@ -1,6 +1,7 @@
 #include "workers/moe/probe_fit.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -33,9 +34,13 @@ void AddNetwork(const Stream& stream, const HiddenProbe& kept, const Tensor& sol
   if (kept.num_rows() < kHiddenRows * (solved.view().dim(1) - 1)) return;
   const std::optional<HiddenLayer> layer = kept.Fit(stream, solved, {});
   if (!layer.has_value()) return;
+  std::vector<float> network;
+  AppendValues(layer->linear, &network);
+  AppendValues(layer->out, &network);
+  // Columns of very small numbers may make others too large for a float.
+  if (!std::all_of(network.begin(), network.end(), [](float value) { return std::isfinite(value); })) return;
   map->num_units = layer->num_units;
-  AppendValues(layer->linear, &map->network);
-  AppendValues(layer->out, &map->network);
+  map->network = std::move(network);
 }
 
 // A copy of rows [begin, begin + count).
