@@ -40,4 +40,46 @@ inline std::vector<double> AttendOne(const AttentionCase& c, const std::vector<d
   return out;
 }
 
+struct AttentionGradients {
+  std::vector<std::vector<double>> q, k, v;  // [rows][N*D or Nkv*D]
+};
+
+// Of whole sequences: rows are positions 0, 1, …  d: of the outputs, [rows][N*D].
+inline AttentionGradients AttendBackward(const AttentionCase& c, const std::vector<std::vector<double>>& q,
+                                         const std::vector<std::vector<double>>& k,
+                                         const std::vector<std::vector<double>>& v,
+                                         const std::vector<std::vector<double>>& d) {
+  const int64_t rows = static_cast<int64_t>(q.size()), dim = c.head_dim;
+  const auto zeros = [&](int64_t heads) {
+    return std::vector<std::vector<double>>(rows, std::vector<double>(heads * dim));
+  };
+  AttentionGradients g{zeros(c.heads), zeros(c.kv_heads), zeros(c.kv_heads)};
+  for (int64_t h = 0; h < c.heads; ++h) {
+    const int64_t at = h * dim, kv = h / (c.heads / c.kv_heads) * dim;
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t first = c.window > 0 ? std::max<int64_t>(0, i - c.window + 1) : 0;
+      std::vector<double> p(i + 1), dp(i + 1);
+      double total = 0, mean = 0;
+      for (int64_t j = first; j <= i; ++j) {
+        double dot = 0;
+        for (int64_t e = 0; e < dim; ++e) {
+          dot += q[i][at + e] * k[j][kv + e];
+          dp[j] += d[i][at + e] * v[j][kv + e];
+        }
+        total += p[j] = std::exp(dot * c.scale);
+      }
+      for (int64_t j = first; j <= i; ++j) mean += (p[j] /= total) * dp[j];
+      for (int64_t j = first; j <= i; ++j) {
+        const double ds = p[j] * (dp[j] - mean) * c.scale;
+        for (int64_t e = 0; e < dim; ++e) {
+          g.q[i][at + e] += ds * k[j][kv + e];
+          g.k[j][kv + e] += ds * q[i][at + e];
+          g.v[j][kv + e] += p[j] * d[i][at + e];
+        }
+      }
+    }
+  }
+  return g;
+}
+
 }  // namespace switchyard::reference

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "workers/ops/isa.h"
+#include "workers/ops/kernel_isa.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard {
@@ -55,11 +56,20 @@ std::atomic<const KernelTable*>& Current() {
   static std::atomic<const KernelTable*> table{&TableFor(CurrentIsa())};
   return table;
 }
+std::atomic<Isa>& CurrentLevel() {
+  static std::atomic<Isa> level{CurrentIsa()};
+  return level;
+}
 
 }  // namespace
 
 const KernelTable& CpuKernels() { return *Current().load(std::memory_order_relaxed); }
 
-void UseKernelsForTest(Isa isa) { Current().store(&TableFor(isa)); }
+Isa KernelIsa() { return CurrentLevel().load(std::memory_order_relaxed); }
+
+void UseKernelsForTest(Isa isa) {
+  Current().store(&TableFor(isa));
+  CurrentLevel().store(isa);
+}
 
 }  // namespace switchyard

@@ -1,39 +1,13 @@
 #include "workers/ops/kernels_impl.h"
+#include "workers/ops/rms_scale.h"
 
 namespace switchyard::SY_KERNEL_NS {
 namespace {
 
-// Σ x², in four interleaved sums so that their latencies overlap; the order depends on width alone.
-template <class In, class Elem>
-SY_INLINE AccT<Elem> SumSquares(const In* x, int64_t width) {
-  constexpr int kN = Lanes<Elem>::kCount;
-  VecT<Elem> sum[4] = {};
-  int64_t j = 0;
-  for (; j + 4 * kN <= width; j += 4 * kN) {
-    for (int i = 0; i < 4; ++i) {
-      const VecT<Elem> v = Load(x + j + i * kN);
-      sum[i] = Fma(v, v, sum[i]);
-    }
-  }
-  for (; j < width; j += kN) {
-    const VecT<Elem> v = LoadPart(x + j, width - j < kN ? width - j : kN);
-    sum[0] = Fma(v, v, sum[0]);
-  }
-  return SumLanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
-}
-
 template <class In, class Elem>
 SY_INLINE void NormGroup(const In* x, const Elem* gamma, double eps, int64_t width, Elem* y) {
-  using AccType = AccT<Elem>;
   constexpr int kN = Lanes<Elem>::kCount;
-  const AccType mean = SumSquares<In, Elem>(x, width) / static_cast<AccType>(width);
-  AccType root;
-  if constexpr (sizeof(AccType) == 8) {
-    root = __builtin_sqrt(mean + eps);
-  } else {
-    root = __builtin_sqrtf(mean + static_cast<float>(eps));
-  }
-  const VecT<Elem> scale = Splat(AccType{1} / root);
+  const VecT<Elem> scale = Splat(RmsScale<In, Elem>(x, width, eps));
   for (int64_t j = 0; j < width; j += kN) {
     const int64_t n = width - j < kN ? width - j : kN;
     StorePart<Elem>(LoadPart(gamma + j, n) * Round<Elem>(LoadPart(x + j, n) * scale), y + j, n);

@@ -1,0 +1,21 @@
+#include "workers/ops/backward/backward_kernels_impl.h"
+
+namespace switchyard::SY_KERNEL_NS {
+
+const BackwardKernelTable kBackwardTable = {
+    .swiglu = SwiGluBackwardRows,
+    .rms_norm = RmsNormBackwardRows,
+    .router = RouterBackwardRows,
+    .router_sums = RouterSums,
+    .column_sums = ColumnSums,
+    .add_partials = AddPartials,
+    .clamp = ClampBackwardRows,
+    .rope = RopeBackwardRows,
+    .attention = AttentionBackward,
+    .embed = EmbedBackwardColumns,
+    .cross_entropy = CrossEntropyRows,
+    .adamw = AdamWRange,
+    .sum_of_squares = SumOfSquaresOf,
+};
+
+}  // namespace switchyard::SY_KERNEL_NS

@@ -1,0 +1,26 @@
+// The loss of next-token prediction, and its gradient: loss = Σ over rows of -log softmax(logits)[target],
+// dlogits = scale · (softmax(logits) - onehot(target)).
+//
+// A row whose target is negative is ignored: it adds nothing and its gradient is zero.  Rows' losses are in double,
+// added in the order of the rows; exponentials and their sum are in the logits' dtype.  A row's bits depend on that row
+// alone. Does not divide by the number of tokens: the caller knows the global one and puts it into `scale`. Borrows all
+// memory.  CPU only so far.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// Returns the loss, not scaled; NaN where a row's logits have NaN or +Inf.
+// Errors (InvalidArgument): shapes or dtypes that do not fit; a target >= V, with its row.
+absl::StatusOr<double> CrossEntropy(
+    const Stream& stream, double scale,
+    const TensorView& logits,  // [n, V] AccDType of dlogits's (fp32 or fp64); rows may be strided
+    const IntView& targets,    // [n] < V; negative = ignored
+    const TensorView&
+        dlogits);  // [n, V] model dtype, written; may be the logits themselves; raw() == nullptr: not wanted
+
+}  // namespace switchyard

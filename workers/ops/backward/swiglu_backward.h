@@ -1,0 +1,19 @@
+// The way back through hidden = silu(gate) * up, from what GatedGemm kept (expert_ffn.h):
+//   dgate = dhidden · up · s · (1 + gate · (1 - s)),   dup = dhidden · gate · s,   s = 1 / (1 + exp(-gate)).
+//
+// In AccDType, rounded once.  A row's bits depend on that row alone.  Borrows all memory.  CPU only so far.
+// Errors (InvalidArgument): shapes or dtypes that do not fit.
+#pragma once
+
+#include "absl/status/status.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+absl::Status SwiGluBackward(const Stream& stream,
+                            const TensorView& sums,     // [T, 2F] model dtype: gate, then up; rows may be strided
+                            const TensorView& dhidden,  // [T, F] model dtype; rows may be strided
+                            const TensorView& dsums);   // [T, 2F] model dtype; rows may be strided; may be sums itself
+
+}  // namespace switchyard
