@@ -68,6 +68,7 @@ TEST_P(DeviceStepsTest, TokensDoNotDependOnTheNumberOfRanks) {
   const GroupOptions base = {.dtype = GetParam(), .batch = 4};
   const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, base).Greedy(prompts, tokens);
   for (const int world : {2, 3}) {
+    if (!HasDevices(world)) GTEST_SKIP() << "skipped: needs " << world << " devices";
     for (const bool graphs : {false, true}) {
       GroupOptions options = base;
       options.world = world;
@@ -146,6 +147,7 @@ TEST(WarmUpTest, APassOfPaddingRuns) {
 // The KV cache takes what is left: no step of a group may need more later, however its rows choose their experts.
 TEST(WarmUpTest, StepsOfAGroupFindTheirMemoryThere) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  if (!HasDevices(2)) GTEST_SKIP() << "skipped: needs 2 devices";
   const Fixture fixture = LoadFixture("qwen2-shared");
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);

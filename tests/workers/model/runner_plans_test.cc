@@ -68,6 +68,7 @@ TEST_F(RunnerPlansTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
 // What travels in fixed sizes has them from the plan, before anything is sent, so that this rank alone can ask.
 TEST_F(RunnerPlansTest, DecodesThatAreNoneAreRefused) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "nothing has a fixed size on the CPU";
+  if (!HasDevices(2)) GTEST_SKIP() << "skipped: needs 2 devices";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
   const auto refusal = [&](int32_t padded_rows, const RankPlan& plan) {
     StepPlan step;
