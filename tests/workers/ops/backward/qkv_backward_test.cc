@@ -2,7 +2,6 @@
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
-#include "workers/ops/backward/rope_backward.h"
 
 namespace switchyard {
 namespace {
@@ -42,36 +41,6 @@ class QkvBackwardTest : public OpTest {
   Tensor q_gamma_, k_gamma_, dq_norm_, dk_norm_;
 };
 class QkvBackwardF64Test : public QkvBackwardTest {};
-
-// Turning back what was turned gives the row again; so does the transpose, which a rotation's inverse is.
-TEST_P(QkvBackwardTest, RopeTurnsBack) {
-  const Tensor x = Copy(raw_.view().Columns(0, kQ)), before = Copy(x);
-  ASSERT_TRUE(ApplyRope(stream(), table_, kDim, positions_, x).ok());
-  ASSERT_FALSE(SameBits(x, 0, before));
-  ASSERT_TRUE(ApplyRopeBackward(stream(), table_, kDim, positions_, x).ok());
-  for (int64_t r = 0; r < kTokens; ++r) {
-    ExpectNear(RowOf(x, r), RowOf(before, r), {2 * reference::ElementwiseTolerance(dtype()).relative}, "row");
-  }
-}
-
-// The attention factor is part of the transpose: twice the way is its square.
-TEST_P(QkvBackwardTest, RopeKeepsTheAttentionFactor) {
-  const RopeTable table = RopeTable::Build({.kind = RopeKind::kYarn,
-                                            .rotary_dim = kDim,
-                                            .factor = 4,
-                                            .original_max_positions = 32,
-                                            .attention_factor = 1.5},
-                                           128, acc())
-                              .value();
-  const Tensor x = Copy(raw_.view().Columns(0, kQ)), before = Copy(x);
-  ASSERT_TRUE(ApplyRope(stream(), table, kDim, positions_, x).ok());
-  ASSERT_TRUE(ApplyRopeBackward(stream(), table, kDim, positions_, x).ok());
-  for (int64_t r = 0; r < kTokens; ++r) {
-    std::vector<double> want = RowOf(before, r);
-    for (double& v : want) v *= 2.25;
-    ExpectNear(RowOf(x, r), want, {2 * reference::ElementwiseTolerance(dtype()).relative}, "row");
-  }
-}
 
 // Every dtype against the pieces in double: only the norm, since rope and clip are tested by themselves.
 TEST_P(QkvBackwardTest, NormsAndClip) {

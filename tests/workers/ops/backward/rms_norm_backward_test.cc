@@ -2,7 +2,6 @@
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
-#include "workers/ops/backward/bias_gradient.h"
 
 namespace switchyard {
 namespace {
@@ -102,11 +101,6 @@ TEST_P(RmsNormBackwardTest, ThreadsDoNotMatterToSums) {
       return dgamma;
     });
   }
-  ExpectThreadsDoNotMatter([&](const Stream& stream) {
-    Tensor gradient = Tensor::Zeros(acc(), {72});
-    EXPECT_TRUE(BiasGradient(stream, dy, gradient).ok());
-    return gradient;
-  });
 }
 
 TEST_P(RmsNormBackwardF64Test, IsTheGradientOfRmsNorm) {
@@ -127,20 +121,6 @@ TEST_P(RmsNormBackwardF64Test, IsTheGradientOfRmsNorm) {
   }
 }
 
-TEST_P(RmsNormBackwardTest, BiasGradientMatchesReference) {
-  for (int64_t rows : {0, 1, 64, 65, 200}) {
-    const Tensor dy = RandomMatrix(dtype(), rows, 45, 1), gradient = RandomMatrix(acc(), 1, 37, 2),
-                 before = Copy(gradient);
-    const TensorView part = dy.view().Columns(4, 37);
-    ASSERT_TRUE(BiasGradient(stream(), part, gradient.view().Reshape({37})).ok());
-    std::vector<double> want = RowOf(before, 0);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = 0; j < 37; ++j) want[j] += Get(part, r, j);
-    }
-    ExpectNear(RowOf(gradient, 0), want, reference::ReductionTolerance(acc()), std::to_string(rows) + " rows");
-  }
-}
-
 TEST_P(RmsNormBackwardTest, MisfitsAreNamed) {
   const Tensor x(acc(), {2, 16}), dy(dtype(), {2, 16}), wide(acc(), {2, 17}), dgamma(acc(), {15});
   const TensorView gamma = Gamma(16);
@@ -149,7 +129,6 @@ TEST_P(RmsNormBackwardTest, MisfitsAreNamed) {
   ExpectNames(RmsNormBackward(stream(), {.dgamma = dgamma}, x, gamma, dy, x), "dgamma must be");
   ExpectNames(RmsNormBackward(stream(), {.head_dim = 5}, x, gamma, dy, x), "multiple of head_dim 5");
   ExpectNames(RmsNormBackward(stream(), {.head_dim = 8}, x, gamma, dy, x), "gamma must be");
-  ExpectNames(BiasGradient(stream(), dy, dgamma), "gradient must be");
 }
 
 SY_INSTANTIATE_OP_TEST(RmsNormBackwardTest, kAllDTypes);
