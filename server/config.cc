@@ -98,6 +98,14 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
   problems->Check(
       !config.experts.empty() || config.experts.policy == ExpertBudgetOptions().policy,
       absl::StrCat("--expert_policy=", config.experts.policy, ": is for --expert_budget, which is not given"));
+  // Of the file that only these have.
+  const ExpertBudgetOptions defaults;
+  const bool has_file = !config.experts.empty() || config.placement.mode != PlacementMode::kStatic;
+  constexpr absl::string_view kWhose = ": is for --expert_budget, or for a --placement other than static";
+  problems->Check(has_file || config.experts.file_dir == defaults.file_dir,
+                  absl::StrCat("--expert_file_dir=", config.experts.file_dir, kWhose));
+  problems->Check(has_file || !(config.experts.copy_bytes_per_second > 0),
+                  absl::StrCat("--expert_copy_bytes_per_second=", config.experts.copy_bytes_per_second, kWhose));
 }
 
 void CheckDevice(const ServerConfig& config, Problems* problems) {

@@ -131,7 +131,13 @@ void DescribePlan(const ResidencyView& placement, absl::Time now, v1::GetExperts
 }
 
 std::string WhyLivesThere(const ExpertCensus& census, const ResidencyView& placement, int layer, int expert) {
-  if (placement.plan != nullptr) return Explain(*placement.plan, layer, expert);
+  if (placement.plan != nullptr) {
+    return absl::StrCat(Explain(*placement.plan, layer, expert),
+                        placement.budget_slots == 0
+                            ? ""
+                            : " Memory is what the plan wants: workers' cache policies heard it with the commit, and "
+                              "decide by themselves what is in their slots.");
+  }
   const int64_t tokens = census.num_tokens(Phase::kPrefill) + census.num_tokens(Phase::kDecode);
   const int64_t own = census.Counts(Phase::kPrefill, layer)[expert] + census.Counts(Phase::kDecode, layer)[expert];
   const std::vector<int32_t> hosts = placement.layers[static_cast<size_t>(layer)]->placement.DevicesOf(expert);

@@ -10,9 +10,10 @@
 namespace switchyard {
 namespace {
 
+// Experts that get another host, and its memory.  Under a budget nobody loads: that is a word to cache policies.
 int64_t CopiesOf(const ResidencyStage& stage) {
   return std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
-                       [](const ResidencyMove& move) { return move.kind != MoveKind::kRehome; });
+                       [](const ResidencyMove& move) { return move.kind == MoveKind::kCopy; });
 }
 
 }  // namespace
@@ -151,7 +152,9 @@ void ResidencyLoop::CommitStage() {
   view_.layers = std::move(after_[stage_idx_]);
   view_.epoch = static_cast<int64_t>(stage_->epoch());
   view_.plan = nullptr;
-  const int64_t copies = CopiesOf(stage), bytes = plan_->copies > 0 ? plan_->bytes / plan_->copies * copies : 0;
+  const int64_t copies = CopiesOf(stage);
+  const bool copied = plan_->copies > 0 && shape_.budget_slots == 0;
+  const int64_t bytes = copied ? plan_->bytes / plan_->copies * copies : 0;
   plan_copies_ += copies;
   plan_bytes_ += bytes;
   ++view_.stages_in_use;

@@ -42,7 +42,8 @@ struct ResidencyView {
   std::optional<PlanOutcome> outcome;  // of the last plan
   std::string reason;                  // why it was aborted
   absl::Time ended = absl::InfinitePast();
-  int64_t last_copies = 0, last_bytes = 0;  // that the last plan moved
+  // That the last plan moved.  Under an expert budget a commit moves no bytes: cache policies copy when rows come.
+  int64_t last_copies = 0, last_bytes = 0;
   // Of a worker's expert budget: experts of all layers that it has room for; 0: all have.
   int budget_slots = 0;
   // Of a plan that is being carried out; none: 0.

@@ -33,25 +33,24 @@ std::string Placement::ToString() const {
 }
 
 absl::Status CheckPlacement(const Placement& placement) {
-  std::vector<bool> hosted(static_cast<size_t>(placement.num_experts), false);
+  std::vector<int> last_host(static_cast<size_t>(placement.num_experts), -1);
   for (int device = 0; device < placement.num_devices(); ++device) {
-    std::vector<bool> here(hosted.size(), false);
     for (const int32_t expert : placement.slots[device]) {
       if (expert == kEmptySlot) continue;
       if (expert < 0 || expert >= placement.num_experts) {
         return absl::InvalidArgumentError(absl::StrCat("placement: device ", device, " holds expert ", expert,
                                                        ", outside [0, ", placement.num_experts, ")"));
       }
-      if (here[expert]) {
+      if (last_host[expert] == device) {
         return absl::InvalidArgumentError(
             absl::StrCat("placement: device ", device, " holds expert ", expert, " twice"));
       }
-      here[expert] = hosted[expert] = true;
+      last_host[expert] = device;
     }
   }
-  const auto missing = std::find(hosted.begin(), hosted.end(), false);
-  if (missing == hosted.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("placement: no device holds expert ", missing - hosted.begin()));
+  const auto missing = std::find(last_host.begin(), last_host.end(), -1);
+  if (missing == last_host.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("placement: no device holds expert ", missing - last_host.begin()));
 }
 
 Placement ContiguousPlacement(int num_experts, int num_devices, int spare_slots) {

@@ -39,6 +39,7 @@ absl::Status CheckMove(const ResidencyMove& move, absl::Span<const Placement> re
 std::vector<DeviceSlots> Apart(const Placement& residents, const SlotTable& table) {
   std::vector<DeviceSlots> devices(residents.slots.size());
   for (size_t device = 0; device < devices.size(); ++device) {
+    devices[device].residents.reserve(residents.slots[device].size() + 1);  // what arrives among them
     for (size_t slot = 0; slot < residents.slots[device].size(); ++slot) {
       const int32_t expert = residents.slots[device][slot];
       if (expert != kEmptySlot) {
@@ -85,14 +86,18 @@ absl::StatusOr<ResidentChange> Together(int layer, int num_experts, const std::v
   ResidentChange change{.layer = layer, .residents = {.num_experts = num_experts, .slots = {}}, .table = {}};
   Placement placement = change.residents;
   std::vector<std::vector<int64_t>> in_flight;
+  change.residents.slots.reserve(devices.size());
+  placement.slots.reserve(devices.size());
+  in_flight.reserve(devices.size());
   for (const DeviceSlots& device : devices) {
-    std::vector<int32_t>& kept = change.residents.slots.emplace_back(device.residents);
-    kept.resize(kept.size() + device.transients.size(), kEmptySlot);
-    placement.slots.push_back(device.residents);
-    in_flight.emplace_back(device.residents.size(), -1);
-    for (const DeviceSlots::Transient& transient : device.transients) {
-      placement.slots.back().push_back(transient.expert);
-      in_flight.back().push_back(transient.in_flight);
+    const size_t num_residents = device.residents.size(), num_slots = num_residents + device.transients.size();
+    std::vector<int32_t>& kept = change.residents.slots.emplace_back(num_slots, kEmptySlot);
+    std::copy(device.residents.begin(), device.residents.end(), kept.begin());
+    std::vector<int32_t>& held = placement.slots.emplace_back(kept);
+    std::vector<int64_t>& coming = in_flight.emplace_back(num_slots, -1);
+    for (size_t i = 0; i < device.transients.size(); ++i) {
+      held[num_residents + i] = device.transients[i].expert;
+      coming[num_residents + i] = device.transients[i].in_flight;
     }
   }
   if (const absl::Status status = CheckPlacement(change.residents); !status.ok()) {

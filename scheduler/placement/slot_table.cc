@@ -14,12 +14,13 @@ SlotTable::SlotTable(Placement placement) : placement_(std::move(placement)) {
 }
 
 SlotTable::SlotTable(Placement placement, std::vector<std::vector<int64_t>> in_flight)
-    : SlotTable(std::move(placement)) {
-  SY_CHECK_EQ(in_flight.size(), in_flight_.size());
-  for (size_t device = 0; device < in_flight.size(); ++device) {
-    SY_CHECK_EQ(in_flight[device].size(), in_flight_[device].size());
+    : placement_(std::move(placement)), in_flight_(std::move(in_flight)) {
+  SY_CHECK_OK(CheckPlacement(placement_));
+  SY_CHECK_EQ(in_flight_.size(), placement_.slots.size());
+  for (size_t device = 0; device < in_flight_.size(); ++device) {
+    SY_CHECK_EQ(in_flight_[device].size(), placement_.slots[device].size());
   }
-  in_flight_ = std::move(in_flight);
+  replicas_ = ReplicaMap(placement_);
 }
 
 void SlotTable::Change(absl::Span<const SlotChange> changes, int64_t decision) {

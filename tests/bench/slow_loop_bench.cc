@@ -1,10 +1,11 @@
-// How long the engine's thread is held up by the slow loop of placement (server/residency_loop.h), and how long the
-// plan takes on its own thread.
+// How long the engine's thread is held up by the slow loop of placement (server/residency_loop.h), how long a worker's
+// thread is by its stages (workers/moe/decided_placer.h), and how long the plan takes on its own thread.
 //
 //   slow_loop_bench LAYERS EXPERTS RANKS
 //
 // Zipf loads, another order of experts in each layer; a plan is made by MakePlan and carried out, with every
-// message to the workers made, and none sent.  Times of the longest call of each kind.
+// message to the workers made, and none sent; then by one worker, whose copies take no time.  Times of the longest call
+// of each kind.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,13 +19,15 @@
 
 #include "absl/strings/numbers.h"
 #include "scheduler/base/check.h"
+#include "scheduler/placement/resident_change.h"
 #include "server/placement_convert.h"
 #include "server/residency_loop.h"
+#include "workers/moe/decided_placer.h"
 
 namespace switchyard {
 namespace {
 
-constexpr int kTopK = 8;
+constexpr int kTopK = 8, kSpareSlots = 1, kReplicaSlots = 2;
 constexpr int64_t kTokens = 2048, kExpertBytes = 9 << 20;
 constexpr double kZipf = 0.8, kRowSeconds = 1e-5, kStepSeconds = 0.5;
 
@@ -51,7 +54,7 @@ class Workers final : public ResidencyLoop::Host {
 
   void Plan(PlanOrder order) override { order_ = std::move(order); }
   void Prepare(const PlacementStage& stage) override {
-    epoch_ = stage.epoch;
+    stages_.push_back(stage);
     for (int rank = 0; rank < ranks_; ++rank) bytes_ += ToProto(stage, 1).SerializeAsString().size();
   }
   void Drop(int64_t) override {}
@@ -59,15 +62,59 @@ class Workers final : public ResidencyLoop::Host {
   void BreakGroup(const std::string&) override {}
 
   const PlanOrder& order() const { return *order_; }
-  int64_t epoch() const { return epoch_; }
+  const std::vector<PlacementStage>& stages() const { return stages_; }
+  int64_t epoch() const { return stages_.back().epoch; }
   size_t bytes() const { return bytes_; }
 
  private:
   const int ranks_;
   std::optional<PlanOrder> order_;
-  int64_t epoch_ = 0;
+  std::vector<PlacementStage> stages_;
   size_t bytes_ = 0;
 };
+
+// A worker whose experts are there as soon as they are asked for.
+class ReadySlots final : public RankSlots {
+ public:
+  absl::Status Fill(const std::vector<std::vector<int32_t>>&, absl::Time, Progress) override {
+    return absl::OkStatus();
+  }
+  absl::Status Replace(int, int32_t, int32_t, CopyReason) override { return absl::OkStatus(); }
+  void Hurry(int, int32_t) override {}
+  absl::Status Prepare(absl::Span<const Expert>) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> Ready() override { return true; }
+  void Commit(absl::Span<const Expert>) override {}
+  absl::Status Drop() override { return absl::OkStatus(); }
+  absl::Status Release() override { return absl::OkStatus(); }
+};
+
+// The longest that a worker is held up by a stage's arrival, and a step by its commit.
+struct WorkerTimes {
+  double prepare = 0, commit = 0;
+};
+
+WorkerTimes CarryOut(const std::vector<PlacementStage>& stages, int layers, int experts, int ranks) {
+  ReadySlots slots;
+  const Placement residents = WithTransientSlots(ContiguousPlacement(experts, ranks, kSpareSlots), kSpareSlots);
+  auto placer = DecidedPlacer::Create(
+      {.shape = {.top_k = kTopK, .residents = std::vector<Placement>(static_cast<size_t>(layers), residents)},
+       .experts = &slots});
+  SY_CHECK(placer.ok());
+  Longest prepares, commits;
+  int64_t step = 0;
+  for (const PlacementStage& stage : stages) {
+    absl::Status status;
+    prepares.Time([&] {
+      status =
+          (*placer)->Prepare(stage.epoch, stage.costs, {.arrivals = stage.arrivals, .departures = stage.departures});
+    });
+    SY_CHECK(status.ok());
+    commits.Time([&] { status = (*placer)->BeginStep(++step, stage.epoch); });
+    SY_CHECK(status.ok());
+    SY_CHECK((*placer)->Release(stage.epoch).ok());
+  }
+  return {.prepare = prepares.most(), .commit = commits.most()};
+}
 
 // [L * E] rows of one step.
 std::vector<int64_t> Counts(int layers, int experts) {
@@ -91,7 +138,10 @@ std::vector<int64_t> Counts(int layers, int experts) {
 void Run(int layers, int experts, int ranks) {
   const absl::Time now = absl::UnixEpoch();
   Workers workers(ranks);
-  ResidencyLoop loop({.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 2, .rebalance_steps = 1},
+  ResidencyLoop loop({.mode = PlacementMode::kAgreed,
+                      .spare_slots = kSpareSlots,
+                      .replica_slots = kReplicaSlots,
+                      .rebalance_steps = 1},
                      &workers);
   loop.Begin({.layers = layers, .experts = experts, .devices = ranks}, {});
   loop.GroupUp();
@@ -136,8 +186,10 @@ void Run(int layers, int experts, int ranks) {
               ranks, static_cast<long long>(copies), stages, workers.bytes());
   std::printf("planning %.0f ms; the engine: a plan arrives %.0f us, a step's end %.0f us, an answer %.0f us\n",
               planning.most() / 1e3, planned.most(), steps.most(), answers.most());
-  std::printf("{\"planning_ms\": %.1f, \"engine_us\": %.1f}\n", planning.most() / 1e3,
-              std::max({planned.most(), steps.most(), answers.most()}));
+  const WorkerTimes worker = CarryOut(workers.stages(), layers, experts, ranks);
+  std::printf("a worker: a stage arrives %.0f us, a step that commits one %.0f us\n", worker.prepare, worker.commit);
+  std::printf("{\"planning_ms\": %.1f, \"engine_us\": %.1f, \"worker_us\": %.1f}\n", planning.most() / 1e3,
+              std::max({planned.most(), steps.most(), answers.most()}), std::max(worker.prepare, worker.commit));
 }
 
 int Main(int argc, char** argv) {

@@ -1,10 +1,12 @@
 // Servers whose workers copy experts from a file: what their tests share.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -55,18 +57,25 @@ inline double Sum(TestServer* server, const std::string& name) {
 class ExpertServersTest : public testing::Test {
  protected:
   std::unique_ptr<TestServer> Start(int workers, std::vector<std::string> flags) {
-    flags.push_back(absl::StrCat("--expert_file_dir=", dir_.path()));
+    if (HasExpertFile(flags)) flags.push_back(absl::StrCat("--expert_file_dir=", dir_.path()));
     flags.push_back("--threads=1");
     return TestServer::Start({.workers = workers, .flags = std::move(flags)});
   }
   // What a server says that does not start.
   std::string Refusal(const std::vector<std::string>& flags) {
     std::vector<std::string> args = {Binary("switchyard-server"), absl::StrCat("--model=", kDemoModel), "--port=0",
-                                     "--metrics_port=-1", absl::StrCat("--expert_file_dir=", dir_.path())};
+                                     "--metrics_port=-1"};
+    if (HasExpertFile(flags)) args.push_back(absl::StrCat("--expert_file_dir=", dir_.path()));
     args.insert(args.end(), flags.begin(), flags.end());
     const auto process = Process::Start(args);
     EXPECT_EQ(process->Wait(kStartLimit), 2);
     return process->Output();
+  }
+
+  static bool HasExpertFile(const std::vector<std::string>& flags) {
+    return std::any_of(flags.begin(), flags.end(), [](const std::string& flag) {
+      return absl::StartsWith(flag, "--expert_budget=") || absl::StartsWith(flag, "--placement=");
+    });
   }
 
   TempDir dir_;

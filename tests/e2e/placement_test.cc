@@ -134,6 +134,10 @@ TEST_F(PlacementTest, SaysWhatCannotBe) {
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
   EXPECT_THAT(Refusal({agreed, spare, "--expert_budget=50%", "--expert_policy=best"}),
               HasSubstr("--expert_policy=best: must be auto, expected_use, lru, lfu or static"));
+  EXPECT_THAT(
+      Refusal({agreed, "--spare_slots=9", "--local_workers=2"}),
+      HasSubstr("--spare_slots=9 and --replica_slots=0 are 9 experts more of each layer on a worker, but one of 2 "
+                "workers has 8 of the 16 by itself: 8 others at most"));
   EXPECT_THAT(Refusal({"--placement=ideal", spare}), HasSubstr("is for benchmarks"));
   EXPECT_THAT(Refusal({"--placement=oracle", spare}), HasSubstr("is for benchmarks"));
 }

@@ -153,17 +153,19 @@ std::vector<Factors> AllCombinations() {
 void ExpectReference(const Factors& factors) {
   SCOPED_TRACE(Name(factors));
   ASSERT_EQ(Reference().size(), Prompts().size());
-  const auto server = TestServer::Start(
-      {.model = kTinyModel,
-       .workers = factors.workers,
-       .flags = {"--threads=1", absl::StrCat("--prefix_reuse=", factors.prefix_reuse ? "true" : "false"),
-                 absl::StrCat("--prefill_chunk=", factors.prefill_chunk),
-                 absl::StrCat("--block_size=", factors.block_size),
-                 absl::StrCat("--preempt_every_step=", factors.preempt_every_step ? "true" : "false"),
-                 absl::StrCat("--max_in_flight=", factors.max_in_flight),
-                 absl::StrCat("--min_loan_rows=", factors.min_loan_rows),
-                 absl::StrCat("--expert_budget=", factors.expert_budget),
-                 absl::StrCat("--expert_file_dir=", testing::TempDir(), "/sameness-experts")}});
+  std::vector<std::string> flags = {
+      "--threads=1",
+      absl::StrCat("--prefix_reuse=", factors.prefix_reuse ? "true" : "false"),
+      absl::StrCat("--prefill_chunk=", factors.prefill_chunk),
+      absl::StrCat("--block_size=", factors.block_size),
+      absl::StrCat("--preempt_every_step=", factors.preempt_every_step ? "true" : "false"),
+      absl::StrCat("--max_in_flight=", factors.max_in_flight),
+      absl::StrCat("--min_loan_rows=", factors.min_loan_rows),
+      absl::StrCat("--expert_budget=", factors.expert_budget)};
+  if (!factors.expert_budget.empty()) {
+    flags.push_back(absl::StrCat("--expert_file_dir=", testing::TempDir(), "/sameness-experts"));
+  }
+  const auto server = TestServer::Start({.model = kTinyModel, .workers = factors.workers, .flags = std::move(flags)});
   ASSERT_NE(server, nullptr);
   // All at once, then 32 at once (with cached prefixes, if they are on).
   EXPECT_EQ(TokensOf(GenerateAll(server->client(), Prompts())), Reference());

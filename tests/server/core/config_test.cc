@@ -150,6 +150,19 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
 }
 
+TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
+  config_.experts.file_dir = "/elsewhere";
+  config_.experts.copy_bytes_per_second = 1e9;
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_file_dir=/elsewhere: is for --expert_budget, or for a --placement other than static\n"
+            "--expert_copy_bytes_per_second=1e+09: is for --expert_budget, or for a --placement other than static");
+  config_.experts.budget = "50%";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.experts.budget = "";
+  config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+}
+
 TEST_F(ConfigTest, APlacementGoesWithABudgetAndAProfileOnEveryDevice) {
   for (const char* device : {"cpu", "cuda"}) {
     config_.device = device;

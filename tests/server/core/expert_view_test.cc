@@ -118,6 +118,10 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   view.plan = std::make_shared<const ResidencyPlan>(plan);
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
               HasSubstr("it is in host memory, copied to device 1 when hit"));
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("workers' cache policies heard it with the commit, and decide by themselves"));
+  view.budget_slots = 0;
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()), Not(HasSubstr("cache policies")));
 }
 
 TEST_F(ExpertViewTest, TellsTheLastPlan) {

@@ -113,6 +113,8 @@ TEST_F(ResidencyLoopTest, UnderABudgetPlansKnowWhatHasRoom) {
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
   EXPECT_EQ(CopyLayers(loop->view().layers), plan->layers);
   EXPECT_EQ(loop->view().budget_slots, 5);
+  EXPECT_EQ(loop->view().last_copies, plan->copies);
+  EXPECT_EQ(loop->view().last_bytes, 0) << "workers copy when rows come";
   loop->GroupDown("a test", now);
   const GroupPlacement next = loop->Begin(shape, kCosts);
   ASSERT_EQ(next.offloaded.size(), static_cast<size_t>(kLayers));
@@ -127,6 +129,28 @@ TEST_F(ResidencyLoopTest, UnderABudgetPlansKnowWhatHasRoom) {
   EXPECT_EQ(anew.residents[1], ContiguousPlacement(kExperts, kRanks, 2));
   EXPECT_THAT(anew.offloaded[1], ElementsAre(false, true, false, true));
   EXPECT_THAT(anew.offloaded[0], ElementsAre(false, true, false, true));
+}
+
+// What a plan loads is a word to workers' policies.
+TEST_F(ResidencyLoopTest, UnderABudgetALoadMovesNothing) {
+  loop->GroupDown("a test", now);
+  loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks, .budget_slots = 5}, kCosts);
+  loop->GroupUp();
+  meter.SetBudget(0.5);
+  Steps(kPeriod);
+  ResidencyPlan plan;
+  plan.epoch = problem.next_epoch;
+  plan.layers = problem.present;
+  plan.layers[1].offloaded = {true, false, false, true};
+  plan.stages = {{.arrivals = {{MoveKind::kLoad, 1, 1, 0, 1}}, .departures = {{MoveKind::kOffload, 1, 0, 0, 0}}}};
+  plan.copies = 1;
+  plan.bytes = 1000;
+  Planned(plan);
+  RunStage();
+  EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
+  EXPECT_THAT(loop->view().layers[1]->offloaded, ElementsAre(true, false, false, true));
+  EXPECT_EQ(loop->view().copies, 0);
+  EXPECT_EQ(loop->view().bytes, 0);
 }
 
 // A stage that is ready waits for traffic as long as there is none.
