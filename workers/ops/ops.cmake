@@ -3,7 +3,7 @@
 set(kernel_sources attention_cpu.cc combine_cpu.cc elementwise_cpu.cc kernel_table_cpu.cc rms_norm_cpu.cc rope_cpu.cc
                    router_cpu.cc sampling_cpu.cc)
 list(APPEND kernel_sources backward/adamw_cpu.cc backward/attention_backward_cpu.cc backward/backward_table_cpu.cc backward/loss_cpu.cc
-                           backward/router_backward_cpu.cc backward/row_ops_backward_cpu.cc)
+                           backward/router_backward_cpu.cc backward/row_ops_backward_cpu.cc backward/row_scale_backward_cpu.cc)
 
 # sy_ops_kernels(ISA SRCS ... [FLAGS ...])
 function(sy_ops_kernels isa)

@@ -107,6 +107,35 @@ void MoeTestModel::FavourExpert(int expert) {
   Pack(Stream::OnCpu(&pool), &router_, false);
 }
 
+reference::MoeMatrices MoeTestModel::Matrices() const {
+  reference::MoeMatrices matrices = {.router = router_.values,
+                                     .gate_up = {},
+                                     .down = {},
+                                     .shared_gate_up = shared_gate_up_.values,
+                                     .shared_down = shared_down_.values,
+                                     .shared_gate = shape_.shared_gate ? shared_gate_.values : std::vector<double>()};
+  for (const Matrix& matrix : gate_up_) matrices.gate_up.push_back(matrix.values);
+  for (const Matrix& matrix : down_) matrices.down.push_back(matrix.values);
+  return matrices;
+}
+
+void MoeTestModel::SetMatrices(const reference::MoeMatrices& matrices) {
+  ThreadPool pool(1);
+  const auto set = [&](const std::vector<double>& values, Matrix* matrix, bool gated) {
+    if (values.empty()) return;
+    matrix->values = values;
+    Pack(Stream::OnCpu(&pool), matrix, gated);
+  };
+  set(matrices.router, &router_, false);
+  for (size_t e = 0; e < gate_up_.size(); ++e) {
+    set(matrices.gate_up[e], &gate_up_[e], true);
+    set(matrices.down[e], &down_[e], false);
+  }
+  set(matrices.shared_gate_up, &shared_gate_up_, true);
+  set(matrices.shared_down, &shared_down_, false);
+  set(matrices.shared_gate, &shared_gate_, false);
+}
+
 MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const {
   MoeLayer layer;
   layer.desc = {.hidden = shape_.hidden,
@@ -117,8 +146,8 @@ MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout,
   layer.weights.router = &router_.weight;
   std::vector<const Weight*> gate_up, down;
   for (const int32_t expert : layout.Residents(rank)) {
-    gate_up.push_back(&gate_up_[expert].weight);
-    down.push_back(&down_[expert].weight);
+    gate_up.push_back(expert < 0 ? nullptr : &gate_up_[expert].weight);
+    down.push_back(expert < 0 ? nullptr : &down_[expert].weight);
   }
   layer.weights.gate_up = *WeightTable::Make(stream, std::move(gate_up));
   layer.weights.down = *WeightTable::Make(stream, std::move(down));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tests/reference/moe_backward.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/fake_copier.h"
 #include "workers/moe/cold_experts.h"
@@ -50,6 +51,9 @@ class MoeTestModel {
   // [rows, H] in the model's dtype, and a residual stream to add to.
   Tensor RandomRows(int64_t rows, uint32_t seed) const;
   Tensor RandomResidual(int64_t rows, uint32_t seed) const;
+  // What its matrices are, as rounded to the dtype; and other values in their place, which are rounded.
+  reference::MoeMatrices Matrices() const;
+  void SetMatrices(const reference::MoeMatrices& matrices);
   // Makes every row choose `expert` first, by far.
   void FavourExpert(int expert);
 

@@ -17,6 +17,16 @@ struct SwiGluBackwardArgs {
   int64_t sums_stride, dhidden_stride, dsums_stride, width;
 };
 
+struct RowScaleBackwardArgs {
+  uint8_t dtype;
+  const void* x;       // [M, F]
+  const void* weight;  // [M, 1] AccDType, and so dweight
+  void* dy;            // [M, F] in, weight * dy out
+  void* y;             // [M, F]
+  void* dweight;
+  int64_t x_stride, weight_stride, dy_stride, y_stride, dweight_stride, width;
+};
+
 // Which dtype something has: the model's, or what that accumulates in.
 struct MixedPointer {
   const void* at;
@@ -114,6 +124,7 @@ struct AdamWArgs {
 
 struct BackwardKernelTable {
   void (*swiglu)(const SwiGluBackwardArgs& args, int64_t begin, int64_t end);
+  void (*row_scale)(const RowScaleBackwardArgs& args, int64_t begin, int64_t end);
   // dgamma: [width] accumulators, written with the sum over these rows; or null.
   void (*rms_norm)(const RmsNormBackwardArgs& args, int64_t begin, int64_t end, void* dgamma);
   // scratch: 2 * experts accumulators.

@@ -14,6 +14,8 @@ void ColumnSums(const ColumnSumArgs& args, int64_t begin, int64_t end, void* sum
 void AddPartials(const AddPartialsArgs& args, int64_t begin, int64_t end);
 void RopeBackwardRows(const RopeArgs& args, int64_t begin, int64_t end);
 void ClampBackwardRows(const ClampBackwardArgs& args, int64_t begin, int64_t end);
+// row_scale_backward_cpu.cc
+void RowScaleBackwardRows(const RowScaleBackwardArgs& args, int64_t begin, int64_t end);
 // router_backward_cpu.cc
 void RouterBackwardRows(const RouterBackwardArgs& args, int64_t begin, int64_t end, void* scratch);
 void RouterSums(const RouterSumsArgs& args, int64_t begin, int64_t end, double* sums);

@@ -4,6 +4,7 @@ namespace switchyard::SY_KERNEL_NS {
 
 const BackwardKernelTable kBackwardTable = {
     .swiglu = SwiGluBackwardRows,
+    .row_scale = RowScaleBackwardRows,
     .rms_norm = RmsNormBackwardRows,
     .router = RouterBackwardRows,
     .router_sums = RouterSums,

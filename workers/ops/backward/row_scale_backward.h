@@ -1,0 +1,27 @@
+// The backward of y[i] = weight[i] * x[i], rows scaled by a number each: an expert's hidden rows by what the router
+// gave the pair, which the product behind them may do as well.
+//
+//   dweight[i] = Σ_f dy[i, f] · x[i, f]     dx[i] = weight[i] · dy[i]     y[i] = weight[i] · x[i]
+//
+// In AccDType, rounded once; sums of a row in one order that depends on its width alone.  y is made again because the
+// product's weight gradient wants it.  On the CPU so far (a device: Unimplemented).
+// Errors (InvalidArgument): shapes or dtypes that do not fit.
+#pragma once
+
+#include "absl/status/status.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct RowScaleBackwardRows {
+  TensorView x;        // [M, F] model dtype; rows may be strided, as all of these
+  TensorView weight;   // [M, 1] AccDType
+  TensorView dy;       // [M, F] model dtype: in dy, out dx
+  TensorView y;        // [M, F] model dtype: out; may be x
+  TensorView dweight;  // [M, 1] AccDType: out
+};
+
+absl::Status RowScaleBackward(const Stream& stream, const RowScaleBackwardRows& rows);
+
+}  // namespace switchyard
