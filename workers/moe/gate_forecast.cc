@@ -9,26 +9,8 @@
 #include "workers/ops/gemm.h"
 #include "workers/ops/router.h"
 #include "workers/tensor/copy.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
-namespace {
-
-// max(0, ·) in place.
-void Rectify(const Stream& stream, const TensorView& x) {
-  VisitDType(x.dtype(), [&]<class Elem>() {
-    stream.pool().ParallelFor(x.dim(0), 256, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        Elem* const row = x.row<Elem>(t);
-        for (int64_t u = 0; u < x.dim(1); ++u)
-          if (static_cast<Acc<Elem>>(row[u]) < 0) row[u] = Elem{};
-      }
-    });
-  });
-}
-
-}  // namespace
-
 absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype) {
   if (fitted.rank() != 2 || fitted.dim(1) < 2 || fitted.dtype() != DType::kF64 || !fitted.device().is_cpu()) {
     return absl::InvalidArgumentError(
@@ -59,11 +41,9 @@ absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorVie
 
 absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorView& linear, const TensorView& out,
                                            DType dtype) {
-  if (out.rank() != 2 || linear.rank() != 2 || linear.dim(0) != out.dim(0) + out.dim(1) || out.dim(1) < 1 ||
-      !stream.device().is_cpu()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("forecast network is ", linear.ToString(), " and ", out.ToString(),
-                     ", wants [experts + units, 2 * hidden + 1] and [experts, units] cpu"));
+  if (out.rank() != 2 || linear.rank() != 2 || linear.dim(0) != out.dim(0) + out.dim(1) || out.dim(1) < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("forecast network is ", linear.ToString(), " and ", out.ToString(),
+                                                   ", wants [experts + units, 2 * hidden + 1] and [experts, units]"));
   }
   ASSIGN_OR_RETURN(ForecastMap map, MakeContextMap(stream, linear, dtype));
   ASSIGN_OR_RETURN(map.out, PackWeight(stream, {.n = out.dim(0), .k = out.dim(1), .dtype = AccDType(dtype)}, out));
@@ -101,20 +81,18 @@ absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorVi
   ASSIGN_OR_RETURN(const TensorView sum, sum_memory_.Take(rows, width, acc, stream.device()));
   ASSIGN_OR_RETURN(const TensorView scores, score_memory_.Take(rows, predicted.dim(1), acc, stream.device()));
   RETURN_IF_ERROR(Gemm(stream, {}, x, map.weight, map.bias, both));
-  RETURN_IF_ERROR(AddFadingMean(stream, kContextKept, both, begins, sum));
+  RETURN_IF_ERROR(AddFadingMean(stream, {.kept = kContextKept, .rectified = units}, both, begins, sum));
   const TensorView logits = sum.Columns(0, width - units);
   if (units > 0) {
-    const TensorView hidden = sum.Columns(width - units, units);
-    Rectify(stream, hidden);
-    RETURN_IF_ERROR(Gemm(stream, {.accumulate = true}, hidden, map.out, {}, logits));
+    RETURN_IF_ERROR(Gemm(stream, {.accumulate = true}, sum.Columns(width - units, units), map.out, {}, logits));
   }
   return RouteTopK(stream, {.top_k = predicted.dim(1)}, logits, predicted, scores);
 }
 
 absl::Status GateForecast::Reserve(const Room& room, Device device) {
-  const int64_t width = room.in_context ? 2 * room.experts : room.experts;
-  RETURN_IF_ERROR(logits_memory_.Take(room.rows, width, room.acc, device).status());
-  if (room.in_context) RETURN_IF_ERROR(sum_memory_.Take(room.rows, room.experts, room.acc, device).status());
+  const int64_t width = room.experts + room.units;
+  RETURN_IF_ERROR(logits_memory_.Take(room.rows, room.in_context ? 2 * width : width, room.acc, device).status());
+  if (room.in_context) RETURN_IF_ERROR(sum_memory_.Take(room.rows, width, room.acc, device).status());
   return score_memory_.Take(room.rows, room.predicted, room.acc, device).status();
 }
 

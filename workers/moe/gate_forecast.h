@@ -34,7 +34,7 @@ absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorVi
 absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorView& fitted, DType dtype);
 
 // A network (hidden_probe.h): linear [E + U, 2H + 1] in context, its last U outputs through max(0, ·) and out [E, U]
-// added to the others.  Weight [2 (E + U), H].  On the CPU.
+// added to the others.  Weight [2 (E + U), H].
 absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorView& linear, const TensorView& out,
                                            DType dtype);
 
@@ -55,6 +55,7 @@ class GateForecast {
     int64_t rows = 0, experts = 0, predicted = 0;  // T, E, M
     DType acc = DType::kF32;                       // AccDType of the maps
     bool in_context = false;
+    int64_t units = 0;  // U of the largest network
   };
   absl::Status Reserve(const Room& room, Device device);
 

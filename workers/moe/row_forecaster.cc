@@ -40,10 +40,10 @@ Tensor Widened(const std::vector<float>& values, int64_t begin, int64_t rows, in
   return wide;
 }
 
-// As it is run: of a network on the CPU the network.
+// As it is run: of a network the network.
 absl::StatusOr<ForecastMap> MakeMap(const Stream& stream, const ProbeMap& map, const RowForecasterOptions& options) {
   const int64_t experts = options.shape.num_experts, width = map.WidthOf(options.hidden);
-  if (map.num_units > 0 && stream.device().is_cpu()) {
+  if (map.num_units > 0) {
     const int64_t outputs = experts + map.num_units;
     return MakeNetworkMap(stream, Widened(map.network, 0, outputs, width),
                           Widened(map.network, outputs * width, experts, map.num_units), options.dtype);

@@ -126,6 +126,8 @@ class RowForecaster : public LayerForecaster {
                    const TensorView& predicted);  // [count, M] int32 on the rows' device
   absl::Status SendBegins(const Stream& stream);
   absl::Status ReserveBegins(int64_t rows, Device device);
+  // U of the largest network that there is, or may be.
+  int64_t MostUnits() const;
   // Whether there are such maps, or will be.
   bool MayHaveMaps(bool in_context) const;
   absl::Status Fit(const GatedRows& rows);

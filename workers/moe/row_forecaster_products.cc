@@ -129,12 +129,21 @@ absl::Status RowForecaster::Reserve(const Stream& stream, int64_t rows) {
                                      .experts = options_.shape.num_experts,
                                      .predicted = num_predicted_,
                                      .acc = AccDType(options_.dtype),
-                                     .in_context = in_context},
+                                     .in_context = in_context,
+                                     .units = MostUnits()},
                                     device));
   // Every row is of one phase, which may be asked of both distances by all predictors.
   RETURN_IF_ERROR(
       predicted_memory_.Take(rows * kNumPredictors * kMaxAhead, num_predicted_, DType::kI32, device).status());
   return in_context ? ReserveBegins(rows, device) : absl::OkStatus();
+}
+
+int64_t RowForecaster::MostUnits() const {
+  int64_t units = fit_ != nullptr && fit_->options().kept_rows > 0 ? HiddenFitOptions().num_units : 0;
+  for (const std::optional<Probe>& probe : probes_) {
+    if (probe.has_value()) units = std::max<int64_t>(units, probe->source.num_units);
+  }
+  return units;
 }
 
 bool RowForecaster::MayHaveMaps(bool in_context) const {
@@ -146,14 +155,19 @@ bool RowForecaster::MayHaveMaps(bool in_context) const {
 
 int64_t RowForecaster::MapBytesToCome(DeviceKind device) const {
   if (fit_ == nullptr) return 0;
-  const auto bytes_of = [&](int64_t outputs) {
+  const int64_t experts = options_.shape.num_experts, units = MostUnits();
+  const auto bytes_of = [&](bool in_context) {
+    const int64_t outputs = in_context ? 2 * (experts + units) : experts;
+    const int64_t out = in_context && units > 0
+                            ? PackedBytes({.n = experts, .k = units, .dtype = AccDType(options_.dtype)}, device)
+                            : 0;
     return PackedBytes({.n = outputs, .k = options_.hidden, .dtype = options_.dtype}, device) +
-           outputs * DTypeBytes(options_.dtype);
+           outputs * DTypeBytes(options_.dtype) + out;
   };
   int64_t to_come = 0, largest = 0;
   for (const bool in_context : {false, true}) {
     if (in_context && !fit_->options().in_context) continue;
-    const int64_t one = bytes_of(options_.shape.num_experts * (in_context ? 2 : 1));
+    const int64_t one = bytes_of(in_context);
     largest = std::max(largest, one);
     for (int layer = 0; layer < options_.shape.num_layers; ++layer) {
       for (int ahead = 1; ahead <= kMaxAhead && layer + ahead < options_.shape.num_layers; ++ahead) {

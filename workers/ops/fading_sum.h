@@ -1,10 +1,13 @@
 // Rows and a mean of the rows before them in their text, the nearest weighing most, where both stand side by side:
 //   sum_t = own_t + m_t,  m_t = o_t + kept (m_{t-1} - o_t);  m_t = o_t in the first row of a text
+// and of the last columns max(0, sum_t): a hidden layer's units.
 //
 // The mean reaches back at least so far that nothing beyond weighs 1e-6; on the CPU to the text's first row.  So a
 // device's rows differ in that, and in rounding.  On the CPU single-threaded and linear.
-// Errors (InvalidArgument): shapes or dtypes that do not fit, kept outside [0, 1).
+// Errors (InvalidArgument): shapes or dtypes that do not fit, kept outside [0, 1), rectified outside [0, E].
 #pragma once
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "workers/tensor/device.h"
@@ -13,7 +16,12 @@
 
 namespace switchyard {
 
-absl::Status AddFadingMean(const Stream& stream, double kept,
+struct FadingSumDesc {
+  double kept = 0;
+  int64_t rectified = 0;  // columns, the last ones
+};
+
+absl::Status AddFadingMean(const Stream& stream, const FadingSumDesc& desc,
                            const TensorView& both,  // [T, 2E] fp32 or fp64: own, then o
                            const IntView& begins,   // [T]: not 0 where a row is the first of its text
                            const TensorView& sum);  // [T, E] as both

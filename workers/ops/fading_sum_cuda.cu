@@ -1,5 +1,5 @@
-// sum_t = own_t + m_t,  m_t = o_t + kept (m_{t-1} - o_t), cut into runs of rows: each begins so many rows before its
-// first that nothing of what is left out weighs anything.
+// sum_t = own_t + m_t (of the last columns max(0, .)),  m_t = o_t + kept (m_{t-1} - o_t), cut into runs of rows: each
+// begins so many rows before its first that nothing of what is left out weighs anything.
 #include "workers/ops/cuda/rows_cuda.h"
 
 namespace switchyard::cuda {
@@ -12,7 +12,7 @@ struct FadingSumOp {
   const Elem* both;       // [T, 2E]
   const int32_t* begins;  // [T]
   Elem* sum;              // [T, E]
-  int64_t rows, width, both_stride, sum_stride, reach;
+  int64_t rows, width, both_stride, sum_stride, reach, rectified;
   Elem kept;
 
   __device__ void operator()(int64_t run, int64_t column) const {
@@ -23,7 +23,9 @@ struct FadingSumOp {
       const Elem* row = both + t * both_stride + column;
       const Elem value = row[width];
       mean = t == reached || begins[t] != 0 ? value : Add(value, Mul(kept, Add(mean, -value)));
-      if (t >= first) sum[t * sum_stride + column] = Add(row[0], mean);
+      if (t < first) continue;
+      const Elem both_sum = Add(row[0], mean);
+      sum[t * sum_stride + column] = column >= width - rectified && both_sum < 0 ? Elem{0} : both_sum;
     }
   }
 };
@@ -38,6 +40,7 @@ int Run(const CudaCall& call, const FadingSumArgs& a) {
                                 .both_stride = a.both_stride,
                                 .sum_stride = a.sum_stride,
                                 .reach = a.reach,
+                                .rectified = a.rectified,
                                 .kept = static_cast<Elem>(a.kept)};
   return LaunchRows(call, op, (a.rows + kRunRows - 1) / kRunRows, a.width);
 }

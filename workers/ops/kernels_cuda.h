@@ -60,7 +60,7 @@ struct FadingSumArgs {
   const void* both;       // [T, 2E]
   const int32_t* begins;  // [T]
   void* sum;              // [T, E]
-  int64_t rows, width, both_stride, sum_stride, reach;
+  int64_t rows, width, both_stride, sum_stride, reach, rectified;
   double kept;
 };
 

@@ -166,6 +166,35 @@ TEST_P(ForecastDeviceTest, MapsThatWereLoaded) {
   EXPECT_NEAR(DistanceOf(*there_, LiveEstimator::kProbe, 2), here, kTolerance);
 }
 
+// Layer 2 looks at rows as router 0 does, which a network says with units that come in pairs: max(0, u) - max(0, -u).
+// A unit more is below 0 for every row, and so says nothing.
+TEST_P(ForecastDeviceTest, ANetworkInContextRunsWhereRowsAre) {
+  constexpr int kUnits = 2 * kShape.num_experts + 1;
+  ProbeMap network = MapOf(1, {.layer = 1, .ahead = 1, .in_context = true, .values = {}});
+  network.num_units = kUnits;
+  const int64_t width = network.WidthOf(kHidden);
+  network.network.assign(static_cast<size_t>((kShape.num_experts + kUnits) * width + kShape.num_experts * kUnits), 0);
+  for (int64_t e = 0; e < kShape.num_experts; ++e) {
+    for (int64_t c = 0; c < kHidden; ++c) {
+      const auto value = static_cast<float>(Get(router_rows_[0], e, c));
+      network.network[static_cast<size_t>((kShape.num_experts + 2 * e) * width + c)] = value;
+      network.network[static_cast<size_t>((kShape.num_experts + 2 * e + 1) * width + c)] = -value;
+    }
+    float* const out = network.network.data() + (kShape.num_experts + kUnits) * width + e * kUnits;
+    out[2 * e] = 1;
+    out[2 * e + 1] = -1;
+    out[kUnits - 1] = static_cast<float>(e) * 5;
+  }
+  network.network[static_cast<size_t>((kShape.num_experts + kUnits) * width - 1)] = -3;
+  SetProbe(network);
+  if (!TestDevice().is_cpu()) ASSERT_TRUE(there_->forecaster->Reserve(there_->stream, kRows).ok());
+  Passes(12, {0, 1, 0});
+  for (const Place* const place : {here_.get(), there_.get()}) {
+    EXPECT_LT(DistanceOf(*place, LiveEstimator::kProbe, 2), 0.01);
+    EXPECT_GT(DistanceOf(*place, LiveEstimator::kGateAhead, 2), 0.1);
+  }
+}
+
 TEST_P(ForecastDeviceTest, MapsThatItFitsOfRowsThatItFetches) {
   Make(/*probe_share=*/1);
   Passes(6, {0, 1, 0});

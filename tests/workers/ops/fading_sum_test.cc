@@ -1,6 +1,7 @@
 // Rows and the fading mean of their texts, on the test's device against the sum that the recursion stands for.
 #include "workers/ops/fading_sum.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr double kKept = 0.8;
+constexpr int64_t kRectified = 5;
 
 class FadingSumTest : public testing::Test {
  protected:
@@ -49,7 +51,7 @@ TEST_F(FadingSumTest, OwnRowsAndTheMeanOfTheTextSoFar) {
       const Tensor both = RandomMatrix(dtype, rows, 2 * experts, 5);
       const Tensor there = *CopyToDevice(*stream_, both), starts = Ints(begins);
       const Tensor sum = *Tensor::Allocate(dtype, {rows, experts}, TestDevice());
-      ASSERT_TRUE(AddFadingMean(*stream_, kKept, there, IntView(starts), sum).ok());
+      ASSERT_TRUE(AddFadingMean(*stream_, {.kept = kKept, .rectified = kRectified}, there, IntView(starts), sum).ok());
       const Tensor got = *CopyToHost(*stream_, sum);
       for (int64_t t = 0; t < rows; ++t) {
         for (int64_t e = 0; e < experts; ++e) {
@@ -60,7 +62,8 @@ TEST_F(FadingSumTest, OwnRowsAndTheMeanOfTheTextSoFar) {
           }
           mean += weight * Get(both, at, experts + e);
           // Beyond the reach rows weigh 1e-6 together.
-          ASSERT_NEAR(Get(got, t, e), Get(both, t, e) + mean, 1e-5) << DTypeName(dtype) << " row " << t << " " << e;
+          const double plain = Get(both, t, e) + mean, wanted = e < experts - kRectified ? plain : std::max(0.0, plain);
+          ASSERT_NEAR(Get(got, t, e), wanted, 1e-5) << DTypeName(dtype) << " row " << t << " " << e;
         }
       }
     }
@@ -71,12 +74,13 @@ TEST_F(FadingSumTest, WhatDoesNotFitIsNamed) {
   const Tensor both = *CopyToDevice(*stream_, RandomMatrix(DType::kF32, 4, 6, 1));
   const Tensor sum = *Tensor::Allocate(DType::kF32, {4, 3}, TestDevice());
   const Tensor wide = *Tensor::Allocate(DType::kF32, {4, 4}, TestDevice()), starts = Ints({1, 0, 0, 0});
-  const auto message = [&](double kept, const TensorView& to, const IntView& begins) {
-    return std::string(AddFadingMean(*stream_, kept, both, begins, to).message());
+  const auto message = [&](const FadingSumDesc& desc, const TensorView& to, const IntView& begins) {
+    return std::string(AddFadingMean(*stream_, desc, both, begins, to).message());
   };
-  EXPECT_THAT(message(kKept, wide, IntView(starts)), HasSubstr("fading_sum: both must be fp32 [4, 8]"));
-  EXPECT_THAT(message(kKept, sum, IntView(starts).Part(0, 3)), HasSubstr("fading_sum: begins"));
-  EXPECT_THAT(message(1.0, sum, IntView(starts)), HasSubstr("kept must be within [0, 1), is 1"));
+  EXPECT_THAT(message({.kept = kKept}, wide, IntView(starts)), HasSubstr("fading_sum: both must be fp32 [4, 8]"));
+  EXPECT_THAT(message({.kept = kKept}, sum, IntView(starts).Part(0, 3)), HasSubstr("fading_sum: begins"));
+  EXPECT_THAT(message({.kept = 1}, sum, IntView(starts)), HasSubstr("kept must be within [0, 1), is 1"));
+  EXPECT_THAT(message({.rectified = 4}, sum, IntView(starts)), HasSubstr("rectified must be within [0, 3], is 4"));
 }
 
 }  // namespace
