@@ -57,6 +57,7 @@ constexpr CounterRow kCounters[] = {
      &M::expert_wasted},
     {"switchyard_worker_expert_copied_bytes_total", "Bytes of experts that were copied.", &M::expert_copied_bytes},
     {"switchyard_worker_expert_wait_seconds_total", "Seconds that layers waited for experts.", &M::expert_wait_seconds},
+    {"switchyard_worker_expert_plan_seconds_total", "Seconds in which copies were planned.", &M::expert_plan_seconds},
     {"switchyard_worker_expert_host_rows_total", "Rows of a GPU's cold experts that the host computed.",
      &M::expert_host_rows},
     {"switchyard_worker_expert_host_seconds_total", "Seconds that the host took for them.", &M::expert_host_seconds},
@@ -135,7 +136,7 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
   }
 }
 
-void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told) {
+void WorkerMetrics::ObserveExperts(const ExpertOffloadCounters& now, ExpertOffloadCounters* told) {
   // Another store, which has counted anew.
   if (now.copied_bytes < told->copied_bytes || now.hits < told->hits || now.misses < told->misses) *told = {};
   const auto add = [](prometheus::Counter* counter, auto from, auto to) {
@@ -148,6 +149,7 @@ void WorkerMetrics::ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCo
   add(expert_wasted, told->wasted, now.wasted);
   add(expert_copied_bytes, told->copied_bytes, now.copied_bytes);
   add(expert_wait_seconds, told->wait_seconds, now.wait_seconds);
+  add(expert_plan_seconds, told->plan_seconds, now.plan_seconds);
   *told = now;
 }
 

@@ -13,7 +13,7 @@
 #include "prometheus/registry.h"
 #include "scheduler/batching/step.h"
 #include "workers/moe/cold_experts.h"
-#include "workers/moe/expert_store.h"
+#include "workers/moe/expert_offload.h"
 #include "workers/moe/placed_experts.h"
 #include "workers/moe/row_forecaster.h"
 
@@ -29,7 +29,7 @@ class WorkerMetrics {
   // How right estimators of coming layers were lately, and what foreseeing took since it had taken `told`.
   void ObserveForecasts(const RowForecaster& forecaster, absl::Duration* told);
   // What a store has counted since it had counted `told`; told becomes `now`.  A new store counts from 0.
-  void ObserveExperts(const ExpertStoreCounters& now, ExpertStoreCounters* told);
+  void ObserveExperts(const ExpertOffloadCounters& now, ExpertOffloadCounters* told);
 
   // The same of what the host computed of its experts.
   void ObserveCold(const ColdCounters& now, ColdCounters* told);
@@ -61,6 +61,7 @@ class WorkerMetrics {
   prometheus::Counter* expert_wasted = nullptr;
   prometheus::Counter* expert_copied_bytes = nullptr;
   prometheus::Counter* expert_wait_seconds = nullptr;
+  prometheus::Counter* expert_plan_seconds = nullptr;
   prometheus::Counter* expert_host_rows = nullptr;
   prometheus::Counter* expert_host_seconds = nullptr;
   prometheus::Counter* placement_gather_seconds = nullptr;

@@ -15,7 +15,7 @@
 namespace switchyard {
 namespace {
 
-// What the policy weighs by, as nothing is measured.
+// What the policy weighs copies and experts' work by; what layers take beside is measured (workers/moe/gate_pace.h).
 struct Rates {
   double memory_bytes = 0;  // a second, of weights that are read to compute
   double flops = 0;
@@ -27,6 +27,9 @@ Rates RatesOf(DeviceKind device, int threads) {
   if (device == DeviceKind::kCpu) return {.memory_bytes = 10e9, .flops = 50e9 * threads, .copied_bytes = 10e9};
   return {.memory_bytes = 2e12, .flops = 200e12, .copied_bytes = 25e9};
 }
+
+// Some tens of passes: long enough for a median, soon enough for the policy to go by it.
+constexpr int kMeasuredGates = 512;
 
 // Nanoseconds.
 int64_t Ticks(double amount, double per_second) {
@@ -106,6 +109,7 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate), rates.flops);
   options.first_gate_ticks =
       Ticks(static_cast<double>(BytesBeforeFirstGate(config, input.file.dtype)), rates.memory_bytes);
+  options.measured_gates = kMeasuredGates;
   options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape,
                                                                    absl::Span<const int64_t> popularity) {
     const CopyCost cost = {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy};

@@ -52,7 +52,7 @@ class RankExperts {
     return offload_.get();
   }
   int64_t slot_bytes() const { return offload_->store().bytes(); }
-  ExpertStoreCounters counters() const { return offload_->store().counters(); }
+  ExpertOffloadCounters counters() const { return offload_->counters(); }
   ColdCounters cold_counters() const { return cold_ == nullptr ? ColdCounters() : cold_->counters(); }
 
  private:

@@ -63,8 +63,8 @@ class RankPlacement {
   int64_t slot_bytes() const;
   // Of copies that the placement asked for: none under a budget, whose policy asks for them (expert_counters).
   RankSlotsCounters counters() const { return placed_ == nullptr ? RankSlotsCounters() : placed_->counters(); }
-  ExpertStoreCounters expert_counters() const {
-    return budgeted_ == nullptr ? ExpertStoreCounters() : budgeted_->counters();
+  ExpertOffloadCounters expert_counters() const {
+    return budgeted_ == nullptr ? ExpertOffloadCounters() : budgeted_->counters();
   }
   ColdCounters cold_counters() const { return budgeted_ == nullptr ? ColdCounters() : budgeted_->cold_counters(); }
 

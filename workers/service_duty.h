@@ -87,7 +87,7 @@ class Duty {
   int64_t epoch_ = 0;  // 0 = in no group
   int rank_ = 0;       // there
   int64_t replayed_;   // of Worker::num_replayed, told so far
-  ExpertStoreCounters experts_told_;
+  ExpertOffloadCounters experts_told_;
   ColdCounters cold_told_;
   RankSlotsCounters placement_told_;
   absl::Duration forecasts_told_;  // of RowForecaster::spent

@@ -103,7 +103,7 @@ class Worker final : public PlacementHost {
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
   // Of an expert budget's copies, since the seat was taken; none without one.
-  ExpertStoreCounters expert_counters() const;
+  ExpertOffloadCounters expert_counters() const;
   // Of a budget's experts that the host computed, likewise.
   ColdCounters cold_counters() const;
   // Writes what the forecaster has learned where the options say so; OK if there is nothing to write.  In no group.

@@ -18,9 +18,9 @@
 
 namespace switchyard {
 
-ExpertStoreCounters Worker::expert_counters() const {
+ExpertOffloadCounters Worker::expert_counters() const {
   if (placement_ != nullptr) return placement_->expert_counters();
-  return experts_ == nullptr ? ExpertStoreCounters() : experts_->counters();
+  return experts_ == nullptr ? ExpertOffloadCounters() : experts_->counters();
 }
 
 ColdCounters Worker::cold_counters() const {

@@ -128,6 +128,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_expert_wasted_total", {"counter", "", ""}},
       {"switchyard_worker_expert_copied_bytes_total", {"counter", "", ""}},
       {"switchyard_worker_expert_wait_seconds_total", {"counter", "", ""}},
+      {"switchyard_worker_expert_plan_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_expert_host_rows_total", {"counter", "", ""}},
       {"switchyard_worker_expert_host_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_placement_gather_seconds_total", {"counter", "", ""}},

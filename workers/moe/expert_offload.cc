@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
@@ -19,6 +20,9 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
              .num_slots = store->num_slots()},
       store_(std::move(store)),
       forecast_(shape_),
+      between_gates_(options_.measured_gates),
+      // Before the others, which come as often in a pass as there are layers but one.
+      before_first_((options_.measured_gates + options_.num_layers - 1) / options_.num_layers),
       hosting_(static_cast<size_t>(shape_.num_keys()), ExpertHosting::kHere),
       store_slots_(static_cast<size_t>(shape_.num_slots)),
       rows_(options_.experts.size()),
@@ -198,6 +202,25 @@ absl::Status ExpertOffload::TakeTurn(const Call& call) {
   return absl::OkStatus();
 }
 
+LayerPlan ExpertOffload::Plan(absl::FunctionRef<LayerPlan()> plan) {
+  const absl::Time begin = absl::Now();
+  LayerPlan planned = plan();
+  plan_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+  return planned;
+}
+
+void ExpertOffload::MeasurePace(const Call& call, absl::Time now) {
+  if (call.layer == 0 && pass_began_ != absl::InfinitePast()) {
+    before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0);
+  } else if (call.layer > 0 && last_gate_ != absl::InfinitePast()) {
+    const double waited = store_->counters().wait_seconds - waited_at_gate_;
+    between_gates_.Add(absl::ToInt64Nanoseconds(now - last_gate_ - absl::Seconds(waited)), last_expected_);
+  }
+  last_gate_ = now;
+  pass_began_ = absl::InfinitePast();
+  waited_at_gate_ = store_->counters().wait_seconds;
+}
+
 absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
   RETURN_IF_ERROR(TakeTurn(call));
   RETURN_IF_ERROR(CountRows(call));
@@ -206,6 +229,9 @@ absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
   for (const int32_t rows : rows_) {
     if (rows > 0) need.compute_ticks += options_.expert_ticks + rows * options_.row_ticks;
   }
+  if (call.num_micro_batches == 1 && !between_gates_.measured()) MeasurePace(call, absl::Now());
+  last_expected_ = need.compute_ticks;
+  if (need.parts_left == 0) need.compute_ticks += between_gates_.beside(0);
   gate_up_.assign(call.experts.size(), nullptr);
   down_.assign(call.experts.size(), nullptr);
   absl::Span<const LayerForecast> forecasts;
@@ -213,7 +239,8 @@ absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
     forecast_.Observe({.layer = call.layer, .rows = layer_rows_});
     forecasts = Forecasts(call.layer, call.estimates);
   }
-  const absl::Status status = RunPlan(policy_->OnGate(need, forecasts), call, compute);
+  const LayerPlan plan = Plan([&] { return policy_->OnGate(need, forecasts); });
+  const absl::Status status = RunPlan(plan, call, compute);
   if (!status.ok()) policy_.reset();
   return status;
 }
@@ -222,7 +249,9 @@ absl::Status ExpertOffload::BeginPass(absl::Span<const LayerEstimate> estimates)
   // After an error, or a pass that ended early, the first layer begins anew.
   if (policy_ == nullptr || !AtStart()) return absl::OkStatus();
   const absl::Span<const LayerForecast> forecasts = Forecasts(NeedForecast::kBeforePass, estimates);
-  UnderWay plan = {.steps = policy_->OnPass(forecasts, options_.first_gate_ticks).steps, .deadline = {}};
+  pass_began_ = absl::Now();
+  const int64_t ticks = before_first_.beside(options_.first_gate_ticks);
+  UnderWay plan = {.steps = Plan([&] { return policy_->OnPass(forecasts, ticks); }).steps, .deadline = {}};
   const absl::Status status = StartSteps(&plan);
   if (!status.ok()) policy_.reset();
   return status;

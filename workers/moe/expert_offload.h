@@ -36,6 +36,7 @@
 #include "scheduler/offload/layer_plan.h"
 #include "scheduler/offload/need_forecast.h"
 #include "workers/moe/expert_store.h"
+#include "workers/moe/gate_pace.h"
 #include "workers/moe/layer_experts.h"
 
 namespace switchyard {
@@ -59,6 +60,14 @@ struct ExpertOffloadOptions {
   int64_t expert_ticks = 1;
   int64_t row_ticks = 1;
   int64_t first_gate_ticks = 0;  // from the beginning of a pass to its first gate, at the least
+  // > 0: ticks are nanoseconds, and what layers take beside their experts, and a pass before its first gate, is
+  // measured over so many gates, then a constant (gate_pace.h).  0: layers take nothing beside their experts.
+  int measured_gates = 0;
+};
+
+// Since it was made.
+struct ExpertOffloadCounters : ExpertStoreCounters {
+  double plan_seconds = 0;  // of the policy
 };
 
 class ExpertOffload : public LayerExperts {
@@ -92,6 +101,7 @@ class ExpertOffload : public LayerExperts {
   int num_layers() const { return shape_.num_layers; }
   absl::Span<const int32_t> experts() const { return options_.experts; }
   const ExpertStore& store() const { return *store_; }
+  ExpertOffloadCounters counters() const { return {store_->counters(), plan_seconds_}; }
   int64_t waves() const { return waves_; }  // calls of compute so far
 
  private:
@@ -112,6 +122,10 @@ class ExpertOffload : public LayerExperts {
   absl::Status PairSlots(absl::Span<const ExpertKey> wanted);
   // Copies what is wanted and not there; returns when all of it is.
   absl::Status CopyMissing(absl::Span<const ExpertKey> wanted, absl::Time deadline, Progress progress);
+  // The policy's plan; what it takes is counted.
+  LayerPlan Plan(absl::FunctionRef<LayerPlan()> plan);
+  // Measures what has passed since the gate before, or since the pass began.
+  void MeasurePace(const Call& call, absl::Time now);
   // Whose turn it is; begins anew where it must.
   absl::Status TakeTurn(const Call& call);
   // Rows of each expert, and where the layout has it.
@@ -131,6 +145,11 @@ class ExpertOffload : public LayerExperts {
   NeedForecast forecast_;
   int next_layer_ = 0, next_micro_batch_ = 0;
   int64_t waves_ = 0;
+  double plan_seconds_ = 0;
+  GatePace between_gates_, before_first_;
+  absl::Time last_gate_ = absl::InfinitePast(), pass_began_ = absl::InfinitePast();
+  int64_t last_expected_ = 0;                  // ticks that the layer of the last gate was to compute
+  double waited_at_gate_ = 0;                  // wait_seconds of the store then
   std::vector<int32_t> place_of_;              // [E] in options_.experts; -1 = not one of them
   std::vector<ExpertHosting> hosting_;         // [L * Ek]
   std::vector<int> store_slots_;               // [slots] of the policy: the store's

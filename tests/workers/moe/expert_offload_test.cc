@@ -122,6 +122,7 @@ class ExpertOffloadFaultTest : public testing::Test {
     ASSERT_TRUE(store.ok());
     ExpertOffloadOptions offload;
     offload.num_layers = 2;
+    offload.measured_gates = measured_gates_;
     offload.experts = {0, 1, 2, 3, 4, 5, 6, 7};
     offload.make_policy = [policy = std::move(policy)](const OffloadShape& shape, absl::Span<const int64_t>) {
       return policy(shape);
@@ -134,6 +135,7 @@ class ExpertOffloadFaultTest : public testing::Test {
     ASSERT_TRUE(filled.ok()) << filled;
   }
   std::vector<LayerEstimate> estimates_;  // told to the next layer
+  int measured_gates_ = 0;
 
   // Which experts were computed, one string a wave.
   absl::StatusOr<std::vector<std::string>> Run(int layer, const std::vector<int>& rows,
@@ -198,6 +200,7 @@ class TellingPolicy final : public CachePolicy {
   absl::string_view name() const override { return "telling"; }
   std::vector<ExpertKey> InitialSlots() const override { return lru_->InitialSlots(); }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override {
+    if (ticks != nullptr) ticks->push_back(need.compute_ticks);
     std::string text;
     for (const LayerForecast& forecast : forecasts) {
       absl::StrAppend(&text, text.empty() ? "" : "; ", forecast.ahead, ":");
@@ -216,6 +219,8 @@ class TellingPolicy final : public CachePolicy {
     told_->push_back(text);
     return {{{PlanStep::kDrop, 0, 0}, {PlanStep::kPrefetch, 7, 0}}};
   }
+
+  std::vector<int64_t>* ticks = nullptr;  // of each gate
 
  private:
   std::unique_ptr<CachePolicy> lru_;
@@ -256,6 +261,26 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyHearsOfAPassBeforeItsFirstGate) {
   told.clear();
   ASSERT_TRUE(offload_->BeginPass({{{.layer = 0, .popularity = last}}}).ok());
   EXPECT_TRUE(told.empty());
+}
+
+// What a layer takes beside its experts is measured at first, and a constant from then on.
+TEST_F(ExpertOffloadFaultTest, ThePolicyHearsWhatLayersTakeBesideTheirExperts) {
+  std::vector<std::string> told;
+  std::vector<int64_t> ticks;
+  measured_gates_ = 3;
+  Make(6, [&](const OffloadShape& shape) {
+    auto policy = std::make_unique<TellingPolicy>(shape, &told);
+    policy->ticks = &ticks;
+    return policy;
+  });
+  for (int pass = 0; pass < 8; ++pass) {
+    for (const int layer : {0, 1}) ASSERT_TRUE(Run(layer, {2, 0, 1, 0, 0, 0, 0, 0}).ok());
+  }
+  ASSERT_EQ(ticks.size(), 16u);
+  // Two experts and three rows; the third gate that follows another one is that of the third pass' second layer.
+  EXPECT_EQ(std::vector<int64_t>(ticks.begin(), ticks.begin() + 5), std::vector<int64_t>(5, 5));
+  EXPECT_GT(ticks[5], 5);
+  EXPECT_EQ(std::vector<int64_t>(ticks.begin() + 5, ticks.end()), std::vector<int64_t>(11, ticks[5]));
 }
 
 TEST_F(ExpertOffloadFaultTest, AFailedCopyEndsThePassAndTheNextBeginsAnew) {

@@ -145,6 +145,7 @@ TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
   EXPECT_EQ(Tokens(), expected);
   EXPECT_GT(worker_->expert_counters().misses + worker_->expert_counters().late, 0);
   EXPECT_GT(worker_->expert_counters().hits, 0);
+  EXPECT_GT(worker_->expert_counters().plan_seconds, 0);
   EXPECT_EQ(worker_->num_replayed(), 0);
 
   ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = PlacementMode::kNoEstimate, .spare_slots = 1}));
