@@ -3,12 +3,24 @@
 #include <algorithm>
 #include <cmath>
 
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/attention.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/rms_norm.h"
+#include "workers/tensor/copy.h"
 
 namespace switchyard {
+
+QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights) {
+  return {.num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .eps = config.norm_eps,
+          .q_norm = config.qk_norm != QkNorm::kNone ? weights.q_norm.view() : TensorView(),
+          .k_norm = config.qk_norm != QkNorm::kNone ? weights.k_norm.view() : TensorView(),
+          .clip = config.clip_qkv};
+}
 
 AttentionLayer::AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope, Device device)
     : config_(config),
@@ -20,16 +32,6 @@ AttentionLayer::AttentionLayer(const ModelConfig& config, DType dtype, const Rop
 absl::Status AttentionLayer::Reserve(int64_t rows) {
   for (ScratchTensor* scratch : {&normed_, &qkv_, &attended_}) RETURN_IF_ERROR(scratch->Reserve(rows));
   return absl::OkStatus();
-}
-
-QkvDesc AttentionLayer::QkvOf(const AttentionWeights& weights) const {
-  return {.num_heads = config_.num_heads,
-          .num_kv_heads = config_.num_kv_heads,
-          .head_dim = config_.head_dim,
-          .eps = config_.norm_eps,
-          .q_norm = config_.qk_norm != QkNorm::kNone ? weights.q_norm.view() : TensorView(),
-          .k_norm = config_.qk_norm != QkNorm::kNone ? weights.k_norm.view() : TensorView(),
-          .clip = config_.clip_qkv};
 }
 
 absl::Status AttentionLayer::ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
@@ -72,10 +74,14 @@ absl::Status AttentionLayer::Run(const Stream& stream, const AttentionCall& call
   const bool lends = call.lending != nullptr && call.lending->active();
   const int64_t computed = call.batch->num_rows();
   const int64_t all_rows = std::max(computed, call.batch->num_own_rows());
-  const TensorView qkv = qkv_.Rows(all_rows);
-  const TensorView attended = attended_.Rows(all_rows);
+  SY_CHECK(call.saved == nullptr || !lends);
+  const TensorView qkv = call.saved != nullptr ? call.saved->qkv : qkv_.Rows(all_rows);
+  const TensorView attended = call.saved != nullptr ? call.saved->attended : attended_.Rows(all_rows);
   if (computed > 0) RETURN_IF_ERROR(ProjectIn(stream, call, residual, qkv.Rows(0, computed)));
-  const QkvDesc desc = QkvOf(*call.weights);
+  if (computed > 0 && call.saved != nullptr && call.saved->projected.rank() != 0) {
+    RETURN_IF_ERROR(CopyTensor(stream, qkv, call.saved->projected));
+  }
+  const QkvDesc desc = QkvDescOf(config_, *call.weights);
   if (lends) {
     if (computed > 0) {
       RETURN_IF_ERROR(PrepareQkv(stream, desc, rope_, call.batch->table_rows(), qkv.Rows(0, computed)));

@@ -11,6 +11,7 @@
 #include "workers/model/batch.h"
 #include "workers/model/config.h"
 #include "workers/model/row_lending.h"
+#include "workers/model/saved_forward.h"
 #include "workers/model/weights.h"
 #include "workers/ops/kv_cache_view.h"
 #include "workers/ops/qkv.h"
@@ -27,7 +28,11 @@ struct AttentionCall {
   const AttentionWeights* weights = nullptr;
   int32_t window = 0;
   KvCacheView cache;
+  const SavedLayer* saved = nullptr;  // kept for a backward pass; null: nothing is.  Not with rows that are lent.
 };
+
+// What stands between the projection and attention in this model.
+QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights);
 
 class AttentionLayer {
  public:
@@ -45,7 +50,6 @@ class AttentionLayer {
   // residual → q, k, v as projected.
   absl::Status ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
                          const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
-  QkvDesc QkvOf(const AttentionWeights& weights) const;
   absl::Status Attend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
                       const TensorView& qkv,        // [own rows or more, N*D + 2*Nkv*D]
                       const TensorView& attended);  // [own rows or more, N*D]

@@ -280,6 +280,10 @@ absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config
   return RunLoader(checkpoint, params, &options, nullptr);
 }
 
+absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options) {
+  return RunLoader(checkpoint, params, &options, nullptr);
+}
+
 absl::StatusOr<DType> NamedDType(absl::string_view name) {
   if (name == "fp32") return DType::kF32;
   if (name == "bf16") return DType::kBf16;

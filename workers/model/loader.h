@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/model/config.h"
+#include "workers/model/params.h"
 #include "workers/model/weights.h"
 #include "workers/tensor/dtype.h"
 
@@ -43,6 +44,10 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Mod
 // Errors as above; then what is there is undefined.
 absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place);
+
+// Loads the params of a table (params.h) to where it says: options.dtype is that of its tensors.
+// Errors as above; then what is there is undefined.
+absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);

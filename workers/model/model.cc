@@ -136,7 +136,7 @@ absl::Status Model::ReserveExchange(const MoeRoom& room, int64_t recorded_rows) 
 
 absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
                                         SavedForward* saved) {
-  if (saved != nullptr) return absl::UnimplementedError("forward: keeping activations for a backward pass");
+  if (saved != nullptr) RETURN_IF_ERROR(CheckSaving(stream, in, *saved));
   SY_CHECK(0 <= layers.begin && layers.begin <= layers.end && layers.end <= config_.num_layers());
   const Batch& batch = *in.batch;
   // Lent rows come back, where they are wanted, to their place behind the computed ones.
@@ -160,7 +160,18 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   }
   Tap(in, "embed", -1, residual);
   for (int64_t i = layers.begin; i < layers.end; ++i) {
-    RETURN_IF_ERROR(RunLayer(stream, in, i, cache, residual, &out));
+    SavedLayer kept;
+    LayerCall call = {.in = &in, .layer_idx = i, .cache = cache, .residual = residual, .out = &out};
+    if (saved != nullptr) {
+      kept = saved->layer(i);
+      // (A layer that is run again begins where it was kept.)
+      if (in.hidden.raw() != kept.residual_in.raw()) RETURN_IF_ERROR(CopyTensor(stream, residual, kept.residual_in));
+      call.saved = &kept;
+    }
+    RETURN_IF_ERROR(RunLayer(stream, call));
+    if (kept.moe == nullptr) continue;
+    RETURN_IF_ERROR(
+        ComputeRouterStatistics(stream, kept.moe->logits, kept.moe->topk_idx, &saved->router_statistics()[i]));
     if (in.keep_topk && moe_layers_[i].has_value()) RETURN_IF_ERROR(KeepTopK(stream, in, i, out.topk_idx));
     const bool padding = batch.on_device != nullptr && batch.on_device->num_real_rows != nullptr;
     if (check_nan_ && !padding) RETURN_IF_ERROR(CheckFinite(stream, residual, i));
@@ -175,31 +186,48 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   return out;
 }
 
-absl::Status Model::RunLayer(const Stream& stream, const StageIn& in, int64_t layer_idx, KvCache* cache,
-                             const TensorView& residual, StageOut* out) {
+absl::Status Model::CheckSaving(const Stream& stream, const StageIn& in, const SavedForward& saved) const {
+  if (!stream.device().is_cpu()) return absl::UnimplementedError("forward: training on a device");
+  if (in.lending != nullptr && in.lending->active()) {
+    return absl::UnimplementedError("forward: rows are lent in a pass that is kept for a backward one");
+  }
+  if (in.moe.placer != nullptr || in.moe.forecaster != nullptr) {
+    return absl::UnimplementedError("forward: a pass that is kept for a backward one has no placer and no forecaster");
+  }
+  if (saved.num_rows() == in.batch->num_rows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("forward: room for ", saved.num_rows(), " rows to keep, the batch has ", in.batch->num_rows()));
+}
+
+absl::Status Model::RunLayer(const Stream& stream, const LayerCall& call) {
   const absl::Time start = absl::Now();
-  const double exchanged = in.lending != nullptr ? in.lending->exchange_seconds() : 0;
+  RowLending* const lending = call.in->lending;
+  const double exchanged = lending != nullptr ? lending->exchange_seconds() : 0;
   RETURN_IF_ERROR(attention_.Run(stream,
-                                 {.batch = in.batch,
-                                  .lending = in.lending,
-                                  .weights = &weights_.layers[layer_idx].attention,
-                                  .window = config_.layers[layer_idx].window,
-                                  .cache = cache->layer(layer_idx)},
-                                 residual));
-  out->attention_seconds += SecondsSince(start);
-  if (in.lending != nullptr) out->attention_seconds -= in.lending->exchange_seconds() - exchanged;
-  Tap(in, "attention", layer_idx, residual);
-  RETURN_IF_ERROR(RunFfn(stream, in, layer_idx, residual, out));
-  Tap(in, "layer", layer_idx, residual);
+                                 {.batch = call.in->batch,
+                                  .lending = lending,
+                                  .weights = &weights_.layers[call.layer_idx].attention,
+                                  .window = config_.layers[call.layer_idx].window,
+                                  .cache = call.cache->layer(call.layer_idx),
+                                  .saved = call.saved},
+                                 call.residual));
+  call.out->attention_seconds += SecondsSince(start);
+  if (lending != nullptr) call.out->attention_seconds -= lending->exchange_seconds() - exchanged;
+  if (call.saved != nullptr) RETURN_IF_ERROR(CopyTensor(stream, call.residual, call.saved->residual_mid));
+  Tap(*call.in, "attention", call.layer_idx, call.residual);
+  RETURN_IF_ERROR(RunFfn(stream, call));
+  Tap(*call.in, "layer", call.layer_idx, call.residual);
   return absl::OkStatus();
 }
 
-absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& residual,
-                           StageOut* out) {
+absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
+  const StageIn& in = *call.in;
+  StageOut* const out = call.out;
+  const int64_t layer_idx = call.layer_idx;
   const LayerWeights& layer = weights_.layers[layer_idx];
-  const int64_t num_rows = residual.dim(0);
+  const int64_t num_rows = call.residual.dim(0);
   const TensorView x = normed_.Rows(num_rows);
-  if (num_rows > 0) RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, residual, layer.ffn_norm, x));
+  if (num_rows > 0) RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, call.residual, layer.ffn_norm, x));
   if (layer.moe.has_value()) {
     const auto of_layer = [&](const TensorView& counts) {
       return counts.rank() == 0 ? counts : counts.Rows(layer_idx, 1).Reshape({config_.num_experts});
@@ -218,13 +246,16 @@ absl::Status Model::RunFfn(const Stream& stream, const StageIn& in, int64_t laye
                           .max_rows = in.moe.max_rows,
                           .placer = in.moe.placer,
                           .forecaster = in.moe.forecaster,
-                          .moe_layer = moe_idx_[layer_idx]};
-    return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, residual);
+                          .moe_layer = moe_idx_[layer_idx],
+                          .saved = call.saved != nullptr ? call.saved->moe : nullptr};
+    return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, call.residual);
   }
   if (num_rows == 0) return absl::OkStatus();
-  const TensorView hidden = dense_hidden_.Rows(num_rows);
-  RETURN_IF_ERROR(GatedGemm(stream, x, layer.dense->gate_up, hidden));
-  return Gemm(stream, {.accumulate = true}, hidden, layer.dense->down, TensorView(), residual);
+  const bool saves = call.saved != nullptr;
+  const TensorView hidden = saves ? call.saved->dense_hidden : dense_hidden_.Rows(num_rows);
+  RETURN_IF_ERROR(
+      GatedGemm(stream, x, layer.dense->gate_up, hidden, CurrentIsa(), saves ? call.saved->dense_sums : TensorView()));
+  return Gemm(stream, {.accumulate = true}, hidden, layer.dense->down, TensorView(), call.residual);
 }
 
 absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {

@@ -6,7 +6,7 @@
 // A row's results do not depend on the other rows, on chunking, threads or the number of ranks.
 // Errors: the communicator's (Unavailable, DeadlineExceeded …) pass through and leave the step undone; InvalidArgument
 // for a batch that does not fit the cache; Internal "layer L: …" under SY_CHECK_NAN.
-// Does not do: sampling and slots (model_runner.h), backward.
+// Does not do: sampling and slots (model_runner.h), backward (model_backward.h).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@
 #include "workers/model/batch.h"
 #include "workers/model/config.h"
 #include "workers/model/kv_cache.h"
+#include "workers/model/saved_forward.h"
 #include "workers/model/weights.h"
 #include "workers/moe/layer_experts.h"
 #include "workers/moe/moe_layer.h"
@@ -30,9 +31,6 @@
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
-
-// What training will keep of a forward pass for its backward.
-struct SavedForward;
 
 // Receives logits of batch.logit_rows[first, first + logits.dim(0)): [n, V] fp32 (fp64 for an fp64 model), valid until
 // it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that the logits of a long prompt need
@@ -97,7 +95,8 @@ class Model {
   // recorded ones with so many rows (0: none are recorded).
   absl::Status ReserveExchange(const MoeRoom& room, int64_t recorded_rows);
 
-  // saved: nullptr = inference; anything else is Unimplemented.
+  // saved: nullptr = inference; else what backward needs is kept there, begun with the batch's rows.  Same bits, same
+  // collectives.  Unimplemented then: a device, lent rows, a placer, a forecaster, experts from a store.
   absl::StatusOr<StageOut> Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
                                    SavedForward* saved);
 
@@ -105,6 +104,13 @@ class Model {
   const ModelWeights& weights() const { return weights_; }
   // Who has the routed experts; null: the weights.
   LayerExperts* experts() const { return experts_; }
+  // For who trains, between passes: values may change, shapes may not.
+  ModelWeights* mutable_weights() { return &weights_; }
+  const MoeLayer* moe_layer(int64_t layer_idx) const {  // null: a dense layer
+    return moe_layers_[layer_idx].has_value() ? &*moe_layers_[layer_idx] : nullptr;
+  }
+  // Of a layer with experts: how many such come before it.
+  int moe_index(int64_t layer_idx) const { return moe_idx_[layer_idx]; }
   DType dtype() const { return dtype_; }
   int64_t max_positions() const { return rope_.max_positions(); }
   const RopeTable& rope() const { return rope_; }
@@ -116,17 +122,25 @@ class Model {
 
   absl::Status Embed(const Stream& stream, const Batch& batch, const TensorView& residual);
   absl::Status EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual);
-  absl::Status RunLayer(const Stream& stream, const StageIn& in, int64_t layer_idx, KvCache* cache,
-                        const TensorView& residual, StageOut* out);
-  absl::Status RunFfn(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& residual,
-                      StageOut* out);
+  // One layer of a pass.  Borrowed.
+  struct LayerCall {
+    const StageIn* in = nullptr;
+    int64_t layer_idx = 0;
+    KvCache* cache = nullptr;
+    TensorView residual;
+    const SavedLayer* saved = nullptr;  // null: nothing is kept
+    StageOut* out = nullptr;
+  };
+  absl::Status CheckSaving(const Stream& stream, const StageIn& in, const SavedForward& saved) const;
+  absl::Status RunLayer(const Stream& stream, const LayerCall& call);
+  absl::Status RunFfn(const Stream& stream, const LayerCall& call);
   absl::Status TakeTopK(const StageIn& in, StageOut* out);
   absl::Status KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx);
   absl::Status RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink);
 
   const ModelConfig config_;
   const DType dtype_;
-  const ModelWeights weights_;
+  ModelWeights weights_;
   const RopeTable rope_;
   const bool check_nan_;
   LayerExperts* experts_ = nullptr;

@@ -17,7 +17,8 @@ std::string Named(absl::string_view pattern, int64_t layer_idx, int64_t expert_i
 
 class Table {
  public:
-  Table(const ModelConfig& config, const ModelFamily& family, const Checkpoint& checkpoint)
+  // checkpoint: null = none to compare with, and one tensor an expert.
+  Table(const ModelConfig& config, const ModelFamily& family, const Checkpoint* checkpoint)
       : config_(config), family_(family), checkpoint_(checkpoint) {}
 
   void AddModel(ModelWeights* weights) {
@@ -46,11 +47,16 @@ class Table {
   }
 
  private:
-  // Fills in what follows from the shape (unless rows are given) and checks the tensor against the file.
+  // Fills in what follows from the shape (unless rows are given).
   void Add(Param param) {
     param.columns = param.shape.size() > 1 ? param.shape.back() : 1;
     if (param.rows == 0) param.rows = param.shape.front();
-    const TensorLocation at = checkpoint_.Find(param.name);
+    if (checkpoint_ != nullptr) Compare(param);
+    params_.push_back(std::move(param));
+  }
+
+  void Compare(const Param& param) {
+    const TensorLocation at = checkpoint_->Find(param.name);
     const TensorEntry wanted{.dtype = "", .shape = param.shape};
     if (at.file == nullptr) {
       problems_.push_back(
@@ -65,8 +71,9 @@ class Table {
       problems_.push_back(absl::StrCat(at.file->name(), ": tensor \"", param.name,
                                        "\": expected BF16, F16, F32 or F64, found ", at.entry->dtype));
     }
-    params_.push_back(std::move(param));
   }
+
+  bool Has(const std::string& name) const { return checkpoint_ != nullptr && checkpoint_->Find(name).file != nullptr; }
 
   void AddAttention(int64_t layer_idx, LayerWeights* layer) {
     const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".");
@@ -107,12 +114,12 @@ class Table {
   void AddMoe(int64_t layer_idx, const std::vector<int32_t>& residents, MoeWeights* moe) {
     const MoeNaming& names = family_.moe;
     std::string router = Named(names.router[0], layer_idx);
-    if (names.router[1] != nullptr && checkpoint_.Find(router).file == nullptr) {
+    if (names.router[1] != nullptr && !Has(router)) {
       const std::string other = Named(names.router[1], layer_idx);
-      if (checkpoint_.Find(other).file != nullptr) router = other;
+      if (Has(other)) router = other;
     }
     Add({.name = router, .shape = {config_.num_experts, config_.hidden}, .weight = &moe->router});
-    const bool fused = checkpoint_.Find(Named(names.fused_gate_up, layer_idx)).file != nullptr;
+    const bool fused = Has(Named(names.fused_gate_up, layer_idx));
     for (size_t slot = 0; slot < moe->experts.size(); ++slot) {
       if (fused) {
         AddFusedExpert(layer_idx, residents[slot], &moe->experts[slot]);
@@ -165,7 +172,7 @@ class Table {
 
   const ModelConfig& config_;
   const ModelFamily& family_;
-  const Checkpoint& checkpoint_;
+  const Checkpoint* const checkpoint_;
   std::vector<Param> params_;
   std::vector<std::string> problems_;
 };
@@ -174,9 +181,15 @@ class Table {
 
 absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
                                                const Checkpoint& checkpoint, ModelWeights* weights) {
-  Table table(config, family, checkpoint);
+  Table table(config, family, &checkpoint);
   table.AddModel(weights);
   return table.Finish();
+}
+
+std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights) {
+  Table table(config, family, /*checkpoint=*/nullptr);
+  table.AddModel(weights);
+  return *table.Finish();
 }
 
 }  // namespace switchyard

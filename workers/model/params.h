@@ -42,4 +42,7 @@ absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const 
 
 inline constexpr int kMaxReported = 8;
 
+// The same with no checkpoint at hand, one tensor an expert: what a model that is to be written is made of.
+std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights);
+
 }  // namespace switchyard

@@ -247,11 +247,22 @@ absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, 
     RETURN_IF_ERROR((*writer)->Finish());
     return packed;
   }
-  const int64_t chunk = 4 * kPanelColumns;
-  stream.pool().Run((desc.n + chunk - 1) / chunk, [&](int64_t i) {
-    SY_CHECK_OK(weight.PackRows(i * chunk, rows.Rows(i * chunk, std::min(chunk, desc.n - i * chunk))));
-  });
+  RETURN_IF_ERROR(PackAgain(stream, rows, &weight));
   return packed;
+}
+
+absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight) {
+  const int64_t n = weight->n();
+  if (rows.rank() != 2 || rows.dim(0) != n || !stream.device().is_cpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("PackAgain: ", rows.ToString(), " is not all of ", weight->desc().ToString(), " on the CPU"));
+  }
+  RETURN_IF_ERROR(weight->CheckRows("PackAgain", 0, rows));
+  const int64_t chunk = 4 * kPanelColumns;
+  stream.pool().Run((n + chunk - 1) / chunk, [&](int64_t i) {
+    SY_CHECK_OK(weight->PackRows(i * chunk, rows.Rows(i * chunk, std::min(chunk, n - i * chunk))));
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard

@@ -88,6 +88,7 @@ class Weight {
 
  private:
   friend absl::StatusOr<Weight> PackWeight(const Stream&, const WeightDesc&, const TensorView&);
+  friend absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight);
 
   // In a device's form.
   absl::Status PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer);
@@ -107,5 +108,9 @@ class Weight {
 
 // Allocates and packs a whole matrix on the stream's threads.  Errors (InvalidArgument): rows is not [n, k] floating.
 absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, const TensorView& rows);
+
+// Packs all rows of a weight anew, in place, on the stream's threads.  Nobody may read it meanwhile.  CPU only.
+// Errors (InvalidArgument): rows is not [n, k] floating.
+absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight);
 
 }  // namespace switchyard
