@@ -1,0 +1,174 @@
+// The gradients of every parameter against PyTorch's autograd, and against finite differences; and that they do not
+// depend on ranks, threads, delays, micro-batches and what is kept.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/check.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/train/training_group.h"
+#include "workers/comm/faulty_communicator.h"
+
+namespace switchyard {
+namespace {
+
+using Values = std::map<std::string, std::vector<double>>;
+
+TrainRows RowsOf(const TrainingGolden& golden) {
+  return {.length = golden.length, .tokens = golden.tokens, .targets = golden.targets};
+}
+
+// A step that changes nothing but the gradients.
+StepReport Differentiate(TrainingGroup* group, const std::vector<TrainRows>& micro_batches) {
+  return group->Step(micro_batches, /*learning_rate=*/0);
+}
+
+// The largest difference of a tensor's elements over its largest element, the worst of all tensors, and which that is.
+template <class Golden>
+std::pair<double, std::string> WorstDistance(const Values& found, const Golden& golden) {
+  std::pair<double, std::string> worst = {0, ""};
+  for (const auto& [name, values] : golden) {
+    const auto it = found.find(name);
+    if (it == found.end() || it->second.size() != values.size()) {
+      return {std::numeric_limits<double>::infinity(), name};
+    }
+    double largest = 0, distance = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      largest = std::max<double>(largest, std::abs(values[i]));
+      const double difference = std::abs(it->second[i] - values[i]);
+      if (!(difference <= distance)) distance = difference;
+    }
+    distance /= largest;
+    if (!(distance <= worst.first)) worst = {distance, name};
+  }
+  return worst;
+}
+
+class GradientsTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  const TrainingGolden golden_ = LoadTrainingGolden(GetParam());
+
+  Values GradientsWith(const TrainingGroupOptions& options) {
+    TrainingGroup group(golden_.dir, options);
+    Differentiate(&group, {RowsOf(golden_)});
+    return group.Gradients();
+  }
+
+  void ExpectAutograd(DType dtype, double tolerance) {
+    TrainingGroup group(golden_.dir, {.dtype = dtype});
+    const StepReport report = Differentiate(&group, {RowsOf(golden_)});
+    EXPECT_NEAR(report.loss, golden_.loss, tolerance * golden_.loss);
+    EXPECT_NEAR(report.balance_loss, golden_.aux, tolerance * golden_.aux);
+    const Values found = group.Gradients();
+    EXPECT_EQ(found.size(), golden_.gradients.size());
+    const auto [distance, name] = WorstDistance(found, golden_.gradients);
+    RecordProperty("distance", std::to_string(distance));
+    EXPECT_LT(distance, tolerance) << name;
+  }
+};
+
+TEST_P(GradientsTest, OfFp32AreAutograds) { ExpectAutograd(DType::kF32, 1e-4); }
+// (transformers itself casts to fp32 in norms and routers.)
+TEST_P(GradientsTest, OfFp64AreAutograds) { ExpectAutograd(DType::kF64, 1e-5); }
+// Rounded products: near, in the norm of each tensor.
+TEST_P(GradientsTest, OfBf16AreNear) {
+  TrainingGroup group(golden_.dir, {.dtype = DType::kBf16});
+  const StepReport report = Differentiate(&group, {RowsOf(golden_)});
+  EXPECT_NEAR(report.loss, golden_.loss, 0.03 * golden_.loss);
+  double dot = 0, norm = 0, found_norm = 0;
+  const Values found = group.Gradients();
+  for (const auto& [name, values] : golden_.gradients) {
+    ASSERT_EQ(found.at(name).size(), values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      dot += found.at(name)[i] * values[i];
+      norm += double{values[i]} * values[i];
+      found_norm += found.at(name)[i] * found.at(name)[i];
+    }
+  }
+  EXPECT_GT(dot / std::sqrt(norm * found_norm), 0.98);
+}
+
+TEST_P(GradientsTest, DoNotDependOnRanks) {
+  for (const auto& [dtype, tolerance] : {std::make_pair(DType::kF64, 1e-10), std::make_pair(DType::kF32, 1e-5)}) {
+    const Values alone = GradientsWith({.dtype = dtype});
+    for (const int world : {2, 4}) {
+      const auto [distance, name] = WorstDistance(GradientsWith({.dtype = dtype, .world = world}), alone);
+      EXPECT_LT(distance, tolerance) << name << " on " << world << " ranks";
+    }
+  }
+}
+
+TEST_P(GradientsTest, DoNotDependOnThreadsOrWhatIsKept) {
+  const Values alone = GradientsWith({});
+  EXPECT_EQ(GradientsWith({.threads = 3}), alone);
+  TrainingGroupOptions inputs;
+  inputs.trainer.save = SavePolicy::kLayerInputs;
+  EXPECT_EQ(GradientsWith(inputs), alone);
+}
+
+TEST_P(GradientsTest, DoNotDependOnDelays) {
+  const Values prompt = GradientsWith({.world = 2});
+  int64_t launch = 0;
+  const Values late = GradientsWith(
+      {.world = 2, .wrap = [&](std::unique_ptr<Communicator> inner) {
+         launch += 3;
+         return MakeFaultyCommunicator(
+             std::move(inner), {.kind = CommFault::Kind::kDelay, .at_launch = launch, .delay = absl::Milliseconds(30)});
+       }});
+  EXPECT_EQ(late, prompt);
+}
+
+TEST_P(GradientsTest, OfMicroBatchesAddUp) {
+  TrainingGroupOptions options = {.dtype = DType::kF64};
+  options.trainer.router.balance_weight = 0;  // that is each micro-batch's own
+  const Values whole = GradientsWith(options);
+  TrainingGroup group(golden_.dir, options);
+  std::vector<TrainRows> parts;
+  for (int64_t s = 0; s < golden_.sequences; ++s) {
+    const auto part = [&](const std::vector<int32_t>& of) {
+      return std::vector<int32_t>(of.begin() + s * golden_.length, of.begin() + (s + 1) * golden_.length);
+    };
+    parts.push_back({.length = golden_.length, .tokens = part(golden_.tokens), .targets = part(golden_.targets)});
+  }
+  Differentiate(&group, parts);
+  const auto [distance, name] = WorstDistance(group.Gradients(), whole);
+  EXPECT_LT(distance, 1e-12) << name;
+}
+
+// Central differences in fp64 of some elements of every parameter, of the cross-entropy alone.
+TEST_P(GradientsTest, AreFiniteDifferences) {
+  TrainingGroupOptions options = {.dtype = DType::kF64};
+  options.trainer.router.balance_weight = 0;
+  TrainingGroup group(golden_.dir, options);
+  const std::vector<TrainRows> rows = {RowsOf(golden_)};
+  Differentiate(&group, rows);
+  const auto loss_at = [&](Tensor* master, int64_t i, double value) {
+    master->data<double>()[i] = value;
+    SY_CHECK_OK(group.parameters(0).Publish());
+    return group.Evaluate(rows).loss;
+  };
+  constexpr double kStep = 1e-6;
+  for (ParameterBlock& block : group.parameters(0).blocks()) {
+    double* const gradient = block.gradient.data<double>();
+    // The largest one, which says the most, and one somewhere.
+    const int64_t largest = std::max_element(gradient, gradient + block.size(),
+                                             [](double a, double b) { return std::abs(a) < std::abs(b); }) -
+                            gradient;
+    for (const int64_t i : {largest, block.size() / 3}) {
+      const double value = block.master.data<double>()[i];
+      const double up = loss_at(&block.master, i, value + kStep), down = loss_at(&block.master, i, value - kStep);
+      loss_at(&block.master, i, value);
+      EXPECT_NEAR((up - down) / (2 * kStep), gradient[i], 1e-6 * std::abs(gradient[largest]) + 1e-9)
+          << block.parts[0].name << " element " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, GradientsTest, ::testing::ValuesIn(TrainingGoldenNames()),
+                         [](const auto& info) { return TestName(info.param); });
+
+}  // namespace
+}  // namespace switchyard

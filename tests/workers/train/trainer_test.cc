@@ -1,0 +1,116 @@
+// Steps of the trainer: against PyTorch's AdamW, over ranks, and what it refuses.
+#include "workers/train/trainer.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/train/training_group.h"
+
+namespace switchyard {
+namespace {
+
+class TrainerTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  const TrainingGolden golden_ = LoadTrainingGolden(GetParam());
+
+  std::vector<StepReport> Train(const TrainingGroupOptions& options, size_t steps) {
+    TrainingGroup group(golden_.dir, options);
+    std::vector<StepReport> reports;
+    for (size_t i = 0; i < steps; ++i) reports.push_back(group.Step({RowsOfStep(golden_, i)}, kLearningRate));
+    return reports;
+  }
+};
+
+TEST_P(TrainerTest, TwentyStepsArePyTorchs) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const std::vector<StepReport> reports = Train({.dtype = dtype}, golden_.step_loss.size());
+    ASSERT_EQ(reports.size(), 20u);
+    for (size_t i = 0; i < reports.size(); ++i) {
+      EXPECT_NEAR(reports[i].loss, golden_.step_loss[i], 1e-4 * golden_.step_loss[i]) << "step " << i;
+      EXPECT_NEAR(reports[i].gradient_norm, golden_.step_norm[i], 1e-3 * golden_.step_norm[i]) << "step " << i;
+    }
+  }
+}
+
+TEST_P(TrainerTest, RanksGiveTheSameLosses) {
+  for (const auto& [dtype, tolerance] : {std::make_pair(DType::kF64, 1e-10), std::make_pair(DType::kF32, 1e-5)}) {
+    const std::vector<StepReport> alone = Train({.dtype = dtype}, 6);
+    for (const int world : {2, 4}) {
+      const std::vector<StepReport> together = Train({.dtype = dtype, .world = world}, 6);
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_NEAR(together[i].loss, alone[i].loss, tolerance * alone[i].loss) << world << " ranks, step " << i;
+      }
+    }
+  }
+}
+
+TEST_P(TrainerTest, LearnsInBf16) {
+  const std::vector<StepReport> reports = Train({.dtype = DType::kBf16}, 20);
+  EXPECT_NEAR(reports.back().loss, golden_.step_loss.back(), 0.05 * golden_.step_loss.back());
+}
+
+TEST_P(TrainerTest, TheSameStepsHaveTheSameBits) {
+  TrainingGroup first(golden_.dir, {.world = 2}), second(golden_.dir, {.world = 2, .threads = 2});
+  for (size_t i = 0; i < 3; ++i) {
+    first.Step({RowsOfStep(golden_, i)}, kLearningRate);
+    second.Step({RowsOfStep(golden_, i)}, kLearningRate);
+  }
+  EXPECT_EQ(first.Masters(), second.Masters());
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, TrainerTest, ::testing::ValuesIn(TrainingGoldenNames()),
+                         [](const auto& info) { return TestName(info.param); });
+
+class TrainerErrorsTest : public ::testing::Test {
+ protected:
+  const TrainingGolden golden_ = LoadTrainingGolden("qwen3-qknorm");
+  TrainRows rows_ = RowsOfStep(golden_, 0);
+};
+
+TEST_F(TrainerErrorsTest, ATokenOutsideTheVocabulary) {
+  TrainingGroup group(golden_.dir, {});
+  rows_.tokens[7] = 256;
+  EXPECT_EQ(group.TryStep({rows_}, 1e-3).status().message(), "trainer: tokens[7] = 256 is outside [0, 256)");
+}
+
+TEST_F(TrainerErrorsTest, ATargetOutsideTheVocabulary) {
+  TrainingGroup group(golden_.dir, {});
+  rows_.targets[9] = 300;
+  const absl::Status status = group.TryStep({rows_}, 1e-3).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+TEST_F(TrainerErrorsTest, LongerSequencesThanThereIsRoomFor) {
+  TrainingGroupOptions options;
+  options.trainer.max_length = 8;
+  TrainingGroup group(golden_.dir, options);
+  EXPECT_EQ(group.TryStep({rows_}, 1e-3).status().message(),
+            "trainer: a micro-batch of 63 tokens and 63 targets in sequences of 21; the limits are 16 sequences of 8");
+}
+
+// Nothing has changed then, on any rank.
+TEST_F(TrainerErrorsTest, ALossThatIsNotFinite) {
+  TrainingGroup group(golden_.dir, {.world = 2});
+  for (int r = 0; r < 2; ++r) {
+    Tensor& norm = group.model(r).mutable_weights()->final_norm;
+    norm.data<float>()[0] = std::numeric_limits<float>::infinity();
+  }
+  const auto before = group.Masters();
+  const absl::Status status = group.TryStep({rows_}, 1e-3).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_EQ(group.Masters(), before);
+  EXPECT_EQ(group.trainer(0).steps(), 0);
+}
+
+TEST_F(TrainerErrorsTest, AStepOfMaskedTokensAlone) {
+  TrainingGroup group(golden_.dir, {.trainer = {.router = {.balance_weight = 0}, .clip_norm = 1}});
+  for (int32_t& target : rows_.targets) target = -100;
+  const StepReport report = group.Step({rows_}, 0);
+  EXPECT_EQ(report.tokens, 0);
+  EXPECT_EQ(report.loss, 0);
+  EXPECT_EQ(report.gradient_norm, 0);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,221 @@
+#include "tests/workers/train/training_group.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/check.h"
+#include "workers/checkpoint/safetensors.h"
+#include "workers/comm/local_communicator.h"
+#include "workers/model/loader.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kGoldens[] = "tests/golden/training";
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+std::unique_ptr<SafetensorsFile> OpenGolden(const std::string& name) {
+  absl::StatusOr<ModelDir> dir = ModelDir::Open(kGoldens);
+  SY_CHECK_OK(dir.status());
+  auto file = SafetensorsFile::Open(*dir, name + ".safetensors");
+  SY_CHECK_OK(file.status());
+  return *std::move(file);
+}
+
+template <class Value>
+std::vector<Value> ReadAll(const SafetensorsFile& file, const TensorEntry& entry) {
+  std::vector<Value> values(entry.bytes / sizeof(Value));
+  SY_CHECK_OK(file.Read(entry.begin, entry.bytes, values.data()));
+  return values;
+}
+
+// Sequences `rank`, rank + world, … of the rows.
+TrainRows ShareOf(const TrainRows& rows, int rank, int world) {
+  TrainRows share = {.length = rows.length, .tokens = {}, .targets = {}};
+  const int64_t sequences = static_cast<int64_t>(rows.tokens.size()) / rows.length;
+  for (int64_t s = rank; s < sequences; s += world) {
+    const auto append = [&](const std::vector<int32_t>& from, std::vector<int32_t>* to) {
+      to->insert(to->end(), from.begin() + s * rows.length, from.begin() + (s + 1) * rows.length);
+    };
+    append(rows.tokens, &share.tokens);
+    append(rows.targets, &share.targets);
+  }
+  return share;
+}
+
+}  // namespace
+
+std::vector<std::string> TrainingGoldenNames() {
+  return {"mixtral-window", "olmoe-clip", "qwen2-shared", "qwen3-qknorm"};
+}
+
+TrainingGolden LoadTrainingGolden(const std::string& name) {
+  TrainingGolden golden = {.name = name, .dir = absl::StrCat("tests/golden/models/", name)};
+  const std::unique_ptr<SafetensorsFile> file = OpenGolden(name);
+  for (const auto& [tensor, entry] : file->tensors()) {
+    absl::string_view parameter = tensor;
+    if (absl::ConsumePrefix(&parameter, "gradient.")) {
+      golden.gradients[std::string(parameter)] = ReadAll<float>(*file, entry);
+    } else if (tensor == "tokens") {
+      golden.sequences = entry.shape[0];
+      golden.length = entry.shape[1];
+      golden.tokens = ReadAll<int32_t>(*file, entry);
+    } else if (tensor == "labels") {
+      golden.targets = ReadAll<int32_t>(*file, entry);
+    } else if (tensor == "loss") {
+      golden.loss = ReadAll<double>(*file, entry)[0];
+    } else if (tensor == "aux") {
+      golden.aux = ReadAll<double>(*file, entry)[0];
+    } else if (tensor == "steps.tokens") {
+      const std::vector<int32_t> all = ReadAll<int32_t>(*file, entry);
+      const int64_t one = entry.shape[1] * entry.shape[2];
+      for (int64_t i = 0; i < entry.shape[0]; ++i) {
+        golden.step_tokens.emplace_back(all.begin() + i * one, all.begin() + (i + 1) * one);
+      }
+    } else if (tensor == "steps.loss") {
+      golden.step_loss = ReadAll<double>(*file, entry);
+    } else if (tensor == "steps.norm") {
+      golden.step_norm = ReadAll<double>(*file, entry);
+    }
+  }
+  SY_CHECK(!golden.gradients.empty() && golden.step_loss.size() == golden.step_tokens.size());
+  return golden;
+}
+
+TrainRows RowsOfStep(const TrainingGolden& golden, size_t step) {
+  TrainRows rows = {.length = golden.length, .tokens = {}, .targets = {}};
+  for (int64_t s = 0; s < golden.sequences; ++s) {
+    const auto begin = golden.step_tokens[step].begin() + s * (golden.length + 1);
+    rows.tokens.insert(rows.tokens.end(), begin, begin + golden.length);
+    rows.targets.insert(rows.targets.end(), begin + 1, begin + golden.length + 1);
+  }
+  return rows;
+}
+
+struct TrainingGroup::Rank {
+  Rank(int threads, std::unique_ptr<Communicator> communicator)
+      : pool(threads), stream(Stream::OnCpu(&pool)), comm(std::move(communicator)) {}
+
+  ThreadPool pool;
+  Stream stream;
+  std::unique_ptr<Communicator> comm;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Parameters> parameters;
+  std::unique_ptr<Trainer> trainer;
+};
+
+TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions& options) : options_(options) {
+  absl::StatusOr<ModelConfig> config = ReadModelConfig(dir);
+  SY_CHECK_OK(config.status());
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  SY_CHECK_OK(checkpoint.status());
+  layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
+  std::vector<std::unique_ptr<Communicator>> comms = MakeLocalGroup(options.world);
+  for (int r = 0; r < options.world; ++r) {
+    if (options.wrap) comms[r] = options.wrap(std::move(comms[r]));
+    Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(options.threads, std::move(comms[r])));
+    const absl::Span<const int32_t> residents = layout_.Residents(r);
+    absl::StatusOr<ModelWeights> weights =
+        AllocateWeights(*config, options.dtype, {residents.begin(), residents.end()});
+    SY_CHECK_OK(weights.status());
+    absl::StatusOr<std::unique_ptr<Model>> model =
+        Model::Create(rank.stream, *config, options.dtype, *std::move(weights), config->context);
+    SY_CHECK_OK(model.status());
+    rank.model = *std::move(model);
+    absl::StatusOr<std::unique_ptr<Parameters>> parameters = Parameters::Create(rank.stream, rank.model.get());
+    SY_CHECK_OK(parameters.status());
+    rank.parameters = *std::move(parameters);
+    SY_CHECK_OK(rank.parameters->Load(*checkpoint, 1));
+    SY_CHECK_OK(rank.parameters->Publish());
+    TrainerOptions trainer = options.trainer;
+    if (trainer.max_sequences == 0) trainer.max_sequences = 16;
+    if (trainer.max_length == 0) trainer.max_length = 64;
+    auto made = Trainer::Create(rank.stream, rank.model.get(), rank.parameters.get(), trainer);
+    SY_CHECK_OK(made.status());
+    rank.trainer = *std::move(made);
+    SY_CHECK_OK(rank.trainer->SetGroup(rank.comm.get(), &layout_));
+  }
+}
+
+TrainingGroup::~TrainingGroup() = default;
+
+absl::StatusOr<StepReport> TrainingGroup::OnRanks(
+    const std::vector<TrainRows>& micro_batches,
+    const std::function<absl::StatusOr<StepReport>(Trainer*, const std::vector<TrainRows>&)>& run) {
+  std::vector<absl::StatusOr<StepReport>> reports(ranks_.size(), absl::UnknownError("has not run"));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    threads.emplace_back([&, r] {
+      std::vector<TrainRows> mine;
+      for (const TrainRows& rows : micro_batches) {
+        mine.push_back(ShareOf(rows, static_cast<int>(r), static_cast<int>(ranks_.size())));
+      }
+      reports[r] = run(ranks_[r]->trainer.get(), mine);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::StatusOr<StepReport>& report : reports) {
+    if (!report.ok()) return report.status();
+    EXPECT_EQ(report->loss, reports[0]->loss);
+    EXPECT_EQ(report->balance_loss, reports[0]->balance_loss);
+    EXPECT_EQ(report->gradient_norm, reports[0]->gradient_norm);
+    EXPECT_EQ(report->tokens, reports[0]->tokens);
+  }
+  return reports[0];
+}
+
+absl::StatusOr<StepReport> TrainingGroup::TryStep(const std::vector<TrainRows>& micro_batches, double learning_rate) {
+  return OnRanks(micro_batches, [&](Trainer* trainer, const std::vector<TrainRows>& mine) {
+    return trainer->Step(mine, learning_rate, absl::Now() + kPatience);
+  });
+}
+
+StepReport TrainingGroup::Step(const std::vector<TrainRows>& micro_batches, double learning_rate) {
+  const absl::StatusOr<StepReport> report = TryStep(micro_batches, learning_rate);
+  SY_CHECK_OK(report.status());
+  return *report;
+}
+
+StepReport TrainingGroup::Evaluate(const std::vector<TrainRows>& micro_batches) {
+  const absl::StatusOr<StepReport> report =
+      OnRanks(micro_batches, [](Trainer* trainer, const std::vector<TrainRows>& mine) {
+        return trainer->Evaluate(mine, absl::Now() + kPatience);
+      });
+  SY_CHECK_OK(report.status());
+  return *report;
+}
+
+std::map<std::string, std::vector<double>> TrainingGroup::Collect(Tensor ParameterBlock::*values) const {
+  std::map<std::string, std::vector<double>> all;
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    for (const ParameterBlock& block : rank->parameters->blocks()) {
+      const Tensor& from = block.*values;
+      for (const Param& part : block.parts) {
+        std::vector<double>& to = all[part.name];
+        if (!to.empty()) continue;  // replicated: of the first rank
+        VisitDType(from.dtype(), [&]<class Elem>() {
+          const Elem* const begin = from.data<Elem>() + part.first_row * from.dim(1);
+          for (int64_t i = 0; i < part.rows * part.columns; ++i) {
+            to.push_back(static_cast<double>(static_cast<Acc<Elem>>(begin[i])));
+          }
+        });
+      }
+    }
+  }
+  return all;
+}
+
+std::map<std::string, std::vector<double>> TrainingGroup::Gradients() const {
+  return Collect(&ParameterBlock::gradient);
+}
+std::map<std::string, std::vector<double>> TrainingGroup::Masters() const { return Collect(&ParameterBlock::master); }
+Trainer& TrainingGroup::trainer(int rank) { return *ranks_[rank]->trainer; }
+Parameters& TrainingGroup::parameters(int rank) { return *ranks_[rank]->parameters; }
+Model& TrainingGroup::model(int rank) { return *ranks_[rank]->model; }
+
+}  // namespace switchyard

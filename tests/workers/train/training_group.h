@@ -1,0 +1,81 @@
+// A whole group of ranks that train, each a thread with a model, parameters and a trainer of its own, over the same
+// sequences dealt out to them: for comparing runs that must not differ.  And what PyTorch says of the same checkpoints
+// (tests/golden/training).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "workers/comm/communicator.h"
+#include "workers/model/model.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/thread_pool.h"
+#include "workers/train/parameters.h"
+#include "workers/train/trainer.h"
+
+namespace switchyard {
+
+struct TrainingGolden {
+  std::string name, dir;
+  int64_t sequences = 0, length = 0;
+  std::vector<int32_t> tokens = {}, targets = {};            // [S * T]
+  double loss = 0, aux = 0;                                  // of them
+  std::map<std::string, std::vector<float>> gradients = {};  // of loss + kAuxWeight * aux, by parameter
+  std::vector<std::vector<int32_t>> step_tokens = {};        // [steps][S * (T + 1)]
+  std::vector<double> step_loss = {}, step_norm = {};        // [steps]
+};
+
+inline constexpr double kAuxWeight = 0.1;  // make.py's AUX, and so below
+inline constexpr double kLearningRate = 2e-3;
+
+std::vector<std::string> TrainingGoldenNames();
+TrainingGolden LoadTrainingGolden(const std::string& name);
+// Rows of a step of the golden: every token but the last, and what follows it.
+TrainRows RowsOfStep(const TrainingGolden& golden, size_t step);
+
+struct TrainingGroupOptions {
+  DType dtype = DType::kF32;
+  int world = 1;
+  int threads = 1;  // of each rank
+  TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
+  // Puts something between a rank and its communicator.
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wrap = {};
+};
+
+class TrainingGroup {
+ public:
+  // Of a checkpoint; aborts on errors, it is a fixture.
+  TrainingGroup(const std::string& dir, const TrainingGroupOptions& options);
+  ~TrainingGroup();
+
+  // One step of the micro-batches' sequences, dealt out to the ranks in turns.  All ranks must report the same.
+  StepReport Step(const std::vector<TrainRows>& micro_batches, double learning_rate);
+  absl::StatusOr<StepReport> TryStep(const std::vector<TrainRows>& micro_batches, double learning_rate);
+  StepReport Evaluate(const std::vector<TrainRows>& micro_batches);
+
+  // By the checkpoint's names, from the rank that has it.
+  std::map<std::string, std::vector<double>> Gradients() const;
+  std::map<std::string, std::vector<double>> Masters() const;
+  Trainer& trainer(int rank);
+  Parameters& parameters(int rank);
+  Model& model(int rank);
+
+ private:
+  struct Rank;
+  std::map<std::string, std::vector<double>> Collect(Tensor ParameterBlock::*values) const;
+  absl::StatusOr<StepReport> OnRanks(
+      const std::vector<TrainRows>& micro_batches,
+      const std::function<absl::StatusOr<StepReport>(Trainer*, const std::vector<TrainRows>&)>& run);
+
+  const TrainingGroupOptions options_;
+  ExpertLayout layout_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace switchyard

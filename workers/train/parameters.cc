@@ -1,0 +1,208 @@
+#include "workers/train/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/model/families/family.h"
+#include "workers/model/loader.h"
+#include "workers/ops/backward/transposed_weight.h"
+#include "workers/ops/random.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+// Two numbers of the standard normal distribution for each index (Box and Muller).
+std::pair<double, double> NormalPair(uint64_t seed, uint64_t name, uint64_t index) {
+  const auto word = [](uint64_t value, int half) { return static_cast<uint32_t>(value >> (32 * half)); };
+  const std::array<uint32_t, 4> bits =
+      Philox4x32({word(index, 0), word(index, 1), word(name, 0), word(name, 1)}, {word(seed, 0), word(seed, 1)});
+  const auto uniform = [&](int i) {  // (0, 1)
+    return (static_cast<double>((static_cast<uint64_t>(bits[2 * i]) << 21) ^ (bits[2 * i + 1] >> 11)) + 0.5) * 0x1p-53;
+  };
+  const double radius = std::sqrt(-2 * std::log(uniform(0))), angle = 2 * std::numbers::pi * uniform(1);
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+// The values of part [first, first + count) of a tensor of that name.
+template <class Elem>
+void FillNormal(const InitialValues& values, absl::string_view name, int64_t first, absl::Span<Elem> to) {
+  const uint64_t hash = Fnv1a(name);
+  for (size_t i = 0; i < to.size(); ++i) {
+    const uint64_t index = static_cast<uint64_t>(first) + i;
+    const auto [even, odd] = NormalPair(values.seed, hash, index / 2);
+    to[i] = static_cast<Elem>(values.range * (index % 2 == 0 ? even : odd));
+  }
+}
+
+bool IsBias(const Param& param) { return param.name.ends_with("bias"); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, Model* model) {
+  if (!stream.device().is_cpu()) return absl::UnimplementedError("training on a device");
+  const ModelFamily* const family = FindFamily(model->config().model_type);
+  SY_CHECK(family != nullptr);
+  std::unique_ptr<Parameters> parameters(new Parameters(stream, model));
+  for (const Param& param : ListParams(model->config(), *family, model->mutable_weights())) {
+    RETURN_IF_ERROR(parameters->AddBlock(param));
+  }
+  for (ParameterBlock& block : parameters->blocks_) {
+    const DType dtype = AccDType(model->dtype());
+    const int64_t rows = block.weight != nullptr ? block.weight->n() : block.tensor->view().NumElements();
+    const int64_t columns = block.weight != nullptr ? block.weight->k() : 1;
+    for (Tensor* each : {&block.master, &block.gradient, &block.mean, &block.mean_squares}) {
+      ASSIGN_OR_RETURN(*each, Tensor::Allocate(dtype, {rows, columns}, stream.device()));
+      RETURN_IF_ERROR(FillZero(stream, *each));
+    }
+    if (block.weight == nullptr) continue;
+    ASSIGN_OR_RETURN(block.transposed,
+                     Weight::Allocate({.n = columns, .k = rows, .dtype = model->dtype()}, stream.device()));
+  }
+  parameters->LinkGradients();
+  return parameters;
+}
+
+// Rows of one weight or tensor follow each other in the table.
+absl::Status Parameters::AddBlock(const Param& param) {
+  for (ParameterBlock& block : blocks_) {
+    if (block.weight != param.weight || block.tensor != param.tensor) continue;
+    block.parts.push_back(param);
+    return absl::OkStatus();
+  }
+  ParameterBlock block;
+  block.parts = {param};
+  block.shard = param.shard;
+  block.weight = param.weight;
+  block.tensor = param.tensor;
+  block.decayed = param.shape.size() > 1;
+  blocks_.push_back(std::move(block));
+  return absl::OkStatus();
+}
+
+TrainedMatrix Parameters::MatrixOf(const Weight& weight) const {
+  for (const ParameterBlock& block : blocks_) {
+    if (block.weight == &weight) return {.transposed = &block.transposed, .gradient = block.gradient};
+  }
+  SY_CHECK(false);
+  return {};
+}
+
+// A vector, or a table of rows.
+TensorView Parameters::VectorOf(const Tensor& tensor) const {
+  if (tensor.view().raw() == nullptr) return TensorView();
+  for (const ParameterBlock& block : blocks_) {
+    if (block.tensor == &tensor) return block.gradient.view().Reshape(tensor.shape());
+  }
+  SY_CHECK(false);
+  return {};
+}
+
+void Parameters::LinkGradients() {
+  const ModelWeights& weights = model_->weights();
+  const auto ffn = [&](const FfnWeights& from) {
+    return FfnGradients{.gate_up = MatrixOf(from.gate_up), .down = MatrixOf(from.down)};
+  };
+  gradients_.lm_head = MatrixOf(weights.lm_head);
+  gradients_.embedding = model_->config().tie_embeddings ? gradients_.lm_head.gradient : VectorOf(weights.embedding);
+  gradients_.final_norm = VectorOf(weights.final_norm);
+  for (const LayerWeights& layer : weights.layers) {
+    const AttentionWeights& a = layer.attention;
+    LayerGradients& to = gradients_.layers.emplace_back();
+    to.attention = {.norm = VectorOf(a.norm),
+                    .qkv = MatrixOf(a.qkv),
+                    .qkv_bias = VectorOf(a.qkv_bias),
+                    .q_norm = VectorOf(a.q_norm),
+                    .k_norm = VectorOf(a.k_norm),
+                    .o = MatrixOf(a.o),
+                    .o_bias = VectorOf(a.o_bias)};
+    to.ffn_norm = VectorOf(layer.ffn_norm);
+    if (layer.dense.has_value()) to.dense = ffn(*layer.dense);
+    if (!layer.moe.has_value()) continue;
+    to.moe.emplace().router = MatrixOf(layer.moe->router);
+    for (const FfnWeights& expert : layer.moe->experts) to.moe->experts.push_back(ffn(expert));
+    if (!layer.moe->shared.has_value()) continue;
+    to.moe->shared = ffn(*layer.moe->shared);
+    to.moe->shared_gate = MatrixOf(layer.moe->shared_gate);
+  }
+}
+
+absl::Status Parameters::Initialise(const InitialValues& values) {
+  for (ParameterBlock& block : blocks_) {
+    VisitDType(block.master.dtype(), [&]<class Elem>() {
+      for (const Param& part : block.parts) {
+        const absl::Span<Elem> to(block.master.data<Elem>() + part.first_row * block.master.dim(1),
+                                  static_cast<size_t>(part.rows * part.columns));
+        if (part.shape.size() == 1) {
+          std::fill(to.begin(), to.end(), IsBias(part) ? Elem{0} : Elem{1});
+          continue;
+        }
+        constexpr int64_t kGrain = 4096;
+        stream_.pool().ParallelFor(static_cast<int64_t>(to.size()), kGrain, [&](int64_t begin, int64_t end) {
+          FillNormal(values, part.name, part.source_row * part.columns + begin,
+                     to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+        });
+      }
+    });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads) {
+  std::vector<Param> params;
+  ASSIGN_OR_RETURN(params, BuildParams(model_->config(), *FindFamily(model_->config().model_type), checkpoint,
+                                       model_->mutable_weights()));
+  for (Param& param : params) {
+    const auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const ParameterBlock& each) {
+      return each.weight == param.weight && each.tensor == param.tensor;
+    });
+    SY_CHECK(block != blocks_.end());
+    param.weight = nullptr;
+    param.tensor = &block->master;
+  }
+  LoadOptions options;
+  options.dtype = AccDType(model_->dtype());
+  options.num_threads = num_threads;
+  return LoadParams(checkpoint, params, std::move(options));
+}
+
+absl::Status Parameters::Publish() {
+  for (ParameterBlock& block : blocks_) {
+    if (block.weight == nullptr) {
+      RETURN_IF_ERROR(RoundRows(stream_, block.master.view().Reshape({1, block.size()}),
+                                block.tensor->view().Reshape({1, block.size()})));
+      continue;
+    }
+    RETURN_IF_ERROR(PackAgain(stream_, block.master, block.weight));
+    RETURN_IF_ERROR(PackTransposed(stream_, block.master, &block.transposed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parameters::ZeroGradients() {
+  for (ParameterBlock& block : blocks_) RETURN_IF_ERROR(FillZero(stream_, block.gradient));
+  return absl::OkStatus();
+}
+
+int64_t Parameters::num_values() const {
+  int64_t values = 0;
+  for (const ParameterBlock& block : blocks_) values += block.size();
+  return values;
+}
+
+int64_t Parameters::bytes() const {
+  int64_t bytes = 0;
+  for (const ParameterBlock& block : blocks_) {
+    bytes += 4 * block.master.bytes() + block.transposed.bytes();
+  }
+  return bytes;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,283 @@
+#include "workers/train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/ops/backward/adamw.h"
+#include "workers/tensor/copy.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int32_t kBlockSize = 64;  // of the cache that a pass's keys and values go through: attention's key tile
+
+constexpr int64_t kMaxMicroBatchRows = 1 << 20;
+
+int64_t BlocksOf(int64_t length) { return (length + kBlockSize - 1) / kBlockSize; }
+
+int64_t CountTokens(const TrainRows& rows) {
+  return std::count_if(rows.targets.begin(), rows.targets.end(), [](int32_t target) { return target >= 0; });
+}
+
+int64_t NumRows(const TrainRows& rows) { return static_cast<int64_t>(rows.tokens.size()); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, Model* model, Parameters* parameters,
+                                                         const TrainerOptions& options) {
+  if (options.max_length < 1 || options.max_length > model->max_positions()) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
+                                                   " tokens are outside [1, ", model->max_positions(), "]"));
+  }
+  if (options.max_sequences < 1 || options.max_sequences > kMaxMicroBatchRows / options.max_length) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: micro-batches of ", options.max_sequences,
+                                                   " sequences of ", options.max_length, " tokens are outside [1, ",
+                                                   kMaxMicroBatchRows, "] rows"));
+  }
+  const std::vector<CacheSpec> specs = CacheSpecs(model->config(), model->dtype());
+  int64_t token_bytes = 0;
+  for (const CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
+  const int64_t blocks = options.max_sequences * BlocksOf(options.max_length);
+  absl::StatusOr<KvCache> cache = KvCache::Create(specs, kBlockSize, blocks * kBlockSize * token_bytes);
+  RETURN_IF_ERROR(cache.status());
+  return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, *std::move(cache)));
+}
+
+Trainer::Trainer(const Stream& stream, Model* model, Parameters* parameters, const TrainerOptions& options,
+                 KvCache cache)
+    : stream_(stream),
+      model_(model),
+      parameters_(parameters),
+      options_(options),
+      cache_(std::move(cache)),
+      saved_(model->config(), model->dtype(), options.save),
+      backward_(model),
+      head_(model),
+      blocks_(options.max_sequences * BlocksOf(options.max_length)),
+      d_residual_(AccDType(model->dtype()), {model->config().hidden}) {
+  std::iota(blocks_.begin(), blocks_.end(), 0);
+  schedule_ = BuildExpertParallel({.micro_batches = 1, .shared_expert = model->config().shared_intermediate > 0});
+}
+
+absl::Status Trainer::SetGroup(Communicator* comm, const ExpertLayout* layout) {
+  const absl::Span<const int32_t> residents = layout->Residents(comm->rank());
+  const std::vector<int32_t>& held = model_->weights().residents;
+  if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: the layout gives rank ", comm->rank(), " ",
+                                                   residents.size(), " experts; other ones than the ", held.size(),
+                                                   " that it holds"));
+  }
+  comm_ = comm;
+  layout_ = layout;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const {
+  for (const TrainRows& rows : micro_batches) {
+    const int64_t num_rows = NumRows(rows);
+    if (num_rows == 0 && rows.targets.empty()) continue;
+    if (rows.length < 1 || rows.length > options_.max_length || num_rows % rows.length != 0 ||
+        num_rows / rows.length > options_.max_sequences || rows.targets.size() != rows.tokens.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
+          rows.length, "; the limits are ", options_.max_sequences, " sequences of ", options_.max_length));
+    }
+    for (size_t i = 0; i < rows.tokens.size(); ++i) {
+      if (rows.tokens[i] >= 0 && rows.tokens[i] < model_->config().vocab_size) continue;
+      return absl::InvalidArgumentError(absl::StrCat("trainer: tokens[", i, "] = ", rows.tokens[i], " is outside [0, ",
+                                                     model_->config().vocab_size, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <class Elem>
+absl::Status Trainer::SumOverRanks(absl::Span<Elem> values, absl::Time deadline) {
+  if (comm_->world() == 1 || values.empty()) return absl::OkStatus();
+  const TensorView view(values.data(), DTypeOf<Elem>::value, {static_cast<int64_t>(values.size())});
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(
+      work, comm_->AllReduceSum({.stream = &stream_, .comm_class = CommClass::kAllReduce, .deadline = deadline}, view));
+  return work->Wait();
+}
+
+absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRows> micro_batches,
+                                                        absl::Time deadline) {
+  std::vector<int64_t> counts = {0};
+  for (const TrainRows& rows : micro_batches) {
+    counts[0] += CountTokens(rows);
+    counts.push_back(NumRows(rows));
+  }
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(counts), deadline));
+  return GlobalCounts{.tokens = counts[0], .rows = {counts.begin() + 1, counts.end()}};
+}
+
+void Trainer::BuildBatch(const TrainRows& rows) {
+  batch_.Clear();
+  batch_.tokens = rows.tokens;
+  const int64_t num_sequences = rows.length == 0 ? 0 : NumRows(rows) / rows.length;
+  const int64_t blocks = BlocksOf(rows.length);
+  for (int64_t s = 0; s < num_sequences; ++s) {
+    for (int64_t p = 0; p < rows.length; ++p) {
+      batch_.rope_rows.push_back(model_->rope().RowOf(static_cast<int32_t>(p), static_cast<int32_t>(rows.length)));
+    }
+    batch_.sequences.push_back({.row_begin = s * rows.length,
+                                .num_query = static_cast<int32_t>(rows.length),
+                                .block_table = absl::MakeConstSpan(blocks_).subspan(s * blocks, blocks)});
+  }
+}
+
+StageIn Trainer::StageOf(absl::Time deadline) const {
+  return {.batch = &batch_, .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline}};
+}
+
+absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time deadline) {
+  BuildBatch(rows);
+  saved_.Begin(NumRows(rows));
+  StageOut out;
+  ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, &saved_));
+  return out.hidden;
+}
+
+// What the routers gave, of all ranks' rows.
+absl::Status Trainer::SumTotals(absl::Time deadline) {
+  if (comm_->world() == 1) return absl::OkStatus();
+  std::vector<int64_t> counts;
+  std::vector<double> sums;
+  for (const RouterStatistics& each : saved_.router_statistics()) {
+    counts.insert(counts.end(), each.counts.begin(), each.counts.end());
+    sums.insert(sums.end(), each.probability_sums.begin(), each.probability_sums.end());
+    sums.push_back(each.squared_logsumexp_sum);
+  }
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(counts), deadline));
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
+  auto count = counts.begin();
+  auto sum = sums.begin();
+  for (RouterStatistics& each : saved_.router_statistics()) {
+    for (int64_t& to : each.counts) to = *count++;
+    for (double& to : each.probability_sums) to = *sum++;
+    each.squared_logsumexp_sum = *sum++;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index,
+                                    absl::Time deadline, StepReport* report) {
+  const double share = 1.0 / static_cast<double>(counts.rows.size());
+  TensorView residual;
+  ASSIGN_OR_RETURN(residual, Forward(rows, deadline));
+  RETURN_IF_ERROR(SumTotals(deadline));
+  const RouterLosses router =
+      ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);
+  report->balance_loss += share * router.balance;
+  report->z_loss += share * router.z;
+  const TensorView d_residual = d_residual_.Rows(residual.dim(0));
+  LossSum sum;
+  ASSIGN_OR_RETURN(
+      sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(std::max<int64_t>(counts.tokens, 1)),
+                     parameters_->gradients(), d_residual));
+  report->loss += sum.loss;
+  return backward_.Run(stream_,
+                       {.forward = StageOf(deadline),
+                        .cache = &cache_,
+                        .saved = &saved_,
+                        .gradients = &parameters_->gradients(),
+                        .router_losses = router.of_layers},
+                       model_->all_layers(), d_residual);
+}
+
+absl::Status Trainer::SumGradients(absl::Time deadline) {
+  if (comm_->world() == 1) return absl::OkStatus();
+  for (ParameterBlock& block : parameters_->blocks()) {
+    if (block.shard != Shard::kReplicated) continue;
+    std::unique_ptr<Work> work;
+    ASSIGN_OR_RETURN(
+        work, comm_->AllReduceSum({.stream = &stream_, .comm_class = CommClass::kAllReduce, .deadline = deadline},
+                                  block.gradient));
+    RETURN_IF_ERROR(work->Wait());
+  }
+  return absl::OkStatus();
+}
+
+// Replicated parameters count once, and so does every expert.
+absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
+  double replicated = 0, experts = 0;
+  for (const ParameterBlock& block : parameters_->blocks()) {
+    double sum = 0;
+    ASSIGN_OR_RETURN(sum, SumOfSquares(stream_, block.gradient));
+    (block.shard == Shard::kReplicated ? replicated : experts) += sum;
+  }
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&experts, 1), deadline));
+  return std::sqrt(replicated + experts);
+}
+
+absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
+  ++steps_;
+  const AdamWOptions& adamw = options_.adamw;
+  AdamWDesc desc = {.step = steps_,
+                    .lr = learning_rate,
+                    .beta1 = adamw.beta1,
+                    .beta2 = adamw.beta2,
+                    .eps = adamw.epsilon,
+                    .gradient_scale = gradient_scale};
+  for (ParameterBlock& block : parameters_->blocks()) {
+    desc.weight_decay = block.decayed ? adamw.weight_decay : 0;
+    RETURN_IF_ERROR(
+        AdamWStep(stream_, desc,
+                  {.parameter = block.master, .m = block.mean, .v = block.mean_squares, .gradient = block.gradient}));
+  }
+  return parameters_->Publish();
+}
+
+absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batches, double learning_rate,
+                                         absl::Time deadline) {
+  SY_CHECK(comm_ != nullptr && !micro_batches.empty());
+  RETURN_IF_ERROR(CheckRows(micro_batches));
+  GlobalCounts counts;
+  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  RETURN_IF_ERROR(parameters_->ZeroGradients());
+  StepReport report = {.tokens = counts.tokens};
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    RETURN_IF_ERROR(RunMicroBatch(micro_batches[i], counts, i, deadline, &report));
+  }
+  RETURN_IF_ERROR(SumGradients(deadline));
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
+  report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
+  // The same numbers on every rank: all go on, or none does.
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
+    return absl::DataLossError(absl::StrCat("loss is not finite: loss ", report.loss, ", norm of gradients ",
+                                            report.gradient_norm, " in step ", steps_ + 1));
+  }
+  const bool clips = options_.clip_norm > 0 && report.gradient_norm > options_.clip_norm;
+  // (As PyTorch's clip_grad_norm_.)
+  RETURN_IF_ERROR(Update(learning_rate, clips ? options_.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
+  return report;
+}
+
+absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
+  SY_CHECK(comm_ != nullptr);
+  RETURN_IF_ERROR(CheckRows(micro_batches));
+  GlobalCounts counts;
+  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  StepReport report = {.tokens = counts.tokens};
+  for (const TrainRows& rows : micro_batches) {
+    BuildBatch(rows);
+    StageOut out;
+    ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, nullptr));
+    LossSum sum;
+    ASSIGN_OR_RETURN(sum, head_.Evaluate(stream_, out.hidden, rows.targets));
+    report.loss += sum.loss;
+  }
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
+  report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  return report;
+}
+
+}  // namespace switchyard

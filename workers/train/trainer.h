@@ -1,0 +1,118 @@
+// One rank's part of a training step: micro-batches forward and backward, gradients summed over the ranks, clipped,
+// AdamW.
+//
+// Attention and everything dense are data parallel: every rank has its own rows and all of these parameters; experts
+// are sharded, and rows travel to them.  A step's loss is the mean over the unmasked tokens of all ranks and
+// micro-batches; balance losses are of each micro-batch's rows on all ranks, their mean over micro-batches counts.
+// Every rank of the group calls Step with as many micro-batches, of which its own may be empty; collectives have the
+// same order everywhere.  Same seed, same layout: same bits (threads do not matter).
+// Thread-compatible.  CPU only.
+// Errors: the communicator's (the step is then undone on no rank: the job goes back to its last checkpoint);
+// InvalidArgument for tokens outside the vocabulary and shapes; DataLoss "loss is not finite …", before any parameter
+// has changed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/pipeline/moe_schedule.h"
+#include "workers/comm/communicator.h"
+#include "workers/model/batch.h"
+#include "workers/model/kv_cache.h"
+#include "workers/model/loss_head.h"
+#include "workers/model/model.h"
+#include "workers/model/model_backward.h"
+#include "workers/model/saved_forward.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/train/parameters.h"
+#include "workers/train/router_losses.h"
+#include "workers/train/train_rows.h"
+
+namespace switchyard {
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0.1;  // of matrices
+};
+
+struct TrainerOptions {
+  AdamWOptions adamw = {};
+  RouterLossOptions router = {};
+  double clip_norm = 1.0;  // of all gradients; 0 = not clipped
+  SavePolicy save = SavePolicy::kAll;
+  int64_t max_sequences = 0;  // of a micro-batch on this rank
+  int64_t max_length = 0;     // of a sequence
+};
+
+struct StepReport {
+  double loss = 0;          // mean cross-entropy, nats a token
+  double balance_loss = 0;  // without its weight
+  double z_loss = 0;
+  double gradient_norm = 0;  // before it was clipped
+  int64_t tokens = 0;        // unmasked, of all ranks
+};
+
+class Trainer {
+ public:
+  // model and parameters: borrowed, must outlive this.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, Model* model, Parameters* parameters,
+                                                         const TrainerOptions& options);
+
+  // The group and who has which experts; borrowed until the next call.  InvalidArgument if the layout's residents of
+  // this rank are not those that the model holds.
+  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
+
+  // REQUIRES: SetGroup was called.
+  absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
+  // The mean loss of these rows and the other ranks'; nothing changes.
+  absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+
+  int64_t steps() const { return steps_; }  // of the optimizer, since the moments were zero
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+ private:
+  Trainer(const Stream& stream, Model* model, Parameters* parameters, const TrainerOptions& options, KvCache cache);
+
+  // What the ranks' micro-batches have in all.
+  struct GlobalCounts {
+    int64_t tokens = 0;         // unmasked
+    std::vector<int64_t> rows;  // [micro-batches]
+  };
+  absl::Status CheckRows(absl::Span<const TrainRows> micro_batches) const;
+  absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+  void BuildBatch(const TrainRows& rows);
+  StageIn StageOf(absl::Time deadline) const;
+  absl::StatusOr<TensorView> Forward(const TrainRows& rows, absl::Time deadline);
+  absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
+                             StepReport* report);
+  absl::Status SumTotals(absl::Time deadline);
+  absl::Status SumGradients(absl::Time deadline);
+  absl::StatusOr<double> GradientNorm(absl::Time deadline);
+  absl::Status Update(double learning_rate, double gradient_scale);
+  // values become their sums over the ranks.
+  template <class Elem>
+  absl::Status SumOverRanks(absl::Span<Elem> values, absl::Time deadline);
+
+  const Stream stream_;
+  Model* const model_;
+  Parameters* const parameters_;
+  const TrainerOptions options_;
+  KvCache cache_;
+  SavedForward saved_;
+  ModelBackward backward_;
+  LossHead head_;
+  Communicator* comm_ = nullptr;
+  const ExpertLayout* layout_ = nullptr;
+  MoeSchedule schedule_;
+  Batch batch_;
+  std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
+  ScratchTensor d_residual_;     // [T, H] AccDType
+  int64_t steps_ = 0;
+};
+
+}  // namespace switchyard
