@@ -1,2 +1,3 @@
 sy_binary(gemm_bench SRCS gemm_bench.cc DEPS sy_ops_gemm sy_onednn_gemm)
 sy_binary(weight_gradient_bench SRCS weight_gradient_bench.cc DEPS sy_ops_backward_gemm sy_ops_gemm)
+sy_binary(attention_backward_bench SRCS attention_backward_bench.cc DEPS sy_ops_backward sy_ops)
