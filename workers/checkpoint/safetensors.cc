@@ -26,11 +26,6 @@ absl::Status InFile(absl::string_view file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("shard ", file, ": ", status.message()));
 }
 
-bool LooksForeign(absl::string_view first_bytes) {
-  return absl::StartsWith(first_bytes, "GGUF") || absl::StartsWith(first_bytes, absl::string_view("PK\x03\x04", 4)) ||
-         absl::StartsWith(first_bytes, "\x80\x02") || absl::StartsWith(first_bytes, "\x80\x04");
-}
-
 bool IsForeignName(absl::string_view name) {
   for (const char* suffix : {".bin", ".pt", ".pth", ".gguf", ".ckpt", ".h5", ".msgpack", ".npz", ".pkl"}) {
     if (absl::EndsWith(name, suffix)) return true;
@@ -70,27 +65,12 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const Mod
 SafetensorsFile::~SafetensorsFile() { close(fd_); }
 
 absl::Status SafetensorsFile::ReadHeader() {
-  if (size_ < 8) {
-    return absl::InvalidArgumentError(absl::StrCat("header length needs 8 bytes, which exceeds file size ", size_));
-  }
-  unsigned char prefix[8];
-  RETURN_IF_ERROR(Read(0, 8, prefix));
-  if (LooksForeign(absl::string_view(reinterpret_cast<const char*>(prefix), 8))) {
-    return absl::UnimplementedError("unsupported format; only safetensors");
-  }
-  uint64_t length = 0;
-  for (int i = 7; i >= 0; --i) length = (length << 8) | prefix[i];
-  if (length > static_cast<uint64_t>(size_ - 8)) {
-    return absl::InvalidArgumentError(absl::StrCat("header length ", length, " exceeds file size ", size_));
-  }
-  if (length > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
-    return absl::InvalidArgumentError(absl::StrCat("header length ", length, " exceeds limit ", kMaxSafetensorsHeader));
-  }
-  if (length == 0) return absl::InvalidArgumentError("header length 0: there is no header");
-  header_.resize(length);
-  RETURN_IF_ERROR(Read(8, static_cast<int64_t>(length), header_.data()));
-  const int64_t data_begin = 8 + static_cast<int64_t>(length);
-  ASSIGN_OR_RETURN(tensors_, ParseSafetensorsHeader(header_, data_begin, size_ - data_begin));
+  ASSIGN_OR_RETURN(tensors_, ReadSafetensorsHeader(
+                                 size_,
+                                 [this](int64_t begin, absl::Span<char> to) {
+                                   return Read(begin, static_cast<int64_t>(to.size()), to.data());
+                                 },
+                                 &header_));
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/base/status_macros.h"
@@ -32,6 +33,11 @@ constexpr DTypeSpec kDTypes[] = {
 
 absl::Status TensorError(absl::string_view name, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(name), "\": ", text));
+}
+
+bool LooksForeign(absl::string_view first_bytes) {
+  return absl::StartsWith(first_bytes, "GGUF") || absl::StartsWith(first_bytes, absl::string_view("PK\x03\x04", 4)) ||
+         absl::StartsWith(first_bytes, "\x80\x02") || absl::StartsWith(first_bytes, "\x80\x04");
 }
 
 // A non-negative integer that a double holds exactly.
@@ -178,6 +184,52 @@ absl::StatusOr<std::vector<NamedEntry>> ParseSafetensorsHeader(absl::string_view
   RETURN_IF_ERROR(CheckTiling(tensors, data_bytes));
   for (auto& [name, entry] : tensors) entry.begin += data_begin;
   return tensors;
+}
+
+absl::StatusOr<std::vector<NamedEntry>> ReadSafetensorsHeader(
+    int64_t file_bytes, absl::FunctionRef<absl::Status(int64_t, absl::Span<char>)> read, std::string* text) {
+  if (file_bytes < 8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header length needs 8 bytes, which exceeds file size ", file_bytes));
+  }
+  char prefix[8];
+  RETURN_IF_ERROR(read(0, absl::MakeSpan(prefix)));
+  if (LooksForeign(absl::string_view(prefix, 8))) {
+    return absl::UnimplementedError("unsupported format; only safetensors");
+  }
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = (length << 8) | static_cast<unsigned char>(prefix[i]);
+  if (length > static_cast<uint64_t>(file_bytes - 8)) {
+    return absl::InvalidArgumentError(absl::StrCat("header length ", length, " exceeds file size ", file_bytes));
+  }
+  if (length > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
+    return absl::InvalidArgumentError(absl::StrCat("header length ", length, " exceeds limit ", kMaxSafetensorsHeader));
+  }
+  if (length == 0) return absl::InvalidArgumentError("header length 0: there is no header");
+  text->resize(length);
+  RETURN_IF_ERROR(read(8, absl::MakeSpan(text->data(), text->size())));
+  const int64_t data_begin = 8 + static_cast<int64_t>(length);
+  return ParseSafetensorsHeader(*text, data_begin, file_bytes - data_begin);
+}
+
+const char* SafetensorsDTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "F32";
+    case DType::kF64:
+      return "F64";
+    case DType::kBf16:
+      return "BF16";
+    case DType::kF16:
+      return "F16";
+    case DType::kI32:
+      return "I32";
+    case DType::kI64:
+      return "I64";
+    case DType::kU8:
+      return "U8";
+  }
+  return "";
 }
 
 }  // namespace switchyard

@@ -1,0 +1,15 @@
+// CRC-32C (Castagnoli, RFC 3720 B.4): what storage formats check blocks with.  It finds every change of up to 32
+// neighbouring bits and any other but for one in 2^32; it is no defence against forgery.  Pure, the same on every
+// machine; some 1.5 GB/s on one core, without instructions of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+// `crc` continues an earlier one: Crc32c("ab") == Crc32c("b", Crc32c("a")).
+uint32_t Crc32c(absl::string_view bytes, uint32_t crc = 0);
+
+}  // namespace switchyard

@@ -1,0 +1,24 @@
+// Small checkpoints whose contents are a function of their step, written by several ranks, and compared whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "workers/checkpoint/checkpoint_writer.h"
+#include "workers/checkpoint/file_system.h"
+#include "workers/checkpoint/find_checkpoint.h"
+
+namespace switchyard {
+
+// Begin, what `world` ranks write, Commit.
+absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step, int world = 2);
+// Opens a writer, saves the steps, closes it.
+absl::Status SaveSteps(FileSystem* files, const CheckpointWriterOptions& options, const std::vector<int64_t>& steps);
+// That it is what SaveStep wrote for its step, tensor by tensor.
+testing::AssertionResult HoldsItsStep(FileSystem* files, const FoundCheckpoint& found);
+
+}  // namespace switchyard

@@ -1,0 +1,16 @@
+// The real FileSystem: a directory of this machine (or one that it mounts), held open by descriptor.
+// Files are 0644 and folders 0755 less the umask.  The lock is flock's: it ends with the process, whatever ends it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "workers/checkpoint/file_system.h"
+
+namespace switchyard {
+
+// NotFound or PermissionDenied, with the path, if it is no directory that opens; it is not made.
+absl::StatusOr<std::unique_ptr<FileSystem>> OpenPosixFileSystem(const std::string& directory);
+
+}  // namespace switchyard
