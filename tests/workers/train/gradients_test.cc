@@ -138,6 +138,17 @@ TEST_P(GradientsTest, OfMicroBatchesAddUp) {
   EXPECT_LT(distance, 1e-12) << name;
 }
 
+// A mean over micro-batches, of the losses that each has of its own, too.
+TEST_P(GradientsTest, OfTheSameMicroBatchTwiceAreTheOnes) {
+  const TrainingGroupOptions options = {.dtype = DType::kF64};
+  const Values once = GradientsWith(options);
+  TrainingGroup group(golden_.dir, options);
+  const StepReport report = Differentiate(&group, {RowsOf(golden_), RowsOf(golden_)});
+  EXPECT_NEAR(report.balance_loss, golden_.aux, 1e-5 * golden_.aux);
+  const auto [distance, name] = WorstDistance(group.Gradients(), once);
+  EXPECT_LT(distance, 1e-12) << name;
+}
+
 // Central differences in fp64 of some elements of every parameter, of the cross-entropy alone.
 TEST_P(GradientsTest, AreFiniteDifferences) {
   TrainingGroupOptions options = {.dtype = DType::kF64};

@@ -62,6 +62,33 @@ TEST_P(TrainerTest, TheSameStepsHaveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Goldens, TrainerTest, ::testing::ValuesIn(TrainingGoldenNames()),
                          [](const auto& info) { return TestName(info.param); });
 
+// With an epsilon that is far above all gradients, AdamW's first step is the gradient times rate / epsilon.
+TEST(TrainerClipTest, GradientsAreScaledToTheNorm) {
+  const TrainingGolden golden = LoadTrainingGolden("qwen3-qknorm");
+  const auto step_of = [&](double clip_norm, StepReport* report) {
+    TrainingGroupOptions options = {.dtype = DType::kF64};
+    options.trainer.clip_norm = clip_norm;
+    options.trainer.adamw = {.epsilon = 1e6, .weight_decay = 0};
+    TrainingGroup group(golden.dir, options);
+    const auto before = group.Masters();
+    *report = group.Step({RowsOfStep(golden, 0)}, /*learning_rate=*/1e3);
+    std::vector<double> moves;
+    for (const auto& [name, values] : group.Masters()) {
+      for (size_t i = 0; i < values.size(); ++i) moves.push_back(values[i] - before.at(name)[i]);
+    }
+    return moves;
+  };
+  StepReport report;
+  const std::vector<double> whole = step_of(0, &report), clipped = step_of(0.5, &report), loose = step_of(1e9, &report);
+  EXPECT_EQ(loose, whole);
+  double squares = 0, dot = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    squares += whole[i] * whole[i];
+    dot += whole[i] * clipped[i];
+  }
+  EXPECT_NEAR(dot / squares, 0.5 / report.gradient_norm, 1e-6);
+}
+
 class TrainerErrorsTest : public ::testing::Test {
  protected:
   const TrainingGolden golden_ = LoadTrainingGolden("qwen3-qknorm");
