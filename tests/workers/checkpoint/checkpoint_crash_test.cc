@@ -59,7 +59,7 @@ void ExpectGoesOn(SimulatedFileSystem* files, int64_t acknowledged) {
 // Attempt 2 goes on from `from` and saves what it can; returns the last step that was acknowledged.
 int64_t SaveWhatItCan(SimulatedFileSystem* files, const std::string& from, const std::vector<int64_t>& steps) {
   int64_t acknowledged = from.empty() ? -1 : StepOfFolder(from);
-  const auto writer = CheckpointWriter::Open(files, {.attempt = 2, .resumed_from = from, .keep_last = 2});
+  const auto writer = CheckpointWriter::Open(files, {.attempt = 2, .resumed_from = from, .keep_last = 1});
   if (!writer.ok()) return acknowledged;
   for (const int64_t step : steps) {
     if (SaveStep(files, writer->get(), step).ok()) acknowledged = step;
