@@ -34,18 +34,18 @@ absl::StatusOr<std::vector<FileRecord>> DecodeFileRecords(absl::string_view text
 
 // What a resume that is to be bit-exact compares; in words, not interpreted here.
 struct SavedBy {
-  int64_t world = 1;      // ranks
-  int64_t threads = 1;    // of each
-  std::string isa;        // "avx512_amx" …
-  std::string software;   // version
-  std::string data_type;  // the model's: "bf16" …
+  int64_t world = 1;           // ranks
+  int64_t threads = 1;         // of each
+  std::string isa = {};        // "avx512_amx" …
+  std::string software = {};   // version
+  std::string data_type = {};  // the model's: "bf16" …
 };
 
 struct Manifest {
   int64_t step = 0;
   int64_t attempt = 0;  // of the job: fences an earlier one that still runs
-  SavedBy saved_by;
-  std::vector<FileRecord> files;  // by name, each once
+  SavedBy saved_by = {};
+  std::vector<FileRecord> files = {};  // by name, each once
 };
 
 std::string EncodeManifest(const Manifest& manifest);

@@ -17,8 +17,8 @@ namespace switchyard {
 
 struct CheckpointFile {
   std::string name;
-  std::vector<TensorToWrite> tensors;  // of a name that ends in ".safetensors"
-  std::string text;                    // of any other
+  std::vector<TensorToWrite> tensors = {};  // of a name that ends in ".safetensors"
+  std::string text = {};                    // of any other
 };
 
 // What these will take on the disk.  InvalidArgument for tensors that no file can hold.

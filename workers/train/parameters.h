@@ -58,6 +58,7 @@ class Parameters {
   absl::Status ZeroGradients();
 
   std::vector<ParameterBlock>& blocks() { return blocks_; }
+  const std::vector<ParameterBlock>& blocks() const { return blocks_; }
   const ModelGradients& gradients() const { return gradients_; }
   // Of this rank's blocks.
   int64_t num_values() const;
