@@ -91,6 +91,15 @@ TEST_P(GradientsTest, OfBf16AreNear) {
   EXPECT_GT(dot / std::sqrt(norm * found_norm), 0.98);
 }
 
+// What forward keeps changes nothing of what it gives.
+TEST_P(GradientsTest, AreOfTheForwardThatServes) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    TrainingGroup group(golden_.dir, {.dtype = dtype, .world = 2});
+    const double served = group.Evaluate({RowsOf(golden_)}).loss;
+    EXPECT_EQ(Differentiate(&group, {RowsOf(golden_)}).loss, served);
+  }
+}
+
 TEST_P(GradientsTest, DoNotDependOnRanks) {
   for (const auto& [dtype, tolerance] : {std::make_pair(DType::kF64, 1e-10), std::make_pair(DType::kF32, 1e-5)}) {
     const Values alone = GradientsWith({.dtype = dtype});
