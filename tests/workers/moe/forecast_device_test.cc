@@ -187,7 +187,9 @@ TEST_P(ForecastDeviceTest, ANetworkInContextRunsWhereRowsAre) {
   }
   network.network[static_cast<size_t>((kShape.num_experts + kUnits) * width - 1)] = -3;
   SetProbe(network);
-  if (!TestDevice().is_cpu()) ASSERT_TRUE(there_->forecaster->Reserve(there_->stream, kRows).ok());
+  if (!TestDevice().is_cpu()) {
+    ASSERT_TRUE(there_->forecaster->Reserve(there_->stream, kRows).ok());
+  }
   Passes(12, {0, 1, 0});
   for (const Place* const place : {here_.get(), there_.get()}) {
     EXPECT_LT(DistanceOf(*place, LiveEstimator::kProbe, 2), 0.01);
@@ -202,7 +204,7 @@ TEST_P(ForecastDeviceTest, MapsThatItFitsOfRowsThatItFetches) {
   for (Place* const place : {here_.get(), there_.get()}) {
     const RowForecaster& forecaster = *place->forecaster;
     EXPECT_EQ(forecaster.fit()->num_rows(), 6 * kRows);
-    learned.push_back({.maps = forecaster.fit()->SolveNow(place->stream)});
+    learned.emplace_back().maps = forecaster.fit()->SolveNow(place->stream);
   }
   ASSERT_EQ(learned[0].maps.size(), 6u);  // alone and in context
   ASSERT_EQ(learned[1].maps.size(), 6u);

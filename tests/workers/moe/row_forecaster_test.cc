@@ -228,7 +228,8 @@ TEST_F(RowForecasterTest, PromptsRowsAreToldByTheMapInContext) {
   for (int64_t t = kDecodes; t < kRows; ++t) begins[static_cast<size_t>(t)] = t % 8 == 0 ? 1 : 0;
   for (int pass = 0; pass < 40; ++pass) {
     const Tensor x = Random(kRows, kHidden);
-    ASSERT_TRUE(forecaster.Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .begins = begins}).ok());
+    ASSERT_TRUE(
+        forecaster.Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}, .begins = begins}).ok());
     const Tensor features = WithContext(x, begins, 0, kRows);
     Tensor means(DType::kF32, {kRows, kHidden});
     for (int64_t t = 0; t < kRows; ++t)
