@@ -287,7 +287,7 @@ TEST_F(RowForecasterTest, ANetworkIsTakenInPlaceOfItsMap) {
       sizes.view().data<float>()[i] = std::abs(sizes.view().data<float>()[i]);
     Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], x)};
     ASSERT_TRUE(RouteTopK(stream_, {.top_k = kShape.top_k}, sizes, chosen[2], weights).ok());
-    ASSERT_TRUE(forecaster.Begin({.num_rows = kRows, .num_decode_rows = 0, .begins = begins}).ok());
+    ASSERT_TRUE(forecaster.Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}, .begins = begins}).ok());
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       const auto estimates = forecaster.OnGate(
           {.stream = &stream_, .moe_layer = layer, .topk_idx = chosen[layer], .x = x, .logits = logits});
