@@ -169,9 +169,10 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
       call.saved = &kept;
     }
     RETURN_IF_ERROR(RunLayer(stream, call));
-    if (kept.moe == nullptr) continue;
-    RETURN_IF_ERROR(
-        ComputeRouterStatistics(stream, kept.moe->logits, kept.moe->topk_idx, &saved->router_statistics()[i]));
+    if (kept.moe != nullptr) {
+      RETURN_IF_ERROR(
+          ComputeRouterStatistics(stream, kept.moe->logits, kept.moe->topk_idx, &saved->router_statistics()[i]));
+    }
     if (in.keep_topk && moe_layers_[i].has_value()) RETURN_IF_ERROR(KeepTopK(stream, in, i, out.topk_idx));
     const bool padding = batch.on_device != nullptr && batch.on_device->num_real_rows != nullptr;
     if (check_nan_ && !padding) RETURN_IF_ERROR(CheckFinite(stream, residual, i));
