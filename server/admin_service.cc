@@ -9,6 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 #include "server/expert_view.h"
+#include "server/profile_call.h"
 #include "server/unary_call.h"
 
 namespace switchyard {
@@ -43,6 +44,13 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
       call->Reply(answer);
     });
   });
+  return call;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminServiceImpl::GetProfile(grpc::CallbackServerContext* context,
+                                                                         const grpc::ByteBuffer* request) {
+  auto* call = new ProfileCall(desk_, context);
+  call->Start(*request);
   return call;
 }
 

@@ -6,13 +6,16 @@
 
 namespace switchyard {
 
-class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetExperts<v1::AdminService::Service> {
+class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetExperts<
+                                   v1::AdminService::WithRawCallbackMethod_GetProfile<v1::AdminService::Service>> {
  public:
   // Borrowed; outlives the gRPC server.
   explicit AdminServiceImpl(FrontDesk* desk) : desk_(desk) {}
 
   grpc::ServerUnaryReactor* GetExperts(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* GetProfile(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request) override;
 
  private:
   FrontDesk* const desk_;

@@ -41,7 +41,8 @@ EngineLoop::EngineLoop(const ServerConfig* config, const TextRoom* text, ServerM
       metrics_(metrics),
       hooks_(std::move(hooks)),
       group_(GroupOptions(*config), this),
-      residency_(config->placement, this) {}
+      residency_(config->placement, this),
+      profiles_([this](int rank, int64_t request, int64_t offset) { AskForProfile(rank, request, offset); }) {}
 
 EngineLoop::~EngineLoop() { Stop(); }
 
@@ -114,6 +115,7 @@ void EngineLoop::RunLast() {
     commands.swap(inbox_);
   }
   for (Command& command : commands) command();
+  profiles_.Fail(Stopping());
   EndAll(Stopping());
   for (const auto& [id, member] : group_.members()) member.client->Close(absl::UnavailableError("the server stops"));
   if (drained_) std::exchange(drained_, nullptr)();
@@ -123,6 +125,7 @@ void EngineLoop::Tick(absl::Time now) {
   next_tick_ = now + kTick;
   group_.Tick(now);
   residency_.Tick(now);
+  profiles_.Tick(now);
   if (hooks_.on_tick) hooks_.on_tick(now);
   EndSlowReaders(now);
   if (!scheduler_) CheckStart(now);

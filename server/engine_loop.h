@@ -30,6 +30,7 @@
 #include "server/metrics.h"
 #include "server/placement_meter.h"
 #include "server/planner_thread.h"
+#include "server/profile_collector.h"
 #include "server/request.h"
 #include "server/residency_loop.h"
 #include "server/text.h"
@@ -96,6 +97,10 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   // MoE layers; on the loop's thread, or at once if the loop has ended.
   void CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy> experts)> done);
 
+  // Asks the workers for what they have learned.  `call` hears of it on the loop's thread (its `done` at once if the
+  // loop has ended); UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
+  void CollectProfile(ProfileCollector::Call call);
+
   // Null until the workers told of the model.
   std::shared_ptr<const ServedModel> model() const;
   LoadSnapshot load() const;
@@ -110,6 +115,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) override;
   void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) override;
   void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) override;
+  void OnProfilePart(WorkerId id, int64_t group_epoch, ProfilePart part) override;
   void OnLinkLost(WorkerId id, std::string reason) override;
 
  private:
@@ -163,6 +169,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   int RankIn(WorkerId id, int64_t group_epoch) const;
   void PlaceExperts(const StepResult& result);
   void ReportPlacement();
+  void AskForProfile(int rank, int64_t request, int64_t offset);
 
   // engine_requests.cc: requests
   void HandleSubmit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
@@ -193,6 +200,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   std::optional<ExpertCensus> census_;   // from the first group on, of a model with experts
   std::optional<PlacementMeter> meter_;  // from the first forming on, of a model with experts
   ResidencyLoop residency_;
+  ProfileCollector profiles_;
   std::vector<ToldReport> expert_reports_;                            // [R] of the group that stands
   ResidencyView reported_placement_;                                  // as the metrics have it
   absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id

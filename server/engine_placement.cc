@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 #include "server/clock.h"
 #include "server/engine_loop.h"
@@ -116,6 +117,40 @@ void EngineLoop::CopyExperts(std::function<void(std::unique_ptr<const ExpertsCop
              : nullptr);
   });
   if (!posted) done(nullptr);
+}
+
+// --- what workers learned ---
+
+void EngineLoop::CollectProfile(ProfileCollector::Call call) {
+  auto shared = std::make_shared<ProfileCollector::Call>(std::move(call));  // with the command, if that runs
+  const bool posted = Post([this, shared] {
+    if (draining_) return shared->done(Stopping());
+    if (group_.state() != WorkerGroup::State::kReady) {
+      return shared->done(WithRetry(
+          MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, absl::StrCat("no group stands: ", down_reason_)),
+          absl::Seconds(1)));
+    }
+    if (profiles_.busy()) {
+      return shared->done(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                                              "another call asks the workers what they learned: one at a time"),
+                                    absl::Seconds(1)));
+    }
+    profiles_.Start(static_cast<int>(expert_reports_.size()), std::move(*shared), MonotonicNow());
+  });
+  if (!posted) shared->done(Stopping());
+}
+
+void EngineLoop::AskForProfile(int rank, int64_t request, int64_t offset) {
+  for (const auto& [id, member] : group_.members()) {
+    if (member.rank == rank) member.client->SendProfile(group_.epoch(), request, offset);
+  }
+}
+
+void EngineLoop::OnProfilePart(WorkerId id, int64_t group_epoch, ProfilePart part) {
+  Post([this, id, group_epoch, part = std::move(part)]() mutable {
+    const int rank = RankIn(id, group_epoch);
+    if (rank >= 0) profiles_.OnPart(rank, std::move(part), MonotonicNow());
+  });
 }
 
 void EngineLoop::ReportPlacement() {

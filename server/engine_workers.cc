@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"
@@ -113,6 +114,9 @@ void EngineLoop::OnGroupDown(const std::string& reason) {
   step_sent_.clear();
   expert_reports_.clear();
   residency_.GroupDown(reason, now);
+  profiles_.Fail(WithRetry(
+      MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, absl::StrCat("the group was lost: ", reason)),
+      absl::Seconds(1)));
   metrics_->groups_lost->Increment();
   hooks_.on_ready(false);
   std::vector<Event> events;

@@ -72,6 +72,8 @@ class WorkerClient {
   virtual void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) = 0;
   virtual void DropPlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   virtual void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
+  // A part of what it has learned (OnProfilePart answers).
+  virtual void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) = 0;
   // Ends the link: the worker sees `status`.  OnLost follows.
   virtual void Close(const absl::Status& status) = 0;
 };

@@ -60,6 +60,13 @@ class LinkClient final : public WorkerClient {
     message.mutable_release_placement()->set_placement_epoch(placement_epoch);
     Send(std::move(message));
   }
+  void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override {
+    v1::LinkResponse message;
+    message.mutable_send_profile()->set_group_epoch(group_epoch);
+    message.mutable_send_profile()->set_request(request);
+    message.mutable_send_profile()->set_offset(offset);
+    Send(std::move(message));
+  }
   void Close(const absl::Status& status) override {
     absl::MutexLock lock(&mu_);
     if (reactor_ == nullptr || closed_) return;
@@ -159,6 +166,9 @@ class Link final : public LinkReactor {
         return true;
       case v1::LinkRequest::kExpertReport:
         return HandleReport(request_.expert_report());
+      case v1::LinkRequest::kProfilePart:
+        HandleProfile(request_.mutable_profile_part());
+        return true;
       default:
         return true;  // a newer worker's message
     }
@@ -182,6 +192,15 @@ class Link final : public LinkReactor {
     }
     part_bytes_ = 0;
     events_->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
+  }
+
+  void HandleProfile(v1::ProfilePart* message) {
+    ProfilePart part = {.request = message->request(),
+                        .offset = message->offset(),
+                        .total_bytes = message->total_bytes(),
+                        .data = std::move(*message->mutable_data()),
+                        .error = message->error().substr(0, kMostErrorBytes)};
+    events_->OnProfilePart(id_, message->group_epoch(), std::move(part));
   }
 
   bool HandleReport(const v1::ExpertReport& message) {

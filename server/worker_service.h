@@ -13,6 +13,7 @@
 #include "scheduler/placement/expert_report.h"
 #include "server/group_store.h"
 #include "server/link_lobby.h"
+#include "server/profile_collector.h"
 #include "server/worker_client.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 
@@ -32,6 +33,7 @@ class LinkEvents {
   virtual void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) = 0;
   // At most every few seconds; checked against what the worker registered with.
   virtual void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) = 0;
+  virtual void OnProfilePart(WorkerId id, int64_t group_epoch, ProfilePart part) = 0;
   virtual void OnLinkLost(WorkerId id, std::string reason) = 0;
 };
 

@@ -181,6 +181,8 @@ absl::Status WorkerLink::RunSession() {
       duty.Drop(command.drop_placement());
     } else if (command.has_release_placement()) {
       duty.Release(command.release_placement());
+    } else if (command.has_send_profile()) {
+      duty.Ask(command.send_profile());
     } else if (command.has_shutdown()) {
       LogInfo("the server says: ", command.shutdown().reason());
       Stop();

@@ -125,12 +125,14 @@ void Duty::SendOldest() {
 void Duty::Enter(int64_t epoch) {
   epoch_ = epoch;
   stages_.Enter(epoch);
+  profiles_.Enter(epoch, rank_);
   reports_.Enter(epoch);
   commits_told_ = 0;
 }
 
 void Duty::Poll() {
   stages_.Poll();
+  profiles_.Poll();
   reports_.Poll(absl::Now());
 }
 
@@ -155,7 +157,8 @@ void Duty::Release(const v1::ReleasePlacement& message) {
 
 absl::Duration Duty::patience() const {
   if (busy()) return absl::ZeroDuration();
-  return std::min(stages_.waiting() ? kLookForCopies : absl::InfiniteDuration(), reports_.patience(absl::Now()));
+  return std::min(stages_.waiting() || profiles_.waiting() ? kLookForCopies : absl::InfiniteDuration(),
+                  reports_.patience(absl::Now()));
 }
 
 void Duty::Fault(int64_t epoch, const absl::Status& status) {

@@ -12,6 +12,7 @@
 #include "grpcpp/channel.h"
 #include "switchyard/v1/worker.pb.h"
 #include "workers/metrics.h"
+#include "workers/service_profile.h"
 #include "workers/service_report.h"
 #include "workers/service_stage.h"
 #include "workers/worker.h"
@@ -41,6 +42,12 @@ class Duty {
         served_(served),
         send_(std::move(send)),
         stages_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
+        profiles_([worker] { return worker->forecaster(); },
+                  [this](v1::ProfilePart part) {
+                    v1::LinkRequest message;
+                    *message.mutable_profile_part() = std::move(part);
+                    send_(std::move(message));
+                  }),
         reports_([this] { return TakeReport(); }, [this](v1::ExpertReport report) { Send(std::move(report)); }),
         replayed_(worker->num_replayed()),
         experts_told_(worker->expert_counters()),
@@ -57,6 +64,7 @@ class Duty {
   void Prepare(const v1::PreparePlacement& message) { stages_.Prepare(message); }
   void Drop(const v1::DropPlacement& message) { stages_.Drop(message); }
   void Release(const v1::ReleasePlacement& message);
+  void Ask(const v1::SendProfile& message) { profiles_.Ask(message); }
   // What Prepare began may be done, and what was not told yet may be due.
   void Poll();
   // How long the next command may be waited for: while steps or copies are under way somebody looks for their end.
@@ -82,6 +90,7 @@ class Duty {
   bool* const served_;
   SendFn send_;
   StageDuty stages_;
+  ProfileDuty profiles_;
   ReportDuty reports_;
   EngineSettings settings_;
   int64_t epoch_ = 0;  // 0 = in no group

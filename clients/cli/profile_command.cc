@@ -26,6 +26,12 @@ struct MakeFlags {
   int path_length = kLivePathLength;
 };
 
+struct SaveFlags {
+  ServerFlags server;
+  std::string output;
+  std::string weights_hash;
+};
+
 struct MergeFlags {
   std::vector<std::string> inputs;
   std::string output;
@@ -57,6 +63,25 @@ int Make(Console& console, MakeFlags flags) {
   if (access(flags.record.output.c_str(), F_OK) != 0) return code;
   const int counted = CountInto(console, flags.record.output, flags);
   return code != kExitOk ? code : counted;
+}
+
+int Save(Console& console, const SaveFlags& flags) {
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  v1::GetProfileRequest request;
+  request.set_weights_hash(flags.weights_hash);
+  int told = -1;
+  const auto tell = [&](const v1::GetProfileResponse& message) {
+    if (message.workers() == 0 || message.workers_done() == told) return;
+    told = message.workers_done();
+    console.err << "[asking worker " << told << " of " << message.workers() << ", " << message.collected_bytes()
+                << " bytes so far]" << std::endl;
+  };
+  const absl::StatusOr<std::string> bytes = (*client)->GetProfile(request, tell);
+  if (!bytes.ok()) return Complain(console, bytes.status());
+  const absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(*bytes);
+  if (!bundle.ok()) return Complain(console, bundle.status());
+  return Write(console, *bundle, flags.output);
 }
 
 int Merge(Console& console, const MergeFlags& flags) {
@@ -102,6 +127,18 @@ int Show(Console& console, const std::string& path) {
   return kExitOk;
 }
 
+void AddSaveCommand(CLI::App* profile, RunCommand* run) {
+  CLI::App* command = profile->add_subcommand("save", "what a server's workers have learned by now, while they serve");
+  auto flags = std::make_shared<SaveFlags>();
+  flags->server.AddTo(command);
+  command->add_option("--output", flags->output, "the profile, written when all of it is there")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--weights_hash", flags->weights_hash, "fail unless the server serves the weights of this hash")
+      ->type_name("HASH");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Save(console, *flags); }; });
+}
+
 void AddMergeCommand(CLI::App* profile, RunCommand* run) {
   CLI::App* command = profile->add_subcommand("merge", "several profiles of one model as one: their counts add");
   auto flags = std::make_shared<MergeFlags>();
@@ -120,7 +157,8 @@ void AddShowCommand(CLI::App* profile, RunCommand* run) {
 }  // namespace
 
 void AddProfileCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("profile", "learn a model's routing from documents, for --profile");
+  CLI::App* command =
+      app->add_subcommand("profile", "learn a model's routing, from documents or from a server, for --profile");
   command->require_subcommand(0, 1);
   auto flags = std::make_shared<MakeFlags>();
   command->add_option("--output", flags->output, "the profile, written when all is counted")->type_name("FILE");
@@ -131,11 +169,13 @@ void AddProfileCommand(CLI::App* app, RunCommand* run) {
       ->check(CLI::Range(1, kMaxPathLength))
       ->capture_default_str();
   AddDocumentFlags(command, "--dataset", &flags->record);
+  AddSaveCommand(command, run);
   AddMergeCommand(command, run);
   AddShowCommand(command, run);
   command->footer(
       "Examples:\n"
       "  switchyard profile --dataset=documents.jsonl --output=prose.profile\n"
+      "  switchyard profile save --output=live.profile\n"
       "  switchyard profile merge prose.profile code.profile --output=all.profile\n"
       "  switchyard-server --model=DIR --profile=all.profile\n"
       "A profile is good for the weights that it was made with, and no others take it.");

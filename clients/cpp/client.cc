@@ -1,5 +1,6 @@
 #include "clients/cpp/client.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -126,6 +127,24 @@ absl::StatusOr<v1::GetLoadResponse> Client::GetLoad() {
 
 absl::StatusOr<v1::GetExpertsResponse> Client::GetExperts(const v1::GetExpertsRequest& request) {
   return Unary(admin_.get(), &v1::AdminService::Stub::GetExperts, request, *this);
+}
+
+absl::StatusOr<std::string> Client::GetProfile(const v1::GetProfileRequest& request,
+                                               const std::function<void(const v1::GetProfileResponse&)>& on_message) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(options_.generate_timeout));
+  const auto reader = admin_->GetProfile(&context, request);
+  std::string profile;
+  int64_t total = 0;
+  for (v1::GetProfileResponse message; reader->Read(&message);) {
+    if (on_message != nullptr) on_message(message);
+    profile += message.data();
+    total = std::max(total, message.total_bytes());
+  }
+  if (const grpc::Status status = reader->Finish(); !status.ok()) return FromGrpcStatus(status, address_);
+  if (static_cast<int64_t>(profile.size()) == total) return profile;
+  return ClientError(absl::StatusCode::kDataLoss, "BAD_ANSWER",
+                     absl::StrCat("the profile has ", total, " bytes, ", profile.size(), " came"));
 }
 
 absl::StatusOr<bool> Client::IsServing(const std::string& service) {

@@ -27,7 +27,7 @@ namespace switchyard {
 
 struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
-  absl::Duration call_timeout = absl::Seconds(30);       // of every call but Generate
+  absl::Duration call_timeout = absl::Seconds(30);       // of every call but those that stream
   absl::Duration generate_timeout = absl::Seconds(300);  // of a whole stream; the server's own limit is an hour
 };
 
@@ -49,6 +49,9 @@ class Client {
   absl::StatusOr<v1::GetModelInfoResponse> GetModelInfo(const std::string& model = "");
   absl::StatusOr<v1::GetLoadResponse> GetLoad();
   absl::StatusOr<v1::GetExpertsResponse> GetExperts(const v1::GetExpertsRequest& request);
+  // The file that the parts are of.  `on_message`: what says how far it is, on this thread; may be null.
+  absl::StatusOr<std::string> GetProfile(const v1::GetProfileRequest& request,
+                                         const std::function<void(const v1::GetProfileResponse&)>& on_message);
 
   // The health service's answer: `service` "" = the server is alive, "readiness" = the model can answer.
   absl::StatusOr<bool> IsServing(const std::string& service);

@@ -3,6 +3,6 @@
 
 namespace switchyard {
 
-inline constexpr int kProtocolVersion = 5;
+inline constexpr int kProtocolVersion = 6;
 
 }  // namespace switchyard

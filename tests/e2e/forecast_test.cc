@@ -51,6 +51,45 @@ TEST(ForecastTest, WhatWorkersLearnedIsSavedMergedAndTaken) {
   EXPECT_EQ(Tokens(server.get()), expected);
 }
 
+TEST(ForecastTest, WhatWorkersLearnedCanBeHadWhileTheyServe) {
+  const TempDir dir;
+  const std::string path = absl::StrCat(dir.path(), "/live");
+  std::vector<int32_t> expected;
+  std::string hash;
+  {
+    const auto server = TestServer::Start({.workers = 2, .flags = {"--forecast=always"}});
+    ASSERT_NE(server, nullptr);
+    const std::string at = absl::StrCat("--server=", server->address()), out = "--output=" + path;
+    EXPECT_THAT(OutputOf({"profile", "save", at, out, "--weights_hash=older"}, 1),
+                HasSubstr("weights_hash: is \"older\", the served model's is "));
+    EXPECT_THAT(OutputOf({"profile", "save", at, out}, 1), HasSubstr("no token was routed"));
+    expected = Tokens(server.get());
+    // Each of both has some.
+    std::vector<v1::GenerateRequest> requests(8, TextRequest(kPrompt, kTokens));
+    for (const StreamSeen& seen : GenerateAll(server->client(), requests)) EXPECT_TRUE(seen.ok()) << seen.end;
+    EXPECT_THAT(OutputOf({"profile", "save", at, out}, 0), HasSubstr("[asking worker 1 of 2, "));
+    EXPECT_EQ(Tokens(server.get()), expected) << "they serve on";
+    const auto info = server->client().GetModelInfo();
+    ASSERT_TRUE(info.ok()) << info.status();
+    hash = info->weights_hash();
+  }
+  const std::string shown = OutputOf({"profile", "show", path}, 0);
+  EXPECT_THAT(shown, HasSubstr("model: " + hash));
+  // Of 9 requests, whichever of both they were with; the last token of each is not routed.
+  EXPECT_THAT(shown, HasSubstr(absl::StrCat("layer 0: ", 9 * (expected.size() - 1), " tokens")));
+  const auto server = TestServer::Start({.workers = 1, .flags = {"--profile=" + path}});
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(Tokens(server.get()), expected);
+}
+
+TEST(ForecastTest, WorkersThatLearnNothingSaySo) {
+  const auto server = TestServer::Start({.workers = 1, .flags = {"--forecast=never"}});
+  ASSERT_NE(server, nullptr);
+  Tokens(server.get());
+  EXPECT_THAT(OutputOf({"profile", "save", absl::StrCat("--server=", server->address()), "--output=/dev/null"}, 1),
+              HasSubstr("worker 0: learns nothing: coming layers are not foreseen"));
+}
+
 TEST(ForecastTest, AProfileThatCannotBeUsedIsRefusedAtTheStart) {
   const TempDir dir;
   const auto refusal = [&](const std::vector<std::string>& flags) {

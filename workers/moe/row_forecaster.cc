@@ -82,7 +82,7 @@ LiveOptions RowForecaster::LiveOptionsOf(const RowForecasterOptions& options, Ph
           .path_length = options.path_length,
           .num_predicted = NumPredicted(options.shape),
           .profile_bytes = options.profile_bytes,
-          .keeps_own = options.keeps_own,
+          .keeps_own = true,
           .paper_estimate = options.paper_estimate};
 }
 
@@ -125,7 +125,11 @@ absl::Status RowForecaster::Load(const Stream& stream, Learned learned) {
   for (const PathProfile& profile : learned.own.profiles)
     RETURN_IF_ERROR(mutable_phase(profile.identity().phase)->RestoreOwn(profile));
   for (const ProbeMap& map : learned.all.maps) RETURN_IF_ERROR(SetProbe(stream, map));
-  if (!options_.keeps_own) return absl::OkStatus();
+  if (!options_.keeps_own) {
+    // They are among all, as Collect told them.
+    for (const ProbeMap& map : learned.own.maps) probes_[IndexOf(map)]->fitted = true;
+    return absl::OkStatus();
+  }
   loaded_maps_ = std::move(learned.all.maps);
   loaded_own_maps_ = std::move(learned.own.maps);
   return absl::OkStatus();
@@ -135,12 +139,14 @@ absl::StatusOr<Learned> RowForecaster::Collect(const Stream& stream) const {
   Learned learned = {.all = EmptyBundle(), .own = EmptyBundle()};
   for (const Phase phase : kPhases) {
     for (const PathProfile& profile : this->phase(phase).profiles()) learned.all.profiles.push_back(profile);
-    if (!options_.keeps_own) continue;
     for (const PathProfile& profile : this->phase(phase).own_profiles()) learned.own.profiles.push_back(profile);
   }
   if (!options_.keeps_own) {
-    for (const std::optional<Probe>& probe : probes_)
-      if (probe.has_value()) learned.all.maps.push_back(probe->source);
+    for (const std::optional<Probe>& probe : probes_) {
+      if (!probe.has_value()) continue;
+      learned.all.maps.push_back(probe->source);
+      if (probe->fitted) learned.own.maps.push_back(probe->source);
+    }
     return learned;
   }
   ProfileBundle fitted = EmptyBundle();
@@ -150,6 +156,25 @@ absl::StatusOr<Learned> RowForecaster::Collect(const Stream& stream) const {
   RETURN_IF_ERROR(learned.all.Merge(fitted));
   RETURN_IF_ERROR(learned.own.Merge(fitted));
   return learned;
+}
+
+int RowForecaster::num_pieces() const {
+  int pieces = 1;
+  for (const Phase phase : kPhases) pieces += static_cast<int>(this->phase(phase).profiles().size());
+  return pieces;
+}
+
+void RowForecaster::AddPiece(int piece, bool own, ProfileBundle* bundle) const {
+  auto at = static_cast<size_t>(piece);
+  for (const Phase phase : kPhases) {
+    const LiveEstimates& live = this->phase(phase);
+    const std::vector<PathProfile>& profiles = own ? live.own_profiles() : live.profiles();
+    if (at < profiles.size()) return bundle->profiles.push_back(profiles[at]);
+    at -= profiles.size();
+  }
+  for (const std::optional<Probe>& probe : probes_) {
+    if (probe.has_value() && (probe->fitted || !own)) bundle->maps.push_back(probe->source);
+  }
 }
 
 absl::Status RowForecaster::SetProbe(const Stream& stream, ProbeMap map) {
@@ -182,7 +207,9 @@ absl::Status RowForecaster::TakeFitted(const Stream& stream) {
     const std::optional<Probe>& now = probes_[IndexOf(map)];
     if (now.has_value() && now->source.num_rows > map.num_rows) continue;
     rows = map.num_rows;
+    const size_t index = IndexOf(map);
     RETURN_IF_ERROR(SetProbe(stream, std::move(map)));
+    probes_[index]->fitted = true;
     ++used;
   }
   if (used > 0) LogInfo("forecast: ", used, " probe maps fitted on ", rows, " rows are used from now on");

@@ -49,14 +49,14 @@ struct RowForecasterOptions {
   int64_t profile_bytes = int64_t{32} << 20;  // of each phase's profiles
   double probe_share = 0;                     // of a step's time, for fitting; 0: nothing is fitted; 1: all rows are
   bool keeps_rows = true;                     // where all rows are fitted: for hidden layers, if there are not too many
-  bool keeps_own = false;                     // what it learns is also kept apart from what it loads, to be written
-  bool paper_estimate = false;                // estimates are Lina's (LiveOptions)
+  bool keeps_own = false;       // fitted maps add to loaded ones, to be written, and do not take their place
+  bool paper_estimate = false;  // estimates are Lina's (LiveOptions)
 };
 
 // What a forecaster knows.
 struct Learned {
   ProfileBundle all;
-  ProfileBundle own = {};  // of it, what is from these rows and not loaded; empty where it is not kept apart
+  ProfileBundle own = {};  // of it, what is from these rows and not loaded
 };
 
 class RowForecaster : public LayerForecaster {
@@ -71,9 +71,16 @@ class RowForecaster : public LayerForecaster {
 
   // Takes what was learned before: once, at the start.  InvalidArgument: of another model or shape, with the field.
   absl::Status Load(const Stream& stream, Learned learned);
-  // All that was learned.  Where it is kept apart, the fit is solved as it is, which blocks, and the mean of loaded and
-  // fitted maps by their rows (ProfileBundle::Merge, its errors) is all; else maps are those in use.
+  // All that was learned.  Where the options keep fitted maps apart, the fit is solved as it is, which blocks, and the
+  // mean of loaded and fitted maps by their rows (ProfileBundle::Merge, its errors) is all; else maps are those in use.
   absl::StatusOr<Learned> Collect(const Stream& stream) const;
+
+  // What was learned, to be taken between passes piece by piece: a profile each, then the maps in use, in a bundle's
+  // order.  own: what is from these rows and not loaded.  REQUIRES: piece in [0, num_pieces()), rising.
+  int num_pieces() const;
+  void AddPiece(int piece, bool own, ProfileBundle* bundle) const;
+  // Of this model, and nothing learned.
+  ProfileBundle EmptyBundle() const;
 
   // From now on logits of map.layer + map.ahead are also told by this map from map.layer's rows; in context, of
   // prompts' rows alone.
@@ -108,7 +115,6 @@ class RowForecaster : public LayerForecaster {
   // The phase's rows of the pass, with what is known of their routing.
   RoutingView ViewOf(Phase phase) const;
   absl::Status TakeChoices(const GatedRows& rows);
-  ProfileBundle EmptyBundle() const;
   // What a predictor is to say of one phase's rows.
   struct Question {
     Predictor predictor = Predictor::kGateAhead;
@@ -140,7 +146,8 @@ class RowForecaster : public LayerForecaster {
 
   struct Probe {
     ForecastMap map;
-    ProbeMap source;  // that it was made of
+    ProbeMap source;      // that it was made of
+    bool fitted = false;  // here
   };
 
   // Rows on the host, of a device's those of a window alone, each at its place.

@@ -68,6 +68,16 @@ class ScriptedWorker final : public WorkerClient {
   void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {
     engine_->OnPlacementReleased(id_, group_epoch, placement_epoch);
   }
+  void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override {
+    ++profile_asked_;
+    if (profile_.empty()) return;
+    engine_->OnProfilePart(id_, group_epoch,
+                           {.request = request,
+                            .offset = offset,
+                            .total_bytes = static_cast<int64_t>(profile_.size()),
+                            .data = profile_.substr(static_cast<size_t>(offset), 4),
+                            .error = ""});
+  }
   void Close(const absl::Status& status) override {
     absl::MutexLock lock(&mu_);
     closed_ = status;
@@ -85,6 +95,9 @@ class ScriptedWorker final : public WorkerClient {
     prepares_ = prepares;
     cannot_prepare_ = std::move(error);
   }
+  // What it answers, four bytes at a time, when it is asked for what it learned; empty: nothing.
+  void set_profile(std::string profile) { profile_ = std::move(profile); }
+  int profile_asked() const { return profile_asked_; }  // SendProfile, how often
   int64_t placement_epoch() const { return placement_epoch_; }
   int asked() const { return asked_; }  // PreparePlacement, how often
   int dropped() const { return dropped_; }
@@ -144,6 +157,8 @@ class ScriptedWorker final : public WorkerClient {
   std::vector<int64_t> layer_rows_;
   bool counts_items_ = false;
   std::vector<int64_t> expert_counts_;
+  std::string profile_;
+  std::atomic<int> profile_asked_{0};
   bool prepares_ = true;
   std::string cannot_prepare_;
   std::atomic<int64_t> placement_epoch_ = 0;  // of the last plan

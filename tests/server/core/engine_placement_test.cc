@@ -3,8 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/support/errors.h"
 #include "tests/server/core/engine_fixture.h"
 
 namespace switchyard {
@@ -178,6 +180,62 @@ TEST_F(EnginePlacementTest, WhatWorkersTellIsSeenUntilTheirGroupIsOver) {
   Connect(3, "secret", 1);
   AwaitReady(true);
   EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
+}
+
+// The answer of a call for what workers have learned.
+class Collected {
+ public:
+  ProfileCollector::Call Call() {
+    return {.on_progress = nullptr, .done = [this](absl::StatusOr<std::vector<std::string>> profiles) {
+              profiles_ = std::move(profiles);
+              done_.Notify();
+            }};
+  }
+  const absl::StatusOr<std::vector<std::string>>& Await() {
+    EXPECT_TRUE(done_.WaitForNotificationWithTimeout(kPatience));
+    return profiles_;
+  }
+  std::string Reason() { return ViewError(ToGrpcStatus(Await().status(), "")).reason; }
+
+ private:
+  absl::Notification done_;
+  absl::StatusOr<std::vector<std::string>> profiles_ = absl::UnknownError("not done");
+};
+
+TEST_F(EnginePlacementTest, WorkersAreAskedWhatTheyLearned) {
+  on_connect = [](ScriptedWorker* worker) { worker->set_profile("abcdefghi"); };
+  StartTwo();
+  Collected both;
+  engine->CollectProfile(both.Call());
+  ASSERT_TRUE(both.Await().ok()) << both.Await().status();
+  EXPECT_THAT(*both.Await(), ElementsAre("abcdefghi", "abcdefghi"));
+  EXPECT_EQ(workers[0]->profile_asked(), 3);
+}
+
+TEST_F(EnginePlacementTest, OneAtATimeAndNoLongerThanTheGroup) {
+  StartTwo();
+  Collected first, second, third;
+  engine->CollectProfile(first.Call());
+  engine->CollectProfile(second.Call());
+  EXPECT_EQ(second.Reason(), "QUEUE_FULL");
+  engine->OnLinkLost(2, "gone");
+  EXPECT_EQ(first.Reason(), "WORKER_LOST");
+  AwaitReady(false);
+  engine->CollectProfile(third.Call());
+  EXPECT_EQ(third.Reason(), "WORKER_LOST");
+  // A new group answers.
+  on_connect = [](ScriptedWorker* worker) { worker->set_profile("new"); };
+  workers[0]->set_profile("old");
+  Connect(3, "secret", 1);
+  AwaitReady(true);
+  Collected fourth;
+  engine->CollectProfile(fourth.Call());
+  ASSERT_TRUE(fourth.Await().ok()) << fourth.Await().status();
+  EXPECT_THAT(*fourth.Await(), ElementsAre("old", "new"));
+  engine->Stop();
+  Collected late;
+  engine->CollectProfile(late.Call());
+  EXPECT_EQ(late.Reason(), "DRAINING");
 }
 
 }  // namespace

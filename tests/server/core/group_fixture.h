@@ -25,6 +25,7 @@ class FakeWorker final : public WorkerClient {
   void PreparePlacement(const PlacementStage& stage, int64_t) override { stages.push_back(stage); }
   void DropPlacement(int64_t, int64_t) override {}
   void ReleasePlacement(int64_t, int64_t) override {}
+  void SendProfile(int64_t, int64_t, int64_t) override {}
   void Close(const absl::Status& status) override { closed = status; }
 
   std::vector<GroupSeat> seats;

@@ -210,6 +210,38 @@ TEST_F(RowForecasterTest, WhatWasLoadedIsToldApartFromWhatWasLearnedSince) {
   EXPECT_EQ(end->all.maps[0].num_rows, (kBefore + kSince + 5) * kRows);
 }
 
+// What a server asks for while it serves: all of it, or what none of the others has from the same file.
+TEST_F(RowForecasterTest, WhatWasLearnedIsTakenPieceByPiece) {
+  RowForecaster past(options_);
+  Pass(&past, Random(24, kHidden), 8);
+  ProfileBundle loaded = past.Collect(stream_)->all;
+  loaded.maps = {MapOf(1, 0, 1), MapOf(2, 1, 1)};
+  RowForecaster forecaster(options_);
+  // The second one was fitted before this seat was taken.
+  ProfileBundle own = forecaster.EmptyBundle();
+  own.maps = {loaded.maps[1]};
+  ASSERT_TRUE(forecaster.Load(stream_, {.all = loaded, .own = own}).ok());
+  Pass(&forecaster, Random(6, kHidden), 2);
+  const auto taken = [&](bool own_alone) {
+    ProfileBundle bundle = forecaster.EmptyBundle();
+    for (int piece = 0; piece < forecaster.num_pieces(); ++piece) {
+      EXPECT_EQ(bundle.profiles.size(), static_cast<size_t>(piece)) << "one at a time";
+      EXPECT_TRUE(bundle.maps.empty());
+      forecaster.AddPiece(piece, own_alone, &bundle);
+    }
+    return bundle;
+  };
+  const absl::StatusOr<Learned> all = forecaster.Collect(stream_);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(taken(false).Serialize(), all->all.Serialize());
+  EXPECT_EQ(taken(true).Serialize(), all->own.Serialize());
+  EXPECT_EQ(all->all.profiles[0].num_tokens(0), 16 + 4);
+  EXPECT_EQ(all->own.profiles[0].num_tokens(0), 4);
+  EXPECT_EQ(all->all.maps.size(), 2u);
+  ASSERT_EQ(all->own.maps.size(), 1u);
+  EXPECT_EQ(all->own.maps[0].layer, 1);
+}
+
 // Layer 2 chooses by the mean of the text so far, which a map in context knows: of prompts, but not of decoded rows.
 TEST_F(RowForecasterTest, PromptsRowsAreToldByTheMapInContext) {
   RowForecaster forecaster(options_);

@@ -29,6 +29,7 @@ class NoEvents final : public LinkEvents {
   void OnPlacementPrepared(WorkerId, int64_t, int64_t, std::string) override {}
   void OnPlacementReleased(WorkerId, int64_t, int64_t) override {}
   void OnExpertReport(WorkerId, int64_t, std::shared_ptr<const ExpertReport>) override {}
+  void OnProfilePart(WorkerId, int64_t, ProfilePart) override {}
   void OnHeartbeat(WorkerId, int64_t) override {}
   void OnLoadProgress(WorkerId, int64_t, int64_t) override {}
   void OnGroupReady(WorkerId, int64_t, int32_t) override {}
