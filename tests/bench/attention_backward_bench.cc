@@ -4,17 +4,12 @@
 //
 // Causal attention has 4 · D products for each visible pair of rows on the way there, and 10 · D on the way back (with
 // the scores computed again).  Medians over rounds of GFLOP/s so counted are printed.
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
-#include <thread>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
+#include "tests/bench/op_bench.h"
 #include "workers/ops/attention.h"
 #include "workers/ops/backward/attention_backward.h"
 #include "workers/ops/isa.h"
@@ -24,29 +19,6 @@ namespace switchyard {
 namespace {
 
 constexpr int64_t kHeads = 8, kKvHeads = 4, kTokens = 4096, kBlock = 64;
-
-double SecondsOf(absl::FunctionRef<void()> work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-Tensor Filled(DType dtype, int64_t rows, int64_t columns) {
-  Tensor t(dtype, {rows, columns});
-  VisitDType(dtype, [&]<class Elem>() {
-    uint32_t state = 1;
-    for (int64_t i = 0; i < rows * columns; ++i) {
-      state = state * 1664525u + 1013904223u;
-      t.data<Elem>()[i] = Elem(static_cast<float>(state >> 8) / 8388608.0f - 1.0f);
-    }
-  });
-  return t;
-}
 
 void Compare(const Stream& stream, DType dtype, int64_t dim, int64_t length, int rounds) {
   const int64_t q_width = kHeads * dim, kv_width = kKvHeads * dim, width = q_width + 2 * kv_width;
@@ -87,23 +59,15 @@ void Compare(const Stream& stream, DType dtype, int64_t dim, int64_t length, int
 }
 
 int Main(int argc, char** argv) {
-  int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 5;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view arg = argv[i];
-    const bool ok = absl::ConsumePrefix(&arg, "--threads=")  ? absl::SimpleAtoi(arg, &threads) && threads >= 1
-                    : absl::ConsumePrefix(&arg, "--rounds=") ? absl::SimpleAtoi(arg, &rounds) && rounds >= 1
-                                                             : false;
-    if (ok) continue;
-    std::fprintf(stderr, "attention_backward_bench: cannot take %s; flags: --threads=N --rounds=N\n", argv[i]);
-    return 2;
-  }
-  ThreadPool pool(threads);
+  const std::optional<OpBenchFlags> flags = ParseOpBenchFlags("attention_backward_bench", argc, argv);
+  if (!flags.has_value()) return 2;
+  ThreadPool pool(flags->threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s, %d threads, %ld tokens, %ld heads over %ld\n", IsaName(CurrentIsa()), threads,
+  std::printf("%s, %d threads, %ld tokens, %ld heads over %ld\n", IsaName(CurrentIsa()), flags->threads,
               static_cast<long>(kTokens), static_cast<long>(kHeads), static_cast<long>(kKvHeads));
   for (DType dtype : {DType::kBf16, DType::kF32}) {
     for (int64_t dim : {64, 128}) {
-      for (int64_t length : {256, 1024, 4096}) Compare(stream, dtype, dim, length, rounds);
+      for (int64_t length : {256, 1024, 4096}) Compare(stream, dtype, dim, length, flags->rounds);
     }
   }
   return 0;

@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "tests/bench/op_bench.h"
 #include "workers/ops/expert_ffn.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/onednn_gemm.h"
@@ -54,17 +55,6 @@ std::string Commit() {
     pclose(git);
   }
   return text;
-}
-
-double SecondsOf(absl::FunctionRef<void()> work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 // A cheap generator: seconds matter more here than randomness.

@@ -4,17 +4,12 @@
 //   moe_backward_bench [--threads=N] [--rounds=N]
 //
 // In every round a forward, one that saves and a backward run, one after the other; medians over rounds are printed.
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <deque>
-#include <thread>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "tests/bench/op_bench.h"
 #include "workers/comm/local_communicator.h"
 #include "workers/moe/moe_backward.h"
 #include "workers/moe/moe_layer.h"
@@ -30,17 +25,6 @@ struct Case {
   int64_t rows, hidden, ffn;
   int experts, top_k;
 };
-
-double SecondsOf(absl::FunctionRef<absl::Status()> work) {
-  const auto start = std::chrono::steady_clock::now();
-  SY_CHECK_OK(work());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 // A layer with its transposes and gradients.
 class Trained {
@@ -106,12 +90,12 @@ void Compare(const Stream& stream, const Case& c, int rounds) {
   std::vector<double> plain, saving, back;
   for (int round = 0; round < rounds; ++round) {
     step.saved = nullptr;
-    plain.push_back(SecondsOf([&] { return executor.Run(step, trained.layer, x, residual); }));
+    plain.push_back(SecondsOf([&] { SY_CHECK_OK(executor.Run(step, trained.layer, x, residual)); }));
     step.saved = &saved;
-    saving.push_back(SecondsOf([&] { return executor.Run(step, trained.layer, x, residual); }));
+    saving.push_back(SecondsOf([&] { SY_CHECK_OK(executor.Run(step, trained.layer, x, residual)); }));
     back.push_back(SecondsOf([&] {
-      return backward.Run(step, trained.layer, trained.weights,
-                          {.x = x, .d_residual = dy, .router_loss = {}, .d_x = d_x});
+      SY_CHECK_OK(backward.Run(step, trained.layer, trained.weights,
+                               {.x = x, .d_residual = dy, .router_loss = {}, .d_x = d_x}));
     }));
   }
   const double flops = 6.0 * static_cast<double>(c.rows * c.top_k * c.hidden * c.ffn);
@@ -125,23 +109,15 @@ void Compare(const Stream& stream, const Case& c, int rounds) {
 }
 
 int Main(int argc, char** argv) {
-  int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 7;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view arg = argv[i];
-    const bool ok = absl::ConsumePrefix(&arg, "--threads=")  ? absl::SimpleAtoi(arg, &threads) && threads >= 1
-                    : absl::ConsumePrefix(&arg, "--rounds=") ? absl::SimpleAtoi(arg, &rounds) && rounds >= 1
-                                                             : false;
-    if (ok) continue;
-    std::fprintf(stderr, "moe_backward_bench: cannot take %s; flags: --threads=N --rounds=N\n", argv[i]);
-    return 2;
-  }
-  ThreadPool pool(threads);
+  const std::optional<OpBenchFlags> flags = ParseOpBenchFlags("moe_backward_bench", argc, argv);
+  if (!flags.has_value()) return 2;
+  ThreadPool pool(flags->threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s, %d threads\n", IsaName(CurrentIsa()), threads);
+  std::printf("%s, %d threads\n", IsaName(CurrentIsa()), flags->threads);
   for (const DType dtype : {DType::kBf16, DType::kF32}) {
-    Compare(stream, {dtype, 2048, 192, 96, 16, 2}, rounds);  // as deploy/demo-model
-    Compare(stream, {dtype, 2048, 512, 512, 8, 2}, rounds);
-    Compare(stream, {dtype, 2048, 1024, 1024, 8, 2}, rounds);
+    Compare(stream, {dtype, 2048, 192, 96, 16, 2}, flags->rounds);  // as deploy/demo-model
+    Compare(stream, {dtype, 2048, 512, 512, 8, 2}, flags->rounds);
+    Compare(stream, {dtype, 2048, 1024, 1024, 8, 2}, flags->rounds);
   }
   return 0;
 }

@@ -4,14 +4,10 @@
 //
 // Both run in every round, one after the other; medians over rounds of GFLOP/s and of their ratio are printed.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <thread>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
+#include "tests/bench/op_bench.h"
 #include "workers/ops/backward/transposed_weight.h"
 #include "workers/ops/backward/weight_gradient.h"
 #include "workers/ops/gemm.h"
@@ -19,29 +15,6 @@
 
 namespace switchyard {
 namespace {
-
-double SecondsOf(absl::FunctionRef<void()> work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-Tensor Filled(DType dtype, int64_t rows, int64_t columns) {
-  Tensor t(dtype, {rows, columns});
-  VisitDType(dtype, [&]<class Elem>() {
-    uint32_t state = 1;
-    for (int64_t i = 0; i < rows * columns; ++i) {
-      state = state * 1664525u + 1013904223u;
-      t.data<Elem>()[i] = Elem(static_cast<float>(state >> 8) / 8388608.0f - 1.0f);
-    }
-  });
-  return t;
-}
 
 struct Case {
   DType dtype;
@@ -75,23 +48,15 @@ void Compare(const Stream& stream, const Case& c, int rounds) {
 }
 
 int Main(int argc, char** argv) {
-  int threads = static_cast<int>(std::thread::hardware_concurrency()), rounds = 7;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view arg = argv[i];
-    const bool ok = absl::ConsumePrefix(&arg, "--threads=")  ? absl::SimpleAtoi(arg, &threads) && threads >= 1
-                    : absl::ConsumePrefix(&arg, "--rounds=") ? absl::SimpleAtoi(arg, &rounds) && rounds >= 1
-                                                             : false;
-    if (ok) continue;
-    std::fprintf(stderr, "weight_gradient_bench: cannot take %s; flags: --threads=N --rounds=N\n", argv[i]);
-    return 2;
-  }
-  ThreadPool pool(threads);
+  const std::optional<OpBenchFlags> flags = ParseOpBenchFlags("weight_gradient_bench", argc, argv);
+  if (!flags.has_value()) return 2;
+  ThreadPool pool(flags->threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s, %d threads\n", IsaName(CurrentIsa()), threads);
+  std::printf("%s, %d threads\n", IsaName(CurrentIsa()), flags->threads);
   for (DType dtype : {DType::kBf16, DType::kF32}) {
     for (int64_t m : {512, 2048, 4096}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{192, 192}, {512, 512}, {1024, 512}, {2048, 2048}}) {
-        Compare(stream, {dtype, m, n, k}, rounds);
+        Compare(stream, {dtype, m, n, k}, flags->rounds);
       }
     }
   }
