@@ -35,7 +35,8 @@ double LearningRate(const LrSchedule& schedule, int64_t step) {
   const double floor = schedule.peak * schedule.final_fraction;
   // How far from the end of warm-up, 0, to the last step, 1.
   const auto ratio = [&](int64_t from) {
-    return total - 1 > from ? static_cast<double>(step - from) / static_cast<double>(total - 1 - from) : 1.0;
+    return total - 1 > from ? static_cast<double>(step - from) / static_cast<double>(total - 1 - from)
+                            : 0.0;  // nothing follows warm-up, or there is one step: it is the peak's
   };
   switch (schedule.shape) {
     case LrShape::kConstant:

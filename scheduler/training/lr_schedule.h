@@ -1,6 +1,7 @@
 // The learning rate of a step: warm-up, then cosine, linear, constant, or warm-up-stable-decay.  Pure.
 //
-// Sources: llm.c (schedulers.h) for all four shapes.
+// Sources: llm.c (schedulers.h) for the four shapes; here the last step has the final rate, there the one behind it
+// would.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,9 @@
 // Filled in by Model::Forward, read by ModelBackward, used again for the next batch: with rows no more than before,
 // nothing is allocated.  What is cheap to make again from these (the normalized rows) is not kept.
 // With kLayerInputs only the residual stream before each layer stays; backward then runs each layer but the last
-// forward once more ("activation checkpointing"), its exchanges too: about a third more work for a fraction of the
-// memory. Thread-compatible.  CPU only.
+// forward once more ("activation checkpointing"), its exchanges too: about a third more work for less memory (the
+// KV cache still has every layer).
+// Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>

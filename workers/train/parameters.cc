@@ -48,6 +48,7 @@ bool IsBias(const Param& param) { return param.name.ends_with("bias"); }
 
 absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, Model* model) {
   if (!stream.device().is_cpu()) return absl::UnimplementedError("training on a device");
+  if (model->experts() != nullptr) return absl::UnimplementedError("training experts that a store has");
   const ModelFamily* const family = FindFamily(model->config().model_type);
   SY_CHECK(family != nullptr);
   std::unique_ptr<Parameters> parameters(new Parameters(stream, model));

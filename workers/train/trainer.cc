@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -9,17 +10,38 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/ops/attention.h"
 #include "workers/ops/backward/adamw.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {
 namespace {
 
-constexpr int32_t kBlockSize = 64;  // of the cache that a pass's keys and values go through: attention's key tile
-
 constexpr int64_t kMaxMicroBatchRows = 1 << 20;
 
-int64_t BlocksOf(int64_t length) { return (length + kBlockSize - 1) / kBlockSize; }
+// Positions of a block of the cache that a pass's keys and values go through: attention's key tile, or fewer.
+int32_t BlockSizeOf(const TrainerOptions& options) {
+  return static_cast<int32_t>(std::min<int64_t>(kAttentionKeyTile, options.max_length));
+}
+
+int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_size - 1) / block_size; }
+
+absl::Status CheckNumber(const char* name, double value, double least, double below) {
+  if (value >= least && value < below) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("trainer: ", name, " is ", value, ", outside [", least, ", ", below, ")"));
+}
+
+absl::Status CheckNumbers(const TrainerOptions& options) {
+  constexpr double kMost = 1e30;
+  RETURN_IF_ERROR(CheckNumber("beta1", options.adamw.beta1, 0, 1));
+  RETURN_IF_ERROR(CheckNumber("beta2", options.adamw.beta2, 0, 1));
+  RETURN_IF_ERROR(CheckNumber("epsilon", options.adamw.epsilon, std::numeric_limits<double>::min(), kMost));
+  RETURN_IF_ERROR(CheckNumber("weight_decay", options.adamw.weight_decay, 0, kMost));
+  RETURN_IF_ERROR(CheckNumber("clip_norm", options.clip_norm, 0, kMost));
+  RETURN_IF_ERROR(CheckNumber("balance_weight", options.router.balance_weight, 0, kMost));
+  return CheckNumber("z_weight", options.router.z_weight, 0, kMost);
+}
 
 int64_t CountTokens(const TrainRows& rows) {
   return std::count_if(rows.targets.begin(), rows.targets.end(), [](int32_t target) { return target >= 0; });
@@ -43,8 +65,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, M
   const std::vector<CacheSpec> specs = CacheSpecs(model->config(), model->dtype());
   int64_t token_bytes = 0;
   for (const CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
-  const int64_t blocks = options.max_sequences * BlocksOf(options.max_length);
-  absl::StatusOr<KvCache> cache = KvCache::Create(specs, kBlockSize, blocks * kBlockSize * token_bytes);
+  RETURN_IF_ERROR(CheckNumbers(options));
+  const int32_t block_size = BlockSizeOf(options);
+  const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
+  absl::StatusOr<KvCache> cache = KvCache::Create(specs, block_size, blocks * block_size * token_bytes);
   RETURN_IF_ERROR(cache.status());
   return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, *std::move(cache)));
 }
@@ -59,7 +83,7 @@ Trainer::Trainer(const Stream& stream, Model* model, Parameters* parameters, con
       saved_(model->config(), model->dtype(), options.save),
       backward_(model),
       head_(model),
-      blocks_(options.max_sequences * BlocksOf(options.max_length)),
+      blocks_(options.max_sequences * BlocksOf(options.max_length, BlockSizeOf(options))),
       d_residual_(AccDType(model->dtype()), {model->config().hidden}) {
   std::iota(blocks_.begin(), blocks_.end(), 0);
   schedule_ = BuildExpertParallel({.micro_batches = 1, .shared_expert = model->config().shared_intermediate > 0});
@@ -72,6 +96,11 @@ absl::Status Trainer::SetGroup(Communicator* comm, const ExpertLayout* layout) {
     return absl::InvalidArgumentError(absl::StrCat("trainer: the layout gives rank ", comm->rank(), " ",
                                                    residents.size(), " experts; other ones than the ", held.size(),
                                                    " that it holds"));
+  }
+  for (int32_t expert = 0; expert < layout->num_experts(); ++expert) {
+    if (layout->Places(expert).size() == 1) continue;
+    return absl::UnimplementedError(absl::StrCat("trainer: expert ", expert, " is on ", layout->Places(expert).size(),
+                                                 " ranks; training wants each on one"));
   }
   comm_ = comm;
   layout_ = layout;
@@ -88,10 +117,16 @@ absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const
           "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
           rows.length, "; the limits are ", options_.max_sequences, " sequences of ", options_.max_length));
     }
+    const int64_t vocab = model_->config().vocab_size;
     for (size_t i = 0; i < rows.tokens.size(); ++i) {
-      if (rows.tokens[i] >= 0 && rows.tokens[i] < model_->config().vocab_size) continue;
-      return absl::InvalidArgumentError(absl::StrCat("trainer: tokens[", i, "] = ", rows.tokens[i], " is outside [0, ",
-                                                     model_->config().vocab_size, ")"));
+      if (rows.tokens[i] < 0 || rows.tokens[i] >= vocab) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("trainer: tokens[", i, "] = ", rows.tokens[i], " is outside [0, ", vocab, ")"));
+      }
+      if (rows.targets[i] >= vocab) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("trainer: targets[", i, "] = ", rows.targets[i], " is outside [0, ", vocab, ")"));
+      }
     }
   }
   return absl::OkStatus();
@@ -122,7 +157,7 @@ void Trainer::BuildBatch(const TrainRows& rows) {
   batch_.Clear();
   batch_.tokens = rows.tokens;
   const int64_t num_sequences = rows.length == 0 ? 0 : NumRows(rows) / rows.length;
-  const int64_t blocks = BlocksOf(rows.length);
+  const int64_t blocks = BlocksOf(rows.length, cache_.block_size());
   for (int64_t s = 0; s < num_sequences; ++s) {
     for (int64_t p = 0; p < rows.length; ++p) {
       batch_.rope_rows.push_back(model_->rope().RowOf(static_cast<int32_t>(p), static_cast<int32_t>(rows.length)));
@@ -237,7 +272,23 @@ absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
 
 absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                          absl::Time deadline) {
+  return EndingGroup(RunStep(micro_batches, learning_rate, deadline));
+}
+
+absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
+  return EndingGroup(RunEvaluation(micro_batches, deadline));
+}
+
+// The others wait for this rank: an error of its own ends it for them, too.
+absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> report) {
+  if (!report.ok() && comm_->world() > 1) comm_->Abort(report.status().message());
+  return report;
+}
+
+absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
+                                            absl::Time deadline) {
   SY_CHECK(comm_ != nullptr && !micro_batches.empty());
+  RETURN_IF_ERROR(CheckNumber("learning_rate", learning_rate, 0, 1e30));
   RETURN_IF_ERROR(CheckRows(micro_batches));
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
@@ -261,7 +312,7 @@ absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batch
   return report;
 }
 
-absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
+absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
   SY_CHECK(comm_ != nullptr);
   RETURN_IF_ERROR(CheckRows(micro_batches));
   GlobalCounts counts;

@@ -8,8 +8,9 @@
 // same order everywhere.  Same seed, same layout: same bits (threads do not matter).
 // Thread-compatible.  CPU only.
 // Errors: the communicator's (the step is then undone on no rank: the job goes back to its last checkpoint);
-// InvalidArgument for tokens outside the vocabulary and shapes; DataLoss "loss is not finite …", before any parameter
-// has changed.
+// InvalidArgument for tokens and targets outside the vocabulary, shapes, and numbers that cannot be.  Any error of a
+// rank in a group of several aborts the group, so that nobody waits for it. DataLoss "loss is not finite …", before any
+// parameter has changed.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,7 @@ class Trainer {
                                                          const TrainerOptions& options);
 
   // The group and who has which experts; borrowed until the next call.  InvalidArgument if the layout's residents of
-  // this rank are not those that the model holds.
+  // this rank are not those that the model holds; Unimplemented if an expert is on several.
   absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
 
   // REQUIRES: SetGroup was called.
@@ -83,6 +84,10 @@ class Trainer {
     int64_t tokens = 0;         // unmasked
     std::vector<int64_t> rows;  // [micro-batches]
   };
+  absl::StatusOr<StepReport> RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
+                                     absl::Time deadline);
+  absl::StatusOr<StepReport> RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+  absl::StatusOr<StepReport> EndingGroup(absl::StatusOr<StepReport> report);
   absl::Status CheckRows(absl::Span<const TrainRows> micro_batches) const;
   absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);

@@ -52,7 +52,7 @@ TEST(LrScheduleTest, NeverRisesAfterWarmUp) {
 }
 
 TEST(LrScheduleTest, OneStepAndNoWarmUp) {
-  EXPECT_DOUBLE_EQ(LearningRate({.peak = 2, .total_steps = 1}, 0), 2 * 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate({.peak = 2, .total_steps = 1}, 0), 2);
   EXPECT_DOUBLE_EQ(LearningRate({.peak = 2, .warmup_steps = 1, .total_steps = 1}, 0), 2);
 }
 

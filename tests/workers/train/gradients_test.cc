@@ -113,9 +113,12 @@ TEST_P(GradientsTest, DoNotDependOnRanks) {
 TEST_P(GradientsTest, DoNotDependOnThreadsOrWhatIsKept) {
   const Values alone = GradientsWith({});
   EXPECT_EQ(GradientsWith({.threads = 3}), alone);
-  TrainingGroupOptions inputs;
-  inputs.trainer.save = SavePolicy::kLayerInputs;
-  EXPECT_EQ(GradientsWith(inputs), alone);
+  // Also where layers that run again exchange rows, and a rank has none.
+  for (const int world : {1, 2, 4}) {
+    TrainingGroupOptions inputs = {.world = world};
+    inputs.trainer.save = SavePolicy::kLayerInputs;
+    EXPECT_EQ(GradientsWith(inputs), world == 1 ? alone : GradientsWith({.world = world}));
+  }
 }
 
 TEST_P(GradientsTest, DoNotDependOnDelays) {

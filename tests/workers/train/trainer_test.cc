@@ -2,10 +2,13 @@
 #include "workers/train/trainer.h"
 
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "gtest/gtest.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
+#include "workers/comm/local_communicator.h"
 
 namespace switchyard {
 namespace {
@@ -104,8 +107,38 @@ TEST_F(TrainerErrorsTest, ATokenOutsideTheVocabulary) {
 TEST_F(TrainerErrorsTest, ATargetOutsideTheVocabulary) {
   TrainingGroup group(golden_.dir, {});
   rows_.targets[9] = 300;
-  const absl::Status status = group.TryStep({rows_}, 1e-3).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(group.TryStep({rows_}, 1e-3).status().message(), "trainer: targets[9] = 300 is outside [0, 256)");
+}
+
+// The others do not wait for it: they hear why.
+TEST_F(TrainerErrorsTest, OfOneRankAlone) {
+  TrainingGroup group(golden_.dir, {.world = 2});
+  const auto before = group.Masters();
+  rows_.targets[9] = 300;  // of the first sequence: rank 0's
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(group.TryStep({rows_}, 1e-3).status().message(), "trainer: targets[9] = 300 is outside [0, 256)");
+  EXPECT_LT(absl::Now() - start, absl::Seconds(30));  // the deadline is 60
+  EXPECT_EQ(group.Masters(), before);
+}
+
+TEST_F(TrainerErrorsTest, NumbersThatCannotBe) {
+  TrainingGroup group(golden_.dir, {});
+  const auto before = group.Masters();
+  EXPECT_EQ(group.TryStep({rows_}, std::nan("")).status().message(),
+            "trainer: learning_rate is nan, outside [0, 1e+30)");
+  EXPECT_EQ(group.Masters(), before);
+  EXPECT_EQ(group.trainer(0).steps(), 0);
+}
+
+TEST_F(TrainerErrorsTest, ExpertsOnSeveralRanks) {
+  TrainingGroup group(golden_.dir, {});
+  std::vector<std::unique_ptr<Communicator>> pair = MakeLocalGroup(2);
+  std::vector<int32_t> all(group.model(0).config().num_experts);
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<std::vector<int32_t>> residents = {all, all};
+  const ExpertLayout layout = ExpertLayout::FromResidents(static_cast<int>(all.size()), residents, /*epoch=*/1);
+  EXPECT_EQ(group.trainer(0).SetGroup(pair[0].get(), &layout).message(),
+            "trainer: expert 0 is on 2 ranks; training wants each on one");
 }
 
 TEST_F(TrainerErrorsTest, LongerSequencesThanThereIsRoomFor) {
