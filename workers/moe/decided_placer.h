@@ -12,7 +12,7 @@
 // The slow loop's stages: Prepare copies; the step that names the epoch commits it on every rank before its first
 // layer.
 //
-// Does not do: `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers; devices.
+// Does not do: `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers.
 // Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; spec/prediction.md "Placement and split".
 #pragma once
 
