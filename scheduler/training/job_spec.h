@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "scheduler/training/comm_spec.h"
 #include "scheduler/training/lr_schedule.h"
 
 namespace switchyard {
@@ -47,6 +48,7 @@ struct JobSpec {
   BalanceLoss balance = BalanceLoss::kAllLayers;
   double balance_weight = 0.01, z_weight = 0;
   bool recompute = false;  // keeps only layers' inputs for backward
+  CommunicationSpec communication = {};
   uint64_t seed = 0;
   int64_t evaluate_every_steps = 0;  // 0 = at the end, if there is evaluation
   CheckpointSpec checkpoints = {};

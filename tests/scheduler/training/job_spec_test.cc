@@ -56,6 +56,8 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
   EXPECT_EQ(Wrong([&](JobSpec* s) { s->optimizer.weight_decay = nan; }),
             "optimizer.weight_decay: nan is outside [0, 10)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.clip_norm = -1; }), "optimizer.clip_norm: -1 is outside [0, 1e+30)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = 1; }),
+            "communication.piece_bytes: 1 is outside [1024, 1099511627776]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->balance_weight = -0.1; }), "balance_weight: -0.1 is outside [0, 1e+06)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->checkpoints.every_steps = 0; }),
             "checkpoints.every_steps: 0 is outside [1, 9007199254740992]");
