@@ -1,0 +1,133 @@
+#include "scheduler/base/root_dir.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+int OpenBeneath(int root_fd, const std::string& name, int flags, mode_t mode) {
+  open_how how = {};
+  how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
+  how.mode = mode;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  return static_cast<int>(syscall(SYS_openat2, root_fd, name.c_str(), &how, sizeof(how)));
+}
+
+std::string Shown(const std::string& name) { return absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\""); }
+
+}  // namespace
+
+absl::StatusOr<RootDir> RootDir::Open(const std::string& path, const std::string& what) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return absl::InvalidArgumentError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
+  RootDir root(fd, path, what);
+  const int self = OpenBeneath(fd, ".", O_RDONLY | O_DIRECTORY, 0);
+  if (self < 0) {
+    return absl::FailedPreconditionError(absl::StrCat(what, " ", path, ": openat2: ", std::strerror(errno),
+                                                      "; without it (Linux 5.6) names could lead out"));
+  }
+  close(self);
+  return root;
+}
+
+RootDir::RootDir(RootDir&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), what_(std::move(other.what_)) {}
+
+RootDir::~RootDir() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status RootDir::Problem(const std::string& name, int error) const {
+  const std::string begin = absl::StrCat(Shown(name), ": ");
+  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(absl::StrCat(begin, "not in ", what_));
+  if (error == EXDEV || error == ELOOP) {
+    return absl::InvalidArgumentError(absl::StrCat(begin, "path must be under ", what_, ": a link leads out of it"));
+  }
+  if (error == ENXIO) return absl::InvalidArgumentError(absl::StrCat(begin, "not a regular file"));
+  const std::string text = absl::StrCat(begin, std::strerror(error));
+  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(text);
+  if (error == EMFILE || error == ENFILE || error == ENOSPC || error == EDQUOT) {
+    return absl::ResourceExhaustedError(text);
+  }
+  return absl::InvalidArgumentError(text);
+}
+
+absl::StatusOr<int> RootDir::OpenAs(const std::string& name, int flags, mode_t mode) const {
+  // A NUL would end the name early.
+  if (name.empty() || name.find('\0') != std::string::npos) return Problem(name, EINVAL);
+  const int fd = OpenBeneath(fd_, name, flags, mode);
+  if (fd < 0) return Problem(name, errno);
+  return fd;
+}
+
+absl::StatusOr<int> RootDir::OpenFile(const std::string& name) const {
+  int fd = -1;
+  ASSIGN_OR_RETURN(fd, OpenAs(name, O_RDONLY | O_NONBLOCK, 0));  // O_NONBLOCK: a FIFO must not hold us up
+  struct stat st = {};
+  if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
+  close(fd);
+  return absl::InvalidArgumentError(absl::StrCat(Shown(name), ": not a regular file"));
+}
+
+absl::StatusOr<int> RootDir::OpenFolder(const std::string& name) const {
+  int fd = -1;
+  ASSIGN_OR_RETURN(fd, OpenAs(name, O_RDONLY | O_NONBLOCK, 0));
+  struct stat st = {};
+  if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) return fd;
+  close(fd);
+  return absl::InvalidArgumentError(absl::StrCat(Shown(name), ": not a folder"));
+}
+
+absl::Status RootDir::MakeFolders(const std::string& name) const {
+  for (size_t end = 0; end != std::string::npos;) {
+    end = name.find('/', end + 1);
+    const std::string part = name.substr(0, end);
+    const size_t slash = part.rfind('/');
+    int parent = -1;
+    ASSIGN_OR_RETURN(parent, OpenFolder(slash == std::string::npos ? "." : part.substr(0, slash)));
+    const bool made = mkdirat(parent, part.substr(slash + 1).c_str(), 0777) == 0 || errno == EEXIST;
+    const int error = errno;
+    close(parent);
+    if (!made) return Problem(part, error);
+  }
+  int folder = -1;
+  ASSIGN_OR_RETURN(folder, OpenFolder(name));
+  close(folder);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> RootDir::ReadSmallFile(const std::string& name, int64_t max_bytes) const {
+  int fd = -1;
+  ASSIGN_OR_RETURN(fd, OpenFile(name));
+  struct stat st = {};
+  fstat(fd, &st);
+  if (st.st_size > max_bytes) {
+    close(fd);
+    return absl::InvalidArgumentError(absl::StrCat(Shown(name), ": ", st.st_size, " bytes, limit ", max_bytes));
+  }
+  std::string text(static_cast<size_t>(st.st_size), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+  close(fd);
+  if (done == text.size()) return text;
+  return absl::DataLossError(absl::StrCat(Shown(name), ": ended after ", done, " of ", text.size(), " bytes"));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,84 @@
+#include "scheduler/base/root_dir.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+class RootDirTest : public testing::Test {
+ protected:
+  RootDirTest() {
+    char folder[] = "/tmp/root_dir_XXXXXX";
+    base_ = mkdtemp(folder);
+    mkdir((base_ + "/root").c_str(), 0755);
+    mkdir((base_ + "/root/in").c_str(), 0755);
+    Write("root/in/file", "inside");
+    Write("secret", "outside");
+  }
+  ~RootDirTest() override { std::filesystem::remove_all(base_); }
+
+  void Write(const std::string& name, const std::string& text) { std::ofstream(base_ + "/" + name) << text; }
+  void Link(const std::string& target, const std::string& name) {
+    ASSERT_EQ(symlink(target.c_str(), (base_ + "/root/" + name).c_str()), 0);
+  }
+  RootDir Root() { return *RootDir::Open(base_ + "/root", "the dataset root"); }
+
+  std::string base_;
+};
+
+TEST_F(RootDirTest, ReadsWhatIsBeneath) {
+  Link("in/file", "link");
+  EXPECT_EQ(*Root().ReadSmallFile("in/file", 100), "inside");
+  EXPECT_EQ(*Root().ReadSmallFile("link", 100), "inside");
+  EXPECT_THAT(std::string(Root().ReadSmallFile("in/file", 5).status().message()), HasSubstr("6 bytes, limit 5"));
+}
+
+TEST_F(RootDirTest, OpensNothingOutside) {
+  Link("../secret", "out");
+  Link(base_ + "/secret", "absolute");
+  Link("..", "up");
+  Link("/proc/self/fd/0", "magic");
+  for (const char* name : {"out", "absolute", "up/secret", "../secret", "magic", "in/../../secret"}) {
+    const absl::Status status = Root().ReadSmallFile(name, 100).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("path must be under the dataset root")) << name;
+  }
+  EXPECT_EQ(Root().ReadSmallFile(base_ + "/secret", 100).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RootDirTest, OpensOnlyRegularFilesAndFolders) {
+  ASSERT_EQ(mkfifo((base_ + "/root/fifo").c_str(), 0600), 0);
+  EXPECT_EQ(Root().OpenFile("fifo").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Root().OpenFile("in").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Root().OpenFolder("in/file").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Root().OpenFile("none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Root().OpenFile(std::string("in/file\0x", 9)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Root().OpenFile("").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RootDir::Open(base_ + "/secret", "the dataset root").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RootDirTest, MakesFoldersBeneath) {
+  ASSERT_TRUE(Root().MakeFolders("a/b/c").ok());
+  ASSERT_TRUE(Root().MakeFolders("a/b/c").ok());
+  const absl::StatusOr<int> fd = Root().OpenAs("a/b/c/new", O_WRONLY | O_CREAT | O_EXCL, 0644);
+  ASSERT_TRUE(fd.ok()) << fd.status();
+  close(*fd);
+  EXPECT_EQ(*Root().ReadSmallFile("a/b/c/new", 0), "");
+  Link("..", "up");
+  EXPECT_FALSE(Root().MakeFolders("up/there").ok());
+  EXPECT_NE(access((base_ + "/there").c_str(), F_OK), 0);
+  EXPECT_FALSE(Root().MakeFolders("in/file/x").ok());
+}
+
+}  // namespace
+}  // namespace switchyard
