@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
 # usage: tests/bench/run.sh NAME [--quick]    (without a name: the list); without a GPU `gpu` says so and ends with status 77
-# peers and workers run on $PYTHON (default python3); what packages they need: tests/bench/README.md
+# peers, workers and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,6 +15,7 @@ usage() {
   echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
   echo "  residency what a rebalance of experts moves and how balanced the next window is, beside EPLB (--trace=FILE: real routing)"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
+  echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  gpu     CUDA kernels, MoE layers beside PyTorch's and vLLM's kernels, and whole models, on a GPU"
 }
 name=${1:-}
@@ -31,6 +32,7 @@ case "$name" in
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
   peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
+  over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
   gpu) exec tests/bench/gpu/run.sh "$@" ;;
   *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;
 esac
