@@ -53,7 +53,9 @@ absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, Laye
     if (in.saved->policy() == SavePolicy::kLayerInputs && i + 1 < layers.end) {
       const StageIn again = {
           .batch = in.forward.batch, .hidden = in.saved->layer(i).residual_in, .moe = in.forward.moe};
-      RETURN_IF_ERROR(model_->Forward(stream, again, {i, i + 1}, in.cache, in.saved).status());
+      StageOut out;
+      ASSIGN_OR_RETURN(out, model_->Forward(stream, again, {i, i + 1}, in.cache, in.saved));
+      if (in.stats != nullptr) in.stats->exchange_seconds += out.moe.exchange_seconds;
     }
     RETURN_IF_ERROR(RunLayer(stream, in, i, d_residual));
   }
@@ -101,6 +103,7 @@ absl::Status ModelBackward::RunMoe(const Stream& stream, const BackwardIn& in, i
                         .layout = group.layout,
                         .schedule = group.schedule,
                         .deadline = group.deadline,
+                        .stats = in.stats,
                         .moe_layer = model_->moe_index(layer_idx),
                         .saved = saved.moe};
   const MoeBackwardWeights to = {.router = gradients.router,

@@ -32,6 +32,7 @@ struct BackwardIn {
   SavedForward* saved = nullptr;                    // of that pass
   const ModelGradients* gradients = nullptr;        // added to
   absl::Span<const RouterLoss> router_losses = {};  // [L]; empty: none has one
+  MoeStats* stats = nullptr;                        // added to; null: nobody wants them
 };
 
 class ModelBackward {

@@ -10,6 +10,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/comm/timed.h"
 #include "workers/ops/attention.h"
 #include "workers/ops/backward/adamw.h"
 #include "workers/tensor/copy.h"
@@ -177,6 +178,7 @@ absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time de
   saved_.Begin(NumRows(rows));
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, &saved_));
+  seconds_.all_to_all += out.moe.exchange_seconds;
   return out.hidden;
 }
 
@@ -202,12 +204,26 @@ absl::Status Trainer::SumTotals(absl::Time deadline) {
   return absl::OkStatus();
 }
 
+void Trainer::CountChosen() {
+  const int64_t experts = model_->config().num_experts;
+  chosen_.resize(saved_.router_statistics().size() * experts);
+  for (size_t layer = 0; layer < saved_.router_statistics().size(); ++layer) {
+    const std::vector<int64_t>& counts = saved_.router_statistics()[layer].counts;  // [K, E]
+    for (size_t i = 0; i < counts.size(); ++i) chosen_[layer * experts + i % experts] += counts[i];
+  }
+}
+
 absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index,
                                     absl::Time deadline, StepReport* report) {
   const double share = 1.0 / static_cast<double>(counts.rows.size());
   TensorView residual;
-  ASSIGN_OR_RETURN(residual, Forward(rows, deadline));
-  RETURN_IF_ERROR(SumTotals(deadline));
+  {
+    const Timed timed(&seconds_.forward);
+    ASSIGN_OR_RETURN(residual, Forward(rows, deadline));
+    RETURN_IF_ERROR(SumTotals(deadline));
+  }
+  CountChosen();
+  const Timed timed(&seconds_.backward);
   const RouterLosses router =
       ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);
   report->balance_loss += share * router.balance;
@@ -218,17 +234,23 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
       sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(std::max<int64_t>(counts.tokens, 1)),
                      parameters_->gradients(), d_residual));
   report->loss += sum.loss;
-  return backward_.Run(stream_,
-                       {.forward = StageOf(deadline),
-                        .cache = &cache_,
-                        .saved = &saved_,
-                        .gradients = &parameters_->gradients(),
-                        .router_losses = router.of_layers},
-                       model_->all_layers(), d_residual);
+  MoeStats stats;
+  RETURN_IF_ERROR(backward_.Run(stream_,
+                                {.forward = StageOf(deadline),
+                                 .cache = &cache_,
+                                 .saved = &saved_,
+                                 .gradients = &parameters_->gradients(),
+                                 .router_losses = router.of_layers,
+                                 .stats = &stats},
+                                model_->all_layers(), d_residual));
+  seconds_.backward_all_to_all += stats.exchange_seconds;
+  seconds_.all_to_all += stats.exchange_seconds;
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::SumGradients(absl::Time deadline) {
   if (comm_->world() == 1) return absl::OkStatus();
+  const Timed timed(&seconds_.all_reduce);
   for (ParameterBlock& block : parameters_->blocks()) {
     if (block.shard != Shard::kReplicated) continue;
     std::unique_ptr<Work> work;
@@ -272,7 +294,19 @@ absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
 
 absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                          absl::Time deadline) {
-  return EndingGroup(RunStep(micro_batches, learning_rate, deadline));
+  const absl::Time begin = absl::Now();
+  seconds_ = {};
+  chosen_.clear();
+  absl::StatusOr<StepReport> report = EndingGroup(RunStep(micro_batches, learning_rate, deadline));
+  if (!report.ok()) return report;
+  for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
+    if (!model_->weights().layers[layer].moe.has_value()) continue;
+    const auto first = chosen_.begin() + static_cast<int64_t>(layer) * model_->config().num_experts;
+    report->dead_experts += std::count(first, first + model_->config().num_experts, 0);
+  }
+  report->seconds = seconds_;
+  report->seconds.total = absl::ToDoubleSeconds(absl::Now() - begin);
+  return report;
 }
 
 absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
@@ -300,6 +334,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   RETURN_IF_ERROR(SumGradients(deadline));
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
   report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  const Timed timed(&seconds_.optimizer);
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
   // The same numbers on every rank: all go on, or none does.
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {

@@ -50,12 +50,28 @@ struct TrainerOptions {
   int64_t max_length = 0;     // of a sequence
 };
 
+// Where a step's time went, on this rank.
+struct StepSeconds {
+  double total = 0;
+  double forward = 0;     // with the sums of the routers' statistics
+  double backward = 0;    // with the loss head, which does both
+  double all_to_all = 0;  // of those two: packing, waiting for and unpacking rows of other ranks
+  double backward_all_to_all = 0;
+  double all_reduce = 0;  // exposed: waiting for sums of gradients when backward was done
+  double optimizer = 0;   // norm, AdamW, rounding into the model
+};
+
 struct StepReport {
   double loss = 0;          // mean cross-entropy, nats a token
   double balance_loss = 0;  // without its weight
   double z_loss = 0;
   double gradient_norm = 0;  // before it was clipped
   int64_t tokens = 0;        // unmasked, of all ranks
+  // Over all MoE layers, the same on all ranks: experts that no row of the step chose, and choices that found no room
+  // (there is no capacity yet: none).
+  int64_t dead_experts = 0;
+  int64_t dropped_rows = 0;
+  StepSeconds seconds = {};
 };
 
 class Trainer {
@@ -96,6 +112,7 @@ class Trainer {
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
+  void CountChosen();
   absl::Status SumGradients(absl::Time deadline);
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
@@ -118,6 +135,10 @@ class Trainer {
   std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
   ScratchTensor d_residual_;     // [T, H] AccDType
   int64_t steps_ = 0;
+
+  // Of the present step.
+  StepSeconds seconds_;
+  std::vector<int64_t> chosen_;  // [L * E] rows that chose an expert, on all ranks; of dense layers none
 };
 
 }  // namespace switchyard

@@ -62,6 +62,38 @@ TEST_P(TrainerTest, TheSameStepsHaveTheSameBits) {
   EXPECT_EQ(first.Masters(), second.Masters());
 }
 
+// One row chooses K experts of each MoE layer, and leaves the others.
+TEST_P(TrainerTest, CountsExpertsThatNobodyChose) {
+  for (const int world : {1, 2}) {
+    TrainingGroup group(golden_.dir, {.world = world});
+    const ModelConfig& config = group.model(0).config();
+    const int64_t moe_layers = config.num_moe_layers();
+    const TrainRows one = {.length = 1, .tokens = {5}, .targets = {6}};
+    const int64_t chosen = moe_layers * config.top_k;
+    EXPECT_EQ(group.Step({one}, 0).dead_experts, moe_layers * config.num_experts - chosen);
+    // Of all micro-batches together.
+    const StepReport report = group.Step({RowsOfStep(golden_, 0), one}, 0);
+    EXPECT_LE(report.dead_experts, group.Step({RowsOfStep(golden_, 0)}, 0).dead_experts);
+    EXPECT_LT(report.dead_experts, moe_layers * config.num_experts - chosen);
+    EXPECT_EQ(group.Step({one}, 0).dead_experts, moe_layers * config.num_experts - chosen);
+    EXPECT_EQ(report.dropped_rows, 0);
+  }
+}
+
+TEST_P(TrainerTest, SaysWhereItsTimeWent) {
+  for (const int world : {1, 2}) {
+    TrainingGroup group(golden_.dir, {.world = world});
+    const StepSeconds seconds = group.Step({RowsOfStep(golden_, 0)}, kLearningRate).seconds;
+    EXPECT_GT(seconds.forward, 0);
+    EXPECT_GT(seconds.backward, seconds.backward_all_to_all);
+    EXPECT_GT(seconds.backward_all_to_all, 0);
+    EXPECT_GT(seconds.all_to_all, seconds.backward_all_to_all);
+    EXPECT_GT(seconds.optimizer, 0);
+    EXPECT_EQ(seconds.all_reduce > 0, world > 1);
+    EXPECT_LE(seconds.forward + seconds.backward + seconds.all_reduce + seconds.optimizer, seconds.total);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Goldens, TrainerTest, ::testing::ValuesIn(TrainingGoldenNames()),
                          [](const auto& info) { return TestName(info.param); });
 

@@ -165,6 +165,7 @@ absl::StatusOr<StepReport> TrainingGroup::OnRanks(
     EXPECT_EQ(report->balance_loss, reports[0]->balance_loss);
     EXPECT_EQ(report->gradient_norm, reports[0]->gradient_norm);
     EXPECT_EQ(report->tokens, reports[0]->tokens);
+    EXPECT_EQ(report->dead_experts, reports[0]->dead_experts);
   }
   return reports[0];
 }
