@@ -1,0 +1,71 @@
+// A thin layer over SQLite: handles that close themselves, errors as statuses.  Thread-compatible; blocks on the disk.
+//
+// Errors name the file and what SQLite says.  FailedPrecondition: another process has it open.  DataLoss: the file is
+// damaged, or none of SQLite's.  ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+class Sqlite {
+ public:
+  // Opens the file, or makes it.
+  static absl::StatusOr<Sqlite> Open(const std::string& path);
+  Sqlite(Sqlite&& other) noexcept : path_(std::move(other.path_)), db_(std::exchange(other.db_, nullptr)) {}
+  Sqlite& operator=(Sqlite&&) = delete;
+  ~Sqlite();
+
+  // Statements without results, one after another.
+  absl::Status Run(const char* sql);
+  // What SQLite's last error was; `what` was being done.
+  absl::Status Error(int code, absl::string_view what) const;
+  const std::string& path() const { return path_; }
+  sqlite3* db() const { return db_; }
+
+ private:
+  Sqlite(std::string path, sqlite3* db) : path_(std::move(path)), db_(db) {}
+
+  std::string path_;
+  sqlite3* db_ = nullptr;
+};
+
+// One statement.  Errors stick: Step tells the first.
+class SqliteStatement {
+ public:
+  // `db` is borrowed.
+  SqliteStatement(const Sqlite& db, const char* sql);
+  SqliteStatement(const SqliteStatement&) = delete;
+  SqliteStatement& operator=(const SqliteStatement&) = delete;
+  ~SqliteStatement();
+
+  // The next parameter, from the first on.
+  SqliteStatement& Bind(int64_t value);
+  SqliteStatement& Bind(absl::string_view text);
+  SqliteStatement& BindBlob(absl::string_view bytes);
+  SqliteStatement& BindNull();
+  // True: there is a row.
+  absl::StatusOr<bool> Step();
+  // Of a statement without rows.
+  absl::Status Run() { return Step().status(); }
+
+  int64_t Int(int column) const { return sqlite3_column_int64(statement_, column); }
+  std::string Bytes(int column) const;  // of a text or a blob
+
+ private:
+  const Sqlite& db_;
+  const char* const sql_;
+  sqlite3_stmt* statement_ = nullptr;
+  int error_ = SQLITE_OK;
+  int next_ = 1;
+};
+
+}  // namespace switchyard
