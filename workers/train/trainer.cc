@@ -90,21 +90,27 @@ Trainer::Trainer(const Stream& stream, Model* model, Parameters* parameters, con
   schedule_ = BuildExpertParallel({.micro_batches = 1, .shared_expert = model->config().shared_intermediate > 0});
 }
 
-absl::Status Trainer::SetGroup(Communicator* comm, const ExpertLayout* layout) {
-  const absl::Span<const int32_t> residents = layout->Residents(comm->rank());
+absl::Status Trainer::SetGroup(const TrainerGroup& group) {
+  const int world = group.world->world(), holders = group.experts->world();
+  const int replicas = group.replicas == nullptr ? 1 : group.replicas->world();
+  if (group.layout->num_ranks() != holders || holders * replicas != world) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: a layout of ", group.layout->num_ranks(), " ranks for ",
+                                                   holders, " that have the experts ", replicas, " times, of ", world));
+  }
+  const absl::Span<const int32_t> residents = group.layout->Residents(group.experts->rank());
   const std::vector<int32_t>& held = model_->weights().residents;
   if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: the layout gives rank ", comm->rank(), " ",
+    return absl::InvalidArgumentError(absl::StrCat("trainer: the layout gives rank ", group.experts->rank(), " ",
                                                    residents.size(), " experts; other ones than the ", held.size(),
                                                    " that it holds"));
   }
-  for (int32_t expert = 0; expert < layout->num_experts(); ++expert) {
-    if (layout->Places(expert).size() == 1) continue;
-    return absl::UnimplementedError(absl::StrCat("trainer: expert ", expert, " is on ", layout->Places(expert).size(),
-                                                 " ranks; training wants each on one"));
+  for (int32_t expert = 0; expert < group.layout->num_experts(); ++expert) {
+    const size_t places = group.layout->Places(expert).size();
+    if (places == 1) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
   }
-  comm_ = comm;
-  layout_ = layout;
+  group_ = group;
   return absl::OkStatus();
 }
 
@@ -133,14 +139,18 @@ absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const
   return absl::OkStatus();
 }
 
+absl::Status Trainer::SumOver(Communicator* comm, const TensorView& values, absl::Time deadline) {
+  if (comm->world() == 1 || values.NumElements() == 0) return absl::OkStatus();
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(work, comm->AllReduceSum(
+                             {.stream = &stream_, .comm_class = CommClass::kAllReduce, .deadline = deadline}, values));
+  return work->Wait();
+}
+
 template <class Elem>
 absl::Status Trainer::SumOverRanks(absl::Span<Elem> values, absl::Time deadline) {
-  if (comm_->world() == 1 || values.empty()) return absl::OkStatus();
-  const TensorView view(values.data(), DTypeOf<Elem>::value, {static_cast<int64_t>(values.size())});
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(
-      work, comm_->AllReduceSum({.stream = &stream_, .comm_class = CommClass::kAllReduce, .deadline = deadline}, view));
-  return work->Wait();
+  const auto count = static_cast<int64_t>(values.size());
+  return SumOver(group_.world, TensorView(values.data(), DTypeOf<Elem>::value, {count}), deadline);
 }
 
 absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRows> micro_batches,
@@ -170,7 +180,8 @@ void Trainer::BuildBatch(const TrainRows& rows) {
 }
 
 StageIn Trainer::StageOf(absl::Time deadline) const {
-  return {.batch = &batch_, .moe = {.comm = comm_, .layout = layout_, .schedule = &schedule_, .deadline = deadline}};
+  return {.batch = &batch_,
+          .moe = {.comm = group_.experts, .layout = group_.layout, .schedule = &schedule_, .deadline = deadline}};
 }
 
 absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time deadline) {
@@ -184,7 +195,7 @@ absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time de
 
 // What the routers gave, of all ranks' rows.
 absl::Status Trainer::SumTotals(absl::Time deadline) {
-  if (comm_->world() == 1) return absl::OkStatus();
+  if (group_.world->world() == 1) return absl::OkStatus();
   std::vector<int64_t> counts;
   std::vector<double> sums;
   for (const RouterStatistics& each : saved_.router_statistics()) {
@@ -249,20 +260,16 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
 }
 
 absl::Status Trainer::SumGradients(absl::Time deadline) {
-  if (comm_->world() == 1) return absl::OkStatus();
+  if (group_.world->world() == 1) return absl::OkStatus();
   const Timed timed(&seconds_.all_reduce);
   for (ParameterBlock& block : parameters_->blocks()) {
-    if (block.shard != Shard::kReplicated) continue;
-    std::unique_ptr<Work> work;
-    ASSIGN_OR_RETURN(
-        work, comm_->AllReduceSum({.stream = &stream_, .comm_class = CommClass::kAllReduce, .deadline = deadline},
-                                  block.gradient));
-    RETURN_IF_ERROR(work->Wait());
+    Communicator* const holders = block.shard == Shard::kReplicated ? group_.world : group_.replicas;
+    if (holders != nullptr) RETURN_IF_ERROR(SumOver(holders, block.gradient, deadline));
   }
   return absl::OkStatus();
 }
 
-// Replicated parameters count once, and so does every expert.
+// Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.
 absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
   double replicated = 0, experts = 0;
   for (const ParameterBlock& block : parameters_->blocks()) {
@@ -270,7 +277,7 @@ absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
     ASSIGN_OR_RETURN(sum, SumOfSquares(stream_, block.gradient));
     (block.shard == Shard::kReplicated ? replicated : experts) += sum;
   }
-  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&experts, 1), deadline));
+  RETURN_IF_ERROR(SumOver(group_.experts, TensorView(&experts, DType::kF64, {1}), deadline));
   return std::sqrt(replicated + experts);
 }
 
@@ -315,13 +322,13 @@ absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_b
 
 // The others wait for this rank: an error of its own ends it for them, too.
 absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> report) {
-  if (!report.ok() && comm_->world() > 1) comm_->Abort(report.status().message());
+  if (!report.ok() && group_.world->world() > 1) group_.world->Abort(report.status().message());
   return report;
 }
 
 absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                             absl::Time deadline) {
-  SY_CHECK(comm_ != nullptr && !micro_batches.empty());
+  SY_CHECK(group_.world != nullptr && !micro_batches.empty());
   RETURN_IF_ERROR(CheckNumber("learning_rate", learning_rate, 0, 1e30));
   RETURN_IF_ERROR(CheckRows(micro_batches));
   GlobalCounts counts;
@@ -348,7 +355,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
 }
 
 absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
-  SY_CHECK(comm_ != nullptr);
+  SY_CHECK(group_.world != nullptr);
   RETURN_IF_ERROR(CheckRows(micro_batches));
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));

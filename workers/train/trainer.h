@@ -2,15 +2,14 @@
 // AdamW.
 //
 // Attention and everything dense are data parallel: every rank has its own rows and all of these parameters; experts
-// are sharded, and rows travel to them.  A step's loss is the mean over the unmasked tokens of all ranks and
-// micro-batches; balance losses are of each micro-batch's rows on all ranks, their mean over micro-batches counts.
-// Every rank of the group calls Step with as many micro-batches, of which its own may be empty; collectives have the
-// same order everywhere.  Same seed, same layout: same bits (threads do not matter).
-// Thread-compatible.  CPU only.
-// Errors: the communicator's (the step is then undone on no rank: the job goes back to its last checkpoint);
-// InvalidArgument for tokens and targets outside the vocabulary, shapes, and numbers that cannot be.  Any error of a
-// rank in a group of several aborts the group, so that nobody waits for it. DataLoss "loss is not finite …", before any
-// parameter has changed.
+// are sharded, and rows travel to them, among the ranks of one of p groups where experts are packed (trainer_group.h).
+// A step's loss is the mean over the unmasked tokens of all ranks and micro-batches; balance losses are of each
+// micro-batch's rows on all ranks, their mean over micro-batches counts. Every rank of the group calls Step with as
+// many micro-batches, of which its own may be empty; collectives have the same order everywhere.  Same seed, same
+// layout: same bits (threads do not matter). Thread-compatible.  CPU only. Errors: the communicator's (the step is then
+// undone on no rank: the job goes back to its last checkpoint); InvalidArgument for tokens and targets outside the
+// vocabulary, shapes, and numbers that cannot be.  Any error of a rank in a group of several aborts the group, so that
+// nobody waits for it. DataLoss "loss is not finite …", before any parameter has changed.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +32,7 @@
 #include "workers/train/parameters.h"
 #include "workers/train/router_losses.h"
 #include "workers/train/train_rows.h"
+#include "workers/train/trainer_group.h"
 
 namespace switchyard {
 
@@ -81,8 +81,13 @@ class Trainer {
                                                          const TrainerOptions& options);
 
   // The group and who has which experts; borrowed until the next call.  InvalidArgument if the layout's residents of
-  // this rank are not those that the model holds; Unimplemented if an expert is on several.
-  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout);
+  // this rank are not those that the model holds, or the ranks' numbers do not fit each other; Unimplemented if the
+  // layout has an expert on several ranks.
+  absl::Status SetGroup(const TrainerGroup& group);
+  // Without packing.
+  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout) {
+    return SetGroup({.world = comm, .experts = comm, .layout = layout});
+  }
 
   // REQUIRES: SetGroup was called.
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
@@ -116,7 +121,8 @@ class Trainer {
   absl::Status SumGradients(absl::Time deadline);
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
-  // values become their sums over the ranks.
+  // values become their sums over the ranks of comm.
+  absl::Status SumOver(Communicator* comm, const TensorView& values, absl::Time deadline);
   template <class Elem>
   absl::Status SumOverRanks(absl::Span<Elem> values, absl::Time deadline);
 
@@ -128,8 +134,7 @@ class Trainer {
   SavedForward saved_;
   ModelBackward backward_;
   LossHead head_;
-  Communicator* comm_ = nullptr;
-  const ExpertLayout* layout_ = nullptr;
+  TrainerGroup group_;
   MoeSchedule schedule_;
   Batch batch_;
   std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order

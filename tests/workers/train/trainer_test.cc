@@ -170,7 +170,19 @@ TEST_F(TrainerErrorsTest, ExpertsOnSeveralRanks) {
   const std::vector<std::vector<int32_t>> residents = {all, all};
   const ExpertLayout layout = ExpertLayout::FromResidents(static_cast<int>(all.size()), residents, /*epoch=*/1);
   EXPECT_EQ(group.trainer(0).SetGroup(pair[0].get(), &layout).message(),
-            "trainer: expert 0 is on 2 ranks; training wants each on one");
+            "trainer: expert 0 is on 2 ranks; a layout for training has each on one");
+}
+
+TEST_F(TrainerErrorsTest, RanksThatDoNotFitEachOther) {
+  TrainingGroup group(golden_.dir, {});
+  std::vector<std::unique_ptr<Communicator>> pair = MakeLocalGroup(2);
+  const std::unique_ptr<Communicator> alone = MakeSoloCommunicator();
+  const int experts = static_cast<int>(group.model(0).config().num_experts);
+  const ExpertLayout one = ExpertLayout::Contiguous(experts, 1), two = ExpertLayout::Contiguous(experts, 2);
+  EXPECT_EQ(group.trainer(0).SetGroup({.world = pair[0].get(), .experts = alone.get(), .layout = &one}).message(),
+            "trainer: a layout of 1 ranks for 1 that have the experts 1 times, of 2");
+  EXPECT_EQ(group.trainer(0).SetGroup(alone.get(), &two).message(),
+            "trainer: a layout of 2 ranks for 1 that have the experts 1 times, of 1");
 }
 
 TEST_F(TrainerErrorsTest, LongerSequencesThanThereIsRoomFor) {
