@@ -38,6 +38,35 @@ inline NormGradients RmsNormBackward(const Vec& x, const Vec& gamma, double eps,
   return g;
 }
 
+struct LayerNormGradients {
+  Vec dx, dgamma;  // (dbeta is dy)
+};
+
+inline LayerNormGradients LayerNormBackward(const Vec& x, const Vec& gamma, double eps, const Vec& dy) {
+  const size_t width = x.size();
+  const Vec n = LayerNorm(x, Vec(width, 1), Vec(width, 0), eps);
+  double mean = 0, variance = 0, dn_mean = 0, pull = 0;
+  for (double v : x) mean += v / width;
+  for (double v : x) variance += (v - mean) * (v - mean) / width;
+  for (size_t i = 0; i < width; ++i) {
+    dn_mean += gamma[i] * dy[i] / width;
+    pull += gamma[i] * dy[i] * n[i] / width;
+  }
+  LayerNormGradients g{Vec(width), Vec(width)};
+  for (size_t i = 0; i < width; ++i) {
+    g.dx[i] = (gamma[i] * dy[i] - dn_mean - n[i] * pull) / std::sqrt(variance + eps);
+    g.dgamma[i] = dy[i] * n[i];
+  }
+  return g;
+}
+
+inline double GeluSlope(double x, bool tanh) {
+  const double pi = std::acos(-1.0);
+  if (!tanh) return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-x * x / 2) / std::sqrt(2 * pi);
+  const double root = std::sqrt(2 / pi), t = std::tanh(root * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+
 struct RouterCase {
   std::vector<int> chosen;    // of each k, dropped ones too
   std::vector<bool> dropped;  // of each k

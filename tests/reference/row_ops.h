@@ -19,6 +19,21 @@ inline Vec RmsNorm(const Vec& x, const Vec& gamma, double eps) {
   return y;
 }
 
+inline Vec LayerNorm(const Vec& x, const Vec& gamma, const Vec& beta, double eps) {
+  double mean = 0, variance = 0;
+  for (double v : x) mean += v;
+  mean /= x.size();
+  for (double v : x) variance += (v - mean) * (v - mean) / x.size();
+  Vec y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = gamma[i] * (x[i] - mean) / std::sqrt(variance + eps) + beta[i];
+  return y;
+}
+
+inline double Gelu(double x, bool tanh) {
+  if (!tanh) return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+
 // One head; inv_freq has d/2 entries, pairs are (j, j + d/2), the rest stays.
 inline Vec Rope(const Vec& x, const Vec& inv_freq, double attention_factor, double position) {
   Vec y = x;

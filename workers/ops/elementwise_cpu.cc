@@ -11,7 +11,8 @@ void EmbedRows(const EmbedArgs& a, int64_t begin, int64_t end) {
       AccT<Elem>* to = static_cast<AccT<Elem>*>(a.residual) + t * a.residual_stride;
       for (int64_t j = 0; j < a.width; j += kN) {
         const int64_t n = a.width - j < kN ? a.width - j : kN;
-        StorePart(LoadPart(from + j, n), to + j, n);
+        const VecT<Elem> row = LoadPart(from + j, n);
+        StorePart(a.accumulate ? LoadPart(to + j, n) + row : row, to + j, n);
       }
     }
   });

@@ -8,28 +8,48 @@
 
 namespace switchyard {
 
-absl::Status Embed(const Stream& stream, const TensorView& table, const IntView& tokens, const TensorView& residual) {
-  const OpSite at = {"embedding", stream.device()};
+namespace {
+
+absl::StatusOr<EmbedArgs> MakeArgs(const OpSite& at, const TensorView& table, const IntView& rows,
+                                   const TensorView& residual) {
   RETURN_IF_ERROR(ExpectKernels(at));
   RETURN_IF_ERROR(ExpectFloatMatrix(at, "table", table));
-  const int64_t num_tokens = tokens.size();
-  RETURN_IF_ERROR(ExpectView(at, "residual", residual, AccDType(table.dtype()), {num_tokens, table.dim(1)}));
-  RETURN_IF_ERROR(ExpectInts(at, "tokens", tokens, num_tokens, 0, table.dim(0)));
-  const EmbedArgs args = {.dtype = DTypeCode(table.dtype()),
-                          .table = table.raw(),
-                          .tokens = tokens.data(),
-                          .residual = residual.raw(),
-                          .table_stride = table.row_stride(),
-                          .residual_stride = residual.row_stride(),
-                          .width = table.dim(1)};
-  if (!stream.device().is_cpu()) {
-    return RunOnCuda("embedding", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.embed(call, args, num_tokens);
-    });
-  }
-  stream.pool().ParallelFor(num_tokens, RowGrain(table.dim(1) * 4),
+  const int64_t num_rows = rows.size();
+  RETURN_IF_ERROR(ExpectView(at, "residual", residual, AccDType(table.dtype()), {num_rows, table.dim(1)}));
+  RETURN_IF_ERROR(ExpectInts(at, "tokens", rows, num_rows, 0, table.dim(0)));
+  return EmbedArgs{.dtype = DTypeCode(table.dtype()),
+                   .table = table.raw(),
+                   .tokens = rows.data(),
+                   .residual = residual.raw(),
+                   .table_stride = table.row_stride(),
+                   .residual_stride = residual.row_stride(),
+                   .width = table.dim(1),
+                   .accumulate = false};
+}
+
+absl::Status RunOnCpu(const Stream& stream, const EmbedArgs& args, int64_t num_rows) {
+  stream.pool().ParallelFor(num_rows, RowGrain(args.width * 4),
                             [&](int64_t begin, int64_t end) { CpuKernels().embed(args, begin, end); });
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Embed(const Stream& stream, const TensorView& table, const IntView& tokens, const TensorView& residual) {
+  ASSIGN_OR_RETURN(const EmbedArgs args, MakeArgs({"embedding", stream.device()}, table, tokens, residual));
+  if (stream.device().is_cpu()) return RunOnCpu(stream, args, tokens.size());
+  return RunOnCuda("embedding", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
+    return kernels.embed(call, args, tokens.size());
+  });
+}
+
+absl::Status AddEmbedding(const Stream& stream, const TensorView& table, const IntView& rows,
+                          const TensorView& residual) {
+  const OpSite at = {"add_embedding", stream.device()};
+  RETURN_IF_ERROR(ExpectHost(at));
+  ASSIGN_OR_RETURN(EmbedArgs args, MakeArgs(at, table, rows, residual));
+  args.accumulate = true;
+  return RunOnCpu(stream, args, rows.size());
 }
 
 }  // namespace switchyard

@@ -1,6 +1,8 @@
 #include "workers/ops/expert_ffn.h"
 
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/gelu.h"
+#include "workers/ops/gemm.h"
 #include "workers/ops/gemm_job.h"
 
 namespace switchyard {
@@ -25,12 +27,42 @@ absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc,
                              .isa = desc.isa});
 }
 
+namespace {
+
+// hidden = gelu(x · upᵀ + bias), through `sums` if they are wanted.
+absl::Status GeluGemm(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden) {
+  if (desc.partial) return absl::UnimplementedError("expert_ffn: some of the experts at a time, with gelu");
+  const TensorView& sums = desc.sums.raw() != nullptr ? desc.sums : hidden;
+  RETURN_IF_ERROR(GroupedGemm(stream, {.x_rows = desc.x_rows, .biases = desc.up_biases, .isa = desc.isa}, x,
+                              desc.gate_up, desc.offsets, sums));
+  return Gelu(stream, desc.activation, sums, hidden);
+}
+
+}  // namespace
+
 absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden,
                        const TensorView& y) {
-  RETURN_IF_ERROR(GroupedGatedGemm(stream,
-                                   {.x_rows = desc.x_rows, .partial = desc.partial, .sums = desc.sums, .isa = desc.isa},
-                                   x, desc.gate_up, desc.offsets, hidden));
-  return GroupedGemm(stream, {.partial = desc.partial, .isa = desc.isa}, hidden, desc.down, desc.offsets, y);
+  if (IsGated(desc.activation)) {
+    RETURN_IF_ERROR(
+        GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .partial = desc.partial, .sums = desc.sums, .isa = desc.isa},
+                         x, desc.gate_up, desc.offsets, hidden));
+  } else {
+    RETURN_IF_ERROR(GeluGemm(stream, desc, x, hidden));
+  }
+  return GroupedGemm(stream, {.partial = desc.partial, .biases = desc.down_biases, .isa = desc.isa}, hidden, desc.down,
+                     desc.offsets, y);
+}
+
+absl::Status DenseFfn(const Stream& stream, const DenseFfnDesc& desc, const TensorView& x, const TensorView& hidden,
+                      const TensorView& residual) {
+  if (IsGated(desc.activation)) {
+    RETURN_IF_ERROR(GatedGemm(stream, x, *desc.gate_up, hidden, CurrentIsa(), desc.sums));
+  } else {
+    const TensorView& sums = desc.sums.raw() != nullptr ? desc.sums : hidden;
+    RETURN_IF_ERROR(Gemm(stream, {}, x, *desc.gate_up, desc.up_bias, sums));
+    RETURN_IF_ERROR(Gelu(stream, desc.activation, sums, hidden));
+  }
+  return Gemm(stream, {.accumulate = true}, hidden, *desc.down, desc.down_bias, residual);
 }
 
 }  // namespace switchyard

@@ -1,4 +1,7 @@
-// The SwiGLU feed-forward: y = (silu(x · gateᵀ) * (x · upᵀ)) · downᵀ, for experts, shared experts and dense MLPs.
+// The feed-forward, for experts, shared experts and dense MLPs:
+//   SwiGLU  y = (silu(x · gateᵀ) * (x · upᵀ)) · downᵀ
+//   GELU    y = gelu(x · upᵀ + up_bias) · downᵀ + down_bias: two plain products, the first rounded to the model's dtype
+//           before the activation (gelu.h); on the CPU so far (Unimplemented on a device)
 //
 // gate and up are one Weight in kGatedPanels (weight.h: rows gate then up), and the activation happens where their
 // product is made: in AccDType from the unrounded sums, rounded once to the model's dtype.  Bits per row as in gemm.h.
@@ -8,6 +11,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "workers/ops/activation.h"
 #include "workers/ops/grouped_gemm.h"
 #include "workers/ops/isa.h"
 #include "workers/ops/weight_group.h"
@@ -34,13 +39,16 @@ absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc,
                               const TensorView& hidden);   // [rows, F] w's dtype
 
 struct ExpertFfnDesc {
-  WeightGroup gate_up;     // [El] each [2F, H] kGatedPanels
-  WeightGroup down;        // [El] each [H, F] kPanels
-  IntView offsets;         // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
-  IntView x_rows = {};     // as in GroupedGemmDesc; empty: x is in expert order already
-  bool partial = false;    // as in GroupedGemmDesc
-  TensorView sums = {};    // [rows, 2F] or none: as GatedGemm's
-  Isa isa = CurrentIsa();  // tests only
+  Activation activation = Activation::kSwiGlu;
+  WeightGroup gate_up;   // [El] each [2F, H] kGatedPanels; GELU: [F, H] kPanels
+  WeightGroup down;      // [El] each [H, F] kPanels
+  IntView offsets;       // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
+  IntView x_rows = {};   // as in GroupedGemmDesc; empty: x is in expert order already
+  bool partial = false;  // as in GroupedGemmDesc; with SwiGLU
+  // [rows, 2F] or none: as GatedGemm's; GELU: [rows, F], what the activation is given
+  TensorView sums = {};
+  absl::Span<const TensorView> up_biases = {}, down_biases = {};  // [El] each [F], [H], or empty: none; with GELU
+  Isa isa = CurrentIsa();                                         // tests only
 };
 
 // Both products.  Errors (InvalidArgument): as GroupedGemm's.
@@ -48,5 +56,19 @@ absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc,
                        const TensorView& x,       // [rows, H] or, with x_rows, [T, H]
                        const TensorView& hidden,  // [rows, F] scratch, model dtype
                        const TensorView& y);      // [rows, H] model dtype: in expert order, for Combine
+
+// A dense MLP.
+struct DenseFfnDesc {
+  Activation activation = Activation::kSwiGlu;
+  const Weight* gate_up = nullptr;          // as an expert's
+  const Weight* down = nullptr;             // [H, F]
+  TensorView up_bias = {}, down_bias = {};  // [F], [H] or none
+  TensorView sums = {};                     // as above
+};
+// residual += its output.  Errors: as above.
+absl::Status DenseFfn(const Stream& stream, const DenseFfnDesc& desc,
+                      const TensorView& x,          // [T, H] model dtype
+                      const TensorView& hidden,     // [T, F] scratch, model dtype
+                      const TensorView& residual);  // [T, H] AccDType
 
 }  // namespace switchyard

@@ -11,7 +11,7 @@ absl::Status Gemm(const Stream& stream, const GemmDesc& desc, const TensorView& 
                              .x = x,
                              .weights = weights,
                              .offsets = {},
-                             .bias = bias,
+                             .biases = absl::MakeConstSpan(&bias, 1),
                              .y = y,
                              .accumulate = desc.accumulate,
                              .isa = desc.isa});

@@ -6,7 +6,7 @@ sy_library(sy_isa SRCS isa.cc DEPS sy_base absl::statusor absl::strings)
 sy_library(sy_ops_gemm
            SRCS expert_ffn.cc gemm.cc gemm_config.cc gemm_cpu.cc gemm_job.cc gemm_tasks.cc grouped_gemm.cc weight_group.cc
                 weight.cc kernels/gemm_kernels.cc
-           DEPS sy_tensor sy_isa sy_ops_common absl::span absl::status absl::statusor absl::strings)
+           DEPS sy_tensor sy_isa sy_ops sy_ops_common absl::span absl::status absl::statusor absl::strings)
 
 # Which CUDA kernel a product takes: needs no CUDA itself.
 sy_library(sy_gemm_choice_cuda SRCS gemm_choice_cuda.cc DEPS sy_tensor)

@@ -54,11 +54,17 @@ const char* PackTaskRows(const JobContext& context, const GemmTask& task) {
   return a;
 }
 
+// A part of y.
+struct Block {
+  int64_t row, rows, column;
+  const char* bias;  // of the group, or null
+};
+
 // Sums to y: one panel's columns, or those of a gate panel and its up panel, of some rows.
-void WriteBlock(const JobContext& context, const void* c, int64_t row, int64_t rows, int64_t column) {
+void WriteBlock(const JobContext& context, const void* c, const Block& block) {
   const GemmJob& job = *context.job;
+  const auto [row, rows, column, bias] = block;
   const int64_t y_bytes = DTypeBytes(job.y.dtype());
-  const char* bias = static_cast<const char*>(job.bias.raw());
   context.kernel->epilogue({.dtype = static_cast<uint8_t>(job.x.dtype()),
                             .y_dtype = static_cast<uint8_t>(job.y.dtype()),
                             .accumulate = job.accumulate,
@@ -66,7 +72,7 @@ void WriteBlock(const JobContext& context, const void* c, int64_t row, int64_t r
                             .c = c,
                             .rows = rows,
                             .columns = std::min(kPanelColumns, job.y.dim(1) - column),
-                            .bias = bias == nullptr ? nullptr : bias + column * DTypeBytes(job.bias.dtype()),
+                            .bias = bias == nullptr ? nullptr : bias + column * DTypeBytes(job.x.dtype()),
                             .y = static_cast<char*>(job.y.raw()) + (row * job.y.row_stride() + column) * y_bytes,
                             .y_stride = job.y.row_stride()});
 }
@@ -96,6 +102,8 @@ void RunTask(const JobContext& context, const GemmTask& task) {
   const char* panels = static_cast<const char*>(w.data());
   const int64_t panel_bytes = w.panel_bytes();
   const int64_t row_bytes = w.padded_k() * kernel.a_bytes;
+  const absl::Span<const TensorView> biases = context.job->biases;
+  const char* const bias = biases.empty() ? nullptr : static_cast<const char*>(biases[task.weight_idx].raw());
   const int64_t parts = context.job->gated ? 2 : 1;
   const int64_t num_blocks = (task.row_end - task.row_begin + kernel.max_rows - 1) / kernel.max_rows;
   alignas(64) double c[kGemmMaxPanels * kGemmMaxRows * kGemmPanel];
@@ -113,7 +121,7 @@ void RunTask(const JobContext& context, const GemmTask& task) {
                       .from_memory = block == 0});
       }
       const int64_t column = p / parts * kPanelColumns;
-      WriteBlock(context, c, row, rows, column);
+      WriteBlock(context, c, {row, rows, column, bias});
       if (context.job->sums.raw() != nullptr) {
         WriteSums(context, reinterpret_cast<const char*>(c), row, rows, column);
       }

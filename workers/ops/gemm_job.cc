@@ -70,6 +70,25 @@ absl::Status CheckSums(const GemmJob& job, Device device) {
   return ExpectView({job.op, device}, "sums", job.sums, job.x.dtype(), {job.y.dim(0), 2 * job.y.dim(1)});
 }
 
+absl::Status CheckBiases(const GemmJob& job, Device device) {
+  if (job.biases.empty()) return absl::OkStatus();
+  if (static_cast<int64_t>(job.biases.size()) != job.weights.size()) {
+    return Bad(job, job.biases.size(), " biases for ", job.weights.size(), " weights");
+  }
+  bool any = false;
+  for (const TensorView& bias : job.biases) {
+    if (bias.raw() == nullptr) continue;
+    any = true;
+    if (bias.dtype() == job.x.dtype() && bias.rank() == 1 && bias.dim(0) == job.y.dim(1)) continue;
+    return Bad(job, "bias must be ", DTypeName(job.x.dtype()), " [", job.y.dim(1), "], is ", bias.ToString());
+  }
+  if (any && (job.gated || (!device.is_cpu() && !job.offsets.empty()))) {
+    return absl::UnimplementedError(
+        absl::StrCat(job.op, ": biases of ", job.gated ? "a gated product" : "groups on a device"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   const DType dtype = job.x.dtype();
   const Device device = stream.device();
@@ -88,10 +107,7 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   }
   if (job.gated && job.y.dtype() != dtype)
     return Bad(job, "hidden must be ", DTypeName(dtype), ", is ", job.y.ToString());
-  if (job.bias.raw() != nullptr &&
-      (job.bias.dtype() != dtype || job.bias.rank() != 1 || job.bias.dim(0) != job.y.dim(1))) {
-    return Bad(job, "bias must be ", DTypeName(dtype), " [", job.y.dim(1), "], is ", job.bias.ToString());
-  }
+  RETURN_IF_ERROR(CheckBiases(job, device));
   if (job.isa > DetectedIsa()) {
     return Bad(job, "this processor has ", IsaName(DetectedIsa()), ", not ", IsaName(job.isa));
   }
@@ -110,7 +126,7 @@ DenseGemmArgs DenseArgs(const GemmJob& job) {
           .y_dtype = DTypeCode(job.y.dtype()),
           .x = job.x.raw(),
           .w = w.data(),
-          .bias = job.bias.raw(),
+          .bias = job.biases.empty() ? nullptr : job.biases[0].raw(),
           .y = job.y.raw(),
           .m = job.y.dim(0),
           .n = w.n(),

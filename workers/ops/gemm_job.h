@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "workers/ops/isa.h"
 #include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
@@ -22,8 +23,8 @@ struct GemmJob {
   IntView x_rows = {};   // empty, or which row of x each row takes
   WeightGroup weights;   // [El]; null where there are no rows
   IntView offsets;       // [El + 1]; elsewhere than on the CPU y may have more rows than the last says
-  TensorView bias = {};  // [N] or raw() == nullptr
-  TensorView y;          // [rows, N]; gated: [rows, N / 2]
+  absl::Span<const TensorView> biases = {};  // [El] each [N] or raw() == nullptr; or empty: there are none
+  TensorView y;                              // [rows, N]; gated: [rows, N / 2]
   TensorView sums = {};  // gated: [rows, N], what gate and up came to before the activation, or raw() == nullptr
   bool accumulate = false;
   bool gated = false;    // y = silu(gate) * up

@@ -45,7 +45,7 @@ std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
     for (int64_t r = 0; r < rows; r += config.rows_per_task) {
       const int64_t part = std::min(config.rows_per_task, rows - r);
       const int64_t begin = FirstRow(job, e) + r;
-      slabs.push_back({{&w, begin, begin + part, 0, w.num_panels()},
+      slabs.push_back({{&w, e, begin, begin + part, 0, w.num_panels()},
                        config.min_panels,
                        static_cast<double>(w.padded_k()) * (kStreamCostInRows + static_cast<double>(part))});
     }

@@ -12,6 +12,7 @@ namespace switchyard {
 
 struct GemmTask {
   const Weight* weight;
+  int64_t weight_idx;              // which of the job's it is
   int64_t row_begin, row_end;      // of y
   int64_t panel_begin, panel_end;  // gated: even
 };

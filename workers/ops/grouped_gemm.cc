@@ -11,6 +11,7 @@ absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc, cons
                              .x_rows = desc.x_rows,
                              .weights = experts,
                              .offsets = offsets,
+                             .biases = desc.biases,
                              .y = y,
                              .sums = desc.sums,
                              .partial = desc.partial,

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "workers/ops/isa.h"
 #include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
@@ -23,6 +24,8 @@ struct GroupedGemmDesc {
   // Rows whose expert's weight is null are left as they are, for another call.  On a device it is null in the group's
   // list there, too.
   bool partial = false;
+  // [El] or empty: y[i] += biases[expert of i], each [N] w's dtype.  On the CPU, not of gated products (Unimplemented).
+  absl::Span<const TensorView> biases = {};
   // GroupedGatedGemm alone, on the CPU: see GatedGemm.
   TensorView sums = {};
   Isa isa = CurrentIsa();  // tests only

@@ -4,9 +4,11 @@ namespace switchyard::SY_KERNEL_NS {
 
 const KernelTable kTable = {
     .rms_norm = RmsNormRows,
+    .layer_norm = LayerNormRows,
     .rope = RopeRows,
     .embed = EmbedRows,
     .swiglu = SwiGluRows,
+    .gelu = GeluRows,
     .clamp = ClampRows,
     .combine = CombineRows,
     .router = RouterRows,

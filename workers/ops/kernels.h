@@ -19,6 +19,15 @@ struct RmsNormArgs {
   double eps;
 };
 
+struct LayerNormArgs {
+  uint8_t x_dtype, dtype;
+  const void* x;  // [T, H]
+  const void *gamma, *beta;
+  void* y;  // [T, H]
+  int64_t x_stride, y_stride, width;
+  double eps;
+};
+
 struct RopeArgs {
   uint8_t dtype;
   const void* cos;  // [table rows, half] AccDType
@@ -34,6 +43,7 @@ struct EmbedArgs {
   const int32_t* tokens;  // [T]
   void* residual;         // [T, H] AccDType
   int64_t table_stride, residual_stride, width;
+  bool accumulate;  // residual += instead of =
 };
 
 struct SwiGluArgs {
@@ -42,6 +52,14 @@ struct SwiGluArgs {
   const void* up;
   void* y;
   int64_t gate_stride, up_stride, y_stride, width;
+};
+
+struct GeluArgs {
+  uint8_t dtype;
+  bool tanh;
+  const void* x;
+  void* y;
+  int64_t x_stride, y_stride, width;
 };
 
 struct ClampArgs {
@@ -99,9 +117,11 @@ struct LogitStats {
 
 struct KernelTable {
   void (*rms_norm)(const RmsNormArgs& args, int64_t begin, int64_t end);
+  void (*layer_norm)(const LayerNormArgs& args, int64_t begin, int64_t end);
   void (*rope)(const RopeArgs& args, int64_t begin, int64_t end);
   void (*embed)(const EmbedArgs& args, int64_t begin, int64_t end);
   void (*swiglu)(const SwiGluArgs& args, int64_t begin, int64_t end);
+  void (*gelu)(const GeluArgs& args, int64_t begin, int64_t end);
   void (*clamp)(const ClampArgs& args, int64_t begin, int64_t end);
   void (*combine)(const CombineArgs& args, int64_t begin, int64_t end);
   void (*router)(const RouterArgs& args, int64_t begin, int64_t end);

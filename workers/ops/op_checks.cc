@@ -9,6 +9,11 @@ absl::Status ExpectKernels(const OpSite& at) {
   return absl::InvalidArgumentError(absl::StrCat(at.op, ": no kernel for device ", at.device.ToString()));
 }
 
+absl::Status ExpectHost(const OpSite& at) {
+  if (at.device.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(at.op, ": runs on the CPU alone, not on ", at.device.ToString()));
+}
+
 absl::Status ExpectView(const OpSite& at, absl::string_view name, const TensorView& view, DType dtype,
                         const Shape& shape) {
   if (view.dtype() == dtype && view.shape() == shape && view.device() == at.device) return absl::OkStatus();

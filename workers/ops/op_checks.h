@@ -20,6 +20,8 @@ struct OpSite {
 
 // InvalidArgument unless there are kernels for the device.
 absl::Status ExpectKernels(const OpSite& at);
+// Unimplemented on a device, with op and device: of ops that only the CPU has so far.
+absl::Status ExpectHost(const OpSite& at);
 // InvalidArgument("rms_norm: gamma must be bf16 [64] cpu, is fp32 [64] cpu") unless dtype, shape and device are these.
 absl::Status ExpectView(const OpSite& at, absl::string_view name, const TensorView& view, DType dtype,
                         const Shape& shape);

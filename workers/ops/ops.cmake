@@ -1,8 +1,9 @@
 # sy_ops: every op but GEMM.  Kernel files (*_cpu.cc) are compiled once per instruction set, each into a namespace of
 # its own; kernels.cc chooses at run time.  (maybe-uninitialized: g++ 12 warns inside its own AVX-512 intrinsics.)
-set(kernel_sources attention_cpu.cc combine_cpu.cc elementwise_cpu.cc kernel_table_cpu.cc rms_norm_cpu.cc rope_cpu.cc
+set(kernel_sources attention_cpu.cc combine_cpu.cc elementwise_cpu.cc gelu_cpu.cc kernel_table_cpu.cc layer_norm_cpu.cc rms_norm_cpu.cc rope_cpu.cc
                    router_cpu.cc sampling_cpu.cc)
-list(APPEND kernel_sources backward/adamw_cpu.cc backward/attention_backward_cpu.cc backward/backward_table_cpu.cc backward/loss_cpu.cc
+list(APPEND kernel_sources backward/adamw_cpu.cc backward/attention_backward_cpu.cc backward/backward_table_cpu.cc backward/expert_bias_backward_cpu.cc
+                           backward/gelu_backward_cpu.cc backward/layer_norm_backward_cpu.cc backward/loss_cpu.cc
                            backward/router_backward_cpu.cc backward/row_ops_backward_cpu.cc backward/row_scale_backward_cpu.cc)
 
 # sy_ops_kernels(ISA SRCS ... [FLAGS ...])
@@ -17,7 +18,7 @@ function(sy_ops_kernels isa)
 endfunction()
 
 sy_library(sy_ops
-           SRCS attention.cc clamp.cc combine.cc device_sampling.cc device_sequences.cc embedding.cc expert_places.cc fading_sum.cc kernels.cc kv_cache_view.cc
+           SRCS attention.cc clamp.cc combine.cc device_sampling.cc device_sequences.cc embedding.cc expert_places.cc fading_sum.cc gelu.cc kernels.cc kv_cache_view.cc layer_norm.cc
                 permute.cc qkv.cc random.cc rms_norm.cc rope.cc rope_table.cc router.cc row_blocks.cc row_exchange.cc row_exchange_cpu.cc
                 sampling.cc swiglu.cc
            DEPS sy_tensor sy_batching sy_isa sy_ops_common absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)

@@ -43,6 +43,7 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
       return kernels.rope(call, args, x.dim(0));
     });
   }
+  if (args.half == 0) return absl::OkStatus();
   stream.pool().ParallelFor(x.dim(0), RowGrain(x.dim(1) * DTypeBytes(x.dtype())),
                             [&](int64_t begin, int64_t end) { CpuKernels().rope(args, begin, end); });
   return absl::OkStatus();

@@ -68,6 +68,9 @@ class RopeTable {
   // Errors: as ComputeRopeFrequencies; max_positions < 1.
   static absl::StatusOr<RopeTable> Build(const RopeConfig& config, int64_t max_positions, DType acc);
 
+  // Of a model that rotates nothing: rotary_dim() is 0, rows are positions.  REQUIRES: max_positions >= 1.
+  static RopeTable WithoutRotation(int64_t max_positions, DType acc);
+
   // Brings the table to the stream's device.  Errors: the device's.
   absl::Status MoveTo(const Stream& stream);
 

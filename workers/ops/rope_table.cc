@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/rope.h"
 #include "workers/tensor/copy.h"
@@ -173,6 +174,15 @@ absl::StatusOr<RopeTable> RopeTable::Build(const RopeConfig& config, int64_t max
   ASSIGN_OR_RETURN(const RopeFrequencies stretched, ComputeRopeFrequencies(list, acc));
   fill(stretched, {above, above, max_positions - above});
   fill(stretched, {max_positions, 0, above});
+  return table;
+}
+
+RopeTable RopeTable::WithoutRotation(int64_t max_positions, DType acc) {
+  SY_CHECK_GE(max_positions, 1);
+  RopeTable table;
+  table.max_positions_ = max_positions;
+  table.cos_ = Tensor(acc, {max_positions, 0});
+  table.sin_ = Tensor(acc, {max_positions, 0});
   return table;
 }
 

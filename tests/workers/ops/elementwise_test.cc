@@ -19,6 +19,21 @@ TEST_P(ElementwiseTest, EmbeddingWidensRowsExactly) {
   EXPECT_EQ(Embed(stream(), table, {1, 11, 0, 0}, residual).message(), "embedding: tokens[1] = 11 is outside [0, 11)");
 }
 
+TEST_P(ElementwiseTest, AddedEmbeddingsAreWidenedExactly) {
+  const Tensor table = RandomMatrix(dtype(), 11, 37, 1), residual = RandomMatrix(acc(), 4, 37, 2);
+  const Tensor before = Copy(residual);
+  const std::vector<int32_t> rows = {10, 0, 3, 3};
+  ASSERT_TRUE(AddEmbedding(stream(), table, rows, residual).ok());
+  for (int64_t t = 0; t < 4; ++t) {
+    for (int64_t c = 0; c < 37; ++c) {
+      const double sum = Get(before, t, c) + Get(table, rows[t], c);
+      EXPECT_EQ(Get(residual, t, c), acc() == DType::kF64 ? sum : static_cast<float>(sum));
+    }
+  }
+  EXPECT_EQ(AddEmbedding(stream(), table, {1, 11, 0, 0}, residual).message(),
+            "add_embedding: tokens[1] = 11 is outside [0, 11)");
+}
+
 TEST_P(ElementwiseTest, SwiGluMatchesReference) {
   const Tensor fused = RandomMatrix(dtype(), 6, 2 * 77, 2, 4.0), y(dtype(), {6, 77});
   const TensorView gate = fused.view().Columns(0, 77), up = fused.view().Columns(77, 77);

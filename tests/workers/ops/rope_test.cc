@@ -48,6 +48,16 @@ TEST_P(RopeTest, ARowOutsideTheTableIsNamed) {
   EXPECT_EQ(status.message(), "rope: table rows[1] = 16 is outside [0, 16)");
 }
 
+TEST_P(RopeTest, WithoutRotationRowsStayAsTheyAreAndAreStillPositions) {
+  const RopeTable table = RopeTable::WithoutRotation(5, acc());
+  const Tensor x = RandomMatrix(dtype(), 3, 32, 1), before = Copy(x);
+  ASSERT_TRUE(ApplyRope(stream(), table, 16, {4, 0, 2}, x).ok());
+  EXPECT_TRUE(SameBits(x, 0, before));
+  EXPECT_EQ(table.max_positions(), 5);
+  EXPECT_EQ(table.RowOf(4, 3), 4);
+  EXPECT_EQ(ApplyRope(stream(), table, 16, {4, 5, 2}, x).message(), "rope: table rows[1] = 5 is outside [0, 5)");
+}
+
 SY_INSTANTIATE_OP_TEST(RopeTest, kAllDTypes);
 
 // Frequencies that transformers computes for a config of each kind: tests/golden/ops/make_rope_scaling.py.

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/backward/backward_kernels.h"
-#include "workers/ops/backward/host_only.h"
 #include "workers/ops/op_checks.h"
 #include "workers/ops/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"

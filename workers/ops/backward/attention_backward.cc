@@ -5,7 +5,6 @@
 #include "workers/ops/attention.h"
 #include "workers/ops/backward/attention_backward_layout.h"
 #include "workers/ops/backward/backward_kernels.h"
-#include "workers/ops/backward/host_only.h"
 #include "workers/ops/op_checks.h"
 #include "workers/ops/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"

@@ -43,6 +43,34 @@ struct RmsNormBackwardArgs {
   bool accumulate;
 };
 
+struct LayerNormBackwardArgs {
+  uint8_t dtype;
+  MixedPointer x, dy, dx;  // [T, H]; dx is written
+  const void* gamma;       // [H]
+  int64_t x_stride, dy_stride, dx_stride, width;
+  double eps;
+  bool accumulate;
+};
+
+struct GeluBackwardArgs {
+  uint8_t dtype;
+  bool tanh;
+  const void *x, *dy;  // [T, F]
+  void* dx;
+  int64_t x_stride, dy_stride, dx_stride, width;
+};
+
+// Of one expert's rows.
+struct ExpertBiasBackwardArgs {
+  uint8_t dtype;
+  const void* d;        // [T, H]
+  const int32_t* rows;  // of all experts, or null
+  const void* bias;     // [H]
+  const void* weight;   // [rows, 1] AccDType, and so dweight
+  void* dweight;
+  int64_t d_stride, weight_stride, dweight_stride, width;
+};
+
 struct RouterBackwardArgs {
   uint8_t dtype;             // of dlogits; acc: what that accumulates in
   const void* logits;        // [T, E] acc
@@ -127,6 +155,11 @@ struct BackwardKernelTable {
   void (*row_scale)(const RowScaleBackwardArgs& args, int64_t begin, int64_t end);
   // dgamma: [width] accumulators, written with the sum over these rows; or null.
   void (*rms_norm)(const RmsNormBackwardArgs& args, int64_t begin, int64_t end, void* dgamma);
+  // dgamma: [width] accumulators, written with the sum over these rows.
+  void (*layer_norm)(const LayerNormBackwardArgs& args, int64_t begin, int64_t end, void* dgamma);
+  void (*gelu)(const GeluBackwardArgs& args, int64_t begin, int64_t end);
+  // sums: [width] accumulators, written.
+  void (*expert_bias)(const ExpertBiasBackwardArgs& args, int64_t begin, int64_t end, void* sums);
   // scratch: 2 * experts accumulators.
   void (*router)(const RouterBackwardArgs& args, int64_t begin, int64_t end, void* scratch);
   // sums: [experts + 1], written: probabilities, then squared logsumexp.

@@ -14,6 +14,12 @@ void ColumnSums(const ColumnSumArgs& args, int64_t begin, int64_t end, void* sum
 void AddPartials(const AddPartialsArgs& args, int64_t begin, int64_t end);
 void RopeBackwardRows(const RopeArgs& args, int64_t begin, int64_t end);
 void ClampBackwardRows(const ClampBackwardArgs& args, int64_t begin, int64_t end);
+// layer_norm_backward_cpu.cc
+void LayerNormBackwardRows(const LayerNormBackwardArgs& args, int64_t begin, int64_t end, void* dgamma);
+// gelu_backward_cpu.cc
+void GeluBackwardRows(const GeluBackwardArgs& args, int64_t begin, int64_t end);
+// expert_bias_backward_cpu.cc
+void ExpertBiasBackwardRows(const ExpertBiasBackwardArgs& args, int64_t begin, int64_t end, void* sums);
 // row_scale_backward_cpu.cc
 void RowScaleBackwardRows(const RowScaleBackwardArgs& args, int64_t begin, int64_t end);
 // router_backward_cpu.cc

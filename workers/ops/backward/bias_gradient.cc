@@ -2,7 +2,6 @@
 
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/backward/backward_kernels.h"
-#include "workers/ops/backward/host_only.h"
 #include "workers/ops/backward/row_block_sums.h"
 #include "workers/ops/op_checks.h"
 

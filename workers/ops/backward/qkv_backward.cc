@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/backward/backward_kernels.h"
-#include "workers/ops/backward/host_only.h"
 #include "workers/ops/backward/rms_norm_backward.h"
 #include "workers/ops/backward/rope_backward.h"
 #include "workers/ops/op_checks.h"

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/backward/backward_kernels.h"
-#include "workers/ops/backward/host_only.h"
 #include "workers/ops/backward/row_block_sums.h"
 #include "workers/ops/op_checks.h"
 #include "workers/ops/thread_scratch.h"

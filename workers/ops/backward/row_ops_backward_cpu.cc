@@ -1,22 +1,11 @@
 // The way back of the ops that treat each row by itself, and sums over rows.
 #include "workers/ops/backward/backward_kernels_impl.h"
+#include "workers/ops/backward/mixed_rows.h"
 #include "workers/ops/rms_scale.h"
 #include "workers/ops/rotate_head.h"
 
 namespace switchyard::SY_KERNEL_NS {
 namespace {
-
-template <class Elem>
-SY_INLINE VecT<Elem> LoadMixed(const MixedPointer& p, int64_t at, int64_t n) {
-  if (p.acc) return LoadPart(static_cast<const AccT<Elem>*>(p.at) + at, n);
-  return LoadPart(static_cast<const Elem*>(p.at) + at, n);
-}
-
-template <class Elem>
-SY_INLINE void StoreMixed(VecT<Elem> x, const MixedPointer& p, int64_t at, int64_t n) {
-  if (p.acc) return StorePart<AccT<Elem>>(x, static_cast<AccT<Elem>*>(const_cast<void*>(p.at)) + at, n);
-  StorePart<Elem>(x, static_cast<Elem*>(const_cast<void*>(p.at)) + at, n);
-}
 
 // One group of one row; x, dy and dx begin at these elements.
 struct NormPlace {

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/backward/host_only.h"
 #include "workers/ops/backward/weight_gradient_job.h"
 #include "workers/ops/op_checks.h"
 
