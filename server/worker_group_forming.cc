@@ -8,6 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/token_equal.h"
 #include "server/worker_group.h"
 
 namespace switchyard {
@@ -17,13 +18,6 @@ std::string DrawToken() {
   absl::BitGen gen;
   return absl::StrCat(absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16),
                       absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
-}
-
-bool ConstantTimeEqual(const std::string& a, const std::string& b) {
-  if (a.size() != b.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
 }
 
 // Ranks that differ in one of these cannot make a group.

@@ -43,7 +43,7 @@ struct EvaluationResult {
 
 struct SavedCheckpoint {
   int64_t step = 0;
-  std::string folder;  // relative to the checkpoint root
+  std::string folder = {};  // relative to the checkpoint root
   int64_t bytes = 0;
   double seconds = 0;
   int64_t saved_unix_ms = 0;

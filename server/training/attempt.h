@@ -1,0 +1,81 @@
+// One attempt of a job: its ranks from StartTraining until all of them have ended.
+//
+//   forming ──all started──► running ──┬─ the ranks end by themselves, or as they were asked to
+//      └───────── Abort ───────────────┴─► ended or lost, every one
+//
+// The first that goes wrong (a rank's link, a rank that says LOST or FAILED, a time limit) aborts the others; who does
+// not end then either loses its link.  The verdict is rank 0's where it has done what was wanted, else the first fault.
+// Thread-compatible; reads no clock.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/training/trainer_pool.h"
+
+namespace switchyard {
+
+class Attempt {
+ public:
+  struct Limits {
+    absl::Duration form = absl::Minutes(10);   // until all ranks have started: their models are loaded
+    absl::Duration stall = absl::Minutes(30);  // between two words of rank 0, and for a stop with a checkpoint
+    absl::Duration stop_now = absl::Seconds(30);
+    absl::Duration last_ranks = absl::Minutes(1);  // between the first rank's end and the last's
+    absl::Duration abort = absl::Seconds(30);      // until a rank that was told has ended
+  };
+
+  // members[r] has rank r.
+  Attempt(int64_t epoch, std::vector<Trainer> members, const Limits& limits, absl::Time now);
+
+  // Sends each rank its seat: `seat` with epoch, rank, world and reach filled in.
+  void Start(TrainingSeat seat);
+  // Each is nothing for a worker that is no member, or has ended.
+  void OnStarted(WorkerId id, int64_t step, absl::Time now);
+  // Rank 0 has done something; then all have started.  False: not rank 0, or the attempt is being aborted.
+  bool OnWord(WorkerId id, absl::Time now);
+  void OnEnded(WorkerId id, TrainingEnd end, absl::Time now);
+  void OnLost(WorkerId id, const std::string& reason, absl::Time now);
+
+  // Again only for a stop without a checkpoint after one with.
+  void Stop(StopKind kind, absl::Time now);
+  // The first reason counts.
+  void Abort(absl::Status reason, absl::Time now);
+  void CheckTime(absl::Time now);
+
+  int64_t epoch() const { return epoch_; }
+  bool all_started() const { return all_started_; }
+  int64_t first_step() const { return first_step_; }  // of rank 0; what it went on from
+  bool stopping() const { return stopping_; }
+  bool over() const;
+  // REQUIRES: over().
+  TrainingEnd Verdict() const;
+  std::vector<WorkerId> member_ids() const;
+
+ private:
+  struct Member {
+    Trainer trainer;
+    bool started = false;
+    bool over = false;  // has ended, or is lost
+    TrainingEnd end = {};
+  };
+  Member* Find(WorkerId id);
+  std::string NameOf(const Member& member) const;  // "rank 1 (pid 7 on host)"
+
+  const int64_t epoch_;
+  const Limits limits_;
+  std::vector<Member> members_;
+  bool all_started_ = false;
+  int64_t first_step_ = 0;
+  bool stopping_ = false;
+  StopKind stop_ = StopKind::kSave;
+  bool aborted_ = false;
+  absl::Status fault_;   // the first
+  bool failed_ = false;  // the first fault is a FAILED one
+  absl::Time deadline_;
+  std::string awaited_;  // by deadline_: "all ranks to start"
+};
+
+}  // namespace switchyard

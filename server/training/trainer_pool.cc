@@ -1,0 +1,96 @@
+#include "server/training/trainer_pool.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+#include "server/token_equal.h"
+
+namespace switchyard {
+
+absl::Status TrainerPool::Register(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info,
+                                   absl::Time now) {
+  if (!ConstantTimeEqual(info.join_token, options_.join_token)) {
+    return absl::UnauthenticatedError(
+        "the join token is not this server's; start the worker with its --join_token_file");
+  }
+  if (options_.configured == 0) {
+    return absl::FailedPreconditionError(
+        "this server has no training workers (--local_train_workers, --train_workers)");
+  }
+  for (const auto& [other, trainer] : trainers_) {
+    if (trainer.info.incarnation == info.incarnation) {
+      return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
+    }
+  }
+  if (NumRegistered() >= options_.configured) {
+    // Not final: the one whose link broke may come back before the old link is known to be gone.
+    return absl::ResourceExhaustedError(absl::StrCat("all ", options_.configured, " training workers are there"));
+  }
+  LogInfo("training worker ", id, " registered: pid ", info.pid, " on ", info.host, ", ", info.device, " ", info.isa,
+          " (", NumRegistered() + 1, " of ", options_.configured, ")");
+  trainers_[id] = {.id = id, .client = std::move(client), .info = std::move(info), .last_seen = now};
+  return absl::OkStatus();
+}
+
+void TrainerPool::Heartbeat(WorkerId id, absl::Time now) {
+  if (const auto it = trainers_.find(id); it != trainers_.end()) it->second.last_seen = now;
+}
+
+std::optional<Trainer> TrainerPool::Remove(WorkerId id) {
+  const auto it = trainers_.find(id);
+  if (it == trainers_.end()) return std::nullopt;
+  Trainer trainer = std::move(it->second);
+  trainers_.erase(it);
+  return trainer;
+}
+
+std::vector<WorkerId> TrainerPool::Silent(absl::Time now) const {
+  std::vector<WorkerId> silent;
+  for (const auto& [id, trainer] : trainers_) {
+    if (now - trainer.last_seen > options_.silence) silent.push_back(id);
+  }
+  return silent;
+}
+
+std::vector<WorkerId> TrainerPool::LargestIdleKind() const {
+  std::map<std::pair<std::string, std::string>, std::vector<WorkerId>> kinds;
+  for (const auto& [id, trainer] : trainers_) {
+    // "cuda:1" is of the kind of "cuda:0".
+    const std::string device = trainer.info.device.substr(0, trainer.info.device.find(':'));
+    if (!trainer.busy) kinds[{device, trainer.info.isa}].push_back(id);
+  }
+  std::vector<WorkerId> largest;
+  for (auto& [kind, ids] : kinds) {
+    if (ids.size() > largest.size()) largest = std::move(ids);
+  }
+  return largest;
+}
+
+int TrainerPool::NumIdle() const { return static_cast<int>(LargestIdleKind().size()); }
+
+std::vector<Trainer> TrainerPool::Take(int count) {
+  std::vector<WorkerId> ids = LargestIdleKind();
+  SY_CHECK_GE(static_cast<int>(ids.size()), count);
+  const auto place = [this](WorkerId id) {
+    const int index = trainers_.at(id).info.local_index;
+    return std::make_tuple(index < 0, index, id);
+  };
+  std::sort(ids.begin(), ids.end(), [&](WorkerId a, WorkerId b) { return place(a) < place(b); });
+  std::vector<Trainer> taken;
+  for (int i = 0; i < count; ++i) {
+    Trainer& trainer = trainers_.at(ids[i]);
+    trainer.busy = true;
+    taken.push_back(trainer);
+  }
+  return taken;
+}
+
+void TrainerPool::Release(WorkerId id) {
+  if (const auto it = trainers_.find(id); it != trainers_.end()) it->second.busy = false;
+}
+
+}  // namespace switchyard

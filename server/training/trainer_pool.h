@@ -1,0 +1,62 @@
+// The training workers that are there: who registered, who is busy, who has fallen silent.
+//
+// A job takes workers that are alike (the same device and instruction set: other ranks' bits would differ).
+// Thread-compatible; reads no clock.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/training/trainer_client.h"
+
+namespace switchyard {
+
+struct Trainer {
+  WorkerId id = 0;
+  std::shared_ptr<TrainerClient> client;  // shared with its link
+  WorkerInfo info;
+  absl::Time last_seen;
+  bool busy = false;
+};
+
+class TrainerPool {
+ public:
+  struct Options {
+    int configured = 0;      // that may be there at once
+    std::string join_token;  // that they must present
+    absl::Duration silence =
+        absl::Seconds(5);  // then one is given up: training is in no hurry, its peers see a link break
+  };
+  explicit TrainerPool(Options options) : options_(std::move(options)) {}
+
+  // Unauthenticated, AlreadyExists, ResourceExhausted: as for serving workers.
+  absl::Status Register(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info, absl::Time now);
+  void Heartbeat(WorkerId id, absl::Time now);
+  // None: it was not there.
+  std::optional<Trainer> Remove(WorkerId id);
+  // Those that have said nothing for too long; they are not removed.
+  std::vector<WorkerId> Silent(absl::Time now) const;
+
+  // The most that a job can get.
+  int NumIdle() const;
+  int NumRegistered() const { return static_cast<int>(trainers_.size()); }
+  int configured() const { return options_.configured; }
+  // Local ones first, by their index.  They are busy until Release.  REQUIRES: count <= NumIdle().
+  std::vector<Trainer> Take(int count);
+  void Release(WorkerId id);
+
+  const std::map<WorkerId, Trainer>& trainers() const { return trainers_; }
+
+ private:
+  std::vector<WorkerId> LargestIdleKind() const;
+
+  const Options options_;
+  std::map<WorkerId, Trainer> trainers_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,377 @@
+// What befalls jobs: workers that die, hang or lie, a server that is killed, a disk that is full.
+#include "server/training/job_manager.h"
+#include "tests/server/training/manager_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
+  const std::string id = Running();
+  Step(5);
+  const int64_t old = trainers_[1]->epoch();
+  host_.how_ended = "signal 9 (Killed)";
+  manager_->OnTrainerLost(2, "its link ended");
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
+  EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
+  EXPECT_EQ(StateOf(id), JobState::kRunning) << "rank 0 has not ended";
+  manager_->OnTrainingEnded(1, old, {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_THAT(ReasonOf(id), HasSubstr("signal 9 (Killed)"));
+  trainers_.erase(2);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(StateOf(id), JobState::kPending) << "one worker is not enough";
+  Connect(3);
+  manager_->Tick();
+  EXPECT_EQ(trainers_[3]->seats[0].attempt, 2);
+  EXPECT_GT(trainers_[3]->epoch(), old);
+
+  // What still comes of the old epoch is of no use to anybody.
+  manager_->OnTrainingStarted(1, old, 0, {});
+  manager_->OnTrainingStarted(3, old, 0, {});
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  TrainProgress late;
+  late.step = 99;
+  manager_->OnTrainingStep(1, old, late);
+  manager_->OnTrainingSaved(1, old, {.step = 99});
+  manager_->OnTrainingEvaluated(1, old, {.step = 99});
+  manager_->OnTrainingEnded(1, old, {TrainingOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  EXPECT_EQ(Get(id)->progress->step, 5);
+  EXPECT_FALSE(Get(id)->checkpoint.has_value());
+}
+
+TEST_F(ManagerTest, OnlyRankZeroTellsSteps) {
+  const std::string id = Running();
+  TrainProgress progress;
+  progress.step = 7;
+  manager_->OnTrainingStep(2, trainers_[2]->epoch(), progress);
+  EXPECT_FALSE(Get(id)->progress.has_value());
+  Connect(3);  // refused: there are two
+  EXPECT_EQ(trainers_[3]->closed.code(), absl::StatusCode::kResourceExhausted);
+  manager_->OnTrainingStep(3, trainers_[1]->epoch(), progress);
+  EXPECT_FALSE(Get(id)->progress.has_value());
+}
+
+TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
+  Connect(1);
+  Connect(2);
+  const std::string id = Submit(Spec());
+  manager_->Tick();
+  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  Step(1);  // the other one's word is still on its way
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  manager_->OnTrainingStarted(2, trainers_[1]->epoch(), 0, {});
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_THAT(sink_.lines, ElementsAre("started 0", "step 1"));
+}
+
+TEST_F(ManagerTest, LostAgainAndAgainFails) {
+  const std::string id = Running();
+  Step(5);
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_EQ(StateOf(id), JobState::kRunning);
+    AllEnd(TrainingOutcome::kLost, absl::UnavailableError(absl::StrCat("no ", i)));
+    const int pause_ms = 250 << (i - 1);
+    if (i == 3) break;
+    EXPECT_EQ(StateOf(id), JobState::kPending);
+    Pass(absl::Milliseconds(pause_ms - 1));
+    EXPECT_EQ(StateOf(id), JobState::kPending) << "it pauses " << pause_ms << " ms";
+    Pass(absl::Milliseconds(1));
+    AllStart();
+    Step(5);  // no further than before
+  }
+  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(Get(id)->error.message()), HasSubstr("lost 3 times without getting ahead; at last: rank 0"));
+}
+
+TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
+  const std::string id = Running();
+  for (int i = 1; i <= 10; ++i) {
+    if (i % 2 == 0) {
+      Step(i);
+    } else {
+      manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
+    }
+    AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    Pass(absl::Seconds(1));
+    AllStart();
+  }
+  EXPECT_EQ(Get(id)->attempt, 11);
+}
+
+TEST_F(ManagerTest, AFailureIsFinal) {
+  const std::string id = Running();
+  manager_->OnTrainingEnded(2, trainers_[1]->epoch(),
+                            {TrainingOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
+  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, absl::AbortedError("told so")});
+  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
+  EXPECT_EQ(journal_.kept.begin()->second.error, Get(id)->error);
+}
+
+TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
+  const std::string id = Running();
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  manager_->OnTrainerLost(2, "gone");
+  EXPECT_EQ(StateOf(id), JobState::kSucceeded);
+}
+
+TEST_F(ManagerTest, LossesWhilePausingAndCancelling) {
+  const std::string paused = Running();
+  ASSERT_TRUE(manager_->Pause(paused).ok());
+  AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+  EXPECT_EQ(StateOf(paused), JobState::kPaused);
+  const std::string cancelled = Submit(Spec());
+  manager_->Tick();
+  AllStart();
+  ASSERT_TRUE(manager_->Cancel(cancelled).ok());
+  manager_->OnTrainerLost(1, "gone");
+  manager_->OnTrainerLost(2, "gone");
+  EXPECT_EQ(StateOf(cancelled), JobState::kCancelled);
+}
+
+TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
+  Connect(1);
+  Connect(2);
+  const std::string id = Submit(Spec());
+  manager_->Tick();
+  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  Pass(options_.limits.form);
+  EXPECT_THAT(trainers_[1]->last_reason, HasSubstr("waited too long for all ranks to start, rank 1 (pid 1002"));
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, {}});
+  Pass(options_.limits.abort);
+  EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  manager_->OnTrainerLost(2, "its link ended");
+  trainers_.erase(2);
+
+  Connect(3);
+  Pass(absl::Seconds(1));
+  AllStart();
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  Pass(options_.limits.stall - absl::Seconds(1));
+  Step(1);
+  Pass(options_.limits.stall - absl::Seconds(1));
+  EXPECT_TRUE(trainers_[3]->heard.empty());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(trainers_[3]->last_reason, HasSubstr("waited too long for a step"));
+  AllEnd(TrainingOutcome::kLost, absl::AbortedError("told so"));
+
+  Pass(absl::Seconds(1));
+  AllStart();
+  ASSERT_TRUE(manager_->Cancel(id).ok());
+  Pass(options_.limits.stop_now);
+  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("abort "));
+  Pass(options_.limits.abort);
+  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+}
+
+TEST_F(ManagerTest, ASilentWorkerIsFenced) {
+  const std::string id = Running();
+  const int64_t epoch = trainers_[1]->epoch();
+  host_.now += options_.trainers.silence + absl::Milliseconds(1);
+  manager_->OnTrainerHeartbeat(1);
+  manager_->Tick();
+  EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(host_.killed, ElementsAre(2));
+  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
+  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->OnTrainerLost(2, "its link ended");  // as its link tells later
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+}
+
+TEST_F(ManagerTest, OnlyWorkersThatAreAlikeMakeAGroup) {
+  Configure(3);
+  Connect(1, "avx2");
+  Connect(2, "amx");
+  const std::string id = Submit(Spec());
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  Connect(3, "amx");
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  EXPECT_TRUE(trainers_[1]->seats.empty());
+  EXPECT_EQ(trainers_[2]->seats[0].rank, 0);
+}
+
+TEST_F(ManagerTest, StrangersAreRefused) {
+  WorkerInfo info;
+  info.incarnation = "x";
+  info.join_token = "wrong";
+  FakeTrainer stranger;
+  auto client = std::make_shared<FakeTrainer>();
+  manager_->OnTrainer(9, client, info);
+  EXPECT_EQ(client->closed.code(), absl::StatusCode::kUnauthenticated);
+  info.join_token = "token";
+  manager_->OnTrainer(10, std::make_shared<FakeTrainer>(), info);
+  manager_->OnTrainer(11, client, info);
+  EXPECT_EQ(client->closed.code(), absl::StatusCode::kAlreadyExists);
+}
+
+// A server is killed in each state of a job; the next one goes on by the table, and no attempt's number comes twice.
+TEST_F(ManagerTest, AKilledServerForgetsNothingAndStartsNothingTwice) {
+  const std::string id = Submit(Spec(), "request");
+  Restart();
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  int64_t attempts = 0;
+  const auto begin = [&] {
+    Connect(1);
+    Connect(2);
+    manager_->Tick();
+    ASSERT_EQ(trainers_[1]->seats.size(), 1u);
+    EXPECT_EQ(trainers_[1]->seats[0].attempt, ++attempts);
+  };
+  begin();
+  Restart();  // PREPARING
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(ReasonOf(id), "its server has ended and was started again");
+  begin();
+  AllStart();
+  Step(4);
+  Pass(absl::Seconds(2));
+  Restart();  // RUNNING
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(Get(id)->progress->step, 4);
+  EXPECT_EQ(Get(id)->losses, 0) << "it is not the job's fault";
+  begin();
+  AllStart();
+  ASSERT_TRUE(manager_->Pause(id).ok());
+  Restart();  // PAUSING
+  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  Restart();  // PAUSED
+  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  ASSERT_TRUE(manager_->Resume(id).ok());
+  begin();
+  AllStart();
+  ASSERT_TRUE(manager_->Cancel(id).ok());
+  Restart();  // CANCELLING
+  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  Restart();
+  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  EXPECT_EQ(manager_->List({}).jobs.size(), 1u);
+}
+
+TEST_F(ManagerTest, AQueueSurvivesItsServer) {
+  const std::string one = Submit(Spec()), two = Submit(Spec()), three = Submit(Spec());
+  ASSERT_TRUE(manager_->Pause(one).ok());
+  ASSERT_TRUE(manager_->Resume(one).ok());  // goes to the end
+  Restart();
+  Connect(1);
+  Connect(2);
+  manager_->Tick();
+  EXPECT_EQ(StateOf(two), JobState::kPreparing);
+  for (const std::string& next : {three, one}) {
+    AllStart();
+    AllEnd(TrainingOutcome::kFinished);
+    manager_->Tick();
+    EXPECT_EQ(StateOf(next), JobState::kPreparing);
+  }
+}
+
+TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
+  Connect(1);
+  Connect(2);
+  const std::string id = Submit(Spec());
+  journal_.error = absl::ResourceExhaustedError("disk full");
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  journal_.error = {};
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  AllStart();
+  Step(3);
+
+  // What workers report has happened; it is written down as soon as that can be.
+  journal_.error = absl::ResourceExhaustedError("disk full");
+  EXPECT_FALSE(manager_->Pause(id).ok());
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(trainers_[1]->seats.size(), 1u);
+  journal_.error = {};
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(trainers_[1]->seats.size(), 2u);
+  EXPECT_EQ(journal_.kept.begin()->second.attempt, 2);
+}
+
+TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {
+  Connect(1);
+  Connect(2);
+  JobSpec text = Spec();
+  text.datasets = {"a.jsonl"};
+  const std::string id = Submit(text);
+  manager_->Tick();
+  journal_.error = absl::UnavailableError("no disk");
+  manager_->OnPrepared(id, PackedData{.tokens = 100});
+  EXPECT_TRUE(trainers_[1]->seats.empty());
+  EXPECT_THAT(Get(id)->note, HasSubstr("waits for the journal"));
+  journal_.error = {};
+  Pass(absl::Seconds(1));
+  ASSERT_EQ(trainers_[1]->seats.size(), 1u);
+  EXPECT_EQ(trainers_[1]->seats[0].attempt, 1);
+}
+
+TEST_F(ManagerTest, ProgressIsWrittenAtMostSoOften) {
+  const std::string id = Running();
+  const int before = journal_.saves;
+  for (int step = 1; step <= 50; ++step) {
+    Step(step);
+    Pass(absl::Milliseconds(100));
+  }
+  EXPECT_LE(journal_.saves - before, 6);
+  EXPECT_GE(journal_.saves - before, 4);
+  manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 50});
+  EXPECT_EQ(journal_.kept.begin()->second.checkpoint->step, 50) << "a checkpoint at once";
+}
+
+TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
+  const std::string id = Running();
+  manager_->Drain();
+  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
+  EXPECT_FALSE(manager_->idle());
+  AllEnd(TrainingOutcome::kStopped);
+  EXPECT_TRUE(manager_->idle());
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(manager_->Submit("", Spec()).status().code(), absl::StatusCode::kUnavailable);
+  Restart();
+  EXPECT_EQ(Get(id)->losses, 0);
+}
+
+TEST_F(ManagerTest, TheCensusCounts) {
+  Connect(1);
+  Connect(2);
+  const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
+  manager_->Tick();
+  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
+  Step(3, 2);
+  manager_->OnTrainingSaved(2, trainers_[2]->epoch(), {.step = 3, .saved_unix_ms = host_.UnixMs()});
+  host_.now += absl::Seconds(2);
+  const TrainingCensus& census = manager_->census();
+  EXPECT_EQ(census.jobs[static_cast<int>(JobState::kRunning)], 2);
+  EXPECT_EQ(census.jobs[static_cast<int>(JobState::kPending)], 1);
+  EXPECT_EQ(census.workers, 2);
+  EXPECT_EQ(census.busy_workers, 2);
+  EXPECT_EQ(census.attempts, 2);
+  EXPECT_EQ(census.steps, 1);
+  EXPECT_EQ(census.tokens, 96);
+  EXPECT_EQ(census.seconds.total, 0.5);
+  ASSERT_EQ(census.slots.size(), 1u) << "the other has done no step";
+  EXPECT_EQ(census.slots.at(1).progress.step, 3);
+  EXPECT_EQ(census.slots.at(1).checkpoint_step, 3);
+  EXPECT_DOUBLE_EQ(census.slots.at(1).checkpoint_age_seconds, 2);
+}
+
+}  // namespace
+}  // namespace switchyard
