@@ -23,6 +23,17 @@ namespace {
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
+absl::Status LinkExperts(const Stream& stream, const std::vector<FfnWeights>& experts, MoeLayerWeights* to) {
+  std::vector<const Weight*> gate_up, down;
+  for (const FfnWeights& expert : experts) {
+    gate_up.push_back(&expert.gate_up);
+    down.push_back(&expert.down);
+  }
+  ASSIGN_OR_RETURN(to->gate_up, WeightTable::Make(stream, std::move(gate_up)));
+  ASSIGN_OR_RETURN(to->down, WeightTable::Make(stream, std::move(down)));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConfig& config, DType dtype,
                                       const MoeWeights& weights) {
   MoeLayer layer;
@@ -32,13 +43,7 @@ absl::StatusOr<MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConfig& c
                 .dtype = dtype,
                 .router = {.top_k = config.top_k, .renormalize = config.renormalize}};
   layer.weights.router = &weights.router;
-  std::vector<const Weight*> gate_up, down;
-  for (const FfnWeights& expert : weights.experts) {
-    gate_up.push_back(&expert.gate_up);
-    down.push_back(&expert.down);
-  }
-  ASSIGN_OR_RETURN(layer.weights.gate_up, WeightTable::Make(stream, std::move(gate_up)));
-  ASSIGN_OR_RETURN(layer.weights.down, WeightTable::Make(stream, std::move(down)));
+  RETURN_IF_ERROR(LinkExperts(stream, weights.experts, &layer.weights));
   if (weights.shared.has_value()) {
     layer.weights.shared_gate_up = &weights.shared->gate_up;
     layer.weights.shared_down = &weights.shared->down;
@@ -109,6 +114,20 @@ absl::Status Model::MakeMoeLayers(const Stream& stream, LayerExperts* experts) {
     ++num_moe_layers;
   }
   return counts_.Reserve(2 * config_.num_layers());
+}
+
+void Model::ReplaceExperts(const Stream& stream, std::vector<int32_t> residents,
+                           std::vector<std::vector<FfnWeights>> experts) {
+  SY_CHECK(stream.device().is_cpu() && experts_ == nullptr);
+  SY_CHECK_EQ(static_cast<int64_t>(experts.size()), config_.num_moe_layers());
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    if (!weights_.layers[i].moe.has_value()) continue;
+    std::vector<FfnWeights>& to = weights_.layers[i].moe->experts;
+    to = std::move(experts[moe_idx_[i]]);
+    SY_CHECK_EQ(to.size(), residents.size());
+    SY_CHECK_OK(LinkExperts(stream, to, &moe_layers_[i]->weights));  // (only devices can refuse)
+  }
+  weights_.residents = std::move(residents);
 }
 
 absl::Status Model::Reserve(int64_t rows) {

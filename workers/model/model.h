@@ -106,6 +106,10 @@ class Model {
   LayerExperts* experts() const { return experts_; }
   // For who trains, between passes: values may change, shapes may not.
   ModelWeights* mutable_weights() { return &weights_; }
+  // For who trains, between passes: these are the experts of this rank from now on.  experts: [MoE layers] by slot.
+  // REQUIRES: on the CPU; no LayerExperts has them.
+  void ReplaceExperts(const Stream& stream, std::vector<int32_t> residents,
+                      std::vector<std::vector<FfnWeights>> experts);
   const MoeLayer* moe_layer(int64_t layer_idx) const {  // null: a dense layer
     return moe_layers_[layer_idx].has_value() ? &*moe_layers_[layer_idx] : nullptr;
   }

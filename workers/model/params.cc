@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
 
 namespace switchyard {
 namespace {
@@ -34,6 +35,24 @@ class Table {
         AddFfn(absl::StrCat("model.layers.", i, ".mlp."), config_.dense_intermediate, &*layer.dense);
       } else {
         AddMoe(i, weights->residents, &*layer.moe);
+      }
+    }
+  }
+
+  // ids: by slot; of a model whose experts a store has, there are none here.
+  void AddExperts(int64_t layer_idx, absl::Span<const int32_t> ids, absl::Span<FfnWeights> experts) {
+    const bool fused = Has(Named(family_.moe.fused_gate_up, layer_idx));
+    for (size_t slot = 0; slot < experts.size(); ++slot) {
+      const size_t first = params_.size();
+      if (fused) {
+        AddFusedExpert(layer_idx, ids[slot], &experts[slot]);
+      } else {
+        AddExpert(layer_idx, ids[slot], &experts[slot]);
+      }
+      for (size_t i = first; i < params_.size(); ++i) {
+        params_[i].shard = Shard::kExpert;
+        params_[i].layer = static_cast<int32_t>(layer_idx);
+        params_[i].expert = ids[slot];
       }
     }
   }
@@ -119,14 +138,7 @@ class Table {
       if (Has(other)) router = other;
     }
     Add({.name = router, .shape = {config_.num_experts, config_.hidden}, .weight = &moe->router});
-    const bool fused = Has(Named(names.fused_gate_up, layer_idx));
-    for (size_t slot = 0; slot < moe->experts.size(); ++slot) {
-      if (fused) {
-        AddFusedExpert(layer_idx, residents[slot], &moe->experts[slot]);
-      } else {
-        AddExpert(layer_idx, residents[slot], &moe->experts[slot]);
-      }
-    }
+    AddExperts(layer_idx, residents, absl::MakeSpan(moe->experts));
     if (!moe->shared.has_value()) return;
     const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".mlp.shared_expert");
     AddFfn(prefix + ".", config_.shared_intermediate, &*moe->shared);
@@ -139,17 +151,12 @@ class Table {
     const MoeNaming& names = family_.moe;
     Add({.name = Named(names.expert_gate, layer_idx, expert_idx),
          .shape = {width, hidden},
-         .shard = Shard::kExpert,
          .weight = &expert->gate_up});
     Add({.name = Named(names.expert_up, layer_idx, expert_idx),
          .shape = {width, hidden},
-         .shard = Shard::kExpert,
          .weight = &expert->gate_up,
          .first_row = width});
-    Add({.name = Named(names.expert_down, layer_idx, expert_idx),
-         .shape = {hidden, width},
-         .shard = Shard::kExpert,
-         .weight = &expert->down});
+    Add({.name = Named(names.expert_down, layer_idx, expert_idx), .shape = {hidden, width}, .weight = &expert->down});
   }
 
   void AddFusedExpert(int64_t layer_idx, int64_t expert_idx, FfnWeights* expert) {
@@ -160,13 +167,11 @@ class Table {
          .shape = {config_.num_experts, 2 * width, hidden},
          .source_row = expert_idx * 2 * width,
          .rows = 2 * width,
-         .shard = Shard::kExpert,
          .weight = &expert->gate_up});
     Add({.name = Named(names.fused_down, layer_idx),
          .shape = {config_.num_experts, hidden, width},
          .source_row = expert_idx * hidden,
          .rows = hidden,
-         .shard = Shard::kExpert,
          .weight = &expert->down});
   }
 
@@ -189,6 +194,16 @@ absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const 
 std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights) {
   Table table(config, family, /*checkpoint=*/nullptr);
   table.AddModel(weights);
+  return *table.Finish();
+}
+
+std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
+                                    absl::Span<std::vector<FfnWeights>> experts) {
+  Table table(config, family, /*checkpoint=*/nullptr);
+  size_t moe_layer = 0;
+  for (int64_t i = 0; i < config.num_layers(); ++i) {
+    if (config.layers[i].moe) table.AddExperts(i, ids, absl::MakeSpan(experts[moe_layer++]));
+  }
   return *table.Finish();
 }
 

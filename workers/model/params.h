@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/model/config.h"
 #include "workers/model/families/family.h"
@@ -28,8 +29,9 @@ struct Param {
   int64_t rows = 0;
   int64_t columns = 0;
   Shard shard = Shard::kReplicated;
-  Weight* weight = nullptr;  // exactly one of the two, borrowed
-  Tensor* tensor = nullptr;  // [rows, columns] in all, or [n] as a column
+  int32_t layer = -1, expert = -1;  // of Shard::kExpert: which of the model's
+  Weight* weight = nullptr;         // exactly one of the two, borrowed
+  Tensor* tensor = nullptr;         // [rows, columns] in all, or [n] as a column
   int64_t first_row = 0;
 };
 
@@ -44,5 +46,9 @@ inline constexpr int kMaxReported = 8;
 
 // The same with no checkpoint at hand, one tensor an expert: what a model that is to be written is made of.
 std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights);
+
+// Of those, what routed experts have: experts[i] are `ids` of the i-th layer with experts, by slot.
+std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
+                                    absl::Span<std::vector<FfnWeights>> experts);
 
 }  // namespace switchyard

@@ -113,4 +113,14 @@ absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dt
   return weights;
 }
 
+absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,
+                                                        Device device) {
+  const ExpertSpace own;
+  Allocator allocate{config, dtype, device, own};
+  std::vector<FfnWeights> experts;
+  for (int64_t i = 0; i < count; ++i) experts.push_back(allocate.Ffn(config.expert_intermediate));
+  RETURN_IF_ERROR(allocate.status);
+  return experts;
+}
+
 }  // namespace switchyard

@@ -70,4 +70,8 @@ struct ExpertSpace {
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
                                              Device device = Device::Cpu(), const ExpertSpace& space = {});
 
+// Memory for so many routed experts of one layer, undefined likewise.
+absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,
+                                                        Device device = Device::Cpu());
+
 }  // namespace switchyard

@@ -52,39 +52,46 @@ absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& str
   const ModelFamily* const family = FindFamily(model->config().model_type);
   SY_CHECK(family != nullptr);
   std::unique_ptr<Parameters> parameters(new Parameters(stream, model));
-  for (const Param& param : ListParams(model->config(), *family, model->mutable_weights())) {
-    RETURN_IF_ERROR(parameters->AddBlock(param));
-  }
-  for (ParameterBlock& block : parameters->blocks_) {
-    const DType dtype = AccDType(model->dtype());
-    const int64_t rows = block.weight != nullptr ? block.weight->n() : block.tensor->view().NumElements();
-    const int64_t columns = block.weight != nullptr ? block.weight->k() : 1;
-    for (Tensor* each : {&block.master, &block.gradient, &block.mean, &block.mean_squares}) {
-      ASSIGN_OR_RETURN(*each, Tensor::Allocate(dtype, {rows, columns}, stream.device()));
-      RETURN_IF_ERROR(FillZero(stream, *each));
-    }
-    if (block.weight == nullptr) continue;
-    ASSIGN_OR_RETURN(block.transposed,
-                     Weight::Allocate({.n = columns, .k = rows, .dtype = model->dtype()}, stream.device()));
-  }
+  parameters->blocks_ = BlocksOf(ListParams(model->config(), *family, model->mutable_weights()));
+  for (ParameterBlock& block : parameters->blocks_) RETURN_IF_ERROR(parameters->Allocate(&block));
   parameters->LinkGradients();
   return parameters;
 }
 
 // Rows of one weight or tensor follow each other in the table.
-absl::Status Parameters::AddBlock(const Param& param) {
-  for (ParameterBlock& block : blocks_) {
-    if (block.weight != param.weight || block.tensor != param.tensor) continue;
-    block.parts.push_back(param);
-    return absl::OkStatus();
+std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<Param>& params) {
+  std::vector<ParameterBlock> blocks;
+  for (const Param& param : params) {
+    const auto same = std::find_if(blocks.begin(), blocks.end(), [&](const ParameterBlock& each) {
+      return each.weight == param.weight && each.tensor == param.tensor;
+    });
+    if (same != blocks.end()) {
+      same->parts.push_back(param);
+      continue;
+    }
+    ParameterBlock& block = blocks.emplace_back();
+    block.parts = {param};
+    block.shard = param.shard;
+    block.layer = param.layer;
+    block.expert = param.expert;
+    block.weight = param.weight;
+    block.tensor = param.tensor;
+    block.decayed = param.shape.size() > 1;
   }
-  ParameterBlock block;
-  block.parts = {param};
-  block.shard = param.shard;
-  block.weight = param.weight;
-  block.tensor = param.tensor;
-  block.decayed = param.shape.size() > 1;
-  blocks_.push_back(std::move(block));
+  return blocks;
+}
+
+absl::Status Parameters::Allocate(ParameterBlock* block) const {
+  const DType dtype = AccDType(model_->dtype());
+  const int64_t rows = block->weight != nullptr ? block->weight->n() : block->tensor->view().NumElements();
+  const int64_t columns = block->weight != nullptr ? block->weight->k() : 1;
+  for (Tensor* each : {&block->master, &block->gradient, &block->mean, &block->mean_squares}) {
+    ASSIGN_OR_RETURN(*each, Tensor::Allocate(dtype, {rows, columns}, stream_.device()));
+    RETURN_IF_ERROR(FillZero(stream_, *each));
+  }
+  if (block->weight == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(block->transposed,
+                   Weight::Allocate({.n = columns, .k = rows, .dtype = model_->dtype()}, stream_.device()));
   return absl::OkStatus();
 }
 
@@ -175,16 +182,17 @@ absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads) {
 }
 
 absl::Status Parameters::Publish() {
-  for (ParameterBlock& block : blocks_) {
-    if (block.weight == nullptr) {
-      RETURN_IF_ERROR(RoundRows(stream_, block.master.view().Reshape({1, block.size()}),
-                                block.tensor->view().Reshape({1, block.size()})));
-      continue;
-    }
-    RETURN_IF_ERROR(PackAgain(stream_, block.master, block.weight));
-    RETURN_IF_ERROR(PackTransposed(stream_, block.master, &block.transposed));
-  }
+  for (ParameterBlock& block : blocks_) RETURN_IF_ERROR(Publish(&block));
   return absl::OkStatus();
+}
+
+absl::Status Parameters::Publish(ParameterBlock* block) const {
+  if (block->weight == nullptr) {
+    return RoundRows(stream_, block->master.view().Reshape({1, block->size()}),
+                     block->tensor->view().Reshape({1, block->size()}));
+  }
+  RETURN_IF_ERROR(PackAgain(stream_, block->master, block->weight));
+  return PackTransposed(stream_, block->master, &block->transposed);
 }
 
 absl::Status Parameters::ZeroGradients() {
@@ -200,9 +208,7 @@ int64_t Parameters::num_values() const {
 
 int64_t Parameters::bytes() const {
   int64_t bytes = 0;
-  for (const ParameterBlock& block : blocks_) {
-    bytes += 4 * block.master.bytes() + block.transposed.bytes();
-  }
+  for (const ParameterBlock& block : blocks_) bytes += block.bytes();
   return bytes;
 }
 

@@ -3,7 +3,8 @@
 //
 // A block is one packed weight of the model, or one vector: q, k and v are one block, gate and up of an expert are one.
 // A block's parts say which tensors of a checkpoint its rows are.  Masters are what is trained; Publish rounds them
-// into the model.  A block of an expert is on the ranks that hold that expert, all others are on every rank.
+// into the model.  A block of an expert is on the ranks that hold that expert, all others are on every rank.  Which
+// experts those are may change between steps (AllocateExperts, AdoptExperts; repack.h has their values brought).
 // Thread-compatible.  CPU only.
 #pragma once
 
@@ -26,14 +27,28 @@ namespace switchyard {
 struct ParameterBlock {
   std::vector<Param> parts;  // in the order of their rows
   Shard shard = Shard::kReplicated;
-  bool decayed = false;      // weight decay: of matrices alone
-  Weight* weight = nullptr;  // of the model; exactly one of the two
+  int32_t layer = -1, expert = -1;  // of an expert: which of the model's
+  int32_t replica = 0;              // of an expert: which of its replicas this is
+  bool decayed = false;             // weight decay: of matrices alone
+  Weight* weight = nullptr;         // of the model; exactly one of the two
   Tensor* tensor = nullptr;
   Weight transposed;          // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
 
   int64_t size() const { return master.view().NumElements(); }
+  int64_t bytes() const {  // beside the model's
+    return master.bytes() + gradient.bytes() + mean.bytes() + mean_squares.bytes() + transposed.bytes();
+  }
+};
+
+// Experts that a rank is about to have: all that belongs to them, without its values.
+struct NewExperts {
+  std::vector<int32_t> ids;                      // of every layer that has experts
+  std::vector<std::vector<FfnWeights>> weights;  // [MoE layers][ids]
+  std::vector<ParameterBlock> blocks;            // of those, layer by layer, of a layer expert by expert
+
+  int64_t bytes() const;
 };
 
 struct InitialValues {
@@ -57,6 +72,19 @@ class Parameters {
   absl::Status Publish();
   absl::Status ZeroGradients();
 
+  // Masters and moments are undefined.  Nothing of this changes.  Errors: ResourceExhausted.
+  absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> ids) const;
+  // What AllocateExperts will take for so many.
+  int64_t BytesOfExperts(int64_t count) const;
+  // Those experts' weights become what their masters are.
+  absl::Status PublishExperts(NewExperts* experts) const;
+  // From now on this rank has the residents, by slot: what it had of them stays, what is new to it is taken from
+  // `experts`, other experts are gone.  Blocks, and what gradients() shows, have moved then: whoever keeps views of
+  // them takes new ones.  REQUIRES: each resident is held already, or among the ids.
+  void AdoptExperts(std::vector<int32_t> residents, NewExperts experts);
+  // Which replica of its experts this rank has.
+  void SetReplica(int32_t replica);
+
   std::vector<ParameterBlock>& blocks() { return blocks_; }
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
   const ModelGradients& gradients() const { return gradients_; }
@@ -66,7 +94,10 @@ class Parameters {
 
  private:
   Parameters(const Stream& stream, Model* model) : stream_(stream), model_(model) {}
-  absl::Status AddBlock(const Param& param);
+  // Without memory, in the order of the table.
+  static std::vector<ParameterBlock> BlocksOf(const std::vector<Param>& params);
+  absl::Status Allocate(ParameterBlock* block) const;
+  absl::Status Publish(ParameterBlock* block) const;
   void LinkGradients();
   TrainedMatrix MatrixOf(const Weight& weight) const;
   TensorView VectorOf(const Tensor& tensor) const;
