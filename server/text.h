@@ -29,6 +29,7 @@ class TextRoom {
   const GenerationDefaults& defaults() const { return defaults_; }
   // Null when the model has none.
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const ModelChatTemplate* chat_template() const { return template_.has_value() ? &*template_ : nullptr; }
 
   struct EncodeArgs {
     bool add_special_tokens = true;

@@ -14,8 +14,8 @@
 namespace switchyard {
 namespace {
 
-absl::StatusOr<std::string> Run(jinja::Runtime& runtime, const jinja::ast::Block& block,
-                                const nlohmann::ordered_json& variables) {
+absl::StatusOr<RenderedChat> Run(jinja::Runtime& runtime, const jinja::ast::Block& block,
+                                 const nlohmann::ordered_json& variables) {
   if (!variables.is_object()) return jinja::Error("the variables must be a JSON object");
   jinja::Interpreter interpreter(&runtime);
   ASSIGN_OR_RETURN(auto globals, jinja::MakeGlobals(runtime));
@@ -24,7 +24,10 @@ absl::StatusOr<std::string> Run(jinja::Runtime& runtime, const jinja::ast::Block
     ASSIGN_OR_RETURN(jinja::Value value, jinja::FromJson(runtime, json));
     RETURN_IF_ERROR(interpreter.Define(name, std::move(value)));
   }
-  return interpreter.Render(block);
+  RenderedChat rendered;
+  ASSIGN_OR_RETURN(rendered.text, interpreter.Render(block));
+  rendered.generated = interpreter.TakeGenerated();
+  return rendered;
 }
 
 }  // namespace
@@ -45,11 +48,17 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, const
 
 absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables,
                                                  const ChatTemplateClock& clock) const {
+  ASSIGN_OR_RETURN(RenderedChat chat, RenderChat(variables, clock));
+  return std::move(chat.text);
+}
+
+absl::StatusOr<RenderedChat> ChatTemplate::RenderChat(const nlohmann::ordered_json& variables,
+                                                      const ChatTemplateClock& clock) const {
   jinja::Runtime runtime(parsed_->limits, clock.now, clock.zone);
-  absl::StatusOr<std::string> text = Run(runtime, parsed_->block, variables);
-  if (text.ok()) return text;
+  absl::StatusOr<RenderedChat> chat = Run(runtime, parsed_->block, variables);
+  if (chat.ok()) return chat;
   const std::string place = runtime.line > 0 ? absl::StrCat(" (line ", runtime.line, ")") : "";
-  return absl::Status(text.status().code(), absl::StrCat("chat template: ", text.status().message(), place));
+  return absl::Status(chat.status().code(), absl::StrCat("chat template: ", chat.status().message(), place));
 }
 
 }  // namespace switchyard

@@ -8,9 +8,11 @@
 // The language: see README.md.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +27,18 @@ struct ChatTemplateClock {
   absl::TimeZone zone;  // default: UTC
 };
 
+// Bytes [begin, end) of a text.
+struct TextSpan {
+  size_t begin = 0, end = 0;
+};
+
+struct RenderedChat {
+  std::string text;
+  // What `{% generation %}` blocks wrote, which is what the model is to write: rising.  Empty without such blocks, and
+  // if one of them is inside a macro or a block `set`.
+  std::vector<TextSpan> generated;
+};
+
 class ChatTemplate {
  public:
   // INVALID_ARGUMENT "chat template: … (line N)" when the text is no template.
@@ -34,6 +48,9 @@ class ChatTemplate {
   //   INVALID_ARGUMENT    the template failed on these variables; raise_exception's message comes first
   //   RESOURCE_EXHAUSTED  a limit
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables, const ChatTemplateClock& clock) const;
+  // The same, and what of it the model is to write.
+  absl::StatusOr<RenderedChat> RenderChat(const nlohmann::ordered_json& variables,
+                                          const ChatTemplateClock& clock) const;
 
  private:
   struct Parsed;

@@ -17,7 +17,7 @@ absl::Status Interpreter::Define(std::string name, Value value) {
 
 absl::StatusOr<std::string> Interpreter::Render(const ast::Block& block) {
   std::string out;
-  out_ = &out;
+  out_ = output_ = &out;
   RETURN_IF_ERROR(Exec(block).status());
   return out;
 }
@@ -154,7 +154,14 @@ Interpreter::FlowOr Interpreter::ExecNode(const ast::FilterBlock& node) {
 Interpreter::FlowOr Interpreter::ExecNode(const ast::Generation& node) {
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
   const Entered entered(this, std::move(scope));
-  return Exec(node.body);
+  const size_t begin = out_->size();
+  ASSIGN_OR_RETURN(const Flow flow, Exec(node.body));
+  if (out_ == output_) {
+    generated_.push_back({begin, out_->size()});
+  } else {
+    captured_generation_ = true;
+  }
+  return flow;
 }
 
 }  // namespace switchyard::jinja

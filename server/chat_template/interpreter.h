@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/chat_template/ast.h"
+#include "server/chat_template/chat_template.h"
 #include "server/chat_template/runtime.h"
 
 namespace switchyard::jinja {
@@ -33,6 +34,11 @@ class Interpreter {
 
   absl::Status Define(std::string name, Value value);
   absl::StatusOr<std::string> Render(const ast::Block& block);
+  // Of what Render gave: the bytes that `generation` blocks wrote, rising.  Empty if one of them wrote into a captured
+  // block (a macro, a block `set`), whose place in the output nobody knows.
+  std::vector<TextSpan> TakeGenerated() {
+    return captured_generation_ ? std::vector<TextSpan>() : std::move(generated_);
+  }
 
   // Calls a macro; see exec_macro.cc.
   absl::StatusOr<Value> CallMacro(const ast::MacroBody& macro, Scope* closure, const Args& args);
@@ -113,7 +119,10 @@ class Interpreter {
 
   Runtime& runtime_;
   std::shared_ptr<Scope> scope_;
-  std::string* out_ = nullptr;  // where text goes: the output or a captured block
+  std::string* out_ = nullptr;     // where text goes: the output or a captured block
+  std::string* output_ = nullptr;  // the output
+  std::vector<TextSpan> generated_;
+  bool captured_generation_ = false;
   std::vector<std::shared_ptr<Scope>> pinned_;
 };
 

@@ -131,9 +131,15 @@ absl::Status CheckRequest(const ChatRequest& request) {
 absl::StatusOr<ModelChatTemplate> ModelChatTemplate::Load(const std::string& model_dir,
                                                           const std::string& override_file,
                                                           const ChatTemplateLimits& limits) {
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
+  return LoadFrom(dir, model_dir, override_file, limits);
+}
+
+absl::StatusOr<ModelChatTemplate> ModelChatTemplate::LoadFrom(const ModelDir& dir, const std::string& model_dir,
+                                                              const std::string& override_file,
+                                                              const ChatTemplateLimits& limits) {
   ModelChatTemplate out;
   const std::string config_path = absl::StrCat(model_dir, "/", kConfigFile);
-  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
   ASSIGN_OR_RETURN(const PlainJson config, ReadConfig(dir, model_dir, kConfigFile));
   ASSIGN_OR_RETURN(const PlainJson map, ReadConfig(dir, model_dir, "special_tokens_map.json"));
   out.special_tokens_ = SpecialTokens(config, map);
@@ -200,6 +206,12 @@ absl::Status ModelChatTemplate::LoadConfig(const nlohmann::json& templates, cons
 
 absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request,
                                                       const ChatTemplateClock& clock) const {
+  ASSIGN_OR_RETURN(RenderedChat chat, RenderChat(request, clock));
+  return std::move(chat.text);
+}
+
+absl::StatusOr<RenderedChat> ModelChatTemplate::RenderChat(const ChatRequest& request,
+                                                           const ChatTemplateClock& clock) const {
   RETURN_IF_ERROR(CheckRequest(request));
   const bool for_tools = !request.tools.is_null() && tool_use_.has_value();
   if (!for_tools && !default_.has_value()) {
@@ -212,7 +224,7 @@ absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request
   for (const Json& message : request.messages) variables["messages"].push_back(WithReasoning(WithoutNulls(message)));
   variables["tools"] = request.tools;
   variables["add_generation_prompt"] = request.add_generation_prompt;
-  return (for_tools ? *tool_use_ : *default_).Render(variables, clock);
+  return (for_tools ? *tool_use_ : *default_).RenderChat(variables, clock);
 }
 
 }  // namespace switchyard

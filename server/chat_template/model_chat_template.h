@@ -30,10 +30,17 @@ class ModelChatTemplate {
   static absl::StatusOr<ModelChatTemplate> Load(const std::string& model_dir, const std::string& override_file = "",
                                                 const ChatTemplateLimits& limits = {});
 
+  // As above, of a directory that is open; `path` stands for it in messages.
+  static absl::StatusOr<ModelChatTemplate> LoadFrom(const ModelDir& dir, const std::string& path,
+                                                    const std::string& override_file = "",
+                                                    const ChatTemplateLimits& limits = {});
+
   // The prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
   // template_args, which win over all but messages, tools and add_generation_prompt.  With tools, the template named
   // "tool_use" serves if there is one.  Tokenize the text without adding special tokens.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
+  // The same, and what of it the model is to write where the template says so.
+  absl::StatusOr<RenderedChat> RenderChat(const ChatRequest& request, const ChatTemplateClock& clock) const;
 
   const nlohmann::ordered_json& special_tokens() const { return special_tokens_; }
 

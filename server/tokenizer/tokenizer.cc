@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 #include "server/tokenizer/stream_decoder.h"
 #include "server/tokenizer/utf8.h"
@@ -25,10 +26,13 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromJson(absl::string_view json, absl::string_view name) {
   ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(json, name));
-  return Build(Field(&document, name));
+  std::unique_ptr<Tokenizer> tokenizer;
+  ASSIGN_OR_RETURN(tokenizer, Build(Field(&document, name)));
+  tokenizer->file_hash_ = Fnv1a(json);
+  return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Build(const Field& file) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Build(const Field& file) {
   RETURN_IF_ERROR(file.CheckObject());
   if (file["version"].present()) {
     ASSIGN_OR_RETURN(const std::string version, file["version"].String());

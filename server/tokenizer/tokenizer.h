@@ -62,14 +62,17 @@ class Tokenizer {
   int32_t vocab_size() const { return vocab_size_; }
   // One past the largest id.
   int32_t id_end() const { return id_end_; }
-  // Ids that the post-processor puts before the text's own (BOS).
+  // Ids that the post-processor puts before the text's own (BOS), and after it.
   const std::vector<int32_t>& ids_before() const { return post_processor_.before; }
+  const std::vector<int32_t>& ids_after() const { return post_processor_.after; }
+  // FNV-1a of the file's bytes: which tokenizer this is.
+  uint64_t file_hash() const { return file_hash_; }
 
  private:
   friend class StreamDecoder;
 
   Tokenizer(std::unique_ptr<Model> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added);
-  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Build(const Field& file);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const Field& file);
   absl::Status EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard,
                                 std::vector<int32_t>* ids) const;
   absl::Status EncodePlain(NormalizedText text, WorkGuard* guard, std::vector<int32_t>* ids) const;
@@ -84,6 +87,7 @@ class Tokenizer {
   std::unique_ptr<Decoder> decoder_;
   int32_t vocab_size_ = 0;
   int32_t id_end_ = 0;
+  uint64_t file_hash_ = 0;
 };
 
 }  // namespace switchyard

@@ -1,0 +1,34 @@
+// One line of a JSONL file of training text: an object with exactly one of
+//   "text"                     a text
+//   "prompt" and "completion"  two texts
+//   "messages"                 a conversation: [{"role", "content", …}], one of them by the assistant; "tools", if the
+//                              line has them, are what the chat template gets
+// Other keys are not looked at.  Pure.  Errors are InvalidArgument, "<key>: expected X, found Y", and quote at most 64
+// bytes of the line, escaped.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+enum class DocumentKind : uint8_t { kText, kCompletion, kMessages };
+
+struct Document {
+  DocumentKind kind = DocumentKind::kText;
+  std::string text = {};        // the text, or the prompt
+  std::string completion = {};  // of kCompletion
+  nlohmann::ordered_json messages = nullptr, tools = nullptr;
+};
+
+inline constexpr int kMaxDocumentDepth = 64;     // brackets within each other
+inline constexpr int kMaxDocumentKeys = 16'384;  // of all objects of a line
+inline constexpr size_t kMaxDocumentMessages = 1024;
+
+absl::StatusOr<Document> ParseDocument(absl::string_view line);
+
+}  // namespace switchyard
