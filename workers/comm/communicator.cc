@@ -65,6 +65,7 @@ absl::StatusOr<int64_t> Communicator::TakeSequence(const CommCall& call) {
 
 WorkOr Communicator::StartToAll(const CommCall& call, OpKey key, std::vector<Message> out) {
   key.comm_class = call.comm_class;
+  key.tag = call.tag;
   ASSIGN_OR_RETURN(key.sequence, TakeSequence(call));
   ledger_.Record(key);
   return StartExchange(ToAll(key, call.deadline, std::move(out)));
@@ -100,6 +101,7 @@ WorkOr Communicator::AllToAllV(const CommCall& call, std::vector<Message> out) {
 
 WorkOr Communicator::AllGather(const CommCall& call, absl::Span<const char> mine) {
   OpKey key{.op = CommOp::kAllGather, .comm_class = call.comm_class, .bytes = static_cast<int64_t>(mine.size())};
+  key.tag = call.tag;
   if (!GathersInRounds(key, world())) return StartToAll(call, key, Copies(mine));
   ASSIGN_OR_RETURN(key.sequence, TakeSequence(call));
   ledger_.Record(key);
@@ -165,7 +167,7 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
   }
   // Parts are summed on one rank each, then gathered.  The second exchange's number is taken now, for its start is in
   // Wait, whose order among works is nobody's agreement.
-  OpKey first{.op = CommOp::kAllReduceSum, .comm_class = call.comm_class};
+  OpKey first{.op = CommOp::kAllReduceSum, .comm_class = call.comm_class, .tag = call.tag};
   ASSIGN_OR_RETURN(first.sequence, TakeSequence(call));
   ledger_.Record(first);
   OpKey second = first;
@@ -188,8 +190,10 @@ WorkOr Communicator::StartOneWay(const CommCall& call, int peer, bool send, Mess
   if (call.deadline == absl::InfiniteFuture()) return absl::InvalidArgumentError("send and recv need a deadline");
   const size_t lane = static_cast<size_t>(call.comm_class) * 2 + (send ? 0 : 1);
   Exchange exchange;
-  exchange.key = {
-      .op = CommOp::kSend, .comm_class = call.comm_class, .sequence = next_one_way_[lane * world() + peer]++};
+  exchange.key = {.op = CommOp::kSend,
+                  .comm_class = call.comm_class,
+                  .sequence = next_one_way_[lane * world() + peer]++,
+                  .tag = call.tag};
   exchange.deadline = call.deadline;
   exchange.out.resize(world());
   exchange.send_to.assign(world(), 0);

@@ -23,9 +23,11 @@
 // replay launches its collectives again without a call: Fence behind it gives them a deadline.  Views stay until the
 // stream has passed the Wait.  On the CPU the same calls are done when Wait returns.
 //
-// Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits.
-// Errors: Unavailable (a peer is gone; aborted), DeadlineExceeded (names who was waited for), Internal (mismatch: names
-// rank, op and sequence on both sides), InvalidArgument (the call itself).
+// Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits; and
+// on the CPU each class may have a thread of its own, for its calls and their works.  (ledger() is to be read while
+// none calls; Split is a call of class control.) Errors: Unavailable (a peer is gone; aborted), DeadlineExceeded (names
+// who was waited for), Internal (mismatch: names rank, op and sequence on both sides), InvalidArgument (the call
+// itself).
 #pragma once
 
 #include <cstdint>
@@ -53,6 +55,9 @@ struct CommCall {
   CommClass comm_class = CommClass::kAllToAll;
   int64_t sequence = kNextSequence;              // or the number that a plan gives it, which must be the class's next
   absl::Time deadline = absl::InfiniteFuture();  // must be finite where the group has peers
+  // What the caller means by it, the same on all ranks: where calls of one shape follow one another, two ranks that
+  // take them in different orders are told apart.
+  uint32_t tag = 0;
 };
 
 // A collective under way.  Thread-compatible.  Dropping one that was not waited for breaks the group (Abort).

@@ -25,6 +25,7 @@ WorkOr Communicator::StartStreamOrdered(const CommCall& call, DeviceCollective c
     RETURN_IF_ERROR(CheckStreamOf(call.stream, collective.recv));
   }
   collective.key.comm_class = call.comm_class;
+  collective.key.tag = call.tag;
   collective.stream = call.stream;
   collective.deadline = call.deadline;
   ASSIGN_OR_RETURN(collective.key.sequence, TakeSequence(call));

@@ -1,10 +1,12 @@
 #include "workers/comm/faulty_communicator.h"
 
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
@@ -34,9 +36,16 @@ class FaultyCommunicator : public Communicator {
  private:
   // The fault, if this launch is the one.
   absl::Status Inject(OpKey* key) {
-    if (launches_++ != fault_.at_launch) return absl::OkStatus();
+    const int64_t launch = launches_++;
+    if (fault_.kind == CommFault::Kind::kJitter) {
+      const uint64_t drawn =
+          SplitMix(static_cast<uint64_t>(launch) ^ SplitMix(static_cast<uint64_t>(fault_.at_launch)));
+      absl::SleepFor(fault_.delay * (static_cast<double>(drawn % 1024) / 1024));
+    }
+    if (launch != fault_.at_launch) return absl::OkStatus();
     switch (fault_.kind) {
       case CommFault::Kind::kNone:
+      case CommFault::Kind::kJitter:
         break;
       case CommFault::Kind::kFail: {
         const std::string reason = absl::StrCat("injected fault in ", key->ToString());
@@ -55,7 +64,7 @@ class FaultyCommunicator : public Communicator {
 
   const std::unique_ptr<Communicator> inner_;
   const CommFault fault_;
-  int64_t launches_ = 0;
+  std::atomic<int64_t> launches_ = 0;  // of all classes, each on its own thread
 };
 
 }  // namespace

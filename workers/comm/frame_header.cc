@@ -16,6 +16,7 @@ FrameHeader MakeFrameHeader(const GroupId& group, const OpKey& key, uint32_t spl
   header.payload_bytes = payload_bytes;
   header.split = split;
   header.root = key.root;
+  header.tag = key.tag;
   header.world = static_cast<uint16_t>(group.world);
   return header;
 }

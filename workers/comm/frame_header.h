@@ -27,10 +27,18 @@ struct FrameHeader {
   uint32_t split = 0;
   uint16_t world = 0;
   int16_t root = -1;
-  int32_t posted_bytes = 0;  // frame bytes that the sender's receive buffers hold from the next sequence on
-  int32_t room_bytes = 0;    // what it took the receiver's buffer for: the frame's first piece is no longer
+  uint32_t tag = 0;
+  uint16_t posted_kib = 0;  // frame bytes / 1024 that the sender's receive buffers hold from the next sequence on
+  uint16_t room_kib = 0;    // what it took the receiver's buffer for: the frame's first piece is no longer
 
-  OpKey key() const { return {static_cast<CommOp>(op), static_cast<CommClass>(comm_class), sequence, key_bytes, root}; }
+  OpKey key() const {
+    return {.op = static_cast<CommOp>(op),
+            .comm_class = static_cast<CommClass>(comm_class),
+            .sequence = sequence,
+            .bytes = key_bytes,
+            .root = root,
+            .tag = tag};
+  }
 };
 static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
 

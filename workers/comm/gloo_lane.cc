@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gloo/transport/tcp/device.h"
@@ -85,6 +86,7 @@ absl::Status GlooLane::PostReceives(const Communicator::Exchange& exchange) {
 }
 
 absl::Status GlooLane::Start(Pending* pending) {
+  absl::MutexLock use(&use_mu_);
   const Communicator::Exchange& exchange = pending->exchange;
   const bool one_way = exchange.key.op == CommOp::kSend;
   if (exchange.round == 0) {
@@ -104,6 +106,7 @@ absl::Status GlooLane::Start(Pending* pending) {
 }
 
 absl::Status GlooLane::Finish(Pending* pending, std::vector<Message>* received) {
+  absl::MutexLock use(&use_mu_);
   absl::Status status;
   for (int i = 1; i < group_.world && status.ok(); ++i) {
     const int peer = (group_.rank + group_.world - i) % group_.world;
@@ -154,6 +157,8 @@ void GlooLane::FreeOrphans() {
 }
 
 std::optional<OpKey> GlooLane::Unclaimed(int peer) {
+  if (!use_mu_.TryLock()) return std::nullopt;
+  const absl::Cleanup unlock = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { use_mu_.Unlock(); };
   for (auto& [split, channel] : channels_) {
     for (auto& [sequence, posted] : channel[peer].posted) {
       try {

@@ -5,7 +5,8 @@
 // own posted buffers are from then on.  What fits goes at once; the rest of a longer frame follows when the receiver,
 // who knows the length from the header by then, has made room.  Posted buffers grow to what was seen, up to a bound.
 //
-// One thread starts and finishes exchanges; Abort and FreeOrphans may come from any.  Gloo's exceptions end here.
+// One thread starts and finishes exchanges; Abort, FreeOrphans and Unclaimed may come from any.  Gloo's exceptions end
+// here.
 #pragma once
 
 #include <cstdint>
@@ -63,16 +64,16 @@ class GlooLane {
   };
 
   // Posts receives and sends; blocks on nobody.
-  absl::Status Start(Pending* pending);
+  absl::Status Start(Pending* pending) ABSL_LOCKS_EXCLUDED(use_mu_);
   // Waits for what comes and for what goes.
-  absl::Status Finish(Pending* pending, std::vector<Message>* received);
+  absl::Status Finish(Pending* pending, std::vector<Message>* received) ABSL_LOCKS_EXCLUDED(use_mu_);
   // Frees whoever waits and closes the connections.  Any thread; again: nothing.
   void Abort();
   // Wakes whoever waits for a peer whose connection has closed; to be called every now and then.  One thread at a time.
   void FreeOrphans();
-  // What `peer` launched on this lane and this rank did not, if such a frame lies here.  The lane is unusable
-  // afterwards.
-  std::optional<OpKey> Unclaimed(int peer);
+  // What `peer` launched on this lane and this rank did not, if such a frame lies here and no thread is at work on the
+  // lane.  The lane is unusable afterwards.
+  std::optional<OpKey> Unclaimed(int peer) ABSL_LOCKS_EXCLUDED(use_mu_);
 
  private:
   struct Posted {
@@ -96,16 +97,18 @@ class GlooLane {
   using Channel = std::vector<Peer>;  // [R]
 
   GlooLane(const Options& options, std::shared_ptr<MessagePool> pool);
-  Channel& ChannelOf(uint32_t split);
+  Channel& ChannelOf(uint32_t split) ABSL_EXCLUSIVE_LOCKS_REQUIRED(use_mu_);
 
   // gloo_lane_frames.cc
   // All of what is launched, and one frame ahead.
-  absl::Status PostReceives(const Communicator::Exchange& exchange);
+  absl::Status PostReceives(const Communicator::Exchange& exchange) ABSL_EXCLUSIVE_LOCKS_REQUIRED(use_mu_);
   void TakePlaces(Channel* channel, const Communicator::LaterFrames& frames);
   static Place Take(int64_t sequence, std::map<int64_t, Place>* places);
-  absl::Status Post(const Communicator::Exchange& exchange, int peer, int64_t place);
-  absl::Status SendFrame(Pending* pending, int peer);
-  absl::StatusOr<Message> ReceiveFrame(const Communicator::Exchange& exchange, int peer);
+  absl::Status Post(const Communicator::Exchange& exchange, int peer, int64_t place)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(use_mu_);
+  absl::Status SendFrame(Pending* pending, int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(use_mu_);
+  absl::StatusOr<Message> ReceiveFrame(const Communicator::Exchange& exchange, int peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(use_mu_);
   absl::StatusOr<Message> ReceiveRest(const Communicator::Exchange& exchange, int64_t place, int64_t first,
                                       Posted posted);
   absl::StatusOr<Transfer> Register(int peer, Message message, char* begin, int64_t bytes);
@@ -115,6 +118,7 @@ class GlooLane {
   const CommClass comm_class_;
   const std::shared_ptr<MessagePool> pool_;  // shared with the communicator and all messages
 
+  absl::Mutex use_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // held by the lane's thread while it is at work on it
   absl::Mutex mu_;
   std::map<gloo::transport::UnboundBuffer*, int> active_ ABSL_GUARDED_BY(mu_);  // what may be waited for, and its peer
   bool aborted_ ABSL_GUARDED_BY(mu_) = false;
@@ -123,7 +127,7 @@ class GlooLane {
   std::shared_ptr<gloo::transport::Device> device_;  // shared with the context, as Gloo wants it
   std::unique_ptr<gloo::rendezvous::Context> context_;
   std::unique_ptr<GlooSentinels> sentinels_;
-  std::map<uint32_t, Channel> channels_;  // by split
+  std::map<uint32_t, Channel> channels_ ABSL_GUARDED_BY(use_mu_);  // by split
 };
 
 }  // namespace switchyard

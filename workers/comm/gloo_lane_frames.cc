@@ -14,6 +14,7 @@
 namespace switchyard {
 namespace {
 
+// Both are whole KiB, doubled from the first on, as headers say them.
 constexpr int32_t kFirstFrameBytes = 16 << 10;  // posted before anything was seen; and always for one-way messages
 constexpr int32_t kMaxFrameBytes = 8 << 20;     // posted buffers do not grow beyond
 
@@ -89,21 +90,22 @@ absl::Status GlooLane::SendFrame(Pending* pending, int peer) {
   if (message.capacity() == 0) message = pool_->Take(0);
   const bool one_way = exchange.key.op == CommOp::kSend;
   FrameHeader header = MakeFrameHeader(group_, exchange.key, exchange.split, message.bytes());
-  header.posted_bytes = state.frame_bytes;
-  header.room_bytes = kFirstFrameBytes;
+  int32_t posted_bytes = state.frame_bytes, room_bytes = kFirstFrameBytes;
   Place place{.at = exchange.key.sequence};
   if (!one_way) {
     place = Take(exchange.key.sequence, &state.send_at);
     // Promise no more than the smallest buffer that is already out.
     for (auto it = state.posted.lower_bound(place.other_next); it != state.posted.end(); ++it) {
-      header.posted_bytes = std::min(header.posted_bytes, it->second.frame_bytes);
+      posted_bytes = std::min(posted_bytes, it->second.frame_bytes);
     }
-    header.room_bytes = std::prev(state.room_from.upper_bound(place.at))->second;
+    room_bytes = std::prev(state.room_from.upper_bound(place.at))->second;
   }
+  header.posted_kib = static_cast<uint16_t>(posted_bytes / 1024);
+  header.room_kib = static_cast<uint16_t>(room_bytes / 1024);
   char* frame = message.frame();
   std::memcpy(frame, &header, sizeof(header));
   const int64_t total = kFrameHeaderBytes + message.bytes();
-  const int64_t first = std::min<int64_t>(total, header.room_bytes);
+  const int64_t first = std::min<int64_t>(total, room_bytes);
   ASSIGN_OR_RETURN(Transfer transfer, Register(peer, std::move(message), frame, total));
   try {
     transfer.buffer->send(peer, SlotOf(exchange, place.at, false), 0, first);
@@ -189,15 +191,16 @@ absl::StatusOr<Message> GlooLane::ReceiveFrame(const Communicator::Exchange& exc
   RETURN_IF_ERROR(CheckFrameHeader(header, group_, peer, exchange.key, exchange.split));
   const int64_t total = kFrameHeaderBytes + header.payload_bytes;
   if (!one_way) {
-    state.room_from[place.other_next] = header.posted_bytes;
+    state.room_from[place.other_next] = int32_t{header.posted_kib} * 1024;
     // The first entry holds for ever; of the others, a few cover whatever is started next.
     while (state.room_from.size() > 4) state.room_from.erase(std::next(state.room_from.begin()));
     while (state.frame_bytes < std::min<int64_t>(total, kMaxFrameBytes)) state.frame_bytes *= 2;
   }
-  const int64_t first = std::min<int64_t>(total, header.room_bytes);
+  const int64_t room_bytes = int64_t{header.room_kib} * 1024;
+  const int64_t first = std::min(total, room_bytes);
   if (first < kFrameHeaderBytes || first > posted.frame_bytes) {
-    return absl::InternalError(absl::StrCat("rank ", peer, " took this rank's buffer of ", posted.frame_bytes,
-                                            " bytes for ", header.room_bytes));
+    return absl::InternalError(
+        absl::StrCat("rank ", peer, " took this rank's buffer of ", posted.frame_bytes, " bytes for ", room_bytes));
   }
   Message message;
   if (first < total) {

@@ -12,6 +12,7 @@ void LaunchLedger::Record(const OpKey& key) {
   lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.sequence));
   lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.bytes));
   lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.root));
+  lane.hash = SplitMix(lane.hash ^ key.tag);
   lane.last[lane.count % kKept] = key;
   ++lane.count;
 }

@@ -146,6 +146,37 @@ TEST_P(CommFaultTest, DifferentSizesAreNamed) {
   EXPECT_GE(named, 1);
 }
 
+// Of the same size: what they are sums of tells them apart.
+TEST_P(CommFaultTest, ARankThatSwapsTwoSumsIsNamed) {
+  for (const int64_t elements : {64, 1 << 17}) {  // in one exchange, in two
+    auto ranks = Group(3);
+    const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
+      RETURN_IF_ERROR(ControlBarrier(comm));
+      for (const uint32_t tag : {7, 8}) {
+        std::vector<float> values(elements, 1);
+        std::unique_ptr<Work> work;
+        ASSIGN_OR_RETURN(work, comm->AllReduceSum({.comm_class = CommClass::kAllReduce,
+                                                   .deadline = Soon(),
+                                                   .tag = comm->rank() == 1 ? 15 - tag : tag},
+                                                  TensorView(values.data(), DType::kF32, {elements})));
+        RETURN_IF_ERROR(work->Wait());
+      }
+      return absl::OkStatus();
+    });
+    int named = 0;
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_FALSE(statuses[r].ok());
+      if (statuses[r].code() != absl::StatusCode::kInternal) continue;  // saw another's connection close first
+      ++named;
+      EXPECT_THAT(MessageOf(statuses[r]), AllOf(HasSubstr("all_reduce_sum #0"), HasSubstr("with tag 7"),
+                                                HasSubstr("with tag 8"), HasSubstr("rank 1")));
+    }
+    EXPECT_GE(named, 1);
+    EXPECT_NE(ranks[0]->ledger().hash(), ranks[1]->ledger().hash());
+    EXPECT_EQ(ranks[0]->ledger().hash(), ranks[2]->ledger().hash());
+  }
+}
+
 TEST_P(CommFaultTest, AnOpInAnotherClassIsNamedAtTheDeadline) {
   auto ranks = Group(2);
   // Rank 1 is in an all-reduce that rank 0 knows nothing of; only rank 0's deadline is near.

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -224,6 +225,43 @@ TEST_P(CommunicatorTest, SplitsTalkAmongThemselves) {
       RETURN_IF_ERROR(ExchangePatterns(comm, round, [](int, int) { return 10; }));
     }
     return absl::OkStatus();
+  });
+}
+
+absl::Status SumOf(Communicator* comm, int round, int64_t elements) {
+  std::vector<double> values(elements);
+  for (int64_t i = 0; i < elements; ++i) values[i] = static_cast<double>(i + round) * (comm->rank() + 1);
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(
+      work,
+      comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = Soon(), .tag = static_cast<uint32_t>(round)},
+                         TensorView(values.data(), DType::kF64, {elements})));
+  RETURN_IF_ERROR(work->Wait());
+  const int ranks = comm->world() * (comm->world() + 1) / 2;
+  for (int64_t i = 0; i < elements; ++i) {
+    if (values[i] == static_cast<double>(i + round) * ranks) continue;
+    return absl::DataLossError(absl::StrCat("sum ", round, " has ", values[i], " at ", i));
+  }
+  return absl::OkStatus();
+}
+
+// Short, long and longer than any posted room, side by side.
+TEST_P(CommunicatorTest, EachClassMayHaveAThreadOfItsOwn) {
+  constexpr int kRounds = 40;
+  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+    absl::Status sums;
+    std::thread summing([&] {
+      for (int i = 0; i < kRounds && sums.ok(); ++i) sums = SumOf(comm, i, i % 8 == 7 ? 1 << 18 : 100 * i);
+    });
+    absl::Status exchanges;
+    for (int i = 0; i < kRounds && exchanges.ok(); ++i) {
+      exchanges = ExchangePatterns(comm, i, [i](int from, int to) {
+        return i % 16 == 15 ? (9 << 20) + from : 1000 * ((from + 2 * to + i) % 50);
+      });
+    }
+    summing.join();
+    RETURN_IF_ERROR(sums);
+    return exchanges;
   });
 }
 

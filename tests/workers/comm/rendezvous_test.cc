@@ -207,6 +207,9 @@ TEST(FrameHeaderTest, StrangersAndMismatchesAreToldApart) {
   bad.payload_bytes = int64_t{1} << 60;
   EXPECT_EQ(code(bad), absl::StatusCode::kInternal);
   bad = good;
+  bad.tag = 1;
+  EXPECT_EQ(code(bad), absl::StatusCode::kInternal);
+  bad = good;
   bad.split = 1;
   EXPECT_EQ(code(bad), absl::StatusCode::kInternal);
 }
