@@ -267,6 +267,7 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
                           .placer = in.moe.placer,
                           .forecaster = in.moe.forecaster,
                           .moe_layer = moe_idx_[layer_idx],
+                          .watch = in.moe.watch,
                           .saved = call.saved != nullptr ? call.saved->moe : nullptr};
     return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, call.residual);
   }

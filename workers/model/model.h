@@ -46,8 +46,9 @@ struct MoeGroup {
   Communicator* comm = nullptr;           // borrowed
   const ExpertLayout* layout = nullptr;   // borrowed; its residents of this rank are the weights'
   const MoeSchedule* schedule = nullptr;  // borrowed
-  LayerPlacer* placer = nullptr;          // borrowed; as in MoeStep, and so is the next
+  LayerPlacer* placer = nullptr;          // borrowed; as in MoeStep, and so are the next two
   LayerForecaster* forecaster = nullptr;
+  AllToAllWatch* watch = nullptr;
   absl::Time deadline = absl::InfiniteFuture();
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // as in MoeStep

@@ -26,6 +26,10 @@ absl::Status ProductBackward(const Stream& stream, const TrainedMatrix& matrix, 
   return Gemm(stream, {}, d_y, *matrix.transposed, TensorView(), d_x);
 }
 
+void Tell(const BackwardIn& in, BackwardPart part, int64_t layer_idx = 0) {
+  if (in.on_stage) in.on_stage({.part = part, .layer = layer_idx});
+}
+
 }  // namespace
 
 ModelBackward::ModelBackward(Model* model) : model_(model) {
@@ -49,6 +53,7 @@ absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, Laye
     SY_CHECK_EQ(each.start_pos, 0);
     sequences_.push_back({.first_row = static_cast<int32_t>(each.row_begin), .num_rows = each.num_query});
   }
+  if (layers.end == model_->config().num_layers()) Tell(in, BackwardPart::kHead);
   for (int64_t i = layers.end - 1; i >= layers.begin; --i) {
     if (in.saved->policy() == SavePolicy::kLayerInputs && i + 1 < layers.end) {
       const StageIn again = {
@@ -59,8 +64,12 @@ absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, Laye
     }
     RETURN_IF_ERROR(RunLayer(stream, in, i, d_residual));
   }
-  if (layers.begin > 0 || d_residual.dim(0) == 0) return absl::OkStatus();
-  return EmbedBackward(stream, in.forward.batch->token_ids(), d_residual, in.gradients->embedding);
+  if (layers.begin > 0) return absl::OkStatus();
+  if (d_residual.dim(0) > 0) {
+    RETURN_IF_ERROR(EmbedBackward(stream, in.forward.batch->token_ids(), d_residual, in.gradients->embedding));
+  }
+  Tell(in, BackwardPart::kEmbedding);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> ModelBackward::Rounded(const Stream& stream, const TensorView& d_residual) {
@@ -77,6 +86,7 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
   const LayerWeights& weights = model_->weights().layers[layer_idx];
   const LayerGradients& gradients = in.gradients->layers[layer_idx];
   const RmsNormDesc norm = {.eps = model_->config().norm_eps};
+  if (weights.moe.has_value() && in.forward.moe.watch != nullptr) in.forward.moe.watch->Imminent();
   if (num_rows > 0) {
     RETURN_IF_ERROR(RmsNorm(stream, norm, saved.residual_mid, weights.ffn_norm, x_.Rows(num_rows)));
   }
@@ -87,10 +97,16 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
     ASSIGN_OR_RETURN(d_out, Rounded(stream, d_residual));
     RETURN_IF_ERROR(RunDense(stream, *weights.dense, *gradients.dense, saved, d_out));
   }
-  if (num_rows == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RmsNormBackward(stream, {.eps = norm.eps, .accumulate = true, .dgamma = gradients.ffn_norm},
-                                  saved.residual_mid, weights.ffn_norm, d_x_.Rows(num_rows), d_residual));
-  return RunAttention(stream, in, layer_idx, saved, d_residual);
+  if (num_rows > 0) {
+    RETURN_IF_ERROR(RmsNormBackward(stream, {.eps = norm.eps, .accumulate = true, .dgamma = gradients.ffn_norm},
+                                    saved.residual_mid, weights.ffn_norm, d_x_.Rows(num_rows), d_residual));
+  }
+  Tell(in, BackwardPart::kFeedForward, layer_idx);
+  if (num_rows > 0) RETURN_IF_ERROR(RunOutProjection(stream, in, layer_idx, saved, d_residual));
+  Tell(in, BackwardPart::kAttentionOut, layer_idx);
+  if (num_rows > 0) RETURN_IF_ERROR(RunAttention(stream, in, layer_idx, saved, d_residual));
+  Tell(in, BackwardPart::kAttentionIn, layer_idx);
+  return absl::OkStatus();
 }
 
 absl::Status ModelBackward::RunMoe(const Stream& stream, const BackwardIn& in, int64_t layer_idx,
@@ -105,6 +121,7 @@ absl::Status ModelBackward::RunMoe(const Stream& stream, const BackwardIn& in, i
                         .deadline = group.deadline,
                         .stats = in.stats,
                         .moe_layer = model_->moe_index(layer_idx),
+                        .watch = group.watch,
                         .saved = saved.moe};
   const MoeBackwardWeights to = {.router = gradients.router,
                                  .experts = gradients.experts,
@@ -125,6 +142,16 @@ absl::Status ModelBackward::RunDense(const Stream& stream, const FfnWeights& wei
   return ProductBackward(stream, gradients.gate_up, d_sums, x_.Rows(num_rows), d_x_.Rows(num_rows));
 }
 
+// Leaves d_attended_ for RunAttention.
+absl::Status ModelBackward::RunOutProjection(const Stream& stream, const BackwardIn& in, int64_t layer_idx,
+                                             const SavedLayer& saved, const TensorView& d_residual) {
+  const AttentionGradients& gradients = in.gradients->layers[layer_idx].attention;
+  TensorView d_out;
+  ASSIGN_OR_RETURN(d_out, Rounded(stream, d_residual));
+  if (gradients.o_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_out, gradients.o_bias));
+  return ProductBackward(stream, gradients.o, d_out, saved.attended, d_attended_.Rows(d_residual.dim(0)));
+}
+
 absl::Status ModelBackward::RunAttention(const Stream& stream, const BackwardIn& in, int64_t layer_idx,
                                          const SavedLayer& saved, const TensorView& d_residual) {
   const ModelConfig& config = model_->config();
@@ -132,10 +159,6 @@ absl::Status ModelBackward::RunAttention(const Stream& stream, const BackwardIn&
   const AttentionWeights& weights = model_->weights().layers[layer_idx].attention;
   const AttentionGradients& gradients = in.gradients->layers[layer_idx].attention;
   const TensorView d_attended = d_attended_.Rows(num_rows), d_qkv = d_qkv_.Rows(num_rows);
-  TensorView d_out;
-  ASSIGN_OR_RETURN(d_out, Rounded(stream, d_residual));
-  if (gradients.o_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_out, gradients.o_bias));
-  RETURN_IF_ERROR(ProductBackward(stream, gradients.o, d_out, saved.attended, d_attended));
   RETURN_IF_ERROR(AttentionBackward(stream,
                                     {.num_heads = config.num_heads,
                                      .num_kv_heads = config.num_kv_heads,

@@ -11,10 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "workers/model/backward_stages.h"
 #include "workers/model/kv_cache.h"
 #include "workers/model/model.h"
 #include "workers/model/model_gradients.h"
@@ -33,6 +35,9 @@ struct BackwardIn {
   const ModelGradients* gradients = nullptr;        // added to
   absl::Span<const RouterLoss> router_losses = {};  // [L]; empty: none has one
   MoeStats* stats = nullptr;                        // added to; null: nobody wants them
+  // Is told of each stage as it is done, in the order of BackwardStages, also without rows; what LossHead adds must be
+  // there before.  Null: nobody is.
+  std::function<void(const BackwardStage&)> on_stage = nullptr;
 };
 
 class ModelBackward {
@@ -47,6 +52,8 @@ class ModelBackward {
 
  private:
   absl::Status RunLayer(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const TensorView& d_residual);
+  absl::Status RunOutProjection(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
+                                const TensorView& d_residual);
   absl::Status RunAttention(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
                             const TensorView& d_residual);
   absl::Status RunDense(const Stream& stream, const FfnWeights& weights, const FfnGradients& gradients,

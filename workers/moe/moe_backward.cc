@@ -126,7 +126,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     dx_ = in_place ? rows_.d_x : dx_memory_.Rows(rows, desc.hidden, acc);
     RETURN_IF_ERROR(FillZero(*step_->stream, dx_));
     d_topk_weight_ = d_topk_weight_memory_.Rows(rows, desc.router.top_k, acc);
-    RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
+    RETURN_IF_ERROR(RunSchedule(*step_->schedule, this, step_->watch));
     RETURN_IF_ERROR(Router());
     return in_place ? absl::OkStatus() : RoundRows(*step_->stream, dx_, rows_.d_x);
   }

@@ -124,7 +124,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     shared_ = TensorView();
     shared_gate_ = TensorView();
     const int64_t rows_before = stats_->expert_rows;
-    RETURN_IF_ERROR(RunSchedule(*step_->schedule, this));
+    RETURN_IF_ERROR(RunSchedule(*step_->schedule, this, step_->watch));
     if (saved != nullptr) Save(saved);
     stats_->CountLayer(step_->moe_layer, stats_->expert_rows - rows_before);
     return rows == 0 ? absl::OkStatus() : CountChoices();

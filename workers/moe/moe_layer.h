@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/comm/communicator.h"
+#include "workers/moe/all_to_all_watch.h"
 #include "workers/moe/exchange.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/layer_experts.h"
@@ -75,7 +76,8 @@ struct MoeStep {
   // Is told of each gate, and tells the placer and the experts what it expects; null: nobody does.  Not asked where a
   // schedule gates its rows in parts.
   LayerForecaster* forecaster = nullptr;
-  int moe_layer = 0;  // which of the model's MoE layers this is: the index of the three above
+  int moe_layer = 0;               // which of the model's MoE layers this is: the index of the three above
+  AllToAllWatch* watch = nullptr;  // is told of this layer's all-to-alls; null: nobody is
   // Keeps what this layer's backward needs; null: nobody wants one.  On the CPU with kExact, without placer, forecaster
   // and MoeLayerWeights::experts; else Unimplemented.
   MoeSaved* saved = nullptr;

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "scheduler/pipeline/moe_schedule.h"
+#include "workers/moe/all_to_all_watch.h"
 
 namespace switchyard {
 
@@ -19,7 +20,8 @@ class MicroOpRunner {
   virtual absl::Status Finish(const MicroOp& op) = 0;
 };
 
-// Stops at the first error and returns it; what is under way then is left to the runner.  REQUIRES: a valid schedule.
-absl::Status RunSchedule(const MoeSchedule& schedule, MicroOpRunner* runner);
+// Stops at the first error and returns it; what is under way then is left to the runner.  watch: is told of
+// communicating ops; null: nobody is.  REQUIRES: a valid schedule.
+absl::Status RunSchedule(const MoeSchedule& schedule, MicroOpRunner* runner, AllToAllWatch* watch = nullptr);
 
 }  // namespace switchyard

@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, M
   RETURN_IF_ERROR(CheckNumbers(options));
   const int32_t block_size = BlockSizeOf(options);
   const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
+  RETURN_IF_ERROR(ReducePolicyOf(options.communication).status());
   absl::StatusOr<KvCache> cache = KvCache::Create(specs, block_size, blocks * block_size * token_bytes);
   RETURN_IF_ERROR(cache.status());
   return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, *std::move(cache)));
@@ -87,7 +88,6 @@ Trainer::Trainer(const Stream& stream, Model* model, Parameters* parameters, con
       blocks_(options.max_sequences * BlocksOf(options.max_length, BlockSizeOf(options))),
       d_residual_(AccDType(model->dtype()), {model->config().hidden}) {
   std::iota(blocks_.begin(), blocks_.end(), 0);
-  schedule_ = BuildExpertParallel({.micro_batches = 1, .shared_expert = model->config().shared_intermediate > 0});
 }
 
 absl::Status Trainer::SetGroup(const TrainerGroup& group) {
@@ -110,6 +110,7 @@ absl::Status Trainer::SetGroup(const TrainerGroup& group) {
     return absl::UnimplementedError(
         absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
   }
+  ASSIGN_OR_RETURN(sync_, GradSync::Create(options_.communication, group, parameters_->gradients()));
   group_ = group;
   return absl::OkStatus();
 }
@@ -179,6 +180,19 @@ void Trainer::BuildBatch(const TrainRows& rows) {
   }
 }
 
+void Trainer::ChooseSchedule(int64_t rows) {
+  const ModelConfig& config = model_->config();
+  const int32_t chunks = ChunksOfLayer(options_.communication,
+                                       {.rows = rows,
+                                        .world = group_.world->world(),
+                                        .holders = group_.experts->world(),
+                                        .top_k = config.top_k,
+                                        .row_bytes = config.hidden * DTypeBytes(model_->dtype())},
+                                       kMaxMicroBatches);
+  if (schedule_.num_chunks == chunks && !schedule_.ops.empty()) return;
+  schedule_ = BuildExpertParallel({.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0});
+}
+
 StageIn Trainer::StageOf(absl::Time deadline) const {
   return {.batch = &batch_,
           .moe = {.comm = group_.experts, .layout = group_.layout, .schedule = &schedule_, .deadline = deadline}};
@@ -227,6 +241,7 @@ void Trainer::CountChosen() {
 absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index,
                                     absl::Time deadline, StepReport* report) {
   const double share = 1.0 / static_cast<double>(counts.rows.size());
+  ChooseSchedule(counts.rows[index]);
   TensorView residual;
   {
     const Timed timed(&seconds_.forward);
@@ -246,27 +261,27 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
                      parameters_->gradients(), d_residual));
   report->loss += sum.loss;
   MoeStats stats;
-  RETURN_IF_ERROR(backward_.Run(stream_,
-                                {.forward = StageOf(deadline),
-                                 .cache = &cache_,
-                                 .saved = &saved_,
-                                 .gradients = &parameters_->gradients(),
-                                 .router_losses = router.of_layers,
-                                 .stats = &stats},
-                                model_->all_layers(), d_residual));
+  BackwardIn in = {.forward = StageOf(deadline),
+                   .cache = &cache_,
+                   .saved = &saved_,
+                   .gradients = &parameters_->gradients(),
+                   .router_losses = router.of_layers,
+                   .stats = &stats};
+  if (index + 1 == counts.rows.size()) {  // no later one adds to the gradients
+    sync_->Start(deadline);
+    in.forward.moe.watch = sync_.get();
+    in.on_stage = [this](const BackwardStage& stage) { sync_->StageDone(stage); };
+  }
+  RETURN_IF_ERROR(backward_.Run(stream_, in, model_->all_layers(), d_residual));
   seconds_.backward_all_to_all += stats.exchange_seconds;
   seconds_.all_to_all += stats.exchange_seconds;
   return absl::OkStatus();
 }
 
-absl::Status Trainer::SumGradients(absl::Time deadline) {
+absl::Status Trainer::FinishSums() {
   if (group_.world->world() == 1) return absl::OkStatus();
   const Timed timed(&seconds_.all_reduce);
-  for (ParameterBlock& block : parameters_->blocks()) {
-    Communicator* const holders = block.shard == Shard::kReplicated ? group_.world : group_.replicas;
-    if (holders != nullptr) RETURN_IF_ERROR(SumOver(holders, block.gradient, deadline));
-  }
-  return absl::OkStatus();
+  return sync_->Finish();
 }
 
 // Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.
@@ -322,7 +337,9 @@ absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_b
 
 // The others wait for this rank: an error of its own ends it for them, too.
 absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> report) {
-  if (!report.ok() && group_.world->world() > 1) group_.world->Abort(report.status().message());
+  if (report.ok()) return report;
+  if (group_.world->world() > 1) group_.world->Abort(report.status().message());
+  sync_->Cancel();
   return report;
 }
 
@@ -338,7 +355,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     RETURN_IF_ERROR(RunMicroBatch(micro_batches[i], counts, i, deadline, &report));
   }
-  RETURN_IF_ERROR(SumGradients(deadline));
+  RETURN_IF_ERROR(FinishSums());
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
   report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
   const Timed timed(&seconds_.optimizer);
@@ -360,7 +377,9 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
-  for (const TrainRows& rows : micro_batches) {
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    const TrainRows& rows = micro_batches[i];
+    ChooseSchedule(counts.rows[i]);
     BuildBatch(rows);
     StageOut out;
     ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, nullptr));

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/pipeline/moe_schedule.h"
+#include "scheduler/training/comm_spec.h"
 #include "workers/comm/communicator.h"
 #include "workers/model/batch.h"
 #include "workers/model/kv_cache.h"
@@ -29,6 +30,7 @@
 #include "workers/model/model_backward.h"
 #include "workers/model/saved_forward.h"
 #include "workers/moe/expert_layout.h"
+#include "workers/train/grad_sync.h"
 #include "workers/train/parameters.h"
 #include "workers/train/router_losses.h"
 #include "workers/train/train_rows.h"
@@ -48,6 +50,9 @@ struct TrainerOptions {
   SavePolicy save = SavePolicy::kAll;
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
+  // How sums of gradients and all-to-alls share the network, the same on all ranks.  Losses and parameters have the
+  // same bits in all modes but pipelining, whose chunks change the order in which an expert's rows are added.
+  CommunicationSpec communication = {};
 };
 
 // Where a step's time went, on this rank.
@@ -76,7 +81,7 @@ struct StepReport {
 
 class Trainer {
  public:
-  // model and parameters: borrowed, must outlive this.
+  // model and parameters: borrowed, must outlive this.  Unimplemented: a mode of communication that is not there.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, Model* model, Parameters* parameters,
                                                          const TrainerOptions& options);
 
@@ -112,13 +117,15 @@ class Trainer {
   absl::Status CheckRows(absl::Span<const TrainRows> micro_batches) const;
   absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);
+  // For a micro-batch of so many rows on all ranks.
+  void ChooseSchedule(int64_t rows);
   StageIn StageOf(absl::Time deadline) const;
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, absl::Time deadline);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
   void CountChosen();
-  absl::Status SumGradients(absl::Time deadline);
+  absl::Status FinishSums();
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
   // values become their sums over the ranks of comm.
@@ -131,6 +138,7 @@ class Trainer {
   Parameters* const parameters_;
   const TrainerOptions options_;
   KvCache cache_;
+  std::unique_ptr<GradSync> sync_;
   SavedForward saved_;
   ModelBackward backward_;
   LossHead head_;

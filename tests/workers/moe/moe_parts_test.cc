@@ -86,11 +86,19 @@ TEST(DispatchMessageTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(ReadDispatchMessage(Message(), 3, 32)->num_rows, 0);
 }
 
-// Writes down what it is told to do.
-class Recorder : public MicroOpRunner {
+// Writes down what it is told to do, and what a watch is told.
+class Recorder : public MicroOpRunner, public AllToAllWatch {
  public:
+  void Imminent() override { log.push_back("imminent"); }
+  absl::Status Begin() override {
+    log.push_back("begin");
+    return may_begin;
+  }
+  void End() override { log.push_back("end"); }
+  void LayerEnd() override { log.push_back("layer end"); }
   absl::Status Start(const MicroOp& op) override { return Note("", op); }
   absl::Status Finish(const MicroOp& op) override { return Note("/", op); }
+  absl::Status may_begin;
   int fail_at = -1;
   std::vector<std::string> log;
 
@@ -117,6 +125,18 @@ TEST(RunSchedule, StopsAtTheFirstError) {
   recorder.fail_at = 3;
   EXPECT_EQ(RunSchedule(BuildExpertParallel({.micro_batches = 2}), &recorder), absl::UnavailableError("here"));
   EXPECT_EQ(recorder.log.size(), 3u);
+}
+
+TEST(RunSchedule, TellsTheWatchOfAllToAlls) {
+  Recorder recorder;
+  ASSERT_TRUE(RunSchedule(BuildExpertParallel({.micro_batches = 2}), &recorder, &recorder).ok());
+  EXPECT_THAT(recorder.log, ElementsAre("gate0", "split0", "begin", "dispatch0", "begin", "dispatch1", "/dispatch0",
+                                        "end", "expert0", "begin", "combine0", "/dispatch1", "end", "expert1", "begin",
+                                        "combine1", "/combine0", "end", "/combine1", "end", "layer end"));
+  recorder.log.clear();
+  recorder.may_begin = absl::UnavailableError("not now");
+  EXPECT_EQ(RunSchedule(BuildExpertParallel({}), &recorder, &recorder), recorder.may_begin);
+  EXPECT_THAT(recorder.log, ElementsAre("gate0", "begin"));
 }
 
 // One rank's part of a layer over `comm`.

@@ -115,7 +115,8 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
   SY_CHECK_OK(checkpoint.status());
   layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
-  std::vector<std::unique_ptr<Communicator>> comms = MakeLocalGroup(options.world);
+  std::vector<std::unique_ptr<Communicator>> comms =
+      options.form ? options.form(options.world) : MakeLocalGroup(options.world);
   for (int r = 0; r < options.world; ++r) {
     if (options.wrap) comms[r] = options.wrap(std::move(comms[r]));
     Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(options.threads, std::move(comms[r])));
@@ -144,7 +145,7 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
 
 TrainingGroup::~TrainingGroup() = default;
 
-absl::StatusOr<StepReport> TrainingGroup::OnRanks(
+std::vector<absl::StatusOr<StepReport>> TrainingGroup::OnRanks(
     const std::vector<TrainRows>& micro_batches,
     const std::function<absl::StatusOr<StepReport>(Trainer*, const std::vector<TrainRows>&)>& run) {
   std::vector<absl::StatusOr<StepReport>> reports(ranks_.size(), absl::UnknownError("has not run"));
@@ -159,6 +160,12 @@ absl::StatusOr<StepReport> TrainingGroup::OnRanks(
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return reports;
+}
+
+namespace {
+
+absl::StatusOr<StepReport> TheSameOfAll(const std::vector<absl::StatusOr<StepReport>>& reports) {
   for (const absl::StatusOr<StepReport>& report : reports) {
     if (!report.ok()) return report.status();
     EXPECT_EQ(report->loss, reports[0]->loss);
@@ -170,10 +177,17 @@ absl::StatusOr<StepReport> TrainingGroup::OnRanks(
   return reports[0];
 }
 
-absl::StatusOr<StepReport> TrainingGroup::TryStep(const std::vector<TrainRows>& micro_batches, double learning_rate) {
+}  // namespace
+
+std::vector<absl::StatusOr<StepReport>> TrainingGroup::StepEach(const std::vector<TrainRows>& micro_batches,
+                                                                double learning_rate) {
   return OnRanks(micro_batches, [&](Trainer* trainer, const std::vector<TrainRows>& mine) {
     return trainer->Step(mine, learning_rate, absl::Now() + kPatience);
   });
+}
+
+absl::StatusOr<StepReport> TrainingGroup::TryStep(const std::vector<TrainRows>& micro_batches, double learning_rate) {
+  return TheSameOfAll(StepEach(micro_batches, learning_rate));
 }
 
 StepReport TrainingGroup::Step(const std::vector<TrainRows>& micro_batches, double learning_rate) {
@@ -184,9 +198,9 @@ StepReport TrainingGroup::Step(const std::vector<TrainRows>& micro_batches, doub
 
 StepReport TrainingGroup::Evaluate(const std::vector<TrainRows>& micro_batches) {
   const absl::StatusOr<StepReport> report =
-      OnRanks(micro_batches, [](Trainer* trainer, const std::vector<TrainRows>& mine) {
+      TheSameOfAll(OnRanks(micro_batches, [](Trainer* trainer, const std::vector<TrainRows>& mine) {
         return trainer->Evaluate(mine, absl::Now() + kPatience);
-      });
+      }));
   SY_CHECK_OK(report.status());
   return *report;
 }

@@ -44,6 +44,8 @@ struct TrainingGroupOptions {
   int world = 1;
   int threads = 1;  // of each rank
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
+  // Forms the ranks' group; none: they are threads of one process.
+  std::function<std::vector<std::unique_ptr<Communicator>>(int world)> form = {};
   // Puts something between a rank and its communicator.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wrap = {};
 };
@@ -57,6 +59,8 @@ class TrainingGroup {
   // One step of the micro-batches' sequences, dealt out to the ranks in turns.  All ranks must report the same.
   StepReport Step(const std::vector<TrainRows>& micro_batches, double learning_rate);
   absl::StatusOr<StepReport> TryStep(const std::vector<TrainRows>& micro_batches, double learning_rate);
+  // What each rank says; they may differ.
+  std::vector<absl::StatusOr<StepReport>> StepEach(const std::vector<TrainRows>& micro_batches, double learning_rate);
   StepReport Evaluate(const std::vector<TrainRows>& micro_batches);
 
   // By the checkpoint's names, from the rank that has it.
@@ -69,7 +73,7 @@ class TrainingGroup {
  private:
   struct Rank;
   std::map<std::string, std::vector<double>> Collect(Tensor ParameterBlock::*values) const;
-  absl::StatusOr<StepReport> OnRanks(
+  std::vector<absl::StatusOr<StepReport>> OnRanks(
       const std::vector<TrainRows>& micro_batches,
       const std::function<absl::StatusOr<StepReport>(Trainer*, const std::vector<TrainRows>&)>& run);
 
