@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Checks with spin, in every order of events, that the collectives of a training step cannot deadlock (collectives.pml), and that
+# designs which can are found out.  usage: run.sh [LAYERS]
+# Installs spin and gcc where they are missing and root asks; ends with 77, "skipped", where they cannot be had.
+set -uo pipefail
+model="$(cd "$(dirname "$0")" && pwd)/collectives.pml"
+layers="${1:-2}"
+
+missing=()
+for tool in spin gcc; do command -v "$tool" > /dev/null || missing+=("$tool"); done
+if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ]; then
+  DEBIAN_FRONTEND=noninteractive timeout 120 apt-get install -y -qq "${missing[@]}" > /dev/null 2>&1
+fi
+for tool in "${missing[@]}"; do
+  command -v "$tool" > /dev/null || { echo "skipped: there is no $tool here, and it could not be installed"; exit 77; }
+done
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+bad=0
+
+# check WANTED NAME FLAGS…: WANTED is "none" or "deadlock".
+check() {
+  local wanted="$1" name="$2" out found="none" states
+  shift 2
+  # (An aborted search says neither: it is no answer.)
+  spin -a -DLAYERS="$layers" "$@" "$model" > spin.txt 2>&1 && gcc -w -O2 -DSAFETY -DNOCLAIM -DCOLLAPSE -DMEMLIM=1800 -o pan pan.c ||
+    { cat spin.txt; echo "$name: the model does not compile"; bad=1; return; }
+  out="$(timeout 300 ./pan -m100000 -n -w22 2>&1)"
+  states="$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' <<< "$out")"
+  if grep -q "invalid end state (" <<< "$out"; then
+    found="deadlock"
+  elif ! grep -q "errors: 0" <<< "$out" || grep -qE "MEMLIM bound|max search depth too small|interrupted" <<< "$out"; then
+    found="no answer"
+  fi
+  printf '%-34s %10s states: %s\n' "$name" "$states" "$([ "$found" = none ] && echo "no deadlock" || echo "$found")"
+  if [ "$found" != "$wanted" ]; then
+    echo "  wrong: expected $wanted"
+    bad=1
+  fi
+}
+
+check none "two channels" -DTWO_CHANNELS
+check none "two channels, two sums at a time" -DTWO_CHANNELS -DWINDOW=2
+check none "tickets of rank 0" -DTICKETS
+check deadlock "a local queue, as in the paper" -DLOCAL_QUEUE
+check deadlock "a rank with an order of its own" -DTWO_CHANNELS -DOWN_ORDER
+exit $bad
