@@ -77,6 +77,11 @@ absl::StatusOr<ModelDir> ModelDir::Open(const std::string& path) {
   return ModelDir(fd, std::move(prefix), path);
 }
 
+absl::StatusOr<ModelDir> ModelDir::Beneath(const RootDir& root, const std::string& name) {
+  ASSIGN_OR_RETURN(const int fd, root.OpenFolder(name));
+  return ModelDir(fd, "", absl::StrCat(root.path(), "/", name));
+}
+
 ModelDir::ModelDir(ModelDir&& other) noexcept
     : root_fd_(std::exchange(other.root_fd_, -1)), prefix_(std::move(other.prefix_)), path_(std::move(other.path_)) {}
 

@@ -14,16 +14,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/root_dir.h"
 
 namespace switchyard {
 
 class ModelDir {
  public:
   static absl::StatusOr<ModelDir> Open(const std::string& path);
+  // A folder beneath a root (training jobs name theirs so); its files' links may lead nowhere out of the folder itself.
+  static absl::StatusOr<ModelDir> Beneath(const RootDir& root, const std::string& name);
   ModelDir(ModelDir&& other) noexcept;
   ModelDir& operator=(ModelDir&&) = delete;
   ~ModelDir();
 
+  const std::string& path() const { return path_; }  // as it was given, for messages
   // One of its folders, within the same bounds.  NotFound if there is none, or if it is a link.
   absl::StatusOr<ModelDir> Folder(const std::string& name) const;
   // A descriptor for reading; the caller closes it.

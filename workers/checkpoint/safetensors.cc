@@ -93,21 +93,26 @@ absl::Status SafetensorsFile::Read(int64_t begin, int64_t bytes, void* to) const
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
   absl::StatusOr<ModelDir> dir = ModelDir::Open(path);
   RETURN_IF_ERROR(dir.status());
+  return Open(*dir);
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelDir& dir) {
   Checkpoint checkpoint;
-  if (dir->Exists(kSingleFile)) {
-    RETURN_IF_ERROR(checkpoint.AddFile(*dir, kSingleFile, {}));
+  if (dir.Exists(kSingleFile)) {
+    RETURN_IF_ERROR(checkpoint.AddFile(dir, kSingleFile, {}));
     return checkpoint;
   }
-  if (dir->Exists(kIndexFile)) {
-    RETURN_IF_ERROR(checkpoint.OpenShards(*dir));
+  if (dir.Exists(kIndexFile)) {
+    RETURN_IF_ERROR(checkpoint.OpenShards(dir));
     return checkpoint;
   }
-  for (const std::string& name : dir->List()) {
+  for (const std::string& name : dir.List()) {
     if (IsForeignName(name)) {
       return absl::UnimplementedError(absl::StrCat(Excerpt(name), ": unsupported format; only safetensors"));
     }
   }
-  return absl::NotFoundError(absl::StrCat("model directory ", path, ": neither ", kSingleFile, " nor ", kIndexFile));
+  return absl::NotFoundError(
+      absl::StrCat("model directory ", dir.path(), ": neither ", kSingleFile, " nor ", kIndexFile));
 }
 
 absl::Status Checkpoint::OpenShards(const ModelDir& dir) {

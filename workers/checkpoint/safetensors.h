@@ -80,6 +80,7 @@ struct TensorLocation {
 class Checkpoint {
  public:
   static absl::StatusOr<Checkpoint> Open(const std::string& dir);
+  static absl::StatusOr<Checkpoint> Open(const ModelDir& dir);
 
   // nullptr file if there is no such tensor.
   TensorLocation Find(absl::string_view tensor) const;

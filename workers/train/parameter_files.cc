@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
@@ -70,11 +69,14 @@ absl::Status Restore(const ShardTable& table, const std::string& name, const std
 
 }  // namespace
 
-std::vector<CheckpointFile> ParameterFiles(const Parameters& parameters, int rank, int world, DType weights) {
+bool WritesBlock(const ParameterBlock& block, int rank) { return block.shard == Shard::kExpert || rank == 0; }
+
+std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
+                                           DType weights) {
   CheckpointFile model = {.name = absl::StrFormat("model-%05d-of-%05d.safetensors", rank + 1, world)};
   CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
-  for (const ParameterBlock& block : parameters.blocks()) {
-    if (block.shard == Shard::kReplicated && rank != 0) continue;
+  for (const ParameterBlock& block : blocks) {
+    if (!WritesBlock(block, rank)) continue;
     for (const Param& part : block.parts) {
       model.tensors.push_back({.name = part.name,
                                .dtype = weights,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "workers/checkpoint/shard_table.h"
 #include "workers/checkpoint/write_files.h"
 #include "workers/tensor/dtype.h"
@@ -16,9 +17,12 @@
 
 namespace switchyard {
 
-// This rank's two files.  Borrows the parameters, which must stay as they are until the files are written.
+// This rank's two files.  Borrows the blocks' masters and moments (of a Parameters or of a snapshot of one), which must
+// stay as they are until the files are written.
 // weights: how model-… keeps them, rounded to nearest even.
-std::vector<CheckpointFile> ParameterFiles(const Parameters& parameters, int rank, int world, DType weights);
+std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world, DType weights);
+// Whether a rank writes a block: what every rank has is rank 0's.
+bool WritesBlock(const ParameterBlock& block, int rank);
 
 // Masters and moments of this rank's blocks become what the optimizer's files have.  The model is not published.
 // Errors: InvalidArgument 'tensor "x": …' for one that is missing or has another shape or dtype; then some are restored

@@ -36,7 +36,7 @@ class ParameterFilesTest : public ::testing::TestWithParam<std::string> {
     SY_CHECK_OK(side.status());
     parts = *std::move(side);
     for (int r = 0; r < world; ++r) {
-      for (CheckpointFile& file : ParameterFiles(group->parameters(r), r, world, weights)) {
+      for (CheckpointFile& file : ParameterFiles(group->parameters(r).blocks(), r, world, weights)) {
         parts.push_back(std::move(file));
       }
     }

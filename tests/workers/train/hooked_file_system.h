@@ -1,0 +1,56 @@
+// A FileSystem that asks before each write.  As thread-safe as the one inside and the hook are.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "workers/checkpoint/file_system.h"
+
+namespace switchyard {
+
+class HookedFileSystem final : public FileSystem {
+ public:
+  using Hook = std::function<absl::Status(const std::string& path)>;  // not OK: that is how the write fails
+
+  HookedFileSystem(std::unique_ptr<FileSystem> inner, Hook before_append)
+      : inner_(std::move(inner)), before_append_(std::move(before_append)) {}
+
+  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
+    absl::StatusOr<std::unique_ptr<File>> file = inner_->Open(path, mode);
+    if (!file.ok()) return file.status();
+    return std::make_unique<HookedFile>(*std::move(file), path, &before_append_);
+  }
+  absl::Status MakeFolder(const std::string& path) override { return inner_->MakeFolder(path); }
+  absl::StatusOr<std::vector<FolderEntry>> List(const std::string& folder) override { return inner_->List(folder); }
+  absl::Status Rename(const std::string& from, const std::string& to) override { return inner_->Rename(from, to); }
+  absl::Status Remove(const std::string& path) override { return inner_->Remove(path); }
+  absl::Status SyncFolder(const std::string& folder) override { return inner_->SyncFolder(folder); }
+  absl::StatusOr<int64_t> FreeBytes() override { return inner_->FreeBytes(); }
+
+ private:
+  class HookedFile final : public File {
+   public:
+    HookedFile(std::unique_ptr<File> inner, std::string path, const Hook* hook)
+        : inner_(std::move(inner)), path_(std::move(path)), hook_(hook) {}
+    absl::StatusOr<int64_t> Size() const override { return inner_->Size(); }
+    absl::Status Read(int64_t begin, absl::Span<char> to) const override { return inner_->Read(begin, to); }
+    absl::Status Append(absl::string_view bytes) override {
+      absl::Status status = (*hook_)(path_);
+      return status.ok() ? inner_->Append(bytes) : status;
+    }
+    absl::Status Sync() override { return inner_->Sync(); }
+
+   private:
+    const std::unique_ptr<File> inner_;
+    const std::string path_;
+    const Hook* const hook_;
+  };
+
+  const std::unique_ptr<FileSystem> inner_;
+  const Hook before_append_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,168 @@
+#include "tests/workers/train/job_fixture.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "scheduler/base/byte_io.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/fnv1a.h"
+#include "workers/comm/local_communicator.h"
+#include "workers/tensor/thread_pool.h"
+#include "workers/train/job_folder.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kModel[] = "tests/golden/models/olmoe-clip";
+
+class Recorder final : public TrainListener {
+ public:
+  Recorder(const AttemptOptions& options, Communicator* comm, RankStory* story)
+      : options_(options), comm_(comm), story_(story) {}
+  void set_job(TrainJob* job) { job_ = job; }
+
+  void Started(int64_t step, const std::vector<std::string>& warnings) override {
+    story_->started = true;
+    story_->start_step = step;
+    story_->warnings = warnings;
+  }
+  void StepDone(const StepProgress& progress) override {
+    story_->steps.push_back(progress);
+    if (options_.on_step) options_.on_step(job_, comm_, progress);
+  }
+  void Evaluated(int64_t step, double loss, int64_t tokens) override {
+    story_->evaluations.push_back({step, loss, tokens});
+  }
+  void Saved(const SavedStep& saved) override {
+    story_->saved.push_back(saved);
+    if (options_.on_saved) options_.on_saved(job_, comm_, saved);
+  }
+  void Note(const std::string&) override {}
+
+ private:
+  const AttemptOptions& options_;
+  Communicator* const comm_;
+  RankStory* const story_;
+  TrainJob* job_ = nullptr;
+};
+
+}  // namespace
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+JobFixture::JobFixture() {
+  std::filesystem::create_directories(root_.path() + "/data/sub");
+  std::filesystem::create_directories(root_.path() + "/checkpoints/model");
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(std::string(kModel) + "/" + name, root_.path() + "/checkpoints/model/" + name);
+  }
+  root_.Write("checkpoints/model/tokenizer.json", "{\"a\": \"tokenizer\"}");
+  WriteTokens("a.bin", 0, 400);
+  WriteTokens("sub/b.bin", 1000, 300);
+  WriteTokens("held_out.bin", 5000, 61);
+}
+
+void JobFixture::WriteTokens(const std::string& name, int begin, int count, int vocab) {
+  std::string body;
+  for (int i = begin; i < begin + count; ++i) {
+    AppendInt(static_cast<uint16_t>((i * i / 7 + i % 5) % std::min(vocab, 256)), &body);
+  }
+  body.resize((body.size() + 7) / 8 * 8);
+  AppendInt(int64_t{0}, &body);
+  const TokenFileHeader header = {
+      .token_bytes = 2, .vocab_size = vocab, .num_tokens = count, .num_documents = 1, .contents = Fnv1a(body)};
+  root_.Write("data/" + name, EncodeTokenHeader(header) + body);
+}
+
+JobSpec JobFixture::Spec() const {
+  JobSpec spec;
+  spec.base_checkpoint = "model";
+  for (const TrainFile& file : data_) spec.datasets.push_back(file.name);
+  for (const TrainFile& file : evaluation_) spec.evaluation.push_back(file.name);
+  spec.steps = 12;
+  spec.sequence_length = 12;
+  spec.batch_sequences = 8;
+  spec.micro_batch_sequences = 2;
+  spec.optimizer.schedule.peak = 2e-3;
+  spec.optimizer.schedule.warmup_steps = 3;
+  spec.checkpoints.every_steps = 4;
+  spec.checkpoints.keep_last = 2;
+  spec.seed = 7;
+  return spec;
+}
+
+std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& options) {
+  spec.workers = options.world;
+  std::vector<std::unique_ptr<Communicator>> comms = MakeLocalGroup(options.world, options.attempt);
+  std::vector<RankStory> stories(comms.size());
+  std::vector<std::thread> threads;
+  for (int r = 0; r < options.world; ++r) {
+    threads.emplace_back([&, r] {
+      ThreadPool pool(options.threads, false);
+      TrainJobInput input;
+      input.spec = spec;
+      input.job_id = "job";
+      input.attempt = options.attempt;
+      input.data = data_;
+      input.evaluation = evaluation_;
+      input.dataset_root = root_.path() + "/data";
+      input.checkpoint_root = root_.path() + "/checkpoints";
+      if (options.wrap_files) {
+        input.open_checkpoints = [&, r]() -> absl::StatusOr<std::unique_ptr<FileSystem>> {
+          absl::StatusOr<std::unique_ptr<FileSystem>> files = OpenJobFolder(root_.path() + "/checkpoints", "job");
+          if (!files.ok()) return files.status();
+          return options.wrap_files(*std::move(files), r);
+        };
+      }
+      input.available_memory = options.available_memory;
+      input.software = "test";
+      input.step_limit = absl::Minutes(1);
+      input.disk_limit = absl::Minutes(1);
+      input.lock_patience = options.lock_patience;
+      Recorder recorder(options, comms[r].get(), &stories[r]);
+      TrainJob job(std::move(input), Stream::OnCpu(&pool), comms[r].get(), &recorder);
+      recorder.set_job(&job);
+      if (options.before) options.before(&job, r);
+      stories[r].end = job.Run();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return stories;
+}
+
+std::map<std::string, std::string> JobFixture::FilesOfStep(int64_t step) const {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(JobPath(StepFolder(step)))) {
+    const std::string name = entry.path().filename();
+    if (name != kManifestName) files[name] = ReadAll(entry.path());
+  }
+  return files;
+}
+
+std::vector<std::string> JobFixture::Steps() const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(JobPath())) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::map<std::string, std::string> JobFixture::Undisturbed(const JobSpec& spec, int world) {
+  const std::vector<RankStory> stories = Run(spec, {.world = world});
+  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+  std::map<std::string, std::string> files = FilesOfStep(spec.steps);
+  ForgetJob();
+  return files;
+}
+
+void JobFixture::ForgetJob() { std::filesystem::remove_all(JobPath()); }
+
+}  // namespace switchyard

@@ -1,0 +1,80 @@
+// Training jobs of a small model on files in a directory of their own, ranks as threads, disturbed where a test says.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/workers/model/temp_dir.h"
+#include "workers/checkpoint/file_system.h"
+#include "workers/comm/communicator.h"
+#include "workers/train/train_job.h"
+
+namespace switchyard {
+
+struct EvaluationSeen {
+  int64_t step = 0;
+  double loss = 0;
+  int64_t tokens = 0;
+  bool operator==(const EvaluationSeen&) const = default;
+};
+
+// What a rank told and how it ended.
+struct RankStory {
+  TrainEnd end = {};
+  bool started = false;
+  int64_t start_step = 0;
+  std::vector<std::string> warnings = {};
+  std::vector<StepProgress> steps = {};
+  std::vector<EvaluationSeen> evaluations = {};
+  std::vector<SavedStep> saved = {};
+};
+
+// One attempt.
+struct AttemptOptions {
+  int world = 1;
+  int threads = 1;  // of each rank
+  int64_t attempt = 1;
+  std::function<int64_t()> available_memory = [] { return int64_t{1} << 40; };
+  absl::Duration lock_patience = absl::ZeroDuration();
+  // Told by rank 0 on its thread.  May stop the job, or break the group.
+  std::function<void(TrainJob* job, Communicator* comm, const StepProgress& progress)> on_step = {};
+  std::function<void(TrainJob* job, Communicator* comm, const SavedStep& saved)> on_saved = {};
+  // Before Run, on every rank.
+  std::function<void(TrainJob* job, int rank)> before = {};
+  // Puts something between a rank and its files.
+  std::function<std::unique_ptr<FileSystem>(std::unique_ptr<FileSystem>, int rank)> wrap_files = {};
+};
+
+class JobFixture : public ::testing::Test {
+ protected:
+  JobFixture();
+
+  // The small job that tests change: twelve steps on two files, a checkpoint every four, evaluation at the end.
+  JobSpec Spec() const;
+  // All ranks' stories, by rank.  The spec's number of workers becomes `options.world`.
+  std::vector<RankStory> Run(JobSpec spec, const AttemptOptions& options);
+
+  // Writes a .bin of the dataset root whose tokens follow a simple rule, from `begin` on.
+  void WriteTokens(const std::string& name, int begin, int count, int vocab = 256);
+  std::string DataPath(const std::string& name) const { return root_.path() + "/data/" + name; }
+  std::string JobPath(const std::string& name = "") const { return root_.path() + "/checkpoints/job/" + name; }
+  // Every file of a step's folder but the manifest, which names the attempt; contents by name.
+  std::map<std::string, std::string> FilesOfStep(int64_t step) const;
+  // Folders "step-…" of the job.
+  std::vector<std::string> Steps() const;
+  void ForgetJob();
+  // The final files of a run that nothing disturbs; the job is forgotten again.
+  std::map<std::string, std::string> Undisturbed(const JobSpec& spec, int world);
+
+  const TempDir root_;
+  std::vector<TrainFile> data_ = {{false, "a.bin"}, {false, "sub/b.bin"}};
+  std::vector<TrainFile> evaluation_ = {{false, "held_out.bin"}};
+};
+
+std::string ReadAll(const std::string& path);
+
+}  // namespace switchyard

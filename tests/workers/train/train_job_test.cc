@@ -1,0 +1,228 @@
+// A job from its spec to its end: what it tells, what it leaves, and that an interruption anywhere changes no bit of
+// it.
+#include "workers/train/train_job.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/workers/train/job_fixture.h"
+#include "workers/checkpoint/safetensors.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using TrainJobTest = JobFixture;
+
+class TrainJobRanksTest : public TrainJobTest, public testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, TrainJobRanksTest, testing::Values(1, 2), testing::PrintToStringParamName());
+
+TEST_P(TrainJobRanksTest, RunsToItsEnd) {
+  const int world = GetParam();
+  const std::vector<RankStory> stories = Run(Spec(), {.world = world});
+  for (const RankStory& story : stories) {
+    EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+    EXPECT_TRUE(story.started);
+    EXPECT_EQ(story.start_step, 0);
+    EXPECT_THAT(story.warnings, testing::IsEmpty());
+  }
+  const RankStory& first = stories[0];
+  ASSERT_EQ(first.steps.size(), 12u);
+  for (size_t i = 0; i < first.steps.size(); ++i) {
+    const StepProgress& step = first.steps[i];
+    EXPECT_EQ(step.step, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(step.tokens, step.step * 8 * 12);
+    EXPECT_GT(step.tokens_per_second, 0);
+    EXPECT_EQ(step.learning_rate, LearningRate({.peak = 2e-3, .warmup_steps = 3, .total_steps = 12}, step.step - 1));
+  }
+  EXPECT_LT(first.steps.back().report.loss, first.steps.front().report.loss);
+  ASSERT_EQ(first.saved.size(), 3u);
+  EXPECT_EQ(first.saved[1].step, 8);
+  EXPECT_EQ(first.saved[1].folder, "step-00000008");
+  EXPECT_GT(first.saved[1].bytes, 0);
+  EXPECT_THAT(Steps(), ElementsAre("step-00000008", "step-00000012"));
+  EXPECT_EQ(FilesOfStep(12).count("tokenizer.json"), 1u);
+  ASSERT_EQ(first.evaluations.size(), 1u);
+  EXPECT_EQ(first.evaluations[0].step, 12);
+  EXPECT_EQ(first.evaluations[0].tokens, 60);  // five windows
+  if (world == 1) return;
+  EXPECT_THAT(stories[1].steps, testing::IsEmpty());
+  EXPECT_THAT(stories[1].saved, testing::IsEmpty());
+}
+
+TEST_P(TrainJobRanksTest, StoppedWithACheckpointAnywhereItEndsWithTheSameBits) {
+  const int world = GetParam();
+  const auto expected = Undisturbed(Spec(), world);
+  for (const int64_t at : {1, 4, 6, 11, 12}) {
+    SCOPED_TRACE(at);
+    // Asked of one rank alone.
+    const auto stop = [&](TrainJob* job, Communicator*, const StepProgress& progress) {
+      if (progress.step == at) job->Stop(StopKind::kSave);
+    };
+    const std::vector<RankStory> stopped = Run(Spec(), {.world = world, .attempt = 1, .on_step = stop});
+    for (const RankStory& story : stopped) {
+      EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped);
+      EXPECT_TRUE(story.end.status.ok()) << story.end.status;
+    }
+    EXPECT_EQ(stopped[0].saved.back().step, at);
+    const std::vector<RankStory> resumed = Run(Spec(), {.world = world, .attempt = 2});
+    for (const RankStory& story : resumed) {
+      EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+      EXPECT_EQ(story.start_step, at);
+      EXPECT_THAT(story.warnings, testing::IsEmpty());
+    }
+    EXPECT_EQ(resumed[0].steps.size(), static_cast<size_t>(12 - at));
+    ASSERT_EQ(resumed[0].evaluations.size(), 1u);
+    EXPECT_TRUE(FilesOfStep(12) == expected);
+    ForgetJob();
+  }
+}
+
+// Whatever was under way: steps, a save's files, its commit.
+TEST_P(TrainJobRanksTest, TornDownAnywhereItGoesOnFromTheLastCheckpoint) {
+  const int world = GetParam();
+  const auto expected = Undisturbed(Spec(), world);
+  for (const int64_t at : {1, 4, 5, 8, 10}) {
+    SCOPED_TRACE(at);
+    const auto tear = [&](TrainJob*, Communicator* comm, const StepProgress& progress) {
+      if (progress.step == at) comm->Abort("torn down by the test");
+    };
+    const std::vector<RankStory> torn = Run(Spec(), {.world = world, .attempt = 1, .on_step = tear});
+    for (const RankStory& story : torn) {
+      EXPECT_EQ(story.end.outcome, TrainOutcome::kLost);
+      EXPECT_EQ(story.end.status.code(), absl::StatusCode::kUnavailable) << story.end.status;
+    }
+    const std::vector<RankStory> resumed = Run(Spec(), {.world = world, .attempt = 2});
+    EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+    EXPECT_EQ(resumed[0].start_step % 4, 0);
+    EXPECT_LE(resumed[0].start_step, at);
+    EXPECT_GE(resumed[0].start_step, ((at - 1) / 4 - 1) * 4) << "a save begins when the one before counts";
+    EXPECT_TRUE(FilesOfStep(12) == expected);
+    ForgetJob();
+  }
+}
+
+// Ranks that differ from those that saved: the same training up to rounding, and said to be so.
+TEST_F(TrainJobTest, GoesOnOnAnotherNumberOfRanks) {
+  JobSpec spec = Spec();
+  spec.dtype = TrainDType::kF64;
+  spec.micro_batch_sequences = 0;  // balance losses are of a micro-batch
+  const std::vector<RankStory> whole = Run(spec, {.world = 1});
+  ForgetJob();
+  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(StopKind::kSave);
+  };
+  ASSERT_EQ(Run(spec, {.world = 2, .attempt = 1, .on_step = stop})[0].end.outcome, TrainOutcome::kStopped);
+  const std::vector<RankStory> resumed = Run(spec, {.world = 4, .attempt = 2});
+  ASSERT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  EXPECT_EQ(resumed[0].start_step, 6);
+  for (const RankStory& story : resumed) {
+    ASSERT_EQ(story.warnings.size(), 1u);
+    EXPECT_THAT(story.warnings[0], HasSubstr("step-00000006 was saved by other means"));
+    EXPECT_THAT(story.warnings[0], HasSubstr("2 ranks, now 4"));
+  }
+  EXPECT_NEAR(resumed[0].steps.back().report.loss, whole[0].steps.back().report.loss, 1e-10);
+  ASSERT_EQ(resumed[0].evaluations.size(), 1u);
+  EXPECT_NEAR(resumed[0].evaluations[0].loss, whole[0].evaluations[0].loss, 1e-10);
+  EXPECT_EQ(resumed[0].evaluations[0].tokens, whole[0].evaluations[0].tokens);
+}
+
+TEST_F(TrainJobTest, PassesOverADamagedCheckpoint) {
+  const auto expected = Undisturbed(Spec(), 2);
+  ASSERT_EQ(Run(Spec(), {.world = 2, .attempt = 1})[0].end.outcome, TrainOutcome::kFinished);
+  const std::string path = JobPath("step-00000012/optimizer-rank00001.safetensors");
+  std::string bytes = ReadAll(path);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(path, std::ios::binary) << bytes;
+  const std::vector<RankStory> resumed = Run(Spec(), {.world = 2, .attempt = 2});
+  EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  EXPECT_EQ(resumed[0].start_step, 8);
+  ASSERT_EQ(resumed[0].warnings.size(), 1u);
+  EXPECT_THAT(resumed[0].warnings[0], HasSubstr("a damaged checkpoint was passed over: step-00000012"));
+  EXPECT_TRUE(FilesOfStep(12) == expected);
+}
+
+TEST_F(TrainJobTest, StopsWithoutACheckpoint) {
+  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
+    if (progress.step == 2) job->Stop(StopKind::kNow);
+    if (progress.step == 2) job->Stop(StopKind::kSave);  // the greater one wins
+  };
+  for (const RankStory& story : Run(Spec(), {.world = 2, .on_step = stop})) {
+    EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped);
+    EXPECT_LE(story.steps.size(), 2u);
+  }
+  EXPECT_THAT(Steps(), testing::IsEmpty());
+}
+
+// Whoever is asked: here a rank that tells nothing else.
+TEST_F(TrainJobTest, ARankThatIsAskedStopsAll) {
+  const auto before = [](TrainJob* job, int rank) {
+    if (rank == 1) job->Stop(StopKind::kSave);
+  };
+  for (const RankStory& story : Run(Spec(), {.world = 2, .before = before})) {
+    EXPECT_TRUE(story.started);
+    EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped);
+  }
+  EXPECT_THAT(Steps(), testing::IsEmpty()) << "nothing was done that would be worth it";
+}
+
+TEST_F(TrainJobTest, EvaluatesWhileItTrainsAndAfterAnInterruption) {
+  JobSpec spec = Spec();
+  spec.evaluate_every_steps = 3;
+  const std::vector<EvaluationSeen> expected = Run(spec, {.world = 2})[0].evaluations;
+  ASSERT_EQ(expected.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(expected[i].step, static_cast<int64_t>(3 * (i + 1)));
+    EXPECT_EQ(expected[i].tokens, 60);
+  }
+  EXPECT_LT(expected[3].loss, expected[0].loss);
+  ForgetJob();
+  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(StopKind::kSave);
+  };
+  std::vector<EvaluationSeen> seen = Run(spec, {.world = 2, .attempt = 1, .on_step = stop})[0].evaluations;
+  EXPECT_EQ(seen.size(), 1u) << "that of the step at which it stopped is left to the next attempt";
+  const std::vector<RankStory> resumed = Run(spec, {.world = 2, .attempt = 2});
+  for (const EvaluationSeen& each : resumed[0].evaluations) seen.push_back(each);
+  EXPECT_EQ(seen, expected);
+}
+
+TEST_F(TrainJobTest, BeginsAnewFromAnArchitecture) {
+  JobSpec spec = Spec();
+  spec.base_checkpoint.clear();
+  spec.architecture = "model";
+  std::filesystem::remove(root_.path() + "/checkpoints/model/model.safetensors");
+  const std::vector<RankStory> one = Run(spec, {.world = 1});
+  EXPECT_EQ(one[0].end.outcome, TrainOutcome::kFinished) << one[0].end.status;
+  EXPECT_NEAR(one[0].steps[0].report.loss, std::log(256), 0.1);
+  ForgetJob();
+  const std::vector<RankStory> two = Run(spec, {.world = 2});
+  EXPECT_NEAR(two[0].steps[0].report.loss, one[0].steps[0].report.loss, 1e-5) << "the same weights on any ranks";
+  ForgetJob();
+  spec.seed = 8;
+  EXPECT_NE(Run(spec, {.world = 1})[0].steps[0].report.loss, one[0].steps[0].report.loss);
+}
+
+// What serves: a job in bf16 leaves bf16 weights, and its folder is a model that another job begins with.
+TEST_F(TrainJobTest, LeavesAModel) {
+  JobSpec spec = Spec();
+  spec.dtype = TrainDType::kBf16;
+  const std::vector<RankStory> first = Run(spec, {.world = 2});
+  ASSERT_EQ(first[0].end.outcome, TrainOutcome::kFinished) << first[0].end.status;
+  const absl::StatusOr<Checkpoint> saved = Checkpoint::Open(JobPath("step-00000012"));
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->Find("model.embed_tokens.weight").entry->dtype, "BF16");
+  std::filesystem::rename(JobPath(), root_.path() + "/checkpoints/other");
+  spec.base_checkpoint = "other/step-00000012";
+  const std::vector<RankStory> second = Run(spec, {.world = 1});
+  ASSERT_EQ(second[0].end.outcome, TrainOutcome::kFinished) << second[0].end.status;
+  EXPECT_LT(second[0].steps[0].report.loss, first[0].steps[6].report.loss);
+}
+
+}  // namespace
+}  // namespace switchyard

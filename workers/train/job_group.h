@@ -1,0 +1,37 @@
+// The communicator of one attempt at a time, which may be ended from any thread, also while it forms.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "workers/comm/communicator.h"
+#include "workers/comm/gloo_communicator.h"
+#include "workers/comm/rendezvous_store.h"
+
+namespace switchyard {
+
+// Thread-safe; Form and Leave belong to one thread.
+class JobGroup {
+ public:
+  // Blocks until the group stands.  The communicator is this's until Leave.  Errors: FormGlooGroup's; Aborted for an
+  // epoch that was aborted before or meanwhile.
+  absl::StatusOr<Communicator*> Form(const GlooGroupOptions& options, RendezvousStore* store);
+  void Leave();
+  // Ends that epoch and those before, now or when they form.
+  void Abort(int64_t epoch, const std::string& reason);
+  // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.
+  void ForgetEpochs();
+
+ private:
+  absl::Mutex mu_;
+  std::unique_ptr<Communicator> comm_ ABSL_GUARDED_BY(mu_);
+  RendezvousStore* forming_ ABSL_GUARDED_BY(mu_) = nullptr;
+  int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;          // that forms or stands
+  int64_t aborted_epoch_ ABSL_GUARDED_BY(mu_) = 0;  // epochs up to here are over
+};
+
+}  // namespace switchyard

@@ -1,0 +1,59 @@
+#include "workers/train/parameter_snapshot.h"
+
+#include <cstring>
+#include <utility>
+
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/thread_pool.h"
+#include "workers/train/parameter_files.h"
+
+namespace switchyard {
+namespace {
+
+constexpr Tensor ParameterBlock::*kKept[] = {&ParameterBlock::master, &ParameterBlock::mean,
+                                             &ParameterBlock::mean_squares};
+
+void CopyBytes(const Stream& stream, const Tensor& from, const Tensor& to) {
+  constexpr int64_t kGrain = 1 << 20;
+  const char* const source = static_cast<const char*>(from.view().raw());
+  char* const target = static_cast<char*>(to.view().raw());
+  stream.pool().ParallelFor(from.bytes(), kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(target + begin, source + begin, static_cast<size_t>(end - begin));
+  });
+}
+
+}  // namespace
+
+int64_t ParameterSnapshot::BytesToTake(const Parameters& parameters, int rank) const {
+  if (!blocks_.empty()) return 0;
+  int64_t bytes = 0;
+  for (const ParameterBlock& block : parameters.blocks()) {
+    if (WritesBlock(block, rank)) bytes += 3 * block.master.bytes();
+  }
+  return bytes;
+}
+
+absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& parameters, int rank) {
+  std::vector<ParameterBlock> blocks = std::exchange(blocks_, {});
+  size_t next = 0;
+  for (const ParameterBlock& from : parameters.blocks()) {
+    if (!WritesBlock(from, rank)) continue;
+    if (next == blocks.size()) {
+      ParameterBlock block;
+      block.parts = from.parts;
+      block.shard = from.shard;
+      for (const auto kept : kKept) {
+        ASSIGN_OR_RETURN(block.*kept, Tensor::Allocate((from.*kept).dtype(), (from.*kept).shape(), stream.device()));
+      }
+      blocks.push_back(std::move(block));
+    }
+    ParameterBlock& to = blocks[next++];
+    for (const auto kept : kKept) CopyBytes(stream, from.*kept, to.*kept);
+  }
+  SY_CHECK_EQ(next, blocks.size());
+  blocks_ = std::move(blocks);
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,83 @@
+#include "workers/train/rank_agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/train/train_outcome.h"
+
+namespace switchyard {
+
+static_assert(std::is_trivially_copyable_v<RankWord> && sizeof(RankWord) == 512);
+
+void RankWord::SetText(absl::string_view from) {
+  size_t bytes = std::min(from.size(), kMaxRankText);
+  // Not in the middle of a character of UTF-8.
+  while (bytes > 0 && bytes < from.size() && (static_cast<uint8_t>(from[bytes]) & 0xC0) == 0x80) --bytes;
+  std::memcpy(text, from.data(), bytes);
+  text[bytes] = '\0';
+}
+
+void RankWord::SetStatus(const absl::Status& status) {
+  if (status.ok()) return;
+  code = static_cast<int32_t>(status.code());
+  lost = OutcomeOf(status) == TrainOutcome::kLost ? 1 : 0;
+  SetText(status.message());
+}
+
+absl::StatusOr<std::vector<RankWord>> ExchangeWords(Communicator* comm, const RankWord& mine, absl::Duration limit) {
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(work, comm->AllGather({.comm_class = CommClass::kControl, .deadline = absl::Now() + limit},
+                                         absl::MakeConstSpan(reinterpret_cast<const char*>(&mine), sizeof(mine))));
+  RETURN_IF_ERROR(work->Wait());
+  std::vector<RankWord> words(static_cast<size_t>(comm->world()));
+  for (size_t r = 0; r < words.size(); ++r) {
+    const absl::Span<const char> bytes = work->received()[r].span();
+    SY_CHECK_EQ(bytes.size(), sizeof(RankWord));
+    std::memcpy(&words[r], bytes.data(), sizeof(RankWord));
+    words[r].text[kMaxRankText] = '\0';
+  }
+  return words;
+}
+
+absl::Status FirstError(absl::Span<const RankWord> words) {
+  for (size_t r = 0; r < words.size(); ++r) {
+    const RankWord& word = words[r];
+    if (word.code == 0) continue;
+    const std::string who = words.size() > 1 ? absl::StrCat("rank ", r, ": ") : "";
+    absl::Status status(static_cast<absl::StatusCode>(word.code), absl::StrCat(who, word.text));
+    return word.lost != 0 ? Lost(std::move(status)) : Failed(std::move(status));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration limit) {
+  RankWord word;
+  word.SetStatus(mine);
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm, word, limit));
+  return FirstError(words);
+}
+
+absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<std::string>& mine,
+                                       absl::Duration limit) {
+  RankWord word;
+  if (comm->rank() == 0) {
+    word.SetStatus(mine.status());
+    if (mine.ok()) {
+      SY_CHECK(mine->size() <= kMaxRankText);
+      word.SetText(*mine);
+    }
+  }
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm, word, limit));
+  RETURN_IF_ERROR(FirstError(words));
+  return std::string(words[0].text);
+}
+
+}  // namespace switchyard

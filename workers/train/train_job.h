@@ -1,0 +1,147 @@
+// One rank's attempt at a training job, from its spec to its end: opens model and data, goes on from the newest whole
+// checkpoint, trains step after step, evaluates, saves, and says how it ended.
+//
+// All ranks run the same attempt over one communicator.  At a control point before each step they tell each other who
+// was asked to stop, who cannot go on and whose files are written, so that they stop, save and fail at the same step.
+// Where a job is follows from its seed and step alone (data_source.h, lr_schedule.h): an attempt that was interrupted
+// anywhere goes on to the bits of one that was not, given as many ranks of the same instruction set.
+// Run belongs to one thread; Stop may come from any.  Who wants it ended at once aborts the communicator.
+// CPU only.  Does not do: limits of time, retries, packing of text (the server's).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/training/job_spec.h"
+#include "workers/checkpoint/file_system.h"
+#include "workers/comm/communicator.h"
+#include "workers/model/config.h"
+#include "workers/model/model.h"
+#include "workers/moe/expert_layout.h"
+#include "workers/tensor/device.h"
+#include "workers/train/checkpoint_saver.h"
+#include "workers/train/data_source.h"
+#include "workers/train/parameters.h"
+#include "workers/train/step_meter.h"
+#include "workers/train/train_outcome.h"
+#include "workers/train/trainer.h"
+#include "workers/train/trainer_state.h"
+
+namespace switchyard {
+
+// A file of packed tokens, beneath one of two roots.
+struct TrainFile {
+  bool of_job = false;  // beneath the job's folder of the checkpoint root; else beneath the dataset root
+  std::string name = {};
+};
+
+// Both are requests: the ranks agree on the step.  The greater one wins.
+enum class StopKind : int32_t { kNone, kSave, kNow };  // with a checkpoint of that step; without
+
+struct TrainJobInput {
+  JobSpec spec = {};
+  std::string job_id = {};                            // also the name of its folder
+  int64_t attempt = 0;                                // rising with every start of the job
+  std::vector<TrainFile> data = {}, evaluation = {};  // .bin
+  std::string dataset_root = {}, checkpoint_root = {};
+  // Opens the job's folder of the checkpoint root; none: OpenJobFolder.
+  std::function<absl::StatusOr<std::unique_ptr<FileSystem>>()> open_checkpoints = {};
+  std::function<int64_t()> available_memory = {};    // bytes that this rank may take, now
+  std::string software = {};                         // version, for manifests
+  absl::Duration step_limit = absl::Minutes(10);     // longest that a rank waits for the others in a step
+  absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
+  absl::Duration lock_patience = absl::Seconds(10);  // how long an attempt that is over may hold the job's folder
+};
+
+// Told on Run's thread, in the order of things.  All but Started: by rank 0 alone.
+class TrainListener {
+ public:
+  virtual ~TrainListener() = default;
+  // From this step on.  Warnings: what was passed over, and why bits may differ.
+  virtual void Started(int64_t step, const std::vector<std::string>& warnings) = 0;
+  virtual void StepDone(const StepProgress& progress) = 0;
+  virtual void Evaluated(int64_t step, double loss, int64_t tokens) = 0;
+  virtual void Saved(const SavedStep& saved) = 0;
+  // What it is doing; of what takes long about every two seconds: "evaluation after step 8: 40 of 200 windows".
+  virtual void Note(const std::string& text) = 0;
+};
+
+class TrainJob {
+ public:
+  // Borrowed: comm, listener and what the stream borrows.
+  TrainJob(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener);
+  ~TrainJob();
+
+  // Blocks until the attempt has ended; once.  On an error of this rank alone the communicator is aborted.
+  TrainEnd Run();
+  // Any thread, also before Run.
+  void Stop(StopKind kind);
+
+ private:
+  // train_job_setup.cc: in this order, each ends alike on all ranks.
+  absl::Status Prepare();
+  absl::Status OpenCheckpoints();
+  absl::Status OpenModel();
+  absl::Status CheckFits() const;
+  absl::Status OpenData();
+  absl::Status MakeModel();
+  absl::Status FindStart();
+  absl::Status LoadStart();
+  absl::Status OpenSaver();
+  absl::StatusOr<std::vector<TokenFile>> OpenFiles(const std::vector<TrainFile>& files, absl::string_view what);
+  absl::Status Restore();
+  void WarnOfOtherBits(const SavedBy& saved_by);
+
+  absl::Status Train();
+  absl::StatusOr<StopKind> Control(const absl::Status& mine);
+  absl::Status LoadStep(std::vector<TrainRows>* micro_batches) const;
+  absl::Status RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds);
+  // Whether it came to its end; false: somebody wants to stop.
+  absl::StatusOr<bool> Evaluate();
+  absl::Status Save();
+  absl::Status AwaitSave();
+  absl::Status AgreeOn(const absl::Status& mine);
+  void Stage(const std::string& text);
+  void Note(const std::string& text);
+  bool leads() const { return comm_->rank() == 0; }
+  SavedBy OwnSavedBy() const;
+
+  const TrainJobInput input_;
+  const JobSpec& spec_;
+  const Stream stream_;
+  Communicator* const comm_;
+  TrainListener* const listener_;
+  std::atomic<StopKind> stop_ = StopKind::kNone;
+
+  const DType dtype_;
+  std::unique_ptr<FileSystem> checkpoints_;  // the job's folder
+  std::string config_text_;
+  ModelConfig config_;
+  std::unique_ptr<ModelDir> model_dir_;
+  ExpertLayout layout_;
+  std::vector<NamedTokens> data_names_;
+  std::unique_ptr<DataSource> data_, evaluation_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Parameters> parameters_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<CheckpointSaver> saver_;
+  std::vector<std::string> warnings_;
+  std::string start_folder_;  // of the checkpoint that it goes on from; "" = from the beginning
+
+  int64_t step_ = 0;        // done
+  int64_t tokens_ = 0;      // trained
+  int64_t saved_step_ = 0;  // the newest that was begun to be saved, or restored
+  StopKind stopped_ = StopKind::kNone;
+  bool agreed_ = false;  // the error is known to all ranks
+  StepMeter meter_;
+  absl::Time last_note_ = absl::InfinitePast();
+};
+
+}  // namespace switchyard

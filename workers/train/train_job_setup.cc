@@ -1,0 +1,282 @@
+// What a rank does before the first step: model, data, memory, and the checkpoint to go on from.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/root_dir.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/find_checkpoint.h"
+#include "workers/checkpoint/safetensors.h"
+#include "workers/checkpoint/shard_table.h"
+#include "workers/ops/isa.h"
+#include "workers/tensor/thread_pool.h"
+#include "workers/train/job_folder.h"
+#include "workers/train/parameter_files.h"
+#include "workers/train/rank_agreement.h"
+#include "workers/train/train_job.h"
+#include "workers/train/training_memory.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kCheckpointRoot[] = "the checkpoint root";
+constexpr char kDatasetRoot[] = "the dataset root";
+
+absl::Status In(absl::string_view where, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
+}
+
+}  // namespace
+
+absl::Status TrainJob::Prepare() {
+  RETURN_IF_ERROR(AgreeOn(OpenCheckpoints()));
+  RETURN_IF_ERROR(AgreeOn(OpenModel()));
+  RETURN_IF_ERROR(AgreeOn(CheckFits()));
+  RETURN_IF_ERROR(OpenData());
+  RETURN_IF_ERROR(FindStart());
+  RETURN_IF_ERROR(AgreeOn(MakeModel()));
+  RETURN_IF_ERROR(AgreeOn(LoadStart()));
+  return AgreeOn(OpenSaver());
+}
+
+absl::Status TrainJob::OpenCheckpoints() {
+  ASSIGN_OR_RETURN(checkpoints_, input_.open_checkpoints ? input_.open_checkpoints()
+                                                         : OpenJobFolder(input_.checkpoint_root, input_.job_id));
+  return absl::OkStatus();
+}
+
+absl::Status TrainJob::OpenModel() {
+  RETURN_IF_ERROR(Validate(spec_));
+  const bool anew = spec_.base_checkpoint.empty();
+  const std::string& path = anew ? spec_.architecture : spec_.base_checkpoint;
+  const std::string where = absl::StrCat(anew ? "architecture " : "base_checkpoint ", path);
+  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(input_.checkpoint_root, kCheckpointRoot));
+  absl::StatusOr<ModelDir> dir = ModelDir::Beneath(root, path);
+  if (!dir.ok()) return In(anew ? "architecture" : "base_checkpoint", dir.status());
+  model_dir_ = std::make_unique<ModelDir>(*std::move(dir));
+  absl::StatusOr<std::string> text = model_dir_->ReadSmallFile("config.json", kMaxConfigBytes);
+  if (!text.ok()) return In(where, text.status());
+  config_text_ = *std::move(text);
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(config_text_, "");
+  if (!config.ok()) return In(where, config.status());
+  config_ = *std::move(config);
+  if (spec_.sequence_length > config_.context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence_length: ", spec_.sequence_length, ", the context of ", path, " is ", config_.context));
+  }
+  if (config_.num_experts == 0) {
+    return absl::UnimplementedError(absl::StrCat(path, ": training of a model without experts"));
+  }
+  if (config_.num_experts % comm_->world() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("workers: the ", config_.num_experts, " experts of ", path,
+                                                   " cannot be dealt out to ", comm_->world(), " in equal parts"));
+  }
+  if (spec_.batch_sequences % comm_->world() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("batch_sequences: ", spec_.batch_sequences,
+                                                   " cannot be dealt out to ", comm_->world(),
+                                                   " workers in equal parts"));
+  }
+  layout_ = ExpertLayout::Contiguous(static_cast<int>(config_.num_experts), comm_->world());
+  return absl::OkStatus();
+}
+
+// Before anything is allocated.
+absl::Status TrainJob::CheckFits() const {
+  const int64_t share = spec_.batch_sequences / comm_->world();
+  const int64_t micro = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
+  const absl::Status status = CheckTrainingMemory(config_,
+                                                  {.dtype = dtype_,
+                                                   .experts_per_layer = config_.num_experts / comm_->world(),
+                                                   .rows = micro * spec_.sequence_length,
+                                                   .recompute = spec_.recompute},
+                                                  input_.available_memory());
+  return status.ok() ? status : Failed(status);
+}
+
+absl::StatusOr<std::vector<TokenFile>> TrainJob::OpenFiles(const std::vector<TrainFile>& files,
+                                                           absl::string_view what) {
+  ASSIGN_OR_RETURN(const RootDir checkpoints, RootDir::Open(input_.checkpoint_root, kCheckpointRoot));
+  ASSIGN_OR_RETURN(const RootDir datasets, RootDir::Open(input_.dataset_root, kDatasetRoot));
+  std::vector<TokenFile> opened;
+  for (const TrainFile& file : files) {
+    absl::StatusOr<TokenFile> tokens = file.of_job
+                                           ? TokenFile::Open(checkpoints, absl::StrCat(input_.job_id, "/", file.name))
+                                           : TokenFile::Open(datasets, file.name);
+    if (!tokens.ok()) return In(what, tokens.status());
+    // All of it once: who trains then reads what was checked.
+    if (leads()) {
+      const absl::Status verified = tokens->Verify(config_.vocab_size, [&](int64_t done, int64_t total) {
+        Note(absl::StrCat("checks ", file.name, ": ", done >> 20, " of ", total >> 20, " MiB"));
+        return comm_->status().ok() && stop_.load() != StopKind::kNow;
+      });
+      if (!verified.ok()) return In(what, verified);
+    }
+    opened.push_back(*std::move(tokens));
+  }
+  return opened;
+}
+
+absl::Status TrainJob::OpenData() {
+  uint64_t seen = Fnv1a("");
+  const auto open = [&](const std::vector<TrainFile>& files, absl::string_view what, bool in_order,
+                        std::unique_ptr<DataSource>* source) -> absl::Status {
+    std::vector<TokenFile> tokens;
+    ASSIGN_OR_RETURN(tokens, OpenFiles(files, what));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const TokenFileHeader& header = tokens[i].header();
+      seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
+      if (!in_order) data_names_.push_back({files[i].name, header});
+    }
+    absl::StatusOr<std::unique_ptr<DataSource>> made = DataSource::Create(
+        std::move(tokens),
+        {.length = spec_.sequence_length, .vocab = config_.vocab_size, .seed = spec_.seed, .in_order = in_order});
+    if (!made.ok()) return In(what, made.status());
+    *source = *std::move(made);
+    return absl::OkStatus();
+  };
+  Stage("checks its data");
+  absl::Status mine = open(input_.data, "datasets", false, &data_);
+  if (mine.ok() && !input_.evaluation.empty()) mine = open(input_.evaluation, "evaluation", true, &evaluation_);
+  RankWord word;
+  word.SetStatus(mine);
+  word.number = static_cast<int64_t>(seen);
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, input_.disk_limit));
+  agreed_ = true;
+  RETURN_IF_ERROR(FirstError(words));
+  for (size_t r = 1; r < words.size(); ++r) {
+    if (words[r].number == words[0].number) continue;
+    return absl::FailedPreconditionError(absl::StrCat("datasets: rank ", r, " has other files than rank 0"));
+  }
+  agreed_ = false;
+  return absl::OkStatus();
+}
+
+// Rank 0 looks for a checkpoint and reads all of it.
+absl::Status TrainJob::FindStart() {
+  absl::StatusOr<std::string> folder = std::string();
+  if (leads()) {
+    Stage("looks for a checkpoint");
+    absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(checkpoints_.get(), CheckpointCheck::kContents);
+    if (found.ok()) {
+      folder = found->folder;
+      for (const std::string& rejected : found->rejected) {
+        warnings_.push_back(absl::StrCat("a damaged checkpoint was passed over: ", rejected));
+      }
+    } else if (!absl::IsNotFound(found.status())) {
+      folder = found.status();
+    }
+  }
+  absl::StatusOr<std::string> agreed = FromLeader(comm_, folder, input_.disk_limit);
+  agreed_ = !agreed.ok() && comm_->status().ok();
+  RETURN_IF_ERROR(agreed.status());
+  start_folder_ = *std::move(agreed);
+  return absl::OkStatus();
+}
+
+absl::Status TrainJob::MakeModel() {
+  const absl::Span<const int32_t> residents = layout_.Residents(comm_->rank());
+  ModelWeights weights;
+  ASSIGN_OR_RETURN(weights, AllocateWeights(config_, dtype_, {residents.begin(), residents.end()}));
+  ASSIGN_OR_RETURN(model_, Model::Create(stream_, config_, dtype_, std::move(weights), spec_.sequence_length));
+  ASSIGN_OR_RETURN(parameters_, Parameters::Create(stream_, model_.get()));
+  const int64_t share = spec_.batch_sequences / comm_->world();
+  TrainerOptions options;
+  options.adamw = {.beta1 = spec_.optimizer.beta1,
+                   .beta2 = spec_.optimizer.beta2,
+                   .epsilon = spec_.optimizer.epsilon,
+                   .weight_decay = spec_.optimizer.weight_decay};
+  options.clip_norm = spec_.optimizer.clip_norm;
+  options.router = {.balance = spec_.balance, .balance_weight = spec_.balance_weight, .z_weight = spec_.z_weight};
+  options.save = spec_.recompute ? SavePolicy::kLayerInputs : SavePolicy::kAll;
+  options.max_sequences = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
+  options.max_length = spec_.sequence_length;
+  options.communication = spec_.communication;
+  ASSIGN_OR_RETURN(trainer_, Trainer::Create(stream_, model_.get(), parameters_.get(), options));
+  return trainer_->SetGroup(comm_, &layout_);
+}
+
+absl::Status TrainJob::LoadStart() {
+  Stage(start_folder_.empty() ? "begins anew" : absl::StrCat("goes on from ", start_folder_));
+  if (!start_folder_.empty()) {
+    RETURN_IF_ERROR(In(start_folder_, Restore()));
+  } else if (spec_.base_checkpoint.empty()) {
+    RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed}));
+  } else {
+    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(*model_dir_);
+    if (!checkpoint.ok()) return In(spec_.base_checkpoint, checkpoint.status());
+    RETURN_IF_ERROR(In(spec_.base_checkpoint, parameters_->Load(*checkpoint, stream_.pool().num_threads())));
+  }
+  return parameters_->Publish();
+}
+
+absl::Status TrainJob::Restore() {
+  Manifest manifest;
+  ASSIGN_OR_RETURN(manifest, OpenCheckpoint(checkpoints_.get(), start_folder_, CheckpointCheck::kSizes));
+  std::string text;
+  ASSIGN_OR_RETURN(text, ReadWholeFile(checkpoints_.get(), absl::StrCat(start_folder_, "/", kTrainerStateName),
+                                       kMaxTrainerStateBytes));
+  TrainerState state;
+  ASSIGN_OR_RETURN(state, DecodeTrainerState(text));
+  RETURN_IF_ERROR(CompareShapes(state.shape, ShapeOf(spec_, config_text_, data_names_)));
+  if (state.step != manifest.step || state.sample != state.step * spec_.batch_sequences) {
+    return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": step ", state.step, " and sample ",
+                                                   state.sample, " in a checkpoint of step ", manifest.step));
+  }
+  ShardTable table;
+  ASSIGN_OR_RETURN(table, ShardTable::Open(checkpoints_.get(), start_folder_, manifest, "optimizer-"));
+  RETURN_IF_ERROR(RestoreParameters(table, parameters_.get()));
+  WarnOfOtherBits(manifest.saved_by);
+  step_ = saved_step_ = state.step;
+  tokens_ = state.tokens;
+  trainer_->set_steps(state.step);
+  return absl::OkStatus();
+}
+
+SavedBy TrainJob::OwnSavedBy() const {
+  return {.world = comm_->world(),
+          .threads = stream_.pool().num_threads(),
+          .isa = IsaName(CurrentIsa()),
+          .software = input_.software,
+          .data_type = DTypeName(dtype_)};
+}
+
+// Threads change no bits (trainer.h).
+void TrainJob::WarnOfOtherBits(const SavedBy& saved_by) {
+  const SavedBy own = OwnSavedBy();
+  std::string differs;
+  if (saved_by.world != own.world) absl::StrAppend(&differs, " ", saved_by.world, " ranks, now ", own.world, ";");
+  if (saved_by.isa != own.isa) absl::StrAppend(&differs, " instruction set ", saved_by.isa, ", now ", own.isa, ";");
+  if (saved_by.software != own.software)
+    absl::StrAppend(&differs, " version ", saved_by.software, ", now ", own.software, ";");
+  if (differs.empty()) return;
+  differs.pop_back();
+  warnings_.push_back(absl::StrCat(start_folder_, " was saved by other means, so what follows need not be to the bit ",
+                                   "what it would have been:", differs));
+}
+
+absl::Status TrainJob::OpenSaver() {
+  SaverOptions options;
+  options.writer = {.attempt = input_.attempt,
+                    .holder = absl::StrCat("attempt ", input_.attempt, " of job ", input_.job_id),
+                    .resumed_from = start_folder_,
+                    .keep_last = spec_.checkpoints.keep_last,
+                    .keep_every = spec_.checkpoints.keep_every_steps};
+  options.saved_by = OwnSavedBy();
+  options.weights = dtype_ == DType::kBf16 ? DType::kBf16 : DType::kF32;
+  if (leads()) {
+    absl::StatusOr<std::vector<CheckpointFile>> side = SideFiles(*model_dir_);
+    if (!side.ok()) return side.status();
+    options.side_files = *std::move(side);
+  }
+  options.available_memory = input_.available_memory;
+  options.disk_limit = input_.disk_limit;
+  options.lock_patience = input_.lock_patience;
+  ASSIGN_OR_RETURN(saver_, CheckpointSaver::Open(checkpoints_.get(), comm_, std::move(options)));
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,32 @@
+// How much memory a rank's training takes, before any of it is allocated.  Pure, in 128 bits.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/numeric/int128.h"
+#include "absl/status/status.h"
+#include "workers/model/config.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+struct TrainingNeed {
+  DType dtype = DType::kF32;
+  int64_t experts_per_layer = 0;  // of this rank
+  int64_t rows = 0;               // of a micro-batch
+  bool recompute = false;         // only layers' inputs are kept for backward
+};
+
+// At least; rows are thought to be dealt out to the ranks' experts evenly.
+struct TrainingBytes {
+  absl::int128 weights = 0;      // the model's, and their transposes
+  absl::int128 parameters = 0;   // masters, gradients and moments
+  absl::int128 activations = 0;  // kept for backward, and the cache
+  absl::int128 total() const { return weights + parameters + activations; }
+};
+TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need);
+
+// ResourceExhausted "training needs at least X bytes (…), the worker has Y bytes available".
+absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& need, int64_t available_bytes);
+
+}  // namespace switchyard
