@@ -1,4 +1,4 @@
-// switchyard-worker: holds a part of a model and runs the steps that a server plans.
+// switchyard-worker: holds a part of a model and runs the steps that a server plans, or trains its jobs.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,11 +10,8 @@
 #include <thread>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/flags.h"
@@ -27,13 +24,19 @@
 #include "workers/metrics.h"
 #include "workers/ops/isa.h"
 #include "workers/own_address.h"
+#include "workers/role_flags.h"
 #include "workers/service.h"
-#include "workers/tensor/device_backend.h"
+#include "workers/service_serving.h"
+#include "workers/service_training.h"
 #include "workers/worker.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
           "HOST:PORT of the server to join; an IPv6 address in brackets: [::1]:50051");
-ABSL_FLAG(std::string, model, "", "directory of the checkpoint that the server serves (required)");
+ABSL_FLAG(std::string, role, "serve", "serve = hold a part of a model and serve it; train = train the server's jobs");
+ABSL_FLAG(std::string, model, "", "directory of the checkpoint that the server serves (required, unless it trains)");
+ABSL_FLAG(std::string, dataset_root, "", "with --role=train (required): directory beneath which jobs name their data");
+ABSL_FLAG(std::string, checkpoint_root, "",
+          "with --role=train (required): directory beneath which jobs name models, and have their checkpoints");
 ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu, cuda (the first GPU) or cuda:N");
 ABSL_FLAG(double, gpu_memory_fraction, 0.9,
           "of a GPU's memory, how much weights, scratch and KV cache may take together; (0, 1]");
@@ -93,6 +96,7 @@ ABSL_FLAG(bool, insecure, false, "allow a plaintext link to a server on a public
 namespace switchyard {
 namespace {
 
+constexpr char kVersion[] = "0.1.0";
 constexpr int kExitBadConfig = 2;
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr int64_t kOpenFiles = 512;  // a few for each peer
@@ -113,72 +117,17 @@ std::string CheckServer(const std::string& server) {
                       " is a public address; a plaintext link to it wants --insecure\n");
 }
 
-// InvalidArgument: no device's name.  Unimplemented: of a kind that this program is built without.
-absl::StatusOr<Device> ParseDevice(absl::string_view name) {
-  if (name == "cpu") return Device::Cpu();
-  int index = 0;
-  if (name != "cuda" && !(absl::ConsumePrefix(&name, "cuda:") && absl::SimpleAtoi(name, &index) && index >= 0)) {
-    return absl::InvalidArgumentError("must be cpu, cuda or cuda:N");
-  }
-  RETURN_IF_ERROR(BackendOf(DeviceKind::kCuda).status());
-  return Device::Cuda(index);
-}
-
-// Of the device and of what only GPUs have.
-std::string CheckDevice() {
-  std::string problems;
-  const std::string device = absl::GetFlag(FLAGS_device);
-  if (const absl::Status status = ParseDevice(device).status(); !status.ok())
-    absl::StrAppend(&problems, "--device=", device, ": ", status.message(), "\n");
-  if (const double fraction = absl::GetFlag(FLAGS_gpu_memory_fraction); !(fraction > 0 && fraction <= 1))
-    absl::StrAppend(&problems, "--gpu_memory_fraction=", fraction, ": must be within (0, 1]\n");
-  for (const absl::CommandLineFlag* flag :
-       {&absl::GetFlagReflectionHandle(FLAGS_gpu_memory_fraction), &absl::GetFlagReflectionHandle(FLAGS_deterministic),
-        &absl::GetFlagReflectionHandle(FLAGS_cuda_graphs)}) {
-    // A server says all of them to its workers: a value that is the default says nothing that is not so.
-    if (device != "cpu" || flag->CurrentValue() == flag->DefaultValue()) continue;
-    absl::StrAppend(&problems, "--", flag->Name(), "=", flag->CurrentValue(), ": is for GPUs, but --device=cpu\n");
-  }
-  return problems;
-}
-
-ExpertBudgetOptions ExpertFlags() {
-  return {.budget = absl::GetFlag(FLAGS_expert_budget),
-          .policy = absl::GetFlag(FLAGS_expert_policy),
-          .file_dir = absl::GetFlag(FLAGS_expert_file_dir),
-          .copy_bytes_per_second = absl::GetFlag(FLAGS_expert_copy_bytes_per_second),
-          .cold = absl::GetFlag(FLAGS_cold_experts)};
-}
-
-ForecastOptions ForecastFlags() {
-  return {.when = absl::GetFlag(FLAGS_forecast),
-          .profile = absl::GetFlag(FLAGS_profile),
-          .profile_out = absl::GetFlag(FLAGS_profile_out),
-          .path_length = absl::GetFlag(FLAGS_path_length)};
-}
-
-std::string CheckExpertFlags() {
-  const ExpertBudgetOptions options = ExpertFlags();
-  std::string problems;
-  for (const absl::Status& status :
-       {CheckExpertBudget(options),
-        CheckColdExperts(options, absl::GetFlag(FLAGS_device) == "cpu", absl::GetFlag(FLAGS_deterministic))}) {
-    if (!status.ok()) absl::StrAppend(&problems, status.message(), "\n");
-  }
-  return problems;
-}
-
 // All problems of the flags, one a line; empty if there are none.
 std::string CheckFlags() {
   std::string problems;
-  if (absl::GetFlag(FLAGS_model).empty())
-    absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
-  absl::StrAppend(&problems, CheckDevice());
-  if (const std::string format = absl::GetFlag(FLAGS_load_format); format != "auto" && format != "dummy")
-    absl::StrAppend(&problems, "--load_format=", format, ": must be auto or dummy\n");
-  absl::StrAppend(&problems, CheckExpertFlags());
-  if (const absl::Status status = CheckForecastOptions(ForecastFlags()); !status.ok())
-    absl::StrAppend(&problems, status.message(), "\n");
+  const std::string role = absl::GetFlag(FLAGS_role);
+  if (role == "train") {
+    absl::StrAppend(&problems, CheckTrainingFlags());
+  } else if (role == "serve") {
+    absl::StrAppend(&problems, CheckServingFlags());
+  } else {
+    absl::StrAppend(&problems, "--role=", role, ": must be serve or train\n");
+  }
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
   absl::StrAppend(&problems, CheckServer(absl::GetFlag(FLAGS_server)));
@@ -198,55 +147,77 @@ std::string CheckFlags() {
   return problems;
 }
 
-int Main() {
-  const int local_index = absl::GetFlag(FLAGS_local_index);
-  SetLogName(local_index >= 0 ? absl::StrCat("worker ", local_index) : "worker");
-  FormDeviceGroupFn form_device_group = SetUpDevices(absl::GetFlag(FLAGS_deterministic));
-  if (const std::string problems = CheckFlags(); !problems.empty()) return Complain(problems);
+// The page with the metrics, where one is wanted: its port, or what is wrong.
+absl::StatusOr<int> ExposeMetrics(const std::string& host, WorkerMetrics* metrics) {
+  const int wanted = absl::GetFlag(FLAGS_metrics_port);
+  if (wanted < 0) return -1;
+  if (!CheckGroupAddress(host).ok() && !absl::GetFlag(FLAGS_insecure)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics_host=", host, ": another address than loopback or a private one wants --insecure"));
+  }
+  const int port = metrics->Expose(host, wanted);
+  if (port < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", wanted, ": cannot listen on ",
+                                                   JoinHostPort(host, wanted), " (is it in use",
+                                                   IsIpv6(host) ? kMaybeNoIpv6 : "?)"));
+  }
+  LogInfo("metrics on http://", JoinHostPort(host, port), "/metrics");
+  return port;
+}
+
+absl::StatusOr<LinkOptions> LinkFlags(WorkerMetrics* metrics) {
+  LinkOptions options;
+  options.metrics_host = BareHost(absl::GetFlag(FLAGS_metrics_host));
+  ASSIGN_OR_RETURN(options.metrics_port, ExposeMetrics(options.metrics_host, metrics));
+  options.server = absl::GetFlag(FLAGS_server);
+  options.join_token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).value_or("");
+  options.local_index = absl::GetFlag(FLAGS_local_index);
+  options.address = BareHost(absl::GetFlag(FLAGS_address));
+  options.insecure = absl::GetFlag(FLAGS_insecure);
+  return options;
+}
+
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
 
-  WorkerOptions options;
-  options.model_dir = absl::GetFlag(FLAGS_model);
-  options.dtype = absl::GetFlag(FLAGS_dtype);
-  options.threads = absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : UsableCores();
-  options.device = *ParseDevice(absl::GetFlag(FLAGS_device));
-  options.gpu_memory_fraction = absl::GetFlag(FLAGS_gpu_memory_fraction);
-  options.deterministic = absl::GetFlag(FLAGS_deterministic);
-  options.graphs = absl::GetFlag(FLAGS_cuda_graphs);
-  options.dummy_weights = absl::GetFlag(FLAGS_load_format) == "dummy";
-  options.experts = ExpertFlags();
-  options.forecast = ForecastFlags();
-  options.form_device_group = std::move(form_device_group);
-  absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(std::move(options));
-  if (!worker.ok()) return Complain(worker.status().message());
+int Main() {
+  const int local_index = absl::GetFlag(FLAGS_local_index);
+  const bool trains = absl::GetFlag(FLAGS_role) == "train";
+  const std::string name = trains ? "trainer" : "worker";
+  SetLogName(local_index >= 0 ? absl::StrCat(name, " ", local_index) : name);
+  FormDeviceGroupFn form_device_group = SetUpDevices(absl::GetFlag(FLAGS_deterministic));
+  if (const std::string problems = CheckFlags(); !problems.empty()) return Complain(problems);
+  const sigset_t signals = BlockSignals();
 
   WorkerMetrics metrics;
-  LinkOptions link_options;
-  if (const int wanted = absl::GetFlag(FLAGS_metrics_port); wanted >= 0) {
-    link_options.metrics_host = BareHost(absl::GetFlag(FLAGS_metrics_host));
-    if (!CheckGroupAddress(link_options.metrics_host).ok() && !absl::GetFlag(FLAGS_insecure)) {
-      return Complain(absl::StrCat("--metrics_host=", link_options.metrics_host,
-                                   ": another address than loopback or a private one wants --insecure"));
-    }
-    link_options.metrics_port = metrics.Expose(link_options.metrics_host, wanted);
-    if (link_options.metrics_port < 0) {
-      return Complain(absl::StrCat("--metrics_port=", wanted, ": cannot listen on ",
-                                   JoinHostPort(link_options.metrics_host, wanted), " (is it in use",
-                                   IsIpv6(link_options.metrics_host) ? kMaybeNoIpv6 : "?)"));
-    }
-    LogInfo("metrics on http://", JoinHostPort(link_options.metrics_host, link_options.metrics_port), "/metrics");
+  const int threads = absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : UsableCores();
+  std::unique_ptr<Worker> worker;  // null: it trains
+  std::unique_ptr<LinkRole> role;
+  if (trains) {
+    role = std::make_unique<TrainingRole>(TrainingOptions{.dataset_root = absl::GetFlag(FLAGS_dataset_root),
+                                                          .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
+                                                          .threads = threads,
+                                                          .software = kVersion},
+                                          &metrics);
+  } else {
+    WorkerOptions options = ServingOptions();
+    options.threads = threads;
+    options.form_device_group = std::move(form_device_group);
+    absl::StatusOr<std::unique_ptr<Worker>> opened = Worker::Open(std::move(options));
+    if (!opened.ok()) return Complain(opened.status().message());
+    worker = *std::move(opened);
+    role = std::make_unique<ServingRole>(worker.get(), &metrics);
   }
-  link_options.server = absl::GetFlag(FLAGS_server);
-  link_options.join_token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).value_or("");
-  link_options.local_index = local_index;
-  link_options.address = BareHost(absl::GetFlag(FLAGS_address));
-  link_options.insecure = absl::GetFlag(FLAGS_insecure);
-  WorkerLink link(link_options, worker->get(), &metrics);
+  const absl::StatusOr<LinkOptions> link_options = LinkFlags(&metrics);
+  if (!link_options.ok()) return Complain(link_options.status().message());
+  WorkerLink link(*link_options, role.get());
   // The signals' own thread; it ends with the process.
   std::thread([&link, signals] {
     int received = 0;
@@ -254,7 +225,7 @@ int Main() {
     link.Stop();
   }).detach();
   absl::Status status = link.Run();
-  status.Update((*worker)->SaveProfile());
+  if (worker != nullptr) status.Update(worker->SaveProfile());
   // Everything is closed; what is left are destructors, of which the metrics' page alone waits for seconds.
   std::_Exit(status.ok() ? 0 : Complain(status.message()));
 }
@@ -266,9 +237,10 @@ int main(int argc, char** argv) {
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-worker",
-       .version = "0.1.0",
+       .version = switchyard::kVersion,
        .summary =
-           "runs a part of a model for a Switchyard server.\n\n  switchyard-worker --server=HOST:PORT --model=DIR",
+           "runs a part of a model for a Switchyard server, or trains.\n\n  switchyard-worker --server=HOST:PORT "
+           "--model=DIR\n  switchyard-worker --server=HOST:PORT --role=train --dataset_root=DIR --checkpoint_root=DIR",
        .file = "workers/main.cc"});
   return switchyard::Main();
 }

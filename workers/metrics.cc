@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "absl/time/clock.h"
 #include "proto/support/host_port.h"
 
 namespace switchyard {
@@ -35,6 +36,9 @@ constexpr HistogramRow kHistograms[] = {
     {"switchyard_worker_head_seconds", "lm_head and sampling of a step.", &M::head_seconds},
     {"switchyard_worker_placement_commit_seconds", "How long a step waited for the placement that it put in use.",
      &M::placement_commit_seconds},
+    {"switchyard_worker_train_step_seconds", "One training step on rank 0.", &M::train_step_seconds},
+    {"switchyard_worker_train_checkpoint_seconds", "From a checkpoint's copy in memory until it counts.",
+     &M::train_checkpoint_seconds},
 };
 constexpr CounterRow kCounters[] = {
     {"switchyard_worker_rows_total", "Token rows computed.", &M::rows},
@@ -87,6 +91,21 @@ constexpr CounterRow kCounters[] = {
      &M::placement_wait_seconds},
     {"switchyard_worker_forecast_seconds_total", "Seconds that foreseeing coming layers' experts took.",
      &M::forecast_seconds},
+    {"switchyard_worker_train_steps_total", "Training steps done, on rank 0 as all that follows.", &M::train_steps},
+    {"switchyard_worker_train_tokens_total", "Tokens trained, on all ranks.", &M::train_tokens},
+    {"switchyard_worker_train_forward_seconds_total", "Seconds of forward passes.", &M::train_forward_seconds},
+    {"switchyard_worker_train_backward_seconds_total", "Seconds of backward passes.", &M::train_backward_seconds},
+    {"switchyard_worker_train_all_to_all_seconds_total", "Of both, seconds in exchanges of rows.",
+     &M::train_all_to_all_seconds},
+    {"switchyard_worker_train_all_reduce_seconds_total", "Seconds that steps waited for sums of gradients.",
+     &M::train_all_reduce_seconds},
+    {"switchyard_worker_train_optimizer_seconds_total", "Seconds of the optimizer.", &M::train_optimizer_seconds},
+    {"switchyard_worker_train_data_seconds_total", "Seconds in which tokens were read.", &M::train_data_seconds},
+    {"switchyard_worker_train_checkpoint_wait_seconds_total", "Seconds that steps waited for a checkpoint to begin.",
+     &M::train_checkpoint_wait_seconds},
+    {"switchyard_worker_train_checkpoint_bytes_total", "Bytes of checkpoints written, by all ranks.",
+     &M::train_checkpoint_bytes},
+    {"switchyard_worker_train_dropped_rows_total", "Rows that experts' capacity cut off.", &M::train_dropped_rows},
 };
 constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
@@ -95,6 +114,16 @@ constexpr GaugeRow kGauges[] = {
      &M::device_bytes},
     {"switchyard_worker_rank", "Rank in the group, -1 without one.", &M::rank},
     {"switchyard_worker_group_epoch", "Epoch of the group.", &M::group_epoch},
+    {"switchyard_worker_train_step", "Steps that the job has done.", &M::train_step},
+    {"switchyard_worker_train_loss", "Loss of the last step, nats a token.", &M::train_loss},
+    {"switchyard_worker_train_gradient_norm", "Norm of its gradients before they were clipped.",
+     &M::train_gradient_norm},
+    {"switchyard_worker_train_learning_rate", "Its learning rate.", &M::train_learning_rate},
+    {"switchyard_worker_train_tokens_per_second", "Tokens a second, lately.", &M::train_tokens_per_second},
+    {"switchyard_worker_train_dead_experts", "Experts that no token of the step chose, of all layers.",
+     &M::train_dead_experts},
+    {"switchyard_worker_train_checkpoint_timestamp_seconds", "When the last checkpoint counted, in Unix time.",
+     &M::train_checkpoint_time},
 };
 
 }  // namespace
@@ -199,6 +228,33 @@ void WorkerMetrics::ObserveForecasts(const RowForecaster& forecaster, absl::Dura
       estimate_off_->Add(labels).Set(forecaster.phase(phase).NumOff(estimator, ahead));
     }
   }
+}
+
+void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
+  const StepReport& report = progress.report;
+  train_steps->Increment();
+  train_tokens->Increment(static_cast<double>(report.tokens));
+  train_step_seconds->Observe(progress.total_seconds);
+  train_forward_seconds->Increment(report.seconds.forward);
+  train_backward_seconds->Increment(report.seconds.backward);
+  train_all_to_all_seconds->Increment(report.seconds.all_to_all);
+  train_all_reduce_seconds->Increment(report.seconds.all_reduce);
+  train_optimizer_seconds->Increment(report.seconds.optimizer);
+  train_data_seconds->Increment(progress.data_seconds);
+  train_dropped_rows->Increment(static_cast<double>(report.dropped_rows));
+  train_step->Set(static_cast<double>(progress.step));
+  train_loss->Set(report.loss);
+  train_gradient_norm->Set(report.gradient_norm);
+  train_learning_rate->Set(progress.learning_rate);
+  train_tokens_per_second->Set(progress.tokens_per_second);
+  train_dead_experts->Set(static_cast<double>(report.dead_experts));
+}
+
+void WorkerMetrics::ObserveSaved(const SavedStep& saved) {
+  train_checkpoint_seconds->Observe(saved.seconds);
+  train_checkpoint_wait_seconds->Increment(saved.waited_seconds);
+  train_checkpoint_bytes->Increment(static_cast<double>(saved.bytes));
+  train_checkpoint_time->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
 }
 
 void WorkerMetrics::ObserveStep(const RankResult& result) {

@@ -16,6 +16,8 @@
 #include "workers/moe/expert_offload.h"
 #include "workers/moe/placed_experts.h"
 #include "workers/moe/row_forecaster.h"
+#include "workers/train/checkpoint_saver.h"
+#include "workers/train/step_meter.h"
 
 namespace switchyard {
 
@@ -33,6 +35,10 @@ class WorkerMetrics {
 
   // The same of what the host computed of its experts.
   void ObserveCold(const ColdCounters& now, ColdCounters* told);
+
+  // A training job's step, and a checkpoint that counts.
+  void ObserveTraining(const StepProgress& progress);
+  void ObserveSaved(const SavedStep& saved);
 
   // The same of a placement's copies.
   void ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told);
@@ -78,6 +84,26 @@ class WorkerMetrics {
   prometheus::Counter* placement_late_copies = nullptr;
   prometheus::Counter* placement_wait_seconds = nullptr;
   prometheus::Counter* forecast_seconds = nullptr;
+  prometheus::Histogram* train_step_seconds = nullptr;
+  prometheus::Histogram* train_checkpoint_seconds = nullptr;
+  prometheus::Counter* train_steps = nullptr;
+  prometheus::Counter* train_tokens = nullptr;
+  prometheus::Counter* train_forward_seconds = nullptr;
+  prometheus::Counter* train_backward_seconds = nullptr;
+  prometheus::Counter* train_all_to_all_seconds = nullptr;
+  prometheus::Counter* train_all_reduce_seconds = nullptr;
+  prometheus::Counter* train_optimizer_seconds = nullptr;
+  prometheus::Counter* train_data_seconds = nullptr;
+  prometheus::Counter* train_checkpoint_wait_seconds = nullptr;
+  prometheus::Counter* train_checkpoint_bytes = nullptr;
+  prometheus::Counter* train_dropped_rows = nullptr;
+  prometheus::Gauge* train_step = nullptr;
+  prometheus::Gauge* train_loss = nullptr;
+  prometheus::Gauge* train_gradient_norm = nullptr;
+  prometheus::Gauge* train_learning_rate = nullptr;
+  prometheus::Gauge* train_tokens_per_second = nullptr;
+  prometheus::Gauge* train_dead_experts = nullptr;
+  prometheus::Gauge* train_checkpoint_time = nullptr;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;

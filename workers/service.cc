@@ -11,17 +11,12 @@
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
 #include "proto/support/link_protocol.h"
-#include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
-#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "workers/comm/gloo_communicator.h"
-#include "workers/convert.h"
-#include "workers/ops/isa.h"
 #include "workers/own_address.h"
 #include "workers/process_stats.h"
-#include "workers/service_duty.h"
 #include "workers/service_session.h"
 
 namespace switchyard {
@@ -82,7 +77,7 @@ absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
   return Place{route.own == route.peer ? "127.0.0.1" : route.own, true};
 }
 
-v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker, const std::string& address) {
+v1::LinkRequest RegisterMessage(const LinkOptions& options, const LinkRole& role, const std::string& address) {
   v1::LinkRequest message;
   v1::Register* out = message.mutable_register_();
   out->set_protocol_version(kProtocolVersion);
@@ -91,33 +86,27 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const Worker& worker
   gethostname(host, sizeof(host) - 1);
   out->set_host(host);
   out->set_pid(getpid());
-  out->set_device(worker.device().ToString());
-  out->set_isa(worker.isa());
-  out->set_memory_bytes(worker.memory_bytes());
-  for (const char* dtype : {"fp32", "bf16", "fp16", "fp64"}) out->add_dtypes(dtype);
-  out->set_weights_hash(worker.weights_hash());
   out->set_join_token(options.join_token);
   out->set_local_index(options.local_index);
   out->set_collective_address(address);
-  *out->mutable_model() = FactsToProto(worker);
-  if (!worker.expert_budget().empty()) {
-    const absl::StatusOr<MemoryShare> share = ParseMemoryShare(worker.expert_budget().budget);
-    SY_CHECK(share.ok());  // the flags were checked
-    out->set_expert_budget_percent(share->percent);
-    out->set_expert_budget_bytes(share->bytes);
-  }
   if (options.metrics_port > 0) {
     const bool everywhere = IsEveryAddress(options.metrics_host);
     out->set_metrics_address(
         JoinHostPort(everywhere ? out->collective_address() : options.metrics_host, options.metrics_port));
   }
+  role.Describe(out);
   return message;
 }
 
 }  // namespace
 
-WorkerLink::WorkerLink(LinkOptions options, Worker* worker, WorkerMetrics* metrics)
-    : options_(std::move(options)), worker_(worker), metrics_(metrics) {}
+std::string Place::Toward(const std::string& reach) const {
+  if (!found || reach.empty() || !IsLoopback(address)) return address;
+  const absl::StatusOr<Route> route = RouteTo(reach, 1);
+  return route.ok() ? route->own : address;
+}
+
+WorkerLink::WorkerLink(LinkOptions options, LinkRole* role) : options_(std::move(options)), role_(role) {}
 
 WorkerLink::~WorkerLink() = default;
 
@@ -135,8 +124,9 @@ absl::Status WorkerLink::Run() {
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();
     // A worker that has served gives up no more: what is wrong now may pass.
-    if (worker_->device_lost()) return status;  // another process may have it again
-    if ((IsFinal(static_cast<grpc::StatusCode>(status.code())) && !served_) || !options_.reconnect) return status;
+    if (role_->lost()) return status;  // another process may have it again
+    if ((IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) || !options_.reconnect)
+      return status;
     LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
     if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;
     if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return absl::OkStatus();
@@ -146,24 +136,22 @@ absl::Status WorkerLink::Run() {
 
 absl::Status WorkerLink::RunSession() {
   ASSIGN_OR_RETURN(Place place, FindPlace(options_));
-  auto session = std::make_shared<LinkSession>(ConnectToServer(options_.server), worker_);
+  auto session = std::make_shared<LinkSession>(ConnectToServer(options_.server), role_);
   {
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();
     session_ = session;
   }
-  worker_->ForgetEpochs();
+  const std::string address = place.address;
+  std::unique_ptr<LinkDuty> duty =
+      role_->Begin(session->channel(), std::move(place),
+                   [session = session.get()](v1::LinkRequest message) { return session->Send(std::move(message)); });
   session->Start();
-  session->Send(RegisterMessage(options_, *worker_, place.address));
-  Duty duty(worker_, metrics_, session->channel(), std::move(place), &served_,
-            [&session](v1::LinkRequest message) { return session->Send(std::move(message)); });
+  session->Send(RegisterMessage(options_, *role_, address));
   std::unique_ptr<Heart> heart;
   v1::LinkResponse command;
-  while (session->Pop(&command, duty.patience())) {
-    duty.SendDone();
-    duty.Poll();
+  while (session->Pop(&command, duty->patience())) {
     if (command.has_registered()) {
-      duty.TakeSettings(command.registered().options());
       heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()),
                                       [&session](int64_t sequence) {
                                         v1::LinkRequest beat;
@@ -171,31 +159,21 @@ absl::Status WorkerLink::RunSession() {
                                         beat.mutable_heartbeat()->set_rss_bytes(ResidentBytes());
                                         session->Send(std::move(beat));
                                       });
-    } else if (command.has_join_group()) {
-      duty.Join(command.join_group());
-    } else if (command.has_step_plan()) {
-      duty.Execute(command.step_plan());
-    } else if (command.has_prepare_placement()) {
-      duty.Prepare(command.prepare_placement());
-    } else if (command.has_drop_placement()) {
-      duty.Drop(command.drop_placement());
-    } else if (command.has_release_placement()) {
-      duty.Release(command.release_placement());
-    } else if (command.has_send_profile()) {
-      duty.Ask(command.send_profile());
-    } else if (command.has_shutdown()) {
+    }
+    duty->Take(command);
+    if (command.has_shutdown()) {
       LogInfo("the server says: ", command.shutdown().reason());
       Stop();
     }
-    duty.SendDone();
-    if (!duty.fatal().ok()) session->Close();
+    if (!duty->fatal().ok()) session->Close();
   }
   heart.reset();
-  worker_->Leave();
+  const absl::Status fatal = duty->fatal();
+  duty.reset();
   const grpc::Status status = session->WaitDone();
   absl::MutexLock lock(&mu_);
   session_ = nullptr;
-  if (!duty.fatal().ok()) return duty.fatal();
+  if (!fatal.ok()) return fatal;
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       status.error_message().empty() ? "the link ended" : status.error_message());
 }

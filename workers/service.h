@@ -2,15 +2,15 @@
 // RPC.
 //
 // Three kinds of threads: gRPC's (messages in and out), one for heartbeats (so that a long step is not taken for a
-// death), and the caller of Run, on which everything of the Worker happens.
+// death), and the caller of Run, on which commands are taken.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
-#include "workers/metrics.h"
-#include "workers/worker.h"
+#include "absl/synchronization/mutex.h"
+#include "workers/service_role.h"
 
 namespace switchyard {
 
@@ -34,7 +34,8 @@ struct LinkOptions {
 // (OK).  Blocks.
 class WorkerLink {
  public:
-  WorkerLink(LinkOptions options, Worker* worker, WorkerMetrics* metrics);
+  // role: borrowed.
+  WorkerLink(LinkOptions options, LinkRole* role);
   ~WorkerLink();
   absl::Status Run();
   // Any thread.
@@ -44,12 +45,10 @@ class WorkerLink {
   absl::Status RunSession();
 
   const LinkOptions options_;
-  Worker* const worker_;          // borrowed
-  WorkerMetrics* const metrics_;  // borrowed
+  LinkRole* const role_;
   absl::Mutex mu_;
   std::shared_ptr<LinkSession> session_ ABSL_GUARDED_BY(mu_);  // shared with the thread that runs it
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool served_ = false;  // was ready once; of the thread in Run
 };
 
 }  // namespace switchyard

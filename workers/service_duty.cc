@@ -4,10 +4,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "workers/convert.h"
-#include "workers/own_address.h"
 #include "workers/remote_store.h"
 
 namespace switchyard {
@@ -24,10 +22,25 @@ constexpr int64_t kTellForecasts = 16;  // steps
 
 }  // namespace
 
-std::string Place::Toward(const std::string& reach) const {
-  if (!found || reach.empty() || !IsLoopback(address)) return address;
-  const absl::StatusOr<Route> route = RouteTo(reach, 1);
-  return route.ok() ? route->own : address;
+void Duty::Take(const v1::LinkResponse& command) {
+  SendDone();
+  Poll();
+  if (command.has_registered()) {
+    TakeSettings(command.registered().options());
+  } else if (command.has_join_group()) {
+    Join(command.join_group());
+  } else if (command.has_step_plan()) {
+    Execute(command.step_plan());
+  } else if (command.has_prepare_placement()) {
+    stages_.Prepare(command.prepare_placement());
+  } else if (command.has_drop_placement()) {
+    stages_.Drop(command.drop_placement());
+  } else if (command.has_release_placement()) {
+    Release(command.release_placement());
+  } else if (command.has_send_profile()) {
+    profiles_.Ask(command.send_profile());
+  }
+  SendDone();
 }
 
 void Duty::TakeSettings(const v1::EngineOptions& message) {

@@ -1,4 +1,4 @@
-// What one session of a worker does with the server's commands, and where this worker is for the others of its group.
+// What one session of a worker that serves does with the server's commands.
 #pragma once
 
 #include <deque>
@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
@@ -14,27 +13,18 @@
 #include "workers/metrics.h"
 #include "workers/service_profile.h"
 #include "workers/service_report.h"
+#include "workers/service_role.h"
 #include "workers/service_stage.h"
 #include "workers/worker.h"
 
 namespace switchyard {
 
-// Where this worker is for the others of its group.
-struct Place {
-  std::string address;
-  bool found = false;  // by ourselves, not given
-
-  // Loopback is no address for those who come from elsewhere.
-  std::string Toward(const std::string& reach) const;
-};
-
 // Of the thread that runs the worker.
-class Duty {
+class Duty final : public LinkDuty {
  public:
-  using SendFn = absl::AnyInvocable<bool(v1::LinkRequest)>;  // false: the link is over
   // `served`: whether this process was ever ready; set by this.
   Duty(Worker* worker, WorkerMetrics* metrics, std::shared_ptr<grpc::Channel> channel, Place place, bool* served,
-       SendFn send)
+       LinkSendFn send)
       : worker_(worker),
         metrics_(metrics),
         channel_(std::move(channel)),
@@ -55,25 +45,23 @@ class Duty {
         placement_told_(worker->placement_counters()),
         forecasts_told_(worker->forecaster() == nullptr ? absl::ZeroDuration() : worker->forecaster()->spent()) {}
 
+  ~Duty() override { worker_->Leave(); }
+
+  void Take(const v1::LinkResponse& command) override;
+  // While steps or copies are under way somebody looks for their end.
+  absl::Duration patience() const override;
+  const absl::Status& fatal() const override { return fatal_; }
+
+ private:
   // What the registration brought.
   void TakeSettings(const v1::EngineOptions& message);
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
+  void Release(const v1::ReleasePlacement& message);
   // Sends the results of the steps that are done, in order.
   void SendDone();
-  void Prepare(const v1::PreparePlacement& message) { stages_.Prepare(message); }
-  void Drop(const v1::DropPlacement& message) { stages_.Drop(message); }
-  void Release(const v1::ReleasePlacement& message);
-  void Ask(const v1::SendProfile& message) { profiles_.Ask(message); }
-  // What Prepare began may be done, and what was not told yet may be due.
+  // What a stage's preparation began may be done, and what was not told yet may be due.
   void Poll();
-  // How long the next command may be waited for: while steps or copies are under way somebody looks for their end.
-  absl::Duration patience() const;
-
-  // Not OK: this worker cannot serve the model, and never has; or its device is lost.
-  const absl::Status& fatal() const { return fatal_; }
-
- private:
   // Whether steps are under way.
   bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
   // Of the group of this epoch; 0 = of none.
@@ -88,7 +76,7 @@ class Duty {
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
   const Place place_;
   bool* const served_;
-  SendFn send_;
+  LinkSendFn send_;
   StageDuty stages_;
   ProfileDuty profiles_;
   ReportDuty reports_;

@@ -20,8 +20,8 @@ std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server) {
   return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), args);
 }
 
-LinkSession::LinkSession(std::shared_ptr<grpc::Channel> channel, Worker* worker)
-    : channel_(channel), stub_(v1::WorkerService::NewStub(channel)), worker_(worker) {}
+LinkSession::LinkSession(std::shared_ptr<grpc::Channel> channel, LinkRole* role)
+    : channel_(channel), stub_(v1::WorkerService::NewStub(channel)), role_(role) {}
 
 void LinkSession::Start() {
   stub_->async()->Link(&context_, this);
@@ -77,7 +77,7 @@ void LinkSession::OnReadDone(bool ok) {
   }
   if (response_.has_abort_group()) {
     // At once, not in the queue: the worker's thread may be waiting for a peer that is gone.
-    worker_->Abort(response_.abort_group().epoch(), response_.abort_group().reason());
+    role_->Abort(response_.abort_group().epoch(), response_.abort_group().reason());
   } else {
     absl::MutexLock lock(&mu_);
     commands_.push_back(response_);

@@ -15,7 +15,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/support/client_callback.h"
 #include "switchyard/v1/worker.grpc.pb.h"
-#include "workers/worker.h"
+#include "workers/service_role.h"
 
 namespace switchyard {
 
@@ -24,8 +24,8 @@ std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server);
 
 class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::LinkResponse> {
  public:
-  // `worker` is borrowed: it is told to abort, at once, what the server gives up.
-  LinkSession(std::shared_ptr<grpc::Channel> channel, Worker* worker);
+  // `role` is borrowed: it is told to abort, at once, what the server gives up.
+  LinkSession(std::shared_ptr<grpc::Channel> channel, LinkRole* role);
 
   void Start();
   // False: the stream is over.
@@ -51,11 +51,11 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
     if (!std::exchange(closing_, true)) RemoveHold();
   }
   // The worker's thread may be waiting for ranks that nobody leads any more.
-  void FreeWorker() { worker_->Abort(std::numeric_limits<int64_t>::max(), "the link to the server ended"); }
+  void FreeWorker() { role_->Abort(std::numeric_limits<int64_t>::max(), "the link to the server ended"); }
 
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the rendezvous store
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
-  Worker* const worker_;
+  LinkRole* const role_;
   grpc::ClientContext context_;
   v1::LinkResponse response_;
   absl::Mutex mu_;

@@ -1,0 +1,56 @@
+// What a worker's process does on its link to the server: it serves a model, or it trains.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+#include "switchyard/v1/worker.pb.h"
+
+namespace switchyard {
+
+// Where this worker is for the others of its group.
+struct Place {
+  std::string address;
+  bool found = false;  // by ourselves, not given
+
+  // Loopback is no address for those who come from elsewhere.
+  std::string Toward(const std::string& reach) const;
+};
+
+// Sends to the server, from any thread; false: the link is over.
+using LinkSendFn = absl::AnyInvocable<bool(v1::LinkRequest) const>;
+
+// What one session does with the server's commands.  Of the thread that runs the link.
+class LinkDuty {
+ public:
+  // Ends what it began; whoever it waits for has been freed by LinkRole::Abort.
+  virtual ~LinkDuty() = default;
+  // A command that the link itself does not know; `registered`, too.  An empty one: none came within patience().
+  virtual void Take(const v1::LinkResponse& command) = 0;
+  virtual absl::Duration patience() const = 0;
+  // Not OK: this process cannot do what it is for, and never has; or its device is lost.
+  virtual const absl::Status& fatal() const = 0;
+};
+
+// Lives as long as the process.
+class LinkRole {
+ public:
+  virtual ~LinkRole() = default;
+  // What a registration says of it; the rest is the link's.
+  virtual void Describe(v1::Register* out) const = 0;
+  // A link begins: all epochs so far are forgotten.
+  virtual std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) = 0;
+  // Ends the communication of that epoch and of those before, now or when it forms.  Any thread.
+  virtual void Abort(int64_t epoch, const std::string& reason) = 0;
+  // Whether it was ever ready: then what is wrong now may pass.
+  virtual bool served() const = 0;
+  // Whether another process would have to be started in its place.
+  virtual bool lost() const = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,32 @@
+// A worker's process that serves a model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "workers/metrics.h"
+#include "workers/service_role.h"
+#include "workers/worker.h"
+
+namespace switchyard {
+
+class ServingRole final : public LinkRole {
+ public:
+  // Borrowed.
+  ServingRole(Worker* worker, WorkerMetrics* metrics) : worker_(worker), metrics_(metrics) {}
+
+  void Describe(v1::Register* out) const override;
+  std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
+  void Abort(int64_t epoch, const std::string& reason) override { worker_->Abort(epoch, reason); }
+  bool served() const override { return served_; }
+  bool lost() const override { return worker_->device_lost(); }
+
+ private:
+  Worker* const worker_;
+  WorkerMetrics* const metrics_;
+  bool served_ = false;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,178 @@
+#include "workers/service_training.h"
+
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/isa.h"
+#include "workers/process_stats.h"
+#include "workers/remote_store.h"
+#include "workers/service_job.h"
+
+namespace switchyard {
+namespace {
+
+// Tells the server and the metrics.  Of the attempt's thread.
+class Reporter final : public TrainListener {
+ public:
+  Reporter(int64_t epoch, const std::string& job_id, const LinkSendFn* send, WorkerMetrics* metrics)
+      : epoch_(epoch), job_id_(job_id), send_(*send), metrics_(metrics) {}
+
+  void Started(int64_t step, const std::vector<std::string>& warnings) override {
+    for (const std::string& warning : warnings) LogWarn("job ", job_id_, ": ", warning);
+    send_(StartedMessage(epoch_, step, warnings));
+  }
+  void StepDone(const StepProgress& progress) override {
+    metrics_->ObserveTraining(progress);
+    send_(StepMessage(epoch_, progress));
+  }
+  void Evaluated(int64_t step, double loss, int64_t tokens) override {
+    send_(EvaluatedMessage(epoch_, step, loss, tokens));
+  }
+  void Saved(const SavedStep& saved) override {
+    metrics_->ObserveSaved(saved);
+    send_(SavedMessage(epoch_, job_id_, saved, absl::Now()));
+  }
+  void Note(const std::string& text) override { send_(NoteMessage(epoch_, text)); }
+
+ private:
+  const int64_t epoch_;
+  const std::string& job_id_;
+  const LinkSendFn& send_;
+  WorkerMetrics* const metrics_;
+};
+
+}  // namespace
+
+class TrainingDuty final : public LinkDuty {
+ public:
+  TrainingDuty(TrainingRole* role, std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send)
+      : role_(role), channel_(std::move(channel)), place_(std::move(place)), send_(std::move(send)) {}
+  ~TrainingDuty() override { EndAttempt(); }
+
+  void Take(const v1::LinkResponse& command) override {
+    if (command.has_registered()) {
+      role_->registered_ = true;
+    } else if (command.has_start_training()) {
+      Start(command.start_training());
+    } else if (command.has_stop_training()) {
+      Stop(command.stop_training());
+    }
+  }
+  absl::Duration patience() const override { return absl::InfiniteDuration(); }
+  const absl::Status& fatal() const override { return fatal_; }
+
+ private:
+  void Start(const v1::StartTraining& message);
+  void Stop(const v1::StopTraining& message);
+  // Blocks until there is no attempt any more.
+  void EndAttempt();
+  // The attempt's thread.
+  TrainEnd Run(const v1::StartTraining& message);
+  TrainEnd Train(TrainSeat seat, Communicator* comm);
+
+  TrainingRole* const role_;
+  const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
+  const Place place_;
+  const LinkSendFn send_;
+  absl::Status fatal_;
+  std::thread attempt_;
+  int64_t epoch_ = 0;  // of the attempt, also of one that has ended
+  absl::Mutex mu_;
+  TrainJob* job_ ABSL_GUARDED_BY(mu_) = nullptr;          // while it runs
+  StopKind stop_ ABSL_GUARDED_BY(mu_) = StopKind::kNone;  // asked for since Start
+};
+
+void TrainingDuty::EndAttempt() {
+  if (!attempt_.joinable()) return;
+  role_->group_.Abort(epoch_, "the attempt is over");
+  attempt_.join();
+}
+
+void TrainingDuty::Start(const v1::StartTraining& message) {
+  EndAttempt();  // the server starts none before the last has ended, or is given up
+  epoch_ = message.epoch();
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = StopKind::kNone;
+  }
+  attempt_ = std::thread([this, message] {
+    const TrainEnd end = Run(message);
+    role_->group_.Leave();
+    role_->metrics_->rank->Set(-1);
+    if (!end.status.ok()) {
+      LogWarn("job ", message.job_id(), ", attempt ", message.attempt(), " ends here: ", end.status.message());
+      role_->metrics_->group_faults->Increment();
+    }
+    send_(EndedMessage(message.epoch(), end));
+  });
+}
+
+void TrainingDuty::Stop(const v1::StopTraining& message) {
+  if (message.epoch() != epoch_) return;  // of an attempt that is over
+  const absl::StatusOr<StopKind> kind = FromProto(message.kind());
+  if (!kind.ok()) return LogWarn("stop training: ", kind.status().message());
+  absl::MutexLock lock(&mu_);
+  stop_ = std::max(stop_, *kind);
+  if (job_ != nullptr) job_->Stop(*kind);
+}
+
+TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
+  absl::StatusOr<TrainSeat> seat = FromProto(message);
+  if (!seat.ok()) return {TrainOutcome::kFailed, seat.status()};
+  RemoteStore store(channel_, seat->token);
+  GlooGroupOptions group;
+  group.rank = seat->rank;
+  group.world = seat->world;
+  group.epoch = seat->epoch;
+  group.token = seat->token;
+  group.address = place_.Toward(seat->reach);
+  group.deadline = absl::Now() + seat->form_timeout;
+  const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, &store);
+  if (!comm.ok()) return {TrainOutcome::kLost, comm.status()};
+  role_->metrics_->rank->Set(seat->rank);
+  role_->metrics_->group_epoch->Set(static_cast<double>(seat->epoch));
+  return Train(*std::move(seat), *comm);
+}
+
+TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
+  const std::string job_id = seat.job.job_id;
+  seat.job.dataset_root = role_->options_.dataset_root;
+  seat.job.checkpoint_root = role_->options_.checkpoint_root;
+  seat.job.software = role_->options_.software;
+  seat.job.available_memory = AvailableMemoryBytes;
+  Reporter reporter(seat.epoch, job_id, &send_, role_->metrics_);
+  TrainJob job(std::move(seat.job), Stream::OnCpu(&role_->pool_), comm, &reporter);
+  {
+    absl::MutexLock lock(&mu_);
+    job_ = &job;
+    job.Stop(stop_);
+  }
+  TrainEnd end = job.Run();
+  absl::MutexLock lock(&mu_);
+  job_ = nullptr;
+  return end;
+}
+
+TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
+    : options_(std::move(options)), metrics_(metrics), pool_(options_.threads) {}
+
+void TrainingRole::Describe(v1::Register* out) const {
+  out->set_role("train");
+  out->set_device("cpu");
+  out->set_isa(IsaName(CurrentIsa()));
+  out->set_memory_bytes(MachineMemoryBytes());
+  for (const char* dtype : {"fp32", "bf16", "fp64"}) out->add_dtypes(dtype);
+}
+
+std::unique_ptr<LinkDuty> TrainingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
+  group_.ForgetEpochs();
+  return std::make_unique<TrainingDuty>(this, std::move(channel), std::move(place), std::move(send));
+}
+
+}  // namespace switchyard
