@@ -1,9 +1,11 @@
 #include "server/config.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <climits>
 #include <cstdlib>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -12,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
+#include "scheduler/base/root_dir.h"
 #include "scheduler/popularity/path_profile.h"
 
 namespace switchyard {
@@ -109,6 +112,7 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
 }
 
 void CheckDevice(const ServerConfig& config, Problems* problems) {
+  problems->Range("threads", config.threads, 0, 1024);
   problems->Check(config.device == "cpu" || config.device == "cuda",
                   absl::StrCat("--device=", config.device, ": must be cpu or cuda"));
   problems->Check(config.gpu_memory_fraction > 0 && config.gpu_memory_fraction <= 1,
@@ -125,6 +129,31 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   problems->Check(config.load_format == "auto" || config.load_format == "dummy",
                   absl::StrCat("--load_format=", config.load_format, ": must be auto or dummy"));
   CheckExperts(config, problems);
+}
+
+void CheckTraining(ServerConfig* config, Problems* problems) {
+  problems->Range("local_train_workers", config->local_train_workers, 0, 64);
+  problems->Range("train_workers", config->train_workers, 0, 1024);
+  problems->Range("train_threads", config->train_threads, 0, 1024);
+  if (config->train_workers == 0) config->train_workers = config->local_train_workers;
+  problems->Check(config->train_workers >= config->local_train_workers,
+                  absl::StrCat("--train_workers=", config->train_workers,
+                               ": fewer than --local_train_workers=", config->local_train_workers));
+  if (config->train_threads == 0 && config->local_train_workers > 0) {
+    config->train_threads = std::max(1, UsableCores() / config->local_train_workers);
+  }
+  const bool trains = config->train_workers > 0;
+  for (const auto& [flag, path, what] :
+       {std::tuple("dataset_root", &config->dataset_root, "the dataset root"),
+        std::tuple("checkpoint_root", &config->checkpoint_root, "the checkpoint root")}) {
+    problems->Check(!trains || !path->empty(), absl::StrCat("--", flag, ": missing; training workers want it"));
+    if (path->empty()) continue;
+    const absl::Status status = RootDir::Open(*path, what).status();
+    problems->Check(status.ok(), absl::StrCat("--", flag, ": ", status.message()));
+  }
+  const std::string& root = config->checkpoint_root;
+  problems->Check(!trains || root.empty() || !IsDirectory(root) || access(root.c_str(), W_OK | X_OK) == 0,
+                  absl::StrCat("--checkpoint_root=", root, ": cannot be written"));
 }
 
 }  // namespace
@@ -159,11 +188,11 @@ absl::Status ServerConfig::Finish() {
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
   problems.Check(workers >= local_workers,
                  absl::StrCat("--workers=", workers, ": fewer than --local_workers=", local_workers));
-  problems.Range("threads", threads, 0, 1024);
   if (threads == 0 && local_workers > 0) {
     threads = std::max(1, UsableCores() / local_workers);
   }
   CheckDevice(*this, &problems);
+  CheckTraining(this, &problems);
   problems.Check(dtype == "auto" || dtype == "fp32" || dtype == "bf16" || dtype == "fp16" || dtype == "fp64",
                  absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
   problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);

@@ -44,6 +44,13 @@ struct ServerConfig {
   int path_length = 3;               // of local workers: l of the paths that foresee, [1, kMaxPathLength]
   PlacementSettings placement;       // of all workers
 
+  // Training jobs (server/training).
+  int local_train_workers = 0;  // started by this server on this machine
+  int train_workers = 0;        // that there may be, those from elsewhere included; 0 = local_train_workers
+  int train_threads = 0;        // per local training worker; 0 = usable cores / local training workers
+  std::string dataset_root;     // beneath it users name data; empty: there is none
+  std::string checkpoint_root;  // beneath it they name models; the journal and jobs' folders are there
+
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
   BatchingPolicy batching;     // max_model_len 0 = the model's context
 
@@ -67,6 +74,7 @@ struct ServerConfig {
   // Fills what is derived (names, workers).  Returns every problem at once, one a line: InvalidArgument.
   absl::Status Finish();
   int num_workers() const { return workers; }
+  int num_train_workers() const { return train_workers; }
 };
 
 // What a checkpoint's directory is called: its last part; where that is "." or "..", of the directory meant by it.  A

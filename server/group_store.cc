@@ -8,27 +8,44 @@
 namespace switchyard {
 
 void GroupStore::Open(const std::string& token) {
+  Close(token);
+  if (token.empty()) return;
+  absl::MutexLock lock(&mu_);
+  stores_[token];
+}
+
+void GroupStore::Close(const std::string& token) {
   std::list<Waiter> dropped;
   {
     absl::MutexLock lock(&mu_);
-    token_ = token;
-    values_.clear();
-    dropped.swap(waiters_);
+    const auto store = stores_.find(token);
+    if (store == stores_.end()) return;
+    dropped.swap(store->second.waiters);
+    stores_.erase(store);
   }
   for (Waiter& waiter : dropped) waiter.done(absl::AbortedError("rendezvous: the epoch is over"));
 }
 
-absl::Status GroupStore::CheckToken(const std::string& token) const {
-  if (token_.empty() || token != token_)
-    return absl::PermissionDeniedError("rendezvous: not the token of the group that forms");
-  return absl::OkStatus();
+void GroupStore::CloseAll() {
+  std::vector<std::string> tokens;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [token, store] : stores_) tokens.push_back(token);
+  }
+  for (const std::string& token : tokens) Close(token);
 }
 
-bool GroupStore::Lookup(const std::vector<std::string>& keys, std::vector<std::string>* values) const {
+absl::StatusOr<GroupStore::Store*> GroupStore::Find(const std::string& token) {
+  const auto store = stores_.find(token);
+  if (store != stores_.end()) return &store->second;
+  return absl::PermissionDeniedError("rendezvous: not the token of a group that forms");
+}
+
+bool GroupStore::Lookup(const Store& store, const std::vector<std::string>& keys, std::vector<std::string>* values) {
   values->clear();
   for (const std::string& key : keys) {
-    const auto it = values_.find(key);
-    if (it == values_.end()) return false;
+    const auto it = store.values.find(key);
+    if (it == store.values.end()) return false;
     values->push_back(it->second);
   }
   return true;
@@ -38,7 +55,8 @@ absl::Status GroupStore::Set(const std::string& token, const std::string& key, s
   std::vector<std::pair<std::function<void(Values)>, std::vector<std::string>>> ready;
   {
     absl::MutexLock lock(&mu_);
-    RETURN_IF_ERROR(CheckToken(token));
+    Store* store = nullptr;
+    ASSIGN_OR_RETURN(store, Find(token));
     if (key.empty() || key.size() > kMaxKeyBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("rendezvous: key of ", key.size(), " bytes, limit ", kMaxKeyBytes));
@@ -47,17 +65,17 @@ absl::Status GroupStore::Set(const std::string& token, const std::string& key, s
       return absl::InvalidArgumentError(
           absl::StrCat("rendezvous: value of ", value.size(), " bytes, limit ", kMaxValueBytes));
     }
-    if (values_.size() >= kMaxKeys)
+    if (store->values.size() >= kMaxKeys)
       return absl::ResourceExhaustedError(absl::StrCat("rendezvous: more than ", kMaxKeys, " keys"));
-    const auto [it, inserted] = values_.emplace(key, value);
+    const auto [it, inserted] = store->values.emplace(key, value);
     if (!inserted && it->second != value) {
       return absl::AlreadyExistsError(absl::StrCat("rendezvous: key ", key, " is set; two workers with one rank?"));
     }
-    for (auto waiter = waiters_.begin(); waiter != waiters_.end();) {
+    for (auto waiter = store->waiters.begin(); waiter != store->waiters.end();) {
       std::vector<std::string> values;
-      if (Lookup(waiter->keys, &values)) {
+      if (Lookup(*store, waiter->keys, &values)) {
         ready.emplace_back(std::move(waiter->done), std::move(values));
-        waiter = waiters_.erase(waiter);
+        waiter = store->waiters.erase(waiter);
       } else {
         ++waiter;
       }
@@ -73,9 +91,10 @@ void GroupStore::Get(const std::string& token, std::vector<std::string> keys, ab
   absl::Status status;
   {
     absl::MutexLock lock(&mu_);
-    status = CheckToken(token);
-    if (status.ok() && !Lookup(keys, &values)) {
-      waiters_.push_back({std::move(keys), deadline, std::move(done)});
+    const absl::StatusOr<Store*> store = Find(token);
+    status = store.status();
+    if (status.ok() && !Lookup(**store, keys, &values)) {
+      (*store)->waiters.push_back({std::move(keys), deadline, std::move(done)});
       return;
     }
   }
@@ -90,10 +109,12 @@ void GroupStore::Sweep(absl::Time now) {
   std::list<Waiter> expired;
   {
     absl::MutexLock lock(&mu_);
-    for (auto waiter = waiters_.begin(); waiter != waiters_.end();) {
-      const auto next = std::next(waiter);
-      if (waiter->deadline <= now) expired.splice(expired.end(), waiters_, waiter);
-      waiter = next;
+    for (auto& [token, store] : stores_) {
+      for (auto waiter = store.waiters.begin(); waiter != store.waiters.end();) {
+        const auto next = std::next(waiter);
+        if (waiter->deadline <= now) expired.splice(expired.end(), store.waiters, waiter);
+        waiter = next;
+      }
     }
   }
   for (Waiter& waiter : expired) {

@@ -1,7 +1,8 @@
-// The key-value store through which a group's collectives find each other: write-once keys, one group at a time.
+// The key-value stores through which groups' collectives find each other: write-once keys, one store for each group.
 //
-// A store is open under one token, drawn for each epoch and known to the members only; requests with another one are
-// refused (a stranger, or a zombie of an earlier epoch).  Bounded: kMaxKeys keys, kMaxValueBytes each.
+// A store is open under one token, drawn for each epoch and known to the members only; requests with one that opens
+// none are refused (a stranger, or a zombie of an earlier epoch).  Bounded: kMaxKeys keys of a store, kMaxValueBytes
+// each; there are as many stores as groups.
 // Thread-safe; never blocks: Get calls back when the keys are there, or when its time is over (at the next Sweep).
 #pragma once
 
@@ -25,8 +26,11 @@ class GroupStore {
   static constexpr size_t kMaxKeyBytes = 1024;
   static constexpr size_t kMaxValueBytes = 1 << 20;
 
-  // Drops everything and opens for `token`; whoever waits is told Aborted.
+  // An empty store for `token`; of one that is open whoever waits is told Aborted.  "" opens none.
   void Open(const std::string& token);
+  // Drops it; whoever waits is told Aborted.
+  void Close(const std::string& token);
+  void CloseAll();
   // AlreadyExists when the key was set to another value (a duplicate rank).
   absl::Status Set(const std::string& token, const std::string& key, std::string value);
   // `done` is called exactly once, on this or another thread.
@@ -41,14 +45,16 @@ class GroupStore {
     std::function<void(Values)> done;
   };
 
-  absl::Status CheckToken(const std::string& token) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Lookup(const std::vector<std::string>& keys, std::vector<std::string>* values) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  struct Store {
+    std::map<std::string, std::string> values;
+    std::list<Waiter> waiters;
+  };
+
+  absl::StatusOr<Store*> Find(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static bool Lookup(const Store& store, const std::vector<std::string>& keys, std::vector<std::string>* values);
 
   absl::Mutex mu_;
-  std::string token_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
-  std::list<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Store> stores_ ABSL_GUARDED_BY(mu_);  // by token
 };
 
 }  // namespace switchyard

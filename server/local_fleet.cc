@@ -72,7 +72,7 @@ absl::Status LocalFleet::Spawn(int index) {
   }
   children_[index].pid = pid;
   children_[index].started = MonotonicNow();
-  LogInfo("started worker ", index, ", pid ", pid);
+  LogInfo("started ", options_.what, " ", index, ", pid ", pid);
   return absl::OkStatus();
 }
 
@@ -85,11 +85,12 @@ std::string LocalFleet::Bury(int index, int status, absl::Time now) {
   child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
   child.start_at =
       now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
-  if (!stopping_) LogWarn("worker ", index, " (pid ", child.last_pid, ") ended: ", how);
+  if (!stopping_) LogWarn(options_.what, " ", index, " (pid ", child.last_pid, ") ended: ", how);
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
   if (stopping_) return "";
   if (settled_ && refused) {
-    LogWarn("worker ", index, " could not serve what was served before (its message is above); trying again in ",
+    LogWarn(options_.what, " ", index,
+            " could not serve what was served before (its message is above); trying again in ",
             absl::FormatDuration(child.start_at - now));
   }
   const int limit = options_.max_deaths_unsettled;

@@ -28,6 +28,7 @@ class LocalFleet {
     // Arguments of worker `index`, without the program's name.
     std::function<std::vector<std::string>(int index)> args;
     int count = 0;
+    std::string what = "worker";  // for messages
     // Until Settle: a worker that ended this often, however it ended, is fatal too (0: never).
     int max_deaths_unsettled = 0;
     // Called from the watching thread with a sentence: a worker refused to start, or ends again and again.

@@ -36,6 +36,19 @@ ABSL_FLAG(int, worker_metrics_port, 0,
 ABSL_FLAG(bool, insecure, false, "allow plaintext gRPC on another address than loopback");
 ABSL_FLAG(int, local_workers, 1, "worker processes that this server starts on this machine");
 ABSL_FLAG(int, workers, 0, "workers that make the serving group, those from elsewhere included; 0 = local_workers");
+ABSL_FLAG(int, local_train_workers, 0,
+          "worker processes that this server starts on this machine to train jobs; they want --dataset_root and "
+          "--checkpoint_root");
+ABSL_FLAG(int, train_workers, 0,
+          "training workers that there may be, those from elsewhere included; 0 = local_train_workers");
+ABSL_FLAG(int, train_threads, 0,
+          "threads of each local training worker; 0 = the cores that this process may use / local_train_workers");
+ABSL_FLAG(std::string, dataset_root, "",
+          "directory beneath which users name data to pack and to train on; nothing outside of it is opened");
+ABSL_FLAG(
+    std::string, checkpoint_root, "",
+    "directory beneath which training jobs name models, and where their checkpoints, logs and the journal of jobs "
+    "(jobs.sqlite) are; the same on all workers; nothing outside of it is opened");
 ABSL_FLAG(std::string, worker_binary, "", "program of the local workers (default: switchyard-worker beside this one)");
 ABSL_FLAG(std::string, join_token_file, "",
           "file with the token that workers must present (default: one is drawn for local workers; none if others are "
@@ -166,6 +179,17 @@ absl::Status TakeExpertFlags(ServerConfig* config) {
   return absl::OkStatus();
 }
 
+void TakeWorkerFlags(ServerConfig* config) {
+  config->local_workers = absl::GetFlag(FLAGS_local_workers);
+  config->workers = absl::GetFlag(FLAGS_workers);
+  config->worker_binary = absl::GetFlag(FLAGS_worker_binary);
+  config->local_train_workers = absl::GetFlag(FLAGS_local_train_workers);
+  config->train_workers = absl::GetFlag(FLAGS_train_workers);
+  config->train_threads = absl::GetFlag(FLAGS_train_threads);
+  config->dataset_root = absl::GetFlag(FLAGS_dataset_root);
+  config->checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root);
+}
+
 absl::StatusOr<ServerConfig> ConfigFromFlags() {
   ServerConfig config;
   config.model = absl::GetFlag(FLAGS_model);
@@ -178,9 +202,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.metrics_port = absl::GetFlag(FLAGS_metrics_port);
   config.worker_metrics_port = absl::GetFlag(FLAGS_worker_metrics_port);
   config.insecure = absl::GetFlag(FLAGS_insecure);
-  config.local_workers = absl::GetFlag(FLAGS_local_workers);
-  config.workers = absl::GetFlag(FLAGS_workers);
-  config.worker_binary = absl::GetFlag(FLAGS_worker_binary);
+  TakeWorkerFlags(&config);
   config.dtype = absl::GetFlag(FLAGS_dtype);
   config.threads = absl::GetFlag(FLAGS_threads);
   config.device = absl::GetFlag(FLAGS_device);

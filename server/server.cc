@@ -92,7 +92,9 @@ Server::Server(ServerConfig config) : config_(std::move(config)) {}
 Server::~Server() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
-  if (config.join_token.empty() && config.num_workers() > config.local_workers) {
+  const bool from_elsewhere =
+      config.num_workers() > config.local_workers || config.num_train_workers() > config.local_train_workers;
+  if (config.join_token.empty() && from_elsewhere) {
     LogWarn("no --join_token_file: anyone who reaches this port may join as a worker");
   } else if (config.join_token.empty()) {
     config.join_token = absl::StrCat(DrawRequestId(), "-", DrawRequestId());
@@ -109,7 +111,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
                                                      IsIpv6(own.metrics_host) ? kMaybeNoIpv6 : "?)"));
     }
   }
-  server->StartRooms();
+  RETURN_IF_ERROR(server->StartRooms());
   RETURN_IF_ERROR(server->Listen());
   RETURN_IF_ERROR(server->StartWorkers());
   server->engine_->Start();  // last: its thread uses all of the above
@@ -117,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
 }
 
 // What is behind the door.
-void Server::StartRooms() {
+absl::Status Server::StartRooms() {
   Server* self = this;
   EngineLoop::Hooks hooks;
   hooks.on_ready = [self](bool ready) { self->SetReady(ready); };
@@ -127,7 +129,10 @@ void Server::StartRooms() {
   hooks.end_of = [self](int index, int64_t pid) {
     return self->fleet_ ? self->fleet_->EndOf(index, pid) : std::string();
   };
-  hooks.on_epoch = [self](const std::string& token) { self->store_.Open(token); };
+  hooks.on_epoch = [self](const std::string& token) {
+    self->store_.Close(std::exchange(self->serving_token_, token));
+    self->store_.Open(token);
+  };
   hooks.on_tick = [self](absl::Time now) { self->Tick(now); };
   hooks.on_fatal = [self](std::string text) { self->Fail(std::move(text)); };
   hooks.on_first_group = [self] {
@@ -142,7 +147,9 @@ void Server::StartRooms() {
   desk_.metrics = metrics_.get();
   inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
   admin_ = std::make_unique<AdminServiceImpl>(&desk_);
-  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), &store_, WorkerOptions(config_));
+  ASSIGN_OR_RETURN(training_, TrainingRoom::Open(&desk_, &store_, WorkerBinary()));
+  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, WorkerOptions(config_));
+  return absl::OkStatus();
 }
 
 void Server::Tick(absl::Time now) {
@@ -177,6 +184,7 @@ absl::Status Server::Listen() {
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(inference_.get());
   builder.RegisterService(admin_.get());
+  builder.RegisterService(training_->service());
   builder.RegisterService(workers_.get());
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its message is above");
@@ -194,21 +202,32 @@ absl::Status Server::Listen() {
   return absl::OkStatus();
 }
 
+std::string Server::WorkerBinary() const {
+  return config_.worker_binary.empty() ? BesideThisProgram("switchyard-worker") : config_.worker_binary;
+}
+
 absl::Status Server::StartWorkers() {
+  if (config_.local_workers > 0 || config_.local_train_workers > 0) {
+    ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
+  }
+  const std::string server = JoinHostPort(IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host, port_);
+  RETURN_IF_ERROR(StartServingWorkers(server));
+  return training_->StartWorkers({server, absl::StrCat("/proc/self/fd/", token_fd_)});
+}
+
+absl::Status Server::StartServingWorkers(const std::string& server) {
   if (config_.local_workers == 0) {
     LogInfo("waiting for ", config_.num_workers(),
             " workers: switchyard-worker --server=", JoinHostPort(config_.host, port_), " --model=", config_.model);
     return absl::OkStatus();
   }
   LocalFleet::Options options;
-  options.binary = config_.worker_binary.empty() ? BesideThisProgram("switchyard-worker") : config_.worker_binary;
+  options.binary = WorkerBinary();
   options.count = config_.local_workers;
-  ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
-  options.args = [this](int index) {
-    const std::string host = IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host;
+  options.args = [this, server](int index) {
     const auto flag = [](bool on) { return on ? "true" : "false"; };
     return std::vector<std::string>{
-        absl::StrCat("--server=", JoinHostPort(host, port_)),
+        absl::StrCat("--server=", server),
         absl::StrCat("--model=", config_.model),
         absl::StrCat("--dtype=", config_.dtype),
         absl::StrCat("--threads=", config_.threads),
@@ -262,23 +281,29 @@ void Server::Drain(const std::function<bool()>& give_up) {
   SetReady(false);
   // Shared with the engine, which may call later than we wait.
   auto done = std::make_shared<absl::Notification>();
+  auto trained = std::make_shared<absl::Notification>();
   engine_->Drain(config_.drain_timeout, [done] { done->Notify(); });
+  training_->Drain([trained] { trained->Notify(); });
   const absl::Time end = MonotonicNow() + config_.drain_timeout + absl::Seconds(5);
-  while (!done->WaitForNotificationWithTimeout(absl::Milliseconds(50)) && MonotonicNow() < end) {
-    if (!give_up()) continue;
-    LogWarn("asked again: running requests end now");
-    return;
+  for (const auto& awaited : {done, trained}) {
+    while (!awaited->WaitForNotificationWithTimeout(absl::Milliseconds(50)) && MonotonicNow() < end) {
+      if (!give_up()) continue;
+      LogWarn("asked again: running requests and jobs end now");
+      return;
+    }
   }
 }
 
 void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (engine_) engine_->Dismiss();
+  if (training_) training_->StopWorkers();
   // Who writes what it has learned solves for it first.
   if (fleet_) fleet_->Stop(config_.profile_out.empty() ? absl::Seconds(2) : absl::Minutes(15));
   // The engine first: it ends the streams that remain with a reason, and the workers' links.
   if (engine_) engine_->Stop();
-  store_.Open("");  // whoever waits in it is answered, else Shutdown would wait for them
+  if (training_) training_->Stop();
+  store_.CloseAll();  // whoever waits in it is answered, else Shutdown would wait for them
   if (gate_) gate_->Close();
   // Calls that still do not end (a client that does not read) are cancelled.
   if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));

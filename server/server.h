@@ -1,7 +1,7 @@
 // The whole server, in one visible order: Start, serve, Drain, Stop.
 //
-//   text room (tokenizer, template) → metrics → engine loop → gRPC (users' and workers' services, health, reflection)
-//   → local workers → ready
+//   text room (tokenizer, template) → metrics → engine loop, training room → gRPC (users' and workers' services,
+//   health, reflection) → local workers → ready
 #pragma once
 
 #include <atomic>
@@ -21,6 +21,7 @@
 #include "server/group_store.h"
 #include "server/inference_service.h"
 #include "server/local_fleet.h"
+#include "server/training/training_room.h"
 #include "server/worker_service.h"
 
 namespace switchyard {
@@ -46,10 +47,12 @@ class Server {
 
  private:
   explicit Server(ServerConfig config);
-  void StartRooms();
+  absl::Status StartRooms();
   absl::Status Listen();
   void Tick(absl::Time now);
   absl::Status StartWorkers();
+  absl::Status StartServingWorkers(const std::string& server);
+  std::string WorkerBinary() const;
   void SetReady(bool ready);
   void Fail(std::string text);
 
@@ -57,11 +60,13 @@ class Server {
   std::unique_ptr<const TextRoom> text_;
   std::unique_ptr<ServerMetrics> metrics_;
   GroupStore store_;
+  std::string serving_token_;  // of the serving group's store; of the engine's thread
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<FrontPool> pool_;
   FrontDesk desk_;
   std::unique_ptr<InferenceServiceImpl> inference_;
   std::unique_ptr<AdminServiceImpl> admin_;
+  std::unique_ptr<TrainingRoom> training_;
   std::unique_ptr<WorkerServiceImpl> workers_;
   std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // where the gate brings connections

@@ -1,16 +1,15 @@
 #include "server/worker_service.h"
 
-#include <deque>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "proto/support/errors.h"
 #include "proto/support/link_protocol.h"
 #include "server/clock.h"
-#include "server/placement_convert.h"
+#include "server/link_client.h"
 #include "server/report_convert.h"
+#include "server/training/trainer_convert.h"
 #include "server/worker_convert.h"
 
 namespace switchyard {
@@ -20,88 +19,15 @@ constexpr int kHeartbeatMs = 250;
 constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
 
-using LinkReactor = grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>;
-
-// The sending half of a link.  Lives as long as someone may still send (the group, or the reactor).
-class LinkClient final : public WorkerClient {
- public:
-  explicit LinkClient(LinkReactor* reactor) : reactor_(reactor) {}
-
-  void Join(const GroupSeat& seat) override {
-    v1::LinkResponse message;
-    *message.mutable_join_group() = ToProto(seat);
-    Send(std::move(message));
-  }
-  void Execute(const StepPlan& plan, int rank, absl::Duration limit) override {
-    v1::LinkResponse message;
-    *message.mutable_step_plan() = ToProto(plan, rank, limit);
-    Send(std::move(message));
-  }
-  void AbortGroup(int64_t epoch, const std::string& reason) override {
-    v1::LinkResponse message;
-    message.mutable_abort_group()->set_epoch(epoch);
-    message.mutable_abort_group()->set_reason(reason);
-    Send(std::move(message));
-  }
-  void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override {
-    v1::LinkResponse message;
-    *message.mutable_prepare_placement() = ToProto(stage, group_epoch);
-    Send(std::move(message));
-  }
-  void DropPlacement(int64_t group_epoch, int64_t placement_epoch) override {
-    v1::LinkResponse message;
-    message.mutable_drop_placement()->set_group_epoch(group_epoch);
-    message.mutable_drop_placement()->set_placement_epoch(placement_epoch);
-    Send(std::move(message));
-  }
-  void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {
-    v1::LinkResponse message;
-    message.mutable_release_placement()->set_group_epoch(group_epoch);
-    message.mutable_release_placement()->set_placement_epoch(placement_epoch);
-    Send(std::move(message));
-  }
-  void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override {
-    v1::LinkResponse message;
-    message.mutable_send_profile()->set_group_epoch(group_epoch);
-    message.mutable_send_profile()->set_request(request);
-    message.mutable_send_profile()->set_offset(offset);
-    Send(std::move(message));
-  }
-  void Close(const absl::Status& status) override {
-    absl::MutexLock lock(&mu_);
-    if (reactor_ == nullptr || closed_) return;
-    closed_ = true;
-    reactor_->Finish(ToGrpcStatus(status, ""));
-  }
-
-  void Send(v1::LinkResponse message) {
-    absl::MutexLock lock(&mu_);
-    if (reactor_ == nullptr || closed_) return;
-    outbox_.push_back(std::move(message));
-    if (outbox_.size() == 1) reactor_->StartWrite(&outbox_.front());
-  }
-  void WriteDone(bool ok) {
-    absl::MutexLock lock(&mu_);
-    outbox_.pop_front();
-    if (ok && !closed_ && !outbox_.empty()) reactor_->StartWrite(&outbox_.front());
-  }
-  // The reactor is about to go.
-  void Detach() {
-    absl::MutexLock lock(&mu_);
-    reactor_ = nullptr;
-  }
-
- private:
-  absl::Mutex mu_;
-  LinkReactor* reactor_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<v1::LinkResponse> outbox_ ABSL_GUARDED_BY(mu_);  // the front one is being written
-};
-
 class Link final : public LinkReactor {
  public:
-  Link(WorkerId id, LinkEvents* events, LinkLobby* lobby, const v1::EngineOptions& options)
-      : id_(id), events_(events), lobby_(lobby), options_(options), client_(std::make_shared<LinkClient>(this)) {
+  Link(WorkerId id, LinkEvents* events, TrainerEvents* trainers, LinkLobby* lobby, const v1::EngineOptions& options)
+      : id_(id),
+        events_(events),
+        trainers_(trainers),
+        lobby_(lobby),
+        options_(options),
+        client_(std::make_shared<LinkClient>(this)) {
     if (lobby_->Enter(id_, client_, MonotonicNow())) {
       StartRead(&request_);
     } else {
@@ -123,7 +49,7 @@ class Link final : public LinkReactor {
   void OnDone() override {
     lobby_->Leave(id_);
     client_->Detach();
-    events_->OnLinkLost(id_, "its link ended");
+    trains_ ? trainers_->OnTrainerLost(id_, "its link ended") : events_->OnLinkLost(id_, "its link ended");
     delete this;
   }
 
@@ -135,9 +61,9 @@ class Link final : public LinkReactor {
                                                             : "a link begins with its registration"));
       return false;
     }
+    if (request_.has_register_()) return HandleRegister(request_.register_());
+    if (trains_ || IsOfTraining(request_)) return HandleTraining();
     switch (request_.message_case()) {
-      case v1::LinkRequest::kRegister:
-        return HandleRegister(request_.register_());
       case v1::LinkRequest::kHeartbeat:
         events_->OnHeartbeat(id_, request_.heartbeat().rss_bytes());
         return true;
@@ -172,6 +98,13 @@ class Link final : public LinkReactor {
       default:
         return true;  // a newer worker's message
     }
+  }
+
+  bool HandleTraining() {
+    const absl::Status status = trains_ ? TellTraining(id_, &request_, trainers_)
+                                        : absl::InvalidArgumentError("a serving worker says what a training one would");
+    if (!status.ok()) client_->Close(status);
+    return status.ok();
   }
 
   // A step's result may come in parts; the result itself is the last.
@@ -219,7 +152,12 @@ class Link final : public LinkReactor {
           absl::StrCat("worker speaks protocol ", message.protocol_version(), ", this server ", kProtocolVersion)));
       return false;
     }
+    if (absl::Status role = CheckRole(message.role()); !role.ok()) {
+      client_->Close(role);
+      return false;
+    }
     registered_ = true;
+    trains_ = !message.role().empty();
     num_moe_layers_ = message.model().num_moe_layers();
     num_experts_ = message.model().num_experts();
     lobby_->Leave(id_);
@@ -228,16 +166,30 @@ class Link final : public LinkReactor {
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
     *reply.mutable_registered()->mutable_options() = options_;
     client_->Send(std::move(reply));
-    events_->OnRegister(id_, client_, FromProto(message));
+    if (trains_) {
+      trainers_->OnTrainer(id_, client_, FromProto(message));
+    } else {
+      events_->OnRegister(id_, client_, FromProto(message));
+    }
     return true;
+  }
+  absl::Status CheckRole(const std::string& role) const {
+    if (role.empty()) return absl::OkStatus();
+    if (role != "train")
+      return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty or train"));
+    if (trainers_ != nullptr) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "this server has no training workers (--local_train_workers, --train_workers)");
   }
 
   const WorkerId id_;
   LinkEvents* const events_;
+  TrainerEvents* const trainers_;
   LinkLobby* const lobby_;
   const v1::EngineOptions options_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
+  bool trains_ = false;                       // likewise
   int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
   v1::LinkRequest request_;
   std::vector<v1::StepPart> parts_;  // of the result that comes next
@@ -247,7 +199,7 @@ class Link final : public LinkReactor {
 }  // namespace
 
 grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* WorkerServiceImpl::Link(grpc::CallbackServerContext*) {
-  return new switchyard::Link(next_id_.fetch_add(1), events_, &lobby_, options_);
+  return new switchyard::Link(next_id_.fetch_add(1), events_, trainers_, &lobby_, options_);
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,

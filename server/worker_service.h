@@ -1,8 +1,9 @@
 // The workers' side door: their links and the rendezvous store, as gRPC reactors.
 //
-// A link turns messages into calls of LinkEvents and WorkerClient calls into messages.  Events of one link come in
-// order, on gRPC's threads; a link that ends always says OnLinkLost, exactly once, last.  A link's first message is its
-// registration, soon, and there is no second one.
+// A link turns messages into calls of LinkEvents and WorkerClient calls into messages; that of a training worker, which
+// says so when it registers, into those of TrainerEvents and TrainerClient.  Events of one link come in order, on
+// gRPC's threads; a link that ends always says OnLinkLost or OnTrainerLost, exactly once, last.  A link's first message
+// is its registration, soon, and there is no second one; what the other kind of worker may say ends it.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include "server/group_store.h"
 #include "server/link_lobby.h"
 #include "server/profile_collector.h"
+#include "server/training/trainer_client.h"
 #include "server/worker_client.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 
@@ -39,9 +41,9 @@ class LinkEvents {
 
 class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
  public:
-  // All borrowed; they outlive the gRPC server.
-  WorkerServiceImpl(LinkEvents* events, GroupStore* store, v1::EngineOptions options)
-      : events_(events), store_(store), options_(std::move(options)) {}
+  // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
+  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, v1::EngineOptions options)
+      : events_(events), trainers_(trainers), store_(store), options_(std::move(options)) {}
 
   grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* Link(grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* StoreSet(grpc::CallbackServerContext* context, const v1::StoreSetRequest* request,
@@ -53,6 +55,7 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
 
  private:
   LinkEvents* const events_;
+  TrainerEvents* const trainers_;
   GroupStore* const store_;
   const v1::EngineOptions options_;
   std::atomic<WorkerId> next_id_{1};

@@ -168,6 +168,10 @@ absl::StatusOr<int64_t> JobBook::Watch(Job* job, WatchFn watch) {
 
 void JobBook::Unwatch(int64_t watcher) { watchers_.erase(watcher); }
 
+void JobBook::EndWatches() {
+  for (const auto& [id, watcher] : std::exchange(watchers_, {})) watcher.watch(nullptr);
+}
+
 void JobBook::Tell(const Job& job) {
   JobPtr picture;
   for (const auto& [id, watcher] : watchers_) {

@@ -36,7 +36,7 @@ struct JobPage {
 class JobBook {
  public:
   static constexpr size_t kMaxWatchers = 256;
-  using WatchFn = std::function<void(JobPtr)>;
+  using WatchFn = std::function<void(JobPtr)>;  // null: nothing follows, the server stops
 
   // `max_kept`: of more jobs than these the oldest that are over are forgotten.
   JobBook(JobJournal* journal, size_t max_kept) : journal_(journal), max_kept_(max_kept) {}
@@ -67,6 +67,8 @@ class JobBook {
   // At once, and whenever Tell is called (every change of state does), until Unwatch.  ResourceExhausted: too many.
   absl::StatusOr<int64_t> Watch(Job* job, WatchFn watch);
   void Unwatch(int64_t watcher);
+  // Each gets null, and is no watcher any more.
+  void EndWatches();
   void Tell(const Job& job);
   static JobPtr Picture(const Job& job) { return std::make_shared<const Job>(job); }
 

@@ -174,6 +174,11 @@ void JobManager::Drain() {
   }
 }
 
+void JobManager::End() {
+  for (const auto& [id, trainer] : pool_.trainers()) trainer.client->Close(absl::UnavailableError("the server stops"));
+  book_.EndWatches();
+}
+
 const TrainingCensus& JobManager::census() {
   census_.jobs.fill(0);
   for (const auto& [sequence, job] : book_.jobs()) ++census_.jobs[static_cast<size_t>(job->state)];

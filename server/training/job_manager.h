@@ -72,6 +72,8 @@ class JobManager final : public TrainerEvents {
   };
   // The job that this request has made before; null: none.  ALREADY_EXISTS: of another spec.
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const JobSpec& spec);
+  // FAILED_PRECONDITION: there are not as many as it needs, nor will be.
+  absl::Status CheckWorkers(const JobSpec& spec) const;
   absl::StatusOr<Submitted> Submit(const std::string& request_id, const JobSpec& spec);
   absl::StatusOr<JobPtr> Get(const std::string& id);
   JobPage List(const JobFilter& filter) const { return book_.List(filter); }
@@ -98,6 +100,8 @@ class JobManager final : public TrainerEvents {
   void Tick();
   // Running jobs stop with a checkpoint and wait for the next server; nothing starts any more.
   void Drain();
+  // The last call: links and watches end.
+  void End();
   bool idle() const { return runs_.empty(); }  // no job is prepared or trained
   const TrainingCensus& census();
 
@@ -124,7 +128,6 @@ class JobManager final : public TrainerEvents {
   // As for a user who asks for what is so, or on its way.
   absl::StatusOr<JobPtr> Ask(const std::string& id, JobEvent event, const std::string& reason,
                              std::initializer_list<JobState> already);
-  absl::Status CheckWorkers(const JobSpec& spec) const;
 
   void Admit();
   void Prepare(Run* run);

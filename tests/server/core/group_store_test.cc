@@ -1,4 +1,4 @@
-// The rendezvous store: write-once keys, one token at a time, waiters that are always answered.
+// The rendezvous stores: write-once keys, a token for each, waiters that are always answered.
 #include "server/group_store.h"
 
 #include <optional>
@@ -47,8 +47,11 @@ TEST_F(GroupStoreTest, StrangersAndOldEpochsAreRefused) {
   store.Get("t0", {"k"}, now, [&](GroupStore::Values values) { answer = std::move(values); });
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status().code(), absl::StatusCode::kPermissionDenied);
+  store.Close("t1");
   store.Open("t2");
   EXPECT_EQ(store.Set("t1", "k", "v").code(), absl::StatusCode::kPermissionDenied) << "a zombie of epoch t1";
+  store.CloseAll();
+  EXPECT_EQ(store.Set("t2", "k", "v").code(), absl::StatusCode::kPermissionDenied);
   store.Open("");
   EXPECT_EQ(store.Set("", "k", "v").code(), absl::StatusCode::kPermissionDenied) << "a closed store has no token";
 }
@@ -65,10 +68,23 @@ TEST_F(GroupStoreTest, WaitersAreAnsweredByTheLastKey) {
   EXPECT_EQ(both->value(), (std::vector<std::string>{"1", "2"}));
   ASSERT_TRUE(one && one->ok());
   EXPECT_FALSE(never);
-  store.Open("t2");
+  store.Open("t1");
   ASSERT_TRUE(never);
   EXPECT_EQ(never->status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(store.Set("t2", "a", "new").code(), absl::StatusCode::kOk) << "the old values are gone";
+  EXPECT_EQ(store.Set("t1", "a", "new").code(), absl::StatusCode::kOk) << "the old values are gone";
+}
+
+TEST_F(GroupStoreTest, GroupsHaveStoresOfTheirOwn) {
+  store.Open("t2");
+  Answer waits;
+  Get({"a"}, &waits);
+  EXPECT_TRUE(store.Set("t2", "a", "other").ok());
+  EXPECT_FALSE(waits) << "of another group";
+  store.Close("t2");
+  EXPECT_FALSE(waits);
+  EXPECT_TRUE(store.Set("t1", "a", "own").ok());
+  ASSERT_TRUE(waits && waits->ok());
+  EXPECT_EQ(waits->value(), std::vector<std::string>{"own"});
 }
 
 TEST_F(GroupStoreTest, SweepEndsWaitsOverTime) {

@@ -50,7 +50,7 @@ class RemoteStoreTest : public testing::Test {
     channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
   }
   ~RemoteStoreTest() override {
-    store_.Open("");  // answers who still waits
+    store_.CloseAll();  // answers who still waits
     server_->Shutdown();
   }
   absl::Time Later() const { return absl::Now() + absl::Seconds(60); }

@@ -1,0 +1,157 @@
+#include "server/training/spec_check.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/training/token_format.h"
+#include "server/training/model_facts.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+
+absl::Status BadFile(absl::string_view field, const absl::Status& status) {
+  return MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
+                   {{"field", std::string(field)}});
+}
+
+absl::StatusOr<TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name) {
+  int fd = -1;
+  ASSIGN_OR_RETURN(fd, root.OpenFile(name));
+  struct stat st = {};
+  fstat(fd, &st);
+  std::string first(static_cast<size_t>(std::min<int64_t>(st.st_size, kLlmcHeaderBytes)), '\0');
+  const ssize_t read = pread(fd, first.data(), first.size(), 0);
+  close(fd);
+  first.resize(static_cast<size_t>(std::max<ssize_t>(read, 0)));
+  absl::StatusOr<TokenFileHeader> header = DecodeTokenHeader(first, st.st_size);
+  if (header.ok()) return header;
+  return absl::Status(header.status().code(), absl::StrCat(Quote(name), ": ", header.status().message()));
+}
+
+// Tokens of the .bin files; -1 if there is text, too, whose tokens nobody knows yet.
+absl::StatusOr<int64_t> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
+                                  int64_t vocab) {
+  int64_t tokens = 0;
+  bool text = false;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string field = absl::StrCat("spec.", list, "[", i, "]");
+    if (absl::EndsWith(names[i], ".jsonl")) {
+      const absl::StatusOr<int> fd = root.OpenFile(names[i]);
+      if (!fd.ok()) return BadFile(field, fd.status());
+      close(*fd);
+      text = true;
+      continue;
+    }
+    const absl::StatusOr<TokenFileHeader> header = ReadTokenHeader(root, names[i]);
+    if (!header.ok()) return BadFile(field, header.status());
+    if (header->vocab_size > vocab) {
+      return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
+                                                                    header->vocab_size, ", the model has ", vocab)));
+    }
+    tokens += header->num_tokens;
+  }
+  return text ? -1 : tokens;
+}
+
+absl::Status CheckFits(const JobSpec& spec, const TrainedModelFacts& facts) {
+  if (spec.sequence_length > facts.context) {
+    return BadField("spec.sequence_length",
+                    absl::StrCat(spec.sequence_length, " is beyond the model's context of ", facts.context),
+                    absl::StrCat(facts.context), absl::StrCat(spec.sequence_length));
+  }
+  if (facts.experts == 0 || facts.experts % spec.workers != 0) {
+    return BadField("spec.workers",
+                    absl::StrCat("the model's ", facts.experts, " experts cannot be dealt out to ", spec.workers,
+                                 " workers in equal parts"),
+                    absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRoom(const JobSpec& spec, const TrainedModelFacts& facts, const RootDir& root) {
+  int fd = -1;
+  ASSIGN_OR_RETURN(fd, root.OpenFolder("."));
+  struct statvfs disk = {};
+  const bool known = fstatvfs(fd, &disk) == 0;
+  close(fd);
+  const double wanted = CheckpointBytes(spec, facts.parameters);
+  const double available = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  if (!known || wanted <= available) return absl::OkStatus();
+  const auto bytes = [](double value) { return absl::StrCat(static_cast<int64_t>(std::min(value, 9e18))); };
+  return MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
+                   absl::StrCat("spec.checkpoints: about ", bytes(wanted), " bytes of checkpoints, ", bytes(available),
+                                " bytes are free in the checkpoint root"),
+                   {{"field", "spec.checkpoints"}, {"limit", bytes(available)}, {"actual", bytes(wanted)}});
+}
+
+bool HasText(const JobSpec& spec) {
+  const auto is_text = [](const std::string& name) { return absl::EndsWith(name, ".jsonl"); };
+  return std::any_of(spec.datasets.begin(), spec.datasets.end(), is_text) ||
+         std::any_of(spec.evaluation.begin(), spec.evaluation.end(), is_text);
+}
+
+bool HasFile(const RootDir& root, const std::string& name) {
+  const absl::StatusOr<int> fd = root.OpenFile(name);
+  if (fd.ok()) close(*fd);
+  return fd.ok();
+}
+
+absl::Status CheckModelFolder(const JobSpec& spec, const RootDir& root, absl::string_view field,
+                              const std::string& folder) {
+  const absl::StatusOr<int> fd = root.OpenFolder(folder);
+  if (!fd.ok()) return BadFile(field, fd.status());
+  close(*fd);
+  if (!spec.base_checkpoint.empty() && !HasFile(root, folder + "/model.safetensors") &&
+      !HasFile(root, folder + "/model.safetensors.index.json")) {
+    return BadFile(field, absl::NotFoundError(absl::StrCat(
+                              Quote(folder), ": has neither model.safetensors nor model.safetensors.index.json")));
+  }
+  if (HasText(spec) && !HasFile(root, folder + "/tokenizer.json")) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
+                     absl::StrCat(field, ": ", Quote(folder), " has no tokenizer.json, which .jsonl data wants"),
+                     {{"field", std::string(field)}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double CheckpointBytes(const JobSpec& spec, double parameters) {
+  // Weights, and of each parameter its master and two moments.
+  const double weight = spec.dtype == TrainDType::kF64 ? 8 : spec.dtype == TrainDType::kF32 ? 4 : 2;
+  const double state = spec.dtype == TrainDType::kF64 ? 8 : 4;
+  return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + 1);
+}
+
+absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints) {
+  const bool base = !spec.base_checkpoint.empty();
+  const std::string field = base ? "spec.base_checkpoint" : "spec.architecture";
+  const std::string& folder = base ? spec.base_checkpoint : spec.architecture;
+  RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, field, folder));
+  const absl::StatusOr<std::string> config = checkpoints.ReadSmallFile(folder + "/config.json", kMaxConfigBytes);
+  if (!config.ok()) return BadFile(field, config.status());
+  const absl::StatusOr<TrainedModelFacts> facts = ReadModelFacts(*config);
+  if (!facts.ok()) return BadFile(field, facts.status());
+  RETURN_IF_ERROR(CheckFits(spec, *facts));
+  int64_t tokens = 0;
+  ASSIGN_OR_RETURN(tokens, CheckData(spec.datasets, "datasets", datasets, facts->vocab));
+  RETURN_IF_ERROR(CheckData(spec.evaluation, "evaluation", datasets, facts->vocab).status());
+  const int64_t batch = spec.batch_sequences * spec.sequence_length + 1;
+  if (tokens >= 0 && tokens < batch) {
+    return BadFile("spec.datasets",
+                   absl::InvalidArgumentError(absl::StrCat("dataset has ", tokens, " tokens, batch needs ", batch)));
+  }
+  return CheckRoom(spec, *facts, checkpoints);
+}
+
+}  // namespace switchyard

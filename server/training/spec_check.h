@@ -1,0 +1,21 @@
+// What a job's spec says of this machine: the files that it names are really opened, beneath their roots, and there is
+// room for its checkpoints.  Blocks on the disk; thread-safe.
+#pragma once
+
+#include "absl/status/status.h"
+#include "scheduler/base/root_dir.h"
+#include "scheduler/training/job_spec.h"
+
+namespace switchyard {
+
+// REQUIRES: Validate(spec) is OK.  The first problem, naming the field:
+// NOT_FOUND (BAD_FILE): a file is not there.  INVALID_ARGUMENT (BAD_FILE): it leads out of its root, is a folder, a
+// FIFO, damaged, of another vocabulary, too short for a batch.  INVALID_ARGUMENT (BAD_FIELD): spec and model do not
+// fit. FAILED_PRECONDITION (NO_TOKENIZER): text, but the model has no tokenizer; (DISK_FULL): too little room.
+absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints);
+
+// Bytes that the job's checkpoints take at most at a time, one that is being written included, beside those that
+// keep_every_steps keeps for ever.
+double CheckpointBytes(const JobSpec& spec, double parameters);
+
+}  // namespace switchyard

@@ -1,0 +1,125 @@
+#include "server/training/training_room.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/cores.h"
+#include "scheduler/base/status_macros.h"
+#include "server/training/loss_log.h"
+#include "server/training/pack/packer.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kJournal[] = "/jobs.sqlite";
+constexpr absl::Duration kStopGrace = absl::Seconds(2);
+
+}  // namespace
+
+TrainingRoom::~TrainingRoom() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<TrainingRoom>> TrainingRoom::Open(FrontDesk* desk, GroupStore* store,
+                                                                 std::string worker_binary) {
+  std::unique_ptr<TrainingRoom> room(new TrainingRoom(desk, store, std::move(worker_binary)));
+  RETURN_IF_ERROR(room->OpenRoots());
+  if (desk->config->num_train_workers() > 0) RETURN_IF_ERROR(room->OpenJobs());
+  TrainingDesk training;
+  training.jobs = room->jobs_.get();
+  training.packs = room->packs_.get();
+  training.datasets = room->datasets_.has_value() ? &*room->datasets_ : nullptr;
+  training.checkpoints = room->checkpoints_.has_value() ? &*room->checkpoints_ : nullptr;
+  room->service_ = std::make_unique<TrainingServiceImpl>(desk, training);
+  return room;
+}
+
+absl::Status TrainingRoom::OpenRoots() {
+  if (!config_->checkpoint_root.empty()) {
+    absl::StatusOr<RootDir> root = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
+    RETURN_IF_ERROR(root.status());
+    checkpoints_.emplace(*std::move(root));
+  }
+  if (config_->dataset_root.empty()) return absl::OkStatus();
+  absl::StatusOr<RootDir> root = RootDir::Open(config_->dataset_root, "the dataset root");
+  RETURN_IF_ERROR(root.status());
+  datasets_.emplace(*std::move(root));
+  PackerOptions options;
+  options.dataset_root = config_->dataset_root;
+  options.checkpoint_root = config_->checkpoint_root;
+  options.tokenizer = desk_->text->tokenizer();
+  options.chat_template = desk_->text->chat_template();
+  options.model = config_->model;
+  options.num_threads = std::max(1, UsableCores() / 2);  // serving has the others
+  preparer_ = std::make_unique<Packer>(std::move(options));
+  packs_ = std::make_unique<PackRunner>(preparer_.get());
+  return absl::OkStatus();
+}
+
+absl::Status TrainingRoom::OpenJobs() {
+  std::unique_ptr<JobStore> journal;
+  ASSIGN_OR_RETURN(journal, JobStore::Open(config_->checkpoint_root + kJournal));
+  absl::StatusOr<RootDir> logs = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
+  RETURN_IF_ERROR(logs.status());
+  sink_ = std::make_unique<LossLog>(*std::move(logs), [] { return absl::Now(); });
+  metrics_ = std::make_unique<TrainingMetrics>(desk_->metrics->registry());
+  if (config_->local_train_workers > 0) {
+    LocalFleet::Options fleet;
+    fleet.what = "training worker";
+    fleet.count = config_->local_train_workers;
+    fleet.binary = worker_binary_;
+    fleet.args = [this](int index) { return WorkerArgs(index); };
+    fleet_ = std::make_unique<LocalFleet>(std::move(fleet));
+    fleet_->Settle();  // whatever ends one, the next may do better
+  }
+  JobManager::Options options;
+  options.trainers.configured = config_->num_train_workers();
+  options.trainers.join_token = config_->join_token;
+  options.limits.form = config_->start_timeout;
+  JobLoop::Hooks hooks;
+  hooks.open_store = [this](const std::string& token) { store_->Open(token); };
+  hooks.close_store = [this](const std::string& token) { store_->Close(token); };
+  hooks.kill_worker = [this](int index, int64_t pid) {
+    if (fleet_ != nullptr) fleet_->Kill(index, pid);
+  };
+  hooks.end_of = [this](int index, int64_t pid) {
+    return fleet_ != nullptr ? fleet_->EndOf(index, pid) : std::string();
+  };
+  hooks.on_census = [this](const TrainingCensus& census) { metrics_->Update(census); };
+  jobs_ =
+      std::make_unique<JobLoop>(std::move(options), std::move(journal), packs_.get(), sink_.get(), std::move(hooks));
+  return jobs_->Start();
+}
+
+std::vector<std::string> TrainingRoom::WorkerArgs(int index) const {
+  return {absl::StrCat("--server=", door_.server),
+          "--role=train",
+          absl::StrCat("--dataset_root=", config_->dataset_root),
+          absl::StrCat("--checkpoint_root=", config_->checkpoint_root),
+          absl::StrCat("--threads=", config_->train_threads),
+          absl::StrCat("--local_index=", index),
+          absl::StrCat("--join_token_file=", door_.token_file),
+          absl::StrCat("--insecure=", config_->insecure ? "true" : "false"),
+          absl::StrCat("--metrics_host=", config_->metrics_host),
+          absl::StrCat("--metrics_port=", config_->worker_metrics_port < 0 ? -1 : 0)};
+}
+
+absl::Status TrainingRoom::StartWorkers(Door door) {
+  door_ = std::move(door);
+  return fleet_ != nullptr ? fleet_->Start() : absl::OkStatus();
+}
+
+void TrainingRoom::Drain(std::function<void()> done) {
+  if (jobs_ == nullptr) return done();
+  jobs_->Drain(std::move(done));
+}
+
+void TrainingRoom::StopWorkers() {
+  if (fleet_ != nullptr) fleet_->Stop(kStopGrace);
+}
+
+void TrainingRoom::Stop() {
+  if (packs_ != nullptr) packs_->Stop();
+  if (jobs_ != nullptr) jobs_->Stop();
+}
+
+}  // namespace switchyard

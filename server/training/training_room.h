@@ -1,0 +1,73 @@
+// All of the server that trains, put together: roots, journal, jobs, packing, logs, service, this machine's training
+// workers.  A server without training workers has the service alone, which says so.
+//
+// Open, then StartWorkers, Drain, StopWorkers, Stop, in this order.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/base/root_dir.h"
+#include "server/config.h"
+#include "server/front_desk.h"
+#include "server/group_store.h"
+#include "server/local_fleet.h"
+#include "server/training/data_preparer.h"
+#include "server/training/job_loop.h"
+#include "server/training/job_store.h"
+#include "server/training/pack_runner.h"
+#include "server/training/progress_sink.h"
+#include "server/training/training_metrics.h"
+#include "server/training/training_service.h"
+
+namespace switchyard {
+
+class TrainingRoom {
+ public:
+  // Where a worker of this machine finds its server.
+  struct Door {
+    std::string server;      // HOST:PORT
+    std::string token_file;  // that the workers inherit
+  };
+
+  // Borrowed: desk, with all but its engine, and store; they outlive the room.  Errors are those of roots and journal.
+  static absl::StatusOr<std::unique_ptr<TrainingRoom>> Open(FrontDesk* desk, GroupStore* store,
+                                                            std::string worker_binary);
+  ~TrainingRoom();
+
+  TrainingServiceImpl* service() { return service_.get(); }
+  TrainerEvents* trainers() { return jobs_.get(); }  // null: none are wanted
+  absl::Status StartWorkers(Door door);
+  // Running jobs save and stop; `done` when they have, at most once.
+  void Drain(std::function<void()> done);
+  void StopWorkers();
+  // Links and watches end.  Blocks until threads are gone.
+  void Stop();
+
+ private:
+  TrainingRoom(FrontDesk* desk, GroupStore* store, std::string worker_binary)
+      : config_(desk->config), desk_(desk), store_(store), worker_binary_(std::move(worker_binary)) {}
+  absl::Status OpenRoots();
+  absl::Status OpenJobs();
+  std::vector<std::string> WorkerArgs(int index) const;
+
+  const ServerConfig* const config_;
+  FrontDesk* const desk_;
+  GroupStore* const store_;
+  const std::string worker_binary_;
+  std::optional<RootDir> datasets_, checkpoints_;
+  std::unique_ptr<DataPreparer> preparer_;
+  std::unique_ptr<ProgressSink> sink_;
+  std::unique_ptr<TrainingMetrics> metrics_;
+  Door door_;
+  std::unique_ptr<LocalFleet> fleet_;
+  std::unique_ptr<JobLoop> jobs_;
+  std::unique_ptr<PackRunner> packs_;
+  std::unique_ptr<TrainingServiceImpl> service_;
+};
+
+}  // namespace switchyard
