@@ -40,7 +40,7 @@ class NoEvents final : public LinkEvents {
 
 class RemoteStoreTest : public testing::Test {
  protected:
-  RemoteStoreTest() : service_(&events_, &store_, v1::EngineOptions()) {
+  RemoteStoreTest() : service_(&events_, nullptr, &store_, v1::EngineOptions()) {
     store_.Open("token");
     grpc::ServerBuilder builder;
     int port = 0;
