@@ -27,6 +27,8 @@ void AddCommands(CLI::App* app, RunCommand* run) {
   AddBenchCommand(app, run);
   AddTraceCommand(app, run);
   AddProfileCommand(app, run);
+  AddTrainCommand(app, run);
+  AddDataCommand(app, run);
   app->footer(
       "`switchyard help COMMAND` explains a command's flags.\n"
       "Exit codes: 0 done, 1 a request failed, 2 wrong flags or input.\n"
@@ -94,7 +96,7 @@ std::vector<std::string> Normalized(std::vector<std::string> args) {
 
 int RunCli(const std::vector<std::string>& given, Console& console) {
   const std::vector<std::string> args = Normalized(given);
-  CLI::App app("talks with a Switchyard server: generates text, shows its state, measures its speed");
+  CLI::App app("talks with a Switchyard server: generates text, trains, shows its state, measures its speed");
   RunCommand run;
   AddCommands(&app, &run);
   try {  // the parser's way of saying no, and of saying help

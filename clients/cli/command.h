@@ -26,6 +26,8 @@ void AddExpertsCommand(CLI::App* app, RunCommand* run);
 void AddBenchCommand(CLI::App* app, RunCommand* run);
 void AddTraceCommand(CLI::App* app, RunCommand* run);
 void AddProfileCommand(CLI::App* app, RunCommand* run);
+void AddTrainCommand(CLI::App* app, RunCommand* run);
+void AddDataCommand(CLI::App* app, RunCommand* run);
 
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";

@@ -11,6 +11,7 @@ struct Console {
   std::ostream& out;         // answers only
   std::ostream& err;         // progress, summaries, complaints
   bool interactive = false;  // a person types at `in`
+  bool live = false;         // `out` is a terminal: a line may be written over
 };
 
 // Exit codes of every command.

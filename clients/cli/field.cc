@@ -134,6 +134,17 @@ absl::Status Read(const Json& value, int32_t* out) {
   return absl::OkStatus();
 }
 
+absl::Status Read(const Json& value, int64_t* out) {
+  if (value.is_number_float() && IsWhole(value.get<double>()))
+    return Read(Json(std::llround(value.get<double>())), out);
+  if (!value.is_number_integer()) return WrongType("an integer", value);
+  if (value.is_number_unsigned() && value.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
+    return WrongType("an integer of 64 bits", value);
+  }
+  *out = value.get<int64_t>();
+  return absl::OkStatus();
+}
+
 absl::Status Read(const Json& value, uint64_t* out) {
   if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0))
     return WrongType("an integer from 0 to 2^64 - 1", value);

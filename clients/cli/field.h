@@ -41,6 +41,7 @@ absl::StatusOr<Json> FlagToJson(FieldKind kind, const std::vector<std::string>& 
 // Typed reads.  An integer is one that JSON writes without a fraction, within its type's range.
 absl::Status Read(const Json& value, bool* out);
 absl::Status Read(const Json& value, int32_t* out);
+absl::Status Read(const Json& value, int64_t* out);
 absl::Status Read(const Json& value, uint64_t* out);
 absl::Status Read(const Json& value, double* out);
 absl::Status Read(const Json& value, std::string* out);

@@ -13,6 +13,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/trace_input.h"
 #include "clients/cli/trace_record.h"
+#include "clients/cli/whole_file.h"
 #include "scheduler/popularity/popularity.h"
 #include "scheduler/popularity/trace_profile.h"
 

@@ -1,39 +1,16 @@
 #include "clients/cli/trace_input.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <sstream>
-
 #include "absl/strings/str_cat.h"
-#include "clients/cli/command.h"
+#include "clients/cli/whole_file.h"
 #include "scheduler/popularity/trace_file.h"
 
 namespace switchyard {
-namespace {
-
-absl::Status Refuse(const std::string& path, absl::string_view why) { return BadInput(absl::StrCat(path, ": ", why)); }
-
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  // (Of an empty file the stream fails to take anything.)
-  if (file && file.peek() != std::ifstream::traits_type::eof()) bytes << file.rdbuf();
-  if (file.bad() || !file.is_open()) return Refuse(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
-  return bytes.str();
-}
-
-}  // namespace
-
 absl::StatusOr<RoutingTrace> ReadTrace(Console& console, const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadWhole(path);
   if (!bytes.ok()) return bytes.status();
   absl::Status torn;
   absl::StatusOr<RoutingTrace> trace = ParseTrace(*bytes, &torn);
-  if (!trace.ok()) return Refuse(path, trace.status().message());
+  if (!trace.ok()) return RefuseFile(path, trace.status().message());
   if (!torn.ok()) {
     console.err << "[" << path << ": " << torn.message() << "; taking the " << trace->sequences.size()
                 << " sequences before it]" << std::endl;
@@ -45,24 +22,7 @@ absl::StatusOr<ProfileBundle> ReadBundle(const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadWhole(path);
   if (!bytes.ok()) return bytes.status();
   absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(*bytes);
-  return bundle.ok() ? std::move(bundle) : Refuse(path, bundle.status().message());
-}
-
-absl::Status WriteWhole(const std::string& path, absl::string_view bytes) {
-  const std::string beside = absl::StrCat(path, ".", getpid(), ".tmp");
-  {
-    std::ofstream file(beside, std::ios::binary | std::ios::trunc);
-    file << bytes;
-    if (!file.flush()) {
-      const absl::Status failed = Refuse(path, absl::StrCat("cannot be written: ", std::strerror(errno)));
-      std::remove(beside.c_str());
-      return failed;
-    }
-  }
-  if (std::rename(beside.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const absl::Status failed = Refuse(path, absl::StrCat("cannot be written: ", std::strerror(errno)));
-  std::remove(beside.c_str());
-  return failed;
+  return bundle.ok() ? std::move(bundle) : RefuseFile(path, bundle.status().message());
 }
 
 }  // namespace switchyard

@@ -1,4 +1,4 @@
-// Files of routing traces and profiles, read and written whole.  Errors are BadInput with the file and what is wrong.
+// Files of routing traces and profiles.  Errors are BadInput with the file and what is wrong.
 #pragma once
 
 #include <string>
@@ -15,7 +15,5 @@ namespace switchyard {
 // Without a last sequence that is cut off, and says so.
 absl::StatusOr<RoutingTrace> ReadTrace(Console& console, const std::string& path);
 absl::StatusOr<ProfileBundle> ReadBundle(const std::string& path);
-// Whole or not at all: written beside it, then renamed.
-absl::Status WriteWhole(const std::string& path, absl::string_view bytes);
 
 }  // namespace switchyard

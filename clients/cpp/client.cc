@@ -71,6 +71,19 @@ absl::StatusOr<Response> Unary(Stub* stub,
   return response;
 }
 
+// A call that names a job and answers with it.
+template <class Request, class Response>
+absl::StatusOr<v1::Job> OfJob(v1::TrainingService::Stub* stub,
+                              grpc::Status (v1::TrainingService::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                                Response*),
+                              const std::string& id, const Client& client) {
+  Request request;
+  request.set_id(id);
+  absl::StatusOr<Response> response = Unary(stub, method, request, client);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_job());
+}
+
 }  // namespace
 
 Client::Client(std::string address, ClientOptions options, std::shared_ptr<grpc::Channel> channel)
@@ -79,6 +92,7 @@ Client::Client(std::string address, ClientOptions options, std::shared_ptr<grpc:
       channel_(std::move(channel)),
       stub_(v1::InferenceService::NewStub(channel_)),
       admin_(v1::AdminService::NewStub(channel_)),
+      training_(v1::TrainingService::NewStub(channel_)),
       health_(grpc::health::v1::Health::NewStub(channel_)) {}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address, const ClientOptions& options) {
@@ -145,6 +159,50 @@ absl::StatusOr<std::string> Client::GetProfile(const v1::GetProfileRequest& requ
   if (static_cast<int64_t>(profile.size()) == total) return profile;
   return ClientError(absl::StatusCode::kDataLoss, "BAD_ANSWER",
                      absl::StrCat("the profile has ", total, " bytes, ", profile.size(), " came"));
+}
+
+absl::StatusOr<v1::SubmitJobResponse> Client::SubmitJob(const v1::SubmitJobRequest& request) {
+  return Unary(training_.get(), &v1::TrainingService::Stub::SubmitJob, request, *this);
+}
+
+absl::StatusOr<v1::Job> Client::GetJob(const std::string& id) {
+  return OfJob(training_.get(), &v1::TrainingService::Stub::GetJob, id, *this);
+}
+
+absl::StatusOr<v1::ListJobsResponse> Client::ListJobs(const v1::ListJobsRequest& request) {
+  return Unary(training_.get(), &v1::TrainingService::Stub::ListJobs, request, *this);
+}
+
+absl::StatusOr<v1::Job> Client::PauseJob(const std::string& id) {
+  return OfJob(training_.get(), &v1::TrainingService::Stub::PauseJob, id, *this);
+}
+
+absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& id) {
+  return OfJob(training_.get(), &v1::TrainingService::Stub::ResumeJob, id, *this);
+}
+
+absl::StatusOr<v1::Job> Client::CancelJob(const std::string& id) {
+  return OfJob(training_.get(), &v1::TrainingService::Stub::CancelJob, id, *this);
+}
+
+absl::Status Client::WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(options_.watch_timeout));
+  const auto reader = training_->WatchJob(&context, request);
+  for (v1::WatchJobResponse message; reader->Read(&message);) on_job(message.job());
+  return FromGrpcStatus(reader->Finish(), address_);
+}
+
+absl::StatusOr<v1::PackDataResponse> Client::PackData(
+    const v1::PackDataRequest& request, const std::function<void(const v1::PackDataResponse&)>& on_message) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(options_.generate_timeout));
+  const auto reader = training_->PackData(&context, request);
+  v1::PackDataResponse last;
+  for (v1::PackDataResponse message; reader->Read(&message); last = message) on_message(message);
+  if (const grpc::Status status = reader->Finish(); !status.ok()) return FromGrpcStatus(status, address_);
+  if (last.done()) return last;
+  return ClientError(absl::StatusCode::kDataLoss, "BAD_ANSWER", "the server did not say what it packed");
 }
 
 absl::StatusOr<bool> Client::IsServing(const std::string& service) {

@@ -22,6 +22,7 @@
 #include "grpcpp/channel.h"
 #include "switchyard/v1/admin.grpc.pb.h"
 #include "switchyard/v1/inference.grpc.pb.h"
+#include "switchyard/v1/training.grpc.pb.h"
 
 namespace switchyard {
 
@@ -29,6 +30,7 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration call_timeout = absl::Seconds(30);       // of every call but those that stream
   absl::Duration generate_timeout = absl::Seconds(300);  // of a whole stream; the server's own limit is an hour
+  absl::Duration watch_timeout = absl::Minutes(30);      // of one stream of WatchJob; then ask for another
 };
 
 class Client {
@@ -53,6 +55,20 @@ class Client {
   absl::StatusOr<std::string> GetProfile(const v1::GetProfileRequest& request,
                                          const std::function<void(const v1::GetProfileResponse&)>& on_message);
 
+  // Training jobs: proto/switchyard/v1/training.proto says what each does.
+  absl::StatusOr<v1::SubmitJobResponse> SubmitJob(const v1::SubmitJobRequest& request);
+  absl::StatusOr<v1::Job> GetJob(const std::string& id);
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
+  absl::StatusOr<v1::Job> PauseJob(const std::string& id);
+  absl::StatusOr<v1::Job> ResumeJob(const std::string& id);
+  absl::StatusOr<v1::Job> CancelJob(const std::string& id);
+  // Blocks until the job is over, or watch_timeout; `on_job` runs on this thread.
+  absl::Status WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job);
+  // Blocks until the data is packed, or generate_timeout; what the last message said.  `on_message` runs on this
+  // thread.
+  absl::StatusOr<v1::PackDataResponse> PackData(const v1::PackDataRequest& request,
+                                                const std::function<void(const v1::PackDataResponse&)>& on_message);
+
   // The health service's answer: `service` "" = the server is alive, "readiness" = the model can answer.
   absl::StatusOr<bool> IsServing(const std::string& service);
 
@@ -69,6 +85,7 @@ class Client {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::InferenceService::Stub> stub_;
   const std::unique_ptr<v1::AdminService::Stub> admin_;
+  const std::unique_ptr<v1::TrainingService::Stub> training_;
   const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
 };
 

@@ -31,6 +31,12 @@ constexpr Advice kAdvice[] = {
     {"REQUEST_NOT_FOUND", "it has ended, or never was"},
     {"DEADLINE", "raise --timeout or lower --max_tokens"},
     {"SLOW_READER", "read the stream faster (is the output blocked?)"},
+    {"JOB_NOT_FOUND", "`switchyard train list` names the jobs"},
+    {"JOB_EXISTS", "give another --request_id: this one has made a job of another spec"},
+    {"NO_TRAINING", "start the server with training workers; `switchyard-server --help` says how"},
+    {"TOO_FEW_WORKERS", "lower --workers, or start the server with more training workers"},
+    {"DISK_FULL", "make room on the server's disk, or lower --keep_last"},
+    {"TOO_MANY_JOBS", "wait for one to end, or cancel one: switchyard train list --state=pending"},
     {"TEXT_LIMIT", "shorten the messages; the model's chat template or tokenizer takes too much work for them"},
 };
 
@@ -67,7 +73,7 @@ absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view addres
       message = absl::StrCat("no answer from ", address, " within the time limit");
     if (code == absl::StatusCode::kCancelled) message = "cancelled";
     if (code == absl::StatusCode::kUnimplemented) {
-      message = absl::StrCat(address, " does not speak switchyard.v1.InferenceService: ", message);
+      message = absl::StrCat(address, " does not know this call of switchyard.v1: ", message);
     }
     if (message.empty()) message = absl::StrCat(address, " gave no reason");
   }

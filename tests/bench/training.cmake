@@ -1,2 +1,5 @@
 sy_binary(moe_backward_bench SRCS moe_backward_bench.cc DEPS sy_moe)
 sy_binary(train_step_bench SRCS train_step_bench.cc DEPS sy_train)
+if(SY_RPC)
+  sy_binary(pack_bench SRCS pack_bench.cc DEPS sy_pack)
+endif()

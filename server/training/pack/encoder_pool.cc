@@ -18,7 +18,7 @@ constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
 v1::ErrorReason ReasonOf(const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) return v1::TEXT_LIMIT;
   if (absl::IsFailedPrecondition(status)) return v1::NO_CHAT_TEMPLATE;
-  return v1::BAD_FIELD;
+  return v1::BAD_FILE;
 }
 
 absl::Status BadLine(const EncodeTask& task, int64_t line, int64_t byte, const absl::Status& status) {

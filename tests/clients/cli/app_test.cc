@@ -16,7 +16,8 @@ TEST(AppTest, HelpNamesEveryCommand) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{}, {"help"}, {"--help"}}) {
     const CliRun run = RunCliWith(args);
     EXPECT_EQ(run.exit_code, 0);
-    for (const char* command : {"generate", "chat", "tokenize", "detokenize", "status", "bench", "trace"})
+    for (const char* command :
+         {"generate", "chat", "tokenize", "detokenize", "status", "bench", "trace", "train", "data"})
       EXPECT_THAT(run.out, HasSubstr(command));
     EXPECT_THAT(run.out, HasSubstr("Exit codes"));
   }

@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(PackTest, ErrorsHaveFileLineAndByteForPrograms) {
   const absl::Status status = PackText(kGood + "{}\n").status();
   const ErrorView view = ViewError(ToGrpcStatus(status, ""));
-  EXPECT_EQ(view.reason, "BAD_FIELD");
+  EXPECT_EQ(view.reason, "BAD_FILE");
   EXPECT_EQ(view.details.metadata().at("file"), "in.jsonl");
   EXPECT_EQ(view.details.metadata().at("line"), "2");
   EXPECT_EQ(view.details.metadata().at("byte"), "15");

@@ -1,0 +1,12 @@
+// The flags of `switchyard train submit`: a row for each field of JobSpec.
+#pragma once
+
+#include "clients/cli/request_fields.h"
+#include "switchyard/v1/training.pb.h"
+
+namespace switchyard {
+
+template <>
+absl::Span<const Field<v1::JobSpec>> RequestFields();
+
+}  // namespace switchyard

@@ -1,0 +1,236 @@
+#include "clients/cli/message_json.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "clients/cli/field.h"
+#include "clients/cpp/client_error.h"
+#include "google/protobuf/descriptor.h"
+#include "google/rpc/status.pb.h"
+#include "proto/support/errors.h"
+
+namespace switchyard {
+namespace {
+
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// "TrainPrecision" → "TRAIN_PRECISION_", which its values begin with.
+std::string EnumPrefix(const EnumDescriptor* type) {
+  std::string prefix;
+  for (const char c : type->name()) {
+    if (absl::ascii_isupper(c) && !prefix.empty()) prefix += '_';
+    prefix += absl::ascii_toupper(c);
+  }
+  return prefix + "_";
+}
+
+Json StatusJson(const google::rpc::Status& status) {
+  const grpc::Status wire(static_cast<grpc::StatusCode>(status.code()), status.message(), status.SerializeAsString());
+  Json out = {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()))}};
+  if (const std::string reason = ViewError(wire).reason; !reason.empty()) out["reason"] = reason;
+  out["message"] = status.message();
+  return out;
+}
+
+// One value; index < 0: of a field that is not repeated.
+Json ValueJson(const Message& message, const FieldDescriptor* field, int index) {
+  const Reflection& get = *message.GetReflection();
+  const bool one = index < 0;
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return one ? get.GetInt32(message, field) : get.GetRepeatedInt32(message, field, index);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return one ? get.GetInt64(message, field) : get.GetRepeatedInt64(message, field, index);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return one ? get.GetUInt64(message, field) : get.GetRepeatedUInt64(message, field, index);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return one ? get.GetDouble(message, field) : get.GetRepeatedDouble(message, field, index);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return one ? get.GetBool(message, field) : get.GetRepeatedBool(message, field, index);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return one ? get.GetString(message, field) : get.GetRepeatedString(message, field, index);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return EnumName(field->enum_type(),
+                      one ? get.GetEnumValue(message, field) : get.GetRepeatedEnumValue(message, field, index));
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return ToJson(one ? get.GetMessage(message, field) : get.GetRepeatedMessage(message, field, index));
+    default:
+      return nullptr;  // floats and 32-bit unsigned: no message that is shown has one
+  }
+}
+
+Json RepeatedJson(const Message& message, const FieldDescriptor* field) {
+  Json list = Json::array();
+  std::map<std::string, Json> by_key;  // a message has them in any order
+  for (int i = 0; i < message.GetReflection()->FieldSize(message, field); ++i) {
+    Json item = ValueJson(message, field, i);
+    if (field->is_map()) {
+      by_key[item["key"].get<std::string>()] = std::move(item["value"]);
+    } else {
+      list.push_back(std::move(item));
+    }
+  }
+  return field->is_map() ? Json(by_key) : list;
+}
+
+template <class Value, class Set>
+absl::Status Store(const Json& json, Set set) {
+  Value value = {};
+  if (absl::Status status = Read(json, &value); !status.ok()) return status;
+  set(value);
+  return absl::OkStatus();
+}
+
+absl::Status SetEnum(const Json& json, const FieldDescriptor* field, Message* message) {
+  std::string name;
+  if (absl::Status status = Read(json, &name); !status.ok()) return status;
+  std::vector<std::string> names;
+  for (int i = 0; i < field->enum_type()->value_count(); ++i) {
+    const int number = field->enum_type()->value(i)->number();
+    names.push_back(EnumName(field->enum_type(), number));
+    if (names.back().empty()) {
+      names.pop_back();
+    } else if (names.back() == absl::AsciiStrToLower(name)) {
+      message->GetReflection()->SetEnumValue(message, field, number);
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("is ", Quote(name), "; ", SuggestName(name, names)));
+}
+
+// {"key": "text"}, or ["key=text"].
+absl::Status SetTextMap(const Json& json, const FieldDescriptor* field, Message* message) {
+  const auto wrong = [](const Json& value) {
+    const std::string shown = value.is_string() ? value.get<std::string>() : Dump(value);
+    return absl::InvalidArgumentError(absl::StrCat("must be an object of texts, or KEY=TEXT, is ", Quote(shown)));
+  };
+  std::vector<std::pair<std::string, std::string>> pairs;
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) {
+      if (!value.is_string()) return wrong(json);
+      pairs.emplace_back(key, value.get<std::string>());
+    }
+  } else if (!json.is_array()) {
+    return wrong(json);
+  } else {
+    for (const Json& item : json) {
+      const size_t equals = item.is_string() ? item.get_ref<const std::string&>().find('=') : std::string::npos;
+      if (equals == std::string::npos) return wrong(item);
+      const auto& text = item.get_ref<const std::string&>();
+      pairs.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  const Reflection& reflection = *message->GetReflection();
+  reflection.ClearField(message, field);
+  for (const auto& [key, value] : pairs) {
+    Message* entry = reflection.AddMessage(message, field);
+    entry->GetReflection()->SetString(entry, field->message_type()->map_key(), key);
+    entry->GetReflection()->SetString(entry, field->message_type()->map_value(), value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetTexts(const Json& json, const FieldDescriptor* field, Message* message) {
+  const Reflection& reflection = *message->GetReflection();
+  return Store<std::vector<std::string>>(json, [&](const std::vector<std::string>& texts) {
+    reflection.ClearField(message, field);
+    for (const std::string& text : texts) reflection.AddString(message, field, text);
+  });
+}
+
+absl::Status SetField(const Json& json, const FieldDescriptor* field, Message* message) {
+  const Reflection& reflection = *message->GetReflection();
+  if (field->is_map()) return SetTextMap(json, field, message);
+  if (field->is_repeated()) return SetTexts(json, field, message);
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return Store<int32_t>(json, [&](int32_t value) { reflection.SetInt32(message, field, value); });
+    case FieldDescriptor::CPPTYPE_INT64:
+      return Store<int64_t>(json, [&](int64_t value) { reflection.SetInt64(message, field, value); });
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return Store<uint64_t>(json, [&](uint64_t value) { reflection.SetUInt64(message, field, value); });
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return Store<double>(json, [&](double value) { reflection.SetDouble(message, field, value); });
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return Store<bool>(json, [&](bool value) { reflection.SetBool(message, field, value); });
+    case FieldDescriptor::CPPTYPE_STRING:
+      return Store<std::string>(json, [&](std::string value) { reflection.SetString(message, field, value); });
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return SetEnum(json, field, message);
+    default:
+      return absl::UnimplementedError("has a type that cannot be given");
+  }
+}
+
+absl::Status MergeAt(const std::string& prefix, const Json& object, Message* message) {
+  if (!object.is_object()) {
+    const std::string where = prefix.empty() ? "" : absl::StrCat(prefix.substr(0, prefix.size() - 1), " ");
+    return absl::InvalidArgumentError(absl::StrCat(where, "must be an object, is ", Quote(Dump(object))));
+  }
+  for (const auto& [key, value] : object.items()) {
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key);
+    if (field == nullptr) {
+      std::vector<std::string> names;
+      for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
+        names.push_back(message->GetDescriptor()->field(i)->name());
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown field ", Quote(prefix + key), "; ", SuggestName(key, names)));
+    }
+    const bool group = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated();
+    if (group) {
+      Message* part = message->GetReflection()->MutableMessage(message, field);
+      if (absl::Status status = MergeAt(absl::StrCat(prefix, key, "."), value, part); !status.ok()) return status;
+    } else if (const absl::Status status = SetField(value, field, message); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(prefix, key, " ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string EnumName(const EnumDescriptor* type, int value) {
+  const auto* named = type->FindValueByNumber(value);
+  if (named == nullptr) return absl::StrCat(value);
+  const std::string name(absl::StripPrefix(named->name(), EnumPrefix(type)));
+  return name == "UNSPECIFIED" ? "" : absl::AsciiStrToLower(name);
+}
+
+Json ToJson(const Message& message) {
+  if (const auto* status = dynamic_cast<const google::rpc::Status*>(&message)) return StatusJson(*status);
+  Json out = Json::object();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* field = message.GetDescriptor()->field(i);
+    if (field->is_repeated()) {
+      out[field->name()] = RepeatedJson(message, field);
+      continue;
+    }
+    if (field->has_presence() && !message.GetReflection()->HasField(message, field)) continue;
+    Json value = ValueJson(message, field, -1);
+    const bool unspecified = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM && value == "";
+    if (!unspecified) out[field->name()] = std::move(value);
+  }
+  return out;
+}
+
+absl::Status MergeJson(const Json& object, Message* message) { return MergeAt("", object, message); }
+
+absl::Status MergeField(absl::string_view path, const Json& value, Message* message) {
+  const std::vector<std::string> names = absl::StrSplit(path, '.');
+  for (size_t i = 0; i + 1 < names.size(); ++i) {
+    message = message->GetReflection()->MutableMessage(message, message->GetDescriptor()->FindFieldByName(names[i]));
+  }
+  return SetField(value, message->GetDescriptor()->FindFieldByName(names.back()), message);
+}
+
+}  // namespace switchyard

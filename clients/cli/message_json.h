@@ -1,0 +1,26 @@
+// Messages of the API as JSON, by their own description: a new field of proto/ needs no line here.
+//
+// Keys are the fields' names; enums are their names without prefix, in lower case ("JOB_STATE_RUNNING" = "running");
+// numbers are numbers, 64 bits too; a google.rpc.Status is {"code", "reason", "message"}.  Left out: optional fields
+// and messages that are unset, enums that are unspecified.  Pure.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "clients/cli/json.h"
+#include "google/protobuf/message.h"
+
+namespace switchyard {
+
+Json ToJson(const google::protobuf::Message& message);
+
+// An enum's value as above; "" for the unspecified one.
+std::string EnumName(const google::protobuf::EnumDescriptor* type, int value);
+
+// Sets what the object has; a list or a map replaces what is there.  InvalidArgument "optimizer.learning_rate must be a
+// number, is "x"", and for an unknown key the nearest one.
+absl::Status MergeJson(const Json& object, google::protobuf::Message* message);
+// The same for one field: "optimizer.learning_rate".  REQUIRES: there is one.
+absl::Status MergeField(absl::string_view path, const Json& value, google::protobuf::Message* message);
+
+}  // namespace switchyard
