@@ -1,0 +1,90 @@
+// What ranks tell each other: all draw the same conclusion, and a status keeps what it says of another attempt.
+#include "workers/train/rank_agreement.h"
+
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "workers/comm/local_communicator.h"
+#include "workers/train/train_outcome.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kLimit = absl::Seconds(60);
+
+// fn's answer on each rank.
+template <class Answer>
+std::vector<Answer> OnRanks(int world, const std::function<Answer(Communicator*)>& fn) {
+  std::vector<std::unique_ptr<Communicator>> comms = MakeLocalGroup(world);
+  std::vector<Answer> answers(comms.size(), Answer(absl::UnknownError("has not run")));
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < comms.size(); ++r) {
+    threads.emplace_back([&, r] { answers[r] = fn(comms[r].get()); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return answers;
+}
+
+TEST(RankAgreementTest, TheFirstErrorIsEverybodys) {
+  const auto all = OnRanks<absl::Status>(3, [](Communicator* comm) {
+    absl::Status mine = absl::OkStatus();
+    if (comm->rank() == 1) mine = Lost(absl::InvalidArgumentError("the second's"));
+    if (comm->rank() == 2) mine = absl::DataLossError("the third's");
+    return Agree(comm, mine, kLimit);
+  });
+  for (const absl::Status& status : all) {
+    EXPECT_EQ(status, Lost(absl::InvalidArgumentError("rank 1: the second's")));
+    EXPECT_EQ(OutcomeOf(status), TrainOutcome::kLost);
+  }
+  for (const absl::Status& status :
+       OnRanks<absl::Status>(2, [](Communicator* comm) { return Agree(comm, absl::OkStatus(), kLimit); })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST(RankAgreementTest, TheLeadersTextIsEverybodys) {
+  const std::string longest(kMaxRankText, 'x');
+  for (const std::string& text : {std::string("step-00000012"), std::string(), longest}) {
+    for (const absl::StatusOr<std::string>& told :
+         OnRanks<absl::StatusOr<std::string>>(2, [&](Communicator* comm) -> absl::StatusOr<std::string> {
+           return FromLeader(comm, comm->rank() == 0 ? text : std::string("nobody asked"), kLimit);
+         })) {
+      ASSERT_TRUE(told.ok()) << told.status();
+      EXPECT_EQ(*told, text);
+    }
+  }
+  for (const absl::StatusOr<std::string>& told :
+       OnRanks<absl::StatusOr<std::string>>(2, [](Communicator* comm) -> absl::StatusOr<std::string> {
+         if (comm->rank() == 1) return FromLeader(comm, std::string(), kLimit);
+         return FromLeader(comm, absl::NotFoundError("nothing"), kLimit);
+       })) {
+    EXPECT_EQ(told.status(), Failed(absl::NotFoundError("rank 0: nothing")));
+  }
+}
+
+TEST(RankAgreementTest, LongTextsAreCutBetweenCharacters) {
+  RankWord word;
+  const std::string umlaut = "\xc3\xa4";
+  word.SetText(std::string(kMaxRankText - 1, 'x') + umlaut);
+  EXPECT_EQ(std::string(word.text), std::string(kMaxRankText - 1, 'x'));
+  word.SetText(std::string(kMaxRankText - 2, 'x') + umlaut);
+  EXPECT_EQ(std::string(word.text), std::string(kMaxRankText - 2, 'x') + umlaut);
+}
+
+TEST(TrainOutcomeTest, GoesByCodeUnlessItIsMarked) {
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound, absl::StatusCode::kDataLoss,
+        absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnimplemented, absl::StatusCode::kPermissionDenied}) {
+    EXPECT_EQ(OutcomeOf(absl::Status(code, "x")), TrainOutcome::kFailed);
+    EXPECT_EQ(OutcomeOf(Lost(absl::Status(code, "x"))), TrainOutcome::kLost);
+  }
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kUnavailable, absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kResourceExhausted,
+        absl::StatusCode::kInternal, absl::StatusCode::kAborted, absl::StatusCode::kCancelled}) {
+    EXPECT_EQ(OutcomeOf(absl::Status(code, "x")), TrainOutcome::kLost);
+    EXPECT_EQ(OutcomeOf(Failed(absl::Status(code, "x"))), TrainOutcome::kFailed);
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,100 @@
+#include "workers/train/trainer_state.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+JobSpec Spec() {
+  JobSpec spec;
+  spec.base_checkpoint = "model";
+  spec.datasets = {"a.bin"};
+  spec.steps = 10;
+  spec.sequence_length = 8;
+  spec.batch_sequences = 4;
+  return spec;
+}
+
+const std::vector<NamedTokens> kData = {{"a.bin", {.num_tokens = 100, .contents = 0xabc}}};
+
+TEST(TrainerStateTest, ComesBackAsItWas) {
+  const TrainerState state = {.step = 7, .tokens = 224, .sample = 28, .shape = ShapeOf(Spec(), "{}", kData)};
+  const std::string text = EncodeTrainerState(state);
+  EXPECT_EQ(EncodeTrainerState(state), text);
+  const absl::StatusOr<TrainerState> back = DecodeTrainerState(text);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->step, 7);
+  EXPECT_EQ(back->tokens, 224);
+  EXPECT_EQ(back->sample, 28);
+  EXPECT_EQ(back->shape, state.shape);
+}
+
+// Each field that decides what is trained tells itself; the others do not.
+TEST(TrainerStateTest, SaysWhatDiffers) {
+  const JobShape was = ShapeOf(Spec(), "{}", kData);
+  const auto problem = [&](const std::function<void(JobSpec*)>& change) {
+    JobSpec spec = Spec();
+    change(&spec);
+    const absl::Status status = CompareShapes(was, ShapeOf(spec, "{}", kData));
+    EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
+    return std::string(status.message());
+  };
+  EXPECT_EQ(problem([](JobSpec*) {}), "");
+  EXPECT_THAT(problem([](JobSpec* s) { s->steps = 11; }), HasSubstr("this: steps: was 10, is 11"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->dtype = TrainDType::kBf16; }), HasSubstr("dtype: was fp32, is bf16"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->sequence_length = 9; }), HasSubstr("sequence_length: was 8, is 9"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->batch_sequences = 8; }), HasSubstr("batch_sequences: was 4, is 8"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->seed = 3; }), HasSubstr("seed: was 0, is 3"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->balance = BalanceLoss::kNone; }),
+              HasSubstr("balance: was all_layers, is none"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->z_weight = 0.5; }), HasSubstr("z_weight: was 0, is 0.5"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->balance_weight = 0.5; }), HasSubstr("balance_weight: was "));
+  for (const auto& change : std::vector<std::function<void(JobSpec*)>>{
+           [](JobSpec* s) { s->optimizer.schedule.peak += 1e-12; },
+           [](JobSpec* s) { s->optimizer.schedule.shape = LrShape::kWsd; },
+           [](JobSpec* s) { s->optimizer.schedule.warmup_steps = 2; },
+           [](JobSpec* s) { s->optimizer.schedule.final_fraction = 0.2; },
+           [](JobSpec* s) { s->optimizer.schedule.decay_fraction = 0.3; }, [](JobSpec* s) { s->optimizer.beta1 = 0.8; },
+           [](JobSpec* s) { s->optimizer.beta2 = 0.8; }, [](JobSpec* s) { s->optimizer.epsilon = 1e-7; },
+           [](JobSpec* s) { s->optimizer.weight_decay = 0; }, [](JobSpec* s) { s->optimizer.clip_norm = 0; }}) {
+    EXPECT_THAT(problem(change), HasSubstr("optimizer: was "));
+  }
+  EXPECT_EQ(problem([](JobSpec* s) {
+              s->workers = 4;
+              s->micro_batch_sequences = 1;
+              s->recompute = true;
+              s->checkpoints.every_steps = 3;
+              s->evaluation = {"b.bin"};
+              s->labels = {{"a", "b"}};
+            }),
+            "");
+  EXPECT_THAT(std::string(CompareShapes(was, ShapeOf(Spec(), "{ }", kData)).message()), HasSubstr("config.json: was "));
+  EXPECT_THAT(
+      std::string(CompareShapes(was, ShapeOf(Spec(), "{}", {})).message()),
+      HasSubstr("datasets: was 1 files, is 0 files; datasets[0]: was a.bin, 100 tokens, 0000000000000abc, is not "
+                "there"));
+}
+
+TEST(TrainerStateTest, BelievesNothingElse) {
+  const std::string good = EncodeTrainerState({.step = 7, .tokens = 9, .sample = 28, .shape = {{"steps", "10"}}});
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    return DecodeTrainerState(text).status();
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeTrainerState("{}").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeTrainerState("[1]").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeTrainerState(good.substr(0, 40)).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(with("\"tokens\": 9", "\"tokens\": -9")));
+  EXPECT_TRUE(absl::IsInvalidArgument(with("\"tokens\": 9", "\"tokens\": 9.5")));
+  EXPECT_TRUE(absl::IsInvalidArgument(with("\"10\"", "10")));
+  const absl::Status newer = with("\"version\": 1", "\"version\": 2");
+  EXPECT_TRUE(absl::IsFailedPrecondition(newer));
+  EXPECT_THAT(std::string(newer.message()), HasSubstr("version 2, this program reads 1"));
+}
+
+}  // namespace
+}  // namespace switchyard
