@@ -53,17 +53,6 @@ TEST(ServiceJobTest, EveryFieldArrives) {
   message.set_precision(v1::TRAIN_PRECISION_BF16);
   message.set_micro_batch_sequences(1);
   message.set_workers(2);
-  v1::OptimizerSpec* const optimizer = message.mutable_optimizer();
-  optimizer->set_learning_rate(0.5);
-  optimizer->set_schedule(v1::LR_SHAPE_WSD);
-  optimizer->set_final_fraction(0);
-  optimizer->set_warmup_steps(3);
-  optimizer->set_decay_fraction(0.25);
-  optimizer->set_beta1(0);
-  optimizer->set_beta2(0.5);
-  optimizer->set_epsilon(0.125);
-  optimizer->set_weight_decay(0);
-  optimizer->set_clip_norm(0);
   message.set_balance(v1::BALANCE_LOSS_PER_LAYER);
   message.set_balance_weight(0);
   message.set_z_weight(0.75);
@@ -89,16 +78,6 @@ TEST(ServiceJobTest, EveryFieldArrives) {
   EXPECT_EQ(spec->batch_sequences, 4);
   EXPECT_EQ(spec->micro_batch_sequences, 1);
   EXPECT_EQ(spec->workers, 2);
-  EXPECT_EQ(spec->optimizer.schedule.peak, 0.5);
-  EXPECT_EQ(spec->optimizer.schedule.shape, LrShape::kWsd);
-  EXPECT_EQ(spec->optimizer.schedule.final_fraction, 0);
-  EXPECT_EQ(spec->optimizer.schedule.warmup_steps, 3);
-  EXPECT_EQ(spec->optimizer.schedule.decay_fraction, 0.25);
-  EXPECT_EQ(spec->optimizer.beta1, 0);
-  EXPECT_EQ(spec->optimizer.beta2, 0.5);
-  EXPECT_EQ(spec->optimizer.epsilon, 0.125);
-  EXPECT_EQ(spec->optimizer.weight_decay, 0);
-  EXPECT_EQ(spec->optimizer.clip_norm, 0);
   EXPECT_EQ(spec->balance, BalanceLoss::kPerLayer);
   EXPECT_EQ(spec->balance_weight, 0);
   EXPECT_EQ(spec->z_weight, 0.75);
@@ -112,6 +91,33 @@ TEST(ServiceJobTest, EveryFieldArrives) {
   EXPECT_THAT(spec->labels, ElementsAre(std::make_pair("who", "me")));
   EXPECT_EQ(spec->communication.mode, CommMode::kPartition);
   EXPECT_EQ(spec->communication.piece_bytes, 4096);
+}
+
+TEST(ServiceJobTest, EveryFieldOfTheOptimizerArrives) {
+  v1::JobSpec message = Least();
+  v1::OptimizerSpec* const optimizer = message.mutable_optimizer();
+  optimizer->set_learning_rate(0.5);
+  optimizer->set_schedule(v1::LR_SHAPE_WSD);
+  optimizer->set_final_fraction(0);
+  optimizer->set_warmup_steps(3);
+  optimizer->set_decay_fraction(0.25);
+  optimizer->set_beta1(0);
+  optimizer->set_beta2(0.5);
+  optimizer->set_epsilon(0.125);
+  optimizer->set_weight_decay(0);
+  optimizer->set_clip_norm(0);
+  const absl::StatusOr<JobSpec> spec = FromProto(message);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->optimizer.schedule.peak, 0.5);
+  EXPECT_EQ(spec->optimizer.schedule.shape, LrShape::kWsd);
+  EXPECT_EQ(spec->optimizer.schedule.final_fraction, 0);
+  EXPECT_EQ(spec->optimizer.schedule.warmup_steps, 3);
+  EXPECT_EQ(spec->optimizer.schedule.decay_fraction, 0.25);
+  EXPECT_EQ(spec->optimizer.beta1, 0);
+  EXPECT_EQ(spec->optimizer.beta2, 0.5);
+  EXPECT_EQ(spec->optimizer.epsilon, 0.125);
+  EXPECT_EQ(spec->optimizer.weight_decay, 0);
+  EXPECT_EQ(spec->optimizer.clip_norm, 0);
 }
 
 TEST(ServiceJobTest, WhatIsUnknownIsSaid) {
