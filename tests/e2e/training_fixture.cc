@@ -1,0 +1,180 @@
+#include "tests/e2e/training_fixture.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "clients/cpp/client_error.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ReadFile(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The demo model's architecture and tokenizer, small enough that a step takes milliseconds.
+void WriteTinyArchitecture(const fs::path& folder) {
+  fs::create_directories(folder);
+  nlohmann::json config = nlohmann::json::parse(ReadFile(fs::path(kDemoModel) / "config.json"));
+  config["hidden_size"] = 32;
+  config["num_hidden_layers"] = 2;
+  config["num_attention_heads"] = 2;
+  config["num_key_value_heads"] = 1;
+  config["head_dim"] = 16;
+  config["num_experts"] = 4;
+  config["moe_intermediate_size"] = 32;
+  config["max_window_layers"] = 2;
+  std::ofstream(folder / "config.json") << config.dump(1);
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    fs::copy_file(fs::path(kDemoModel) / file, folder / file);
+  }
+}
+
+void WriteTexts(const fs::path& file) {
+  std::ofstream out(file);
+  for (const char* text : {"README.md", "workers/train/README.md", "workers/comm/README.md", "server/engine_loop.cc",
+                           "workers/train/trainer.cc"}) {
+    out << nlohmann::json({{"text", ReadFile(text)}}).dump() << "\n";
+  }
+}
+
+}  // namespace
+
+TrainingServer::TrainingServer(int train_workers, std::vector<std::string> flags)
+    : train_workers_(train_workers), flags_(std::move(flags)) {
+  std::string pattern = (fs::temp_directory_path() / "training.XXXXXX").string();
+  root_ = mkdtemp(pattern.data());
+  fs::create_directories(root_ / "datasets");
+  fs::create_directories(root_ / "checkpoints");
+  fs::copy(kDemoModel, root_ / "checkpoints/demo");
+  WriteTinyArchitecture(root_ / "checkpoints/tiny");
+  WriteTexts(root_ / "datasets/text.jsonl");
+}
+
+TrainingServer::~TrainingServer() {
+  server_.reset();
+  fs::remove_all(root_);
+}
+
+bool TrainingServer::Start() {
+  TestServer::Options options = {.model = kDemoModel, .workers = 1};
+  options.flags = {absl::StrCat("--local_train_workers=", train_workers_), "--train_threads=1",
+                   absl::StrCat("--dataset_root=", (root_ / "datasets").string()),
+                   absl::StrCat("--checkpoint_root=", (root_ / "checkpoints").string())};
+  options.flags.insert(options.flags.end(), flags_.begin(), flags_.end());
+  server_ = TestServer::Start(options);
+  return server_ != nullptr;
+}
+
+void TrainingServer::Kill() {
+  server_->process().Signal(SIGKILL);
+  server_->process().Wait(kStartLimit);
+  server_.reset();
+}
+
+v1::JobSpec TrainingServer::TinySpec() {
+  v1::JobSpec spec;
+  spec.set_architecture("tiny");
+  spec.add_datasets("text.jsonl");
+  spec.set_steps(24);
+  spec.set_sequence_length(32);
+  spec.set_batch_sequences(4);
+  spec.set_workers(2);
+  spec.mutable_optimizer()->set_learning_rate(3e-3);
+  spec.mutable_optimizer()->set_warmup_steps(4);
+  spec.mutable_checkpoints()->set_every_steps(4);
+  spec.mutable_checkpoints()->set_keep_last(2);
+  spec.set_seed(7);
+  return spec;
+}
+
+std::unique_ptr<v1::TrainingService::Stub> TrainingServer::Stub() {
+  return v1::TrainingService::NewStub(server_->client().channel());
+}
+
+absl::StatusOr<v1::Job> TrainingServer::Submit(const v1::JobSpec& spec, const std::string& request_id) {
+  grpc::ClientContext context;
+  v1::SubmitJobRequest request;
+  request.set_request_id(request_id);
+  *request.mutable_spec() = spec;
+  v1::SubmitJobResponse response;
+  if (const grpc::Status end = Stub()->SubmitJob(&context, request, &response); !end.ok())
+    return FromGrpcStatus(end, server_->address());
+  return response.job();
+}
+
+absl::StatusOr<v1::Job> TrainingServer::Get(const std::string& id) {
+  grpc::ClientContext context;
+  v1::GetJobRequest request;
+  request.set_id(id);
+  v1::GetJobResponse response;
+  if (const grpc::Status end = Stub()->GetJob(&context, request, &response); !end.ok())
+    return FromGrpcStatus(end, server_->address());
+  return response.job();
+}
+
+absl::Status TrainingServer::Pause(const std::string& id) {
+  grpc::ClientContext context;
+  v1::PauseJobRequest request;
+  request.set_id(id);
+  v1::PauseJobResponse response;
+  return FromGrpcStatus(Stub()->PauseJob(&context, request, &response), server_->address());
+}
+
+absl::Status TrainingServer::Resume(const std::string& id) {
+  grpc::ClientContext context;
+  v1::ResumeJobRequest request;
+  request.set_id(id);
+  v1::ResumeJobResponse response;
+  return FromGrpcStatus(Stub()->ResumeJob(&context, request, &response), server_->address());
+}
+
+absl::Status TrainingServer::Cancel(const std::string& id) {
+  grpc::ClientContext context;
+  v1::CancelJobRequest request;
+  request.set_id(id);
+  v1::CancelJobResponse response;
+  return FromGrpcStatus(Stub()->CancelJob(&context, request, &response), server_->address());
+}
+
+v1::Job TrainingServer::WaitUntilIn(const std::string& id, v1::JobState state) {
+  return WaitFor(id, [state](const v1::Job& job) {
+    return job.state() == state || job.state() == v1::JOB_STATE_FAILED || job.state() == v1::JOB_STATE_SUCCEEDED ||
+           job.state() == v1::JOB_STATE_CANCELLED;
+  });
+}
+
+std::vector<pid_t> TrainingServer::TrainWorkerPids() {
+  std::vector<pid_t> pids;
+  const std::string server = absl::StrCat("\nPPid:\t", server_->process().pid(), "\n");
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    pid_t pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    if (!absl::StrContains(ReadFile(entry.path() / "status"), server)) continue;
+    if (absl::StrContains(ReadFile(entry.path() / "cmdline"), "--role=train")) pids.push_back(pid);
+  }
+  return pids;
+}
+
+std::map<std::string, std::string> TrainingServer::Contents(const fs::path& checkpoint) {
+  std::map<std::string, std::string> contents;
+  for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint)) {
+    const std::string name = entry.path().filename();
+    if (absl::EndsWith(name, ".safetensors")) contents[name] = ReadFile(entry.path());
+  }
+  return contents;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,110 @@
+// Training jobs end to end: submitted over gRPC, trained by worker processes, saved, served.
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/training_fixture.h"
+
+namespace switchyard {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+TEST(TrainingTest, AJobTrainsAndItsCheckpointServes) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  const auto submitted = training.Submit(TrainingServer::TinySpec(), "once");
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const auto again = training.Submit(TrainingServer::TinySpec(), "once");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->id(), submitted->id());
+  v1::JobSpec other = TrainingServer::TinySpec();
+  other.set_seed(8);
+  EXPECT_EQ(training.Submit(other, "once").status().code(), absl::StatusCode::kAlreadyExists);
+
+  const v1::Job job = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_SUCCEEDED);
+  ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
+  EXPECT_EQ(job.progress().step(), 24);
+  EXPECT_EQ(job.attempt(), 1);
+  EXPECT_EQ(job.checkpoint().step(), 24);
+  EXPECT_GT(job.progress().loss(), 3);
+  EXPECT_LT(job.progress().loss(), 8.72) << "no better than chance: ln 6144";
+  const fs::path folder = training.root() / "checkpoints" / job.checkpoint().folder();
+  EXPECT_TRUE(fs::exists(folder / "MANIFEST.json")) << folder;
+
+  const auto serving = TestServer::Start({.model = folder, .workers = 1});
+  ASSERT_NE(serving, nullptr);
+  const StreamSeen seen = Generate(serving->client(), TextRequest("The", 8));
+  ASSERT_TRUE(seen.ok()) << seen.end << seen.fault;
+  EXPECT_EQ(seen.choices.at(0).token_ids.size(), 8u);
+}
+
+TEST(TrainingTest, PausedAndResumedItHasTheBitsOfAnUndisturbedRun) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  const auto undisturbed = training.Submit(TrainingServer::TinySpec());
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.status();
+  const v1::Job whole = training.WaitUntilIn(undisturbed->id(), v1::JOB_STATE_SUCCEEDED);
+  ASSERT_EQ(whole.state(), v1::JOB_STATE_SUCCEEDED) << whole.DebugString();
+
+  const auto submitted = training.Submit(TrainingServer::TinySpec());
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const std::string id = submitted->id();
+  training.WaitFor(id, [](const v1::Job& job) { return job.progress().step() >= 5; });
+  ASSERT_TRUE(training.Pause(id).ok());
+  const v1::Job paused = training.WaitUntilIn(id, v1::JOB_STATE_PAUSED);
+  ASSERT_EQ(paused.state(), v1::JOB_STATE_PAUSED) << paused.DebugString();
+  EXPECT_EQ(paused.checkpoint().step(), paused.progress().step());
+  ASSERT_TRUE(training.Resume(id).ok());
+  const v1::Job job = training.WaitUntilIn(id, v1::JOB_STATE_SUCCEEDED);
+  ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
+  EXPECT_EQ(job.attempt(), 2);
+  EXPECT_EQ(job.progress().loss(), whole.progress().loss());
+  EXPECT_EQ(TrainingServer::Contents(training.root() / "checkpoints" / job.checkpoint().folder()),
+            TrainingServer::Contents(training.root() / "checkpoints" / whole.checkpoint().folder()));
+  EXPECT_EQ(training.Cancel(id).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(TrainingTest, CancelledItStopsAndItsWorkersTrainTheNext) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  v1::JobSpec endless = TrainingServer::TinySpec();
+  endless.set_steps(1'000'000);
+  endless.mutable_checkpoints()->set_every_steps(1000);
+  const auto submitted = training.Submit(endless);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const auto next = training.Submit(TrainingServer::TinySpec());
+  ASSERT_TRUE(next.ok()) << next.status();
+  training.WaitFor(submitted->id(), [](const v1::Job& job) { return job.progress().step() >= 3; });
+  EXPECT_EQ(training.Get(next->id())->state(), v1::JOB_STATE_PENDING);
+  ASSERT_TRUE(training.Cancel(submitted->id()).ok());
+  EXPECT_EQ(training.WaitUntilIn(submitted->id(), v1::JOB_STATE_CANCELLED).state(), v1::JOB_STATE_CANCELLED);
+  const v1::Job job = training.WaitUntilIn(next->id(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
+}
+
+TEST(TrainingTest, TheServerServesBesideATrainingJob) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  const StreamSeen before = Generate(training.server()->client(), TextRequest("The sea", 16));
+  ASSERT_TRUE(before.ok()) << before.end;
+  const auto submitted = training.Submit(TrainingServer::TinySpec());
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  training.WaitFor(submitted->id(), [](const v1::Job& job) { return job.progress().step() >= 1; });
+  const StreamSeen beside = Generate(training.server()->client(), TextRequest("The sea", 16));
+  ASSERT_TRUE(beside.ok()) << beside.end;
+  EXPECT_EQ(beside.choices.at(0).token_ids, before.choices.at(0).token_ids);
+  EXPECT_EQ(training.WaitUntilIn(submitted->id(), v1::JOB_STATE_SUCCEEDED).state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+}  // namespace
+}  // namespace switchyard
