@@ -61,6 +61,12 @@ bool Attempt::OnWord(WorkerId id, absl::Time now) {
   return true;
 }
 
+bool Attempt::OnNote(WorkerId id, absl::Time now) {
+  if (aborted_ || Find(id) != &members_[0]) return false;
+  if (!stopping_) deadline_ = now + (all_started_ ? limits_.stall : limits_.form);
+  return true;
+}
+
 void Attempt::OnEnded(WorkerId id, TrainingEnd end, absl::Time now) {
   Member* member = Find(id);
   if (member == nullptr) return;

@@ -36,6 +36,8 @@ class Attempt {
   void OnStarted(WorkerId id, int64_t step, absl::Time now);
   // Rank 0 has done something; then all have started.  False: not rank 0, or the attempt is being aborted.
   bool OnWord(WorkerId id, absl::Time now);
+  // It is busy with what takes long; the ranks need not have started.  False: as above.
+  bool OnNote(WorkerId id, absl::Time now);
   void OnEnded(WorkerId id, TrainingEnd end, absl::Time now);
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);
 

@@ -136,6 +136,10 @@ void JobLoop::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkp
   });
 }
 
+void JobLoop::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
+  Tell([id, epoch, text = std::move(text)](JobManager& manager) { manager.OnTrainingNote(id, epoch, text); });
+}
+
 void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {
   Tell([id, epoch, end = std::move(end)](JobManager& manager) mutable {
     manager.OnTrainingEnded(id, epoch, std::move(end));

@@ -90,6 +90,7 @@ class JobManager final : public TrainerEvents {
   void OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) override;
   void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) override;
   void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) override;
+  void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
   void OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) override;
   void OnTrainerLost(WorkerId id, std::string reason) override;
 

@@ -10,6 +10,8 @@
 namespace switchyard {
 namespace {
 
+constexpr size_t kMaxNoteBytes = 1024;
+
 int64_t ToMs(absl::Duration duration) { return absl::ToInt64Milliseconds(duration); }
 
 }  // namespace
@@ -105,6 +107,7 @@ void JobManager::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progre
         absl::ToDoubleSeconds(now - run->first_step_at) / static_cast<double>(progress.step - run->first_step);
     job->seconds_left = each * static_cast<double>(std::max<int64_t>(job->spec.steps - progress.step, 0));
   }
+  job->note.clear();
   CountStep(job->progress.has_value() ? job->progress->tokens : 0, progress);
   if (progress.step > job->best_step) {
     job->best_step = progress.step;
@@ -148,6 +151,12 @@ void JobManager::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint che
   run->unsaved_progress = true;
   SaveProgress(run);
   book_.Tell(*run->job);
+}
+
+void JobManager::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
+  Run* run = OfEpoch(epoch);
+  if (run == nullptr || !run->attempt->OnNote(id, host_->Now())) return;
+  Note(run->job, text.substr(0, kMaxNoteBytes));
 }
 
 void JobManager::SaveProgress(Run* run) {

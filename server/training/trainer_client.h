@@ -66,6 +66,7 @@ class TrainerEvents {
   virtual void OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) = 0;
   virtual void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) = 0;
   virtual void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) = 0;
+  virtual void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) = 0;
   virtual void OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) = 0;
   virtual void OnTrainerLost(WorkerId id, std::string reason) = 0;
 };

@@ -82,6 +82,7 @@ bool IsOfTraining(const v1::LinkRequest& message) {
     case v1::LinkRequest::kTrainingStep:
     case v1::LinkRequest::kTrainingEvaluated:
     case v1::LinkRequest::kTrainingSaved:
+    case v1::LinkRequest::kTrainingNote:
     case v1::LinkRequest::kTrainingEnded:
       return true;
     default:
@@ -107,6 +108,9 @@ absl::Status TellTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* 
       break;
     case v1::LinkRequest::kTrainingSaved:
       events->OnTrainingSaved(id, message->training_saved().epoch(), FromProto(message->training_saved().checkpoint()));
+      break;
+    case v1::LinkRequest::kTrainingNote:
+      events->OnTrainingNote(id, message->training_note().epoch(), message->training_note().text());
       break;
     case v1::LinkRequest::kTrainingEnded:
       events->OnTrainingEnded(id, message->training_ended().epoch(), FromProto(message->training_ended()));

@@ -35,7 +35,12 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
   EXPECT_EQ(StateOf(id), JobState::kPreparing) << "one of two has started";
   manager_->OnTrainingStarted(2, first->epoch(), 0, {});
   EXPECT_EQ(StateOf(id), JobState::kRunning);
+  manager_->OnTrainingNote(2, first->epoch(), "rank 1 says it");
+  EXPECT_EQ(Get(id)->note, "");
+  manager_->OnTrainingNote(1, first->epoch(), "evaluation after step 0: 1 of 2 windows");
+  EXPECT_EQ(Get(id)->note, "evaluation after step 0: 1 of 2 windows");
   Step(1);
+  EXPECT_EQ(Get(id)->note, "");
   host_.now += absl::Seconds(9);
   Step(10);
   EXPECT_EQ(Get(id)->progress->step, 10);
