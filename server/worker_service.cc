@@ -49,7 +49,8 @@ class Link final : public LinkReactor {
   void OnDone() override {
     lobby_->Leave(id_);
     client_->Detach();
-    trains_ ? trainers_->OnTrainerLost(id_, "its link ended") : events_->OnLinkLost(id_, "its link ended");
+    const std::string why = refused_.empty() ? "its link ended" : absl::StrCat("its link was ended: ", refused_);
+    trains_ ? trainers_->OnTrainerLost(id_, why) : events_->OnLinkLost(id_, why);
     delete this;
   }
 
@@ -103,8 +104,10 @@ class Link final : public LinkReactor {
   bool HandleTraining() {
     const absl::Status status = trains_ ? TellTraining(id_, &request_, trainers_)
                                         : absl::InvalidArgumentError("a serving worker says what a training one would");
-    if (!status.ok()) client_->Close(status);
-    return status.ok();
+    if (status.ok()) return true;
+    refused_ = std::string(status.message());
+    client_->Close(status);
+    return false;
   }
 
   // A step's result may come in parts; the result itself is the last.
@@ -189,6 +192,7 @@ class Link final : public LinkReactor {
   const v1::EngineOptions options_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
+  std::string refused_;                       // likewise: why what it said ended it
   bool trains_ = false;                       // likewise
   int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
   v1::LinkRequest request_;

@@ -79,10 +79,9 @@ void Attempt::OnEnded(WorkerId id, TrainingEnd end, absl::Time now) {
     awaited_ = absl::StrCat("all ranks to end as ", NameOf(*member), " did");
     return;
   }
-  failed_ = failed_ || (!aborted_ && outcome == TrainingOutcome::kFailed);
-  // A failure's message is the user's to read; a loss's says who.
   const absl::Status& status = member->end.status;
-  Abort(failed_ ? status : absl::Status(status.code(), absl::StrCat(NameOf(*member), ": ", status.message())), now);
+  if (outcome == TrainingOutcome::kFailed && failure_.ok()) failure_ = status;
+  Abort(absl::Status(status.code(), absl::StrCat(NameOf(*member), ": ", status.message())), now);
 }
 
 void Attempt::OnLost(WorkerId id, const std::string& reason, absl::Time now) {
@@ -137,10 +136,10 @@ bool Attempt::over() const {
 
 TrainingEnd Attempt::Verdict() const {
   SY_CHECK(over());
+  if (!failure_.ok()) return {TrainingOutcome::kFailed, failure_};
   const TrainingOutcome first = members_[0].end.outcome;
   // Its last checkpoint is on the disk, whatever became of the others afterwards.
   if (first == TrainingOutcome::kFinished || (first == TrainingOutcome::kStopped && stopping_)) return {first, {}};
-  if (failed_) return {TrainingOutcome::kFailed, fault_};
   if (aborted_) return {TrainingOutcome::kLost, fault_};
   return {TrainingOutcome::kLost, absl::UnavailableError("its workers stopped without having been asked")};
 }

@@ -4,7 +4,8 @@
 //      └───────── Abort ───────────────┴─► ended or lost, every one
 //
 // The first that goes wrong (a rank's link, a rank that says LOST or FAILED, a time limit) aborts the others; who does
-// not end then either loses its link.  The verdict is rank 0's where it has done what was wanted, else the first fault.
+// not end then either loses its link.  FAILED of any rank is the verdict, whenever it comes: a peer may have
+// taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
 // Thread-compatible; reads no clock.
 #pragma once
 
@@ -74,8 +75,8 @@ class Attempt {
   bool stopping_ = false;
   StopKind stop_ = StopKind::kSave;
   bool aborted_ = false;
-  absl::Status fault_;   // the first
-  bool failed_ = false;  // the first fault is a FAILED one
+  absl::Status fault_;    // the first
+  absl::Status failure_;  // of the first rank that says FAILED; OK: none does
   absl::Time deadline_;
   std::string awaited_;  // by deadline_: "all ranks to start"
 };

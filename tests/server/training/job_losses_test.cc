@@ -115,6 +115,32 @@ TEST_F(ManagerTest, AFailureIsFinal) {
   EXPECT_EQ(journal_.kept.begin()->second.error, Get(id)->error);
 }
 
+TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
+  const std::string id = Running();
+  const int64_t epoch = trainers_[1]->epoch();
+  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::UnavailableError("rank 1 has left")});
+  manager_->OnTrainingEnded(2, epoch, {TrainingOutcome::kFailed, absl::DataLossError("no number")});
+  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  EXPECT_EQ(Get(id)->error, absl::DataLossError("no number"));
+}
+
+TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
+  Connect(1);
+  Connect(2);
+  const std::string id = Submit(Spec());
+  manager_->Tick();
+  const int64_t epoch = trainers_[1]->epoch();
+  Pass(options_.limits.form - absl::Seconds(1));
+  manager_->OnTrainingNote(1, epoch, "looks for a checkpoint");
+  manager_->OnTrainingNote(2, epoch, "not rank 0");
+  manager_->OnTrainingNote(1, epoch - 1, "of another epoch");
+  EXPECT_EQ(Get(id)->note, "looks for a checkpoint");
+  Pass(options_.limits.form - absl::Seconds(1));
+  EXPECT_TRUE(trainers_[1]->heard.empty()) << "it still works";
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(trainers_[1]->heard.size(), 1u);
+}
+
 TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
   const std::string id = Running();
   manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kFinished, {}});
