@@ -14,7 +14,7 @@
 namespace switchyard {
 
 enum class CommMode : uint8_t {
-  kFair,              // sums beside all-to-alls whenever they are ready, in buckets of 25 MB
+  kFair,              // sums beside all-to-alls whenever they are ready, in buckets as DDP's
   kFixed,             // buckets, only between a layer's all-to-alls and the next layer's
   kArLast,            // sums when backward is done
   kPriority,          // whole tensors, none started while an all-to-all waits, runs or is about to come

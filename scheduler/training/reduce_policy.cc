@@ -12,6 +12,9 @@ constexpr int64_t kLargestElement = 8;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// DDP's to Lina's: 25 to 30.
+int64_t ScaledBucket(const CommunicationSpec& spec) { return std::max(spec.piece_bytes / 6 * 5, kLargestElement); }
+
 }  // namespace
 
 absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec) {
@@ -21,9 +24,9 @@ absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec) {
   }
   switch (spec.mode) {
     case CommMode::kFair:
-      return ReducePolicy{.rule = ReduceRule::kAtOnce};
+      return ReducePolicy{.op_bytes = ScaledBucket(spec), .rule = ReduceRule::kAtOnce};
     case CommMode::kFixed:
-      return ReducePolicy{.rule = ReduceRule::kBetweenPairs};
+      return ReducePolicy{.op_bytes = ScaledBucket(spec), .rule = ReduceRule::kBetweenPairs};
     case CommMode::kArLast:
       return ReducePolicy{};
     case CommMode::kPriority:

@@ -1,18 +1,19 @@
 // What a mode of communication means for the sums of gradients, and for the all-to-alls of a MoE layer.  Pure: the same
 // on every rank.
 //
-//   mode               an op is              may start                                      at a time
-//   fair               25 MB of tensors      at once                                        1
-//   fixed              25 MB of tensors      not from a layer's first all-to-all to its last  1
-//   ar_last            25 MB of tensors      when backward is done                          1
-//   priority           a tensor              not while an all-to-all waits, runs or is next 1
-//   priority_ticketed  a tensor              the same as rank 0 sees it, which tells all    1
-//   partition          a piece of a tensor   as priority                                    1
-//   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too          1
-//   preempt            256 KiB of a tensor   not while an all-to-all waits or runs          2
+//   mode               an op is              may start                                           at a time
+//   fair               a bucket of tensors   at once                                             1
+//   fixed              a bucket of tensors   not from a layer's first all-to-all to its last     1
+//   ar_last            25 MB of tensors      when backward is done                               1
+//   priority           a tensor              not while an all-to-all waits, runs or is next      1
+//   priority_ticketed  a tensor              the same as rank 0 sees it, which tells all         1
+//   partition          a piece of a tensor   as priority                                         1
+//   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
+//   preempt            256 KiB of a tensor   not while an all-to-all waits or runs               2
+// A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and is scaled with it for small models.
 // An all-to-all waits for a sum in priority_ticketed alone.  Elsewhere what has been launched of a sum may share the
 // network with one: a bucket, a tensor, a piece, or in preempt two frames.
-// Sources: Lina (spec A4, training 1 to 3); buckets are PyTorch DDP's.
+// Source: Lina (spec A4, training 1 to 3).
 #pragma once
 
 #include <cstdint>

@@ -33,6 +33,10 @@ TEST(ReducePolicyTest, PiecesAreAsLargeAsTheSpecSays) {
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPartition, .piece_bytes = 4096})->op_bytes, 4096);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPreempt, .piece_bytes = 4096})->op_bytes, 4096);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPreempt})->op_bytes, 256 << 10);
+  EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFair})->op_bytes, 25 << 20);
+  EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFixed, .piece_bytes = 6000})->op_bytes, 5000);
+  EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFair, .piece_bytes = 8})->op_bytes, 8);
+  EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kArLast, .piece_bytes = 6000})->op_bytes, 25 << 20);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPartition, .piece_bytes = 7}).status().message(),
             "communication: pieces of 7 bytes have no room for an element of 8");
 }
