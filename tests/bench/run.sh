@@ -17,6 +17,7 @@ usage() {
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  pack    training text to packed tokens, with the demo model's tokenizer ([FILE.jsonl])"
+  echo "  training_modes  modes of communication of a training step on ranks in network namespaces with shaped links (--ranks=4 --mbit=400 --modes=…)"
   echo "  gpu     CUDA kernels, MoE layers beside PyTorch's and vLLM's kernels, and whole models, on a GPU"
 }
 name=${1:-}
@@ -35,6 +36,7 @@ case "$name" in
   peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
   pack) deploy/install-deps.sh; deploy/build.sh pack_bench; exec build/release/bin/pack_bench "$@" ;;
+  training_modes) deploy/install-deps.sh; deploy/build.sh training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training_modes.py "$@" ;;
   gpu) exec tests/bench/gpu/run.sh "$@" ;;
   *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;
 esac
