@@ -69,7 +69,9 @@ absl::Status Restore(const ShardTable& table, const std::string& name, const std
 
 }  // namespace
 
-bool WritesBlock(const ParameterBlock& block, int rank) { return block.shard == Shard::kExpert || rank == 0; }
+bool WritesBlock(const ParameterBlock& block, int rank) {
+  return block.shard == Shard::kExpert ? block.replica == 0 : rank == 0;
+}
 
 std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
                                            DType weights) {

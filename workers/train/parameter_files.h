@@ -2,8 +2,8 @@
 //
 // model-0000i-of-0000N.safetensors has weights by the names of HuggingFace's checkpoints, one tensor an expert, so that
 // the folder loads as a model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in
-// AccDType.  What every rank has is written by rank 0.  Who reads does not ask which rank wrote.
-// Thread-compatible.
+// AccDType.  What every rank has is written by rank 0, an expert by the rank that has its first replica.  Who reads
+// does not ask which rank wrote. Thread-compatible.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ namespace switchyard {
 // stay as they are until the files are written.
 // weights: how model-… keeps them, rounded to nearest even.
 std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world, DType weights);
-// Whether a rank writes a block: what every rank has is rank 0's.
+// Whether a rank writes a block: what every rank has is rank 0's, an expert its first replica's.
 bool WritesBlock(const ParameterBlock& block, int rank);
 
 // Masters and moments of this rank's blocks become what the optimizer's files have.  The model is not published.

@@ -23,10 +23,20 @@ void CopyBytes(const Stream& stream, const Tensor& from, const Tensor& to) {
   });
 }
 
+// Experts may have been packed anew since the copies were made.
+bool AreOf(const std::vector<ParameterBlock>& copies, const Parameters& parameters, int rank) {
+  size_t next = 0;
+  for (const ParameterBlock& block : parameters.blocks()) {
+    if (!WritesBlock(block, rank)) continue;
+    if (next == copies.size() || copies[next++].parts[0].name != block.parts[0].name) return false;
+  }
+  return next == copies.size();
+}
+
 }  // namespace
 
 int64_t ParameterSnapshot::BytesToTake(const Parameters& parameters, int rank) const {
-  if (!blocks_.empty()) return 0;
+  if (AreOf(blocks_, parameters, rank)) return 0;
   int64_t bytes = 0;
   for (const ParameterBlock& block : parameters.blocks()) {
     if (WritesBlock(block, rank)) bytes += 3 * block.master.bytes();
@@ -36,6 +46,7 @@ int64_t ParameterSnapshot::BytesToTake(const Parameters& parameters, int rank) c
 
 absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& parameters, int rank) {
   std::vector<ParameterBlock> blocks = std::exchange(blocks_, {});
+  if (!AreOf(blocks, parameters, rank)) blocks.clear();
   size_t next = 0;
   for (const ParameterBlock& from : parameters.blocks()) {
     if (!WritesBlock(from, rank)) continue;
@@ -51,7 +62,6 @@ absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& par
     ParameterBlock& to = blocks[next++];
     for (const auto kept : kKept) CopyBytes(stream, from.*kept, to.*kept);
   }
-  SY_CHECK_EQ(next, blocks.size());
   blocks_ = std::move(blocks);
   return absl::OkStatus();
 }

@@ -14,7 +14,7 @@ namespace switchyard {
 
 class ParameterSnapshot {
  public:
-  // What Take will allocate; 0 once it has.
+  // What Take will allocate; 0 once it has, for as long as the blocks are the same.
   int64_t BytesToTake(const Parameters& parameters, int rank) const;
   // Copies masters and moments of the blocks that this rank writes (WritesBlock).  Errors: ResourceExhausted.
   absl::Status Take(const Stream& stream, const Parameters& parameters, int rank);

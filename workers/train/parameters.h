@@ -88,6 +88,7 @@ class Parameters {
   std::vector<ParameterBlock>& blocks() { return blocks_; }
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
   const ModelGradients& gradients() const { return gradients_; }
+  const Model& model() const { return *model_; }
   // Of this rank's blocks.
   int64_t num_values() const;
   int64_t bytes() const;

@@ -111,6 +111,7 @@ absl::Status Trainer::SetGroup(const TrainerGroup& group) {
         absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
   }
   ASSIGN_OR_RETURN(sync_, GradSync::Create(options_.communication, group, parameters_->gradients()));
+  parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
   return absl::OkStatus();
 }
@@ -204,6 +205,7 @@ absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time de
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, &saved_));
   seconds_.all_to_all += out.moe.exchange_seconds;
+  seconds_.experts += out.moe.expert_seconds;
   return out.hidden;
 }
 
@@ -249,6 +251,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
     RETURN_IF_ERROR(SumTotals(deadline));
   }
   CountChosen();
+  report->expert_ops += schedule_.num_chunks * model_->config().num_moe_layers();
   const Timed timed(&seconds_.backward);
   const RouterLosses router =
       ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);

@@ -59,6 +59,7 @@ struct TrainerOptions {
 struct StepSeconds {
   double total = 0;
   double forward = 0;     // with the sums of the routers' statistics
+  double experts = 0;     // of that: their products
   double backward = 0;    // with the loss head, which does both
   double all_to_all = 0;  // of those two: packing, waiting for and unpacking rows of other ranks
   double backward_all_to_all = 0;
@@ -76,6 +77,7 @@ struct StepReport {
   // (there is no capacity yet: none).
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
+  int64_t expert_ops = 0;  // of forward, on each rank: experts' micro-ops, one a layer and chunk
   StepSeconds seconds = {};
 };
 

@@ -83,8 +83,12 @@ TEST_P(TrainerTest, CountsExpertsThatNobodyChose) {
 TEST_P(TrainerTest, SaysWhereItsTimeWent) {
   for (const int world : {1, 2}) {
     TrainingGroup group(golden_.dir, {.world = world});
-    const StepSeconds seconds = group.Step({RowsOfStep(golden_, 0)}, kLearningRate).seconds;
-    EXPECT_GT(seconds.forward, 0);
+    const TrainRows rows = RowsOfStep(golden_, 0);
+    const StepReport report = group.Step({rows, rows}, kLearningRate);
+    EXPECT_EQ(report.expert_ops, 2 * group.model(0).config().num_moe_layers());
+    const StepSeconds seconds = report.seconds;
+    EXPECT_GT(seconds.experts, 0);
+    EXPECT_GT(seconds.forward, seconds.experts + seconds.all_to_all - seconds.backward_all_to_all);
     EXPECT_GT(seconds.backward, seconds.backward_all_to_all);
     EXPECT_GT(seconds.backward_all_to_all, 0);
     EXPECT_GT(seconds.all_to_all, seconds.backward_all_to_all);

@@ -1,6 +1,7 @@
 #include "tests/workers/train/training_group.h"
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -9,9 +10,11 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/comm/local_communicator.h"
 #include "workers/model/loader.h"
+#include "workers/train/repack.h"
 
 namespace switchyard {
 namespace {
@@ -104,6 +107,7 @@ struct TrainingGroup::Rank {
   ThreadPool pool;
   Stream stream;
   std::unique_ptr<Communicator> comm;
+  std::unique_ptr<ExpertGroups> groups;
   std::unique_ptr<Model> model;
   std::unique_ptr<Parameters> parameters;
   std::unique_ptr<Trainer> trainer;
@@ -114,15 +118,14 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
   SY_CHECK_OK(config.status());
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
   SY_CHECK_OK(checkpoint.status());
-  layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
+  const int num_experts = static_cast<int>(config->num_experts);
   std::vector<std::unique_ptr<Communicator>> comms =
       options.form ? options.form(options.world) : MakeLocalGroup(options.world);
   for (int r = 0; r < options.world; ++r) {
     if (options.wrap) comms[r] = options.wrap(std::move(comms[r]));
     Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(options.threads, std::move(comms[r])));
-    const absl::Span<const int32_t> residents = layout_.Residents(r);
     absl::StatusOr<ModelWeights> weights =
-        AllocateWeights(*config, options.dtype, {residents.begin(), residents.end()});
+        AllocateWeights(*config, options.dtype, PackedResidents(num_experts, options.world, options.packing, r));
     SY_CHECK_OK(weights.status());
     absl::StatusOr<std::unique_ptr<Model>> model =
         Model::Create(rank.stream, *config, options.dtype, *std::move(weights), config->context);
@@ -139,7 +142,14 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
     auto made = Trainer::Create(rank.stream, rank.model.get(), rank.parameters.get(), trainer);
     SY_CHECK_OK(made.status());
     rank.trainer = *std::move(made);
-    SY_CHECK_OK(rank.trainer->SetGroup(rank.comm.get(), &layout_));
+  }
+  for (const absl::Status& status : OnEach([&](int r) {
+         auto groups = ExpertGroups::Make(ranks_[r]->comm.get(), num_experts, options.packing, absl::Now() + kPatience);
+         SY_CHECK_OK(groups.status());
+         ranks_[r]->groups = *std::move(groups);
+         return ranks_[r]->trainer->SetGroup(ranks_[r]->groups->group());
+       })) {
+    SY_CHECK_OK(status);
   }
 }
 
@@ -229,6 +239,61 @@ std::map<std::string, std::vector<double>> TrainingGroup::Gradients() const {
   return Collect(&ParameterBlock::gradient);
 }
 std::map<std::string, std::vector<double>> TrainingGroup::Masters() const { return Collect(&ParameterBlock::master); }
+std::map<std::string, std::vector<double>> TrainingGroup::Moments() const {
+  std::map<std::string, std::vector<double>> all = Collect(&ParameterBlock::mean);
+  for (const auto& [name, values] : Collect(&ParameterBlock::mean_squares)) {
+    all[name].insert(all[name].end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+void TrainingGroup::ExpectReplicasAlike() const {
+  std::map<std::string, const ParameterBlock*> first;
+  const auto expect_same = [](const void* a, const void* b, int64_t bytes, const std::string& what) {
+    EXPECT_EQ(std::memcmp(a, b, static_cast<size_t>(bytes)), 0) << what;
+  };
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    for (const ParameterBlock& block : rank->parameters->blocks()) {
+      const std::string& name = block.parts[0].name;
+      const ParameterBlock& one = *first.try_emplace(name, &block).first->second;
+      for (const auto values :
+           {&ParameterBlock::master, &ParameterBlock::mean, &ParameterBlock::mean_squares, &ParameterBlock::gradient}) {
+        expect_same((one.*values).view().raw(), (block.*values).view().raw(), (one.*values).bytes(), name);
+      }
+      if (block.weight == nullptr) continue;
+      expect_same(one.weight->data(), block.weight->data(), one.weight->bytes(), name);
+      expect_same(one.transposed.data(), block.transposed.data(), one.transposed.bytes(), name);
+    }
+  }
+}
+
+std::vector<absl::Status> TrainingGroup::OnEach(const std::function<absl::Status(int rank)>& run) {
+  std::vector<absl::Status> statuses(ranks_.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    threads.emplace_back([&, r] { statuses[r] = run(static_cast<int>(r)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+std::vector<absl::Status> TrainingGroup::TryRepack(int packing) {
+  return OnEach([&](int r) -> absl::Status {
+    Rank& rank = *ranks_[r];
+    const absl::Time deadline = absl::Now() + kPatience;
+    std::unique_ptr<Repack> repack;
+    ASSIGN_OR_RETURN(repack, Repack::Prepare(*rank.groups, rank.parameters.get(), {.packing = packing}, deadline));
+    EXPECT_EQ(repack->refusal(), "");
+    std::unique_ptr<ExpertGroups> groups;
+    ASSIGN_OR_RETURN(groups, repack->Run(deadline));
+    RETURN_IF_ERROR(rank.trainer->SetGroup(groups->group()));
+    rank.groups = std::move(groups);
+    return absl::OkStatus();
+  });
+}
+
+Communicator* TrainingGroup::comm(int rank) { return ranks_[rank]->comm.get(); }
+ExpertGroups& TrainingGroup::groups(int rank) { return *ranks_[rank]->groups; }
 Trainer& TrainingGroup::trainer(int rank) { return *ranks_[rank]->trainer; }
 Parameters& TrainingGroup::parameters(int rank) { return *ranks_[rank]->parameters; }
 Model& TrainingGroup::model(int rank) { return *ranks_[rank]->model; }

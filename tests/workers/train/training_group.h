@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/comm/communicator.h"
 #include "workers/model/model.h"
-#include "workers/moe/expert_layout.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/train/expert_groups.h"
 #include "workers/train/parameters.h"
 #include "workers/train/trainer.h"
 
@@ -43,6 +44,7 @@ struct TrainingGroupOptions {
   DType dtype = DType::kF32;
   int world = 1;
   int threads = 1;  // of each rank
+  int packing = 1;  // of experts
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
   // Forms the ranks' group; none: they are threads of one process.
   std::function<std::vector<std::unique_ptr<Communicator>>(int world)> form = {};
@@ -66,6 +68,17 @@ class TrainingGroup {
   // By the checkpoint's names, from the rank that has it.
   std::map<std::string, std::vector<double>> Gradients() const;
   std::map<std::string, std::vector<double>> Masters() const;
+  std::map<std::string, std::vector<double>> Moments() const;  // both, one behind the other
+  // Replicas, of experts and of what every rank has, have the same bits: masters, moments, gradients, model.
+  void ExpectReplicasAlike() const;
+
+  // Runs it on a thread of each rank.
+  std::vector<absl::Status> OnEach(const std::function<absl::Status(int rank)>& run);
+  // Changes the packing of a group; each rank's outcome.
+  std::vector<absl::Status> TryRepack(int packing);
+
+  Communicator* comm(int rank);
+  ExpertGroups& groups(int rank);
   Trainer& trainer(int rank);
   Parameters& parameters(int rank);
   Model& model(int rank);
@@ -78,7 +91,6 @@ class TrainingGroup {
       const std::function<absl::StatusOr<StepReport>(Trainer*, const std::vector<TrainRows>&)>& run);
 
   const TrainingGroupOptions options_;
-  ExpertLayout layout_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

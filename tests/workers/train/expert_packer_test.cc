@@ -1,0 +1,201 @@
+// Experts are packed while a job trains: by what all ranks measure, as a journal says, and not where there is no room.
+#include "workers/train/expert_packer.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/train/training_group.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kWorld = 4;
+
+// A group whose ranks each have a packer.  Steps are the trainer's, their times are told.
+class PackedGroup {
+ public:
+  PackedGroup(const TrainingGolden& golden, const PackingController& controller, ExpertPackerOptions options)
+      : golden_(golden),
+        group_(golden.dir, {.dtype = DType::kF64, .world = kWorld, .packing = controller.packing()}),
+        packers_(kWorld) {
+    for (const absl::Status& status : group_.OnEach([&](int r) -> absl::Status {
+           ExpertPackerOptions mine = options;
+           if (options.journal) {
+             mine.journal = [this, r, journal = options.journal](const PackingDecision& decision) {
+               EXPECT_EQ(packers_[r]->controller().packing(), decision.from);
+               EXPECT_EQ(packers_[r]->groups().packing(), decision.from);
+               return r == 0 ? journal(decision) : absl::OkStatus();
+             };
+           }
+           if (r != 2) mine.available_bytes = nullptr;
+           ASSIGN_OR_RETURN(packers_[r], ExpertPacker::Create(&group_.trainer(r), &group_.parameters(r), group_.comm(r),
+                                                              controller, std::move(mine), test::Soon()));
+           return absl::OkStatus();
+         })) {
+      SY_CHECK_OK(status);
+    }
+  }
+
+  // A step with its loss, then what its ranks decide; all of them the same, or each its error.  all_to_all[r]: seconds
+  // that rank r says it waited, beside one for experts.
+  absl::StatusOr<std::optional<PackingDecision>> Step(size_t step, std::vector<double> all_to_all) {
+    for (int r = 0; r < kWorld; ++r) group_.trainer(r).set_steps(static_cast<int64_t>(step));
+    losses_.push_back(group_.Step({RowsOfStep(golden_, step)}, kLearningRate).loss);
+    std::vector<std::optional<PackingDecision>> decisions(kWorld);
+    const std::vector<absl::Status> statuses = group_.OnEach([&](int r) -> absl::Status {
+      StepReport report = {.expert_ops = 2};
+      report.seconds = {.experts = 1, .all_to_all = all_to_all[r] + 7, .backward_all_to_all = 7};
+      ASSIGN_OR_RETURN(decisions[r], packers_[r]->AfterStep(report, test::Soon()));
+      return absl::OkStatus();
+    });
+    for (int r = 0; r < kWorld; ++r) {
+      EXPECT_EQ(statuses[r].ok(), statuses[0].ok());
+      EXPECT_EQ(decisions[r], decisions[0]) << r;
+      EXPECT_EQ(packers_[r]->controller().decisions(), packers_[0]->controller().decisions());
+      EXPECT_EQ(packers_[r]->groups().packing(), packers_[r]->controller().packing());
+    }
+    RETURN_IF_ERROR(statuses[0]);
+    return decisions[0];
+  }
+
+  const PackingController& controller() const { return packers_[0]->controller(); }
+  const std::vector<double>& losses() const { return losses_; }
+  TrainingGroup& group() { return group_; }
+
+ private:
+  const TrainingGolden& golden_;
+  TrainingGroup group_;
+  std::vector<std::unique_ptr<ExpertPacker>> packers_;
+  std::vector<double> losses_;
+};
+
+class ExpertPackerTest : public ::testing::Test {
+ protected:
+  const TrainingGolden golden_ = LoadTrainingGolden("qwen2-shared");
+  const PackingController fresh_{{.world = kWorld, .first_step = 3, .every_steps = 2}};
+  std::vector<PackingDecision> journal_;
+
+  ExpertPackerOptions Adjusts() {
+    ExpertPackerOptions options = {.adjusts = true};
+    options.journal = [this](const PackingDecision& decision) {
+      journal_.push_back(decision);
+      return absl::OkStatus();
+    };
+    return options;
+  }
+};
+
+// One rank alone waits: what it says counts for all.
+TEST_F(ExpertPackerTest, PacksUntilExpertsCoverAllToAlls) {
+  PackedGroup group(golden_, fresh_, Adjusts());
+  std::vector<std::string> told;
+  for (size_t step = 0; step < 8; ++step) {
+    const double waited = step < 5 ? 8.5 : 7.5;
+    const auto decision = group.Step(step, {0, 0, waited, 0});
+    ASSERT_TRUE(decision.ok()) << decision.status();
+    if (decision->has_value()) told.push_back((*decision)->ToString());
+  }
+  EXPECT_EQ(told, (std::vector<std::string>{
+                      "after step 3: packing 1 -> 2 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op (grows)",
+                      "after step 5: packing 2 -> 4 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op (grows)",
+                      "after step 7: packing 4 -> 4 of 4 ranks, all-to-all 469 ms, experts 500 ms a micro-op "
+                      "(covered)"}));
+  EXPECT_EQ(journal_, group.controller().decisions());
+  EXPECT_EQ(group.group().model(3).weights().residents.size(), 6u);
+  group.group().ExpectReplicasAlike();
+  // As without packing.
+  TrainingGroup unpacked(golden_.dir, {.dtype = DType::kF64, .world = kWorld});
+  for (size_t step = 0; step < 8; ++step) {
+    const double expected = unpacked.Step({RowsOfStep(golden_, step)}, kLearningRate).loss;
+    EXPECT_NEAR(group.losses()[step], expected, 1e-10 * expected) << step;
+  }
+}
+
+TEST_F(ExpertPackerTest, OtherModesDoNotAdjust) {
+  PackedGroup group(golden_, fresh_, {});
+  for (size_t step = 0; step < 4; ++step) EXPECT_EQ(*group.Step(step, {9, 9, 9, 9}), std::nullopt);
+  EXPECT_EQ(group.controller().packing(), 1);
+}
+
+TEST_F(ExpertPackerTest, StaysWhereARankHasNoRoom) {
+  ExpertPackerOptions options = Adjusts();
+  options.available_bytes = [] { return 4096; };  // of rank 2
+  PackedGroup group(golden_, fresh_, options);
+  for (size_t step = 0; step < 6; ++step) {
+    const auto decision = group.Step(step, {9, 9, 9, 9});
+    ASSERT_TRUE(decision.ok()) << decision.status();
+    EXPECT_EQ(decision->has_value(), step == 2);
+  }
+  ASSERT_EQ(journal_.size(), 1u);
+  EXPECT_EQ(journal_[0].to, 1);
+  EXPECT_EQ(journal_[0].reason, PackingReason::kRefused);
+  EXPECT_THAT(journal_[0].why, HasSubstr("rank 2: 3 more experts a layer take "));
+}
+
+// It goes on from step 4, with the packing that it had and the decisions that were still to come.
+TEST_F(ExpertPackerTest, FollowsItsJournal) {
+  PackedGroup first(golden_, fresh_, Adjusts());
+  for (size_t step = 0; step < 8; ++step) ASSERT_TRUE(first.Step(step, {9, 9, 9, 9}).ok());
+  const auto lines = DecodePackingDecisions(EncodePackingDecisions(journal_));
+  ASSERT_TRUE(lines.ok());
+  PackingController again = fresh_;
+  ASSERT_TRUE(again.Replay(*lines, 4).ok());
+  EXPECT_EQ(again.packing(), 2);
+  journal_.clear();
+  PackedGroup second(golden_, again, Adjusts());
+  EXPECT_EQ(second.group().groups(0).packing(), 2);
+  for (size_t step = 4; step < 8; ++step) ASSERT_TRUE(second.Step(step, {0, 0, 0, 0}).ok());
+  EXPECT_EQ(second.controller().packing(), 4);
+  EXPECT_EQ(second.controller().decisions(), first.controller().decisions());
+  EXPECT_EQ(journal_, std::vector<PackingDecision>(lines->begin() + 1, lines->end()));
+}
+
+TEST_F(ExpertPackerTest, AJournalThatFailsEndsTheGroup) {
+  ExpertPackerOptions options = Adjusts();
+  options.journal = [](const PackingDecision&) { return absl::UnavailableError("no journal"); };
+  PackedGroup group(golden_, fresh_, options);
+  for (size_t step = 0; step < 2; ++step) ASSERT_TRUE(group.Step(step, {9, 9, 9, 9}).ok());
+  EXPECT_EQ(group.Step(2, {9, 9, 9, 9}).status().message(), "no journal");
+  EXPECT_EQ(group.controller().packing(), 1);
+  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(group.group().model(r).weights().residents, PackedResidents(6, 4, 1, r));
+}
+
+// What the trainer measures is what counts.
+TEST_F(ExpertPackerTest, MeasuresStepsOfTheTrainer) {
+  TrainingGroup group(golden_.dir, {.world = 2});
+  std::vector<PackingDecision> decisions(2);
+  std::vector<StepReport> reports(2);
+  std::vector<std::unique_ptr<ExpertPacker>> packers(2);
+  const TrainRows rows = RowsOfStep(golden_, 0);
+  for (const absl::Status& status : group.OnEach([&](int r) -> absl::Status {
+         ASSIGN_OR_RETURN(packers[r], ExpertPacker::Create(&group.trainer(r), &group.parameters(r), group.comm(r),
+                                                           PackingController({.world = 2, .first_step = 1}),
+                                                           {.adjusts = true}, test::Soon()));
+         ASSIGN_OR_RETURN(reports[r], group.trainer(r).Step({rows}, kLearningRate, test::Soon()));
+         std::optional<PackingDecision> decision;
+         ASSIGN_OR_RETURN(decision, packers[r]->AfterStep(reports[r], test::Soon()));
+         decisions[r] = decision.value();
+         return absl::OkStatus();
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(decisions[0], decisions[1]);
+  const auto forward = [](const StepSeconds& s) { return s.all_to_all - s.backward_all_to_all; };
+  const StepSeconds &one = reports[0].seconds, &two = reports[1].seconds;
+  EXPECT_NEAR(static_cast<double>(decisions[0].times.experts_ns), 1e9 * (one.experts + two.experts), 2);
+  EXPECT_NEAR(static_cast<double>(decisions[0].times.all_to_all_ns), 1e9 * (forward(one) + forward(two)), 2);
+  EXPECT_EQ(decisions[0].times.micro_ops, 2 * group.model(0).config().num_moe_layers());
+}
+
+}  // namespace
+}  // namespace switchyard
