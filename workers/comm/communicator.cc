@@ -158,7 +158,7 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
         call, {.key = {.op = CommOp::kAllReduceSum, .bytes = NumBytes(values)}, .send = values, .recv = values});
   }
   const absl::Span<const char> bytes = BytesOf(values);
-  if (static_cast<int64_t>(bytes.size()) <= kSmallReduceBytes || world() <= 2) {
+  if (static_cast<int64_t>(bytes.size()) * (world() - 1) <= kSmallReduceBytes || world() <= 2) {
     // Everybody gets everybody's values: one latency.  With two ranks these are also the fewest bytes.
     ASSIGN_OR_RETURN(
         std::unique_ptr<Work> work,

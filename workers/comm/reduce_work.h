@@ -9,7 +9,8 @@
 
 namespace switchyard {
 
-// Up to this size an all-reduce sends everything to everybody: one latency instead of two.
+// Where a rank sends at most so many bytes by it, an all-reduce sends everything to everybody: one latency instead of
+// two.
 inline constexpr int64_t kSmallReduceBytes = 64 << 10;
 
 // Elements [begin, begin + count) of n belong to rank r.
