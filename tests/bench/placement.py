@@ -11,15 +11,13 @@ What a part printed and gave is kept in --results, so that parts may be run one 
 Data: the demo model's routing (--trace, --fit: `switchyard trace record`; without, recorded here from the repository's
 own files), and chains tuned to the Lina paper's skew and pattern.  Needs root or user namespaces and iproute2.
 """
-import contextlib
-import io
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+import parts
 import placement_figures as figures
 import report
 from emulated_cluster import Cluster, enter_namespace
@@ -38,7 +36,6 @@ RANK_BYTES = 128 << 10  # that a rank sends in a balanced layer, each way, whate
 BURST = 12 << 10
 ALWAYS = ["static", "agreed:1", "agreed:2", "ideal"]
 SOMETIMES = ["static+spare:1", "static+spare:2", "central:1", "no_estimate:1", "no_finetune:1", "oracle:1"]
-LEAST_IDLE = 0.2  # of the CPU; else a part measures this machine's cores
 FEW = 8  # of so many batches one is run in the modes of SOMETIMES, too
 TABLES = {  # part: (data, workers, tokens)
     "real256": ("real", 16, 256), "real2048": ("real", 16, 2048), "chain256": ("chain", 16, 256),
@@ -60,15 +57,6 @@ The paper's rows (spec/papers.md A4; other models, data and GPUs; TXL, BERT with
   LI-25      central / ideal on other data: 95 % 1.04 to 1.11, accuracy 62 to 69 %"""
 
 
-def cpu_times():
-    return [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-
-
-def idle_share(before, after):
-    delta = [b - a for a, b in zip(before, after)]
-    return (delta[3] + delta[4]) / max(1, sum(delta))
-
-
 def hardware(stretch, workers, rows):
     """Flags of a worker: what a row and a link take, and what the policy believes of them."""
     row_bytes = max(1, RANK_BYTES // max(1, rows // workers))
@@ -84,13 +72,8 @@ def run_workers(binary, workers, link_bytes_per_s, arguments):
     with tempfile.TemporaryDirectory() as directory, Cluster(workers, link_bytes_per_s * 8, BURST) as cluster:
         output = Path(directory) / "run"
         addresses = ",".join(cluster.address(rank) for rank in range(workers))
-        before = cpu_times()
-        started = [cluster.start(rank, [binary, f"--rank={rank}", f"--addresses={addresses}", f"--output={output}", *arguments])
-                   for rank in range(workers)]
-        codes = [worker.wait() for worker in started]
-        idle = idle_share(before, cpu_times())
-        if any(codes):
-            raise RuntimeError(f"workers ended with {codes}")
+        idle = cluster.run(
+            lambda rank: [binary, f"--rank={rank}", f"--addresses={addresses}", f"--output={output}", *arguments])
         lines = [[json.loads(line) for line in Path(f"{output}.{rank}").read_text().splitlines()] for rank in range(workers)]
         decisions = dict(line.split() for line in Path(f"{output}.decisions").read_text().splitlines())
         return figures.slowest(lines), {mode: float(seconds) * 1e6 for mode, seconds in decisions.items()}, idle
@@ -104,7 +87,7 @@ def measure(options, title, workers, tokens, top_k, source, sometimes=SOMETIMES)
     runs, decide_us, idle = run_workers(str(Path(options.bin) / "placement_worker"), workers, link, arguments)
     estimate_us = decide_us.pop("estimate")
     print(f"\n{title}, {workers} workers, {tokens} tokens a batch, {options.batches} batches; an estimate takes {estimate_us:.0f} us; "
-          f"{idle:.0%} of the CPU idle" + (": VOID, less than 20 %" if idle < LEAST_IDLE else ""), flush=True)
+          f"{idle:.0%} of the CPU idle" + (": VOID, less than 20 %" if idle < parts.LEAST_IDLE else ""), flush=True)
     row_ms = {"link": 2e3 * row_bytes / link, "compute": options.stretch * COMPUTE_MS * workers / (tokens * top_k)}
     figures.print_modes(runs, decide_us, row_ms)
     alone = figures.median_layer(runs["ideal"]) / (options.stretch * (EXCHANGE_MS + COMPUTE_MS))
@@ -178,79 +161,17 @@ def run_part(options, name):
     return run_estimators(options) if name == "estimators" else {"figures": run_program(options, "placement_replay")}
 
 
-class Kept(io.StringIO):
-    """What is printed, kept as well."""
-
-    def write(self, text):
-        sys.__stdout__.write(text)
-        sys.__stdout__.flush()
-        return super().write(text)
-
-
-def counts(result):
-    return "error" not in result and result.get("idle", 1) >= LEAST_IDLE
-
-
-def run_and_keep(options, name):
-    begin, kept = time.monotonic(), Kept()
-    try:
-        with contextlib.redirect_stdout(kept):
-            result = run_part(options, name)
-    except (RuntimeError, OSError) as error:
-        result = {"figures": {}, "error": str(error)}
-        report.log(f"{name}: {error}")
-    result = {"part": name, **report.machine(), "batches": options.batches, "stretch": options.stretch, "load_average": report.load_average(), **result,
-              "seconds": round(time.monotonic() - begin), "text": kept.getvalue()}
-    folder = Path(options.results)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(result))
-    return result
-
-
-def run_parts(options):
-    """Results by part; what does not count is run once more, if there is time."""
-    begin, results = time.monotonic(), {}
-    passed = lambda: (time.monotonic() - begin) / 60
-    for name in options.only:
-        results[name] = run_and_keep(options, name)
-        report.log(f"{name} took {results[name]['seconds']:.0f} s; {len(results)} of {len(options.only)} parts in {passed():.1f} min")
-    for name in [name for name in options.only if not counts(results[name])]:
-        if passed() + results[name]["seconds"] / 60 > MINUTES:
-            report.log(f"{name} does not count; no time to run it again")
-            continue
-        report.log(f"{name} does not count; once more")
-        again = run_and_keep(options, name)
-        if counts(again) or "error" in results[name]:
-            results[name] = again
-    return results
-
-
-def kept_parts(options):
-    """Results by part, of earlier runs, and what they printed."""
-    results = {}
-    for name in options.only:
-        path = Path(options.results) / f"{name}.json"
-        if not path.exists():
-            report.log(f"{name}: not in {options.results}")
-            continue
-        results[name] = json.loads(path.read_text())
-        print(results[name]["text"], end="")
-    return results
-
-
 def conclude(results):
     """Prints which parts count, and the worst of their figures as the line of JSON."""
     worst = {}
     print()
-    for name, result in results.items():
-        if counts(result):
+    for result in results.values():
+        if parts.counts(result):
             figures.keep_worst(worst, {key: value for key, value in result["figures"].items() if not isinstance(value, str)})
-        else:
-            print(f"{name} does not count: {result.get('error', 'too little of the CPU was idle')}")
+    parts.print_not_counting(results)
     print(PAPER)
-    parts = {name: {key: result[key] for key in ("commit", "stretch", "batches", "idle", "load_average", "seconds") if key in result} for name, result in results.items()}
-    report.finish("placement", worst, {"parts": parts})
-    if not all(counts(result) for result in results.values()):
+    report.finish("placement", worst, {"parts": parts.details(results, "stretch", "batches")})
+    if not all(parts.counts(result) for result in results.values()):
         sys.exit(1)
 
 
@@ -260,15 +181,13 @@ def main():
     parser.add_argument("--fit", help="routing of which the profile is made")
     parser.add_argument("--estimator", help="path, or a channel of the traces (default: probe, path where recorded here)")
     parser.add_argument("--labels", nargs="+", default=list(KINDS), help="kinds of text in the traces that are run alone")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts of the table")
+    parts.add_arguments(parser, PARTS, "placement")
     parser.add_argument("--batches", type=int, default=400)
     parser.add_argument("--stretch", type=float, default=STRETCH, help="how much slower than the paper's all is")
-    parser.add_argument("--results", default=str(report.ROOT / "build/bench/placement"), help="folder of what parts gave, kept")
-    parser.add_argument("--merge", action="store_true", help="runs nothing: one table of what --results has of the parts")
     parser.add_argument("--cache", default=str(report.ROOT / "build/bench"), help="folder for recorded traces, kept")
     options = parser.parse_args()
     if options.merge:
-        return conclude(kept_parts(options))
+        return conclude(parts.kept(options))
     if bool(options.trace) != bool(options.fit):
         parser.error("--trace and --fit go together")
     estimator = options.estimator or ("probe" if options.trace else "path")
@@ -280,7 +199,7 @@ def main():
         hidden = json.loads((report.ROOT / "deploy/demo-model/config.json").read_text())["hidden_size"]
         options.real.append(f"--probe_hidden={hidden}")
     options.batches = 12 if options.quick else options.batches
-    conclude(run_parts(options))
+    conclude(parts.run(options, run_part, {"batches": options.batches, "stretch": options.stretch}, MINUTES))
 
 
 if __name__ == "__main__":

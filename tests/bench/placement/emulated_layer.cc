@@ -6,13 +6,9 @@
 
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
+#include "tests/bench/sleep_until.h"
 
 namespace switchyard::bench {
-
-void SleepUntil(absl::Time when) {
-  const absl::Duration left = when - absl::Now();
-  if (left > absl::ZeroDuration()) absl::SleepFor(left);
-}
 
 absl::Status EmulatedLayer::Exchange(absl::Span<const int64_t> out_rows, absl::Span<const int64_t> in_rows) {
   std::vector<int64_t> out(out_rows.begin(), out_rows.end()), in(in_rows.begin(), in_rows.end());

@@ -46,7 +46,4 @@ class EmulatedLayer {
   const LayerTimes times_;
 };
 
-// Sleeps to within some tens of microseconds; at once if it is past.
-void SleepUntil(absl::Time when);
-
 }  // namespace switchyard::bench

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "tests/bench/sleep_until.h"
 #include "workers/comm/timed.h"
 #include "workers/moe/decision_gather.h"
 

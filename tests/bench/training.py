@@ -1,0 +1,193 @@
+"""Modes of communication in training beside each other: 4, 8 or 16 workers, each in a network namespace, on nodes of four
+whose links to each other are shaped as well as their own.
+
+All-to-alls, sums of gradients and who goes first are the workers' own code (GlooCommunicator, GradSync, the executor of
+MoE layers); layers' compute is time that passes.  Steps are the Lina paper's models (training_models.py, each figure with
+its source), scaled.  Modes take turns step by step in changing order.
+
+Links tell all-to-alls and sums apart and share themselves between them by weight, as if sums had so many connections to
+each rank where an all-to-all has one: that number is calibrated, in mode fair on 16 workers, to LI-1's median slowdown of
+an all-to-all under a sum (--connections: given), holds for all modes, and fair_1 is fair with one connection.
+
+Part MODEL_WORKERS is a table; no table without an alpha-beta fit of its links with r2 > 0.99, and none counts with less
+than 20 % of the CPU idle.  Needs root or user namespaces and iproute2.
+"""
+import json
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import parts
+import report
+import training_figures as figures
+import training_models as models
+from emulated_cluster import Cluster, Nodes, TrafficClass, enter_namespace
+
+ROWS_TOS = 0x20
+SUMS_TOS = [0x40, 0x48, 0x50, 0x58, 0x60, 0x68]
+CONNECTIONS = [1, 1.25, 1.5, 2, 3, 4]  # that are tried
+SLOWDOWN = 1.83  # LI-1
+BURST = 12 << 10
+WORKERS = (4, 8, 16)
+NAMES = {"txl": models.MODELS[0], "gpt2": models.MODELS[1], "bert2gpt2": models.MODELS[2]}
+PARTS = ["calibration", *(f"{name}_{workers}" for workers in (16, 4, 8) for name in NAMES)]
+# name: (mode, whether calibrated, whether packed)
+MODES = {"fair_1": ("fair", False, False), "fair": ("fair", True, False), "fixed": ("fixed", True, False),
+         "ar_last": ("ar_last", True, False), "priority": ("priority", True, False),
+         "priority_ticketed": ("priority_ticketed", True, False), "partition": ("partition", True, False),
+         "pipelining": ("pipelining", True, False), "preempt": ("preempt", True, False), "full": ("full", True, True)}
+MINUTES = 19.5  # nothing is run again that would end later
+PAPER = {"LI-7": "2/4/8/16 experts 1.71 1.37 1.73 1.47", "LI-8 forward": "2, 8 experts 1.84 1.89", "LI-8 backward": "2.41 2.32",
+         "LI-9": "4/8/16 2.21 2.39 2.31", "LI-12": "1.10 to 1.30, mean 1.24", "LI-13": "2/4/8/16 1.36 1.36 1.41 1.42",
+         "pipelining": "little more than LI-13", "fixed": "the least gain"}
+
+
+def run_workers(options, model, workers, connections, modes, steps, probes):
+    """What ranks wrote, and the share of the CPU that was idle.  connections: of sums, a class each."""
+    scale = options.scale
+    nodes = Nodes(models.GPUS_PER_NODE, scale.link(models.NODE_BYTES_PER_S) * 8) if workers > models.GPUS_PER_NODE else None
+    classes = [TrafficClass(ROWS_TOS, 1), *(TrafficClass(tos, weight) for tos, weight in zip(SUMS_TOS, connections))]
+    with tempfile.TemporaryDirectory() as directory, \
+         Cluster(workers, scale.link(models.GPU_BYTES_PER_S) * 8, BURST, nodes, classes) as cluster:
+        output, meeting = Path(directory) / "run", Path(directory) / "meeting"
+        meeting.mkdir()
+        addresses = ",".join(cluster.address(rank) for rank in range(workers))
+        idle = cluster.run(lambda rank: [
+            str(Path(options.bin) / "training_worker"), f"--rank={rank}", f"--addresses={addresses}", f"--output={output}",
+            f"--meeting={meeting}", f"--rows_tos={ROWS_TOS}", f"--modes={','.join(modes)}", f"--steps={steps}",
+            f"--warm_up={options.warm_up}", f"--probes={probes}", *models.worker_flags(model, scale)])
+        return [[json.loads(line) for line in Path(f"{output}.{rank}").read_text().splitlines()] for rank in range(workers)], idle
+
+
+def calibrate(options, _):
+    """The number of connections with which fair's all-to-alls under sums are slowed as LI-1's."""
+    modes = ["ar_last=ar_last:64:1", *(f"fair_{weight}=fair:{tos}:1" for tos, weight in zip(SUMS_TOS, CONNECTIONS))]
+    workers = 4 if options.quick else 16
+    names = list(NAMES)[:1] if options.quick else list(NAMES)
+    all_slowdowns, least = {weight: [] for weight in CONNECTIONS}, 1
+    for name in names:
+        lines, idle = run_workers(options, NAMES[name], workers, CONNECTIONS, modes, max(1, options.steps - 1), 0)
+        least = min(least, idle)
+        steps = figures.split_lines(lines)[3]["mode"]
+        for weight in CONNECTIONS:
+            all_slowdowns[weight] += figures.slowdowns(steps, f"fair_{weight}")
+    rows = [["connections of sums", "all-to-alls under sums", "median slowdown", "worst"]]
+    for weight, found in all_slowdowns.items():
+        rows.append([str(weight), str(len(found)), median(found) if found else "none", max(found) if found else "none"])
+    chosen = min((weight for weight in CONNECTIONS if all_slowdowns[weight]), default=1,
+                 key=lambda weight: abs(median(all_slowdowns[weight]) - SLOWDOWN))
+    print(f"\ncalibration of fair, {workers} workers, {', '.join(names)}, {least:.0%} of the CPU idle "
+          f"(LI-1: median 1.83, worst 4.14)")
+    report.table(rows)
+    print(f"  sums have {chosen} connections to each rank where an all-to-all has one", flush=True)
+    return {"figures": {"connections": chosen}, "idle": least}
+
+
+def connections_of(options):
+    """Given, or as calibrated: by this run or the last one that is kept."""
+    if options.connections:
+        return options.connections
+    path = Path(options.results) / "calibration.json"
+    if not path.exists():
+        raise RuntimeError("fair is not calibrated: run part calibration before, or give --connections")
+    result = json.loads(path.read_text())
+    if "connections" not in result["figures"]:
+        raise RuntimeError(f"fair is not calibrated: {result.get('error')}")
+    return result["figures"]["connections"]
+
+
+def run_table(options, name):
+    model, workers = NAMES[name.rsplit("_", 1)[0]], int(name.rsplit("_", 1)[1])
+    connections = connections_of(options)
+    packing = options.packing or model.packing[workers]
+    modes = [f"{key}={mode}:{SUMS_TOS[1] if calibrated else SUMS_TOS[0]}:{packing if packed else 1}"
+             for key, (mode, calibrated, packed) in MODES.items() if key in options.modes]
+    lines, idle = run_workers(options, model, workers, [1, connections], modes, options.steps, options.probes)
+    paths, packings, missing, kinds = figures.split_lines(lines)
+    layers = options.scale.layers
+    print(f"\n{name}: {model.name}, {workers} workers, {layers} of {model.layers} layers, {options.steps} steps a mode, {connections} "
+          f"connections of sums, packing of full {packing}; {idle:.0%} of the CPU idle"
+          + (": VOID, less than 20 %" if idle < parts.LEAST_IDLE else ""))
+    fits = figures.fit_links(kinds["probe"])
+    for what, (alpha, beta, r2) in fits.items():
+        print(f"  {what} by itself: {alpha:.2f} ms + {beta:.3f} of bytes / bandwidth, r2 {r2:.4f}"
+              + ("" if r2 > figures.LEAST_R2 else ": REFUSED"))
+    figures.check_links(fits)
+    found = figures.medians(figures.steps_by_mode(kinds["mode"], paths, layers))
+    figures.print_modes(found, paths, [mode for mode in MODES if mode in options.modes])
+    print("  exposed by the critical path with all-to-alls cut, by packing: "
+          + ", ".join(f"{packing}: {exposed:.0f} ms" for packing, exposed in packings.items()))
+    under = figures.slowdowns(kinds["mode"], "fair")
+    if under:
+        print(f"  {len(under)} all-to-alls of fair under sums: median slowdown {median(under):.2f}, worst {max(under):.2f}")
+    made = figures.figures_of(found, paths, figures.micro_overhead(kinds["micro"], layers))
+    made["ratios"] = figures.ratios_of(found)
+    if missing:
+        print(f"  not built: {', '.join(missing)}")
+    sys.stdout.flush()
+    return {"figures": made, "idle": idle, "missing": missing}
+
+
+def run_part(options, name):
+    return calibrate(options, name) if name == "calibration" else run_table(options, name)
+
+
+def print_beside_paper(results):
+    names = [name for name in results if "ratios" in results[name].get("figures", {})]
+    if not names:
+        return
+    print("\nfair over the mode (full; LI-12 priority, LI-13 partition), beside the paper's over DeepSpeed")
+    rows = [["", *names, "paper"]]
+    for key, paper in PAPER.items():
+        rows.append([key, *(results[name]["figures"]["ratios"][key] for name in names), paper])
+    rows.append(["LI-14", *(f"{results[name]['figures']['microop_overhead']:.1%}" for name in names), "micro-ops 1.7 %"])
+    report.table(rows)
+
+
+def conclude(options, results):
+    counting = {name: result for name, result in results.items() if parts.counts(result)}
+    found = {}
+    for name, result in counting.items():
+        if name != "calibration":
+            model, workers = name.rsplit("_", 1)
+            found[model, int(workers)] = result["figures"]
+    print_beside_paper(counting)
+    print()
+    parts.print_not_counting(results)
+    missing = sorted({mode for result in results.values() for mode in result.get("missing", [])})
+    report.finish("training", figures.conclude(found),
+                  {"connections": counting.get("calibration", {}).get("figures", {}).get("connections", options.connections),
+                   "not_built": missing, "parts": parts.details(results, "steps", "bytes", "stretch", "layers")})
+    if len(counting) < len(results):
+        sys.exit(1)
+
+
+def main():
+    parser = report.parser(__doc__)
+    parts.add_arguments(parser, PARTS, "training")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--connections", type=float, help="of sums, where an all-to-all has one; without: as calibrated")
+    parser.add_argument("--packing", type=int, choices=(1, 2, 4), help="of full; without: as the paper chose")
+    parser.add_argument("--steps", type=int, default=3, help="in each mode")
+    parser.add_argument("--stretch", type=float, default=6, help="how much slower than the paper's all is")
+    parser.add_argument("--bytes", type=float, default=120, help="how many times fewer bytes than the paper's")
+    parser.add_argument("--layers", type=int, default=3, help="of a model's 12 or 24")
+    options = parser.parse_args()
+    if not {"fair", "ar_last"} <= set(options.modes):
+        parser.error("--modes: fair and ar_last are what others are compared with")
+    if options.merge:
+        return conclude(options, parts.kept(options))
+    enter_namespace()
+    if options.quick:
+        options.steps = 1
+        if options.only == PARTS:
+            options.only = ["calibration", "txl_16", "gpt2_4"]
+    options.scale = models.Scale(options.bytes, options.stretch, options.layers)
+    options.warm_up, options.probes = 0 if options.quick else 1, 3 if options.quick else 7
+    settings = {key: getattr(options, key) for key in ("steps", "bytes", "stretch", "layers")}
+    conclude(options, parts.run(options, run_part, settings, MINUTES))
+
+
+if __name__ == "__main__":
+    main()

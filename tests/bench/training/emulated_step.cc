@@ -1,0 +1,178 @@
+#include "tests/bench/training/emulated_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "scheduler/training/reduce_policy.h"
+#include "tests/bench/sleep_until.h"
+#include "workers/model/backward_stages.h"
+#include "workers/moe/schedule_executor.h"
+
+namespace switchyard::bench {
+namespace {
+
+constexpr int kMaxChunks = 64;
+
+}  // namespace
+
+MoeSchedule ScheduleOf(const StepShape& shape, const CommunicationSpec& spec, int world, int holders) {
+  const LayerRows rows = {.rows = world,
+                          .world = world,
+                          .holders = holders,
+                          .top_k = 1,  // every pair of a row and an expert travels, as the paper's do
+                          .row_bytes = shape.row_bytes};
+  return BuildExpertParallel({.micro_batches = ChunksOfLayer(spec, rows, kMaxChunks)});
+}
+
+// Runs the program of a MoE layer, and what is between layers.
+class EmulatedStep::Layer : public MicroOpRunner {
+ public:
+  Layer(const EmulatedStep& step, absl::Time deadline, StepTimes* times)
+      : step_(step), deadline_(deadline), times_(times), works_(step.schedule_.ops.size()) {}
+
+  void set_backward() { times_of_forward_ = kBackwardOverForward; }
+
+  // Behind compute that ended as it should; behind anything else from now.
+  void Compute(absl::Duration time) {
+    const absl::Time begin = after_compute_ ? compute_end_ : absl::Now();
+    after_compute_ = true;
+    compute_end_ = begin + time;
+    times_->compute += time;
+    SleepUntil(compute_end_);
+  }
+
+  absl::Status Start(const MicroOp& op) override {
+    const absl::Duration experts = step_.shape_.experts * times_of_forward_ / step_.schedule_.num_chunks;
+    if (op.kind == MicroOpKind::kExpert) Compute(experts / times_of_forward_);
+    if (!IsCommunicating(op.kind)) return absl::OkStatus();
+    after_compute_ = false;
+    UnderWay& under_way = works_[static_cast<size_t>(&op - step_.schedule_.ops.data())];
+    under_way.begin = absl::Now();
+    ASSIGN_OR_RETURN(under_way.work, step_.groups_.row_group->AllToAllV(
+                                         {.comm_class = CommClass::kAllToAll, .deadline = deadline_}, MessagesOf(op)));
+    // Gradients of weights, while those of rows are on their way.
+    if (op.kind == MicroOpKind::kCombine && backward()) Compute(experts - experts / times_of_forward_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish(const MicroOp& op) override {
+    UnderWay& under_way = works_[static_cast<size_t>(&op - step_.schedule_.ops.data())];
+    const absl::Time asked = absl::Now();
+    RETURN_IF_ERROR(under_way.work->Wait());
+    under_way.work.reset();
+    after_compute_ = false;
+    if (backward()) {
+      times_->all_to_alls.push_back({under_way.begin, absl::Now()});
+    } else {
+      times_->forward_exchange += absl::Now() - asked;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct UnderWay {
+    std::unique_ptr<Work> work;
+    absl::Time begin;
+  };
+  bool backward() const { return times_of_forward_ > 1; }
+
+  std::vector<Message> MessagesOf(const MicroOp& op) const {
+    Communicator* const group = step_.groups_.row_group;
+    const ChunkRange bytes = RowsOfChunk(step_.shape_.row_bytes / group->world(), op.chunk, op.num_chunks);
+    std::vector<Message> messages(static_cast<size_t>(group->world()));
+    for (int rank = 0; rank < group->world(); ++rank) {
+      if (rank != group->rank()) messages[static_cast<size_t>(rank)] = group->NewMessage(bytes.count);
+    }
+    return messages;
+  }
+
+  const EmulatedStep& step_;
+  const absl::Time deadline_;
+  StepTimes* const times_;
+  int times_of_forward_ = 1;
+  std::vector<UnderWay> works_;  // by op of the program
+  absl::Time compute_end_;
+  bool after_compute_ = false;
+};
+
+absl::StatusOr<std::unique_ptr<EmulatedStep>> EmulatedStep::Create(const StepShape& shape,
+                                                                   const CommunicationSpec& spec,
+                                                                   const StepGroups& groups) {
+  const int packing = groups.replicas == nullptr ? 1 : groups.replicas->world();
+  ASSIGN_OR_RETURN(ShapedGradients gradients, ShapedGradients::Create(shape, packing));
+  std::unique_ptr<EmulatedStep> step(new EmulatedStep(shape, groups, std::move(gradients)));
+  step->schedule_ = ScheduleOf(shape, spec, groups.rows->world(), groups.row_group->world());
+  const TrainerGroup group = {
+      .world = groups.sums, .experts = groups.row_group, .replicas = groups.replicas, .layout = nullptr};
+  ASSIGN_OR_RETURN(step->sync_, GradSync::Create(spec, group, step->gradients_.views()));
+  return step;
+}
+
+EmulatedStep::EmulatedStep(const StepShape& shape, const StepGroups& groups, ShapedGradients gradients)
+    : shape_(shape),
+      groups_(groups),
+      packing_(groups.replicas == nullptr ? 1 : groups.replicas->world()),
+      gradients_(std::move(gradients)) {}
+
+absl::StatusOr<StepTimes> EmulatedStep::Run(absl::Time deadline) {
+  StepTimes times;
+  Layer layer(*this, deadline, &times);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Work> together,
+                   groups_.rows->Barrier({.comm_class = CommClass::kControl, .deadline = deadline}));
+  RETURN_IF_ERROR(together->Wait());
+  groups_.sums->TakeSums();
+  times.begin = absl::Now();
+  for (int i = 0; i < shape_.layers; ++i) {
+    layer.Compute(shape_.attention);
+    RETURN_IF_ERROR(RunSchedule(schedule_, &layer));
+  }
+  times.forward_end = absl::Now();
+  layer.set_backward();
+  sync_->Start(deadline);
+  absl::Status status = Backward(&times, &layer);
+  times.backward_end = absl::Now();
+  if (status.ok()) status = sync_->Finish();
+  if (!status.ok()) {
+    groups_.sums->Abort(status.message());
+    sync_->Cancel();
+    return status;
+  }
+  times.end = absl::Now();
+  times.sums = groups_.sums->TakeSums();
+  return times;
+}
+
+absl::Status EmulatedStep::Backward(StepTimes* times, Layer* layer) {
+  sync_->StageDone({.part = BackwardPart::kHead});
+  for (int i = shape_.layers - 1; i >= 0; --i) {
+    sync_->Imminent();
+    const absl::Time begin = absl::Now();
+    RETURN_IF_ERROR(RunSchedule(schedule_, layer, sync_.get()));
+    times->moe_layers.push_back({begin, absl::Now()});
+    const absl::Duration half = shape_.attention * kBackwardOverForward / 2;
+    sync_->StageDone({.part = BackwardPart::kFeedForward, .layer = i});
+    layer->Compute(half);
+    sync_->StageDone({.part = BackwardPart::kAttentionOut, .layer = i});
+    layer->Compute(half);
+    sync_->StageDone({.part = BackwardPart::kAttentionIn, .layer = i});
+  }
+  sync_->StageDone({.part = BackwardPart::kEmbedding});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TimeSpan> EmulatedStep::SumAll(absl::Time deadline) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Work> together,
+                   groups_.rows->Barrier({.comm_class = CommClass::kControl, .deadline = deadline}));
+  RETURN_IF_ERROR(together->Wait());
+  const absl::Time begin = absl::Now();
+  sync_->Start(deadline);
+  for (const BackwardStage& stage : BackwardStages(shape_.layers)) sync_->StageDone(stage);
+  RETURN_IF_ERROR(sync_->Finish());
+  return TimeSpan{begin, absl::Now()};
+}
+
+}  // namespace switchyard::bench
