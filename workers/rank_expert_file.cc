@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
 #include "workers/model/dummy_weights.h"
 #include "workers/model/loader.h"
 #include "workers/moe/device_expert_copier.h"
@@ -29,6 +30,7 @@ int64_t CopyChunkBytes(const PackedExpert& expert) { return std::min(kMostChunkB
 absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                ExpertFile::Progress progress) {
   const ModelConfig& config = *input.config;
+  RETURN_IF_ERROR(CheckStorable(config));
   ExpertFileOptions options;
   options.dir = input.dir;
   options.weights = input.weights;

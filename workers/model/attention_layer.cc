@@ -5,9 +5,9 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/model/model_norm.h"
 #include "workers/ops/attention.h"
 #include "workers/ops/gemm.h"
-#include "workers/ops/rms_norm.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {
@@ -37,7 +37,7 @@ absl::Status AttentionLayer::Reserve(int64_t rows) {
 absl::Status AttentionLayer::ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
                                        const TensorView& qkv) {
   const TensorView x = normed_.Rows(residual.dim(0));
-  RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, residual, call.weights->norm, x));
+  RETURN_IF_ERROR(Normalize(stream, config_, {call.weights->norm, call.weights->norm_bias}, residual, x));
   return Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv);
 }
 

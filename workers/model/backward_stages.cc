@@ -15,7 +15,9 @@ std::vector<TensorView> FeedForward(const LayerGradients& layer) {
   std::vector<TensorView> all;
   const auto append = [&](const FfnGradients& ffn) {
     all.push_back(ffn.down.gradient);
+    all.push_back(ffn.down_bias);
     all.push_back(ffn.gate_up.gradient);
+    all.push_back(ffn.up_bias);
   };
   if (layer.dense.has_value()) append(*layer.dense);
   if (layer.moe.has_value()) {
@@ -24,6 +26,7 @@ std::vector<TensorView> FeedForward(const LayerGradients& layer) {
     all.push_back(layer.moe->router.gradient);
   }
   all.push_back(layer.ffn_norm);
+  all.push_back(layer.ffn_norm_bias);
   return all;
 }
 
@@ -31,7 +34,7 @@ std::vector<TensorView> AllDense(const ModelGradients& gradients, const Backward
   const bool tied = gradients.lm_head.gradient.raw() == gradients.embedding.raw();
   switch (stage.part) {
     case BackwardPart::kHead:
-      return {tied ? TensorView() : gradients.lm_head.gradient, gradients.final_norm};
+      return {tied ? TensorView() : gradients.lm_head.gradient, gradients.final_norm, gradients.final_norm_bias};
     case BackwardPart::kFeedForward:
       return FeedForward(gradients.layers[stage.layer]);
     case BackwardPart::kAttentionOut: {
@@ -40,10 +43,11 @@ std::vector<TensorView> AllDense(const ModelGradients& gradients, const Backward
     }
     case BackwardPart::kAttentionIn: {
       const AttentionGradients& attention = gradients.layers[stage.layer].attention;
-      return {attention.q_norm, attention.k_norm, attention.qkv_bias, attention.qkv.gradient, attention.norm};
+      return {attention.q_norm,       attention.k_norm, attention.qkv_bias,
+              attention.qkv.gradient, attention.norm,   attention.norm_bias};
     }
     case BackwardPart::kEmbedding:
-      return {gradients.embedding};
+      return {gradients.embedding, gradients.positions};
   }
   return {};
 }
@@ -71,7 +75,9 @@ std::vector<TensorView> ExpertGradientsOf(const ModelGradients& gradients, const
   std::vector<TensorView> all;
   for (const FfnGradients& expert : gradients.layers[stage.layer].moe->experts) {
     all.push_back(expert.down.gradient);
+    all.push_back(expert.down_bias);
     all.push_back(expert.gate_up.gradient);
+    all.push_back(expert.up_bias);
   }
   return WithoutMissing(std::move(all));
 }

@@ -61,6 +61,7 @@ constexpr const char* kOtherKeys[] = {"architectures",
                                       "qkv_bias",
                                       "attention_bias",
                                       "rms_norm_eps",
+                                      "layer_norm_epsilon",
                                       "rope_theta",
                                       "rope_scaling",
                                       "rope_parameters",
@@ -143,6 +144,19 @@ void ReadHeads(ConfigReader& reader, ModelConfig* config) {
   }
 }
 
+void ReadActivation(ConfigReader& reader, const ModelFamily& family, ModelConfig* config) {
+  const std::string found = reader.String("hidden_act", family.activations.front().name);
+  std::vector<absl::string_view> known;
+  for (const NamedActivation& each : family.activations) {
+    known.push_back(each.name);
+    if (found != each.name) continue;
+    config->activation = each.activation;
+    return;
+  }
+  reader.Problem("hidden_act",
+                 absl::StrCat("unknown activation \"", Excerpt(found), "\"; known: ", absl::StrJoin(known, ", ")));
+}
+
 // What every family has.
 void ReadCommonConfig(ConfigReader& reader, const ModelFamily& family, ModelConfig* config) {
   config->model_type = family.model_type;
@@ -152,14 +166,13 @@ void ReadCommonConfig(ConfigReader& reader, const ModelFamily& family, ModelConf
   config->layers.resize(reader.Int("num_hidden_layers", std::nullopt, {1, kMaxLayers}));
   config->context = reader.Int("max_position_embeddings", std::nullopt, {1, kMaxContext});
   ReadHeads(reader, config);
-  config->norm_eps = reader.Number("rms_norm_eps", family.default_norm_eps, 0, 1);
-  config->tie_embeddings = reader.Bool("tie_word_embeddings", false);
-  const std::string activation = reader.String("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    reader.Problem("hidden_act", absl::StrCat("unknown activation \"", Excerpt(activation), "\"; known: silu"));
-  }
+  config->norm = family.norm;
+  config->norm_eps = reader.Number(family.norm_eps_key, family.default_norm_eps, 0, 1);
+  config->tie_embeddings = reader.Bool("tie_word_embeddings", family.tied_by_default);
+  ReadActivation(reader, family, config);
   ReadDType(reader, config);
-  ReadRope(reader, family.default_theta, config);
+  config->learned_positions = family.learned_positions;
+  if (!config->learned_positions) ReadRope(reader, family.default_theta, config);
   for (const int64_t id : reader.Ints("eos_token_id", {0, kMaxTokenId})) {
     config->eos_token_ids.push_back(static_cast<int32_t>(id));
   }

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "workers/ops/activation.h"
 #include "workers/ops/rope.h"
 #include "workers/tensor/dtype.h"
 
@@ -29,6 +30,11 @@ enum class QkNorm : uint8_t {
   kNone,
   kPerHead,   // one gamma [D] for every head (Qwen3-MoE)
   kWholeRow,  // gamma [N*D] and [Nkv*D] over the whole projection (OLMoE)
+};
+
+enum class NormKind : uint8_t {
+  kRms,    // RMSNorm: a gamma
+  kLayer,  // LayerNorm: gamma and beta
 };
 
 struct LayerConfig {
@@ -52,14 +58,18 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::kNone;
   double clip_qkv = 0;  // q, k and v are clamped to ±this; 0 = not
   RopeConfig rope;
+  bool learned_positions = false;  // a table [context, H] is added to the embedding, nothing is rotated
 
-  int64_t num_experts = 0;          // E; 0 only if every layer is dense
-  int64_t top_k = 0;                // K
-  int64_t expert_intermediate = 0;  // F
-  int64_t shared_intermediate = 0;  // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
-  int64_t dense_intermediate = 0;   // width of dense layers
-  bool renormalize = false;         // chosen experts' weights are divided by their sum
+  int64_t num_experts = 0;                      // E; 0 only if every layer is dense
+  int64_t top_k = 0;                            // K
+  int64_t expert_intermediate = 0;              // F
+  int64_t shared_intermediate = 0;              // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
+  int64_t dense_intermediate = 0;               // width of dense layers
+  Activation activation = Activation::kSwiGlu;  // of every feed-forward
+  bool ffn_bias = false;                        // on both of its products; not where it is gated
+  bool renormalize = false;                     // chosen experts' weights are divided by their sum
 
+  NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
   bool tie_embeddings = false;         // lm_head is the embedding table
   std::optional<DType> file_dtype;     // what the file says its weights are

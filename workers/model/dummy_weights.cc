@@ -117,6 +117,7 @@ uint64_t KeyOf(size_t layer, uint64_t part) { return 16 + layer * 100000 + part 
 
 absl::Status FillFfn(Filler* filler, FfnWeights* ffn, uint64_t key) {
   RETURN_IF_ERROR(filler->Fill(&ffn->gate_up, key));
+  for (Tensor* bias : {&ffn->up_bias, &ffn->down_bias}) RETURN_IF_ERROR(filler->FillVector(bias, 0));
   return filler->Fill(&ffn->down, key + 1);
 }
 
@@ -135,7 +136,8 @@ absl::Status FillLayer(Filler* filler, LayerWeights* layer, size_t i, const std:
   for (Tensor* gamma : {&attention.norm, &attention.q_norm, &attention.k_norm, &layer->ffn_norm}) {
     RETURN_IF_ERROR(filler->FillVector(gamma, 1));
   }
-  for (Tensor* bias : {&attention.qkv_bias, &attention.o_bias}) RETURN_IF_ERROR(filler->FillVector(bias, 0));
+  for (Tensor* bias : {&attention.qkv_bias, &attention.o_bias, &attention.norm_bias, &layer->ffn_norm_bias})
+    RETURN_IF_ERROR(filler->FillVector(bias, 0));
   if (layer->dense.has_value()) RETURN_IF_ERROR(FillFfn(filler, &*layer->dense, KeyOf(i, kDense)));
   if (!layer->moe.has_value()) return absl::OkStatus();
   MoeWeights& moe = *layer->moe;
@@ -163,7 +165,9 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
   Filler filler(options.dtype, writer.get(), WidestRow(config), weights->bytes(), &options);
   RETURN_IF_ERROR(filler.Fill(&weights->embedding, 0));
   RETURN_IF_ERROR(filler.Fill(&weights->lm_head, 1));
+  RETURN_IF_ERROR(filler.Fill(&weights->positions, 2));
   RETURN_IF_ERROR(filler.FillVector(&weights->final_norm, 1));
+  RETURN_IF_ERROR(filler.FillVector(&weights->final_norm_bias, 0));
   for (size_t i = 0; i < weights->layers.size(); ++i) {
     RETURN_IF_ERROR(FillLayer(&filler, &weights->layers[i], i, weights->residents));
   }

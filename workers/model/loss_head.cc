@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "scheduler/base/status_macros.h"
+#include "workers/model/model_norm.h"
 #include "workers/ops/backward/cross_entropy.h"
-#include "workers/ops/backward/rms_norm_backward.h"
 #include "workers/ops/backward/weight_gradient.h"
 #include "workers/ops/gemm.h"
-#include "workers/ops/rms_norm.h"
 
 namespace switchyard {
 
@@ -22,9 +21,9 @@ LossHead::LossHead(const Model* model) : model_(model) {
 absl::StatusOr<LossSum> LossHead::RunPart(const Stream& stream, const Part& part) {
   const int64_t rows = part.residual.dim(0);
   const ModelWeights& weights = model_->weights();
-  const RmsNormDesc norm = {.eps = model_->config().norm_eps};
+  const NormViews norm = {weights.final_norm, weights.final_norm_bias};
   const TensorView x = x_.Rows(rows), logits = logits_.Rows(rows);
-  RETURN_IF_ERROR(RmsNorm(stream, norm, part.residual, weights.final_norm, x));
+  RETURN_IF_ERROR(Normalize(stream, model_->config(), norm, part.residual, x));
   RETURN_IF_ERROR(Gemm(stream, {}, x, weights.lm_head, TensorView(), logits));
   const bool backward = part.gradients != nullptr;
   // (Over the logits themselves where the dtypes are the same.)
@@ -37,8 +36,9 @@ absl::StatusOr<LossSum> LossHead::RunPart(const Stream& stream, const Part& part
     const TensorView d_x = d_x_.Rows(rows);
     RETURN_IF_ERROR(WeightGradient(stream, d_logits, x, gradients.lm_head.gradient));
     RETURN_IF_ERROR(Gemm(stream, {}, d_logits, *gradients.lm_head.transposed, TensorView(), d_x));
-    RETURN_IF_ERROR(RmsNormBackward(stream, {.eps = norm.eps, .dgamma = gradients.final_norm}, part.residual,
-                                    weights.final_norm, d_x, part.d_residual));
+    RETURN_IF_ERROR(NormalizeBackward(stream, model_->config(),
+                                      {.weights = norm, .gradients = {gradients.final_norm, gradients.final_norm_bias}},
+                                      part.residual, d_x, part.d_residual));
   }
   return sum;
 }

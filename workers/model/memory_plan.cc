@@ -8,16 +8,23 @@
 namespace switchyard {
 namespace {
 
+absl::int128 NormElements(const ModelConfig& c) {
+  return (c.norm == NormKind::kLayer ? 2 : 1) * absl::int128(c.hidden);
+}
+
 absl::int128 AttentionElements(const ModelConfig& c) {
   absl::int128 n = absl::int128(c.qkv_width()) * c.hidden + absl::int128(c.q_width()) * c.hidden;
   if (c.qkv_bias) n += c.qkv_width();
   if (c.o_bias) n += c.hidden;
   if (c.qk_norm == QkNorm::kPerHead) n += 2 * c.head_dim;
   if (c.qk_norm == QkNorm::kWholeRow) n += c.q_width() + c.kv_width();
-  return n + 2 * c.hidden;  // the two norms
+  return n + 2 * NormElements(c);
 }
 
-absl::int128 FfnElements(const ModelConfig& c, int64_t width) { return absl::int128(3) * width * c.hidden; }
+absl::int128 FfnElements(const ModelConfig& c, int64_t width) {
+  const absl::int128 n = absl::int128(SumsWidth(c.activation, width) + width) * c.hidden;
+  return c.ffn_bias ? n + width + c.hidden : n;
+}
 
 }  // namespace
 
@@ -32,7 +39,8 @@ absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts
   const absl::int128 dense = FfnElements(config, config.dense_intermediate);
   const int64_t num_moe = config.num_moe_layers();
   const int64_t num_tables = config.tie_embeddings ? 1 : 2;  // embedding and lm_head
-  absl::int128 elements = absl::int128(num_tables) * config.vocab_size * config.hidden + config.hidden;
+  absl::int128 elements = absl::int128(num_tables) * config.vocab_size * config.hidden + NormElements(config);
+  if (config.learned_positions) elements += absl::int128(config.context) * config.hidden;
   elements += config.num_layers() * AttentionElements(config) + num_moe * moe + (config.num_layers() - num_moe) * dense;
   return elements * DTypeBytes(dtype);
 }

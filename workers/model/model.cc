@@ -10,11 +10,11 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/env.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/model/model_norm.h"
 #include "workers/ops/embedding.h"
 #include "workers/ops/expert_ffn.h"
 #include "workers/ops/gemm.h"
 #include "workers/ops/permute.h"
-#include "workers/ops/rms_norm.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -25,9 +25,14 @@ double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now()
 
 absl::Status LinkExperts(const Stream& stream, const std::vector<FfnWeights>& experts, MoeLayerWeights* to) {
   std::vector<const Weight*> gate_up, down;
+  to->up_biases.clear();
+  to->down_biases.clear();
   for (const FfnWeights& expert : experts) {
     gate_up.push_back(&expert.gate_up);
     down.push_back(&expert.down);
+    if (expert.up_bias.bytes() == 0) continue;
+    to->up_biases.push_back(expert.up_bias);
+    to->down_biases.push_back(expert.down_bias);
   }
   ASSIGN_OR_RETURN(to->gate_up, WeightTable::Make(stream, std::move(gate_up)));
   ASSIGN_OR_RETURN(to->down, WeightTable::Make(stream, std::move(down)));
@@ -40,6 +45,7 @@ absl::StatusOr<MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConfig& c
   layer.desc = {.hidden = config.hidden,
                 .expert_ffn = config.expert_intermediate,
                 .shared_ffn = config.shared_intermediate,
+                .activation = config.activation,
                 .dtype = dtype,
                 .router = {.top_k = config.top_k, .renormalize = config.renormalize}};
   layer.weights.router = &weights.router;
@@ -70,6 +76,17 @@ absl::Status CheckFinite(const Stream& stream, const TensorView& rows, int64_t l
   });
 }
 
+// What only the CPU has kernels for so far.
+absl::Status CheckDevice(const Stream& stream, const ModelConfig& config) {
+  const char* const op = config.norm == NormKind::kLayer ? "layer_norm"
+                         : !IsGated(config.activation)   ? "gelu"
+                         : config.learned_positions      ? "add_embedding"
+                                                         : nullptr;
+  if (stream.device().is_cpu() || op == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(config.model_type, ": ", op, " runs on the CPU alone, not on ", stream.device().ToString()));
+}
+
 void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorView& residual) {
   if (in.tap.has_value()) (*in.tap)(name, layer_idx, residual);
 }
@@ -79,7 +96,10 @@ void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorVie
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const Stream& stream, const ModelConfig& config, DType dtype,
                                                      ModelWeights weights, int64_t max_positions,
                                                      LayerExperts* experts) {
-  absl::StatusOr<RopeTable> rope = RopeTable::Build(config.rope, max_positions, AccDType(dtype));
+  RETURN_IF_ERROR(CheckDevice(stream, config));
+  absl::StatusOr<RopeTable> rope = config.learned_positions
+                                       ? RopeTable::WithoutRotation(max_positions, AccDType(dtype))
+                                       : RopeTable::Build(config.rope, max_positions, AccDType(dtype));
   RETURN_IF_ERROR(rope.status());
   RETURN_IF_ERROR(rope->MoveTo(stream));
   std::unique_ptr<Model> model(new Model(config, dtype, std::move(weights), *std::move(rope), stream.device()));
@@ -247,7 +267,8 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
   const LayerWeights& layer = weights_.layers[layer_idx];
   const int64_t num_rows = call.residual.dim(0);
   const TensorView x = normed_.Rows(num_rows);
-  if (num_rows > 0) RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, call.residual, layer.ffn_norm, x));
+  if (num_rows > 0)
+    RETURN_IF_ERROR(Normalize(stream, config_, {layer.ffn_norm, layer.ffn_norm_bias}, call.residual, x));
   if (layer.moe.has_value()) {
     const auto of_layer = [&](const TensorView& counts) {
       return counts.rank() == 0 ? counts : counts.Rows(layer_idx, 1).Reshape({config_.num_experts});
@@ -274,9 +295,14 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
   if (num_rows == 0) return absl::OkStatus();
   const bool saves = call.saved != nullptr;
   const TensorView hidden = saves ? call.saved->dense_hidden : dense_hidden_.Rows(num_rows);
-  RETURN_IF_ERROR(
-      GatedGemm(stream, x, layer.dense->gate_up, hidden, CurrentIsa(), saves ? call.saved->dense_sums : TensorView()));
-  return Gemm(stream, {.accumulate = true}, hidden, layer.dense->down, TensorView(), call.residual);
+  return DenseFfn(stream,
+                  {.activation = config_.activation,
+                   .gate_up = &layer.dense->gate_up,
+                   .down = &layer.dense->down,
+                   .up_bias = layer.dense->up_bias,
+                   .down_bias = layer.dense->down_bias,
+                   .sums = saves ? call.saved->dense_sums : TensorView()},
+                  x, hidden, call.residual);
 }
 
 absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {
@@ -295,8 +321,10 @@ absl::Status Model::KeepTopK(const Stream& stream, const StageIn& in, int64_t la
 
 absl::Status Model::Embed(const Stream& stream, const Batch& batch, const TensorView& residual) {
   if (batch.num_rows() == 0) return absl::OkStatus();
-  if (config_.tie_embeddings) return EmbedTied(stream, batch, residual);
-  return switchyard::Embed(stream, weights_.embedding, batch.token_ids(), residual);
+  RETURN_IF_ERROR(config_.tie_embeddings ? EmbedTied(stream, batch, residual)
+                                         : switchyard::Embed(stream, weights_.embedding, batch.token_ids(), residual));
+  if (!config_.learned_positions) return absl::OkStatus();
+  return AddEmbedding(stream, weights_.positions, batch.table_rows(), residual);
 }
 
 // A tied table is held once, packed as lm_head: where its rows are not as they were they are unpacked one by one, then
@@ -329,7 +357,7 @@ absl::Status Model::RunHead(const Stream& stream, const Batch& batch, const Tens
     const TensorView x = normed_.Rows(count);
     const TensorView logits = logits_.Rows(count);
     RETURN_IF_ERROR(GatherRows(stream, residual, wanted.Part(first, count), rows));
-    RETURN_IF_ERROR(RmsNorm(stream, {.eps = config_.norm_eps}, rows, weights_.final_norm, x));
+    RETURN_IF_ERROR(Normalize(stream, config_, {weights_.final_norm, weights_.final_norm_bias}, rows, x));
     RETURN_IF_ERROR(Gemm(stream, {}, x, weights_.lm_head, TensorView(), logits));
     RETURN_IF_ERROR(sink(first, logits));
   }

@@ -5,15 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/model/model_norm.h"
+#include "workers/ops/backward/activation_backward.h"
 #include "workers/ops/backward/attention_backward.h"
 #include "workers/ops/backward/bias_gradient.h"
 #include "workers/ops/backward/embedding_backward.h"
 #include "workers/ops/backward/qkv_backward.h"
-#include "workers/ops/backward/rms_norm_backward.h"
-#include "workers/ops/backward/swiglu_backward.h"
 #include "workers/ops/backward/weight_gradient.h"
 #include "workers/ops/gemm.h"
-#include "workers/ops/rms_norm.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {
@@ -41,7 +40,7 @@ ModelBackward::ModelBackward(Model* model) : model_(model) {
   d_attended_ = ScratchTensor(dtype, {config.q_width()});
   d_qkv_ = ScratchTensor(dtype, {config.qkv_width()});
   d_hidden_ = ScratchTensor(dtype, {config.dense_intermediate});
-  d_sums_ = ScratchTensor(dtype, {2 * config.dense_intermediate});
+  d_sums_ = ScratchTensor(dtype, {SumsWidth(config.activation, config.dense_intermediate)});
 }
 
 absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, LayerRange layers,
@@ -66,7 +65,11 @@ absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, Laye
   }
   if (layers.begin > 0) return absl::OkStatus();
   if (d_residual.dim(0) > 0) {
-    RETURN_IF_ERROR(EmbedBackward(stream, in.forward.batch->token_ids(), d_residual, in.gradients->embedding));
+    const Batch& batch = *in.forward.batch;
+    if (model_->config().learned_positions) {
+      RETURN_IF_ERROR(EmbedBackward(stream, batch.table_rows(), d_residual, in.gradients->positions));
+    }
+    RETURN_IF_ERROR(EmbedBackward(stream, batch.token_ids(), d_residual, in.gradients->embedding));
   }
   Tell(in, BackwardPart::kEmbedding);
   return absl::OkStatus();
@@ -85,10 +88,10 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
   const int64_t num_rows = d_residual.dim(0);
   const LayerWeights& weights = model_->weights().layers[layer_idx];
   const LayerGradients& gradients = in.gradients->layers[layer_idx];
-  const RmsNormDesc norm = {.eps = model_->config().norm_eps};
+  const NormViews norm = {weights.ffn_norm, weights.ffn_norm_bias};
   if (weights.moe.has_value() && in.forward.moe.watch != nullptr) in.forward.moe.watch->Imminent();
   if (num_rows > 0) {
-    RETURN_IF_ERROR(RmsNorm(stream, norm, saved.residual_mid, weights.ffn_norm, x_.Rows(num_rows)));
+    RETURN_IF_ERROR(Normalize(stream, model_->config(), norm, saved.residual_mid, x_.Rows(num_rows)));
   }
   if (weights.moe.has_value()) {
     RETURN_IF_ERROR(RunMoe(stream, in, layer_idx, saved, d_residual));
@@ -98,8 +101,10 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
     RETURN_IF_ERROR(RunDense(stream, *weights.dense, *gradients.dense, saved, d_out));
   }
   if (num_rows > 0) {
-    RETURN_IF_ERROR(RmsNormBackward(stream, {.eps = norm.eps, .accumulate = true, .dgamma = gradients.ffn_norm},
-                                    saved.residual_mid, weights.ffn_norm, d_x_.Rows(num_rows), d_residual));
+    RETURN_IF_ERROR(NormalizeBackward(
+        stream, model_->config(),
+        {.weights = norm, .gradients = {gradients.ffn_norm, gradients.ffn_norm_bias}, .accumulate = true},
+        saved.residual_mid, d_x_.Rows(num_rows), d_residual));
   }
   Tell(in, BackwardPart::kFeedForward, layer_idx);
   if (num_rows > 0) RETURN_IF_ERROR(RunOutProjection(stream, in, layer_idx, saved, d_residual));
@@ -137,8 +142,10 @@ absl::Status ModelBackward::RunDense(const Stream& stream, const FfnWeights& wei
   const int64_t num_rows = d_out.dim(0);
   const TensorView d_hidden = d_hidden_.Rows(num_rows), d_sums = d_sums_.Rows(num_rows);
   SY_CHECK_EQ(weights.down.k(), d_hidden.dim(1));
+  if (gradients.down_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_out, gradients.down_bias));
   RETURN_IF_ERROR(ProductBackward(stream, gradients.down, d_out, saved.dense_hidden, d_hidden));
-  RETURN_IF_ERROR(SwiGluBackward(stream, saved.dense_sums, d_hidden, d_sums));
+  RETURN_IF_ERROR(ActivationBackward(stream, model_->config().activation, saved.dense_sums, d_hidden, d_sums));
+  if (gradients.up_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_sums, gradients.up_bias));
   return ProductBackward(stream, gradients.gate_up, d_sums, x_.Rows(num_rows), d_x_.Rows(num_rows));
 }
 
@@ -169,13 +176,14 @@ absl::Status ModelBackward::RunAttention(const Stream& stream, const BackwardIn&
   RETURN_IF_ERROR(PrepareQkvBackward(stream, QkvDescOf(config, weights), model_->rope(), in.forward.batch->table_rows(),
                                      saved.projected.rank() != 0 ? saved.projected : saved.qkv,
                                      {.dqkv = d_qkv, .dq_norm = gradients.q_norm, .dk_norm = gradients.k_norm}));
-  const RmsNormDesc norm = {.eps = config.norm_eps};
+  const NormViews norm = {weights.norm, weights.norm_bias};
   const TensorView x = x_.Rows(num_rows);
-  RETURN_IF_ERROR(RmsNorm(stream, norm, saved.residual_in, weights.norm, x));
+  RETURN_IF_ERROR(Normalize(stream, config, norm, saved.residual_in, x));
   if (gradients.qkv_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_qkv, gradients.qkv_bias));
   RETURN_IF_ERROR(ProductBackward(stream, gradients.qkv, d_qkv, x, d_x_.Rows(num_rows)));
-  return RmsNormBackward(stream, {.eps = norm.eps, .accumulate = true, .dgamma = gradients.norm}, saved.residual_in,
-                         weights.norm, d_x_.Rows(num_rows), d_residual);
+  return NormalizeBackward(stream, config,
+                           {.weights = norm, .gradients = {gradients.norm, gradients.norm_bias}, .accumulate = true},
+                           saved.residual_in, d_x_.Rows(num_rows), d_residual);
 }
 
 }  // namespace switchyard

@@ -72,7 +72,7 @@ class ModelBackward {
   ScratchTensor d_attended_;              // [T, N*D]
   ScratchTensor d_qkv_;                   // [T, N*D + 2*Nkv*D]
   ScratchTensor d_hidden_;                // [T, F] of dense layers
-  ScratchTensor d_sums_;                  // [T, 2F]
+  ScratchTensor d_sums_;                  // [T, 2F]; GELU: [T, F]
 };
 
 }  // namespace switchyard

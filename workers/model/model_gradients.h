@@ -15,8 +15,9 @@ namespace switchyard {
 
 struct AttentionGradients {
   TensorView norm;            // [H]
+  TensorView norm_bias;       // [H]; rank 0: none, and so below
   TrainedMatrix qkv;          // of [N*D + 2*Nkv*D, H]
-  TensorView qkv_bias;        // rank 0: none, and so below
+  TensorView qkv_bias;        // [N*D + 2*Nkv*D]
   TensorView q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]
   TrainedMatrix o;            // of [H, N*D]
   TensorView o_bias;          // [H]
@@ -32,6 +33,7 @@ struct MoeGradients {
 struct LayerGradients {
   AttentionGradients attention;
   TensorView ffn_norm;                // [H]
+  TensorView ffn_norm_bias;           // [H]
   std::optional<FfnGradients> dense;  // exactly one of the two
   std::optional<MoeGradients> moe;
 };
@@ -39,8 +41,10 @@ struct LayerGradients {
 struct ModelGradients {
   TensorView embedding;  // [V, H]; lm_head's where they are tied
   std::vector<LayerGradients> layers;
-  TensorView final_norm;  // [H]
-  TrainedMatrix lm_head;  // of [V, H]
+  TensorView positions;        // [context, H]
+  TensorView final_norm;       // [H]
+  TensorView final_norm_bias;  // [H]
+  TrainedMatrix lm_head;       // of [V, H]
 };
 
 }  // namespace switchyard

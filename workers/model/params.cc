@@ -27,7 +27,12 @@ class Table {
     const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden};
     if (!config_.tie_embeddings) Add({.name = embedding, .shape = shape, .tensor = &weights->embedding});
     Add({.name = config_.tie_embeddings ? embedding : "lm_head.weight", .shape = shape, .weight = &weights->lm_head});
-    Add({.name = "model.norm.weight", .shape = {config_.hidden}, .tensor = &weights->final_norm});
+    if (config_.learned_positions) {
+      Add({.name = "model.embed_positions.weight",
+           .shape = {config_.context, config_.hidden},
+           .tensor = &weights->positions});
+    }
+    AddNorm("model.norm.", &weights->final_norm, &weights->final_norm_bias);
     for (int64_t i = 0; i < config_.num_layers(); ++i) {
       LayerWeights& layer = weights->layers[i];
       AddAttention(i, &layer);
@@ -41,7 +46,8 @@ class Table {
 
   // ids: by slot; of a model whose experts a store has, there are none here.
   void AddExperts(int64_t layer_idx, absl::Span<const int32_t> ids, absl::Span<FfnWeights> experts) {
-    const bool fused = Has(Named(family_.moe.fused_gate_up, layer_idx));
+    const char* const pattern = family_.moe.fused_gate_up;
+    const bool fused = pattern != nullptr && Has(Named(pattern, layer_idx));
     for (size_t slot = 0; slot < experts.size(); ++slot) {
       const size_t first = params_.size();
       if (fused) {
@@ -97,8 +103,8 @@ class Table {
   void AddAttention(int64_t layer_idx, LayerWeights* layer) {
     const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".");
     AttentionWeights& a = layer->attention;
-    Add({.name = prefix + "input_layernorm.weight", .shape = {config_.hidden}, .tensor = &a.norm});
-    Add({.name = prefix + "post_attention_layernorm.weight", .shape = {config_.hidden}, .tensor = &layer->ffn_norm});
+    AddNorm(prefix + "input_layernorm.", &a.norm, &a.norm_bias);
+    AddNorm(prefix + "post_attention_layernorm.", &layer->ffn_norm, &layer->ffn_norm_bias);
     const std::string self = prefix + "self_attn.";
     int64_t first_row = 0;
     for (const auto& [proj, width] :
@@ -123,11 +129,35 @@ class Table {
     Add({.name = self + "k_norm.weight", .shape = {a.k_norm.dim(0)}, .tensor = &a.k_norm});
   }
 
+  void AddNorm(const std::string& prefix, Tensor* gamma, Tensor* beta) {
+    Add({.name = prefix + "weight", .shape = {config_.hidden}, .tensor = gamma});
+    if (config_.norm != NormKind::kLayer) return;
+    Add({.name = prefix + "bias", .shape = {config_.hidden}, .tensor = beta});
+  }
+
+  // Names of a feed-forward's weights; biases' are told from them.
+  struct FfnNames {
+    std::string gate, up, down;
+  };
+
   void AddFfn(const std::string& prefix, int64_t width, FfnWeights* ffn) {
+    AddFfn({prefix + "gate_proj.weight", prefix + "up_proj.weight", prefix + "down_proj.weight"}, width, ffn);
+  }
+
+  void AddFfn(const FfnNames& names, int64_t width, FfnWeights* ffn) {
     const int64_t hidden = config_.hidden;
-    Add({.name = prefix + "gate_proj.weight", .shape = {width, hidden}, .weight = &ffn->gate_up});
-    Add({.name = prefix + "up_proj.weight", .shape = {width, hidden}, .weight = &ffn->gate_up, .first_row = width});
-    Add({.name = prefix + "down_proj.weight", .shape = {hidden, width}, .weight = &ffn->down});
+    const bool gated = IsGated(config_.activation);
+    if (gated) Add({.name = names.gate, .shape = {width, hidden}, .weight = &ffn->gate_up});
+    Add({.name = names.up,
+         .shape = {width, hidden},
+
+         .weight = &ffn->gate_up,
+         .first_row = gated ? width : 0});
+    Add({.name = names.down, .shape = {hidden, width}, .weight = &ffn->down});
+    if (!config_.ffn_bias) return;
+    const auto bias = [](const std::string& weight) { return absl::StrReplaceAll(weight, {{".weight", ".bias"}}); };
+    Add({.name = bias(names.up), .shape = {width}, .tensor = &ffn->up_bias});
+    Add({.name = bias(names.down), .shape = {hidden}, .tensor = &ffn->down_bias});
   }
 
   void AddMoe(int64_t layer_idx, const std::vector<int32_t>& residents, MoeWeights* moe) {
@@ -146,17 +176,12 @@ class Table {
   }
 
   void AddExpert(int64_t layer_idx, int64_t expert_idx, FfnWeights* expert) {
-    const int64_t width = config_.expert_intermediate;
-    const int64_t hidden = config_.hidden;
     const MoeNaming& names = family_.moe;
-    Add({.name = Named(names.expert_gate, layer_idx, expert_idx),
-         .shape = {width, hidden},
-         .weight = &expert->gate_up});
-    Add({.name = Named(names.expert_up, layer_idx, expert_idx),
-         .shape = {width, hidden},
-         .weight = &expert->gate_up,
-         .first_row = width});
-    Add({.name = Named(names.expert_down, layer_idx, expert_idx), .shape = {hidden, width}, .weight = &expert->down});
+    const auto name = [&](const char* pattern) {
+      return pattern == nullptr ? std::string() : Named(pattern, layer_idx, expert_idx);
+    };
+    AddFfn({name(names.expert_gate), name(names.expert_up), name(names.expert_down)}, config_.expert_intermediate,
+           expert);
   }
 
   void AddFusedExpert(int64_t layer_idx, int64_t expert_idx, FfnWeights* expert) {

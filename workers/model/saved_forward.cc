@@ -7,7 +7,7 @@ SavedForward::Place::Place(const ModelConfig& config, DType dtype)
       projected(dtype, {config.qkv_width()}),
       qkv(dtype, {config.qkv_width()}),
       attended(dtype, {config.q_width()}),
-      sums(dtype, {2 * config.dense_intermediate}),
+      sums(dtype, {SumsWidth(config.activation, config.dense_intermediate)}),
       hidden(dtype, {config.dense_intermediate}) {}
 
 SavedForward::SavedForward(const ModelConfig& config, DType dtype, SavePolicy policy)

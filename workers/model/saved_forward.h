@@ -29,7 +29,7 @@ struct SavedLayer {
   TensorView projected;     // [T, (N + 2 Nkv) * D] D: q, k and v before norms and clip; rank 0: the model has neither
   TensorView qkv;           // the same as attention reads them
   TensorView attended;      // [T, N * D] D
-  TensorView dense_sums;    // [T, 2F] D: a dense feed-forward's products before its activation; rank 0: a MoE layer
+  TensorView dense_sums;    // [T, 2F], GELU: [T, F] D: what a dense feed-forward's activation gets; rank 0: a MoE layer
   TensorView dense_hidden;  // [T, F] D
   MoeSaved* moe = nullptr;  // null: a dense layer
 };

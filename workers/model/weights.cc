@@ -20,9 +20,20 @@ struct Allocator {
   Weight Make(const WeightDesc& desc) { return Keep(Weight::Allocate(desc, device)); }
   Weight Matrix(int64_t n, int64_t k) { return Make({.n = n, .k = k, .dtype = dtype}); }
   FfnWeights Ffn(int64_t width) {
-    return {.gate_up = Make({.n = 2 * width, .k = config.hidden, .dtype = dtype, .layout = WeightLayout::kGatedPanels}),
-            .down = Matrix(config.hidden, width)};
+    FfnWeights ffn = {
+        .gate_up = Make({.n = SumsWidth(config.activation, width),
+                         .k = config.hidden,
+                         .dtype = dtype,
+                         .layout = IsGated(config.activation) ? WeightLayout::kGatedPanels : WeightLayout::kPanels}),
+        .down = Matrix(config.hidden, width)};
+    if (config.ffn_bias) {
+      ffn.up_bias = Vector(width);
+      ffn.down_bias = Vector(config.hidden);
+    }
+    return ffn;
   }
+  // A LayerNorm's beta.
+  Tensor NormBias() { return config.norm == NormKind::kLayer ? Vector(config.hidden) : Tensor(); }
   template <class Owner>
   Owner Keep(absl::StatusOr<Owner> owner) {
     status.Update(owner.status());
@@ -32,6 +43,7 @@ struct Allocator {
   AttentionWeights Attention() {
     AttentionWeights a;
     a.norm = Vector(config.hidden);
+    a.norm_bias = NormBias();
     a.qkv = Matrix(config.qkv_width(), config.hidden);
     a.o = Matrix(config.hidden, config.q_width());
     if (config.qkv_bias) a.qkv_bias = Vector(config.qkv_width());
@@ -46,6 +58,7 @@ struct Allocator {
 
   FfnWeights Expert(int layer, int32_t expert) {
     if (space.place == nullptr) return Ffn(config.expert_intermediate);
+    SY_CHECK(IsGated(config.activation) && !config.ffn_bias);  // as CheckStorable says
     const PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
     const Device form = {.kind = space.packing};
     char* const memory = space.place(layer, expert);
@@ -67,12 +80,15 @@ struct Allocator {
   }
 };
 
-int64_t FfnBytes(const FfnWeights& ffn) { return ffn.gate_up.bytes() + ffn.down.bytes(); }
+int64_t FfnBytes(const FfnWeights& ffn) {
+  return ffn.gate_up.bytes() + ffn.down.bytes() + ffn.up_bias.bytes() + ffn.down_bias.bytes();
+}
 
 int64_t LayerBytes(const LayerWeights& layer) {
   const AttentionWeights& a = layer.attention;
-  int64_t bytes = a.norm.bytes() + a.qkv.bytes() + a.qkv_bias.bytes() + a.q_norm.bytes() + a.k_norm.bytes() +
-                  a.o.bytes() + a.o_bias.bytes() + layer.ffn_norm.bytes();
+  int64_t bytes = a.norm.bytes() + a.norm_bias.bytes() + a.qkv.bytes() + a.qkv_bias.bytes() + a.q_norm.bytes() +
+                  a.k_norm.bytes() + a.o.bytes() + a.o_bias.bytes() + layer.ffn_norm.bytes() +
+                  layer.ffn_norm_bias.bytes();
   if (layer.dense.has_value()) bytes += FfnBytes(*layer.dense);
   if (!layer.moe.has_value()) return bytes;
   bytes += layer.moe->router.bytes() + layer.moe->shared_gate.bytes();
@@ -84,9 +100,17 @@ int64_t LayerBytes(const LayerWeights& layer) {
 }  // namespace
 
 int64_t ModelWeights::bytes() const {
-  int64_t bytes = embedding.bytes() + final_norm.bytes() + lm_head.bytes();
+  int64_t bytes =
+      embedding.bytes() + positions.bytes() + final_norm.bytes() + final_norm_bias.bytes() + lm_head.bytes();
   for (const LayerWeights& layer : layers) bytes += LayerBytes(layer);
   return bytes;
+}
+
+absl::Status CheckStorable(const ModelConfig& config) {
+  if (IsGated(config.activation) && !config.ffn_bias) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("experts of ", config.model_type,
+                                               " are gelu ones with biases: an expert budget or a placement that "
+                                               "changes cannot hold them yet"));
 }
 
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
@@ -96,12 +120,15 @@ absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dt
   ModelWeights weights;
   if (!config.tie_embeddings) weights.embedding = allocate.Table(config.vocab_size, config.hidden);
   weights.lm_head = allocate.Matrix(config.vocab_size, config.hidden);
+  if (config.learned_positions) weights.positions = allocate.Table(config.context, config.hidden);
   weights.final_norm = allocate.Vector(config.hidden);
+  weights.final_norm_bias = allocate.NormBias();
   weights.layers.resize(config.layers.size());
   for (size_t i = 0; i < config.layers.size() && allocate.status.ok(); ++i) {
     LayerWeights& layer = weights.layers[i];
     layer.attention = allocate.Attention();
     layer.ffn_norm = allocate.Vector(config.hidden);
+    layer.ffn_norm_bias = allocate.NormBias();
     if (config.layers[i].moe) {
       layer.moe = allocate.Moe(num_moe_layers++, residents);
     } else {

@@ -17,6 +17,7 @@ namespace switchyard {
 
 struct AttentionWeights {
   Tensor norm;            // [H] gamma before attention
+  Tensor norm_bias;       // [H] its beta; empty: RMSNorm, and so below
   Weight qkv;             // [N*D + 2*Nkv*D, H]: rows of q, then k, then v
   Tensor qkv_bias;        // [N*D + 2*Nkv*D]; empty: none
   Tensor q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]; empty: none
@@ -24,10 +25,12 @@ struct AttentionWeights {
   Tensor o_bias;          // [H]; empty: none
 };
 
-// A SwiGLU feed-forward: an expert, a shared expert or a dense MLP.
+// A feed-forward: an expert, a shared expert or a dense MLP.
 struct FfnWeights {
-  Weight gate_up = {};  // [2F, H] gated panels
-  Weight down = {};     // [H, F]
+  Weight gate_up = {};    // [2F, H] gated panels; GELU: [F, H]
+  Weight down = {};       // [H, F]
+  Tensor up_bias = {};    // [F]; empty: none
+  Tensor down_bias = {};  // [H]; empty: none
 };
 
 struct MoeWeights {
@@ -40,6 +43,7 @@ struct MoeWeights {
 struct LayerWeights {
   AttentionWeights attention;
   Tensor ffn_norm;                  // [H] gamma before the feed-forward
+  Tensor ffn_norm_bias;             // [H]
   std::optional<FfnWeights> dense;  // exactly one of the two
   std::optional<MoeWeights> moe;
 };
@@ -47,8 +51,10 @@ struct LayerWeights {
 struct ModelWeights {
   std::vector<int32_t> residents;    // [El] experts that this rank computes, of every MoE layer
   Tensor embedding;                  // [V, H]; empty if tied: rows come from lm_head then
+  Tensor positions;                  // [context, H] learned; empty: none
   std::vector<LayerWeights> layers;  // [L]
   Tensor final_norm;                 // [H]
+  Tensor final_norm_bias;            // [H]
   Weight lm_head;                    // [V, H]
 
   // As held, packed.
@@ -64,8 +70,12 @@ struct ExpertSpace {
   DeviceKind packing = DeviceKind::kCpu;  // the form that they have at that place
 };
 
+// Unimplemented where the routed experts are not as packed_expert.h has them: they cannot be in an ExpertSpace of
+// somebody else, nor in a store.
+absl::Status CheckStorable(const ModelConfig& config);
+
 // Memory for everything that a rank with these residents holds; contents are undefined until the loader has filled it.
-// REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed.
+// REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed; with a place CheckStorable, too.
 // Errors: ResourceExhausted on a device, with needed and available bytes.
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
                                              Device device = Device::Cpu(), const ExpertSpace& space = {});

@@ -12,6 +12,9 @@
 #include "workers/moe/moe_backward_checks.h"
 #include "workers/moe/row_scratch.h"
 #include "workers/moe/schedule_executor.h"
+#include "workers/ops/backward/activation_backward.h"
+#include "workers/ops/backward/bias_gradient.h"
+#include "workers/ops/backward/expert_bias_backward.h"
 #include "workers/ops/backward/router_backward.h"
 #include "workers/ops/backward/row_scale_backward.h"
 #include "workers/ops/backward/swiglu_backward.h"
@@ -137,11 +140,16 @@ class MoeBackward::Impl : public MicroOpRunner {
     down_.clear();
     gate_up_gradients_.clear();
     down_gradients_.clear();
+    up_bias_gradients_.clear();
+    down_bias_gradients_.clear();
     for (const FfnGradients& expert : weights_->experts) {
       gate_up_.push_back(expert.gate_up.transposed);
       down_.push_back(expert.down.transposed);
       gate_up_gradients_.push_back(expert.gate_up.gradient);
       down_gradients_.push_back(expert.down.gradient);
+      if (layer_->weights.up_biases.empty()) continue;
+      up_bias_gradients_.push_back(expert.up_bias);
+      down_bias_gradients_.push_back(expert.down_bias);
     }
   }
 
@@ -161,8 +169,22 @@ class MoeBackward::Impl : public MicroOpRunner {
                                                       .dy = d_hidden,
                                                       .y = weighted_,
                                                       .dweight = gradient.dweight()}));
-    RETURN_IF_ERROR(SwiGluBackward(*step_->stream, saved.sums, d_hidden, d_sums_));
+    RETURN_IF_ERROR(BiasesBackward(op));
+    RETURN_IF_ERROR(ActivationBackward(*step_->stream, layer_->desc.activation, saved.sums, d_hidden, d_sums_));
     return GroupedGemm(*step_->stream, {}, d_sums_, gate_up_, exchange.offsets(), gradient.dx());
+  }
+
+  // What the biases of outputs have of the weights' gradients, and theirs.
+  absl::Status BiasesBackward(const MicroOp& op) {
+    if (layer_->weights.down_biases.empty()) return absl::OkStatus();
+    const HostExchange& exchange = ExchangeOf(op);
+    const ExchangeGradient& gradient = *gradients_[op.chunk];
+    return ExpertBiasBackward(*step_->stream,
+                              {.offsets = exchange.offsets(),
+                               .rows = exchange.x_rows(),
+                               .biases = layer_->weights.down_biases,
+                               .gradients = down_bias_gradients_},
+                              gradient.dy(), gradient.weight(), gradient.dweight());
   }
 
   // While what RoutedExperts made is on its way.
@@ -171,6 +193,10 @@ class MoeBackward::Impl : public MicroOpRunner {
     const HostExchange& exchange = ExchangeOf(op);
     const ExchangeGradient& gradient = *gradients_[op.chunk];
     SY_CHECK_EQ(experts_chunk_, op.chunk);  // a schedule combines what it has just computed
+    for (size_t e = 0; e < up_bias_gradients_.size(); ++e) {
+      const int32_t begin = exchange.offsets().data()[e], end = exchange.offsets().data()[e + 1];
+      RETURN_IF_ERROR(BiasGradient(*step_->stream, d_sums_.Rows(begin, end - begin), up_bias_gradients_[e]));
+    }
     const ChunkRange range = RangeOf(op);
     const TensorView x = exchange.holds_rows() ? exchange.x() : rows_.x.Rows(range.begin, range.count);
     RETURN_IF_ERROR(GroupedWeightGradient(*step_->stream, {.offsets = exchange.offsets(), .x_rows = exchange.x_rows()},
@@ -225,7 +251,7 @@ class MoeBackward::Impl : public MicroOpRunner {
   TensorView TakeHidden(int64_t rows, int64_t ffn) {
     const DType dtype = layer_->desc.dtype;
     weighted_ = weighted_memory_.Rows(rows, ffn, dtype);
-    d_sums_ = d_sums_memory_.Rows(rows, 2 * ffn, dtype);
+    d_sums_ = d_sums_memory_.Rows(rows, SumsWidth(layer_->desc.activation, ffn), dtype);
     return d_hidden_memory_.Rows(rows, ffn, dtype);
   }
 
@@ -243,6 +269,7 @@ class MoeBackward::Impl : public MicroOpRunner {
   int experts_chunk_ = 0;                                       // whose they are
   std::vector<const Weight*> gate_up_, down_;                   // [El] transposed
   std::vector<TensorView> gate_up_gradients_, down_gradients_;  // [El]
+  std::vector<TensorView> up_bias_gradients_, down_bias_gradients_;  // [El], or none
 
   std::vector<std::unique_ptr<ExchangeGradient>> gradients_;  // [chunks]
   RowScratch dy_memory_, dx_memory_, d_topk_weight_memory_, d_logits_memory_, weighted_memory_, d_sums_memory_;

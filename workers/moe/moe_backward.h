@@ -2,7 +2,8 @@
 //
 // With o = Σ_k w_k · down(h_k) + sigmoid(g) · shared (moe_layer.h) and do the residual's gradient, rounded to the
 // model's dtype as outputs are:
-//   experts   dh = w · (do · down)   dw = (do · down) · h   ddown += doᵀ · (w · h)   then through SwiGLU to gate and up
+//   experts   dh = w · (do · down)   dw = (do · down) · h   ddown += doᵀ · (w · h)   then through the activation
+//             (GELU with biases: dw += do · down_bias, and the biases' own)
 //   router    dw goes through top-k and softmax to the logits, and what the router's own losses add (RouterLoss)
 // It runs the schedule that forward ran: gradients are dispatched as rows were and combined as outputs were
 // (exchange_gradient.h), weights' gradients are made while the latter are on their way.

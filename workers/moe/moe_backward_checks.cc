@@ -30,7 +30,8 @@ absl::Status CheckMatrix(const std::string& name, const TrainedMatrix& matrix, D
 }
 
 absl::Status CheckFfn(const std::string& name, const FfnGradients& ffn, const MoeLayerDesc& desc, int64_t width) {
-  RETURN_IF_ERROR(CheckMatrix(name + " gate_up", ffn.gate_up, desc.dtype, 2 * width, desc.hidden));
+  RETURN_IF_ERROR(
+      CheckMatrix(name + " gate_up", ffn.gate_up, desc.dtype, SumsWidth(desc.activation, width), desc.hidden));
   return CheckMatrix(name + " down", ffn.down, desc.dtype, desc.hidden, width);
 }
 

@@ -26,6 +26,11 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
   const size_t residents = layout.Residents(rank).size();
   const auto gate_up = static_cast<size_t>(weights.gate_up.group().size());
   const auto down = static_cast<size_t>(weights.down.group().size());
+  const size_t up_biases = weights.up_biases.size(), down_biases = weights.down_biases.size();
+  if (up_biases != down_biases || (up_biases != 0 && up_biases != residents)) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", up_biases, " up and ", down_biases,
+                                                   " down biases for ", residents, " resident experts"));
+  }
   if (gate_up == residents && down == residents) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("moe_layer: ", gate_up, " gate_up and ", down, " down weights for ",
                                                  residents, " resident experts"));
@@ -38,6 +43,9 @@ absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
                                                    " for ", step.layout->num_experts(), " experts"));
+  }
+  if (layer.desc.shared_ffn > 0 && !IsGated(layer.desc.activation)) {
+    return absl::UnimplementedError("moe_layer: a shared expert with gelu");
   }
   if ((layer.desc.shared_ffn > 0) != (weights.shared_gate_up != nullptr && weights.shared_down != nullptr)) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: shared_ffn is ", layer.desc.shared_ffn,

@@ -248,13 +248,17 @@ class MoeExecutor::Impl : public MicroOpRunner {
                      memory.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
     if (saved != nullptr) {
       saved->hidden = hidden;
-      saved->sums = saved->sums_memory.Rows(hidden.dim(0), 2 * hidden.dim(1), hidden.dtype());
+      saved->sums =
+          saved->sums_memory.Rows(hidden.dim(0), SumsWidth(layer_->desc.activation, hidden.dim(1)), hidden.dtype());
     }
-    ExpertFfnDesc desc = {.gate_up = layer_->weights.gate_up.group(),
+    ExpertFfnDesc desc = {.activation = layer_->desc.activation,
+                          .gate_up = layer_->weights.gate_up.group(),
                           .down = layer_->weights.down.group(),
                           .offsets = exchange->offsets(),
                           .x_rows = exchange->x_rows(),
-                          .sums = saved != nullptr ? saved->sums : TensorView()};
+                          .sums = saved != nullptr ? saved->sums : TensorView(),
+                          .up_biases = layer_->weights.up_biases,
+                          .down_biases = layer_->weights.down_biases};
     const auto compute = [&] {
       const Timed timed(&stats_->expert_seconds);
       return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);

@@ -23,6 +23,7 @@
 #include "workers/moe/layer_placer.h"
 #include "workers/moe/moe_saved.h"
 #include "workers/moe/moe_stats.h"
+#include "workers/ops/activation.h"
 #include "workers/ops/router.h"
 #include "workers/ops/weight_group.h"
 #include "workers/tensor/device.h"
@@ -34,6 +35,7 @@ struct MoeLayerWeights {
   const Weight* router = nullptr;  // [E, H]
   WeightTable gate_up;             // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
   WeightTable down;                // [El] [H, F]
+  std::vector<TensorView> up_biases, down_biases;  // [El] each [F], [H]; empty: none (only with GELU)
   // Has the experts where they are not all resident; then the two tables are empty, and on a device the host waits for
   // the layer's counts: not for what is recorded.
   LayerExperts* experts = nullptr;
@@ -46,6 +48,7 @@ struct MoeLayerDesc {
   int64_t hidden = 0;      // H
   int64_t expert_ffn = 0;  // F
   int64_t shared_ffn = 0;  // Fs, 0 = no shared expert
+  Activation activation = Activation::kSwiGlu;
   DType dtype = DType::kBf16;
   RouterDesc router;
 };

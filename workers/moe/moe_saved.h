@@ -25,7 +25,7 @@ struct MoeSaved {
   // Of one micro-batch of the schedule.
   struct Chunk {
     HostExchange exchange;
-    TensorView sums, hidden;  // [rows, 2F], [rows, F] model dtype, in expert order
+    TensorView sums, hidden;  // [rows, 2F] (GELU: F), [rows, F] model dtype, in expert order
     RowScratch sums_memory, hidden_memory;
   };
 

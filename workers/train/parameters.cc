@@ -116,15 +116,21 @@ TensorView Parameters::VectorOf(const Tensor& tensor) const {
 void Parameters::LinkGradients() {
   const ModelWeights& weights = model_->weights();
   const auto ffn = [&](const FfnWeights& from) {
-    return FfnGradients{.gate_up = MatrixOf(from.gate_up), .down = MatrixOf(from.down)};
+    return FfnGradients{.gate_up = MatrixOf(from.gate_up),
+                        .down = MatrixOf(from.down),
+                        .up_bias = VectorOf(from.up_bias),
+                        .down_bias = VectorOf(from.down_bias)};
   };
   gradients_.lm_head = MatrixOf(weights.lm_head);
   gradients_.embedding = model_->config().tie_embeddings ? gradients_.lm_head.gradient : VectorOf(weights.embedding);
+  gradients_.positions = VectorOf(weights.positions);
   gradients_.final_norm = VectorOf(weights.final_norm);
+  gradients_.final_norm_bias = VectorOf(weights.final_norm_bias);
   for (const LayerWeights& layer : weights.layers) {
     const AttentionWeights& a = layer.attention;
     LayerGradients& to = gradients_.layers.emplace_back();
     to.attention = {.norm = VectorOf(a.norm),
+                    .norm_bias = VectorOf(a.norm_bias),
                     .qkv = MatrixOf(a.qkv),
                     .qkv_bias = VectorOf(a.qkv_bias),
                     .q_norm = VectorOf(a.q_norm),
@@ -132,6 +138,7 @@ void Parameters::LinkGradients() {
                     .o = MatrixOf(a.o),
                     .o_bias = VectorOf(a.o_bias)};
     to.ffn_norm = VectorOf(layer.ffn_norm);
+    to.ffn_norm_bias = VectorOf(layer.ffn_norm_bias);
     if (layer.dense.has_value()) to.dense = ffn(*layer.dense);
     if (!layer.moe.has_value()) continue;
     to.moe.emplace().router = MatrixOf(layer.moe->router);

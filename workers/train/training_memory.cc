@@ -14,9 +14,10 @@ absl::int128 SavedRowBytes(const ModelConfig& config, DType dtype, bool moe) {
   absl::int128 bytes = absl::int128(config.hidden) * wide;  // before the feed-forward
   bytes += absl::int128(config.qkv_width() + config.q_width()) * narrow;
   if (config.qk_norm != QkNorm::kNone || config.clip_qkv > 0) bytes += absl::int128(config.qkv_width()) * narrow;
-  if (!moe) return bytes + absl::int128(3) * config.dense_intermediate * narrow;
-  bytes += absl::int128(3) * config.shared_intermediate * narrow;
-  return bytes + absl::int128(config.top_k) * (3 * config.expert_intermediate + config.hidden) * narrow;
+  const auto ffn = [&](int64_t width) { return absl::int128(SumsWidth(config.activation, width) + width); };
+  if (!moe) return bytes + ffn(config.dense_intermediate) * narrow;
+  bytes += ffn(config.shared_intermediate) * narrow;
+  return bytes + config.top_k * (ffn(config.expert_intermediate) + config.hidden) * narrow;
 }
 
 }  // namespace

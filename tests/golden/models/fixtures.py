@@ -27,6 +27,7 @@ QWEN2 = dict(intermediate_size=40, moe_intermediate_size=24, shared_expert_inter
              num_experts_per_tok=2, rms_norm_eps=1e-6)
 QWEN3 = dict(intermediate_size=40, moe_intermediate_size=24, num_experts=7, num_experts_per_tok=3, head_dim=16,
              rms_norm_eps=1e-6)
+GPT2 = dict(moe_intermediate_size=24, num_key_value_heads=4, layer_norm_epsilon=1e-5)
 
 FIXTURES = [
     # GQA, odd expert count, head_dim from hidden / heads.
@@ -80,4 +81,12 @@ FIXTURES = [
                            short_factor=[1.0, 1.1, 1.3, 1.6, 2.0, 2.5], long_factor=[2.0, 2.5, 3.0, 4.0, 5.0, 6.0])),
             config_style="v5", experts="fused", dtype="float32", greedy_lengths=(2, 63, 64, 65, 66, 100),
             logits_lengths=(64, 65)),
+    # GPT-2 with experts (gpt2_moe.py): every second layer, renormalised top-2, gelu by tanh, a tied head.
+    Fixture("gpt2-top2", "gpt2_moe",
+            dict(GPT2, num_hidden_layers=4, decoder_sparse_step=2, intermediate_size=40, num_experts=5,
+                 num_experts_per_tok=2, norm_topk_prob=True, hidden_act="gelu_new", tie_word_embeddings=True)),
+    # Every layer, top-1, exact gelu, a head of its own, wider experts.
+    Fixture("gpt2-top1", "gpt2_moe",
+            dict(GPT2, num_hidden_layers=2, decoder_sparse_step=1, moe_intermediate_size=72, num_experts=4,
+                 num_experts_per_tok=1, norm_topk_prob=False, hidden_act="gelu", layer_norm_epsilon=1e-3)),
 ]

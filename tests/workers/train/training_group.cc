@@ -54,7 +54,7 @@ TrainRows ShareOf(const TrainRows& rows, int rank, int world) {
 }  // namespace
 
 std::vector<std::string> TrainingGoldenNames() {
-  return {"mixtral-window", "olmoe-clip", "qwen2-shared", "qwen3-qknorm"};
+  return {"gpt2-top1", "gpt2-top2", "mixtral-window", "olmoe-clip", "qwen2-shared", "qwen3-qknorm"};
 }
 
 TrainingGolden LoadTrainingGolden(const std::string& name) {

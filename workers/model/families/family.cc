@@ -11,7 +11,8 @@
 namespace switchyard {
 namespace {
 
-constexpr const ModelFamily* kFamilies[] = {&kMixtralFamily, &kQwen2MoeFamily, &kQwen3MoeFamily, &kOlmoeFamily};
+constexpr const ModelFamily* kFamilies[] = {&kMixtralFamily, &kQwen2MoeFamily, &kQwen3MoeFamily, &kOlmoeFamily,
+                                            &kGpt2MoeFamily};
 
 }  // namespace
 

@@ -15,7 +15,8 @@
 namespace switchyard {
 
 // Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  A
-// checkpoint uses either per-expert tensors or fused ones.
+// checkpoint uses either per-expert tensors or fused ones.  Where products have biases, "….weight" has "….bias" beside
+// it; a family whose feed-forwards have no gate has null for the gate's name, and for the fused ones.
 struct MoeNaming {
   std::array<const char*, 2> router;  // [E, H]; the second spelling may be null
   const char* expert_gate;            // [F, H]
@@ -35,6 +36,13 @@ inline constexpr MoeNaming kMlpExpertsNaming = {
     .fused_down = "model.layers.{i}.mlp.experts.down_proj",
 };
 
+// What config.json calls an activation.
+struct NamedActivation {
+  const char* name;
+  Activation activation;
+};
+inline constexpr NamedActivation kSwiGluNames[] = {{"silu", Activation::kSwiGlu}, {"swish", Activation::kSwiGlu}};
+
 struct ModelFamily {
   const char* model_type;    // config.json's model_type
   const char* architecture;  // its architectures[0]
@@ -43,12 +51,18 @@ struct ModelFamily {
   MoeNaming moe;
   double default_theta;
   double default_norm_eps;
+  absl::Span<const NamedActivation> activations = kSwiGluNames;  // known ones, the default first
+  NormKind norm = NormKind::kRms;
+  const char* norm_eps_key = "rms_norm_eps";
+  bool learned_positions = false;
+  bool tied_by_default = false;
 };
 
 extern const ModelFamily kMixtralFamily;
 extern const ModelFamily kQwen2MoeFamily;
 extern const ModelFamily kQwen3MoeFamily;
 extern const ModelFamily kOlmoeFamily;
+extern const ModelFamily kGpt2MoeFamily;
 
 absl::Span<const ModelFamily* const> ModelFamilies();
 // nullptr if there is none of that name.

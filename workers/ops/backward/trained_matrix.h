@@ -15,10 +15,12 @@ struct TrainedMatrix {
   TensorView gradient;                 // [n, k] AccDType, row-major; a gated weight's gate rows come first, then up's
 };
 
-// A SwiGLU feed-forward: an expert, a shared expert or a dense MLP.
+// A feed-forward: an expert, a shared expert or a dense MLP.
 struct FfnGradients {
-  TrainedMatrix gate_up;  // of [2F, H]
-  TrainedMatrix down;     // of [H, F]
+  TrainedMatrix gate_up;      // of [2F, H]; GELU: [F, H]
+  TrainedMatrix down;         // of [H, F]
+  TensorView up_bias = {};    // [F] AccDType; rank 0: none
+  TensorView down_bias = {};  // [H]
 };
 
 }  // namespace switchyard
