@@ -17,8 +17,9 @@ constexpr int kMaxKeys = 4096;
 constexpr int64_t kMost = int64_t{1} << 32;
 
 // workers/model/families has the same ones; what they do not train they say themselves.
-constexpr absl::string_view kArchitectures[] = {"MixtralForCausalLM", "OlmoeForCausalLM", "Qwen2MoeForCausalLM",
-                                                "Qwen3MoeForCausalLM"};
+constexpr absl::string_view kGpt2Moe = "Gpt2MoeForCausalLM";
+constexpr absl::string_view kArchitectures[] = {kGpt2Moe, "MixtralForCausalLM", "OlmoeForCausalLM",
+                                                "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"};
 
 class Config {
  public:
@@ -59,8 +60,8 @@ absl::StatusOr<std::string> Architecture(const nlohmann::json& json) {
 }
 
 // Attention and experts of every layer, embedding and head; norms and routers are too few to count.
-absl::StatusOr<double> CountParameters(const Config& config, int64_t experts, int64_t vocab) {
-  int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, width = 0, shared = 0;
+absl::StatusOr<double> CountParameters(const Config& config, const TrainedModelFacts& facts) {
+  int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, width = 0, shared = 0, dense = 0, step = 0;
   ASSIGN_OR_RETURN(hidden, config.Whole({"hidden_size"}, -1));
   ASSIGN_OR_RETURN(layers, config.Whole({"num_hidden_layers"}, -1));
   ASSIGN_OR_RETURN(heads, config.Whole({"num_attention_heads"}, -1));
@@ -68,11 +69,16 @@ absl::StatusOr<double> CountParameters(const Config& config, int64_t experts, in
   ASSIGN_OR_RETURN(head_dim, config.Whole({"head_dim"}, heads > 0 ? hidden / heads : 0));
   ASSIGN_OR_RETURN(width, config.Whole({"moe_intermediate_size", "intermediate_size"}, -1));
   ASSIGN_OR_RETURN(shared, config.Whole({"shared_expert_intermediate_size"}, 0));
+  ASSIGN_OR_RETURN(dense, config.Whole({"intermediate_size"}, width));
+  ASSIGN_OR_RETURN(step, config.Whole({"decoder_sparse_step"}, 1));
+  const int64_t sparse = step > 0 ? layers / step : 0;  // layers with experts
+  const double matrices = facts.architecture == kGpt2Moe ? 2 : 3;
   const auto h = static_cast<double>(hidden);
   const double attention = 2 * h * static_cast<double>(head_dim) * static_cast<double>(heads + kv_heads);
-  const double ffn = 3 * h * (static_cast<double>(experts) * static_cast<double>(width) + static_cast<double>(shared));
-  const double ends = (config.Flag("tie_word_embeddings") ? 1 : 2) * h * static_cast<double>(vocab);
-  return static_cast<double>(layers) * (attention + ffn) + ends;
+  const double experts = static_cast<double>(facts.experts) * static_cast<double>(width) + static_cast<double>(shared);
+  const double ffn = static_cast<double>(sparse) * experts + static_cast<double>((layers - sparse) * dense);
+  const double ends = (config.Flag("tie_word_embeddings") ? 1 : 2) * h * static_cast<double>(facts.vocab);
+  return static_cast<double>(layers) * attention + matrices * h * ffn + ends;
 }
 
 }  // namespace
@@ -91,7 +97,7 @@ absl::StatusOr<TrainedModelFacts> ReadModelFacts(absl::string_view config_json) 
   ASSIGN_OR_RETURN(facts.context, config.Whole({"max_position_embeddings"}, -1));
   ASSIGN_OR_RETURN(facts.vocab, config.Whole({"vocab_size"}, -1));
   ASSIGN_OR_RETURN(facts.experts, config.Whole({"num_local_experts", "num_experts"}, -1));
-  ASSIGN_OR_RETURN(facts.parameters, CountParameters(config, facts.experts, facts.vocab));
+  ASSIGN_OR_RETURN(facts.parameters, CountParameters(config, facts));
   return facts;
 }
 

@@ -24,9 +24,17 @@ std::string ReadFile(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The demo model's architecture and tokenizer, small enough that a step takes milliseconds.
-void WriteTinyArchitecture(const fs::path& folder) {
+// With the demo model's tokenizer.
+void WriteArchitecture(const fs::path& folder, const nlohmann::json& config) {
   fs::create_directories(folder);
+  std::ofstream(folder / "config.json") << config.dump(1);
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    fs::copy_file(fs::path(kDemoModel) / file, folder / file);
+  }
+}
+
+// The demo model's, small enough that a step takes milliseconds.
+nlohmann::json TinyArchitecture() {
   nlohmann::json config = nlohmann::json::parse(ReadFile(fs::path(kDemoModel) / "config.json"));
   config["hidden_size"] = 32;
   config["num_hidden_layers"] = 2;
@@ -36,10 +44,26 @@ void WriteTinyArchitecture(const fs::path& folder) {
   config["num_experts"] = 4;
   config["moe_intermediate_size"] = 32;
   config["max_window_layers"] = 2;
-  std::ofstream(folder / "config.json") << config.dump(1);
-  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
-    fs::copy_file(fs::path(kDemoModel) / file, folder / file);
-  }
+  return config;
+}
+
+nlohmann::json TinyGpt2() {
+  return {{"architectures", {"Gpt2MoeForCausalLM"}},
+          {"model_type", "gpt2_moe"},
+          {"vocab_size", 6144},
+          {"hidden_size", 32},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 2},
+          {"max_position_embeddings", 256},
+          {"hidden_act", "gelu_new"},
+          {"decoder_sparse_step", 2},
+          {"intermediate_size", 48},
+          {"moe_intermediate_size", 32},
+          {"num_experts", 4},
+          {"num_experts_per_tok", 2},
+          {"norm_topk_prob", true},
+          {"bos_token_id", 0},
+          {"eos_token_id", 2}};
 }
 
 void WriteTexts(const fs::path& file) {
@@ -59,7 +83,8 @@ TrainingServer::TrainingServer(int train_workers, std::vector<std::string> flags
   fs::create_directories(root_ / "datasets");
   fs::create_directories(root_ / "checkpoints");
   fs::copy(kDemoModel, root_ / "checkpoints/demo");
-  WriteTinyArchitecture(root_ / "checkpoints/tiny");
+  WriteArchitecture(root_ / "checkpoints/tiny", TinyArchitecture());
+  WriteArchitecture(root_ / "checkpoints/gpt2", TinyGpt2());
   WriteTexts(root_ / "datasets/text.jsonl");
 }
 

@@ -48,6 +48,24 @@ TEST(TrainingTest, AJobTrainsAndItsCheckpointServes) {
   EXPECT_EQ(seen.choices.at(0).token_ids.size(), 8u);
 }
 
+TEST(TrainingTest, AGpt2WithExpertsTrainsAndServes) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  v1::JobSpec spec = TrainingServer::TinySpec();
+  spec.set_architecture("gpt2");
+  const auto submitted = training.Submit(spec);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const v1::Job job = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_SUCCEEDED);
+  ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
+  EXPECT_LT(job.progress().loss(), 8.72) << "no better than chance: ln 6144";
+  const auto serving =
+      TestServer::Start({.model = training.root() / "checkpoints" / job.checkpoint().folder(), .workers = 2});
+  ASSERT_NE(serving, nullptr);
+  const StreamSeen seen = Generate(serving->client(), TextRequest("The", 8));
+  ASSERT_TRUE(seen.ok()) << seen.end << seen.fault;
+  EXPECT_EQ(seen.choices.at(0).token_ids.size(), 8u);
+}
+
 TEST(TrainingTest, PausedAndResumedItHasTheBitsOfAnUndisturbedRun) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());

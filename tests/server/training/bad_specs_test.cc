@@ -72,7 +72,7 @@ std::vector<BadSpec> BadFiles() {
       {"ModelOut", model("out"), kBad, "BAD_FILE", "path must be under the checkpoint root"},
       {"NoConfig", model("empty"), kNone, "BAD_FILE", "config.json"},
       {"ConfigNoJson", model("nojson"), kBad, "BAD_FILE", "config.json: is no JSON object"},
-      {"UnknownModel", model("llama"), kBad, "BAD_FILE", "\"LlamaForCausalLM\" is unknown; known are Mixtral"},
+      {"UnknownModel", model("llama"), kBad, "BAD_FILE", "\"LlamaForCausalLM\" is unknown; known are Gpt2MoeForCausalLM, Mixtral"},
       {"BaseWithoutWeights",
        [](auto* s) {
          s->clear_architecture();
