@@ -8,10 +8,13 @@
 namespace switchyard {
 
 void GroupStore::Open(const std::string& token) {
-  Close(token);
-  if (token.empty()) return;
-  absl::MutexLock lock(&mu_);
-  stores_[token];
+  std::list<Waiter> dropped;
+  if (!token.empty()) {
+    // At no moment is it not open.
+    absl::MutexLock lock(&mu_);
+    dropped = std::exchange(stores_[token], Store()).waiters;
+  }
+  TellOver(&dropped);
 }
 
 void GroupStore::Close(const std::string& token) {
@@ -23,7 +26,11 @@ void GroupStore::Close(const std::string& token) {
     dropped.swap(store->second.waiters);
     stores_.erase(store);
   }
-  for (Waiter& waiter : dropped) waiter.done(absl::AbortedError("rendezvous: the epoch is over"));
+  TellOver(&dropped);
+}
+
+void GroupStore::TellOver(std::list<Waiter>* dropped) {
+  for (Waiter& waiter : *dropped) waiter.done(absl::AbortedError("rendezvous: the epoch is over"));
 }
 
 void GroupStore::CloseAll() {

@@ -51,6 +51,7 @@ class GroupStore {
   };
 
   absl::StatusOr<Store*> Find(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void TellOver(std::list<Waiter>* dropped);
   static bool Lookup(const Store& store, const std::vector<std::string>& keys, std::vector<std::string>* values);
 
   absl::Mutex mu_;

@@ -61,6 +61,14 @@ absl::Status BadField(absl::string_view field, absl::string_view problem, absl::
                    {{"field", std::string(field)}, {"limit", std::string(limit)}, {"actual", std::string(actual)}});
 }
 
+v1::ErrorReason ReasonOf(const absl::Status& status) {
+  google::rpc::ErrorInfo info;
+  v1::ErrorReason reason = v1::ERROR_REASON_UNSPECIFIED;
+  if (const auto payload = status.GetPayload(kErrorInfoUrl)) info.ParseFromString(std::string(*payload));
+  v1::ErrorReason_Parse(info.reason(), &reason);
+  return reason;
+}
+
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::ErrorInfo info;

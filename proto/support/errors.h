@@ -30,6 +30,9 @@ absl::Status WithRetry(absl::Status status, absl::Duration delay);
 absl::Status BadField(absl::string_view field, absl::string_view problem, absl::string_view limit,
                       absl::string_view actual);
 
+// Of MakeError; ERROR_REASON_UNSPECIFIED for a status without one.
+v1::ErrorReason ReasonOf(const absl::Status& status);
+
 // What the wire carries.  A status without ErrorInfo gets one: DEADLINE for kDeadlineExceeded, else ENGINE_ERROR
 // (BAD_FIELD for kInvalidArgument).  Messages are cut to 2 KB and stay valid UTF-8.
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id);

@@ -17,12 +17,18 @@
 namespace switchyard {
 namespace {
 
+constexpr int kTries = 100;
+
 int OpenBeneath(int root_fd, const std::string& name, int flags, mode_t mode) {
   open_how how = {};
   how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
   how.mode = mode;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  return static_cast<int>(syscall(SYS_openat2, root_fd, name.c_str(), &how, sizeof(how)));
+  // EAGAIN: something was renamed on the way, so the kernel could not tell whether it led out.
+  for (int tries = 0;; ++tries) {
+    const int fd = static_cast<int>(syscall(SYS_openat2, root_fd, name.c_str(), &how, sizeof(how)));
+    if (fd >= 0 || (errno != EAGAIN && errno != EINTR) || tries == kTries) return fd;
+  }
 }
 
 std::string Shown(const std::string& name) { return absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\""); }
@@ -61,6 +67,7 @@ absl::Status RootDir::Problem(const std::string& name, int error) const {
   if (error == EMFILE || error == ENFILE || error == ENOSPC || error == EDQUOT) {
     return absl::ResourceExhaustedError(text);
   }
+  if (error == EIO || error == ESTALE || error == ENOMEM || error == EAGAIN) return absl::UnavailableError(text);
   return absl::InvalidArgumentError(text);
 }
 
@@ -82,11 +89,12 @@ absl::StatusOr<int> RootDir::OpenFile(const std::string& name) const {
 }
 
 absl::StatusOr<int> RootDir::OpenFolder(const std::string& name) const {
-  int fd = -1;
-  ASSIGN_OR_RETURN(fd, OpenAs(name, O_RDONLY | O_NONBLOCK, 0));
-  struct stat st = {};
-  if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) return fd;
-  close(fd);
+  // O_DIRECTORY: a file is never opened, for closing it would drop the locks that this process has on it (fcntl).
+  absl::StatusOr<int> folder = OpenAs(name, O_RDONLY | O_DIRECTORY, 0);
+  if (folder.ok() || !absl::IsNotFound(folder.status())) return folder;
+  const absl::StatusOr<int> there = OpenAs(name, O_PATH, 0);
+  if (!there.ok()) return folder;
+  close(*there);
   return absl::InvalidArgumentError(absl::StrCat(Shown(name), ": not a folder"));
 }
 
@@ -98,9 +106,9 @@ absl::Status RootDir::MakeFolders(const std::string& name) const {
     int parent = -1;
     ASSIGN_OR_RETURN(parent, OpenFolder(slash == std::string::npos ? "." : part.substr(0, slash)));
     const bool made = mkdirat(parent, part.substr(slash + 1).c_str(), 0777) == 0 || errno == EEXIST;
-    const int error = errno;
+    const int error = made && fsync(parent) != 0 ? errno : made ? 0 : errno;
     close(parent);
-    if (!made) return Problem(part, error);
+    if (error != 0) return Problem(part, error);
   }
   int folder = -1;
   ASSIGN_OR_RETURN(folder, OpenFolder(name));

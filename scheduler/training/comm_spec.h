@@ -22,7 +22,7 @@ enum class CommMode : uint8_t {
   kPartition,         // kPriority with tensors cut into micro-ops
   kPipelining,        // kPartition with experts' products pipelined behind micro-ops of the all-to-alls
   kFull,              // kPipelining with packing of experts
-  kPreempt,           // frames of all-to-alls overtake those of sums on each connection
+  kPreempt,           // sums in frames of 256 KiB, none started while an all-to-all waits or runs
 };
 inline constexpr int kNumCommModes = 9;
 

@@ -113,21 +113,24 @@ void Attempt::Abort(absl::Status reason, absl::Time now) {
   }
 }
 
-void Attempt::CheckTime(absl::Time now) {
-  if (now < deadline_ || over()) return;
+std::vector<Trainer> Attempt::CheckTime(absl::Time now) {
+  std::vector<Trainer> given_up;
+  if (now < deadline_ || over()) return given_up;
   if (!aborted_) {
     std::string late;
     for (const Member& member : members_) {
       if (!member.over && (all_started_ || !member.started)) absl::StrAppend(&late, ", ", NameOf(member));
     }
-    return Abort(absl::DeadlineExceededError(absl::StrCat("waited too long for ", awaited_, late)), now);
+    Abort(absl::DeadlineExceededError(absl::StrCat("waited too long for ", awaited_, late)), now);
+    return given_up;
   }
   for (Member& member : members_) {
     if (member.over) continue;
     member.over = true;
     member.end = {TrainingOutcome::kLost, absl::DeadlineExceededError("did not end when it was told")};
-    member.trainer.client->Close(member.end.status);
+    given_up.push_back(member.trainer);
   }
+  return given_up;
 }
 
 bool Attempt::over() const {

@@ -46,7 +46,8 @@ class Attempt {
   void Stop(StopKind kind, absl::Time now);
   // The first reason counts.
   void Abort(absl::Status reason, absl::Time now);
-  void CheckTime(absl::Time now);
+  // Those that did not end when they were told are given up: they are returned, nobody can use them any more.
+  std::vector<Trainer> CheckTime(absl::Time now);
 
   int64_t epoch() const { return epoch_; }
   bool all_started() const { return all_started_; }

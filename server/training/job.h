@@ -79,6 +79,7 @@ struct Job {
   int64_t ran_ms = 0;       // time RUNNING of ended attempts: what max_runtime_seconds limits
   int32_t files_ready = 0;  // of its text files, datasets before evaluation, so many are packed
   // Not kept:
+  int64_t most_tokens = 0;                        // that it has reached since the server's start
   double seconds_left = 0;                        // expected; 0 = unknown
   std::string note;                               // what it is doing or waiting for, in words
   int64_t prepared_bytes = 0, prepare_bytes = 0;  // of text that becomes tokens

@@ -134,6 +134,8 @@ class JobManager final : public TrainerEvents {
   void Prepare(Run* run);
   void TryStart(Run* run);
   void SendSeats(Run* run);
+  // Ends a worker that is of no use any more, by its process where that is this machine's.
+  void Fence(Trainer trainer, const std::string& why);
   // After a pause or a cancel of a run.
   void Obey(Run* run);
   void BeginRunning(Run* run);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 #include "server/training/job_manager.h"
 
@@ -39,6 +40,7 @@ std::vector<TrainData> DataOf(const JobSpec& spec, int kind) {
 
 // Whether the same would happen again.
 bool IsFault(const absl::Status& status) {
+  if (ReasonOf(status) == v1::TEXT_LIMIT) return true;
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:

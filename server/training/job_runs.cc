@@ -10,22 +10,13 @@
 namespace switchyard {
 namespace {
 
-constexpr size_t kMaxNoteBytes = 1024;
-
 int64_t ToMs(absl::Duration duration) { return absl::ToInt64Milliseconds(duration); }
 
 }  // namespace
 
 void JobManager::Tick() {
   const absl::Time now = host_->Now();
-  for (const WorkerId id : pool_.Silent(now)) {
-    const Trainer silent = pool_.trainers().at(id);
-    const std::string why = "silent for too long";
-    LogWarn("training worker ", id, " (pid ", silent.info.pid, ") is fenced: ", why);
-    silent.client->Close(absl::DeadlineExceededError(why));
-    host_->KillWorker(silent.info.local_index, silent.info.pid);
-    OnTrainerLost(id, why);
-  }
+  for (const WorkerId id : pool_.Silent(now)) Fence(pool_.trainers().at(id), "silent for too long");
   std::vector<int64_t> under_way;
   for (const auto& [sequence, run] : runs_) under_way.push_back(sequence);
   for (const int64_t sequence : under_way) {
@@ -34,13 +25,22 @@ void JobManager::Tick() {
       TryStart(run);
       continue;
     }
-    run->attempt->CheckTime(now);
+    const std::vector<Trainer> given_up = run->attempt->CheckTime(now);
+    for (const Trainer& trainer : given_up) Fence(trainer, "did not end when it was told");
+    if (!given_up.empty()) continue;  // the run is over, and away
     CheckRuntime(run);
     SaveProgress(run);
     ConcludeIfOver(run);
   }
   book_.Flush();
   Admit();
+}
+
+void JobManager::Fence(Trainer trainer, const std::string& why) {
+  LogWarn("training worker ", trainer.id, " (pid ", trainer.info.pid, ") is fenced: ", why);
+  trainer.client->Close(absl::DeadlineExceededError(why));
+  host_->KillWorker(trainer.info.local_index, trainer.info.pid);
+  OnTrainerLost(trainer.id, why);
 }
 
 void JobManager::Obey(Run* run) {
@@ -108,7 +108,8 @@ void JobManager::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progre
     job->seconds_left = each * static_cast<double>(std::max<int64_t>(job->spec.steps - progress.step, 0));
   }
   job->note.clear();
-  CountStep(job->progress.has_value() ? job->progress->tokens : 0, progress);
+  if (job->progress.has_value()) job->most_tokens = std::max(job->most_tokens, job->progress->tokens);
+  CountStep(job->most_tokens, progress);
   if (progress.step > job->best_step) {
     job->best_step = progress.step;
     job->losses = 0;
@@ -156,7 +157,7 @@ void JobManager::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint che
 void JobManager::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
   Run* run = OfEpoch(epoch);
   if (run == nullptr || !run->attempt->OnNote(id, host_->Now())) return;
-  Note(run->job, text.substr(0, kMaxNoteBytes));
+  Note(run->job, text);
 }
 
 void JobManager::SaveProgress(Run* run) {
@@ -245,14 +246,16 @@ void JobManager::BeginAndFinish(Job* job) {
 
 void JobManager::Lose(Run* run, const absl::Status& why) {
   Job* job = run->job;
-  ++job->losses;
   ++census_.losses;
+  // A full disk says nothing of the job: it waits until there is room again.
+  const bool full = why.code() == absl::StatusCode::kResourceExhausted;
+  if (!full) ++job->losses;
   if (job->losses >= options_.max_losses) {
     return Fail(job, absl::Status(why.code(), absl::StrCat("lost ", job->losses,
                                                            " times without getting ahead; at last: ", why.message())));
   }
-  const absl::Duration pause =
-      std::min(options_.first_pause * (1 << std::min(job->losses - 1, 20)), options_.longest_pause);
+  const absl::Duration doubled = options_.first_pause * (1 << std::clamp(job->losses - 1, 0, 20));
+  const absl::Duration pause = full ? options_.longest_pause : std::min(doubled, options_.longest_pause);
   not_before_[job->sequence] = host_->Now() + pause;
   book_.Happen(job, JobEvent::kLose,
                absl::StrCat("lost, tries again in ", absl::FormatDuration(pause), ": ", why.message()),

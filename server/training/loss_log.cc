@@ -134,7 +134,9 @@ absl::StatusOr<LossLog::Files> LossLog::Open(const Job& job, int64_t step) const
   const std::string folder = absl::StrCat(job.id, "/log");
   RETURN_IF_ERROR(root_.MakeFolders(folder));
   ASSIGN_OR_RETURN(RowFile steps, OpenCsv(absl::StrCat(folder, "/steps.csv"), kStepsHeader, step));
-  ASSIGN_OR_RETURN(RowFile evaluations, OpenCsv(absl::StrCat(folder, "/evaluations.csv"), kEvaluationsHeader, step));
+  // (Who goes on from a step evaluates it again.)
+  ASSIGN_OR_RETURN(RowFile evaluations,
+                   OpenCsv(absl::StrCat(folder, "/evaluations.csv"), kEvaluationsHeader, step - 1));
   ASSIGN_OR_RETURN(RowFile events, OpenEvents(job, folder, step));
   return Files{std::move(steps), std::move(evaluations), std::move(events)};
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/training/reduce_policy.h"
 #include "scheduler/training/token_format.h"
 #include "server/training/model_facts.h"
 
@@ -137,6 +138,9 @@ absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const 
   const bool base = !spec.base_checkpoint.empty();
   const std::string field = base ? "spec.base_checkpoint" : "spec.architecture";
   const std::string& folder = base ? spec.base_checkpoint : spec.architecture;
+  if (const absl::Status mode = ReducePolicyOf(spec.communication).status(); !mode.ok()) {
+    return MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
+  }
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, field, folder));
   const absl::StatusOr<std::string> config = checkpoints.ReadSmallFile(folder + "/config.json", kMaxConfigBytes);
   if (!config.ok()) return BadFile(field, config.status());

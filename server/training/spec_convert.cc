@@ -118,10 +118,6 @@ absl::Status CheckKnown(const google::protobuf::Message& message, const std::str
 }  // namespace
 
 absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
-  if (const size_t bytes = message.ByteSizeLong(); bytes > kMaxSpecBytes) {
-    return BadField("spec", absl::StrCat(bytes, " bytes, at most ", kMaxSpecBytes), absl::StrCat(kMaxSpecBytes),
-                    absl::StrCat(bytes));
-  }
   JobSpec spec;
   spec.base_checkpoint = message.base_checkpoint();
   spec.architecture = message.architecture();

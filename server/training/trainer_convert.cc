@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/cut_text.h"
 #include "server/training/job_convert.h"
 #include "server/training/spec_convert.h"
 
@@ -26,7 +27,7 @@ std::vector<std::string> TakeWarnings(const v1::TrainingStarted& message) {
   std::vector<std::string> warnings;
   for (const std::string& warning : message.warnings()) {
     if (static_cast<int>(warnings.size()) == kMostWarnings) break;
-    warnings.push_back(warning.substr(0, kMostTextBytes));
+    warnings.emplace_back(CutText(warning, kMostTextBytes));
   }
   return warnings;
 }
@@ -73,7 +74,7 @@ TrainingEnd FromProto(const v1::TrainingEnded& message) {
   }
   const auto code = message.code() == 0 ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(message.code());
   return {message.outcome() == v1::TRAINING_OUTCOME_FAILED ? TrainingOutcome::kFailed : TrainingOutcome::kLost,
-          absl::Status(code, message.message().substr(0, kMostTextBytes))};
+          absl::Status(code, CutText(message.message(), kMostTextBytes))};
 }
 
 bool IsOfTraining(const v1::LinkRequest& message) {
@@ -110,7 +111,8 @@ absl::Status TellTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* 
       events->OnTrainingSaved(id, message->training_saved().epoch(), FromProto(message->training_saved().checkpoint()));
       break;
     case v1::LinkRequest::kTrainingNote:
-      events->OnTrainingNote(id, message->training_note().epoch(), message->training_note().text());
+      events->OnTrainingNote(id, message->training_note().epoch(),
+                             std::string(CutText(message->training_note().text(), kMostTextBytes)));
       break;
     case v1::LinkRequest::kTrainingEnded:
       events->OnTrainingEnded(id, message->training_ended().epoch(), FromProto(message->training_ended()));

@@ -51,6 +51,11 @@ absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
                     "printable ASCII", Quote(args.request_id));
   }
   if (!message.has_spec()) return BadField("spec", "is missing", "1", "0");
+  // Of what users send: in the journal it may be longer, with every default written out.
+  if (const size_t bytes = message.spec().ByteSizeLong(); bytes > kMaxSpecBytes) {
+    return BadField("spec", absl::StrCat(bytes, " bytes, at most ", kMaxSpecBytes), absl::StrCat(kMaxSpecBytes),
+                    absl::StrCat(bytes));
+  }
   ASSIGN_OR_RETURN(args.spec, FromProto(message.spec()));
   if (const absl::Status status = Validate(args.spec); !status.ok()) {
     return MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});

@@ -90,6 +90,7 @@ TEST_F(TrainingKills, EveryJobEndsWithTheBitsOfAnUndisturbedRun) {
     EXPECT_TRUE(ContentsOf(job) == wanted) << "job " << jobs << " ended with other bits";
     attempts += job.attempt();
   }
+  EXPECT_GT(attempts, jobs) << "no kill has disturbed a job";
   std::cout << kills_ << " kills, " << jobs << " jobs, " << attempts << " attempts" << std::endl;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/cut_text.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/train_outcome.h"
 
@@ -16,11 +17,9 @@ namespace switchyard {
 static_assert(std::is_trivially_copyable_v<RankWord> && sizeof(RankWord) == 512);
 
 void RankWord::SetText(absl::string_view from) {
-  size_t bytes = std::min(from.size(), kMaxRankText);
-  // Not in the middle of a character of UTF-8.
-  while (bytes > 0 && bytes < from.size() && (static_cast<uint8_t>(from[bytes]) & 0xC0) == 0x80) --bytes;
-  std::memcpy(text, from.data(), bytes);
-  text[bytes] = '\0';
+  const absl::string_view cut = CutText(from, kMaxRankText);
+  std::memcpy(text, cut.data(), cut.size());
+  text[cut.size()] = '\0';
 }
 
 void RankWord::SetStatus(const absl::Status& status) {

@@ -55,7 +55,7 @@ struct TrainJobInput {
   std::function<absl::StatusOr<std::unique_ptr<FileSystem>>()> open_checkpoints = {};
   std::function<int64_t()> available_memory = {};    // bytes that this rank may take, now
   std::string software = {};                         // version, for manifests
-  absl::Duration step_limit = absl::Minutes(10);     // longest that a rank waits for the others in a step
+  absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; who is lost is seen at once
   absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
   absl::Duration lock_patience = absl::Seconds(10);  // how long an attempt that is over may hold the job's folder
 };

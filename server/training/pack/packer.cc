@@ -133,15 +133,9 @@ absl::StatusOr<DocumentEncoder> Packer::Encoder(const std::string& folder) const
   }
   RETURN_IF_ERROR(CheckRelativePath(folder, kCheckpointRoot));
   if (options_.checkpoint_root.empty()) return OpenRoot("", kCheckpointRoot).status();
-  ASSIGN_OR_RETURN(ModelDir root, ModelDir::Open(options_.checkpoint_root));
-  auto dir = std::make_unique<ModelDir>(std::move(root));
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(folder, '/'))) {
-    absl::StatusOr<ModelDir> next = dir->Folder(part);
-    if (!next.ok()) {
-      return absl::NotFoundError(absl::StrCat("tokenizer: ", Quote(folder), ": no such folder in ", kCheckpointRoot));
-    }
-    dir = std::make_unique<ModelDir>(*std::move(next));
-  }
+  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(options_.checkpoint_root, kCheckpointRoot));
+  const absl::StatusOr<ModelDir> dir = ModelDir::Beneath(root, folder);
+  if (!dir.ok()) return absl::Status(dir.status().code(), absl::StrCat("tokenizer: ", dir.status().message()));
   return DocumentEncoder::Load(*dir, folder);
 }
 

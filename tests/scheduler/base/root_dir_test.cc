@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -65,6 +66,23 @@ TEST_F(RootDirTest, OpensOnlyRegularFilesAndFolders) {
   EXPECT_EQ(Root().OpenFile(std::string("in/file\0x", 9)).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Root().OpenFile("").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RootDir::Open(base_ + "/secret", "the dataset root").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Closing any descriptor of a file drops the locks that the process has on it, so a file must not be opened to see what
+// it is.
+TEST_F(RootDirTest, AFileThatIsNoFolderKeepsItsLocks) {
+  const int fd = open((base_ + "/root/in/file").c_str(), O_RDWR);
+  ASSERT_GE(fd, 0);
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  ASSERT_EQ(fcntl(fd, F_SETLK, &lock), 0);
+  EXPECT_EQ(Root().OpenFolder("in/file").status().code(), absl::StatusCode::kInvalidArgument);
+  const pid_t child = fork();
+  if (child == 0) _exit(fcntl(fd, F_SETLK, &lock) == 0 ? 1 : 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "another process got the lock";
+  close(fd);
 }
 
 TEST_F(RootDirTest, MakesFoldersBeneath) {

@@ -67,12 +67,15 @@ std::vector<BadSpec> BadFiles() {
       {"OtherVocabulary", data("vocab.bin"), kBad, "BAD_FILE", "made for a vocabulary of 301, the model has 300"},
       {"FewTokens", data("few.bin"), kBad, "BAD_FILE", "spec.datasets: dataset has 64 tokens, batch needs 65"},
       {"BadEvaluation", [](auto* s) { s->add_evaluation("none.jsonl"); }, kNone, "BAD_FILE", "spec.evaluation[0]"},
+      {"PackedExperts", [](auto* s) { s->mutable_communication()->set_mode("full"); }, grpc::StatusCode::UNIMPLEMENTED,
+       "BAD_FIELD", "mode full wants experts packed"},
       {"NoModel", model("none"), kNone, "BAD_FILE", "spec.architecture: \"none\": not in the checkpoint root"},
       {"ModelIsAFile", model("file"), kBad, "BAD_FILE", "spec.architecture: \"file\": not a folder"},
       {"ModelOut", model("out"), kBad, "BAD_FILE", "path must be under the checkpoint root"},
       {"NoConfig", model("empty"), kNone, "BAD_FILE", "config.json"},
       {"ConfigNoJson", model("nojson"), kBad, "BAD_FILE", "config.json: is no JSON object"},
-      {"UnknownModel", model("llama"), kBad, "BAD_FILE", "\"LlamaForCausalLM\" is unknown; known are Gpt2MoeForCausalLM, Mixtral"},
+      {"UnknownModel", model("llama"), kBad, "BAD_FILE",
+       "\"LlamaForCausalLM\" is unknown; known are Gpt2MoeForCausalLM, Mixtral"},
       {"BaseWithoutWeights",
        [](auto* s) {
          s->clear_architecture();

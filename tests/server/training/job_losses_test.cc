@@ -88,6 +88,20 @@ TEST_F(ManagerTest, LostAgainAndAgainFails) {
   EXPECT_THAT(std::string(Get(id)->error.message()), HasSubstr("lost 3 times without getting ahead; at last: rank 0"));
 }
 
+TEST_F(ManagerTest, AFullDiskIsWaitedForWithoutEnd) {
+  const std::string id = Running();
+  for (int i = 1; i <= 5; ++i) {
+    AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    Pass(options_.longest_pause - absl::Milliseconds(1));
+    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    Pass(absl::Milliseconds(1));
+    AllStart();
+    Step(5);
+  }
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+}
+
 TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
   const std::string id = Running();
   for (int i = 1; i <= 10; ++i) {
@@ -174,6 +188,8 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, {}});
   Pass(options_.limits.abort);
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(host_.killed, ElementsAre(2));
+  EXPECT_EQ(manager_->census().workers, 1) << "nobody gets it any more";
   EXPECT_EQ(StateOf(id), JobState::kPending);
   manager_->OnTrainerLost(2, "its link ended");
   trainers_.erase(2);
@@ -397,6 +413,11 @@ TEST_F(ManagerTest, TheCensusCounts) {
   EXPECT_EQ(census.slots.at(1).progress.step, 3);
   EXPECT_EQ(census.slots.at(1).checkpoint_step, 3);
   EXPECT_DOUBLE_EQ(census.slots.at(1).checkpoint_age_seconds, 2);
+
+  // Steps that are done again train no more tokens, but for those beyond.
+  for (const int64_t step : {1, 2, 3, 4}) Step(step, 2);
+  EXPECT_EQ(manager_->census().steps, 5);
+  EXPECT_EQ(manager_->census().tokens, 128);
 }
 
 }  // namespace

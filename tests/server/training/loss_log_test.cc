@@ -133,6 +133,8 @@ TEST_F(LossLogTest, GoingOnFromAStepCutsLaterRowsOff) {
   }
   EXPECT_THAT(Steps("steps.csv"), ElementsAre("1", "2", "3", "4", "5"));
   EXPECT_THAT(Steps("evaluations.csv"), ElementsAre("2", "5"));
+  Log().OnStarted(job_, 5);
+  EXPECT_THAT(Steps("evaluations.csv"), ElementsAre("2")) << "step 5 will be evaluated again";
   Log().OnStarted(job_, 2);
   EXPECT_THAT(Steps("steps.csv"), ElementsAre("1", "2"));
 }
@@ -143,7 +145,7 @@ TEST_F(LossLogTest, TornRowsAreCutOff) {
   for (size_t size = 0; size <= whole.size(); ++size) {
     Write("evaluations.csv", whole.substr(0, size));
     LossLog log = Log();
-    log.OnStarted(job_, 2);
+    log.OnStarted(job_, 3);
     const size_t rows = size < 23 ? 0 : size < 29 ? 1 : 2;
     EXPECT_EQ(Read("evaluations.csv"), whole.substr(0, 17 + 6 * rows)) << size;
     EXPECT_FALSE(std::filesystem::exists(Path("evaluations.csv.old"))) << size;

@@ -87,9 +87,6 @@ TEST(SpecConvertTest, WhatTheServerDoesNotKnowIsNamed) {
   message = {};
   message.mutable_communication()->set_mode("fastest");
   ExpectBad(message, "spec.communication.mode: ");
-  message = {};
-  message.set_base_checkpoint(std::string(kMaxSpecBytes, 'x'));
-  ExpectBad(message, "at most 1048576");
 }
 
 TEST(SpecConvertTest, UnknownFieldsAreNamed) {
