@@ -1,6 +1,7 @@
 // A TrainingService in this process, with answers that a test scripts.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -43,8 +44,8 @@ class FakeTraining final : public v1::TrainingService::Service {
   v1::WatchJobRequest watched;
   std::vector<v1::ListJobsRequest> listed;
   v1::PackDataRequest packed;
-  std::vector<std::string> calls;  // "pause job-1"
-  absl::Notification was_watched;
+  std::vector<std::string> calls;        // "pause job-1"
+  absl::Notification was_watched_again;  // so the first stream has ended, all of it read
 
  private:
   grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,
@@ -64,7 +65,7 @@ class FakeTraining final : public v1::TrainingService::Service {
   grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest* request,
                         grpc::ServerWriter<v1::WatchJobResponse>* writer) override {
     watched = *request;
-    if (!was_watched.HasBeenNotified()) was_watched.Notify();
+    if (++num_watches_ == 2) was_watched_again.Notify();
     for (const v1::Job& state : watch) {
       v1::WatchJobResponse message;
       *message.mutable_job() = state;
@@ -101,6 +102,7 @@ class FakeTraining final : public v1::TrainingService::Service {
   }
 
   int port_ = 0;
+  std::atomic<int> num_watches_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -266,7 +266,7 @@ TEST_F(TrainCommandTest, WatchOutlivesTheServer) {
   training_.status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
   std::unique_ptr<FakeTraining> next;
   std::thread restart([&] {
-    EXPECT_TRUE(training_.was_watched.WaitForNotificationWithTimeout(absl::Seconds(60)));
+    EXPECT_TRUE(training_.was_watched_again.WaitForNotificationWithTimeout(absl::Seconds(60)));
     training_.Stop();
     next = std::make_unique<FakeTraining>(training_.port());
     next->watch = {JobIn(v1::JOB_STATE_SUCCEEDED, 2000)};
