@@ -53,7 +53,7 @@ struct TrainJobInput {
   std::string dataset_root = {}, checkpoint_root = {};
   // Opens the job's folder of the checkpoint root; none: OpenJobFolder.
   std::function<absl::StatusOr<std::unique_ptr<FileSystem>>()> open_checkpoints = {};
-  std::function<int64_t()> available_memory = {};    // bytes that this rank may take, now
+  std::function<int64_t()> available_memory = {};    // bytes, now; not shared out among ranks
   std::string software = {};                         // version, for manifests
   absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; who is lost is seen at once
   absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
