@@ -1,10 +1,13 @@
 #include "workers/train/expert_packer.h"
 
 #include <cmath>
+#include <iterator>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/train/repack.h"
+#include "workers/train/train_outcome.h"
 
 namespace switchyard {
 namespace {
@@ -12,6 +15,16 @@ namespace {
 int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 }  // namespace
+
+PackingTimes TimesOf(const StepReport& report) {
+  const StepSeconds& seconds = report.seconds;
+  return {.experts_ns = Nanoseconds(seconds.experts),
+          .all_to_all_ns = Nanoseconds(seconds.all_to_all - seconds.backward_all_to_all),
+          .micro_ops = report.expert_ops,
+          .step_ns = Nanoseconds(seconds.total),
+          .sums_ns = Nanoseconds(seconds.all_reduce),
+          .steps = 1};
+}
 
 ExpertPacker::ExpertPacker(Trainer* trainer, Parameters* parameters, PackingController controller,
                            ExpertPackerOptions options)
@@ -28,38 +41,51 @@ absl::StatusOr<std::unique_ptr<ExpertPacker>> ExpertPacker::Create(Trainer* trai
   return packer;
 }
 
-void ExpertPacker::Measure(const StepReport& report) {
-  measured_.experts_ns += Nanoseconds(report.seconds.experts);
-  measured_.all_to_all_ns += Nanoseconds(report.seconds.all_to_all - report.seconds.backward_all_to_all);
-  measured_.micro_ops += report.expert_ops;
-}
-
 absl::StatusOr<PackingTimes> ExpertPacker::SumTimes(absl::Time deadline) {
-  int64_t sums[] = {measured_.experts_ns, measured_.all_to_all_ns, measured_.micro_ops};
+  const PackingTimes& mine = measured_;
+  int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
   Communicator* const world = groups_->group().world;
   std::unique_ptr<Work> work;
   ASSIGN_OR_RETURN(work, world->AllReduceSum({.comm_class = CommClass::kControl, .deadline = deadline},
-                                             TensorView(sums, DType::kI64, {3})));
+                                             TensorView(sums, DType::kI64, {std::ssize(sums)})));
   RETURN_IF_ERROR(work->Wait());
-  return PackingTimes{.experts_ns = sums[0], .all_to_all_ns = sums[1], .micro_ops = sums[2]};
+  return PackingTimes{.experts_ns = sums[0],
+                      .all_to_all_ns = sums[1],
+                      .micro_ops = sums[2],
+                      .step_ns = sums[3],
+                      .sums_ns = sums[4],
+                      .steps = sums[5]};
+}
+
+absl::StatusOr<PackingDecision> ExpertPacker::AskForRoom(PackingDecision proposal, absl::Time deadline) {
+  if (proposal.to == proposal.from) return proposal;
+  const int64_t available = options_.available_bytes ? options_.available_bytes() : INT64_MAX;
+  ASSIGN_OR_RETURN(repack_, Repack::Prepare(*groups_, parameters_,
+                                            {.packing = proposal.to, .available_bytes = available}, deadline));
+  const std::string& refusal = repack_->refusal();
+  if (refusal.empty()) return proposal;
+  if (!controller_.Foresees(proposal.step)) return PackingController::Refused(std::move(proposal), refusal);
+  ends_alike_ = true;
+  return Lost(absl::ResourceExhaustedError(
+      absl::StrCat("packing: no room for what was decided before, \"", proposal.ToString(), "\": ", refusal)));
 }
 
 absl::StatusOr<PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
   PackingTimes times;
   ASSIGN_OR_RETURN(times, SumTimes(deadline));
   measured_ = {};
-  PackingDecision decision = controller_.Propose(trainer_->steps(), times);
-  std::unique_ptr<Repack> repack;
-  if (decision.to != decision.from) {
-    const int64_t available = options_.available_bytes ? options_.available_bytes() : INT64_MAX;
-    ASSIGN_OR_RETURN(repack, Repack::Prepare(*groups_, parameters_,
-                                             {.packing = decision.to, .available_bytes = available}, deadline));
-    if (!repack->refusal().empty()) decision = PackingController::Refused(decision, repack->refusal());
+  const int64_t step = trainer_->steps();
+  PackingDecision decision;
+  ASSIGN_OR_RETURN(decision, AskForRoom(controller_.Propose(step, times), deadline));
+  if (options_.journal && !controller_.Foresees(step)) {
+    if (absl::Status status = options_.journal(decision); !status.ok()) {
+      ends_alike_ = true;
+      return status;
+    }
   }
-  if (options_.journal) RETURN_IF_ERROR(options_.journal(decision));
   if (decision.to != decision.from) {
     std::unique_ptr<ExpertGroups> groups;
-    ASSIGN_OR_RETURN(groups, repack->Run(deadline));
+    ASSIGN_OR_RETURN(groups, repack_->Run(deadline));
     RETURN_IF_ERROR(trainer_->SetGroup(groups->group()));
     groups_ = std::move(groups);
   }
@@ -70,11 +96,13 @@ absl::StatusOr<PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
 absl::StatusOr<std::optional<PackingDecision>> ExpertPacker::AfterStep(const StepReport& report, absl::Time deadline) {
   const int64_t step = trainer_->steps();
   if (!options_.adjusts) return std::nullopt;
-  if (controller_.Measures(step)) Measure(report);
+  if (controller_.Measures(step)) measured_ += options_.times ? options_.times(report) : TimesOf(report);
   if (!controller_.Decides(step)) return std::nullopt;
+  ends_alike_ = false;
   absl::StatusOr<PackingDecision> decision = Decide(deadline);
+  repack_.reset();
   if (decision.ok()) return *std::move(decision);
-  if (groups_->group().world->world() > 1) groups_->group().world->Abort(decision.status().message());
+  if (!ends_alike_ && groups_->group().world->world() > 1) groups_->group().world->Abort(decision.status().message());
   return decision.status();
 }
 

@@ -4,9 +4,9 @@
 // A job:  PackingController controller({.world = R});  controller.Replay(journal, step) where it goes on from a step
 //         PackedResidents(E, R, controller.packing(), rank): the experts that the model is made with
 //         Create → { Trainer::Step → AfterStep → checkpoint }
-// AfterStep is the fence: nothing else may be under way, and a checkpoint of the step is saved behind it, with
-// controller().decisions().  Blocks of the parameters have moved when packing() has changed.
-// Collective calls: every rank makes them at the same steps.  Thread-compatible.  CPU only.
+// AfterStep is the fence: nothing else may be under way, and a checkpoint of the step is saved behind it.  Blocks of
+// the parameters have moved when packing() has changed. Collective calls: every rank makes them at the same steps.
+// Thread-compatible.  CPU only.
 //
 // Does not do: offload of idle experts' parameters to the host.  On CPU ranks host memory is where they are; what does
 // not fit is refused, by all ranks, and the decision says by whom.
@@ -23,16 +23,27 @@
 #include "scheduler/training/expert_packing.h"
 #include "workers/train/expert_groups.h"
 #include "workers/train/parameters.h"
+#include "workers/train/repack.h"
 #include "workers/train/trainer.h"
 
 namespace switchyard {
+
+// Each packing but 1 takes two splits of the world, of which it has 15 (communicator.h): this one is reached, and
+// undone.
+inline constexpr int32_t kMostPacking = 64;
+
+// What a step's report tells of one rank.
+PackingTimes TimesOf(const StepReport& report);
 
 struct ExpertPackerOptions {
   bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
   // Bytes that this rank may still take; none: as many as it wants.
   std::function<int64_t()> available_bytes = {};
-  // Every decision, on every rank, before anything of it is adopted.  An error ends the group.
+  // On every rank, before anything of a decision is adopted that the controller did not foresee.  Collective: all ranks
+  // must have the same outcome.
   std::function<absl::Status(const PackingDecision&)> journal = {};
+  // This rank's times of a step; none: TimesOf.
+  std::function<PackingTimes(const StepReport&)> times = {};
 };
 
 class ExpertPacker {
@@ -44,7 +55,9 @@ class ExpertPacker {
                                                               ExpertPackerOptions options, absl::Time deadline);
 
   // report: of the step that trainer.steps() counts.  What was decided, if this was a step for it; the same on all
-  // ranks. Errors: the communicator's, the journal's; any of them ends the group.
+  // ranks.  Errors: the journal's; ResourceExhausted, marked Lost, where a rank has no room for what was foreseen:
+  // these all ranks have, and the group stands.  The communicator's, which ends the group.  After any of them nothing
+  // was adopted by a rank that says so.
   absl::StatusOr<std::optional<PackingDecision>> AfterStep(const StepReport& report, absl::Time deadline);
 
   const PackingController& controller() const { return controller_; }
@@ -52,9 +65,9 @@ class ExpertPacker {
 
  private:
   ExpertPacker(Trainer* trainer, Parameters* parameters, PackingController controller, ExpertPackerOptions options);
-  void Measure(const StepReport& report);
   absl::StatusOr<PackingTimes> SumTimes(absl::Time deadline);
   absl::StatusOr<PackingDecision> Decide(absl::Time deadline);
+  absl::StatusOr<PackingDecision> AskForRoom(PackingDecision proposal, absl::Time deadline);
 
   Trainer* const trainer_;
   Parameters* const parameters_;
@@ -62,6 +75,9 @@ class ExpertPacker {
   PackingController controller_;
   std::unique_ptr<ExpertGroups> groups_;
   PackingTimes measured_;  // on this rank, since the last decision
+  // Of the present decision.
+  std::unique_ptr<Repack> repack_;
+  bool ends_alike_ = false;  // all ranks have the error
 };
 
 }  // namespace switchyard

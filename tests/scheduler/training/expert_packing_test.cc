@@ -1,6 +1,8 @@
 #include "scheduler/training/expert_packing.h"
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -60,6 +62,77 @@ TEST(ExpertPackingTest, StaysWhereTimesAreEqual) {
   EXPECT_EQ(propose(0, INT64_MAX), 2);
 }
 
+// The same, and a step takes `step_ns` on each of 4 ranks in 2 steps.
+PackingTimes Steps(int64_t ratio, int64_t step_ns) {
+  PackingTimes times = Ratio(ratio);
+  times.step_ns = 8 * step_ns;
+  times.steps = 8;
+  return times;
+}
+
+// What the critical path exposes of Transformer-XL on 16 workers, whose experts would be packed until 4.
+TEST(ExpertPackingTest, ADoublingThatDoesNotHelpIsUndone) {
+  const std::map<int32_t, int64_t> exposed_ms = {{1, 400}, {2, 351}, {4, 412}, {8, 1146}};
+  PackingController controller({.world = 16});
+  std::vector<std::string> told;
+  for (int64_t step = 1; step <= 100; ++step) {
+    if (!controller.Decides(step)) continue;
+    const int32_t packing = controller.packing();
+    controller.Adopt(controller.Propose(step, Steps(8 / packing, (1700 + exposed_ms.at(packing)) * 1'000'000)));
+    told.push_back(controller.decisions().back().ToString());
+  }
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_NE(told[0].find("packing 1 -> 2 of 16 ranks"), std::string::npos) << told[0];
+  EXPECT_NE(told[1].find("packing 2 -> 4 of 16 ranks"), std::string::npos) << told[1];
+  EXPECT_EQ(
+      told[2],
+      "after step 18: packing 4 -> 2 of 16 ranks, all-to-all 0.0002 ms, experts 0.0001 ms a micro-op, a step 2112 "
+      "ms, 0 ms of it waiting for sums (undone: a step took 2051 ms with packing 2)");
+  EXPECT_TRUE(controller.settled());
+  // By all-to-alls and experts alone, as in the paper.
+  EXPECT_EQ(RunOf(16, 4), "10:1>2 14:2>4 18:4>4 covered");
+}
+
+TEST(ExpertPackingTest, ADoublingMustMakeStepsShorter) {
+  const auto second = [](PackingTimes before, PackingTimes behind) {
+    PackingController controller({.world = 16});
+    controller.Adopt(controller.Propose(10, before));
+    return controller.Propose(14, behind).to;
+  };
+  EXPECT_EQ(second(Steps(100, 50), Steps(100, 49)), 4);
+  EXPECT_EQ(second(Steps(100, 50), Steps(100, 50)), 1);
+  EXPECT_EQ(second(Steps(100, 50), Steps(1, 51)), 1) << "covered, but no shorter";
+  EXPECT_EQ(second(Steps(100, 50), Steps(1, 49)), 2);
+  EXPECT_EQ(second(Steps(100, 50), Ratio(100)), 4) << "not measured";
+  EXPECT_EQ(second(Ratio(100), Steps(100, 50)), 4);
+  PackingTimes more = Steps(100, 50);  // by the step, however many were measured
+  more += Steps(100, 48);
+  EXPECT_EQ(second(Steps(100, 50), more), 4);
+  const PackingTimes longest = {.all_to_all_ns = 100, .step_ns = INT64_MAX, .steps = INT64_MAX};
+  EXPECT_EQ(second(longest, longest), 1);
+}
+
+TEST(ExpertPackingTest, UndoneAtTheEndOfTheRanks) {
+  PackingController controller({.world = 4});
+  controller.Adopt(controller.Propose(10, Steps(100, 50)));
+  controller.Adopt(controller.Propose(14, Steps(100, 40)));
+  const PackingDecision last = controller.Propose(18, Steps(100, 45));
+  EXPECT_EQ(last.reason, PackingReason::kUndone);
+  EXPECT_EQ(last.to, 2);
+  controller.Adopt(last);
+  EXPECT_FALSE(controller.Decides(22));
+  // A journal has it, and no other than behind a doubling.
+  PackingController again({.world = 4});
+  ASSERT_TRUE(again.Replay(controller.decisions(), 15).ok());
+  EXPECT_EQ(again.packing(), 4);
+  again.Adopt(again.Propose(18, Steps(100, 1)));
+  EXPECT_EQ(again.decisions(), controller.decisions());
+  PackingDecision first = last;
+  first.step = 10;
+  EXPECT_NE(PackingController({.world = 4}).Replay({first}, 0).message().find("follows no doubling"),
+            std::string::npos);
+}
+
 TEST(ExpertPackingTest, NeverMovesAgainOnceItStays) {
   PackingController controller({.world = 8});
   EXPECT_EQ(Drive(&controller, 1, 10), "10:1>1 covered");
@@ -73,6 +146,11 @@ TEST(ExpertPackingTest, NeverMovesAgainOnceItStays) {
 TEST(ExpertPackingTest, MeasuresTheStepsBeforeADecision) {
   PackingController controller({.world = 8});
   for (int64_t step = 1; step <= 20; ++step) EXPECT_EQ(controller.Measures(step), step > 6) << step;
+  controller.Adopt(controller.Propose(10, Ratio(100)));
+  for (int64_t step = 11; step <= 20; ++step) EXPECT_EQ(controller.Measures(step), step > 11) << "buffers are new";
+  PackingController always({.world = 8, .first_step = 1, .every_steps = 1});
+  always.Adopt(always.Propose(1, Ratio(100)));
+  EXPECT_TRUE(always.Measures(2)) << "there is no other";
 }
 
 TEST(ExpertPackingTest, ARefusalIsTheEnd) {
@@ -95,7 +173,8 @@ TEST(ExpertPackingTest, DecisionsAreLines) {
   decisions.push_back(PackingController::Refused(decisions[0], "rank 1: \"no\" room=\n  7 reason=\xff"));
   const std::string lines = EncodePackingDecisions(decisions);
   EXPECT_EQ(lines.substr(0, lines.find('\n')),
-            "step=10 world=8 from=1 to=2 experts_ns=1000 all_to_all_ns=4000 micro_ops=10 reason=grows why=");
+            "step=10 world=8 from=1 to=2 experts_ns=1000 all_to_all_ns=4000 micro_ops=10 step_ns=0 sums_ns=0 "
+            "steps=0 reason=grows why=");
   const auto again = DecodePackingDecisions(lines);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, decisions);
@@ -107,8 +186,10 @@ TEST(ExpertPackingTest, OtherLinesAreNone) {
   const std::string line = EncodePackingDecision(PackingController({.world = 8}).Propose(10, Ratio(2)));
   ASSERT_TRUE(DecodePackingDecision(line).ok());
   for (size_t cut = 0; cut < line.size(); ++cut) EXPECT_FALSE(DecodePackingDecision(line.substr(0, cut)).ok()) << cut;
-  for (const std::string& other :
-       {absl::StrCat(" ", line), absl::StrCat(line, "\\q"), "step=+" + line.substr(5), "step=0" + line.substr(5)}) {
+  std::string negative = line;
+  negative.replace(negative.find("micro_ops="), 10, "micro_ops=-");
+  for (const std::string& other : {absl::StrCat(" ", line), absl::StrCat(line, "\\q"), "step=+" + line.substr(5),
+                                   "step=0" + line.substr(5), negative}) {
     const absl::Status status = DecodePackingDecision(other).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << other;
     EXPECT_NE(status.message().find("is no decision"), std::string::npos) << status;
@@ -122,6 +203,7 @@ TEST(ExpertPackingTest, AJournalIsFollowedWhateverIsMeasured) {
   Drive(&first, 4, 30);
   for (int64_t resumed = 0; resumed <= 20; ++resumed) {
     PackingController second({.world = 16});
+    ASSERT_TRUE(second.Replay({}, resumed).ok());  // nothing was adopted yet
     ASSERT_TRUE(second.Replay(first.decisions(), resumed).ok());
     EXPECT_EQ(second.packing(), resumed < 10 ? 1 : resumed < 14 ? 2 : 4);
     for (int64_t step = resumed + 1; step <= 30; ++step) {
@@ -136,7 +218,24 @@ TEST(ExpertPackingTest, BehindItsJournalItMeasuresAgain) {
   Drive(&first, 1000, 14);
   PackingController second({.world = 16});
   ASSERT_TRUE(second.Replay(first.decisions(), 12).ok());
+  EXPECT_FALSE(second.Foresees(13));
+  EXPECT_TRUE(second.Foresees(14));
   EXPECT_EQ(Drive(&second, 8, 30, 12), "14:2>4 18:4>8 22:8>8 covered");
+}
+
+// Not by the steps of another start: as many as it takes are done first.
+TEST(ExpertPackingTest, DecidesWhenItHasMeasured) {
+  PackingController first({.world = 16});
+  Drive(&first, 1000, 10);
+  PackingController second({.world = 16});
+  ASSERT_TRUE(second.Replay(first.decisions(), 12).ok());
+  EXPECT_FALSE(second.Measures(13));
+  EXPECT_TRUE(second.Measures(14));
+  EXPECT_EQ(Drive(&second, 8, 30, 12), "18:2>4 22:4>8 26:8>8 covered") << "not after step 14";
+  // And again so.
+  PackingController third({.world = 16});
+  ASSERT_TRUE(third.Replay(second.decisions(), 11).ok());
+  EXPECT_EQ(Drive(&third, 1, 30, 11), "18:2>4 22:4>8 26:8>8 covered");
 }
 
 TEST(ExpertPackingTest, RefusesJournalsThatItCannotHaveWritten) {

@@ -1,6 +1,7 @@
 // Experts are packed while a job trains: by what all ranks measure, as a journal says, and not where there is no room.
 #include "workers/train/expert_packer.h"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/train/training_group.h"
+#include "workers/train/train_outcome.h"
 
 namespace switchyard {
 namespace {
@@ -24,17 +26,22 @@ constexpr int kWorld = 4;
 // A group whose ranks each have a packer.  Steps are the trainer's, their times are told.
 class PackedGroup {
  public:
-  PackedGroup(const TrainingGolden& golden, const PackingController& controller, ExpertPackerOptions options)
+  // On every rank.
+  using Journal = std::function<absl::Status(int rank, const PackingDecision& decision)>;
+
+  // available_bytes: of rank 2.
+  PackedGroup(const TrainingGolden& golden, const PackingController& controller, ExpertPackerOptions options,
+              const Journal& journal = nullptr)
       : golden_(golden),
         group_(golden.dir, {.dtype = DType::kF64, .world = kWorld, .packing = controller.packing()}),
         packers_(kWorld) {
     for (const absl::Status& status : group_.OnEach([&](int r) -> absl::Status {
            ExpertPackerOptions mine = options;
-           if (options.journal) {
-             mine.journal = [this, r, journal = options.journal](const PackingDecision& decision) {
+           if (journal) {
+             mine.journal = [this, r, journal](const PackingDecision& decision) {
                EXPECT_EQ(packers_[r]->controller().packing(), decision.from);
                EXPECT_EQ(packers_[r]->groups().packing(), decision.from);
-               return r == 0 ? journal(decision) : absl::OkStatus();
+               return journal(r, decision);
              };
            }
            if (r != 2) mine.available_bytes = nullptr;
@@ -47,14 +54,16 @@ class PackedGroup {
   }
 
   // A step with its loss, then what its ranks decide; all of them the same, or each its error.  all_to_all[r]: seconds
-  // that rank r says it waited, beside one for experts.
-  absl::StatusOr<std::optional<PackingDecision>> Step(size_t step, std::vector<double> all_to_all) {
+  // that rank r says it waited, beside one for experts.  total: of the step; shorter and shorter if it is not said.
+  absl::StatusOr<std::optional<PackingDecision>> Step(size_t step, std::vector<double> all_to_all, double total = 0) {
+    if (total == 0) total = 20 - 0.1 * static_cast<double>(step);
     for (int r = 0; r < kWorld; ++r) group_.trainer(r).set_steps(static_cast<int64_t>(step));
     losses_.push_back(group_.Step({RowsOfStep(golden_, step)}, kLearningRate).loss);
     std::vector<std::optional<PackingDecision>> decisions(kWorld);
     const std::vector<absl::Status> statuses = group_.OnEach([&](int r) -> absl::Status {
       StepReport report = {.expert_ops = 2};
-      report.seconds = {.experts = 1, .all_to_all = all_to_all[r] + 7, .backward_all_to_all = 7};
+      report.seconds = {
+          .total = total, .experts = 1, .all_to_all = all_to_all[r] + 7, .backward_all_to_all = 7, .all_reduce = 0.5};
       ASSIGN_OR_RETURN(decisions[r], packers_[r]->AfterStep(report, test::Soon()));
       return absl::OkStatus();
     });
@@ -85,19 +94,18 @@ class ExpertPackerTest : public ::testing::Test {
   const PackingController fresh_{{.world = kWorld, .first_step = 3, .every_steps = 2}};
   std::vector<PackingDecision> journal_;
 
-  ExpertPackerOptions Adjusts() {
-    ExpertPackerOptions options = {.adjusts = true};
-    options.journal = [this](const PackingDecision& decision) {
-      journal_.push_back(decision);
+  // Rank 0's.
+  PackedGroup::Journal Journals() {
+    return [this](int rank, const PackingDecision& decision) {
+      if (rank == 0) journal_.push_back(decision);
       return absl::OkStatus();
     };
-    return options;
   }
 };
 
 // One rank alone waits: what it says counts for all.
 TEST_F(ExpertPackerTest, PacksUntilExpertsCoverAllToAlls) {
-  PackedGroup group(golden_, fresh_, Adjusts());
+  PackedGroup group(golden_, fresh_, {.adjusts = true}, Journals());
   std::vector<std::string> told;
   for (size_t step = 0; step < 8; ++step) {
     const double waited = step < 5 ? 8.5 : 7.5;
@@ -106,14 +114,35 @@ TEST_F(ExpertPackerTest, PacksUntilExpertsCoverAllToAlls) {
     if (decision->has_value()) told.push_back((*decision)->ToString());
   }
   EXPECT_EQ(told, (std::vector<std::string>{
-                      "after step 3: packing 1 -> 2 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op (grows)",
-                      "after step 5: packing 2 -> 4 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op (grows)",
-                      "after step 7: packing 4 -> 4 of 4 ranks, all-to-all 469 ms, experts 500 ms a micro-op "
-                      "(covered)"}));
+                      "after step 3: packing 1 -> 2 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
+                      "19850 ms, 500 ms of it waiting for sums (grows)",
+                      "after step 5: packing 2 -> 4 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
+                      "19600 ms, 500 ms of it waiting for sums (grows)",
+                      "after step 7: packing 4 -> 4 of 4 ranks, all-to-all 469 ms, experts 500 ms a micro-op, a step "
+                      "19400 ms, 500 ms of it waiting for sums (covered)"}));
   EXPECT_EQ(journal_, group.controller().decisions());
   EXPECT_EQ(group.group().model(3).weights().residents.size(), 6u);
   group.group().ExpectReplicasAlike();
   // As without packing.
+  TrainingGroup unpacked(golden_.dir, {.dtype = DType::kF64, .world = kWorld});
+  for (size_t step = 0; step < 8; ++step) {
+    const double expected = unpacked.Step({RowsOfStep(golden_, step)}, kLearningRate).loss;
+    EXPECT_NEAR(group.losses()[step], expected, 1e-10 * expected) << step;
+  }
+}
+
+// All-to-alls are what takes long, but steps become longer when experts are on two ranks.
+TEST_F(ExpertPackerTest, GoesBackWhereStepsBecomeLonger) {
+  PackedGroup group(golden_, fresh_, {.adjusts = true}, Journals());
+  for (size_t step = 0; step < 8; ++step) {
+    ASSERT_TRUE(group.Step(step, {9, 9, 9, 9}, /*total=*/step < 3 ? 2 : 3).ok());
+    EXPECT_EQ(group.controller().packing(), step == 2 || step == 3 ? 2 : 1) << step;
+  }
+  ASSERT_EQ(journal_.size(), 2u);
+  EXPECT_EQ(journal_[1].reason, PackingReason::kUndone);
+  EXPECT_EQ(journal_[1].why, "a step took 2000 ms with packing 1");
+  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(group.group().model(r).weights().residents, PackedResidents(6, 4, 1, r));
+  group.group().ExpectReplicasAlike();
   TrainingGroup unpacked(golden_.dir, {.dtype = DType::kF64, .world = kWorld});
   for (size_t step = 0; step < 8; ++step) {
     const double expected = unpacked.Step({RowsOfStep(golden_, step)}, kLearningRate).loss;
@@ -128,9 +157,7 @@ TEST_F(ExpertPackerTest, OtherModesDoNotAdjust) {
 }
 
 TEST_F(ExpertPackerTest, StaysWhereARankHasNoRoom) {
-  ExpertPackerOptions options = Adjusts();
-  options.available_bytes = [] { return 4096; };  // of rank 2
-  PackedGroup group(golden_, fresh_, options);
+  PackedGroup group(golden_, fresh_, {.adjusts = true, .available_bytes = [] { return 4096; }}, Journals());
   for (size_t step = 0; step < 6; ++step) {
     const auto decision = group.Step(step, {9, 9, 9, 9});
     ASSERT_TRUE(decision.ok()) << decision.status();
@@ -144,7 +171,7 @@ TEST_F(ExpertPackerTest, StaysWhereARankHasNoRoom) {
 
 // It goes on from step 4, with the packing that it had and the decisions that were still to come.
 TEST_F(ExpertPackerTest, FollowsItsJournal) {
-  PackedGroup first(golden_, fresh_, Adjusts());
+  PackedGroup first(golden_, fresh_, {.adjusts = true}, Journals());
   for (size_t step = 0; step < 8; ++step) ASSERT_TRUE(first.Step(step, {9, 9, 9, 9}).ok());
   const auto lines = DecodePackingDecisions(EncodePackingDecisions(journal_));
   ASSERT_TRUE(lines.ok());
@@ -152,22 +179,42 @@ TEST_F(ExpertPackerTest, FollowsItsJournal) {
   ASSERT_TRUE(again.Replay(*lines, 4).ok());
   EXPECT_EQ(again.packing(), 2);
   journal_.clear();
-  PackedGroup second(golden_, again, Adjusts());
+  PackedGroup second(golden_, again, {.adjusts = true}, Journals());
   EXPECT_EQ(second.group().groups(0).packing(), 2);
   for (size_t step = 4; step < 8; ++step) ASSERT_TRUE(second.Step(step, {0, 0, 0, 0}).ok());
   EXPECT_EQ(second.controller().packing(), 4);
   EXPECT_EQ(second.controller().decisions(), first.controller().decisions());
-  EXPECT_EQ(journal_, std::vector<PackingDecision>(lines->begin() + 1, lines->end()));
+  EXPECT_THAT(journal_, testing::IsEmpty()) << "the journal has them";
 }
 
-TEST_F(ExpertPackerTest, AJournalThatFailsEndsTheGroup) {
-  ExpertPackerOptions options = Adjusts();
-  options.journal = [](const PackingDecision&) { return absl::UnavailableError("no journal"); };
-  PackedGroup group(golden_, fresh_, options);
+// Where experts were packed before there is no room now: another attempt may find some.
+TEST_F(ExpertPackerTest, WhatIsForeseenIsNotRefusedButLost) {
+  PackedGroup first(golden_, fresh_, {.adjusts = true}, Journals());
+  for (size_t step = 0; step < 4; ++step) ASSERT_TRUE(first.Step(step, {9, 9, 9, 9}).ok());
+  PackingController again = fresh_;
+  ASSERT_TRUE(again.Replay(journal_, 2).ok());
+  PackedGroup second(golden_, again, {.adjusts = true, .available_bytes = [] { return 4096; }}, Journals());
+  const absl::Status status = second.Step(2, {9, 9, 9, 9}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(
+      std::string(status.message()),
+      testing::AllOf(HasSubstr("no room for what was decided before, \"after step 3: packing 1 -> 2 of 4 ranks"),
+                     HasSubstr("rank 2: 3 more experts a layer take ")));
+  EXPECT_EQ(OutcomeOf(status), TrainOutcome::kLost);
+  EXPECT_EQ(journal_.size(), 1u);
+  for (int r = 0; r < kWorld; ++r) EXPECT_TRUE(second.group().comm(r)->status().ok()) << "all ranks know";
+}
+
+TEST_F(ExpertPackerTest, AJournalThatFailsLeavesAllAsItWas) {
+  PackedGroup group(golden_, fresh_, {.adjusts = true},
+                    [](int, const PackingDecision&) { return absl::UnavailableError("no journal"); });
   for (size_t step = 0; step < 2; ++step) ASSERT_TRUE(group.Step(step, {9, 9, 9, 9}).ok());
   EXPECT_EQ(group.Step(2, {9, 9, 9, 9}).status().message(), "no journal");
   EXPECT_EQ(group.controller().packing(), 1);
-  for (int r = 0; r < kWorld; ++r) EXPECT_EQ(group.group().model(r).weights().residents, PackedResidents(6, 4, 1, r));
+  for (int r = 0; r < kWorld; ++r) {
+    EXPECT_EQ(group.group().model(r).weights().residents, PackedResidents(6, 4, 1, r));
+    EXPECT_TRUE(group.group().comm(r)->status().ok()) << "all ranks know";
+  }
 }
 
 // What the trainer measures is what counts.
@@ -195,6 +242,9 @@ TEST_F(ExpertPackerTest, MeasuresStepsOfTheTrainer) {
   EXPECT_NEAR(static_cast<double>(decisions[0].times.experts_ns), 1e9 * (one.experts + two.experts), 2);
   EXPECT_NEAR(static_cast<double>(decisions[0].times.all_to_all_ns), 1e9 * (forward(one) + forward(two)), 2);
   EXPECT_EQ(decisions[0].times.micro_ops, 2 * group.model(0).config().num_moe_layers());
+  EXPECT_NEAR(static_cast<double>(decisions[0].times.step_ns), 1e9 * (one.total + two.total), 2);
+  EXPECT_NEAR(static_cast<double>(decisions[0].times.sums_ns), 1e9 * (one.all_reduce + two.all_reduce), 2);
+  EXPECT_EQ(decisions[0].times.steps, 2);
 }
 
 }  // namespace
