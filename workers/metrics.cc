@@ -95,6 +95,8 @@ constexpr CounterRow kCounters[] = {
     {"switchyard_worker_train_tokens_total", "Tokens trained, on all ranks.", &M::train_tokens},
     {"switchyard_worker_train_forward_seconds_total", "Seconds of forward passes.", &M::train_forward_seconds},
     {"switchyard_worker_train_backward_seconds_total", "Seconds of backward passes.", &M::train_backward_seconds},
+    {"switchyard_worker_train_expert_seconds_total", "Of both, seconds of experts' products.",
+     &M::train_expert_seconds},
     {"switchyard_worker_train_all_to_all_seconds_total", "Of both, seconds in exchanges of rows.",
      &M::train_all_to_all_seconds},
     {"switchyard_worker_train_all_reduce_seconds_total", "Seconds that steps waited for sums of gradients.",
@@ -237,6 +239,7 @@ void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
   train_step_seconds->Observe(progress.total_seconds);
   train_forward_seconds->Increment(report.seconds.forward);
   train_backward_seconds->Increment(report.seconds.backward);
+  train_expert_seconds->Increment(report.seconds.experts + report.seconds.backward_experts);
   train_all_to_all_seconds->Increment(report.seconds.all_to_all);
   train_all_reduce_seconds->Increment(report.seconds.all_reduce);
   train_optimizer_seconds->Increment(report.seconds.optimizer);

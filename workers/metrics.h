@@ -90,6 +90,7 @@ class WorkerMetrics {
   prometheus::Counter* train_tokens = nullptr;
   prometheus::Counter* train_forward_seconds = nullptr;
   prometheus::Counter* train_backward_seconds = nullptr;
+  prometheus::Counter* train_expert_seconds = nullptr;
   prometheus::Counter* train_all_to_all_seconds = nullptr;
   prometheus::Counter* train_all_reduce_seconds = nullptr;
   prometheus::Counter* train_optimizer_seconds = nullptr;

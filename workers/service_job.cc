@@ -179,6 +179,7 @@ v1::LinkRequest StepMessage(int64_t epoch, const StepProgress& progress) {
   seconds->set_all_reduce(progress.report.seconds.all_reduce);
   seconds->set_optimizer(progress.report.seconds.optimizer);
   seconds->set_data(progress.data_seconds);
+  seconds->set_experts(progress.report.seconds.experts + progress.report.seconds.backward_experts);
   return message;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace switchyard {
@@ -69,6 +70,10 @@ absl::StatusOr<JobState> NextJobState(JobState state, JobEvent event) {
     if (transition.from == state && transition.event == event) return transition.to;
   }
   return absl::FailedPreconditionError(absl::StrCat("job is ", JobStateName(state), ": cannot ", JobEventName(event)));
+}
+
+bool SaysNotFinite(const absl::Status& error) {
+  return absl::IsDataLoss(error) && absl::StrContains(error.message(), kNotFinite);
 }
 
 }  // namespace switchyard

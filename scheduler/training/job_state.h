@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -51,5 +52,9 @@ bool IsFinal(JobState state);
 
 // What follows.  FailedPrecondition "job is SUCCEEDED: cannot pause" where nothing does.
 absl::StatusOr<JobState> NextJobState(JobState state, JobEvent event);
+
+// How the error of a trainer begins whose loss or gradient is infinite or not a number: DataLoss.  Servers count those.
+inline constexpr char kNotFinite[] = "loss is not finite";
+bool SaysNotFinite(const absl::Status& error);
 
 }  // namespace switchyard

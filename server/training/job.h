@@ -17,6 +17,7 @@ namespace switchyard {
 // Where the seconds of a step went, on rank 0.
 struct StepSeconds {
   double total = 0, forward = 0, backward = 0;
+  double experts = 0;                     // of those two: experts' products
   double all_to_all = 0, all_reduce = 0;  // waited for
   double optimizer = 0, data = 0;
 };

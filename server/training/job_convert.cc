@@ -34,6 +34,7 @@ v1::TrainProgress ToProto(const TrainProgress& progress) {
   seconds->set_all_reduce(progress.seconds.all_reduce);
   seconds->set_optimizer(progress.seconds.optimizer);
   seconds->set_data(progress.seconds.data);
+  seconds->set_experts(progress.seconds.experts);
   message.set_dropped_rows(progress.dropped_rows);
   message.set_dead_experts(progress.dead_experts);
   return message;
@@ -89,6 +90,7 @@ TrainProgress FromProto(const v1::TrainProgress& message) {
   progress.seconds = {.total = seconds.total(),
                       .forward = seconds.forward(),
                       .backward = seconds.backward(),
+                      .experts = seconds.experts(),
                       .all_to_all = seconds.all_to_all(),
                       .all_reduce = seconds.all_reduce(),
                       .optimizer = seconds.optimizer(),

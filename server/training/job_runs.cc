@@ -127,8 +127,8 @@ void JobManager::CountStep(int64_t tokens_before, const TrainProgress& progress)
   census_.tokens += std::max<int64_t>(progress.tokens - tokens_before, 0);
   census_.dropped_rows += std::max<int64_t>(progress.dropped_rows, 0);
   for (double StepSeconds::*part :
-       {&StepSeconds::total, &StepSeconds::forward, &StepSeconds::backward, &StepSeconds::all_to_all,
-        &StepSeconds::all_reduce, &StepSeconds::optimizer, &StepSeconds::data}) {
+       {&StepSeconds::total, &StepSeconds::forward, &StepSeconds::backward, &StepSeconds::experts,
+        &StepSeconds::all_to_all, &StepSeconds::all_reduce, &StepSeconds::optimizer, &StepSeconds::data}) {
     census_.seconds.*part += positive(progress.seconds.*part);
   }
 }
@@ -218,6 +218,7 @@ void JobManager::Conclude(Run* run, TrainingEnd end) {
   if (end.outcome == TrainingOutcome::kFinished) {
     BeginAndFinish(job);
   } else if (end.outcome == TrainingOutcome::kFailed) {
+    if (SaysNotFinite(end.status)) ++census_.not_finite;
     Fail(job, end.status);
   } else if (asked) {
     const bool stopped = end.outcome == TrainingOutcome::kStopped;

@@ -22,7 +22,8 @@ namespace {
 
 constexpr absl::string_view kStepsHeader =
     "step,loss,balance_loss,z_loss,learning_rate,gradient_norm,tokens,tokens_per_second,seconds,forward_seconds,"
-    "backward_seconds,all_to_all_seconds,all_reduce_seconds,optimizer_seconds,data_seconds,dropped_rows,dead_experts\n";
+    "backward_seconds,expert_seconds,all_to_all_seconds,all_reduce_seconds,optimizer_seconds,data_seconds,dropped_rows,"
+    "dead_experts\n";
 constexpr absl::string_view kEvaluationsHeader = "step,loss,tokens\n";
 constexpr int64_t kMaxRowBytes = 4096;
 
@@ -155,11 +156,12 @@ void LossLog::OnStep(const Job& job, const TrainProgress& progress) {
   const auto files = jobs_.find(job.id);
   if (files == jobs_.end()) return;
   const StepSeconds& seconds = progress.seconds;
-  files->second.steps.Append(absl::StrFormat(
-      "%d,%.9g,%.9g,%.9g,%.9g,%.9g,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n", progress.step, progress.loss,
-      progress.balance_loss, progress.z_loss, progress.learning_rate, progress.gradient_norm, progress.tokens,
-      progress.tokens_per_second, seconds.total, seconds.forward, seconds.backward, seconds.all_to_all,
-      seconds.all_reduce, seconds.optimizer, seconds.data, progress.dropped_rows, progress.dead_experts));
+  files->second.steps.Append(
+      absl::StrFormat("%d,%.9g,%.9g,%.9g,%.9g,%.9g,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n",
+                      progress.step, progress.loss, progress.balance_loss, progress.z_loss, progress.learning_rate,
+                      progress.gradient_norm, progress.tokens, progress.tokens_per_second, seconds.total,
+                      seconds.forward, seconds.backward, seconds.experts, seconds.all_to_all, seconds.all_reduce,
+                      seconds.optimizer, seconds.data, progress.dropped_rows, progress.dead_experts));
   tensorboard::Event event = NewEvent(progress.step);
   AddValue(&event, "train/loss", progress.loss);
   AddValue(&event, "train/balance_loss", progress.balance_loss);

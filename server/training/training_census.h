@@ -26,6 +26,7 @@ struct TrainingCensus {
   // Since the server's start:
   int64_t attempts = 0;
   int64_t losses = 0;
+  int64_t not_finite = 0;
   int64_t steps = 0;
   int64_t tokens = 0;
   int64_t dropped_rows = 0;

@@ -19,6 +19,8 @@ const CounterRow kCounters[] = {
      [](const TrainingCensus& c) { return static_cast<double>(c.attempts); }},
     {"switchyard_train_attempts_lost_total", "Attempts that ended because a worker or their group was lost.",
      [](const TrainingCensus& c) { return static_cast<double>(c.losses); }},
+    {"switchyard_train_not_finite_total", "Jobs that failed as a loss or a gradient was not finite.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.not_finite); }},
     {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.",
      [](const TrainingCensus& c) { return static_cast<double>(c.steps); }},
     {"switchyard_train_tokens_total", "Tokens trained; those of steps that were done again count once.",
@@ -36,9 +38,13 @@ struct PhaseRow {
   double StepSeconds::*seconds;
 };
 const PhaseRow kPhases[] = {
-    {"forward", &StepSeconds::forward},       {"backward", &StepSeconds::backward},
-    {"all_to_all", &StepSeconds::all_to_all}, {"all_reduce", &StepSeconds::all_reduce},
-    {"optimizer", &StepSeconds::optimizer},   {"data", &StepSeconds::data},
+    {"forward", &StepSeconds::forward},
+    {"backward", &StepSeconds::backward},
+    {"expert", &StepSeconds::experts},
+    {"all_to_all", &StepSeconds::all_to_all},
+    {"all_reduce", &StepSeconds::all_reduce},
+    {"optimizer", &StepSeconds::optimizer},
+    {"data", &StepSeconds::data},
 };
 
 using Slot = TrainingCensus::Slot;
@@ -96,7 +102,10 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
   }
   auto& phases = prometheus::BuildCounter()
                      .Name("switchyard_train_phase_seconds_total")
-                     .Help("Time of steps by phase, on rank 0; of all-to-all and all-reduce what was waited for.")
+                     .Help(
+                         "Time of steps by phase, on rank 0; of all-to-all and all-reduce what was waited for. Forward "
+                         "and backward "
+                         "have experts and all-to-alls in them.")
                      .Register(*registry_);
   for (const PhaseRow& row : kPhases) phases_.push_back(&phases.Add({{"phase", row.phase}}));
   for (const SlotRow& row : kSlotGauges) {

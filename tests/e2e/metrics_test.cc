@@ -156,6 +156,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_train_tokens_total", {"counter", "", ""}},
       {"switchyard_worker_train_forward_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_backward_seconds_total", {"counter", "", ""}},
+      {"switchyard_worker_train_expert_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_all_to_all_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_all_reduce_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_optimizer_seconds_total", {"counter", "", ""}},

@@ -10,6 +10,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "scheduler/training/job_state.h"
 #include "workers/comm/timed.h"
 #include "workers/ops/attention.h"
 #include "workers/ops/backward/adamw.h"
@@ -276,6 +277,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
     in.on_stage = [this](const BackwardStage& stage) { sync_->StageDone(stage); };
   }
   RETURN_IF_ERROR(backward_.Run(stream_, in, model_->all_layers(), d_residual));
+  seconds_.backward_experts += stats.expert_seconds;
   seconds_.backward_all_to_all += stats.exchange_seconds;
   seconds_.all_to_all += stats.exchange_seconds;
   return absl::OkStatus();
@@ -365,7 +367,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
   // The same numbers on every rank: all go on, or none does.
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
-    return absl::DataLossError(absl::StrCat("loss is not finite: loss ", report.loss, ", norm of gradients ",
+    return absl::DataLossError(absl::StrCat(kNotFinite, ": loss ", report.loss, ", norm of gradients ",
                                             report.gradient_norm, " in step ", steps_ + 1));
   }
   const bool clips = options_.clip_norm > 0 && report.gradient_norm > options_.clip_norm;

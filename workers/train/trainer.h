@@ -58,9 +58,10 @@ struct TrainerOptions {
 // Where a step's time went, on this rank.
 struct StepSeconds {
   double total = 0;
-  double forward = 0;     // with the sums of the routers' statistics
-  double experts = 0;     // of that: their products
-  double backward = 0;    // with the loss head, which does both
+  double forward = 0;   // with the sums of the routers' statistics
+  double experts = 0;   // of that: their products
+  double backward = 0;  // with the loss head, which does both
+  double backward_experts = 0;
   double all_to_all = 0;  // of those two: packing, waiting for and unpacking rows of other ranks
   double backward_all_to_all = 0;
   double all_reduce = 0;  // exposed: waiting for sums of gradients when backward was done

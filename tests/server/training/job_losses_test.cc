@@ -126,6 +126,7 @@ TEST_F(ManagerTest, AFailureIsFinal) {
   manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, absl::AbortedError("told so")});
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
+  EXPECT_EQ(manager_->census().not_finite, 1);
   EXPECT_EQ(journal_.kept.begin()->second.error, Get(id)->error);
 }
 
@@ -136,6 +137,7 @@ TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
   manager_->OnTrainingEnded(2, epoch, {TrainingOutcome::kFailed, absl::DataLossError("no number")});
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("no number"));
+  EXPECT_EQ(manager_->census().not_finite, 0);
 }
 
 TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {

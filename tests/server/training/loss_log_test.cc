@@ -112,13 +112,13 @@ TEST_F(LossLogTest, EveryColumnHasItsName) {
                     .gradient_norm = 6,
                     .tokens = 7,
                     .tokens_per_second = 8,
-                    .seconds = {9, 10, 11, 12, 13, 14, 15},
-                    .dropped_rows = 16,
-                    .dead_experts = 17});
+                    .seconds = {9, 10, 11, 12, 13, 14, 15, 16},
+                    .dropped_rows = 17,
+                    .dead_experts = 18});
   EXPECT_EQ(Read("steps.csv"),
             "step,loss,balance_loss,z_loss,learning_rate,gradient_norm,tokens,tokens_per_second,seconds,"
-            "forward_seconds,backward_seconds,all_to_all_seconds,all_reduce_seconds,optimizer_seconds,data_seconds,"
-            "dropped_rows,dead_experts\n1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17\n");
+            "forward_seconds,backward_seconds,expert_seconds,all_to_all_seconds,all_reduce_seconds,optimizer_seconds,"
+            "data_seconds,dropped_rows,dead_experts\n1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18\n");
 }
 
 TEST_F(LossLogTest, GoingOnFromAStepCutsLaterRowsOff) {

@@ -29,7 +29,8 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
   census.workers = 2;
   census.busy_workers = 1;
   census.tokens = 100;
-  census.seconds = {.total = 5, .forward = 1, .backward = 2, .all_to_all = .25, .all_reduce = .5};
+  census.not_finite = 2;
+  census.seconds = {.total = 5, .forward = 1, .backward = 2, .experts = 1.5, .all_to_all = .25, .all_reduce = .5};
   metrics.Update(census);
   std::map<std::string, double> values = Values(*registry);
   const size_t idle = values.size();
@@ -37,7 +38,9 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
   EXPECT_EQ(values.at("switchyard_train_jobs state=running"), 0);
   EXPECT_EQ(values.at("switchyard_train_workers_busy"), 1);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 100);
+  EXPECT_EQ(values.at("switchyard_train_not_finite_total"), 2);
   EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=all_reduce"), .5);
+  EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=expert"), 1.5);
   EXPECT_FALSE(values.contains("switchyard_train_loss slot=0")) << "no job runs";
 
   census.tokens = 150;
