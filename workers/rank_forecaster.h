@@ -19,11 +19,11 @@ namespace switchyard {
 struct ForecastOptions {
   // "auto": where a placement asks for what coming layers get, or a profile is read or written; always; never.
   std::string when = "auto";
-  std::string profile;  // file of a ProfileBundle to begin with; empty: nothing is known at first
+  std::string profile = {};  // file of a ProfileBundle to begin with; empty: nothing is known at first
   // Where what was learned is written when the worker ends; empty: nowhere.  Rank 0 writes what it loaded, too, the
   // others what they have learned since: so the merged files count it once.  Probes are then fitted on every row,
   // whatever time that takes.
-  std::string profile_out;
+  std::string profile_out = {};
   int path_length = kLivePathLength;  // l: of how many layers the paths are that are counted and asked
 };
 

@@ -61,8 +61,8 @@ struct EngineSettings {
   int64_t kv_cache_bytes = 0;  // 0 = the worker decides
   int32_t max_num_seqs = 1;
   int32_t max_batched_tokens = 1;
-  int32_t max_model_len = 0;    // 0 = the model's context
-  PlacementSettings placement;  // of its experts; the same on all workers
+  int32_t max_model_len = 0;         // 0 = the model's context
+  PlacementSettings placement = {};  // of its experts; the same on all workers
 };
 
 struct Seat {
@@ -72,7 +72,7 @@ struct Seat {
   std::string token;    // the group's secret
   std::string address;  // of this host, where the other ranks reach this one
   absl::Duration form_timeout = absl::Seconds(30);
-  GroupPlacement placement;  // with which the group begins; not checked against the model yet
+  GroupPlacement placement = {};  // with which the group begins; not checked against the model yet
 };
 
 class Worker final : public PlacementHost {

@@ -15,10 +15,10 @@
 namespace switchyard {
 
 struct ExpertReport {
-  std::vector<EstimatorStanding> standings;
+  std::vector<EstimatorStanding> standings = {};
   // Of rank 0 alone, as all ranks decide alike; empty otherwise, and where nothing moves.
-  std::vector<Placement> placements;             // [L]
-  std::vector<std::vector<SlotOrigin>> origins;  // [L][R * slots], of each slot's expert
+  std::vector<Placement> placements = {};             // [L]
+  std::vector<std::vector<SlotOrigin>> origins = {};  // [L][R * slots], of each slot's expert
   // Of this rank's copies since it has its slots.
   int64_t copied_bytes = 0;
   double copy_seconds = 0;

@@ -27,7 +27,7 @@ struct GatedRows {
   MoeStats* stats = nullptr;
   int moe_layer = 0;       // counts MoE layers only
   TensorView topk_idx;     // [T, K] int32 on the host, -1 = dropped
-  TensorView x;            // [T, H] what goes to the experts, on the stream's device
+  TensorView x = {};       // [T, H] what goes to the experts, on the stream's device
   TensorView logits = {};  // [T, E] AccDType, the router's; as x
   // What a forecaster said after this gate, of this rank's rows (layer_forecaster.h); empty for the forecaster itself.
   absl::Span<const LayerEstimate> estimates = {};

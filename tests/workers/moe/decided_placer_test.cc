@@ -107,8 +107,12 @@ TEST_P(DecidedPlacerTest, TheBitsOfOneRank) {
   const auto put_by = [&](SlotOrigin origin) { return result.origins[0][static_cast<size_t>(origin)]; };
   for (const auto& origins : result.origins) EXPECT_EQ(origins, result.origins[0]) << "ranks know alike";
   EXPECT_EQ(put_by(SlotOrigin::kEstimate) + put_by(SlotOrigin::kGate) > 0, moves);
-  if (c.mode == PlacementMode::kNoEstimate) EXPECT_EQ(put_by(SlotOrigin::kEstimate), 0);
-  if (c.mode == PlacementMode::kNoFinetune) EXPECT_EQ(put_by(SlotOrigin::kGate), 0);
+  if (c.mode == PlacementMode::kNoEstimate) {
+    EXPECT_EQ(put_by(SlotOrigin::kEstimate), 0);
+  }
+  if (c.mode == PlacementMode::kNoFinetune) {
+    EXPECT_EQ(put_by(SlotOrigin::kGate), 0);
+  }
 }
 
 // What ranks expect of the next layer is summed, and what is expected of this rank's experts is told on: all of it of

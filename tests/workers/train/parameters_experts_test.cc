@@ -109,7 +109,9 @@ TEST_P(ParametersExpertsTest, KeepsLosesAndGains) {
   for (const ParameterBlock& block : parameters_.blocks()) {
     if (block.expert != 0 && block.expert != 2) continue;
     const Tensor rows(DType::kF64, {block.master.dim(0), block.master.dim(1)});
-    if (block.weight != nullptr) ASSERT_TRUE(block.weight->UnpackRows(0, rows).ok());
+    if (block.weight != nullptr) {
+      ASSERT_TRUE(block.weight->UnpackRows(0, rows).ok());
+    }
     const double* const published = block.weight != nullptr ? rows.data<double>() : block.tensor->data<double>();
     for (int64_t i = 0; i < block.size(); ++i) {
       ASSERT_EQ(published[i], 100.0 * block.expert + block.layer);
