@@ -148,7 +148,7 @@ v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit) {
     message.add_copy_to(copy.to);
   }
   for (const StepItem& item : part.items) FillItem(item, message.add_items());
-  message.set_train_slice(part.train_slice);
+  message.set_train_slice_ms(plan.train_slice_ms);
   message.set_timeout_ms(std::max<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(limit, absl::Milliseconds(1))), 1));
   return message;
 }

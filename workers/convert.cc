@@ -106,6 +106,7 @@ RankPlan FromProto(const v1::StepPlan& message, StepPlan* head) {
   head->exchange_version = message.exchange_version();
   head->micro_batches = message.micro_batches();
   head->padded_rows = message.padded_rows();
+  head->train_slice_ms = message.train_slice_ms();
   head->loans.clear();
   for (const v1::RowLoan& loan : message.loans()) head->loans.push_back({loan.from(), loan.to(), loan.rows()});
   RankPlan part;
@@ -113,7 +114,6 @@ RankPlan FromProto(const v1::StepPlan& message, StepPlan* head) {
   const int num_copies = std::min(message.copy_from_size(), message.copy_to_size());
   for (int i = 0; i < num_copies; ++i) part.copies.push_back({message.copy_from(i), message.copy_to(i)});
   for (const v1::StepItem& item : message.items()) part.items.push_back(ItemFromProto(item));
-  part.train_slice = message.train_slice();
   return part;
 }
 

@@ -5,7 +5,6 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "google/rpc/status.pb.h"
 
 namespace switchyard {
 namespace {
@@ -67,6 +66,30 @@ v1::ErrorReason ReasonOf(const absl::Status& status) {
   if (const auto payload = status.GetPayload(kErrorInfoUrl)) info.ParseFromString(std::string(*payload));
   v1::ErrorReason_Parse(info.reason(), &reason);
   return reason;
+}
+
+google::rpc::Status ToRpcStatus(const absl::Status& status) {
+  google::rpc::Status message;
+  message.set_code(static_cast<int>(status.code()));
+  message.set_message(std::string(status.message()));
+  for (const char* url : {kErrorInfoUrl, kRetryInfoUrl}) {
+    const auto payload = status.GetPayload(url);
+    if (!payload.has_value()) continue;
+    google::protobuf::Any* any = message.add_details();
+    any->set_type_url(url);
+    any->set_value(std::string(*payload));
+  }
+  return message;
+}
+
+absl::Status FromRpcStatus(const google::rpc::Status& message) {
+  absl::Status status(static_cast<absl::StatusCode>(message.code()), message.message());
+  for (const google::protobuf::Any& any : message.details()) {
+    if (any.type_url() == kErrorInfoUrl || any.type_url() == kRetryInfoUrl) {
+      status.SetPayload(any.type_url(), absl::Cord(any.value()));
+    }
+  }
+  return status;
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id) {

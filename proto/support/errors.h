@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "grpcpp/support/status.h"
 #include "switchyard/v1/inference.pb.h"
 
@@ -32,6 +33,10 @@ absl::Status BadField(absl::string_view field, absl::string_view problem, absl::
 
 // Of MakeError; ERROR_REASON_UNSPECIFIED for a status without one.
 v1::ErrorReason ReasonOf(const absl::Status& status);
+
+// With its ErrorInfo and RetryInfo, if it has them, as details; and back.  Marks of other kinds are left out.
+google::rpc::Status ToRpcStatus(const absl::Status& status);
+absl::Status FromRpcStatus(const google::rpc::Status& message);
 
 // What the wire carries.  A status without ErrorInfo gets one: DEADLINE for kDeadlineExceeded, else ENGINE_ERROR
 // (BAD_FIELD for kInvalidArgument).  Messages are cut to 2 KB and stay valid UTF-8.

@@ -3,6 +3,7 @@
 
 namespace switchyard {
 
-inline constexpr int kProtocolVersion = 6;
+// 7: serving workers that also train (role "both"), slices for it in step plans, AbortGroup says whose group it means.
+inline constexpr int kProtocolVersion = 7;
 
 }  // namespace switchyard

@@ -6,8 +6,7 @@
 // keeps a sequence's tokens, block table and sampling state between steps, so a decode item is a few words.  After an
 // epoch change every slot is empty and everything is sent again.
 //
-// Some fields have no user yet (CUDA graphs, speculation, adapters, shared training): their place is part of the
-// format.
+// Some fields have no user yet (CUDA graphs, speculation, adapters): their place is part of the format.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +76,6 @@ struct RankPlan {
   std::vector<SlotId> freed_slots;  // emptied first
   std::vector<BlockCopy> copies;    // then done, in order
   std::vector<StepItem> items;      // then run, in this order; rows of item i precede those of item i+1
-  int32_t train_slice = 0;          // shared workers: > 0 runs this many training micro-steps after the items
 
   int32_t NumRows() const;
 };
@@ -96,14 +94,17 @@ inline constexpr int32_t kDecodeExchange = 1;
 
 // One step of the whole group.  Every rank gets the head and its own RankPlan.
 struct StepPlan {
-  int64_t step = 0;                           // 1, 2, 3 … within an epoch of the group
+  int64_t step = 0;                           // 1, 2, 3 … within an epoch of the group; 0 = a train slice alone
   int64_t group_epoch = 0;                    // a plan of another epoch is refused
   int64_t placement_epoch = 0;                // which expert replicas hold
   int32_t schedule_version = 0;               // which MoeSchedule builder and parameters
   int32_t exchange_version = kExactExchange;  // how rows travel to experts: agreed, as collectives depend on it
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
   std::vector<RowLoan> loans;                 // the last rows of `from`, in this order; no rank lends and borrows
-  int32_t padded_rows = 0;      // the most rows that any rank computes, after loans: for fixed-size exchanges
+  int32_t padded_rows = 0;  // the most rows that any rank computes, after loans: for fixed-size exchanges
+  // Workers that also train: how long they may from now on, or until the next plan comes.  Such a plan has no step, and
+  // no result.
+  int32_t train_slice_ms = 0;
   std::vector<RankPlan> ranks;  // [R]
 
   std::string DebugString() const;

@@ -96,7 +96,6 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
   SY_CHECK(comm_ != nullptr);
   SY_CHECK_LT(num_started(), kMaxStarted);
   Started step = {.result = {}, .begin = absl::Now(), .deadline = deadline};
-  if (rank_plan.train_slice != 0) return absl::UnimplementedError("plan: training slices");
   if (device_steps_ != nullptr && !plan.loans.empty())
     return absl::UnimplementedError("plan: loans of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));

@@ -65,6 +65,7 @@ StepPlan Plan() {
   plan.exchange_version = 1;
   plan.micro_batches = 4;
   plan.padded_rows = 96;
+  plan.train_slice_ms = 5;
   plan.loans = {{.from = 1, .to = 0, .rows = 12}, {.from = 1, .to = 2, .rows = 7}};
   plan.ranks.resize(2);
   plan.ranks[0].items.resize(3);  // of the other rank: must not arrive
@@ -76,7 +77,6 @@ StepPlan Plan() {
   part.items.back().slot = 1;
   part.items.back().start_pos = 44;
   part.items.back().num_query = 1;
-  part.train_slice = 5;
   return plan;
 }
 
@@ -95,6 +95,7 @@ TEST(LinkConvert, APlanArrivesAsItWasSent) {
   EXPECT_EQ(head.exchange_version, 1);
   EXPECT_EQ(head.micro_batches, 4);
   EXPECT_EQ(head.padded_rows, 96);
+  EXPECT_EQ(head.train_slice_ms, 5);
   ASSERT_EQ(head.loans.size(), 2u);
   EXPECT_EQ(head.loans[1].from, 1);
   EXPECT_EQ(head.loans[1].to, 2);
@@ -103,7 +104,6 @@ TEST(LinkConvert, APlanArrivesAsItWasSent) {
   ASSERT_EQ(part.copies.size(), 2u);
   EXPECT_EQ(part.copies[1].from, 3);
   EXPECT_EQ(part.copies[1].to, 4);
-  EXPECT_EQ(part.train_slice, 5);
   ASSERT_EQ(part.items.size(), 2u);
   EXPECT_FALSE(part.items[1].init);
   EXPECT_FALSE(part.items[1].sample);
