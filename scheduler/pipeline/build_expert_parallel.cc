@@ -19,12 +19,14 @@ class Program {
   }
 
   void Dispatch(int chunk) {
+    std::vector<int> deps = {source_};
+    if (options_.in_turn && chunk > 0) deps.push_back(dispatched_.back());
     dispatched_.push_back(Add({.kind = MicroOpKind::kDispatch,
                                .chunk = chunk,
                                .num_chunks = options_.micro_batches,
                                .group = options_.group,
                                .stream = StreamClass::kAllToAll,
-                               .deps = {source_}}));
+                               .deps = std::move(deps)}));
   }
 
   // The shared expert needs no other rank: it runs while the first rows travel.

@@ -10,6 +10,7 @@
 //   partition          a piece of a tensor   as priority                                         1
 //   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
 //   preempt            256 KiB of a tensor   not while an all-to-all waits or runs               2
+// When backward is done two go at a time, which hide each other's latency, but buckets, which have one memory.
 // A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and is scaled with it for small models.
 // An all-to-all waits for a sum in priority_ticketed alone.  Elsewhere what has been launched of a sum may share the
 // network with one: a bucket, a tensor, a piece, or in preempt two frames.

@@ -1,8 +1,8 @@
 // A group over Gloo's TCP transport: ranks are processes (or threads, in tests) on one or several machines.
 //
 // Every class has a Gloo context (its connections) and a device (its I/O thread) of its own.  A collective posts its
-// messages and returns; the I/O threads move the bytes while the caller computes.  Receives for the next collective are
-// posted before the present one is sent, so a small message arrives with one network latency.  Frames that fit the
+// messages and returns; the I/O threads move the bytes while the caller computes.  Receives for the next collectives
+// are posted before the present one is sent, so a small message arrives with one network latency.  Frames that fit the
 // receiver's posted buffer go in one piece; longer ones send their rest once the receiver has made room, and the posted
 // buffers grow to what was seen.
 //

@@ -1,9 +1,10 @@
 // One class's connections of a Gloo group: a full mesh with an I/O thread of its own, and the receives posted on it.
 //
-// Gloo hands a message over in one latency only if the receiver has already posted room for it.  So each rank keeps a
-// buffer posted per peer for the collective under way and for the next one, and every frame says how large the sender's
-// own posted buffers are from then on.  What fits goes at once; the rest of a longer frame follows when the receiver,
-// who knows the length from the header by then, has made room.  Posted buffers grow to what was seen, up to a bound.
+// Gloo hands a message over in one latency only if the receiver has already posted room for it.  So each rank keeps
+// buffers posted per peer for the collective under way and for the next two (chunks of a pipelined layer are two in
+// flight), and every frame says how large the sender's own posted buffers are from then on.  What fits goes at once;
+// the rest of a longer frame follows when the receiver, who knows the length from the header by then, has made room.
+// Posted buffers grow to what was seen, up to a bound.
 //
 // One thread starts and finishes exchanges; Abort, FreeOrphans and Unclaimed may come from any.  Gloo's exceptions end
 // here.
@@ -100,7 +101,7 @@ class GlooLane {
   Channel& ChannelOf(uint32_t split) ABSL_EXCLUSIVE_LOCKS_REQUIRED(use_mu_);
 
   // gloo_lane_frames.cc
-  // All of what is launched, and one frame ahead.
+  // All of what is launched, and kFramesAhead (gloo_lane.cc).
   absl::Status PostReceives(const Communicator::Exchange& exchange) ABSL_EXCLUSIVE_LOCKS_REQUIRED(use_mu_);
   void TakePlaces(Channel* channel, const Communicator::LaterFrames& frames);
   static Place Take(int64_t sequence, std::map<int64_t, Place>* places);
@@ -116,6 +117,10 @@ class GlooLane {
 
   const GroupId group_;
   const CommClass comm_class_;
+  // Frames are sent to the ranks at 1, 2, 3 … strides from this one: nobody is everybody's first, and neighbours, who
+  // are often on one machine, have their turns spread over the exchange, so that the links between machines are busy
+  // from its beginning to its end.
+  const int stride_;
   const std::shared_ptr<MessagePool> pool_;  // shared with the communicator and all messages
 
   absl::Mutex use_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // held by the lane's thread while it is at work on it

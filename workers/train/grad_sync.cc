@@ -13,6 +13,7 @@ namespace switchyard {
 namespace {
 
 constexpr uint32_t kFirstExpertTag = uint32_t{1} << 31;
+constexpr int32_t kMaxUnderWayAtTheEnd = 2;
 
 }  // namespace
 
@@ -177,7 +178,7 @@ void GradSync::Run() {
 
 absl::Status GradSync::RunFreely() {
   for (size_t i = 0; i < sums_.size(); ++i) {
-    while (static_cast<int32_t>(under_way_.size()) >= policy_.max_under_way) RETURN_IF_ERROR(FinishSum());
+    while (!under_way_.empty() && !MayJoin(i)) RETURN_IF_ERROR(FinishSum());
     bool now = false;
     {
       absl::MutexLock lock(&mu_);
@@ -238,6 +239,17 @@ absl::Status GradSync::RunTurn(size_t turn_idx) {
 
 bool GradSync::MayStart(size_t sum_idx) const {
   return stages_done_ > sums_[sum_idx].stage && MayReduce(rule_, all_to_alls_);
+}
+
+// Whether the sum may go beside those under way.  When backward is done no all-to-all can be slowed: two hide each
+// other's latency.  Sums of several parts have one bucket.
+bool GradSync::MayJoin(size_t sum_idx) {
+  const auto under_way = static_cast<int32_t>(under_way_.size());
+  if (under_way < policy_.max_under_way) return true;
+  if (under_way >= kMaxUnderWayAtTheEnd) return false;
+  if (sums_[sum_idx].parts.size() > 1 || under_way_.back().sum->parts.size() > 1) return false;
+  absl::MutexLock lock(&mu_);
+  return all_to_alls_.backward_done;
 }
 
 absl::Status GradSync::AwaitTurn(size_t sum_idx) {

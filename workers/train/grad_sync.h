@@ -97,6 +97,7 @@ class GradSync : public AllToAllWatch {
   absl::Status RunAsLeader();
   absl::Status RunAsFollower();
   bool MayStart(size_t sum_idx) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayJoin(size_t sum_idx) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status AwaitTurn(size_t sum_idx) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<Ticket> AwaitDecision(size_t next_turn) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RunTurn(size_t turn_idx);

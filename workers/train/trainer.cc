@@ -192,7 +192,8 @@ void Trainer::ChooseSchedule(int64_t rows) {
                                         .row_bytes = config.hidden * DTypeBytes(model_->dtype())},
                                        kMaxMicroBatches);
   if (schedule_.num_chunks == chunks && !schedule_.ops.empty()) return;
-  schedule_ = BuildExpertParallel({.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0});
+  schedule_ =
+      BuildExpertParallel({.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
 }
 
 StageIn Trainer::StageOf(absl::Time deadline) const {

@@ -1,5 +1,6 @@
 #include "scheduler/pipeline/moe_schedule.h"
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -56,6 +57,21 @@ TEST(BuildExpertParallelTest, AtMostTwoChunksAreInFlight) {
       if (op.kind == MicroOpKind::kCombine) --in_flight;
     }
     EXPECT_EQ(in_flight, 0);
+  }
+}
+
+TEST(BuildExpertParallelTest, DispatchesInTurnWaitForTheOneBefore) {
+  for (const bool in_turn : {false, true}) {
+    const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 4, .shared_expert = true, .in_turn = in_turn});
+    EXPECT_TRUE(Validate(schedule).ok()) << Validate(schedule);
+    EXPECT_EQ(Order(schedule), "S0 H S1 C0 R0 S2 C1 R1 S3 C2 R2 C3 R3");
+    int before = -1;
+    for (size_t i = 0; i < schedule.ops.size(); ++i) {
+      const MicroOp& op = schedule.ops[i];
+      if (op.kind != MicroOpKind::kDispatch) continue;
+      EXPECT_EQ(std::count(op.deps.begin(), op.deps.end(), before), in_turn && before >= 0) << i;
+      before = static_cast<int>(i);
+    }
   }
 }
 
