@@ -24,8 +24,9 @@ class _Kept(io.StringIO):
         return super().write(text)
 
 
-def add_arguments(parser, names, folder):
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="parts of the table")
+def add_arguments(parser, names, folder, default=None):
+    """default: of the names, what runs when none is given; without: all."""
+    parser.add_argument("--only", nargs="+", choices=names, default=default or names, help="parts of the table")
     parser.add_argument("--results", default=str(report.ROOT / "build/bench" / folder), help="folder of what parts gave, kept")
     parser.add_argument("--merge", action="store_true", help="runs nothing: one table of what --results has of the parts")
 
@@ -68,8 +69,18 @@ def run(options, run_part, settings, minutes):
     return results
 
 
-def kept(options):
-    """Results by part, of earlier runs, and what they printed."""
+def difference(result, other, keys):
+    """Which of the settings `keys` that both have is not the same in both, in words; "" if none."""
+    for key in keys:
+        values = result.get(key), other.get(key)
+        if None not in values and values[0] != values[1]:
+            return f"{key} is {values[0]}, not {values[1]}"
+    return ""
+
+
+def kept(options, *same):
+    """Results by part, of earlier runs, and what they printed.  same: settings that all must share; what differs from a part
+    before it does not count."""
     results = {}
     for name in options.only:
         path = Path(options.results) / f"{name}.json"
@@ -78,6 +89,11 @@ def kept(options):
             continue
         results[name] = json.loads(path.read_text())
         print(results[name]["text"], end="")
+    for i, (name, result) in enumerate(results.items()):
+        for before in list(results)[:i]:
+            other = difference(result, results[before], same)
+            if other and counts(result) and counts(results[before]):
+                result["error"] = f"{other} as in {before}"
     return results
 
 

@@ -61,8 +61,8 @@ def load_average():
 
 
 def table(rows):
-    """Prints rows of cells, the first row as heading, columns aligned."""
-    cells = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in rows]
+    """Prints rows of cells, the first row as heading, columns aligned; None is "-"."""
+    cells = [[cell if isinstance(cell, str) else "-" if cell is None else f"{cell:.2f}" for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     for row in cells:
         print("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
@@ -72,4 +72,4 @@ def table(rows):
 def finish(name, figures, details):
     """The last line.  figures: the keys that are compared between runs."""
     rounded = {key: round(value, 3) if isinstance(value, float) else value for key, value in figures.items()}
-    print(json.dumps({"benchmark": name, **rounded, **details, **machine()}), flush=True)
+    print(json.dumps({"benchmark": name, **rounded, **details, **machine()}, allow_nan=False), flush=True)

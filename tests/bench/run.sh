@@ -15,10 +15,9 @@ usage() {
   echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
   echo "  residency what a rebalance of experts moves and how balanced the next window is, beside EPLB (--trace=FILE: real routing)"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
-  echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links (--only PART…, --merge)"
+  echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  pack    training text to packed tokens, with the demo model's tokenizer ([FILE.jsonl])"
-  echo "  training_modes  modes of communication of a training step on ranks in network namespaces with shaped links (--ranks=4 --mbit=400 --modes=…)"
   echo "  gpu     CUDA kernels, MoE layers beside PyTorch's and vLLM's kernels, and whole models, on a GPU"
 }
 name=${1:-}
@@ -35,10 +34,9 @@ case "$name" in
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
   peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
-  training) deploy/install-deps.sh; deploy/build.sh training_worker; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
+  training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
   pack) deploy/install-deps.sh; deploy/build.sh pack_bench; exec build/release/bin/pack_bench "$@" ;;
-  training_modes) deploy/install-deps.sh; deploy/build.sh training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training_modes.py "$@" ;;
   gpu) exec tests/bench/gpu/run.sh "$@" ;;
   *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;
 esac

@@ -10,9 +10,12 @@ each rank where an all-to-all has one: that number is calibrated, in mode fair o
 an all-to-all under a sum (--connections: given), holds for all modes, and fair_1 is fair with one connection.
 
 Part MODEL_WORKERS is a table; no table without an alpha-beta fit of its links with r2 > 0.99, and none counts with less
-than 20 % of the CPU idle.  Needs root or user namespaces and iproute2.
+than 20 % of the CPU idle.  Parts trainers_N, which run when they are named, are real trainers (training_trainers.py).
+Needs root or user namespaces and iproute2.
 """
 import json
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +25,7 @@ import parts
 import report
 import training_figures as figures
 import training_models as models
+import training_trainers as trainers
 from emulated_cluster import Cluster, Nodes, TrafficClass, enter_namespace
 
 ROWS_TOS = 0x20
@@ -31,21 +35,45 @@ SLOWDOWN = 1.83  # LI-1
 BURST = 12 << 10
 WORKERS = (4, 8, 16)
 NAMES = {"txl": models.MODELS[0], "gpt2": models.MODELS[1], "bert2gpt2": models.MODELS[2]}
-PARTS = ["calibration", *(f"{name}_{workers}" for workers in (16, 4, 8) for name in NAMES)]
+TABLES = [f"{name}_{workers}" for workers in (16, 4, 8) for name in NAMES]
+PARTS = ["calibration", *TABLES]
+TRAINERS = {"trainers_2": 2, "trainers_4": 4}
+STRETCH = {4: 5, 8: 6, 16: 9}  # by workers: what a message takes besides its bytes is this machine's, most among many ranks
+SAME = ("bytes", "stretch", "layers", "modes", "packing", "connections", "quick", "processor")  # of parts in one table
 # name: (mode, whether calibrated, whether packed)
 MODES = {"fair_1": ("fair", False, False), "fair": ("fair", True, False), "fixed": ("fixed", True, False),
          "ar_last": ("ar_last", True, False), "priority": ("priority", True, False),
          "priority_ticketed": ("priority_ticketed", True, False), "partition": ("partition", True, False),
          "pipelining": ("pipelining", True, False), "preempt": ("preempt", True, False), "full": ("full", True, True)}
+CALIBRATED_BY = ("bytes", "stretch", "layers", "quick", "processor")
 MINUTES = 19.5  # nothing is run again that would end later
 PAPER = {"LI-7": "2/4/8/16 experts 1.71 1.37 1.73 1.47", "LI-8 forward": "2, 8 experts 1.84 1.89", "LI-8 backward": "2.41 2.32",
          "LI-9": "4/8/16 2.21 2.39 2.31", "LI-12": "1.10 to 1.30, mean 1.24", "LI-13": "2/4/8/16 1.36 1.36 1.41 1.42",
          "pipelining": "little more than LI-13", "fixed": "the least gain"}
 
 
+def scale_of(options, workers):
+    return models.Scale(options.bytes, options.stretch or STRETCH[workers], options.layers)
+
+
+def settings_of(options):
+    """What is kept with each part."""
+    return {**{key: getattr(options, key) for key in ("steps", "bytes", "layers", "modes", "quick")},
+            "stretch": options.stretch or {str(workers): each for workers, each in STRETCH.items()},
+            "packing": options.packing}
+
+
+def real_time():
+    """What a worker is started with, so that it does not wait for other programs: each has processors of its own in what is
+    emulated.  Nothing where that is not allowed."""
+    command = ["chrt", "--fifo", "20"]
+    allowed = shutil.which(command[0]) and subprocess.run([*command, "true"], capture_output=True).returncode == 0
+    return command if allowed else []
+
+
 def run_workers(options, model, workers, connections, modes, steps, probes):
     """What ranks wrote, and the share of the CPU that was idle.  connections: of sums, a class each."""
-    scale = options.scale
+    scale = scale_of(options, workers)
     nodes = Nodes(models.GPUS_PER_NODE, scale.link(models.NODE_BYTES_PER_S) * 8) if workers > models.GPUS_PER_NODE else None
     classes = [TrafficClass(ROWS_TOS, 1), *(TrafficClass(tos, weight) for tos, weight in zip(SUMS_TOS, connections))]
     with tempfile.TemporaryDirectory() as directory, \
@@ -53,8 +81,9 @@ def run_workers(options, model, workers, connections, modes, steps, probes):
         output, meeting = Path(directory) / "run", Path(directory) / "meeting"
         meeting.mkdir()
         addresses = ",".join(cluster.address(rank) for rank in range(workers))
+        priority = real_time()
         idle = cluster.run(lambda rank: [
-            str(Path(options.bin) / "training_worker"), f"--rank={rank}", f"--addresses={addresses}", f"--output={output}",
+            *priority, str(Path(options.bin) / "training_worker"), f"--rank={rank}", f"--addresses={addresses}", f"--output={output}",
             f"--meeting={meeting}", f"--rows_tos={ROWS_TOS}", f"--modes={','.join(modes)}", f"--steps={steps}",
             f"--warm_up={options.warm_up}", f"--probes={probes}", *models.worker_flags(model, scale)])
         return [[json.loads(line) for line in Path(f"{output}.{rank}").read_text().splitlines()] for rank in range(workers)], idle
@@ -69,7 +98,7 @@ def calibrate(options, _):
     for name in names:
         lines, idle = run_workers(options, NAMES[name], workers, CONNECTIONS, modes, max(1, options.steps - 1), 0)
         least = min(least, idle)
-        steps = figures.split_lines(lines)[3]["mode"]
+        steps = figures.split_lines(lines)[-1]["mode"]
         for weight in CONNECTIONS:
             all_slowdowns[weight] += figures.slowdowns(steps, f"fair_{weight}")
     rows = [["connections of sums", "all-to-alls under sums", "median slowdown", "worst"]]
@@ -81,33 +110,39 @@ def calibrate(options, _):
           f"(LI-1: median 1.83, worst 4.14)")
     report.table(rows)
     print(f"  sums have {chosen} connections to each rank where an all-to-all has one", flush=True)
-    return {"figures": {"connections": chosen}, "idle": least}
+    return {"figures": {"connections": chosen}, "idle": least, "connections": chosen, "modes": None, "packing": None}
 
 
 def connections_of(options):
-    """Given, or as calibrated: by this run or the last one that is kept."""
+    """Given, or as calibrated on this machine with these settings: by this run or the last one that is kept."""
     if options.connections:
         return options.connections
     path = Path(options.results) / "calibration.json"
+    hint = "; run part calibration before, or give --connections"
     if not path.exists():
-        raise RuntimeError("fair is not calibrated: run part calibration before, or give --connections")
+        raise RuntimeError(f"fair is not calibrated{hint}")
     result = json.loads(path.read_text())
-    if "connections" not in result["figures"]:
-        raise RuntimeError(f"fair is not calibrated: {result.get('error')}")
+    why = result.get("error") or ("" if parts.counts(result) else f"{result['idle']:.0%} of the CPU was idle, must be "
+                                  f"{parts.LEAST_IDLE:.0%}")
+    if why:
+        raise RuntimeError(f"the calibration of {path} is void: {why}{hint}")
+    other = parts.difference(result, {**settings_of(options), **report.machine()}, CALIBRATED_BY)
+    if other:
+        raise RuntimeError(f"the calibration of {path} is another's: {other}{hint}")
     return result["figures"]["connections"]
 
 
 def run_table(options, name):
     model, workers = NAMES[name.rsplit("_", 1)[0]], int(name.rsplit("_", 1)[1])
     connections = connections_of(options)
-    packing = options.packing or model.packing[workers]
-    modes = [f"{key}={mode}:{SUMS_TOS[1] if calibrated else SUMS_TOS[0]}:{packing if packed else 1}"
+    modes = [f"{key}={mode}:{SUMS_TOS[1] if calibrated else SUMS_TOS[0]}:{options.packing if packed else 1}"
              for key, (mode, calibrated, packed) in MODES.items() if key in options.modes]
     lines, idle = run_workers(options, model, workers, [1, connections], modes, options.steps, options.probes)
-    paths, packings, missing, kinds = figures.split_lines(lines)
-    layers = options.scale.layers
+    paths, packings, missing, decisions, kinds = figures.split_lines(lines)
+    layers = options.layers
+    packing = paths["full"]["packing"] if "full" in paths else None
     print(f"\n{name}: {model.name}, {workers} workers, {layers} of {model.layers} layers, {options.steps} steps a mode, {connections} "
-          f"connections of sums, packing of full {packing}; {idle:.0%} of the CPU idle"
+          f"connections of sums, packing of full {packing} (the paper's {model.packing[workers]}); {idle:.0%} of the CPU idle"
           + (": VOID, less than 20 %" if idle < parts.LEAST_IDLE else ""))
     fits = figures.fit_links(kinds["probe"])
     for what, (alpha, beta, r2) in fits.items():
@@ -116,6 +151,8 @@ def run_table(options, name):
     figures.check_links(fits)
     found = figures.medians(figures.steps_by_mode(kinds["mode"], paths, layers))
     figures.print_modes(found, paths, [mode for mode in MODES if mode in options.modes])
+    for decision in decisions:
+        print(f"  {decision}")
     print("  exposed by the critical path with all-to-alls cut, by packing: "
           + ", ".join(f"{packing}: {exposed:.0f} ms" for packing, exposed in packings.items()))
     under = figures.slowdowns(kinds["mode"], "fair")
@@ -126,10 +163,12 @@ def run_table(options, name):
     if missing:
         print(f"  not built: {', '.join(missing)}")
     sys.stdout.flush()
-    return {"figures": made, "idle": idle, "missing": missing}
+    return {"figures": made, "idle": idle, "missing": missing, "connections": connections, "packing_of_full": packing}
 
 
 def run_part(options, name):
+    if name in TRAINERS:
+        return trainers.run(options, TRAINERS[name])
     return calibrate(options, name) if name == "calibration" else run_table(options, name)
 
 
@@ -141,7 +180,8 @@ def print_beside_paper(results):
     rows = [["", *names, "paper"]]
     for key, paper in PAPER.items():
         rows.append([key, *(results[name]["figures"]["ratios"][key] for name in names), paper])
-    rows.append(["LI-14", *(f"{results[name]['figures']['microop_overhead']:.1%}" for name in names), "micro-ops 1.7 %"])
+    overheads = [results[name]["figures"].get("microop_overhead") for name in names]
+    rows.append(["LI-14", *(None if overhead is None else f"{overhead:.1%}" for overhead in overheads), "micro-ops 1.7 %"])
     report.table(rows)
 
 
@@ -149,44 +189,47 @@ def conclude(options, results):
     counting = {name: result for name, result in results.items() if parts.counts(result)}
     found = {}
     for name, result in counting.items():
-        if name != "calibration":
+        if name in TABLES:
             model, workers = name.rsplit("_", 1)
             found[model, int(workers)] = result["figures"]
     print_beside_paper(counting)
     print()
     parts.print_not_counting(results)
     missing = sorted({mode for result in results.values() for mode in result.get("missing", [])})
-    report.finish("training", figures.conclude(found),
-                  {"connections": counting.get("calibration", {}).get("figures", {}).get("connections", options.connections),
-                   "not_built": missing, "parts": parts.details(results, "steps", "bytes", "stretch", "layers")})
+    report.finish("training", {**figures.conclude(found), **{f"{key}_{TRAINERS[name]}": value for name, result in counting.items()
+                                                             if name in TRAINERS for key, value in result["figures"].items()}},
+                  {"not_built": missing, "parts": parts.details(results, "steps", "packing_of_full", *SAME[:-1])})
     if len(counting) < len(results):
         sys.exit(1)
 
 
 def main():
     parser = report.parser(__doc__)
-    parts.add_arguments(parser, PARTS, "training")
+    parts.add_arguments(parser, [*PARTS, *TRAINERS], "training", PARTS)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--connections", type=float, help="of sums, where an all-to-all has one; without: as calibrated")
-    parser.add_argument("--packing", type=int, choices=(1, 2, 4), help="of full; without: as the paper chose")
+    parser.add_argument("--packing", type=int, choices=(0, 1, 2, 4), default=0, help="of full; 0: as a job's controller chooses")
     parser.add_argument("--steps", type=int, default=3, help="in each mode")
-    parser.add_argument("--stretch", type=float, default=6, help="how much slower than the paper's all is")
+    parser.add_argument("--stretch", type=float, help=f"how much slower than the paper's all is; without: by workers, {STRETCH}")
     parser.add_argument("--bytes", type=float, default=120, help="how many times fewer bytes than the paper's")
     parser.add_argument("--layers", type=int, default=3, help="of a model's 12 or 24")
+    parser.add_argument("--rounds", type=int, default=9, help="of trainers: steps in each mode")
+    parser.add_argument("--mbit", type=int, default=0, help="of trainers: bandwidth of each one's link, Mb/s; 0: loopback")
+    parser.add_argument("--piece_kib", type=int, default=256, help="of trainers: of a micro-op")
     options = parser.parse_args()
     if not {"fair", "ar_last"} <= set(options.modes):
         parser.error("--modes: fair and ar_last are what others are compared with")
     if options.merge:
-        return conclude(options, parts.kept(options))
-    enter_namespace()
+        return conclude(options, parts.kept(options, *SAME))
+    if any(name not in TRAINERS for name in options.only) or options.mbit:
+        enter_namespace()
     if options.quick:
         options.steps = 1
         if options.only == PARTS:
             options.only = ["calibration", "txl_16", "gpt2_4"]
-    options.scale = models.Scale(options.bytes, options.stretch, options.layers)
+        options.rounds = min(options.rounds, 2)
     options.warm_up, options.probes = 0 if options.quick else 1, 3 if options.quick else 7
-    settings = {key: getattr(options, key) for key in ("steps", "bytes", "stretch", "layers")}
-    conclude(options, parts.run(options, run_part, settings, MINUTES))
+    conclude(options, parts.run(options, run_part, settings_of(options), MINUTES))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
 """What is made of the lines that training workers write: times of steps by mode, and the figures beside the paper's rows."""
-import math
 from statistics import mean, median
 
 import report
@@ -13,15 +12,17 @@ class Refused(RuntimeError):
 
 
 def split_lines(lines_of_ranks):
-    """(paths by mode, exposed ms of the critical path by packing, modes that are not built, {kind: [(line of each rank)]})"""
+    """(paths by mode, exposed ms of the critical path by packing, modes that are not built, decisions of the packing of full,
+    {kind: [(line of each rank)]})"""
     first = lines_of_ranks[0]
     paths = {line["path"]: line for line in first if "path" in line}
     packings = {line["packing"]: line["exposed_ms"] for line in first if "exposed_ms" in line}
     missing = [line["not_built"] for line in first if "not_built" in line]
+    decisions = [line["decision"] for line in first if "decision" in line]
     kinds = {}
     for kind in ("probe", "micro", "mode"):
         kinds[kind] = list(zip(*([line for line in lines if kind in line] for lines in lines_of_ranks)))
-    return paths, packings, missing, kinds
+    return paths, packings, missing, decisions, kinds
 
 
 def milliseconds(lines):
@@ -58,11 +59,12 @@ def check_links(fits):
 
 
 def micro_overhead(micro, layers):
-    """What micro-ops take beyond whole tensors, of a step's all-to-alls (4 a layer) and sums, as LI-14 counts."""
+    """What micro-ops take beyond whole tensors, of a step's all-to-alls (4 a layer) and sums, as LI-14 counts; None where
+    they were not measured."""
     took = {name: median(milliseconds(lines) for lines in micro if lines[0]["micro"] == name)
             for name in {lines[0]["micro"] for lines in micro}}
     if "sums_cut" not in took or "sums_whole" not in took:
-        return math.nan
+        return None
     whole = 4 * layers * took["all_to_all_whole"] + took["sums_whole"]
     cut = 4 * layers * took["all_to_all_cut"] + took["sums_cut"]
     return cut / whole - 1
@@ -124,19 +126,20 @@ def print_modes(found, paths, order):
         part, path = found[mode], paths[mode]
         bound, wire = path["step_ms"] - path["compute_ms"], 2 * path["all_to_all_ms"] * path["layers"]
         rows.append([mode, f"{part['step']:.0f}", f"{part['step'] / best:.3f}", f"{part['exposed']:.0f}", f"{bound:.0f}",
-                     f"{part['exposed'] / bound:.3f}", f"{part['a2a']:.0f}", f"{wire:.0f}", f"{part['a2a'] / wire:.3f}",
-                     f"{part['tail']:.0f}"])
+                     f"{part['exposed'] / bound:.3f}", f"{part['a2a']:.0f}", f"{wire:.0f}",
+                     f"{part['a2a'] / wire:.3f}" if wire else None, f"{part['tail']:.0f}"])
     report.table(rows)
 
 
 def figures_of(found, paths, overhead):
     """Of one model and number of workers; without those for which a mode is missing."""
-    made = {"microop_overhead": overhead}
+    made = {} if overhead is None else {"microop_overhead": overhead}
     if "full" not in found:
         return made
     full, path = found["full"], paths["full"]
     made["exposed_over_bound"] = full["exposed"] / (path["step_ms"] - path["compute_ms"])
-    made["a2a_over_wire"] = full["a2a"] / (2 * path["all_to_all_ms"] * path["layers"])
+    if path["all_to_all_ms"] > 0:
+        made["a2a_over_wire"] = full["a2a"] / (2 * path["all_to_all_ms"] * path["layers"])
     made["best_over_full"] = min(part["step"] for mode, part in found.items() if mode != "full") / full["step"]
     made["fair_over_full"] = found["fair"]["step"] / full["step"]
     return made
@@ -145,7 +148,7 @@ def figures_of(found, paths, overhead):
 def ratios_of(found):
     """Beside the paper's rows."""
     fair = found["fair"]
-    over = lambda mode, part: fair[part] / found[mode][part] if mode in found else math.nan
+    over = lambda mode, part: fair[part] / found[mode][part] if mode in found and found[mode][part] > 0 else None
     return {"LI-7": over("full", "step"), "LI-8 forward": over("full", "moe_forward"),
             "LI-8 backward": over("full", "moe_backward"), "LI-9": over("full", "a2a"), "LI-12": over("priority", "step"),
             "LI-13": over("partition", "step"), "pipelining": over("pipelining", "step"), "fixed": over("fixed", "step")}

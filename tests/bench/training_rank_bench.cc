@@ -1,5 +1,6 @@
-// One rank of a group that trains with the modes of communication in turns, for training_modes.py: weights and tokens
-// are drawn, so only the shapes of a config.json are needed.  Prints a line of JSON for each step: mode and seconds.
+// One rank of a group that trains with the modes of communication in turns, for training_trainers.py: weights and
+// tokens are drawn, so only the shapes of a config.json are needed.  Prints a line of JSON for each step: mode and
+// seconds.
 //
 //   training_rank_bench --config=DIR --store=DIR --rank=N --world=N --address=IP [--modes=fair,ar_last,…]
 //                       [--rounds=N] [--sequences=N] [--length=N] [--piece_bytes=N] [--threads=N]
@@ -15,6 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -77,7 +79,8 @@ void Print(absl::string_view mode, const StepReport& report) {
   std::cout << absl::StrCat("{\"mode\": \"", mode, "\", \"total\": ", s.total, ", \"forward\": ", s.forward,
                             ", \"backward\": ", s.backward, ", \"all_to_all\": ", s.all_to_all,
                             ", \"backward_all_to_all\": ", s.backward_all_to_all, ", \"all_reduce\": ", s.all_reduce,
-                            ", \"optimizer\": ", s.optimizer, ", \"loss\": ", report.loss, "}")
+                            ", \"optimizer\": ", s.optimizer, absl::StrFormat(", \"loss\": %.17g", report.loss),
+                            absl::StrFormat(", \"gradient_norm\": %.17g}", report.gradient_norm))
             << std::endl;
 }
 

@@ -25,7 +25,7 @@ MoeSchedule ScheduleOf(const StepShape& shape, const CommunicationSpec& spec, in
                           .holders = holders,
                           .top_k = 1,  // every pair of a row and an expert travels, as the paper's do
                           .row_bytes = shape.row_bytes};
-  return BuildExpertParallel({.micro_batches = ChunksOfLayer(spec, rows, kMaxChunks)});
+  return BuildExpertParallel({.micro_batches = ChunksOfLayer(spec, rows, kMaxChunks), .in_turn = true});
 }
 
 // Runs the program of a MoE layer, and what is between layers.
@@ -47,11 +47,18 @@ class EmulatedStep::Layer : public MicroOpRunner {
 
   absl::Status Start(const MicroOp& op) override {
     const absl::Duration experts = step_.shape_.experts * times_of_forward_ / step_.schedule_.num_chunks;
-    if (op.kind == MicroOpKind::kExpert) Compute(experts / times_of_forward_);
+    if (op.kind == MicroOpKind::kExpert) {
+      Compute(experts / times_of_forward_);
+      if (!backward()) {
+        times_->forward_experts += experts;
+        ++times_->forward_expert_ops;
+      }
+    }
     if (!IsCommunicating(op.kind)) return absl::OkStatus();
     after_compute_ = false;
     UnderWay& under_way = works_[static_cast<size_t>(&op - step_.schedule_.ops.data())];
     under_way.begin = absl::Now();
+    if (num_under_way_++ == 0) under_way_since_ = under_way.begin;
     ASSIGN_OR_RETURN(under_way.work, step_.groups_.row_group->AllToAllV(
                                          {.comm_class = CommClass::kAllToAll, .deadline = deadline_}, MessagesOf(op)));
     // Gradients of weights, while those of rows are on their way.
@@ -65,6 +72,7 @@ class EmulatedStep::Layer : public MicroOpRunner {
     RETURN_IF_ERROR(under_way.work->Wait());
     under_way.work.reset();
     after_compute_ = false;
+    if (--num_under_way_ == 0 && !backward()) times_->forward_all_to_all += absl::Now() - under_way_since_;
     if (backward()) {
       times_->all_to_alls.push_back({under_way.begin, absl::Now()});
     } else {
@@ -95,6 +103,8 @@ class EmulatedStep::Layer : public MicroOpRunner {
   StepTimes* const times_;
   int times_of_forward_ = 1;
   std::vector<UnderWay> works_;  // by op of the program
+  int num_under_way_ = 0;
+  absl::Time under_way_since_;
   absl::Time compute_end_;
   bool after_compute_ = false;
 };

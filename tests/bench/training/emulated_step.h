@@ -38,6 +38,9 @@ struct StepTimes {
   std::vector<TimeSpan> moe_layers;   // of backward
   std::vector<TimeSpan> sums;         // frames of sums under way
   absl::Duration forward_exchange;    // waited for in forward
+  absl::Duration forward_all_to_all;  // under way in forward, waited for or not
+  absl::Duration forward_experts;     // of compute, experts' in forward
+  int64_t forward_expert_ops = 0;
 };
 
 // The program of a MoE layer in that mode, of ranks of which `holders` have all experts.

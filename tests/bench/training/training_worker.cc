@@ -3,7 +3,7 @@
 //
 // All workers run the same steps under each mode in turn, so that what disturbs one disturbs all.  Each writes lines of
 // JSON to --output.RANK: the critical path of each mode and packing (path, packing), what the links take by themselves
-// (probe, micro), then a line for each (step, mode).
+// (probe, micro), what the controller decided of a packing (decision), then a line for each (step, mode).
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -24,12 +24,12 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/training/expert_packing.h"
-#include "scheduler/training/reduce_policy.h"
 #include "tests/bench/training/connection_marks.h"
 #include "tests/bench/training/critical_path.h"
 #include "tests/bench/training/emulated_step.h"
 #include "tests/bench/training/link_probe.h"
 #include "tests/bench/training/links.h"
+#include "tests/bench/training/packing_trials.h"
 #include "tests/bench/training/step_flags.h"
 #include "tests/bench/training/step_path.h"
 #include "tests/workers/comm/comm_test_util.h"
@@ -40,10 +40,10 @@ ABSL_FLAG(std::vector<std::string>, addresses, {}, "IPv4, of all workers");
 ABSL_FLAG(std::string, output, "", "what results are written to, with the rank behind it; all ranks see the folder");
 ABSL_FLAG(std::string, meeting, "", "an empty folder that all ranks see, where they find each other");
 ABSL_FLAG(std::vector<std::string>, modes, {"ar_last=ar_last:64:1"},
-          "NAME=MODE:TOS:PACKING; TOS: the mark of its sums' packets");
+          "NAME=MODE:TOS:PACKING; TOS: the mark of its sums' packets; PACKING 0: as the controller chooses");
 ABSL_FLAG(int, rows_tos, 32, "the mark of all-to-alls' packets");
 ABSL_FLAG(int, steps, 3, "in each mode");
-ABSL_FLAG(int, warm_up, 1, "steps in each mode that are not written");
+ABSL_FLAG(int, warm_up, 1, "steps that are not written, in each mode that needs them");
 ABSL_FLAG(int, probes, 5, "of each size; 0: none");
 ABSL_FLAG(int, seed, 1, "of the order of modes");
 
@@ -56,7 +56,8 @@ struct NamedMode {
   std::string name;
   CommunicationSpec spec;
   int tos = 0;
-  int packing = 1;
+  int packing = 1;                     // 0: not chosen yet
+  bool tried = false;                  // it was chosen by trials
   std::unique_ptr<EmulatedStep> step;  // null: not built yet
 };
 
@@ -68,7 +69,8 @@ absl::StatusOr<NamedMode> ParseMode(const std::string& text) {
   }
   mode.name = parts[0];
   ASSIGN_OR_RETURN(const CommMode known, ParseCommMode(parts[1]));
-  mode.spec = SpecOfFlags(known);
+  // What full is besides packing, which is in the groups here.
+  mode.spec = SpecOfFlags(known == CommMode::kFull ? CommMode::kPipelining : known);
   return mode;
 }
 
@@ -102,6 +104,7 @@ class Worker {
       RETURN_IF_ERROR(ProbeLinks());
       RETURN_IF_ERROR(CompareMicroOps());
     }
+    RETURN_IF_ERROR(ChoosePackings());
     RETURN_IF_ERROR(RunSteps());
     return out_.flush() ? absl::OkStatus() : absl::UnavailableError("results cannot be written");
   }
@@ -130,18 +133,38 @@ class Worker {
     return groups;
   }
 
+  absl::StatusOr<std::unique_ptr<EmulatedStep>> MakeStep(const CommunicationSpec& spec, int packing) {
+    ASSIGN_OR_RETURN(const StepGroups groups, GroupsOf(packing));
+    return EmulatedStep::Create(shape_, spec, groups);
+  }
+
   // A mode that this version lacks stays without a step, and a line says so.
   absl::Status Make(NamedMode* mode) {
-    ASSIGN_OR_RETURN(const StepGroups groups, GroupsOf(mode->packing));
-    // What full is besides packing, which is in the groups here.
-    if (mode->packing > 1 && !ReducePolicyOf(mode->spec).ok()) mode->spec.mode = CommMode::kPipelining;
-    absl::StatusOr<std::unique_ptr<EmulatedStep>> step = EmulatedStep::Create(shape_, mode->spec, groups);
+    absl::StatusOr<std::unique_ptr<EmulatedStep>> step = MakeStep(mode->spec, std::max(mode->packing, 1));
     if (absl::IsUnimplemented(step.status())) {
       if (rows_->rank() == 0) out_ << "{\"not_built\": \"" << mode->name << "\"}\n";
       return absl::OkStatus();
     }
     ASSIGN_OR_RETURN(mode->step, std::move(step));
-    if (rows_->rank() == 0) WritePath(*mode);
+    if (mode->packing > 0 && rows_->rank() == 0) WritePath(*mode);
+    return absl::OkStatus();
+  }
+
+  absl::Status ChoosePackings() {
+    for (NamedMode& mode : modes_) {
+      if (mode.packing > 0 || mode.step == nullptr) continue;
+      RETURN_IF_ERROR(sums_marks_.Mark(mode.tos));
+      const auto make = [&](int packing) { return MakeStep(mode.spec, packing); };
+      ASSIGN_OR_RETURN(PackingTrials trials, TryPackings(make, rows_.get(), kPatience));
+      mode.step = std::move(trials.step);
+      mode.packing = mode.step->packing();
+      mode.tried = true;
+      if (rows_->rank() != 0) continue;
+      for (const PackingDecision& decision : trials.decisions) {
+        out_ << "{\"decision\": \"" << decision.ToString() << "\", \"to\": " << decision.to << "}\n";
+      }
+      WritePath(mode);
+    }
     return absl::OkStatus();
   }
 
@@ -212,6 +235,12 @@ class Worker {
     return absl::OkStatus();
   }
 
+  // Messages' buffers grow to the largest that a group has seen: ar_last's all-to-alls are whole, and its sums the
+  // largest.  What was packed by trials has had its steps.
+  static bool Warms(const NamedMode& mode) {
+    return mode.spec.mode == CommMode::kArLast || (mode.packing > 1 && !mode.tried);
+  }
+
   absl::Status RunSteps() {
     std::mt19937 random(static_cast<uint32_t>(absl::GetFlag(FLAGS_seed)));
     const int warm_up = absl::GetFlag(FLAGS_warm_up);
@@ -221,7 +250,7 @@ class Worker {
       std::shuffle(order.begin(), order.end(), random);
       for (const size_t next : order) {
         NamedMode& mode = modes_[next];
-        if (mode.step == nullptr) continue;
+        if (mode.step == nullptr || (i < warm_up && !Warms(mode))) continue;
         RETURN_IF_ERROR(sums_marks_.Mark(mode.tos));
         ASSIGN_OR_RETURN(const StepTimes times, mode.step->Run(absl::Now() + kPatience));
         if (i >= warm_up) WriteStep(i - warm_up, mode.name, times);

@@ -1,0 +1,65 @@
+#include "tests/bench/training/packing_trials.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::bench {
+namespace {
+
+// The first of all, and the first with another packing, are for messages' buffers to grow.
+constexpr int64_t kEverySteps = 2;
+constexpr int64_t kFirstStep = 3;
+
+// An all-to-all takes what it is under way, as in the paper, whether or not experts' products are beside it.
+PackingTimes TimesOf(const StepTimes& times) {
+  return {.experts_ns = absl::ToInt64Nanoseconds(times.forward_experts),
+          .all_to_all_ns = absl::ToInt64Nanoseconds(times.forward_all_to_all),
+          .micro_ops = times.forward_expert_ops,
+          .step_ns = absl::ToInt64Nanoseconds(times.end - times.begin),
+          .sums_ns = absl::ToInt64Nanoseconds(times.end - times.backward_end),
+          .steps = 1};
+}
+
+absl::StatusOr<PackingTimes> SumTimes(const PackingTimes& mine, Communicator* all, absl::Time deadline) {
+  int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Work> work,
+      all->AllReduceSum({.comm_class = CommClass::kControl, .deadline = deadline}, TensorView(sums, DType::kI64, {6})));
+  RETURN_IF_ERROR(work->Wait());
+  return PackingTimes{.experts_ns = sums[0],
+                      .all_to_all_ns = sums[1],
+                      .micro_ops = sums[2],
+                      .step_ns = sums[3],
+                      .sums_ns = sums[4],
+                      .steps = sums[5]};
+}
+
+}  // namespace
+
+absl::StatusOr<PackingTrials> TryPackings(
+    const std::function<absl::StatusOr<std::unique_ptr<EmulatedStep>>(int packing)>& make, Communicator* all,
+    absl::Duration patience) {
+  PackingController controller({.world = all->world(), .first_step = kFirstStep, .every_steps = kEverySteps});
+  PackingTrials trials;
+  PackingTimes measured;
+  for (int64_t step = 1; !controller.settled(); ++step) {
+    if (trials.step == nullptr || trials.step->packing() != controller.packing()) {
+      ASSIGN_OR_RETURN(trials.step, make(controller.packing()));
+    }
+    ASSIGN_OR_RETURN(const StepTimes times, trials.step->Run(absl::Now() + patience));
+    if (controller.Measures(step)) measured += TimesOf(times);
+    if (!controller.Decides(step)) continue;
+    ASSIGN_OR_RETURN(const PackingTimes sums, SumTimes(measured, all, absl::Now() + patience));
+    controller.Adopt(controller.Propose(step, sums));
+    measured = {};
+  }
+  trials.decisions = controller.decisions();
+  if (trials.step->packing() != controller.packing()) {
+    ASSIGN_OR_RETURN(trials.step, make(controller.packing()));
+  }
+  return trials;
+}
+
+}  // namespace switchyard::bench
