@@ -108,6 +108,8 @@ constexpr CounterRow kCounters[] = {
     {"switchyard_worker_train_checkpoint_bytes_total", "Bytes of checkpoints written, by all ranks.",
      &M::train_checkpoint_bytes},
     {"switchyard_worker_train_dropped_rows_total", "Rows that experts' capacity cut off.", &M::train_dropped_rows},
+    {"switchyard_worker_train_packing_decisions_total",
+     "Decisions about packing of experts, those that change nothing among them.", &M::train_packing_decisions},
 };
 constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
@@ -124,6 +126,7 @@ constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_train_tokens_per_second", "Tokens a second, lately.", &M::train_tokens_per_second},
     {"switchyard_worker_train_dead_experts", "Experts that no token of the step chose, of all layers.",
      &M::train_dead_experts},
+    {"switchyard_worker_train_packing", "Replicas of every expert that the job's ranks keep.", &M::train_packing},
     {"switchyard_worker_train_checkpoint_timestamp_seconds", "When the last checkpoint counted, in Unix time.",
      &M::train_checkpoint_time},
 };
@@ -251,6 +254,8 @@ void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
   train_learning_rate->Set(progress.learning_rate);
   train_tokens_per_second->Set(progress.tokens_per_second);
   train_dead_experts->Set(static_cast<double>(report.dead_experts));
+  train_packing->Set(progress.packing);
+  if (progress.packing_decided) train_packing_decisions->Increment();
 }
 
 void WorkerMetrics::ObserveSaved(const SavedStep& saved) {

@@ -98,12 +98,14 @@ class WorkerMetrics {
   prometheus::Counter* train_checkpoint_wait_seconds = nullptr;
   prometheus::Counter* train_checkpoint_bytes = nullptr;
   prometheus::Counter* train_dropped_rows = nullptr;
+  prometheus::Counter* train_packing_decisions = nullptr;
   prometheus::Gauge* train_step = nullptr;
   prometheus::Gauge* train_loss = nullptr;
   prometheus::Gauge* train_gradient_norm = nullptr;
   prometheus::Gauge* train_learning_rate = nullptr;
   prometheus::Gauge* train_tokens_per_second = nullptr;
   prometheus::Gauge* train_dead_experts = nullptr;
+  prometheus::Gauge* train_packing = nullptr;
   prometheus::Gauge* train_checkpoint_time = nullptr;
 
  private:

@@ -171,6 +171,7 @@ v1::LinkRequest StepMessage(int64_t epoch, const StepProgress& progress) {
   out->set_tokens_per_second(progress.tokens_per_second);
   out->set_dropped_rows(progress.report.dropped_rows);
   out->set_dead_experts(progress.report.dead_experts);
+  out->set_packing(progress.packing);
   v1::StepSeconds* const seconds = out->mutable_seconds();
   seconds->set_total(progress.total_seconds);
   seconds->set_forward(progress.report.seconds.forward);

@@ -21,7 +21,7 @@ enum class CommMode : uint8_t {
   kPriorityTicketed,  // the same on one ordered channel, in the order that rank 0 tells, as in the paper
   kPartition,         // kPriority with tensors cut into micro-ops
   kPipelining,        // kPartition with experts' products pipelined behind micro-ops of the all-to-alls
-  kFull,              // kPipelining with packing of experts
+  kFull,              // kPipelining with packing of experts (expert_packing.h)
   kPreempt,           // sums in frames of 256 KiB, none started while an all-to-all waits or runs
 };
 inline constexpr int kNumCommModes = 9;

@@ -36,21 +36,18 @@ absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec) {
                           .ticketed = spec.mode == CommMode::kPriorityTicketed};
     case CommMode::kPartition:
     case CommMode::kPipelining:
+    case CommMode::kFull:
       return ReducePolicy{.grouping = ReduceGrouping::kPieces,
                           .op_bytes = spec.piece_bytes,
                           .rule = ReduceRule::kAfterAllToAll,
-                          .cuts_all_to_alls = spec.mode == CommMode::kPipelining};
+                          .cuts_all_to_alls = spec.mode != CommMode::kPartition};
     case CommMode::kPreempt:
       return ReducePolicy{.grouping = ReduceGrouping::kPieces,
                           .op_bytes = std::min(spec.piece_bytes, kPreemptFrameBytes),
                           .rule = ReduceRule::kNotDuringAllToAll,
                           .max_under_way = 2};
-    case CommMode::kFull:
-      break;
   }
-  return absl::UnimplementedError(
-      absl::StrCat("communication: mode ", CommModeName(spec.mode),
-                   " wants experts packed, which this version cannot; pipelining is the same without"));
+  return absl::InternalError(absl::StrCat("communication: mode ", static_cast<int>(spec.mode), " is none"));
 }
 
 int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int32_t max_chunks) {

@@ -9,6 +9,7 @@
 //   priority_ticketed  a tensor              the same as rank 0 sees it, which tells all         1
 //   partition          a piece of a tensor   as priority                                         1
 //   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
+//   full               as pipelining; besides, experts are packed (expert_packing.h)
 //   preempt            256 KiB of a tensor   not while an all-to-all waits or runs               2
 // When backward is done two go at a time, which hide each other's latency, but buckets, which have one memory.
 // A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and is scaled with it for small models.
@@ -37,7 +38,7 @@ struct ReducePolicy {
   bool cuts_all_to_alls = false;  // ChunksOfLayer
 };
 
-// Unimplemented: full, as there is no packing of experts yet.  InvalidArgument: pieces without room for an element.
+// InvalidArgument: pieces without room for an element.
 absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec);
 
 // What the rows of a micro-batch are, of all ranks.

@@ -34,6 +34,7 @@ struct TrainProgress {
   StepSeconds seconds;
   int64_t dropped_rows = 0;  // of the step
   int64_t dead_experts = 0;  // of the step, of all layers
+  int32_t packing = 0;       // replicas of every expert; 0: an older worker's
 };
 
 struct EvaluationResult {

@@ -37,6 +37,7 @@ v1::TrainProgress ToProto(const TrainProgress& progress) {
   seconds->set_experts(progress.seconds.experts);
   message.set_dropped_rows(progress.dropped_rows);
   message.set_dead_experts(progress.dead_experts);
+  message.set_packing(progress.packing);
   return message;
 }
 
@@ -97,6 +98,7 @@ TrainProgress FromProto(const v1::TrainProgress& message) {
                       .data = seconds.data()};
   progress.dropped_rows = message.dropped_rows();
   progress.dead_experts = message.dead_experts();
+  progress.packing = message.packing();
   return progress;
 }
 

@@ -69,6 +69,8 @@ const SlotRow kSlotGauges[] = {
     {"switchyard_train_step", "Steps done.", [](const Slot& s) { return static_cast<double>(s.progress.step); }},
     {"switchyard_train_dead_experts", "Experts of all layers that no token of the last step has chosen.",
      [](const Slot& s) { return static_cast<double>(s.progress.dead_experts); }},
+    {"switchyard_train_packing", "Replicas of every expert that the workers keep.",
+     [](const Slot& s) { return static_cast<double>(s.progress.packing); }},
     {"switchyard_train_checkpoint_step", "Step of the newest checkpoint; 0 = there is none.",
      [](const Slot& s) { return static_cast<double>(s.checkpoint_step); }},
     {"switchyard_train_checkpoint_age_seconds", "Since the newest checkpoint, or since the job runs.",

@@ -164,12 +164,14 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_train_checkpoint_wait_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_checkpoint_bytes_total", {"counter", "", ""}},
       {"switchyard_worker_train_dropped_rows_total", {"counter", "", ""}},
+      {"switchyard_worker_train_packing_decisions_total", {"counter", "", ""}},
       {"switchyard_worker_train_step", {"gauge", "", ""}},
       {"switchyard_worker_train_loss", {"gauge", "", ""}},
       {"switchyard_worker_train_gradient_norm", {"gauge", "", ""}},
       {"switchyard_worker_train_learning_rate", {"gauge", "", ""}},
       {"switchyard_worker_train_tokens_per_second", {"gauge", "", ""}},
       {"switchyard_worker_train_dead_experts", {"gauge", "", ""}},
+      {"switchyard_worker_train_packing", {"gauge", "", ""}},
       {"switchyard_worker_train_checkpoint_timestamp_seconds", {"gauge", "", ""}},
   };
   return families;

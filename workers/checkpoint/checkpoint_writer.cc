@@ -20,7 +20,6 @@ namespace {
 
 constexpr char kLockName[] = "LOCK";
 constexpr char kIndexName[] = "model.safetensors.index.json";
-constexpr char kUnfinished[] = ".tmp-";  // in the name of every folder and file that is not to be read
 constexpr int64_t kMaxStep = 999'999'999'999;
 
 std::string InFolder(const std::string& folder, absl::string_view name) { return absl::StrCat(folder, "/", name); }
@@ -161,15 +160,8 @@ absl::Status CheckpointWriter::AddIndex(Manifest* manifest) const {
 }
 
 absl::Status CheckpointWriter::WriteLatest(const Latest& latest) const {
-  const std::string name = absl::StrCat(kLatestName, kUnfinished, options_.attempt);
-  {
-    std::unique_ptr<File> file;
-    ASSIGN_OR_RETURN(file, files_->Open(name, OpenMode::kCreate));
-    RETURN_IF_ERROR(file->Append(EncodeLatest(latest)));
-    RETURN_IF_ERROR(file->Sync());
-  }
-  RETURN_IF_ERROR(files_->Rename(name, kLatestName));
-  return files_->SyncFolder("");
+  return ReplaceFile(files_, kLatestName, absl::StrCat(kLatestName, kUnfinished, options_.attempt),
+                     EncodeLatest(latest));
 }
 
 absl::Status CheckpointWriter::Commit(Manifest manifest) {

@@ -23,6 +23,9 @@
 
 namespace switchyard {
 
+// In the name of every folder and file of a root that is not to be read; a writer that opens removes them.
+inline constexpr char kUnfinished[] = ".tmp-";
+
 struct CheckpointWriterOptions {
   int64_t attempt = 0;      // of the job, rising: each start of its trainer has another
   std::string holder = {};  // who, in words, for whoever finds the root locked

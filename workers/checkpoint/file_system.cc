@@ -6,6 +6,18 @@
 
 namespace switchyard {
 
+absl::Status ReplaceFile(FileSystem* files, const std::string& name, const std::string& unfinished,
+                         absl::string_view contents) {
+  {
+    std::unique_ptr<File> file;
+    ASSIGN_OR_RETURN(file, files->Open(unfinished, OpenMode::kCreate));
+    RETURN_IF_ERROR(file->Append(contents));
+    RETURN_IF_ERROR(file->Sync());
+  }
+  RETURN_IF_ERROR(files->Rename(unfinished, name));
+  return files->SyncFolder("");
+}
+
 absl::StatusOr<std::string> ReadWholeFile(FileSystem* files, const std::string& path, int64_t max_bytes) {
   std::unique_ptr<File> file;
   ASSIGN_OR_RETURN(file, files->Open(path, OpenMode::kRead));

@@ -58,6 +58,12 @@ class FileSystem {
   virtual absl::StatusOr<int64_t> FreeBytes() = 0;
 };
 
+// Contents of a file of the root become these, at once or not at all, and stay so once it has returned OK: written and
+// synced as `unfinished`, a name beside it that is not taken, which then becomes `name`.  After an error either
+// contents may be there, and `unfinished` may stay.
+absl::Status ReplaceFile(FileSystem* files, const std::string& name, const std::string& unfinished,
+                         absl::string_view contents);
+
 // A whole file.  InvalidArgument "<path>: S bytes, limit L" when it is larger.
 absl::StatusOr<std::string> ReadWholeFile(FileSystem* files, const std::string& path, int64_t max_bytes);
 

@@ -47,7 +47,7 @@ namespace switchyard {
 class GradSync : public AllToAllWatch {
  public:
   // gradients: their memory is borrowed and must outlive this, and so is the group.
-  // Errors: of ReducePolicyOf, of a mode that is not there; InvalidArgument for gradients of different types;
+  // Errors: of ReducePolicyOf; InvalidArgument for gradients of different types;
   // ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GradSync>> Create(const CommunicationSpec& spec, const TrainerGroup& group,
                                                           const ModelGradients& gradients);

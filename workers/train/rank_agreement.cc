@@ -69,14 +69,22 @@ absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<
   if (comm->rank() == 0) {
     word.SetStatus(mine.status());
     if (mine.ok()) {
-      SY_CHECK(mine->size() <= kMaxRankText);
       word.SetText(*mine);
+      word.number = static_cast<int64_t>(mine->size());
     }
   }
   std::vector<RankWord> words;
   ASSIGN_OR_RETURN(words, ExchangeWords(comm, word, limit));
   RETURN_IF_ERROR(FirstError(words));
-  return std::string(words[0].text);
+  const int64_t bytes = words[0].number;
+  if (bytes <= static_cast<int64_t>(kMaxRankText)) return std::string(words[0].text, static_cast<size_t>(bytes));
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(
+      work, comm->Broadcast({.comm_class = CommClass::kControl, .deadline = absl::Now() + limit}, /*root=*/0, bytes,
+                            comm->rank() == 0 ? absl::MakeConstSpan(*mine) : absl::Span<const char>()));
+  RETURN_IF_ERROR(work->Wait());
+  const absl::Span<const char> text = work->received()[0].span();
+  return std::string(text.begin(), text.end());
 }
 
 }  // namespace switchyard

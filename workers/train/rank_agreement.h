@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<RankWord>> ExchangeWords(Communicator* comm, const Ra
 absl::Status FirstError(absl::Span<const RankWord> words);
 // FirstError of everybody's.
 absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration limit);
-// Rank 0's text (at most kMaxRankText bytes, without a NUL) or error; what the others give is not looked at.
+// Rank 0's text, of any length and any bytes, or error; what the others give is not looked at.
 absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<std::string>& mine,
                                        absl::Duration limit);
 

@@ -16,6 +16,8 @@ struct StepProgress {
   double tokens_per_second = 0;  // lately
   double total_seconds = 0;      // of the step on this rank, what follows included
   double data_seconds = 0;       // reading tokens
+  int32_t packing = 1;           // replicas of every expert from here on (expert_packer.h)
+  bool packing_decided = false;  // behind this step
 };
 
 // Tokens and seconds of the steps so far, older ones weighing less by the step (0.95, as llm.c's).

@@ -125,13 +125,18 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
                    trainer_->Step(micro_batches, progress.learning_rate, absl::Now() + input_.step_limit));
   ++step_;
   tokens_ += progress.report.tokens;
+  std::optional<PackingDecision> packed;
+  ASSIGN_OR_RETURN(packed, Pack(progress.report));
   if (!leads()) return absl::OkStatus();
   progress.step = step_;
   progress.tokens = tokens_;
   progress.data_seconds = data_seconds;
   progress.total_seconds = data_seconds + absl::ToDoubleSeconds(absl::Now() - start);
   progress.tokens_per_second = meter_.TokensPerSecond(progress.report.tokens, progress.total_seconds);
+  progress.packing = packer_->groups().packing();
+  progress.packing_decided = packed.has_value();
   listener_->StepDone(progress);
+  if (packed.has_value()) Stage(packed->ToString());
   return absl::OkStatus();
 }
 
@@ -196,6 +201,7 @@ absl::Status TrainJob::Save() {
                        EncodeTrainerState({.step = step_,
                                            .tokens = tokens_,
                                            .sample = step_ * spec_.batch_sequences,
+                                           .packing = packer_->groups().packing(),
                                            .shape = ShapeOf(spec_, config_text_, data_names_)}));
 }
 

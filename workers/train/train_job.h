@@ -13,21 +13,24 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "scheduler/training/expert_packing.h"
 #include "scheduler/training/job_spec.h"
 #include "workers/checkpoint/file_system.h"
+#include "workers/checkpoint/manifest.h"
 #include "workers/comm/communicator.h"
 #include "workers/model/config.h"
 #include "workers/model/model.h"
-#include "workers/moe/expert_layout.h"
 #include "workers/tensor/device.h"
 #include "workers/train/checkpoint_saver.h"
 #include "workers/train/data_source.h"
+#include "workers/train/expert_packer.h"
 #include "workers/train/parameters.h"
 #include "workers/train/step_meter.h"
 #include "workers/train/train_outcome.h"
@@ -53,7 +56,11 @@ struct TrainJobInput {
   std::string dataset_root = {}, checkpoint_root = {};
   // Opens the job's folder of the checkpoint root; none: OpenJobFolder.
   std::function<absl::StatusOr<std::unique_ptr<FileSystem>>()> open_checkpoints = {};
-  std::function<int64_t()> available_memory = {};    // bytes, now; not shared out among ranks
+  std::function<int64_t()> available_memory = {};  // bytes, now; not shared out among ranks
+  // Mode full: when packing of experts is decided (`world` and the most are the job's), and what a rank says of the
+  // step that it has done (none: TimesOf); for tests.
+  PackingOptions packing = {};
+  std::function<PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
   std::string software = {};                         // version, for manifests
   absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; who is lost is seen at once
   absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
@@ -89,15 +96,26 @@ class TrainJob {
   absl::Status Prepare();
   absl::Status OpenCheckpoints();
   absl::Status OpenModel();
-  absl::Status CheckFits() const;
+  absl::Status CheckFits(int32_t packing) const;
   absl::Status OpenData();
-  absl::Status MakeModel();
   absl::Status FindStart();
+  absl::Status ReadStart();
+  absl::Status FindPacking();
+  absl::Status MakeModel();
+  absl::Status MakePacker();
   absl::Status LoadStart();
   absl::Status OpenSaver();
+  absl::Status OpenPackingJournal();
   absl::StatusOr<std::vector<TokenFile>> OpenFiles(const std::vector<TrainFile>& files, absl::string_view what);
   absl::Status Restore();
   void WarnOfOtherBits(const SavedBy& saved_by);
+  // train_job_packing.cc
+  bool packs() const { return spec_.communication.mode == CommMode::kFull && MostPacking(comm_->world()) > 1; }
+  absl::Status ReplayPacking(absl::string_view journal);
+  absl::Status CheckPackingFits();
+  void PackAnew(const std::string& why);
+  absl::Status Journal(const PackingDecision& decision);
+  absl::StatusOr<std::optional<PackingDecision>> Pack(const StepReport& report);
 
   absl::Status Train();
   absl::StatusOr<StopKind> Control(const absl::Status& mine);
@@ -125,15 +143,21 @@ class TrainJob {
   std::string config_text_;
   ModelConfig config_;
   std::unique_ptr<ModelDir> model_dir_;
-  ExpertLayout layout_;
   std::vector<NamedTokens> data_names_;
   std::unique_ptr<DataSource> data_, evaluation_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Parameters> parameters_;
   std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<ExpertPacker> packer_;
   std::unique_ptr<CheckpointSaver> saver_;
   std::vector<std::string> warnings_;
-  std::string start_folder_;  // of the checkpoint that it goes on from; "" = from the beginning
+  std::string start_folder_;                  // of the checkpoint that it goes on from; "" = from the beginning
+  Manifest start_manifest_;                   // of it
+  TrainerState start_;                        // of it
+  std::optional<PackingController> packing_;  // until packer_ has it
+  std::string packing_text_;                  // packing.log as it was found
+  std::vector<PackingDecision> journalled_;   // that count, in packing.log
+  bool renews_journal_ = false;               // those of packing.log do not count
 
   int64_t step_ = 0;        // done
   int64_t tokens_ = 0;      // trained

@@ -34,12 +34,16 @@ absl::Status In(absl::string_view where, const absl::Status& status) {
 absl::Status TrainJob::Prepare() {
   RETURN_IF_ERROR(AgreeOn(OpenCheckpoints()));
   RETURN_IF_ERROR(AgreeOn(OpenModel()));
-  RETURN_IF_ERROR(AgreeOn(CheckFits()));
+  RETURN_IF_ERROR(AgreeOn(CheckFits(/*packing=*/1)));
   RETURN_IF_ERROR(OpenData());
   RETURN_IF_ERROR(FindStart());
+  RETURN_IF_ERROR(AgreeOn(ReadStart()));
+  RETURN_IF_ERROR(FindPacking());
   RETURN_IF_ERROR(AgreeOn(MakeModel()));
+  RETURN_IF_ERROR(MakePacker());
   RETURN_IF_ERROR(AgreeOn(LoadStart()));
-  return AgreeOn(OpenSaver());
+  RETURN_IF_ERROR(AgreeOn(OpenSaver()));
+  return AgreeOn(OpenPackingJournal());
 }
 
 absl::Status TrainJob::OpenCheckpoints() {
@@ -79,17 +83,16 @@ absl::Status TrainJob::OpenModel() {
                                                    " cannot be dealt out to ", comm_->world(),
                                                    " workers in equal parts"));
   }
-  layout_ = ExpertLayout::Contiguous(static_cast<int>(config_.num_experts), comm_->world());
   return absl::OkStatus();
 }
 
-// Before anything is allocated.
-absl::Status TrainJob::CheckFits() const {
+// Before anything is allocated; with so many replicas of every expert.
+absl::Status TrainJob::CheckFits(int32_t packing) const {
   const int64_t share = spec_.batch_sequences / comm_->world();
   const int64_t micro = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
   const absl::Status status = CheckTrainingMemory(config_,
                                                   {.dtype = dtype_,
-                                                   .experts_per_layer = config_.num_experts / comm_->world(),
+                                                   .experts_per_layer = config_.num_experts / comm_->world() * packing,
                                                    .rows = micro * spec_.sequence_length,
                                                    .recompute = spec_.recompute},
                                                   input_.available_memory());
@@ -177,10 +180,30 @@ absl::Status TrainJob::FindStart() {
   return absl::OkStatus();
 }
 
+// How far it is: what decides which experts a rank has.
+absl::Status TrainJob::ReadStart() {
+  if (start_folder_.empty()) return absl::OkStatus();
+  const auto read = [this]() -> absl::Status {
+    ASSIGN_OR_RETURN(start_manifest_, OpenCheckpoint(checkpoints_.get(), start_folder_, CheckpointCheck::kSizes));
+    std::string text;
+    ASSIGN_OR_RETURN(text, ReadWholeFile(checkpoints_.get(), absl::StrCat(start_folder_, "/", kTrainerStateName),
+                                         kMaxTrainerStateBytes));
+    ASSIGN_OR_RETURN(start_, DecodeTrainerState(text));
+    RETURN_IF_ERROR(CompareShapes(start_.shape, ShapeOf(spec_, config_text_, data_names_)));
+    if (start_.step == start_manifest_.step && start_.sample == start_.step * spec_.batch_sequences) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": step ", start_.step, " and sample ",
+                                                   start_.sample, " in a checkpoint of step ", start_manifest_.step));
+  };
+  return In(start_folder_, read());
+}
+
 absl::Status TrainJob::MakeModel() {
-  const absl::Span<const int32_t> residents = layout_.Residents(comm_->rank());
   ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, AllocateWeights(config_, dtype_, {residents.begin(), residents.end()}));
+  ASSIGN_OR_RETURN(weights, AllocateWeights(config_, dtype_,
+                                            PackedResidents(static_cast<int>(config_.num_experts), comm_->world(),
+                                                            packing_->packing(), comm_->rank())));
   ASSIGN_OR_RETURN(model_, Model::Create(stream_, config_, dtype_, std::move(weights), spec_.sequence_length));
   ASSIGN_OR_RETURN(parameters_, Parameters::Create(stream_, model_.get()));
   const int64_t share = spec_.batch_sequences / comm_->world();
@@ -196,11 +219,14 @@ absl::Status TrainJob::MakeModel() {
   options.max_length = spec_.sequence_length;
   options.communication = spec_.communication;
   ASSIGN_OR_RETURN(trainer_, Trainer::Create(stream_, model_.get(), parameters_.get(), options));
-  return trainer_->SetGroup(comm_, &layout_);
+  return absl::OkStatus();
 }
 
 absl::Status TrainJob::LoadStart() {
-  Stage(start_folder_.empty() ? "begins anew" : absl::StrCat("goes on from ", start_folder_));
+  const int packing = packer_->groups().packing();
+  Stage(start_folder_.empty()
+            ? "begins anew"
+            : absl::StrCat("goes on from ", start_folder_, packing > 1 ? absl::StrCat(", packing ", packing) : ""));
   if (!start_folder_.empty()) {
     RETURN_IF_ERROR(In(start_folder_, Restore()));
   } else if (spec_.base_checkpoint.empty()) {
@@ -214,25 +240,13 @@ absl::Status TrainJob::LoadStart() {
 }
 
 absl::Status TrainJob::Restore() {
-  Manifest manifest;
-  ASSIGN_OR_RETURN(manifest, OpenCheckpoint(checkpoints_.get(), start_folder_, CheckpointCheck::kSizes));
-  std::string text;
-  ASSIGN_OR_RETURN(text, ReadWholeFile(checkpoints_.get(), absl::StrCat(start_folder_, "/", kTrainerStateName),
-                                       kMaxTrainerStateBytes));
-  TrainerState state;
-  ASSIGN_OR_RETURN(state, DecodeTrainerState(text));
-  RETURN_IF_ERROR(CompareShapes(state.shape, ShapeOf(spec_, config_text_, data_names_)));
-  if (state.step != manifest.step || state.sample != state.step * spec_.batch_sequences) {
-    return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": step ", state.step, " and sample ",
-                                                   state.sample, " in a checkpoint of step ", manifest.step));
-  }
   ShardTable table;
-  ASSIGN_OR_RETURN(table, ShardTable::Open(checkpoints_.get(), start_folder_, manifest, "optimizer-"));
+  ASSIGN_OR_RETURN(table, ShardTable::Open(checkpoints_.get(), start_folder_, start_manifest_, "optimizer-"));
   RETURN_IF_ERROR(RestoreParameters(table, parameters_.get()));
-  WarnOfOtherBits(manifest.saved_by);
-  step_ = saved_step_ = state.step;
-  tokens_ = state.tokens;
-  trainer_->set_steps(state.step);
+  WarnOfOtherBits(start_manifest_.saved_by);
+  step_ = saved_step_ = start_.step;
+  tokens_ = start_.tokens;
+  trainer_->set_steps(start_.step);
   return absl::OkStatus();
 }
 

@@ -51,7 +51,8 @@ struct TrainerOptions {
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
   // How sums of gradients and all-to-alls share the network, the same on all ranks.  Losses and parameters have the
-  // same bits in all modes but pipelining, whose chunks change the order in which an expert's rows are added.
+  // same bits in all modes but pipelining and full, whose chunks change the order in which an expert's rows are added,
+  // as replicas do in full.
   CommunicationSpec communication = {};
 };
 
@@ -84,7 +85,7 @@ struct StepReport {
 
 class Trainer {
  public:
-  // model and parameters: borrowed, must outlive this.  Unimplemented: a mode of communication that is not there.
+  // model and parameters: borrowed, must outlive this.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, Model* model, Parameters* parameters,
                                                          const TrainerOptions& options);
 

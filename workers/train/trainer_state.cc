@@ -80,7 +80,8 @@ absl::Status CompareShapes(const JobShape& was, const JobShape& is) {
 
 std::string EncodeTrainerState(const TrainerState& state) {
   nlohmann::ordered_json json = {{"format", kFormat},      {"version", kVersion},         {"global_step", state.step},
-                                 {"tokens", state.tokens}, {"next_sample", state.sample}, {"shape", state.shape}};
+                                 {"tokens", state.tokens}, {"next_sample", state.sample}, {"packing", state.packing},
+                                 {"shape", state.shape}};
   return json.dump(1) + "\n";
 }
 
@@ -101,6 +102,15 @@ absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
   ASSIGN_OR_RETURN(state.step, Count(json, "global_step"));
   ASSIGN_OR_RETURN(state.tokens, Count(json, "tokens"));
   ASSIGN_OR_RETURN(state.sample, Count(json, "next_sample"));
+  if (json.contains("packing")) {  // older ones lack it
+    int64_t packing = 0;
+    ASSIGN_OR_RETURN(packing, Count(json, "packing"));
+    if (packing < 1 || packing > kMaxTrainWorkers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kTrainerStateName, ": packing ", packing, " is outside [1, ", kMaxTrainWorkers, "]"));
+    }
+    state.packing = static_cast<int32_t>(packing);
+  }
   for (const auto& [key, value] : json["shape"].items()) {
     if (!value.is_string()) {
       return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": shape.", Excerpt(key), " is no text"));

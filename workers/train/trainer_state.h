@@ -35,9 +35,10 @@ JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<
 absl::Status CompareShapes(const JobShape& was, const JobShape& is);
 
 struct TrainerState {
-  int64_t step = 0;    // steps done
-  int64_t tokens = 0;  // trained so far
-  int64_t sample = 0;  // of the data source: what comes next
+  int64_t step = 0;     // steps done
+  int64_t tokens = 0;   // trained so far
+  int64_t sample = 0;   // of the data source: what comes next
+  int32_t packing = 1;  // replicas of every expert (expert_packer.h); how it came to that is in packing.log
   JobShape shape = {};
 };
 

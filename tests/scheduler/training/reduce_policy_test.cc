@@ -8,21 +8,15 @@
 namespace switchyard {
 namespace {
 
-TEST(ReducePolicyTest, EveryModeIsAnotherOrIsRefused) {
+TEST(ReducePolicyTest, EveryModeIsAnotherButFullWhoseExpertsArePacked) {
   std::set<std::tuple<ReduceGrouping, int64_t, ReduceRule, bool, bool>> seen;
   for (int i = 0; i < kNumCommModes; ++i) {
     const auto mode = static_cast<CommMode>(i);
     const absl::StatusOr<ReducePolicy> policy = ReducePolicyOf({.mode = mode});
-    if (mode == CommMode::kFull) {
-      EXPECT_EQ(policy.status(),
-                absl::UnimplementedError("communication: mode full wants experts packed, which this version cannot; "
-                                         "pipelining is the same without"));
-      continue;
-    }
     ASSERT_TRUE(policy.ok()) << CommModeName(mode);
-    EXPECT_TRUE(
-        seen.emplace(policy->grouping, policy->op_bytes, policy->rule, policy->ticketed, policy->cuts_all_to_alls)
-            .second)
+    EXPECT_EQ(seen.emplace(policy->grouping, policy->op_bytes, policy->rule, policy->ticketed, policy->cuts_all_to_alls)
+                  .second,
+              mode != CommMode::kFull)
         << CommModeName(mode);
     // Buckets are summed in one place, one after the other.
     EXPECT_TRUE(policy->grouping != ReduceGrouping::kBuckets || policy->max_under_way == 1);
@@ -47,6 +41,7 @@ TEST(ReducePolicyTest, ChunksOfALayer) {
       .rows = 100, .world = 4, .holders = 4, .top_k = 2, .row_bytes = 100};  // 25 rows of a rank, to 2 ranks
   EXPECT_EQ(ChunksOfLayer(cuts, rows, 64), 5);
   EXPECT_EQ(ChunksOfLayer(cuts, rows, 3), 3);
+  EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kFull, .piece_bytes = 1000}, rows, 64), 5);
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPipelining, .piece_bytes = 5000}, rows, 64), 1);
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPipelining, .piece_bytes = 4999}, rows, 64), 2);
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPartition, .piece_bytes = 1000}, rows, 64), 1);

@@ -31,7 +31,8 @@ Job Example(int64_t sequence) {
   job.state = JobState::kRunning;
   job.attempt = 7;
   job.error = absl::UnavailableError("why");
-  job.progress = TrainProgress{.step = 3, .loss = 0.1, .seconds = {.total = 0.7, .data = 0.3}, .dead_experts = 2};
+  job.progress =
+      TrainProgress{.step = 3, .loss = 0.1, .seconds = {.total = 0.7, .data = 0.3}, .dead_experts = 2, .packing = 4};
   job.evaluation = EvaluationResult{.step = 2, .loss = 1.5, .tokens = 9};
   job.checkpoint = SavedCheckpoint{.step = 2, .folder = "job-1/step-00000002", .bytes = 5, .saved_unix_ms = 4};
   job.changes = {{JobState::kPending, 1, "submitted"}, {JobState::kRunning, 2, "all ranks"}};
@@ -94,6 +95,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.progress->loss, 0.1);
   EXPECT_EQ(job.progress->seconds.data, 0.3);
   EXPECT_EQ(job.progress->dead_experts, 2);
+  EXPECT_EQ(job.progress->packing, 4);
   EXPECT_EQ(job.evaluation->tokens, 9);
   EXPECT_EQ(job.checkpoint->folder, "job-1/step-00000002");
   ASSERT_EQ(job.changes.size(), 2u);

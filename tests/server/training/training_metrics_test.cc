@@ -47,12 +47,14 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
   TrainingCensus::Slot& slot = census.slots[1];
   slot.progress.loss = 2.5;
   slot.progress.step = 7;
+  slot.progress.packing = 2;
   slot.checkpoint_age_seconds = 9;
   metrics.Update(census);
   values = Values(*registry);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 150);
   EXPECT_EQ(values.at("switchyard_train_loss slot=1"), 2.5);
   EXPECT_EQ(values.at("switchyard_train_step slot=1"), 7);
+  EXPECT_EQ(values.at("switchyard_train_packing slot=1"), 2);
   EXPECT_EQ(values.at("switchyard_train_checkpoint_age_seconds slot=1"), 9);
   EXPECT_FALSE(values.contains("switchyard_train_evaluation_loss slot=1")) << "nothing was evaluated";
   slot.evaluated = true;

@@ -153,6 +153,7 @@ TEST_F(TrainingLinkTest, TrainsAJobToItsEndAndWaitsForTheNext) {
       EXPECT_GT(progress.gradient_norm(), 0);
       EXPECT_GT(progress.learning_rate(), 0);
       EXPECT_EQ(progress.tokens(), steps * 48);
+      EXPECT_EQ(progress.packing(), 1);
       EXPECT_GT(progress.tokens_per_second(), 0);
       EXPECT_GT(progress.seconds().forward(), 0);
       EXPECT_GT(progress.seconds().backward(), 0);

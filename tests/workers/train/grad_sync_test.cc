@@ -34,7 +34,7 @@ using Values = std::map<std::string, std::vector<double>>;
 
 constexpr CommMode kModes[] = {
     CommMode::kFair,      CommMode::kFixed,      CommMode::kArLast, CommMode::kPriority, CommMode::kPriorityTicketed,
-    CommMode::kPartition, CommMode::kPipelining, CommMode::kPreempt};
+    CommMode::kPartition, CommMode::kPipelining, CommMode::kFull,   CommMode::kPreempt};
 
 struct Outcome {
   std::vector<double> losses;
@@ -56,6 +56,11 @@ class GradSyncTest : public ::testing::TestWithParam<CommMode> {
     TrainingGroup group(golden.dir, options);
     Outcome outcome;
     for (size_t i = 0; i < kSteps; ++i) {
+      if (options.trainer.communication.mode == CommMode::kFull) {  // 1, 2, 4 replicas, as many as there are ranks for
+        const int packing = std::min(1 << i, options.world);
+        for (const absl::Status& status : group.TryRepack(packing)) EXPECT_TRUE(status.ok()) << status;
+        EXPECT_EQ(group.groups(0).packing(), packing);
+      }
       // Several micro-batches: only the last one's backward may sum.
       const std::vector<TrainRows> rows = {RowsOfStep(golden, 2 * i), RowsOfStep(golden, 2 * i + 1)};
       outcome.losses.push_back(group.Step(rows, kLearningRate).loss);
@@ -90,7 +95,8 @@ class GradSyncTest : public ::testing::TestWithParam<CommMode> {
     for (size_t i = 0; i < kSteps; ++i) {
       EXPECT_NEAR(outcome.losses[i], reference.losses[i], tolerance * reference.losses[i]) << "step " << i;
     }
-    if (GetParam() == CommMode::kPipelining) return;  // rows of an expert are added chunk by chunk
+    // Rows of an expert are added chunk by chunk; of a packed one, replica by replica.
+    if (GetParam() == CommMode::kPipelining || GetParam() == CommMode::kFull) return;
     EXPECT_EQ(outcome.losses, reference.losses);
     EXPECT_EQ(outcome.gradients, reference.gradients);
     EXPECT_EQ(outcome.masters, reference.masters);
@@ -353,6 +359,7 @@ TEST_P(GradSyncTest, StartsWhenTheRuleLetsIt) {
       {CommMode::kPriorityTicketed, {"between", "between"}},
       {CommMode::kPartition, {"between", "between"}},
       {CommMode::kPipelining, {"between", "between"}},
+      {CommMode::kFull, {"between", "between"}},
       {CommMode::kPreempt, {"imminent", "between"}},
   };
   for (const bool imminent : {true, false}) {
@@ -461,14 +468,14 @@ TEST_P(GradSyncTest, EndsAtTheDeadline) {
   EXPECT_GE(named, 1);
 }
 
-TEST(GradSyncErrorsTest, AModeThatIsNotThereIsRefused) {
+TEST(GradSyncErrorsTest, PiecesWithoutRoomAreRefused) {
   FakeGradients fake(0);
   std::vector<std::unique_ptr<Communicator>> pair = MakeLocalGroup(2);
-  EXPECT_EQ(
-      GradSync::Create({.mode = CommMode::kFull}, {.world = pair[0].get(), .experts = pair[0].get()}, fake.gradients)
-          .status()
-          .code(),
-      absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(GradSync::Create({.mode = CommMode::kFull, .piece_bytes = 7},
+                             {.world = pair[0].get(), .experts = pair[0].get()}, fake.gradients)
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

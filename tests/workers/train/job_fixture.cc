@@ -121,6 +121,8 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
         };
       }
       input.available_memory = options.available_memory;
+      input.packing = options.packing;
+      input.packing_times = options.packing_times;
       input.software = "test";
       input.step_limit = absl::Minutes(1);
       input.disk_limit = absl::Minutes(1);

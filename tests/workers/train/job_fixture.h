@@ -40,6 +40,9 @@ struct AttemptOptions {
   int64_t attempt = 1;
   std::function<int64_t()> available_memory = [] { return int64_t{1} << 40; };
   absl::Duration lock_patience = absl::ZeroDuration();
+  // When experts are packed, and what ranks say of their steps; none: as jobs do.
+  PackingOptions packing = {};
+  std::function<PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
   // Told by rank 0 on its thread.  May stop the job, or break the group.
   std::function<void(TrainJob* job, Communicator* comm, const StepProgress& progress)> on_step = {};
   std::function<void(TrainJob* job, Communicator* comm, const SavedStep& saved)> on_saved = {};

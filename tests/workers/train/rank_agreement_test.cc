@@ -43,8 +43,9 @@ TEST(RankAgreementTest, TheFirstErrorIsEverybodys) {
 }
 
 TEST(RankAgreementTest, TheLeadersTextIsEverybodys) {
-  const std::string longest(kMaxRankText, 'x');
-  for (const std::string& text : {std::string("step-00000012"), std::string(), longest}) {
+  for (const std::string& text :
+       {std::string("step-00000012"), std::string(), std::string(kMaxRankText, 'x'), std::string(kMaxRankText + 1, 'y'),
+        std::string(100'000, 'z'), std::string("\0a", 2)}) {
     for (const absl::StatusOr<std::string>& told :
          OnRanks<absl::StatusOr<std::string>>(2, [&](Communicator* comm) -> absl::StatusOr<std::string> {
            return FromLeader(comm, comm->rank() == 0 ? text : std::string("nobody asked"), kLimit);

@@ -21,7 +21,8 @@ JobSpec Spec() {
 const std::vector<NamedTokens> kData = {{"a.bin", {.num_tokens = 100, .contents = 0xabc}}};
 
 TEST(TrainerStateTest, ComesBackAsItWas) {
-  const TrainerState state = {.step = 7, .tokens = 224, .sample = 28, .shape = ShapeOf(Spec(), "{}", kData)};
+  const TrainerState state = {
+      .step = 7, .tokens = 224, .sample = 28, .packing = 4, .shape = ShapeOf(Spec(), "{}", kData)};
   const std::string text = EncodeTrainerState(state);
   EXPECT_EQ(EncodeTrainerState(state), text);
   const absl::StatusOr<TrainerState> back = DecodeTrainerState(text);
@@ -29,6 +30,7 @@ TEST(TrainerStateTest, ComesBackAsItWas) {
   EXPECT_EQ(back->step, 7);
   EXPECT_EQ(back->tokens, 224);
   EXPECT_EQ(back->sample, 28);
+  EXPECT_EQ(back->packing, 4);
   EXPECT_EQ(back->shape, state.shape);
 }
 
@@ -91,6 +93,8 @@ TEST(TrainerStateTest, BelievesNothingElse) {
   EXPECT_TRUE(absl::IsInvalidArgument(with("\"tokens\": 9", "\"tokens\": -9")));
   EXPECT_TRUE(absl::IsInvalidArgument(with("\"tokens\": 9", "\"tokens\": 9.5")));
   EXPECT_TRUE(absl::IsInvalidArgument(with("\"10\"", "10")));
+  EXPECT_TRUE(absl::IsInvalidArgument(with("\"packing\": 1", "\"packing\": 0")));
+  EXPECT_TRUE(absl::IsInvalidArgument(with("\"packing\": 1", "\"packing\": 1.5")));
   const absl::Status newer = with("\"version\": 1", "\"version\": 2");
   EXPECT_TRUE(absl::IsFailedPrecondition(newer));
   EXPECT_THAT(std::string(newer.message()), HasSubstr("version 2, this program reads 1"));
