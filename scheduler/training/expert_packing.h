@@ -41,7 +41,7 @@ namespace switchyard {
 struct PackingTimes {
   // Of forward passes:
   int64_t experts_ns = 0;     // experts' products
-  int64_t all_to_all_ns = 0;  // packing, waiting for and unpacking rows
+  int64_t all_to_all_ns = 0;  // packing, unpacking rows and their way, experts' products beside it or not
   int64_t micro_ops = 0;      // of experts; each has an all-to-all before it and one behind it
   // Of whole steps:
   int64_t step_ns = 0;

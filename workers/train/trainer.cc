@@ -254,6 +254,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   }
   CountChosen();
   report->expert_ops += schedule_.num_chunks * model_->config().num_moe_layers();
+  report->chunks = schedule_.num_chunks;
   const Timed timed(&seconds_.backward);
   const RouterLosses router =
       ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);

@@ -80,6 +80,7 @@ struct StepReport {
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
   int64_t expert_ops = 0;  // of forward, on each rank: experts' micro-ops, one a layer and chunk
+  int32_t chunks = 1;      // that a MoE layer's rows were cut into
   StepSeconds seconds = {};
 };
 

@@ -247,5 +247,15 @@ TEST_F(ExpertPackerTest, MeasuresStepsOfTheTrainer) {
   EXPECT_EQ(decisions[0].times.steps, 2);
 }
 
+// Of a layer that is cut ranks wait less, as an all-to-all is under way beside each chunk's products.
+TEST(PackingTimesTest, AnAllToAllTakesWhatItIsUnderWay) {
+  StepReport report = {.expert_ops = 8, .chunks = 1};
+  report.seconds = {.total = 9, .experts = 2, .all_to_all = 4, .backward_all_to_all = 1, .all_reduce = 0.5};
+  EXPECT_EQ(TimesOf(report).all_to_all_ns, 3'000'000'000);
+  report.chunks = 2;
+  EXPECT_EQ(TimesOf(report).all_to_all_ns, 5'000'000'000);
+  EXPECT_EQ(TimesOf(report).experts_ns, 2'000'000'000);
+}
+
 }  // namespace
 }  // namespace switchyard
