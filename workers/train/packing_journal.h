@@ -6,9 +6,12 @@
 //   step=14 world=4 …
 // crc32c: of what stands before it in the line, and of the lines behind it.  The file is written as a whole beside the
 // one that is there, which it then replaces: whoever reads finds the one or the other.  Who writes holds the folder
-// (checkpoint_saver.h); an attempt that another one has followed is refused besides. A new job whose folder has such a
-// file before it starts, on as many ranks, packs as the file says: so a run can be repeated to the bit. Blocks on the
-// disk; its errors name the file.
+// (checkpoint_saver.h); an attempt that another one has followed is refused besides.
+//
+// A new job whose folder has such a file before it starts, on as many ranks, packs as the file says: so a run that had
+// nothing more to decide can be repeated to the bit.
+//
+// Blocks on the disk; its errors name the file.
 #pragma once
 
 #include <cstdint>
