@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "scheduler/base/root_dir.h"
-#include "server/training/pack/unique_fd.h"
+#include "scheduler/base/unique_fd.h"
 #include "server/training/progress_sink.h"
 #include "switchyard/tensorboard/event.pb.h"
 

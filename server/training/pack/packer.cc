@@ -11,11 +11,11 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/unique_fd.h"
 #include "scheduler/training/job_spec.h"
 #include "server/training/pack/block_reader.h"
 #include "server/training/pack/encoder_pool.h"
 #include "server/training/pack/token_writer.h"
-#include "server/training/pack/unique_fd.h"
 
 namespace switchyard {
 namespace {

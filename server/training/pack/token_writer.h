@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/unique_fd.h"
 #include "scheduler/training/token_format.h"
 #include "server/training/pack/document_encoder.h"
-#include "server/training/pack/unique_fd.h"
 
 namespace switchyard {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/training/pack/unique_fd.h"
+#include "scheduler/base/unique_fd.h"
 #include "tests/server/core/tiny_text.h"
 
 namespace switchyard {
