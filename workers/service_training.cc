@@ -126,7 +126,7 @@ TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
   absl::StatusOr<TrainSeat> seat = FromProto(message);
   if (!seat.ok()) return {TrainOutcome::kFailed, seat.status()};
   RemoteStore store(channel_, seat->token);
-  GlooGroupOptions group;
+  GroupOptions group;
   group.rank = seat->rank;
   group.world = seat->world;
   group.epoch = seat->epoch;

@@ -107,7 +107,7 @@ int64_t Worker::memory_bytes() const {
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat, RendezvousStore* store) {
-  GlooGroupOptions group;
+  GroupOptions group;
   group.rank = seat.rank;
   group.world = seat.world;
   group.epoch = seat.epoch;

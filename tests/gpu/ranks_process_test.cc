@@ -119,12 +119,12 @@ Tokens ReadTokens(const std::string& path) {
 absl::StatusOr<std::unique_ptr<Communicator>> Join(const Seat& seat) {
   test::DirectoryStore directory(seat.directory);
   PrefixStore store(&directory, absl::StrCat("epoch", seat.epoch, "/")), beside(&store, "watch/");
-  GlooGroupOptions group{.rank = seat.rank,
-                         .world = seat.world,
-                         .epoch = seat.epoch,
-                         .token = "secret",
-                         .address = "127.0.0.1",
-                         .deadline = absl::Now() + kFormWithin};
+  GroupOptions group{.rank = seat.rank,
+                     .world = seat.world,
+                     .epoch = seat.epoch,
+                     .token = "secret",
+                     .address = "127.0.0.1",
+                     .deadline = absl::Now() + kFormWithin};
   ASSIGN_OR_RETURN(std::unique_ptr<Communicator> messages, FormGlooGroup(group, &store));
   group.control_only = true;
   group.token = "secret/watch";

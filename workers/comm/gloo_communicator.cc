@@ -1,6 +1,5 @@
 #include "workers/comm/gloo_communicator.h"
 
-#include <arpa/inet.h>
 #include <signal.h>
 
 #include <array>
@@ -8,13 +7,11 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
-#include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_lane.h"
 #include "workers/comm/local_communicator.h"
@@ -22,7 +19,6 @@
 namespace switchyard {
 namespace {
 
-constexpr int kMaxWorld = 1024;
 constexpr absl::Duration kOrphanPeriod = absl::Milliseconds(50);
 
 using Lanes = std::array<std::unique_ptr<GlooLane>, kNumCommClasses>;
@@ -151,33 +147,8 @@ class GlooCommunicator : public Communicator {
   const std::shared_ptr<GlooGroup> group_;  // shared with works under way
 };
 
-// Every rank says who it is, once; so a double, or a rank of another world, is known before anything is connected.
-absl::Status CallTheRoll(const GlooGroupOptions& options, const std::string& prefix, RendezvousStore* store) {
-  const auto key_of = [&](int rank) { return absl::StrCat(prefix, "member/", rank); };
-  const absl::Status set = store->Set(key_of(options.rank), absl::StrCat(options.world));
-  if (absl::IsAlreadyExists(set)) {
-    return absl::AlreadyExistsError(absl::StrCat("rank ", options.rank, " of epoch ", options.epoch,
-                                                 " is taken: another process joined as the same rank"));
-  }
-  RETURN_IF_ERROR(set);
-  for (int rank = 0; rank < options.world; ++rank) {
-    const absl::StatusOr<std::vector<std::string>> answer = store->Get({key_of(rank)}, options.deadline);
-    if (absl::IsDeadlineExceeded(answer.status())) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("rank ", rank, " of ", options.world, " did not join epoch ", options.epoch, " in time"));
-    }
-    RETURN_IF_ERROR(answer.status());
-    int world = 0;
-    if (!absl::SimpleAtoi(answer->front(), &world) || world != options.world) {
-      return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " joined a world of ", answer->front(),
-                                                        ", rank ", options.rank, " a world of ", options.world));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // All classes at once: Gloo spends most of a connection's making in waits for its I/O thread.
-absl::StatusOr<Lanes> ConnectLanes(const GlooGroupOptions& options, const GroupId& id, const std::string& prefix,
+absl::StatusOr<Lanes> ConnectLanes(const GroupOptions& options, const GroupId& id, const std::string& prefix,
                                    RendezvousStore* store, const std::shared_ptr<MessagePool>& pool) {
   std::array<absl::StatusOr<std::unique_ptr<GlooLane>>, kNumCommClasses> connected;
   std::vector<std::thread> threads;
@@ -205,7 +176,7 @@ absl::StatusOr<Lanes> ConnectLanes(const GlooGroupOptions& options, const GroupI
 }
 
 // The first frames on every connection: is the other end who it should be?
-absl::Status ShakeHands(const GlooGroupOptions& options, GlooGroup* group) {
+absl::Status ShakeHands(const GroupOptions& options, GlooGroup* group) {
   for (int c = 0; c < kNumCommClasses; ++c) {
     if (!group->Has(static_cast<CommClass>(c))) continue;
     GlooLane::Pending pending;
@@ -224,48 +195,19 @@ absl::Status ShakeHands(const GlooGroupOptions& options, GlooGroup* group) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOptions(const GlooGroupOptions& options) {
-  if (options.world < 1 || options.world > kMaxWorld || options.rank < 0 || options.rank >= options.world) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " of ", options.world, ": wants 0 <= rank < world <= ", kMaxWorld));
-  }
-  if (options.world == 1) return absl::OkStatus();
-  if (options.deadline == absl::InfiniteFuture()) return absl::InvalidArgumentError("forming a group needs a deadline");
-  return CheckGroupAddress(options.address);
-}
-
 }  // namespace
 
-absl::Status CheckGroupAddress(const std::string& address) {
-  in_addr v4;
-  in6_addr v6;
-  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) {
-    const uint32_t ip = ntohl(v4.s_addr);
-    const bool is_private = ip >> 24 == 127 || ip >> 24 == 10 || ip >> 20 == 0xac1 || ip >> 16 == 0xc0a8;
-    if (is_private) return absl::OkStatus();
-  } else if (inet_pton(AF_INET6, address.c_str(), &v6) == 1) {
-    if (IN6_IS_ADDR_LOOPBACK(&v6) || (v6.s6_addr[0] & 0xfe) == 0xfc) return absl::OkStatus();
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat("group address \"", address, "\" is not an IP address"));
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("group address ", address,
-                   " is neither loopback nor private: collectives are not encrypted; give an address of a",
-                   " private interface (10/8, 172.16/12, 192.168/16, fc00::/7)"));
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptions& options, RendezvousStore* store) {
-  RETURN_IF_ERROR(CheckOptions(options));
+absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GroupOptions& options, RendezvousStore* store) {
+  RETURN_IF_ERROR(CheckGroupOptions(options));
   if (options.world == 1) return MakeSoloCommunicator(options.epoch);
   // Gloo writes to sockets without MSG_NOSIGNAL: a peer's death must be an error, not ours.
   struct sigaction action;
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
 
-  const GroupId id{.epoch = options.epoch, .token = Fnv1a(options.token), .rank = options.rank, .world = options.world};
-  const std::string prefix = absl::StrCat("group/", options.epoch, "/", absl::Hex(id.token), "/");
-  RETURN_IF_ERROR(CallTheRoll(options, prefix, store));
+  RETURN_IF_ERROR(CallTheRoll(options, store));
+  const GroupId id = IdOfGroup(options);
   std::shared_ptr<MessagePool> pool = MessagePool::Create();
-  ASSIGN_OR_RETURN(Lanes lanes, ConnectLanes(options, id, prefix, store, pool));
+  ASSIGN_OR_RETURN(Lanes lanes, ConnectLanes(options, id, GroupPrefix(options), store, pool));
   auto group = std::make_shared<GlooGroup>(id, std::move(lanes));
   RETURN_IF_ERROR(ShakeHands(options, group.get()));
   return std::make_unique<GlooCommunicator>(std::move(pool), std::move(group));

@@ -16,34 +16,18 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "workers/comm/communicator.h"
+#include "workers/comm/group_forming.h"
 #include "workers/comm/rendezvous_store.h"
 
 namespace switchyard {
-
-struct GlooGroupOptions {
-  int rank = 0;
-  int world = 1;
-  int64_t epoch = 1;
-  std::string token;    // the group's secret, the same on all ranks
-  std::string address;  // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
-  absl::Time deadline;  // by when the group must have formed
-  // Connects the class control alone, a third of the connections and threads: for a PeerWatch.  Calls of another class
-  // are InvalidArgument.
-  bool control_only = false;
-};
 
 // Forms the group; blocks until every rank is there.  A world of one opens nothing.  `store` is used only during the
 // call; to give up earlier, store->CancelWaits from another thread. Errors: InvalidArgument (options), AlreadyExists
 // (duplicate rank), DeadlineExceeded (names who is missing), FailedPrecondition (handshake: a stranger, another epoch
 // or world size), Cancelled, Unavailable (network).
-absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GlooGroupOptions& options, RendezvousStore* store);
-
-// OK if the text is one address that may carry a group: loopback or private, not a wildcard, not a name.
-absl::Status CheckGroupAddress(const std::string& address);
+absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GroupOptions& options, RendezvousStore* store);
 
 }  // namespace switchyard

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <numeric>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +12,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_store.h"
+#include "workers/comm/peer_order.h"
 
 namespace switchyard {
 namespace {
@@ -21,13 +21,6 @@ constexpr uint64_t kSentinelSlot = ~uint64_t{0};
 // Posted behind what is launched.  With one, the second of two collectives that are started together waits until the
 // peer's word that it has room has come behind the first one's bytes (README.md).
 constexpr int64_t kFramesAhead = 2;
-
-// Near a third of the world, without a common divisor with it.
-int StrideOf(int world) {
-  int stride = std::max(1, world / 3);
-  while (std::gcd(stride, world) != 1) ++stride;
-  return stride;
-}
 
 }  // namespace
 

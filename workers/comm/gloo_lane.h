@@ -117,10 +117,7 @@ class GlooLane {
 
   const GroupId group_;
   const CommClass comm_class_;
-  // Frames are sent to the ranks at 1, 2, 3 … strides from this one: nobody is everybody's first, and neighbours, who
-  // are often on one machine, have their turns spread over the exchange, so that the links between machines are busy
-  // from its beginning to its end.
-  const int stride_;
+  const int stride_;                         // peer_order.h
   const std::shared_ptr<MessagePool> pool_;  // shared with the communicator and all messages
 
   absl::Mutex use_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // held by the lane's thread while it is at work on it

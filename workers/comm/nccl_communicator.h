@@ -47,7 +47,7 @@ struct NcclGroupOptions {
 struct NcclHostGroups {
   std::unique_ptr<Communicator> messages;
   std::unique_ptr<Communicator>
-      watch;  // a class control is enough (GlooGroupOptions::control_only); null in a world of one
+      watch;  // a class control is enough (GroupOptions::control_only); null in a world of one
 };
 
 // For `deterministic`: NCCL's algorithm and protocol become ring and simple, by the environment variables NCCL_ALGO and

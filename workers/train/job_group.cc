@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-absl::StatusOr<Communicator*> JobGroup::Form(const GlooGroupOptions& options, RendezvousStore* store) {
+absl::StatusOr<Communicator*> JobGroup::Form(const GroupOptions& options, RendezvousStore* store) {
   {
     absl::MutexLock lock(&mu_);
     if (options.epoch <= aborted_epoch_)

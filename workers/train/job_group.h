@@ -19,7 +19,7 @@ class JobGroup {
  public:
   // Blocks until the group stands.  The communicator is this's until Leave.  Errors: FormGlooGroup's; Aborted for an
   // epoch that was aborted before or meanwhile.
-  absl::StatusOr<Communicator*> Form(const GlooGroupOptions& options, RendezvousStore* store);
+  absl::StatusOr<Communicator*> Form(const GroupOptions& options, RendezvousStore* store);
   void Leave();
   // Ends that epoch and those before, now or when they form.
   void Abort(int64_t epoch, const std::string& reason);

@@ -28,7 +28,7 @@ class CommFaultTest : public testing::TestWithParam<Backend> {
   std::vector<std::unique_ptr<Communicator>> Group(int world) { return test::MakeGroup(GetParam(), world); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, CommFaultTest, testing::Values(Backend::kLocal, Backend::kGloo),
+INSTANTIATE_TEST_SUITE_P(Backends, CommFaultTest, testing::ValuesIn(test::kBackends),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 absl::Status ControlBarrier(Communicator* comm, absl::Time deadline = Soon()) {
@@ -233,14 +233,18 @@ TEST_P(CommFaultTest, AWrongOpOrADelayInTheMiddle) {
 }
 
 // Group after group in one process, every other one aborted in the middle of a long message: nothing is left behind.
-TEST(GlooEpochsTest, RebuildingLeaksNothing) {
+class EpochsTest : public testing::TestWithParam<Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, EpochsTest, testing::Values(Backend::kGloo, Backend::kSocket),
+                         [](const auto& i) { return test::BackendName(i.param); });
+
+TEST_P(EpochsTest, RebuildingLeaksNothing) {
   int fds = 0, threads = 0;
   for (int epoch = 1; epoch <= 12; ++epoch) {
     if (epoch == 3) {  // whatever is made once is made
       fds = test::OpenFds();
       threads = test::NumThreads();
     }
-    auto ranks = test::MakeGroup(Backend::kGloo, 3, epoch);
+    auto ranks = test::MakeGroup(GetParam(), 3, epoch);
     test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
       for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(EmptyExchange(comm));
       if (epoch % 2 == 0 && comm->rank() == 1) {

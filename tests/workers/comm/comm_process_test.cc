@@ -18,20 +18,27 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
 
 namespace switchyard {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Communicator>> Form(int rank, int world, int64_t epoch, test::DirectoryStore* store) {
-  return FormGlooGroup({.rank = rank,
-                        .world = world,
-                        .epoch = epoch,
-                        .token = "secret",
-                        .address = "127.0.0.1",
-                        .deadline = test::Soon()},
-                       store);
+using test::Backend;
+
+absl::StatusOr<std::unique_ptr<Communicator>> Form(Backend backend, int rank, int world, int64_t epoch,
+                                                   test::DirectoryStore* store) {
+  return test::FormGroup(backend,
+                         {.rank = rank,
+                          .world = world,
+                          .epoch = epoch,
+                          .token = "secret",
+                          .address = "127.0.0.1",
+                          .deadline = test::Soon()},
+                         store);
 }
+
+class CommProcessTest : public testing::TestWithParam<Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, CommProcessTest, testing::Values(Backend::kGloo, Backend::kSocket),
+                         [](const auto& i) { return test::BackendName(i.param); });
 
 absl::Status Exchange(Communicator* comm, int64_t bytes) {
   std::vector<Message> out(comm->world());
@@ -41,10 +48,10 @@ absl::Status Exchange(Communicator* comm, int64_t bytes) {
 }
 
 // What a child does; its exit code says how it went.  Epoch 1 with three ranks until it breaks, epoch 2 with two.
-int Survive(int rank, const std::string& directory) {
+int Survive(Backend backend, int rank, const std::string& directory) {
   test::DirectoryStore store(directory);
   {
-    auto group = Form(rank, 3, 1, &store);
+    auto group = Form(backend, rank, 3, 1, &store);
     if (!group.ok()) return 1;
     absl::Status status;
     for (int i = 0; status.ok() && i < 1'000'000; ++i) {
@@ -55,7 +62,7 @@ int Survive(int rank, const std::string& directory) {
     // The death was seen, not waited out.
     if ((*group)->status().code() != absl::StatusCode::kUnavailable) return 3;
   }
-  auto group = Form(rank, 2, 2, &store);
+  auto group = Form(backend, rank, 2, 2, &store);
   if (!group.ok()) return 4;
   for (int i = 0; i < 10; ++i) {
     if (!Exchange(group->get(), 1000).ok()) return 5;
@@ -63,7 +70,7 @@ int Survive(int rank, const std::string& directory) {
   return 0;
 }
 
-TEST(CommProcessTest, SurvivorsOfASigkillFormTheNextEpoch) {
+TEST_P(CommProcessTest, SurvivorsOfASigkillFormTheNextEpoch) {
   std::string directory = (std::filesystem::temp_directory_path() / "sy_comm_XXXXXX").string();
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
   const absl::Time begin = absl::Now();
@@ -71,7 +78,7 @@ TEST(CommProcessTest, SurvivorsOfASigkillFormTheNextEpoch) {
   for (int rank = 0; rank < 3; ++rank) {
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
-    if (pid == 0) _exit(Survive(rank, directory));
+    if (pid == 0) _exit(Survive(GetParam(), rank, directory));
     children.push_back(pid);
   }
   for (int rank = 0; rank < 3; ++rank) {
@@ -98,9 +105,9 @@ void ShrinkSockets() {
 }
 
 // Rank 1 of 2: launches a fourth exchange, to which it has posted room for as much as came before, and stops.
-int StopInTheFourth(const std::string& directory) {
+int StopInTheFourth(Backend backend, const std::string& directory) {
   test::DirectoryStore store(directory);
-  auto group = Form(1, 2, 1, &store);
+  auto group = Form(backend, 1, 2, 1, &store);
   ShrinkSockets();
   for (int i = 0; group.ok() && i < 3; ++i) {
     if (!Exchange(group->get(), 8'000'000).ok()) return 1;
@@ -118,9 +125,9 @@ bool IsStopped(pid_t pid) {
 }
 
 // Rank 0 of 2: what it sends to the stopped one gets stuck.
-int SendToTheStopped(const std::string& directory, pid_t peer) {
+int SendToTheStopped(Backend backend, const std::string& directory, pid_t peer) {
   test::DirectoryStore store(directory);
-  auto group = Form(0, 2, 1, &store);
+  auto group = Form(backend, 0, 2, 1, &store);
   ShrinkSockets();
   for (int i = 0; group.ok() && i < 3; ++i) {
     if (!Exchange(group->get(), 8'000'000).ok()) return 1;
@@ -130,15 +137,15 @@ int SendToTheStopped(const std::string& directory, pid_t peer) {
 }
 
 // Gloo does not tell a send that it has begun of the connection's end: gloo_sentinels.h does.
-TEST(CommProcessTest, ADeathInTheMiddleOfASendIsSeen) {
+TEST_P(CommProcessTest, ADeathInTheMiddleOfASendIsSeen) {
   std::string directory = (std::filesystem::temp_directory_path() / "sy_comm_XXXXXX").string();
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
   const pid_t stopped = fork();
   ASSERT_GE(stopped, 0);
-  if (stopped == 0) _exit(StopInTheFourth(directory));
+  if (stopped == 0) _exit(StopInTheFourth(GetParam(), directory));
   const pid_t sender = fork();
   ASSERT_GE(sender, 0);
-  if (sender == 0) _exit(SendToTheStopped(directory, stopped));
+  if (sender == 0) _exit(SendToTheStopped(GetParam(), directory, stopped));
   int status = 0;
   ASSERT_EQ(waitpid(stopped, &status, WUNTRACED), stopped);
   ASSERT_TRUE(WIFSTOPPED(status));

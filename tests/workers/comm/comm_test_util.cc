@@ -17,6 +17,7 @@
 #include "scheduler/base/check.h"
 #include "workers/comm/gloo_communicator.h"
 #include "workers/comm/local_communicator.h"
+#include "workers/comm/socket_communicator.h"
 
 namespace switchyard::test {
 namespace {
@@ -32,7 +33,17 @@ int CountEntries(const char* directory) {
 
 }  // namespace
 
-std::string BackendName(Backend backend) { return backend == Backend::kLocal ? "Local" : "Gloo"; }
+std::string BackendName(Backend backend) {
+  static constexpr const char* kNames[] = {"Local", "Gloo", "Socket"};
+  return kNames[static_cast<size_t>(backend)];
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(Backend backend, const GroupOptions& options,
+                                                        RendezvousStore* store) {
+  if (backend == Backend::kSocket) return FormSocketGroup({.group = options}, store);
+  SY_CHECK(backend == Backend::kGloo);
+  return FormGlooGroup(options, store);
+}
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
@@ -43,7 +54,8 @@ std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world,
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      auto comm = FormGlooGroup(
+      auto comm = FormGroup(
+          backend,
           {.rank = r, .world = world, .epoch = epoch, .token = "secret", .address = "127.0.0.1", .deadline = Soon()},
           &store);
       SY_CHECK_OK(comm.status());

@@ -1,5 +1,5 @@
-// Groups of ranks for tests: threads over the local mailbox or over Gloo on loopback, and a store for several
-// processes.
+// Groups of ranks for tests: threads over the local mailbox, over Gloo or over sockets on loopback, and a store for
+// several processes.
 #pragma once
 
 #include <functional>
@@ -8,18 +8,24 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "workers/comm/communicator.h"
+#include "workers/comm/group_forming.h"
 #include "workers/comm/rendezvous_store.h"
 
 namespace switchyard::test {
 
-enum class Backend { kLocal, kGloo };
+enum class Backend { kLocal, kGloo, kSocket };
+inline constexpr Backend kBackends[] = {Backend::kLocal, Backend::kGloo, Backend::kSocket};
 std::string BackendName(Backend backend);
 
 // Far enough never to be met by a healthy test, near enough to end a broken one.
 absl::Time Soon();
 
+// Of kGloo or kSocket.
+absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(Backend backend, const GroupOptions& options,
+                                                        RendezvousStore* store);
 // element r is rank r's communicator.  REQUIRES: forming works (checked).
 std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world, int64_t epoch = 1);
 

@@ -1,4 +1,4 @@
-// Every collective over both backends and several sizes of world.
+// Every collective over every backend and several sizes of world.
 #include "workers/comm/communicator.h"
 
 #include <cstring>
@@ -30,7 +30,7 @@ class CommunicatorTest : public testing::TestWithParam<std::tuple<Backend, int>>
 };
 
 INSTANTIATE_TEST_SUITE_P(Groups, CommunicatorTest,
-                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo), testing::Values(1, 2, 3)),
+                         testing::Combine(testing::ValuesIn(test::kBackends), testing::Values(1, 2, 3)),
                          [](const auto& i) {
                            return absl::StrCat(test::BackendName(std::get<0>(i.param)), std::get<1>(i.param));
                          });
@@ -289,7 +289,7 @@ TEST_P(CommunicatorTest, APlannedSequenceMustBeTheNext) {
 }
 
 TEST(SoloCommunicatorTest, WhatIsSentIsWhatIsReceived) {
-  auto ranks = test::MakeGroup(Backend::kGloo, 1);  // one rank: no sockets
+  auto ranks = test::MakeGroup(Backend::kSocket, 1);  // one rank: no sockets
   std::vector<Message> out(1);
   out[0] = TextMessage(ranks[0].get(), "hello");
   const char* const where = out[0].payload();

@@ -168,6 +168,9 @@ INSTANTIATE_TEST_SUITE_P(Local, GatherWorkTest,
 INSTANTIATE_TEST_SUITE_P(Gloo, GatherWorkTest,
                          testing::Combine(testing::Values(Backend::kGloo), testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
                          [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
+INSTANTIATE_TEST_SUITE_P(Socket, GatherWorkTest,
+                         testing::Combine(testing::Values(Backend::kSocket), testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
+                         [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
 
 TEST_P(GatherWorkTest, TheSameAsByTellingEverybody) {
   auto ranks = test::MakeGroup(std::get<0>(GetParam()), std::get<1>(GetParam()));
@@ -185,7 +188,7 @@ TEST_P(GatherWorkTest, TheSameAsByTellingEverybody) {
 }
 
 class GatherFaultTest : public testing::TestWithParam<Backend> {};
-INSTANTIATE_TEST_SUITE_P(Backends, GatherFaultTest, testing::Values(Backend::kLocal, Backend::kGloo),
+INSTANTIATE_TEST_SUITE_P(Backends, GatherFaultTest, testing::ValuesIn(test::kBackends),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 constexpr int kWorld = 6;  // three rounds

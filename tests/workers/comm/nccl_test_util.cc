@@ -86,7 +86,7 @@ NcclRanks FormNcclOverGloo(int world) {
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      GlooGroupOptions gloo{.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
+      GroupOptions gloo{.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
       auto messages = FormGlooGroup(gloo, &store);
       SY_CHECK_OK(messages.status());
       gloo.token += "/watch";

@@ -74,7 +74,7 @@ class PeerWatchTest : public testing::TestWithParam<Backend> {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, PeerWatchTest, testing::Values(Backend::kLocal, Backend::kGloo),
+INSTANTIATE_TEST_SUITE_P(Backends, PeerWatchTest, testing::ValuesIn(test::kBackends),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 TEST_P(PeerWatchTest, ReportsReachEverybody) {

@@ -28,7 +28,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-GlooGroupOptions Options(int rank, int world, absl::Duration limit = absl::Seconds(20)) {
+GroupOptions Options(int rank, int world, absl::Duration limit = absl::Seconds(20)) {
   return {.rank = rank,
           .world = world,
           .epoch = 7,
@@ -51,7 +51,7 @@ TEST(RendezvousTest, OptionsAreChecked) {
   InMemoryStore store;
   EXPECT_EQ(FormGlooGroup(Options(2, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FormGlooGroup(Options(-1, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
-  GlooGroupOptions wildcard = Options(0, 2);
+  GroupOptions wildcard = Options(0, 2);
   wildcard.address = "0.0.0.0";
   const absl::Status status = FormGlooGroup(wildcard, &store).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -92,7 +92,7 @@ TEST(RendezvousTest, TheMissingRankIsNamed) {
 
 TEST(RendezvousTest, AnotherTokenNeverMeets) {
   InMemoryStore store;
-  GlooGroupOptions stranger = Options(1, 2, absl::Milliseconds(200));
+  GroupOptions stranger = Options(1, 2, absl::Milliseconds(200));
   stranger.token = "guess";
   auto wait = std::async(std::launch::async,
                          [&] { return FormGlooGroup(Options(0, 2, absl::Milliseconds(200)), &store).status(); });

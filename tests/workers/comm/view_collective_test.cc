@@ -32,7 +32,7 @@ class ViewCollectiveTest : public testing::TestWithParam<std::tuple<Backend, int
 };
 
 INSTANTIATE_TEST_SUITE_P(Groups, ViewCollectiveTest,
-                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo), testing::Values(1, 2, 4)),
+                         testing::Combine(testing::ValuesIn(test::kBackends), testing::Values(1, 2, 4)),
                          [](const auto& i) {
                            return absl::StrCat(test::BackendName(std::get<0>(i.param)), std::get<1>(i.param));
                          });
@@ -90,7 +90,7 @@ absl::Status ExchangeWithSize(Communicator* comm, int64_t sent) {
 }
 
 TEST(ViewCollectiveFaultTest, SizesThatDifferAreNamed) {
-  for (const Backend backend : {Backend::kLocal, Backend::kGloo}) {
+  for (const Backend backend : test::kBackends) {
     for (const int64_t sent : {0, 7}) {
       auto ranks = test::MakeGroup(backend, 2);
       const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) { return ExchangeWithSize(comm, sent); });

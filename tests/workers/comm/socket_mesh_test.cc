@@ -1,0 +1,193 @@
+// Connecting: over both kinds of address, among strangers, and without a peer.
+#include "workers/comm/socket_mesh.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/check.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "workers/comm/frame_header.h"
+#include "workers/comm/socket_address.h"
+#include "workers/comm/socket_communicator.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+GroupOptions Options(int rank, int world, absl::Duration limit = absl::Seconds(20)) {
+  return {.rank = rank,
+          .world = world,
+          .epoch = 7,
+          .token = "secret",
+          .address = "127.0.0.1",
+          .deadline = absl::Now() + limit};
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Form(const GroupOptions& options, RendezvousStore* store) {
+  return FormSocketGroup({.group = options}, store);
+}
+
+absl::Status Meet(Communicator* comm) {
+  auto work = comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()});
+  return work.ok() ? (*work)->Wait() : work.status();
+}
+
+TEST(SocketAddressTest, SaysAndReadsBothKinds) {
+  for (const char* ip : {"127.0.0.1", "10.1.2.3", "::1", "fd00::12"}) {
+    const auto address = SocketAddress::Of(ip, 4321);
+    ASSERT_TRUE(address.ok());
+    EXPECT_EQ(address->ToString(), absl::StrCat(ip, " 4321"));
+    const auto again = SocketAddress::Parse(address->ToString());
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(again->port(), 4321);
+    EXPECT_EQ(again->ip(), ip);
+  }
+  for (const char* bad : {"", "127.0.0.1", "localhost 80", "127.0.0.1 0", "127.0.0.1 70000", "127.0.0.1 1 2"}) {
+    EXPECT_EQ(SocketAddress::Parse(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+TEST(SocketMeshTest, OverIPv6) {
+  const int probe = socket(AF_INET6, SOCK_STREAM, 0);
+  const auto here = SocketAddress::Of("::1", 0);
+  const bool has_v6 = probe >= 0 && bind(probe, here->get(), here->size()) == 0;
+  if (probe >= 0) close(probe);
+  if (!has_v6) GTEST_SKIP() << "this machine has no ::1";
+  InMemoryStore store;
+  GroupOptions other = Options(1, 2);
+  other.address = "::1";
+  auto wait = std::async(std::launch::async, [&] { return Form(other, &store); });
+  GroupOptions own = Options(0, 2);
+  own.address = "::1";
+  auto first = Form(own, &store);
+  auto second = wait.get();
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  auto met = std::async(std::launch::async, [&] { return Meet(second->get()); });
+  EXPECT_TRUE(Meet(first->get()).ok());
+  EXPECT_TRUE(met.get().ok());
+}
+
+TEST(SocketMeshTest, OptionsAreChecked) {
+  InMemoryStore store;
+  EXPECT_EQ(Form(Options(2, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
+  GroupOptions wildcard = Options(0, 2);
+  wildcard.address = "0.0.0.0";
+  EXPECT_THAT(std::string(Form(wildcard, &store).status().message()), HasSubstr("neither loopback nor private"));
+  for (const int64_t frame : {0, 4095, (256 << 10) + 1}) {
+    const absl::Status status = FormSocketGroup({.group = Options(0, 2), .frame_bytes = frame}, &store).status();
+    EXPECT_EQ(status.message(), absl::StrCat("frames of ", frame, " bytes: must be from 4096 to 262144"));
+  }
+}
+
+TEST(SocketMeshTest, AnAddressOfAnotherHostIsUnavailable) {
+  InMemoryStore store;
+  GroupOptions elsewhere = Options(0, 2, absl::Seconds(5));
+  elsewhere.address = "10.255.254.253";
+  auto wait = std::async(std::launch::async, [&] { return Form(Options(1, 2, absl::Seconds(1)), &store).status(); });
+  const absl::Status status = Form(elsewhere, &store).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("group address 10.255.254.253 is not this host's"));
+  EXPECT_FALSE(wait.get().ok());
+}
+
+// Has joined, and listens, but never connects or answers.
+TEST(SocketMeshTest, WhoDoesNotConnectIsNamed) {
+  InMemoryStore store;
+  const GroupOptions options = Options(0, 3, absl::Milliseconds(300));
+  for (const int rank : {1, 2}) ASSERT_TRUE(store.Set(absl::StrCat(GroupPrefix(options), "member/", rank), "3").ok());
+  const absl::Status status = Form(options, &store).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_EQ(status.message(), "rank 1 of 3 did not connect in epoch 7 in time");
+}
+
+TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
+  InMemoryStore store;
+  const GroupOptions options = Options(1, 2);
+  ASSERT_TRUE(store.Set(absl::StrCat(GroupPrefix(options), "member/0"), "2").ok());
+  // Where it listened nobody does any more.
+  const int gone = socket(AF_INET, SOCK_STREAM, 0);
+  const auto here = SocketAddress::Of("127.0.0.1", 0);
+  ASSERT_EQ(bind(gone, here->get(), here->size()), 0);
+  ASSERT_TRUE(
+      store.Set(absl::StrCat(GroupPrefix(options), "socket/0"), SocketAddress::OfSocket(gone)->ToString()).ok());
+  close(gone);
+  const absl::Time begin = absl::Now();
+  const absl::Status status = Form(options, &store).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 refused the connection, or left"));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+}
+
+// As soon as a rank says where it listens, strangers connect before any peer: with what they say, and what they keep.
+class InvadedStore : public InMemoryStore {
+ public:
+  explicit InvadedStore(std::vector<std::string> words) : words_(std::move(words)) {}
+  ~InvadedStore() override {
+    for (const int fd : fds_) close(fd);
+  }
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    if (absl::StrContains(key, "socket/0")) {
+      const auto to = SocketAddress::Parse(value);
+      SY_CHECK_OK(to.status());
+      for (const std::string& words : words_) {
+        const int fd = socket(AF_INET, SOCK_STREAM, 0);
+        SY_CHECK_EQ(connect(fd, to->get(), to->size()), 0);
+        SY_CHECK_EQ(send(fd, words.data(), words.size(), MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
+        fds_.push_back(fd);
+      }
+    }
+    return InMemoryStore::Set(key, value);
+  }
+  // Whether the stranger was answered with anything but an end.
+  bool Answered(size_t stranger) const {
+    char answer[64];
+    return recv(fds_[stranger], answer, sizeof(answer), MSG_DONTWAIT) > 0;
+  }
+
+ private:
+  const std::vector<std::string> words_;
+  std::vector<int> fds_;
+};
+
+std::string HelloOf(const GroupId& id) {
+  const FrameHeader header =
+      MakeFrameHeader(id, {.op = CommOp::kHello, .comm_class = CommClass::kControl, .sequence = -1, .bytes = 0}, 0, 0);
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header));
+}
+
+TEST(SocketMeshTest, StrangersAreRefusedAndTheGroupForms) {
+  const GroupId own = IdOfGroup(Options(1, 2));
+  GroupId other_token = own, other_epoch = own, other_world = own, lower = own, beyond = own;
+  other_token.token ^= 1;
+  other_epoch.epoch = 6;
+  other_world.world = 3;
+  lower.rank = 0;
+  beyond.rank = 1000;
+  InvadedStore store(
+      {"", "half a hello", "GET / HTTP/1.1\r\nHost: example\r\n\r\nand what else may be 64 bytes long ...",
+       HelloOf(other_token), HelloOf(other_epoch), HelloOf(other_world), HelloOf(lower), HelloOf(beyond)});
+  auto wait = std::async(std::launch::async, [&] { return Form(Options(1, 2), &store); });
+  auto first = Form(Options(0, 2), &store);
+  auto second = wait.get();
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(second.ok()) << second.status();
+  auto met = std::async(std::launch::async, [&] { return Meet(second->get()); });
+  EXPECT_TRUE(Meet(first->get()).ok());
+  EXPECT_TRUE(met.get().ok());
+  for (size_t i = 0; i < 8; ++i) EXPECT_FALSE(store.Answered(i)) << i;
+}
+
+}  // namespace
+}  // namespace switchyard
