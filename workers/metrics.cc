@@ -156,6 +156,35 @@ WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry
   rank->Set(-1);
 }
 
+std::vector<prometheus::MetricFamily> WorkerMetrics::Traffic::Collect() const {
+  const auto family = [](const char* name, const char* help) {
+    prometheus::MetricFamily made;
+    made.name = name;
+    made.help = help;
+    made.type = prometheus::MetricType::Counter;
+    return made;
+  };
+  const auto add = [](prometheus::MetricFamily* to, std::vector<prometheus::ClientMetric::Label> labels,
+                      int64_t value) {
+    prometheus::ClientMetric& metric = to->metric.emplace_back();
+    metric.label = std::move(labels);
+    metric.counter.value = static_cast<double>(value);
+  };
+  prometheus::MetricFamily frames =
+      family("switchyard_worker_train_frames_total", "Frames sent in mode preempt, by class of collective.");
+  prometheus::MetricFamily bytes =
+      family("switchyard_worker_train_frame_bytes_total", "Bytes of these frames, heads of messages included.");
+  prometheus::MetricFamily overtaken =
+      family("switchyard_worker_train_overtaken_total", "Messages that went before one of a sum that could have gone.");
+  for (int i = 0; i < kNumCommClasses; ++i) {
+    const std::vector<prometheus::ClientMetric::Label> labels = {{"class", CommClassName(static_cast<CommClass>(i))}};
+    add(&frames, labels, counted.frames[static_cast<size_t>(i)]);
+    add(&bytes, labels, counted.bytes[static_cast<size_t>(i)]);
+  }
+  add(&overtaken, {}, counted.overtaken);
+  return {frames, bytes, overtaken};
+}
+
 int WorkerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken
     // Two threads, and five seconds for a request: a scraper that hangs holds neither for long.
@@ -163,6 +192,7 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
         std::vector<std::string>{"listening_ports", JoinHostPort(host, port), "num_threads", "2", "request_timeout_ms",
                                  "5000", "enable_keep_alive", "no"});
     exposer_->RegisterCollectable(registry_);
+    exposer_->RegisterCollectable(traffic_);
     const std::vector<int> ports = exposer_->GetListeningPorts();
     return ports.empty() ? -1 : ports[0];
   } catch (const std::exception&) {

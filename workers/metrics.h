@@ -3,15 +3,19 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
+#include "prometheus/collectable.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/family.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 #include "scheduler/batching/step.h"
+#include "workers/comm/socket_traffic.h"
 #include "workers/moe/cold_experts.h"
 #include "workers/moe/expert_offload.h"
 #include "workers/moe/placed_experts.h"
@@ -39,6 +43,9 @@ class WorkerMetrics {
   // A training job's step, and a checkpoint that counts.
   void ObserveTraining(const StepProgress& progress);
   void ObserveSaved(const SavedStep& saved);
+
+  // What groups whose all-to-alls overtake sums have sent: counted there, read when somebody asks.
+  SocketTraffic* traffic() { return &traffic_->counted; }
 
   // The same of a placement's copies.
   void ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told);
@@ -109,7 +116,13 @@ class WorkerMetrics {
   prometheus::Gauge* train_checkpoint_time = nullptr;
 
  private:
+  struct Traffic final : prometheus::Collectable {
+    std::vector<prometheus::MetricFamily> Collect() const override;
+    SocketTraffic counted;
+  };
+
   std::shared_ptr<prometheus::Registry> registry_;
+  std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();  // as the exposer wants it
   prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_, *estimate_off_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };

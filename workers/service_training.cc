@@ -133,7 +133,7 @@ TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
   group.token = seat->token;
   group.address = place_.Toward(seat->reach);
   group.deadline = absl::Now() + seat->form_timeout;
-  const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, &store);
+  const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, seat->job.spec.communication.mode, &store);
   if (!comm.ok()) return {TrainOutcome::kLost, comm.status()};
   role_->metrics_->rank->Set(seat->rank);
   role_->metrics_->group_epoch->Set(static_cast<double>(seat->epoch));
@@ -160,7 +160,7 @@ TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
 }
 
 TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
-    : options_(std::move(options)), metrics_(metrics), pool_(options_.threads) {}
+    : options_(std::move(options)), metrics_(metrics), pool_(options_.threads), group_(metrics->traffic()) {}
 
 void TrainingRole::Describe(v1::Register* out) const {
   out->set_role("train");

@@ -22,7 +22,7 @@ enum class CommMode : uint8_t {
   kPartition,         // kPriority with tensors cut into micro-ops
   kPipelining,        // kPartition with experts' products pipelined behind micro-ops of the all-to-alls
   kFull,              // kPipelining with packing of experts (expert_packing.h)
-  kPreempt,           // sums in frames of 256 KiB, none started while an all-to-all waits or runs
+  kPreempt,           // sums at once, on connections on which all-to-alls overtake them frame by frame
 };
 inline constexpr int kNumCommModes = 9;
 

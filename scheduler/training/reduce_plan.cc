@@ -51,8 +51,6 @@ bool MayReduce(ReduceRule rule, const AllToAllState& state) {
       return !state.in_pair;
     case ReduceRule::kAfterAllToAll:
       return state.under_way == 0 && !state.imminent;
-    case ReduceRule::kNotDuringAllToAll:
-      return state.under_way == 0;
     case ReduceRule::kAtTheEnd:
       return state.backward_done;
   }

@@ -36,11 +36,10 @@ std::vector<ReduceOp> PlanReduces(absl::Span<const int64_t> elements, int64_t el
                                   int64_t op_bytes);
 
 enum class ReduceRule : uint8_t {
-  kAtOnce,             // whatever else is under way
-  kBetweenPairs,       // not from a layer's first all-to-all to its last
-  kAfterAllToAll,      // not while one waits or runs, nor while one is about to come
-  kNotDuringAllToAll,  // not while one waits or runs
-  kAtTheEnd,           // when backward is done
+  kAtOnce,         // whatever else is under way
+  kBetweenPairs,   // not from a layer's first all-to-all to its last
+  kAfterAllToAll,  // not while one waits or runs, nor while one is about to come
+  kAtTheEnd,       // when backward is done
 };
 
 // What a rank knows of its all-to-alls in backward.

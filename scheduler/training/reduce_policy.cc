@@ -43,12 +43,14 @@ absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec) {
                           .cuts_all_to_alls = spec.mode != CommMode::kPartition};
     case CommMode::kPreempt:
       return ReducePolicy{.grouping = ReduceGrouping::kPieces,
-                          .op_bytes = std::min(spec.piece_bytes, kPreemptFrameBytes),
-                          .rule = ReduceRule::kNotDuringAllToAll,
+                          .op_bytes = spec.piece_bytes,
+                          .rule = ReduceRule::kAtOnce,
                           .max_under_way = 2};
   }
   return absl::InternalError(absl::StrCat("communication: mode ", static_cast<int>(spec.mode), " is none"));
 }
+
+bool OvertakesOnTheSocket(CommMode mode) { return mode == CommMode::kPreempt; }
 
 int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int32_t max_chunks) {
   SY_CHECK(rows.world >= 1 && rows.holders >= 1 && max_chunks >= 1);

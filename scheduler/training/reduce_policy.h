@@ -10,11 +10,13 @@
 //   partition          a piece of a tensor   as priority                                         1
 //   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
 //   full               as pipelining; besides, experts are packed (expert_packing.h)
-//   preempt            256 KiB of a tensor   not while an all-to-all waits or runs               2
+//   preempt            a piece of a tensor   at once                                             2
 // When backward is done two go at a time, which hide each other's latency, but buckets, which have one memory.
 // A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and is scaled with it for small models.
 // An all-to-all waits for a sum in priority_ticketed alone.  Elsewhere what has been launched of a sum may share the
-// network with one: a bucket, a tensor, a piece, or in preempt two frames.
+// network with one: a bucket, a tensor, a piece.  In preempt the connection itself lets all-to-alls go first, between
+// two frames of a sum (OvertakesOnTheSocket; workers/comm/socket_communicator.h), so launching needs no rule; over
+// connections that do not, it is fair with pieces.
 // Source: Lina (spec A4, training 1 to 3).
 #pragma once
 
@@ -27,7 +29,6 @@
 namespace switchyard {
 
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
-inline constexpr int64_t kPreemptFrameBytes = int64_t{256} << 10;
 
 struct ReducePolicy {
   ReduceGrouping grouping = ReduceGrouping::kBuckets;
@@ -37,6 +38,9 @@ struct ReducePolicy {
   bool ticketed = false;          // one order over sums and all-to-alls, which rank 0 tells
   bool cuts_all_to_alls = false;  // ChunksOfLayer
 };
+
+// Whether the mode wants a group on whose connections all-to-alls overtake sums.
+bool OvertakesOnTheSocket(CommMode mode);
 
 // InvalidArgument: pieces without room for an element.
 absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec);

@@ -6,10 +6,10 @@
 // them in that order, each as soon as its gradients are complete and the mode's rule lets it go beside the all-to-alls
 // that this rank knows of (AllToAllWatch).
 //
-// Why nothing waits in a circle: all-to-alls and sums are classes of their own, with connections of their own
-// (communicator.h), each in one order; the rule only ever delays a sum.  In priority_ticketed, where an all-to-all does
-// wait for a sum, both follow the one order that rank 0 tells (grad_sync_tickets.h).  tests/model_check checks both,
-// and that the paper's local rule does deadlock.
+// Why nothing waits in a circle: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is
+// never held behind a sum (communicator.h); the rule only ever delays a sum.  In priority_ticketed, where an all-to-all
+// does wait for a sum, both follow the one order that rank 0 tells (grad_sync_tickets.h).  tests/model_check checks
+// both, and that the paper's local rule does deadlock.
 //
 // Values do not depend on the mode, nor on timing: every element is summed in rank order, whatever it travels with.
 // Sums are tagged with their number, so ranks that differ in what they sum are named (Internal).

@@ -5,10 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/training/reduce_policy.h"
+#include "workers/comm/gloo_communicator.h"
+#include "workers/comm/socket_communicator.h"
 
 namespace switchyard {
 
-absl::StatusOr<Communicator*> JobGroup::Form(const GroupOptions& options, RendezvousStore* store) {
+absl::StatusOr<Communicator*> JobGroup::Form(const GroupOptions& options, CommMode mode, RendezvousStore* store) {
   {
     absl::MutexLock lock(&mu_);
     if (options.epoch <= aborted_epoch_)
@@ -16,7 +19,9 @@ absl::StatusOr<Communicator*> JobGroup::Form(const GroupOptions& options, Rendez
     forming_ = store;
     epoch_ = options.epoch;
   }
-  absl::StatusOr<std::unique_ptr<Communicator>> comm = FormGlooGroup(options, store);
+  absl::StatusOr<std::unique_ptr<Communicator>> comm =
+      OvertakesOnTheSocket(mode) ? FormSocketGroup({.group = options, .traffic = traffic_}, store)
+                                 : FormGlooGroup(options, store);
   absl::MutexLock lock(&mu_);
   forming_ = nullptr;
   RETURN_IF_ERROR(comm.status());

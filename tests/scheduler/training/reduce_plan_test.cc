@@ -75,7 +75,6 @@ TEST(ReducePlanTest, WhoMayGoWhen) {
   EXPECT_EQ(when(ReduceRule::kAtOnce), "idle running between soon done ");
   EXPECT_EQ(when(ReduceRule::kBetweenPairs), "idle soon done ");
   EXPECT_EQ(when(ReduceRule::kAfterAllToAll), "idle between done ");
-  EXPECT_EQ(when(ReduceRule::kNotDuringAllToAll), "idle between soon done ");
   EXPECT_EQ(when(ReduceRule::kAtTheEnd), "done ");
 }
 

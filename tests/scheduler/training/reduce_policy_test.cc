@@ -26,13 +26,24 @@ TEST(ReducePolicyTest, EveryModeIsAnotherButFullWhoseExpertsArePacked) {
 TEST(ReducePolicyTest, PiecesAreAsLargeAsTheSpecSays) {
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPartition, .piece_bytes = 4096})->op_bytes, 4096);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPreempt, .piece_bytes = 4096})->op_bytes, 4096);
-  EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPreempt})->op_bytes, 256 << 10);
+  EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPreempt})->op_bytes, 30 << 20);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFair})->op_bytes, 25 << 20);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFixed, .piece_bytes = 6000})->op_bytes, 5000);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFair, .piece_bytes = 8})->op_bytes, 8);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kArLast, .piece_bytes = 6000})->op_bytes, 25 << 20);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPartition, .piece_bytes = 7}).status().message(),
             "communication: pieces of 7 bytes have no room for an element of 8");
+}
+
+TEST(ReducePolicyTest, WhereTheConnectionLetsAllToAllsGoFirstNothingIsHeldBack) {
+  for (int i = 0; i < kNumCommModes; ++i) {
+    const auto mode = static_cast<CommMode>(i);
+    EXPECT_EQ(OvertakesOnTheSocket(mode), mode == CommMode::kPreempt) << CommModeName(mode);
+  }
+  const ReducePolicy policy = *ReducePolicyOf({.mode = CommMode::kPreempt});
+  EXPECT_EQ(policy.rule, ReduceRule::kAtOnce);
+  EXPECT_FALSE(policy.ticketed);
+  EXPECT_EQ(policy.max_under_way, 2);
 }
 
 TEST(ReducePolicyTest, ChunksOfALayer) {
