@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks with spin, in every order of events, that the collectives of a training step cannot deadlock (collectives.pml), and that
-# designs which can are found out.  usage: run.sh [LAYERS]
+# Checks with spin, in every order of events, that the collectives of a training step cannot deadlock (collectives.pml), nor their
+# frames on shared connections (connections.pml), and that designs which can are found out.  usage: run.sh [LAYERS]
 # Installs spin and gcc where they are missing and root asks; ends with 77, "skipped", where they cannot be had.
 set -uo pipefail
-model="$(cd "$(dirname "$0")" && pwd)/collectives.pml"
+here="$(cd "$(dirname "$0")" && pwd)"
 layers="${1:-2}"
 
 missing=()
@@ -20,10 +20,10 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 bad=0
 
-# check WANTED NAME FLAGS…: WANTED is "none" or "deadlock".
+# check MODEL WANTED NAME FLAGS…: WANTED is "none" or "deadlock".
 check() {
-  local wanted="$1" name="$2" out found="none" states
-  shift 2
+  local model="$here/$1.pml" wanted="$2" name="$3" out found="none" states
+  shift 3
   # (An aborted search says neither: it is no answer.)
   spin -a -DLAYERS="$layers" "$@" "$model" > spin.txt 2>&1 && gcc -w -O2 -DSAFETY -DNOCLAIM -DCOLLAPSE -DMEMLIM=1800 -o pan pan.c ||
     { cat spin.txt; echo "$name: the model does not compile"; bad=1; return; }
@@ -34,16 +34,19 @@ check() {
   elif ! grep -q "errors: 0" <<< "$out" || grep -qE "MEMLIM bound|max search depth too small|interrupted" <<< "$out"; then
     found="no answer"
   fi
-  printf '%-34s %10s states: %s\n' "$name" "$states" "$([ "$found" = none ] && echo "no deadlock" || echo "$found")"
+  printf '%-40s %10s states: %s\n' "$name" "$states" "$([ "$found" = none ] && echo "no deadlock" || echo "$found")"
   if [ "$found" != "$wanted" ]; then
     echo "  wrong: expected $wanted"
     bad=1
   fi
 }
 
-check none "two channels" -DTWO_CHANNELS
-check none "two channels, two sums at a time" -DTWO_CHANNELS -DWINDOW=2
-check none "tickets of rank 0" -DTICKETS
-check deadlock "a local queue, as in the paper" -DLOCAL_QUEUE
-check deadlock "a rank with an order of its own" -DTWO_CHANNELS -DOWN_ORDER
+check collectives none "two channels" -DTWO_CHANNELS
+check collectives none "two channels, two sums at a time" -DTWO_CHANNELS -DWINDOW=2
+check collectives none "tickets of rank 0" -DTICKETS
+check collectives deadlock "a local queue, as in the paper" -DLOCAL_QUEUE
+check collectives deadlock "a rank with an order of its own" -DTWO_CHANNELS -DOWN_ORDER
+check connections none "frames with grants" -DGRANTS
+check connections deadlock "frames in one queue" -DONE_QUEUE
+check connections deadlock "frames without credit" -DNO_CREDIT
 exit $bad
