@@ -22,8 +22,10 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/training/reduce_policy.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/gloo_communicator.h"
+#include "workers/comm/socket_communicator.h"
 #include "workers/model/model.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/parameters.h"
@@ -99,12 +101,14 @@ absl::Status Main(int argc, char** argv) {
   RETURN_IF_ERROR(parameters->Publish());
 
   test::DirectoryStore store(flags.store);
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, FormGlooGroup({.rank = flags.rank,
-                                                                      .world = flags.world,
-                                                                      .token = "bench",
-                                                                      .address = flags.address,
-                                                                      .deadline = absl::Now() + kPatience},
-                                                                     &store));
+  const GroupOptions group = {.rank = flags.rank,
+                              .world = flags.world,
+                              .token = "bench",
+                              .address = flags.address,
+                              .deadline = absl::Now() + kPatience};
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, FormGlooGroup(group, &store));
+  PrefixStore beside(&store, "socket/");
+  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> overtaking, FormSocketGroup({.group = group}, &beside));
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
   std::vector<std::unique_ptr<Trainer>> trainers;
   for (const std::string& name : modes) {
@@ -114,7 +118,7 @@ absl::Status Main(int argc, char** argv) {
                                      {.max_sequences = flags.sequences,
                                       .max_length = flags.length,
                                       .communication = {.mode = mode, .piece_bytes = flags.piece_bytes}}));
-    RETURN_IF_ERROR(trainer->SetGroup(comm.get(), &layout));
+    RETURN_IF_ERROR(trainer->SetGroup(OvertakesOnTheSocket(mode) ? overtaking.get() : comm.get(), &layout));
     trainers.push_back(std::move(trainer));
   }
   for (int64_t round = 0; round <= flags.rounds; ++round) {
