@@ -1,5 +1,6 @@
 #include "tests/bench/training/step_flags.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -68,10 +69,18 @@ Links LinksOfFlags() {
           .node_size = absl::GetFlag(FLAGS_node_size)};
 }
 
-CommunicationSpec SpecOfFlags(CommMode mode) {
-  // Frames are a quarter of a piece: 256 KiB do not scale with it.
-  const int64_t bytes = absl::GetFlag(FLAGS_piece_bytes);
-  return {.mode = mode, .piece_bytes = mode == CommMode::kPreempt ? bytes / 4 : bytes};
+CommunicationSpec SpecOfFlags(CommMode mode) { return {.mode = mode, .piece_bytes = absl::GetFlag(FLAGS_piece_bytes)}; }
+
+SocketGroupOptions SocketsOfFlags(const GroupOptions& group) {
+  static constexpr int64_t kLeastBytes = 8 << 10;  // about a packet
+  SocketGroupOptions options = {.group = group};
+  const auto scaled = [](int64_t bytes) {
+    return std::clamp(absl::GetFlag(FLAGS_piece_bytes) * bytes / CommunicationSpec().piece_bytes, kLeastBytes, bytes);
+  };
+  options.frame_bytes = scaled(options.frame_bytes);
+  options.socket.send_buffer_bytes = static_cast<int>(2 * scaled(options.socket.send_buffer_bytes / 2));
+  options.socket.unsent_bytes = static_cast<int>(scaled(options.socket.unsent_bytes));
+  return options;
 }
 
 }  // namespace switchyard::bench

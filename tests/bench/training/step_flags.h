@@ -4,6 +4,7 @@
 #include "scheduler/training/comm_spec.h"
 #include "tests/bench/training/links.h"
 #include "tests/bench/training/step_shape.h"
+#include "workers/comm/socket_communicator.h"
 
 namespace switchyard::bench {
 
@@ -11,5 +12,7 @@ namespace switchyard::bench {
 StepShape ShapeOfFlags();
 Links LinksOfFlags();
 CommunicationSpec SpecOfFlags(CommMode mode);
+// Frames and buffers on connections on which rows overtake sums: scaled with pieces, as far as packets let them.
+SocketGroupOptions SocketsOfFlags(const GroupOptions& group);
 
 }  // namespace switchyard::bench

@@ -24,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/training/expert_packing.h"
+#include "scheduler/training/reduce_policy.h"
 #include "tests/bench/training/connection_marks.h"
 #include "tests/bench/training/critical_path.h"
 #include "tests/bench/training/emulated_step.h"
@@ -34,6 +35,7 @@
 #include "tests/bench/training/step_path.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/gloo_communicator.h"
+#include "workers/comm/socket_communicator.h"
 
 ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(std::vector<std::string>, addresses, {}, "IPv4, of all workers");
@@ -74,17 +76,20 @@ absl::StatusOr<NamedMode> ParseMode(const std::string& text) {
   return mode;
 }
 
+GroupOptions OptionsOf(const std::string& name) {
+  const std::vector<std::string> addresses = absl::GetFlag(FLAGS_addresses);
+  return {.rank = absl::GetFlag(FLAGS_rank),
+          .world = static_cast<int>(addresses.size()),
+          .epoch = 1,
+          .token = name,
+          .address = addresses[static_cast<size_t>(absl::GetFlag(FLAGS_rank))],
+          .deadline = absl::Now() + kPatience};
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const std::string& name) {
   test::DirectoryStore store(absl::GetFlag(FLAGS_meeting));
   PrefixStore own(&store, name);
-  const std::vector<std::string> addresses = absl::GetFlag(FLAGS_addresses);
-  return FormGlooGroup({.rank = absl::GetFlag(FLAGS_rank),
-                        .world = static_cast<int>(addresses.size()),
-                        .epoch = 1,
-                        .token = name,
-                        .address = addresses[static_cast<size_t>(absl::GetFlag(FLAGS_rank))],
-                        .deadline = absl::Now() + kPatience},
-                       &own);
+  return FormGlooGroup(OptionsOf(name), &own);
 }
 
 class Worker {
@@ -116,11 +121,28 @@ class Worker {
     ASSIGN_OR_RETURN(std::unique_ptr<Communicator> sums, FormGroup("sums"));
     sums_marks_ = ConnectionMarks::OfNewConnections();
     sums_ = std::make_unique<RecordingCommunicator>(std::move(sums));
-    return absl::OkStatus();
+    return ConnectBoth();
+  }
+
+  // Where rows overtake sums on one connection, its packets are of the kind of rows: such a mode has no other, so their
+  // weight shares the link with nobody.
+  absl::Status ConnectBoth() {
+    bool wanted = false;
+    for (const std::string& text : absl::GetFlag(FLAGS_modes)) {
+      ASSIGN_OR_RETURN(const NamedMode mode, ParseMode(text));
+      wanted = wanted || OvertakesOnTheSocket(mode.spec.mode);
+    }
+    if (!wanted) return absl::OkStatus();
+    test::DirectoryStore store(absl::GetFlag(FLAGS_meeting));
+    PrefixStore own(&store, "both");
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> both, FormSocketGroup(SocketsOfFlags(OptionsOf("both")), &own));
+    both_ = std::make_unique<RecordingCommunicator>(std::move(both));
+    return ConnectionMarks::OfNewConnections().Mark(absl::GetFlag(FLAGS_rows_tos));
   }
 
   absl::StatusOr<StepGroups> GroupsOf(int packing) {
-    StepGroups groups = {.rows = rows_.get(), .row_group = rows_.get(), .sums = sums_.get(), .replicas = nullptr};
+    StepGroups groups = {
+        .rows = rows_.get(), .row_group = rows_.get(), .sums = sums_.get(), .replicas = nullptr, .both = both_.get()};
     if (packing == 1) return groups;
     Packed& packed = packed_[packing];
     if (packed.row_group == nullptr) {
@@ -289,7 +311,7 @@ class Worker {
   const Links links_;
   std::ofstream out_;
   std::unique_ptr<Communicator> rows_;
-  std::unique_ptr<RecordingCommunicator> sums_;
+  std::unique_ptr<RecordingCommunicator> sums_, both_;
   ConnectionMarks sums_marks_;
   std::map<int, Packed> packed_;  // by packing; outlived by what they are parts of
   std::vector<NamedMode> modes_;
