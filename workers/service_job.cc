@@ -105,6 +105,8 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
   ASSIGN_OR_RETURN(spec.balance, BalanceFromProto(message.balance()));
   if (message.has_balance_weight()) spec.balance_weight = message.balance_weight();
   spec.z_weight = message.z_weight();
+  spec.capacity_factor = message.capacity_factor();
+  spec.balance_bias_rate = message.balance_bias_rate();
   spec.recompute = message.recompute();
   spec.seed = message.seed();
   spec.evaluate_every_steps = message.evaluate_every_steps();

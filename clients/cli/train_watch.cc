@@ -104,6 +104,7 @@ std::string ProgressLine(const v1::Job& job) {
     absl::StrAppendFormat(&line, " | norm %.2f | lr %.2e | %.0f tok/s", progress.gradient_norm(),
                           progress.learning_rate(), progress.tokens_per_second());
     if (progress.packing() > 1) absl::StrAppend(&line, " | packing ", progress.packing());
+    if (progress.dropped_rows() > 0) absl::StrAppend(&line, " | ", progress.dropped_rows(), " dropped");
   }
   if (job.seconds_left() > 0) {
     const absl::Duration left = absl::Ceil(absl::Seconds(job.seconds_left()), absl::Seconds(1));

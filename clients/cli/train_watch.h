@@ -9,8 +9,8 @@
 
 namespace switchyard {
 
-// "step 120/2000 | loss 3.2140 | eval 3.3010 | norm 0.87 | lr 3.00e-04 | 12345 tok/s | 1m20s left"; while it does not
-// train, what it does instead.
+// "step 120/2000 | loss 3.2140 | eval 3.3010 | norm 0.87 | lr 3.00e-04 | 12345 tok/s | 40 dropped | 1m20s left"; while
+// it does not train, what it does instead.  Dropped: choices of the step that found no room at their expert, if any.
 std::string ProgressLine(const v1::Job& job);
 // "SUCCEEDED", "PAUSING" …
 std::string StateName(v1::JobState state);

@@ -139,6 +139,11 @@ absl::Status Validate(const JobSpec& spec) {
   CheckOptimizer(spec.optimizer, spec.steps, &problems);
   problems.CheckReal("balance_weight", spec.balance_weight, 0, 1e6);
   problems.CheckReal("z_weight", spec.z_weight, 0, 1e6);
+  if (spec.capacity_factor != 0) {  // (NaN is not)
+    problems.CheckReal("capacity_factor (0 = no row is dropped)", spec.capacity_factor, kMinCapacityFactor,
+                       kCapacityFactorLimit);
+  }
+  problems.CheckReal("balance_bias_rate", spec.balance_bias_rate, 0, 1);
   problems.CheckIn("evaluate_every_steps", spec.evaluate_every_steps, 0, kMaxTrainSteps);
   problems.CheckIn("checkpoints.every_steps", spec.checkpoints.every_steps, 1, kMaxTrainSteps);
   problems.CheckIn("checkpoints.keep_last", spec.checkpoints.keep_last, 1, 1'000'000);

@@ -47,6 +47,9 @@ struct JobSpec {
   OptimizerSpec optimizer = {};
   BalanceLoss balance = BalanceLoss::kAllLayers;
   double balance_weight = 0.01, z_weight = 0;
+  double capacity_factor = 0;  // of experts: workers/moe/expert_capacity.h; 0 = no row is dropped
+  double balance_bias_rate =
+      0;                   // of routers' biases, where a model has them: workers/train/router_balance.h; 0 = fixed
   bool recompute = false;  // keeps only layers' inputs for backward
   CommunicationSpec communication = {};
   uint64_t seed = 0;
@@ -60,6 +63,8 @@ inline constexpr int64_t kMaxTrainSteps = int64_t{1} << 53;
 inline constexpr int64_t kMaxSequenceLength = int64_t{1} << 20;
 inline constexpr int64_t kMaxBatchSequences = int64_t{1} << 20;
 inline constexpr int32_t kMaxTrainWorkers = 1024;
+// With a capacity below a tenth of its even share an expert learns next to nothing; above, numbers are mistakes.
+inline constexpr double kMinCapacityFactor = 0.1, kCapacityFactorLimit = 1e6;
 inline constexpr size_t kMaxDatasets = 1024;
 inline constexpr size_t kMaxLabels = 64;
 inline constexpr size_t kMaxLabelBytes = 63;

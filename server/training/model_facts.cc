@@ -37,6 +37,10 @@ class Config {
     if (otherwise >= 0) return otherwise;
     return absl::InvalidArgumentError(absl::StrCat("config.json: ", *keys.begin(), ": missing"));
   }
+  bool Says(const char* key, const char* value) const {
+    const auto it = json_.find(key);
+    return it != json_.end() && it->is_string() && it->get<std::string>() == value;
+  }
   bool Flag(const char* key) const {
     const auto it = json_.find(key);
     return it != json_.end() && it->is_boolean() && it->get<bool>();
@@ -97,6 +101,7 @@ absl::StatusOr<TrainedModelFacts> ReadModelFacts(absl::string_view config_json) 
   ASSIGN_OR_RETURN(facts.context, config.Whole({"max_position_embeddings"}, -1));
   ASSIGN_OR_RETURN(facts.vocab, config.Whole({"vocab_size"}, -1));
   ASSIGN_OR_RETURN(facts.experts, config.Whole({"num_local_experts", "num_experts"}, -1));
+  facts.router_bias = facts.architecture == kGpt2Moe && config.Says("topk_method", "noaux_tc");
   ASSIGN_OR_RETURN(facts.parameters, CountParameters(config, facts));
   return facts;
 }

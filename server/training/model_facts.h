@@ -13,8 +13,9 @@ struct TrainedModelFacts {
   std::string architecture;  // "MixtralForCausalLM"
   int64_t context = 0;       // tokens
   int64_t vocab = 0;
-  int64_t experts = 0;    // of a layer
-  double parameters = 0;  // about so many
+  int64_t experts = 0;       // of a layer
+  bool router_bias = false;  // experts are chosen by scores and a bias
+  double parameters = 0;     // about so many
 };
 
 // InvalidArgument: no JSON object, an architecture that no worker trains, a key that is missing or no whole number in

@@ -76,6 +76,12 @@ absl::Status CheckFits(const JobSpec& spec, const TrainedModelFacts& facts) {
                                  " workers in equal parts"),
                     absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
   }
+  if (spec.balance_bias_rate > 0 && !facts.router_bias) {
+    return BadField("spec.balance_bias_rate",
+                    absl::StrCat(spec.balance_bias_rate, ", but this ", facts.architecture,
+                                 " has no router bias (config.json: topk_method is not noaux_tc)"),
+                    "0", absl::StrCat(spec.balance_bias_rate));
+  }
   return absl::OkStatus();
 }
 

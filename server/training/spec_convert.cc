@@ -134,6 +134,8 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
   RETURN_IF_ERROR(TakeEnum(kBalances, "spec.balance", message.balance(), &spec.balance));
   if (message.has_balance_weight()) spec.balance_weight = message.balance_weight();
   spec.z_weight = message.z_weight();
+  spec.capacity_factor = message.capacity_factor();
+  spec.balance_bias_rate = message.balance_bias_rate();
   spec.recompute = message.recompute();
   RETURN_IF_ERROR(TakeCommunication(message.communication(), &spec.communication));
   spec.seed = message.seed();
@@ -164,6 +166,8 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   message.set_balance(PutEnum(kBalances, spec.balance));
   message.set_balance_weight(spec.balance_weight);
   message.set_z_weight(spec.z_weight);
+  message.set_capacity_factor(spec.capacity_factor);
+  message.set_balance_bias_rate(spec.balance_bias_rate);
   message.set_recompute(spec.recompute);
   message.mutable_communication()->set_mode(std::string(CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);

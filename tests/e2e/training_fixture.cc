@@ -62,6 +62,7 @@ nlohmann::json TinyGpt2() {
           {"num_experts", 4},
           {"num_experts_per_tok", 2},
           {"norm_topk_prob", true},
+          {"topk_method", "noaux_tc"},
           {"bos_token_id", 0},
           {"eos_token_id", 2}};
 }

@@ -22,8 +22,8 @@ inline constexpr absl::Duration kJobLimit = absl::Seconds(120);
 class TrainingServer {
  public:
   // Makes the roots: datasets/text.jsonl (this repository's own text), checkpoints/demo (the demo model),
-  // checkpoints/tiny (its architecture, made small) and checkpoints/gpt2 (a GPT-2 with experts, as small).
-  // flags: further ones of switchyard-server.
+  // checkpoints/tiny (its architecture, made small) and checkpoints/gpt2 (a GPT-2 with experts, as small, whose routers
+  // have biases). flags: further ones of switchyard-server.
   explicit TrainingServer(int train_workers = 2, std::vector<std::string> flags = {});
   ~TrainingServer();
 

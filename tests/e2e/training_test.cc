@@ -1,14 +1,19 @@
 // Training jobs end to end: submitted over gRPC, trained by worker processes, saved, served.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/training_fixture.h"
@@ -48,16 +53,43 @@ TEST(TrainingTest, AJobTrainsAndItsCheckpointServes) {
   EXPECT_EQ(seen.choices.at(0).token_ids.size(), 8u);
 }
 
+// Of a column of a CSV with a header, the sum.
+double SumOfColumn(const fs::path& csv, const std::string& column) {
+  std::ifstream in(csv);
+  std::string line;
+  std::getline(in, line);
+  const std::vector<std::string> names = absl::StrSplit(line, ',');
+  const auto at = static_cast<size_t>(std::find(names.begin(), names.end(), column) - names.begin());
+  double sum = 0, value = 0;
+  while (std::getline(in, line)) {
+    const std::vector<std::string> cells = absl::StrSplit(line, ',');
+    if (at < cells.size() && absl::SimpleAtod(cells[at], &value)) sum += value;
+  }
+  return sum;
+}
+
+// With a capacity that binds and biases of routers that move.
 TEST(TrainingTest, AGpt2WithExpertsTrainsAndServes) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());
   v1::JobSpec spec = TrainingServer::TinySpec();
   spec.set_architecture("gpt2");
+  spec.set_capacity_factor(0.75);
+  spec.set_balance_bias_rate(0.01);
   const auto submitted = training.Submit(spec);
   ASSERT_TRUE(submitted.ok()) << submitted.status();
   const v1::Job job = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_SUCCEEDED);
   ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
   EXPECT_LT(job.progress().loss(), 8.72) << "no better than chance: ln 6144";
+  EXPECT_GT(job.progress().dropped_rows(), 0);
+  const std::string page = Scrape(training.server()->metrics_address());
+  const std::string metric = "\nswitchyard_train_dropped_rows_total ";
+  ASSERT_THAT(page, HasSubstr(metric));
+  double counted = 0;
+  const std::string after = page.substr(page.find(metric) + metric.size());
+  ASSERT_TRUE(absl::SimpleAtod(after.substr(0, after.find('\n')), &counted)) << after.substr(0, 40);
+  EXPECT_GT(counted, 0);
+  EXPECT_EQ(SumOfColumn(training.job_folder(job.id()) / "log/steps.csv", "dropped_rows"), counted);
   const auto serving =
       TestServer::Start({.model = training.root() / "checkpoints" / job.checkpoint().folder(), .workers = 2});
   ASSERT_NE(serving, nullptr);

@@ -69,11 +69,13 @@ struct Route {
   Vec weights;
 };
 
-inline Route RouteTopK(const Vec& logits, int k, bool renormalize) {
+// bias: of the choice alone; empty: none.
+inline Route RouteTopK(const Vec& logits, int k, bool renormalize, const Vec& bias = {}) {
   std::vector<int> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
   const Vec p = Softmax(logits);
+  const auto score = [&](int e) { return bias.empty() ? logits[e] : p[e] + bias[e]; };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return score(a) > score(b); });
   Route route;
   double kept = 0;
   for (int i = 0; i < k; ++i) {

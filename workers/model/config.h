@@ -68,6 +68,7 @@ struct ModelConfig {
   Activation activation = Activation::kSwiGlu;  // of every feed-forward
   bool ffn_bias = false;                        // on both of its products; not where it is gated
   bool renormalize = false;                     // chosen experts' weights are divided by their sum
+  bool router_bias = false;                     // experts are chosen by probability and a bias [E] (ops/router.h)
 
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;

@@ -60,8 +60,9 @@ class Filler {
 
   absl::Status FillVector(Tensor* vector, double value) {
     if (vector->bytes() == 0) return absl::OkStatus();
-    const Tensor row(dtype_, {1, vector->dim(0)});
-    VisitDType(dtype_,
+    const DType dtype = vector->dtype();
+    const Tensor row(dtype, {1, vector->dim(0)});
+    VisitDType(dtype,
                [&]<class Elem>() { std::fill_n(row.data<Elem>(), row.dim(1), Elem(static_cast<Acc<Elem>>(value))); });
     return Write(vector->view().Reshape({1, vector->dim(0)}), 0, row);
   }
@@ -142,6 +143,7 @@ absl::Status FillLayer(Filler* filler, LayerWeights* layer, size_t i, const std:
   if (!layer->moe.has_value()) return absl::OkStatus();
   MoeWeights& moe = *layer->moe;
   RETURN_IF_ERROR(filler->Fill(&moe.router, KeyOf(i, kRouter)));
+  RETURN_IF_ERROR(filler->FillVector(&moe.router_bias, 0));
   RETURN_IF_ERROR(filler->Fill(&moe.shared_gate, KeyOf(i, kSharedGate)));
   if (moe.shared.has_value()) RETURN_IF_ERROR(FillFfn(filler, &*moe.shared, KeyOf(i, kShared)));
   return FillExperts(filler, &moe, i, residents);

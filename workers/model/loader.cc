@@ -178,10 +178,11 @@ absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) con
 absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {
   const int64_t first_row = piece.param->first_row + piece.row;
   if (piece.param->weight != nullptr) return piece.param->weight->PackRows(first_row, rows, writer_);
-  const int64_t columns = piece.param->columns, row_bytes = columns * DTypeBytes(dtype_);
+  const DType dtype = piece.param->tensor->dtype();
+  const int64_t columns = piece.param->columns, row_bytes = columns * DTypeBytes(dtype);
   const auto convert = [&](int64_t first, int64_t count, char* at) {
     VisitDType(piece.dtype, [&]<class From>() {
-      VisitDType(dtype_, [&]<class To>() {
+      VisitDType(dtype, [&]<class To>() {
         const From* from = rows.data<From>() + first * columns;
         To* to = reinterpret_cast<To*>(at);
         for (int64_t i = 0; i < count * columns; ++i) to[i] = static_cast<To>(static_cast<Acc<From>>(from[i]));

@@ -42,7 +42,8 @@ absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts
   absl::int128 elements = absl::int128(num_tables) * config.vocab_size * config.hidden + NormElements(config);
   if (config.learned_positions) elements += absl::int128(config.context) * config.hidden;
   elements += config.num_layers() * AttentionElements(config) + num_moe * moe + (config.num_layers() - num_moe) * dense;
-  return elements * DTypeBytes(dtype);
+  const absl::int128 biases = config.router_bias ? num_moe * absl::int128(config.num_experts) : 0;
+  return elements * DTypeBytes(dtype) + biases * DTypeBytes(AccDType(dtype));
 }
 
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes) {

@@ -49,6 +49,7 @@ absl::StatusOr<MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConfig& c
                 .dtype = dtype,
                 .router = {.top_k = config.top_k, .renormalize = config.renormalize}};
   layer.weights.router = &weights.router;
+  layer.weights.router_bias = weights.router_bias;
   RETURN_IF_ERROR(LinkExperts(stream, weights.experts, &layer.weights));
   if (weights.shared.has_value()) {
     layer.weights.shared_gate_up = &weights.shared->gate_up;
@@ -289,6 +290,7 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
                           .forecaster = in.moe.forecaster,
                           .moe_layer = moe_idx_[layer_idx],
                           .watch = in.moe.watch,
+                          .capacity = in.moe.capacity,
                           .saved = call.saved != nullptr ? call.saved->moe : nullptr};
     return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, call.residual);
   }

@@ -50,8 +50,9 @@ struct MoeGroup {
   LayerForecaster* forecaster = nullptr;
   AllToAllWatch* watch = nullptr;
   absl::Time deadline = absl::InfiniteFuture();
+  ExpertCapacity capacity = {};  // as in MoeStep, and so are the next two
   ExchangeMode exchange = ExchangeMode::kExact;
-  int64_t max_rows = 0;  // as in MoeStep
+  int64_t max_rows = 0;
   // This step is recorded, or may be: its layers have scratch of their own, which no other step moves.  It grows with
   // the first step of more rows than any before, which makes what was recorded invalid.
   bool recorded = false;

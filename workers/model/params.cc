@@ -168,6 +168,12 @@ class Table {
       if (Has(other)) router = other;
     }
     Add({.name = router, .shape = {config_.num_experts, config_.hidden}, .weight = &moe->router});
+    if (config_.router_bias) {
+      Add({.name = Named(names.router_bias, layer_idx),
+           .shape = {config_.num_experts},
+           .tensor = &moe->router_bias,
+           .router_bias = true});
+    }
     AddExperts(layer_idx, residents, absl::MakeSpan(moe->experts));
     if (!moe->shared.has_value()) return;
     const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".mlp.shared_expert");

@@ -33,6 +33,8 @@ struct Param {
   Weight* weight = nullptr;         // exactly one of the two, borrowed
   Tensor* tensor = nullptr;         // [rows, columns] in all, or [n] as a column
   int64_t first_row = 0;
+  // A router's bias: held in AccDType and written as such whatever the model's dtype; no gradient trains it.
+  bool router_bias = false;
 };
 
 // Everything that this rank needs.  `weights` is from AllocateWeights with the same config and must stay where it is.

@@ -69,6 +69,7 @@ struct Allocator {
   MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {
     MoeWeights moe;
     moe.router = Matrix(config.num_experts, config.hidden);
+    if (config.router_bias) moe.router_bias = Keep(Tensor::Allocate(AccDType(dtype), {config.num_experts}, device));
     if (!space.none) {
       for (const int32_t expert : residents) moe.experts.push_back(Expert(layer, expert));
     }
@@ -91,7 +92,7 @@ int64_t LayerBytes(const LayerWeights& layer) {
                   layer.ffn_norm_bias.bytes();
   if (layer.dense.has_value()) bytes += FfnBytes(*layer.dense);
   if (!layer.moe.has_value()) return bytes;
-  bytes += layer.moe->router.bytes() + layer.moe->shared_gate.bytes();
+  bytes += layer.moe->router.bytes() + layer.moe->router_bias.bytes() + layer.moe->shared_gate.bytes();
   if (layer.moe->shared.has_value()) bytes += FfnBytes(*layer.moe->shared);
   for (const FfnWeights& expert : layer.moe->experts) bytes += FfnBytes(expert);
   return bytes;

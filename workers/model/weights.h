@@ -35,6 +35,7 @@ struct FfnWeights {
 
 struct MoeWeights {
   Weight router;                    // [E, H]
+  Tensor router_bias;               // [E] AccDType: of the choice alone (ops/router.h); empty: none
   std::vector<FfnWeights> experts;  // [El] the residents, by slot; none: an expert store has them
   std::optional<FfnWeights> shared;
   Weight shared_gate;  // [1, H] if shared

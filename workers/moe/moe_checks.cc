@@ -44,6 +44,11 @@ absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
                                                    " for ", step.layout->num_experts(), " experts"));
   }
+  const TensorView& bias = weights.router_bias;
+  if (bias.rank() != 0 && !(bias.shape() == Shape{step.layout->num_experts()})) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("moe_layer: a router's bias ", bias.ToString(), " for ", step.layout->num_experts(), " experts"));
+  }
   if (layer.desc.shared_ffn > 0 && !IsGated(layer.desc.activation)) {
     return absl::UnimplementedError("moe_layer: a shared expert with gelu");
   }

@@ -69,6 +69,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
         return absl::OkStatus();  // ranges are a function of (rows, chunk): RowsOfChunk
       case MicroOpKind::kGate:
         RETURN_IF_ERROR(Gate(RangeOf(op)));
+        RETURN_IF_ERROR(DropChoices(op));
         return AfterGate(op);
       case MicroOpKind::kDispatch: {
         const ChunkRange range = RangeOf(op);
@@ -147,7 +148,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   // What is not there already.
   void Save(MoeSaved* saved) const {
     saved->num_chunks = step_->schedule->num_chunks;
-    saved->topk_idx = topk_idx_;
+    saved->topk_idx = chosen_;
     saved->topk_weight = topk_weight_;
     saved->logits = logits_;
     saved->shared_gate = shared_gate_;
@@ -157,6 +158,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   absl::Status TakeChoices(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device, GateMemory* memory) {
     const DType acc = AccDType(desc.dtype);
     ASSIGN_OR_RETURN(topk_idx_, memory->topk_idx.Take(rows, desc.router.top_k, DType::kI32, device));
+    chosen_ = topk_idx_;
     ASSIGN_OR_RETURN(topk_weight_, memory->topk_weight.Take(rows, desc.router.top_k, acc, device));
     ASSIGN_OR_RETURN(logits_, memory->logits.Take(rows, experts, acc, device));
     return absl::OkStatus();
@@ -184,8 +186,25 @@ class MoeExecutor::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_.Rows(range.begin, range.count), *layer_->weights.router, {}, logits));
     RouterDesc desc = layer_->desc.router;
     desc.num_rows = step_->num_rows;
+    desc.bias = layer_->weights.router_bias;
     return RouteTopK(*step_->stream, desc, logits, topk_idx_.Rows(range.begin, range.count),
                      topk_weight_.Rows(range.begin, range.count));
+  }
+
+  absl::Status DropChoices(const MicroOp& gate) {
+    if (step_->capacity.rows == 0) return absl::OkStatus();
+    if (gate.num_chunks != 1 || !topk_idx_.device().is_cpu()) {
+      return absl::UnimplementedError("moe_layer: a capacity wants all rows gated at once, on the CPU");
+    }
+    RowScratch& memory = (step_->saved != nullptr ? step_->saved->gate_memory : gate_memory_).kept_idx;
+    topk_idx_ = memory.Rows(chosen_.dim(0), chosen_.dim(1), DType::kI32);
+    RETURN_IF_ERROR(CopyTensor(*step_->stream, chosen_, topk_idx_));
+    const Timed timed(&stats_->exchange_seconds);
+    int64_t dropped = 0;
+    ASSIGN_OR_RETURN(dropped, capacity_gate_.Drop(step_->capacity, step_->deadline, step_->layout->num_experts(),
+                                                  topk_idx_, topk_weight_));
+    stats_->dropped_rows += dropped;
+    return absl::OkStatus();
   }
 
   // What coming layers will get, and where the rows go that were just gated.
@@ -342,6 +361,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   absl::Span<const LayerEstimate> estimates_;   // the forecaster's, or what the placer makes of all ranks'
   TensorView x_, residual_;                     // [T, H]
   TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
+  TensorView chosen_;                           // topk_idx_ before anything was dropped
   TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none
 
   std::vector<std::unique_ptr<RowExchange>> exchanges_[2];  // [mode][chunks]
@@ -350,6 +370,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   HostCopy choices_on_host_, offsets_on_host_;
   std::vector<std::unique_ptr<RowScratch>> lent_outputs_;  // [chunks] to what is saved
   GateMemory gate_memory_;
+  CapacityGate capacity_gate_;
   RowScratch hidden_memory_, shared_memory_, shared_gate_memory_;
 };
 

@@ -17,6 +17,7 @@
 #include "workers/comm/communicator.h"
 #include "workers/moe/all_to_all_watch.h"
 #include "workers/moe/exchange.h"
+#include "workers/moe/expert_capacity.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/layer_experts.h"
 #include "workers/moe/layer_forecaster.h"
@@ -33,6 +34,7 @@ namespace switchyard {
 
 struct MoeLayerWeights {
   const Weight* router = nullptr;  // [E, H]
+  TensorView router_bias;          // [E] AccDType: as RouterDesc::bias; rank 0: none
   WeightTable gate_up;             // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
   WeightTable down;                // [El] [H, F]
   std::vector<TensorView> up_biases, down_biases;  // [El] each [F], [H]; empty: none (only with GELU)
@@ -81,6 +83,8 @@ struct MoeStep {
   LayerForecaster* forecaster = nullptr;
   int moe_layer = 0;               // which of the model's MoE layers this is: the index of the three above
   AllToAllWatch* watch = nullptr;  // is told of this layer's all-to-alls; null: nobody is
+  // What finds no room at its expert is dropped, before it is placed.  On the CPU, where all rows are gated at once.
+  ExpertCapacity capacity = {};
   // Keeps what this layer's backward needs; null: nobody wants one.  On the CPU with kExact, without placer, forecaster
   // and MoeLayerWeights::experts; else Unimplemented.
   MoeSaved* saved = nullptr;
@@ -112,7 +116,7 @@ class MoeExecutor {
                    const TensorView& x,          // [T, H] model dtype, the normalized rows
                    const TensorView& residual);  // [T, H] AccDType
 
-  // Of the last Run, valid until the next: the experts that the router chose.
+  // Of the last Run, valid until the next: the experts that the router chose, -1 where a choice was dropped.
   const TensorView& topk_idx() const;  // [T, K] int32
 
  private:

@@ -19,6 +19,7 @@ namespace switchyard {
 // Memory of what a router says of T rows.
 struct GateMemory {
   RowScratch topk_idx, topk_weight, logits;
+  RowScratch kept_idx;  // where there is a capacity
 };
 
 struct MoeSaved {
@@ -36,7 +37,7 @@ struct MoeSaved {
   }
 
   int num_chunks = 0;                          // of the schedule that ran; 0 = none did, or it failed
-  TensorView topk_idx, topk_weight, logits;    // [T, K] int32, [T, K] AccDType, [T, E] AccDType
+  TensorView topk_idx, topk_weight, logits;    // [T, K] int32 as chosen, [T, K] AccDType 0 if dropped, [T, E] AccDType
   TensorView shared_sums, shared_hidden;       // [T, 2Fs], [T, Fs] model dtype; rank 0 = no shared expert
   TensorView shared_gate;                      // [T, 1] AccDType: its logit; rank 0 = weight 1
   std::vector<std::unique_ptr<Chunk>> chunks;  // num_chunks of them, or more

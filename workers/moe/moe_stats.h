@@ -14,6 +14,7 @@ struct MoeStats {
   int64_t rows_sent = 0;            // (token, expert) pairs of this rank computed by other ranks
   int64_t rows_received = 0;        // (token, expert) pairs of other ranks computed here
   int64_t expert_rows = 0;          // pairs computed here in all
+  int64_t dropped_rows = 0;         // pairs of this rank that found no room at their expert (expert_capacity.h)
   std::vector<int64_t> layer_rows;  // [MoE layers] of those, each layer's
   int64_t hidden_rows_sent = 0;   // hidden rows that travelled out: a token travels once per rank, however many experts
   int64_t bytes_sent = 0;         // to other ranks, dispatch and combine, headers not counted

@@ -19,7 +19,7 @@ endfunction()
 
 sy_library(sy_ops
            SRCS attention.cc clamp.cc combine.cc device_sampling.cc device_sequences.cc embedding.cc expert_places.cc fading_sum.cc gelu.cc kernels.cc kv_cache_view.cc layer_norm.cc
-                permute.cc qkv.cc random.cc rms_norm.cc rope.cc rope_table.cc router.cc row_blocks.cc row_exchange.cc row_exchange_cpu.cc
+                permute.cc qkv.cc random.cc rms_norm.cc rope.cc rope_table.cc router.cc router_biased.cc row_blocks.cc row_exchange.cc row_exchange_cpu.cc
                 sampling.cc swiglu.cc
            DEPS sy_tensor sy_batching sy_isa sy_ops_common absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)
 sy_ops_kernels(baseline SRCS ${kernel_sources})

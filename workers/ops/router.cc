@@ -6,6 +6,7 @@
 #include "workers/ops/cuda_call.h"
 #include "workers/ops/kernels.h"
 #include "workers/ops/op_checks.h"
+#include "workers/ops/router_biased.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -23,6 +24,16 @@ absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const Tenso
   }
   RETURN_IF_ERROR(ExpectView(at, "topk_idx", topk_idx, DType::kI32, {num_tokens, desc.top_k}));
   RETURN_IF_ERROR(ExpectView(at, "topk_weight", topk_weight, logits.dtype(), {num_tokens, desc.top_k}));
+  if (desc.bias.rank() != 0) {
+    RETURN_IF_ERROR(ExpectView(at, "bias", desc.bias, logits.dtype(), {logits.dim(1)}));
+    if (!stream.device().is_cpu()) {
+      return absl::UnimplementedError(absl::StrCat("router: a bias of the choice on ", stream.device().ToString()));
+    }
+    stream.pool().ParallelFor(num_tokens, 16, [&](int64_t begin, int64_t end) {
+      RouteBiasedRows(desc, logits, topk_idx, topk_weight, begin, end);
+    });
+    return absl::OkStatus();
+  }
   const RouterArgs args = {.dtype = DTypeCode(logits.dtype()),
                            .logits = logits.raw(),
                            .topk_idx = topk_idx.data<int32_t>(),

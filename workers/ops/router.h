@@ -4,7 +4,7 @@
 // every number, and the weights of a row that has one are NaN: it still has K distinct experts and stays visibly
 // broken.
 // Errors (InvalidArgument): shapes or dtypes that do not fit, K outside [1, min(E, kMaxTopK)].
-// Does not do yet: sigmoid scores, group-limited choice, correction bias (RouterScore and RouterDesc are their place).
+// Does not do yet: sigmoid scores, group-limited choice (RouterScore and RouterDesc are their place).
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,16 @@ struct RouterDesc {
   int64_t top_k = 1;  // K
   RouterScore score = RouterScore::kSoftmaxAll;
   bool renormalize = false;  // divide the K weights by their sum
+  // [E] dtype of logits: added to the scores when experts are chosen, never to their weights (DeepSeek-V3, §2.1.2;
+  // Ernie 4.5 for softmax scores).  Rank 0: none.  On the CPU alone: Unimplemented on a device.
+  TensorView bias = {};
   // On a device: rows from *num_rows on choose nobody (-1, weight 0); null: all count.  A recorded graph's padding.
   const int32_t* num_rows = nullptr;
 };
 
 absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc,
                        const TensorView& logits,        // [T, E] fp32 or fp64
-                       const TensorView& topk_idx,      // [T, K] int32, by falling score
+                       const TensorView& topk_idx,      // [T, K] int32, by falling score (with its bias)
                        const TensorView& topk_weight);  // [T, K] dtype of logits
 
 }  // namespace switchyard

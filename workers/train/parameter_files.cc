@@ -80,10 +80,11 @@ std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> bloc
   for (const ParameterBlock& block : blocks) {
     if (!WritesBlock(block, rank)) continue;
     for (const Param& part : block.parts) {
+      const DType dtype = part.router_bias ? DType::kF32 : weights;
       model.tensors.push_back({.name = part.name,
-                               .dtype = weights,
+                               .dtype = dtype,
                                .shape = part.shape,
-                               .contents = Rounded(RowsOf(block.master, part), weights)});
+                               .contents = Rounded(RowsOf(block.master, part), dtype)});
       for (const Kept& kept : kKept) {
         const TensorView values = RowsOf(block.*kept.tensor, part);
         optimizer.tensors.push_back({.name = absl::StrCat(part.name, kept.suffix),

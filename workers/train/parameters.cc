@@ -77,6 +77,7 @@ std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<Param>& param
     block.weight = param.weight;
     block.tensor = param.tensor;
     block.decayed = param.shape.size() > 1;
+    block.by_gradient = !param.router_bias;
   }
   return blocks;
 }

@@ -30,6 +30,7 @@ struct ParameterBlock {
   int32_t layer = -1, expert = -1;  // of an expert: which of the model's
   int32_t replica = 0;              // of an expert: which of its replicas this is
   bool decayed = false;             // weight decay: of matrices alone
+  bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_balance.h)
   Weight* weight = nullptr;         // of the model; exactly one of the two
   Tensor* tensor = nullptr;
   Weight transposed;          // [k, n], of weights

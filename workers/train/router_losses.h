@@ -5,6 +5,7 @@
 //   kPerLayer   as GShard (Lepikhin 2020, Algorithm 1) and Switch: for each layer E · Σ_e (share of rows whose first
 //               choice is e) · (mean probability of e); the mean over layers
 //   z-loss      (Zoph 2022, ST-MoE, eq. 5) the mean over rows and layers of logsumexp(logits)²
+// Choices count whether a capacity has dropped them or not (GShard's c_e, which it counts before it looks for room).
 // Shares are constants to the gradient.  Statistics are summed over ranks before they are multiplied with each other.
 // Pure.
 #pragma once

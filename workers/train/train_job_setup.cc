@@ -214,6 +214,8 @@ absl::Status TrainJob::MakeModel() {
                    .weight_decay = spec_.optimizer.weight_decay};
   options.clip_norm = spec_.optimizer.clip_norm;
   options.router = {.balance = spec_.balance, .balance_weight = spec_.balance_weight, .z_weight = spec_.z_weight};
+  options.capacity_factor = spec_.capacity_factor;
+  options.balance_bias_rate = spec_.balance_bias_rate;
   options.save = spec_.recompute ? SavePolicy::kLayerInputs : SavePolicy::kAll;
   options.max_sequences = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
   options.max_length = spec_.sequence_length;

@@ -12,8 +12,8 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "scheduler/training/job_state.h"
 #include "workers/comm/timed.h"
+#include "workers/moe/expert_capacity.h"
 #include "workers/ops/attention.h"
-#include "workers/ops/backward/adamw.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {
@@ -42,6 +42,8 @@ absl::Status CheckNumbers(const TrainerOptions& options) {
   RETURN_IF_ERROR(CheckNumber("weight_decay", options.adamw.weight_decay, 0, kMost));
   RETURN_IF_ERROR(CheckNumber("clip_norm", options.clip_norm, 0, kMost));
   RETURN_IF_ERROR(CheckNumber("balance_weight", options.router.balance_weight, 0, kMost));
+  RETURN_IF_ERROR(CheckNumber("capacity_factor", options.capacity_factor, 0, kCapacityFactorLimit));
+  RETURN_IF_ERROR(CheckNumber("balance_bias_rate", options.balance_bias_rate, 0, 1));
   return CheckNumber("z_weight", options.router.z_weight, 0, kMost);
 }
 
@@ -68,6 +70,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, M
   int64_t token_bytes = 0;
   for (const CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
   RETURN_IF_ERROR(CheckNumbers(options));
+  if (options.balance_bias_rate > 0 && !model->config().router_bias) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: balance_bias_rate is ", options.balance_bias_rate,
+                                                   ", but ", model->config().architecture,
+                                                   "'s routers have no bias here"));
+  }
   const int32_t block_size = BlockSizeOf(options);
   const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
   RETURN_IF_ERROR(ReducePolicyOf(options.communication).status());
@@ -196,9 +203,21 @@ void Trainer::ChooseSchedule(int64_t rows) {
       BuildExpertParallel({.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
 }
 
+// Where no expert can get more rows than it takes nobody has to ask.
+ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
+  const ModelConfig& config = model_->config();
+  const int64_t capacity = CapacityOf(options_.capacity_factor, config.top_k, rows, config.num_experts);
+  if (capacity == 0 || capacity >= rows) return {};
+  return {.rows = capacity, .ranks = group_.world};
+}
+
 StageIn Trainer::StageOf(absl::Time deadline) const {
   return {.batch = &batch_,
-          .moe = {.comm = group_.experts, .layout = group_.layout, .schedule = &schedule_, .deadline = deadline}};
+          .moe = {.comm = group_.experts,
+                  .layout = group_.layout,
+                  .schedule = &schedule_,
+                  .deadline = deadline,
+                  .capacity = capacity_}};
 }
 
 absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time deadline) {
@@ -208,6 +227,7 @@ absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time de
   ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, &saved_));
   seconds_.all_to_all += out.moe.exchange_seconds;
   seconds_.experts += out.moe.expert_seconds;
+  dropped_ += out.moe.dropped_rows;
   return out.hidden;
 }
 
@@ -246,6 +266,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
                                     absl::Time deadline, StepReport* report) {
   const double share = 1.0 / static_cast<double>(counts.rows.size());
   ChooseSchedule(counts.rows[index]);
+  capacity_ = CapacityFor(counts.rows[index]);
   TensorView residual;
   {
     const Timed timed(&seconds_.forward);
@@ -285,47 +306,12 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   return absl::OkStatus();
 }
 
-absl::Status Trainer::FinishSums() {
-  if (group_.world->world() == 1) return absl::OkStatus();
-  const Timed timed(&seconds_.all_reduce);
-  return sync_->Finish();
-}
-
-// Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.
-absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
-  double replicated = 0, experts = 0;
-  for (const ParameterBlock& block : parameters_->blocks()) {
-    double sum = 0;
-    ASSIGN_OR_RETURN(sum, SumOfSquares(stream_, block.gradient));
-    (block.shard == Shard::kReplicated ? replicated : experts) += sum;
-  }
-  RETURN_IF_ERROR(SumOver(group_.experts, TensorView(&experts, DType::kF64, {1}), deadline));
-  return std::sqrt(replicated + experts);
-}
-
-absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
-  ++steps_;
-  const AdamWOptions& adamw = options_.adamw;
-  AdamWDesc desc = {.step = steps_,
-                    .lr = learning_rate,
-                    .beta1 = adamw.beta1,
-                    .beta2 = adamw.beta2,
-                    .eps = adamw.epsilon,
-                    .gradient_scale = gradient_scale};
-  for (ParameterBlock& block : parameters_->blocks()) {
-    desc.weight_decay = block.decayed ? adamw.weight_decay : 0;
-    RETURN_IF_ERROR(
-        AdamWStep(stream_, desc,
-                  {.parameter = block.master, .m = block.mean, .v = block.mean_squares, .gradient = block.gradient}));
-  }
-  return parameters_->Publish();
-}
-
 absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                          absl::Time deadline) {
   const absl::Time begin = absl::Now();
   seconds_ = {};
   chosen_.clear();
+  dropped_ = 0;
   absl::StatusOr<StepReport> report = EndingGroup(RunStep(micro_batches, learning_rate, deadline));
   if (!report.ok()) return report;
   for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
@@ -363,8 +349,10 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
     RETURN_IF_ERROR(RunMicroBatch(micro_batches[i], counts, i, deadline, &report));
   }
   RETURN_IF_ERROR(FinishSums());
-  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
-  report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  double sums[] = {report.loss, static_cast<double>(dropped_)};
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
+  report.loss = sums[0] / static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  report.dropped_rows = static_cast<int64_t>(sums[1]);
   const Timed timed(&seconds_.optimizer);
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
   // The same numbers on every rank: all go on, or none does.
@@ -384,6 +372,7 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
+  capacity_ = {};
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const TrainRows& rows = micro_batches[i];
     ChooseSchedule(counts.rows[i]);

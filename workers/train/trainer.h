@@ -46,7 +46,9 @@ struct AdamWOptions {
 struct TrainerOptions {
   AdamWOptions adamw = {};
   RouterLossOptions router = {};
-  double clip_norm = 1.0;  // of all gradients; 0 = not clipped
+  double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
+  double balance_bias_rate = 0;  // of a model whose routers have biases (router_balance.h); 0 = they stay
+  double clip_norm = 1.0;        // of all gradients; 0 = not clipped
   SavePolicy save = SavePolicy::kAll;
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
@@ -76,7 +78,7 @@ struct StepReport {
   double gradient_norm = 0;  // before it was clipped
   int64_t tokens = 0;        // unmasked, of all ranks
   // Over all MoE layers, the same on all ranks: experts that no row of the step chose, and choices that found no room
-  // (there is no capacity yet: none).
+  // (of rows whose expert that was: a choice that is dropped was one).
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
   int64_t expert_ops = 0;  // of forward, on each rank: experts' micro-ops, one a layer and chunk
@@ -87,6 +89,7 @@ struct StepReport {
 class Trainer {
  public:
   // model and parameters: borrowed, must outlive this.
+  // InvalidArgument: numbers that cannot be, a balance_bias_rate for a model without biases of routers.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, Model* model, Parameters* parameters,
                                                          const TrainerOptions& options);
 
@@ -101,7 +104,7 @@ class Trainer {
 
   // REQUIRES: SetGroup was called.
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
-  // The mean loss of these rows and the other ranks'; nothing changes.
+  // The mean loss of these rows and the other ranks'; nothing changes.  No choice is dropped, as where it is served.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
 
   int64_t steps() const { return steps_; }  // of the optimizer, since the moments were zero
@@ -124,15 +127,18 @@ class Trainer {
   void BuildBatch(const TrainRows& rows);
   // For a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows);
+  ExpertCapacity CapacityFor(int64_t rows) const;
   StageIn StageOf(absl::Time deadline) const;
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, absl::Time deadline);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
   void CountChosen();
+  // trainer_update.cc: what the step's gradients and choices make of the parameters.
   absl::Status FinishSums();
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
+  void BalanceRouters();
   // values become their sums over the ranks of comm.
   absl::Status SumOver(Communicator* comm, const TensorView& values, absl::Time deadline);
   template <class Elem>
@@ -149,6 +155,7 @@ class Trainer {
   LossHead head_;
   TrainerGroup group_;
   MoeSchedule schedule_;
+  ExpertCapacity capacity_;
   Batch batch_;
   std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
   ScratchTensor d_residual_;     // [T, H] AccDType
@@ -156,7 +163,8 @@ class Trainer {
 
   // Of the present step.
   StepSeconds seconds_;
-  std::vector<int64_t> chosen_;  // [L * E] rows that chose an expert, on all ranks; of dense layers none
+  std::vector<int64_t> chosen_;  // [L * E] rows that chose an expert, on all ranks, before any was dropped; dense: none
+  int64_t dropped_ = 0;          // choices of this rank
 };
 
 }  // namespace switchyard

@@ -54,6 +54,15 @@ JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<
       {"seed", absl::StrCat(spec.seed)},
       {"datasets", absl::StrCat(data.size(), " files")},
   };
+  // (Where they are 0 they are left out: so they were in checkpoints that do not know them.)
+  if (spec.capacity_factor != 0) {
+    // Of which rows an expert takes so many is of what is trained, too.
+    const int64_t share = spec.batch_sequences / spec.workers;
+    const int64_t micro = spec.micro_batch_sequences > 0 ? spec.micro_batch_sequences : share;
+    shape["capacity"] =
+        absl::StrCat("factor ", Exact(spec.capacity_factor), " of ", micro * spec.workers, " sequences");
+  }
+  if (spec.balance_bias_rate != 0) shape["balance_bias_rate"] = Exact(spec.balance_bias_rate);
   for (size_t i = 0; i < data.size(); ++i) {
     shape[absl::StrCat("datasets[", i, "]")] =
         absl::StrCat(data[i].name, ", ", data[i].header.num_tokens, " tokens, ", Hex(data[i].header.contents));

@@ -89,4 +89,8 @@ FIXTURES = [
     Fixture("gpt2-top1", "gpt2_moe",
             dict(GPT2, num_hidden_layers=2, decoder_sparse_step=1, moe_intermediate_size=72, num_experts=4,
                  num_experts_per_tok=1, norm_topk_prob=False, hidden_act="gelu", layer_norm_epsilon=1e-3)),
+    # Experts chosen by probability and a bias, which stays fp32.
+    Fixture("gpt2-bias", "gpt2_moe",
+            dict(GPT2, num_hidden_layers=2, decoder_sparse_step=1, num_experts=6, num_experts_per_tok=2,
+                 norm_topk_prob=True, hidden_act="gelu_new", tie_word_embeddings=True, topk_method="noaux_tc")),
 ]

@@ -1,6 +1,7 @@
 """GPT-2 with experts: what transformers has no model for, of its own GPT-2 parts (attention, MLP, LayerNorm) and a plain
 MoE block.  The oracle of the family gpt2_moe (workers/model/README.md has its config.json and names)."""
 import json
+import math
 import os
 import types
 
@@ -10,13 +11,35 @@ from transformers import DynamicCache, GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
 
 
+def scores(gate, logits):
+    """What experts are chosen by: probabilities, with the gate's bias if it has one (topk_method noaux_tc)."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    probabilities = torch.softmax(wide, dim=-1)
+    bias = getattr(gate, "e_score_correction_bias", None)
+    return probabilities if bias is None else probabilities + bias.to(wide.dtype)
+
+
+def with_room(chosen, experts, capacity):
+    """[T, K]: which choices find room at their expert.  GShard's Algorithm 1 as one sum over choices laid one behind
+    the other: all first ones, then all second ones; each by rising token."""
+    order = torch.nn.functional.one_hot(chosen.t().reshape(-1), experts)
+    place = (order.cumsum(dim=0) * order).sum(dim=-1)
+    return (place <= capacity).reshape(chosen.shape[1], -1).t()
+
+
 class MoeBlock(torch.nn.Module):
-    """Dropless: each token's output is the sum of its top_k experts' by their (maybe renormalised) probabilities."""
+    """Each token's output is the sum of its top_k experts' by their (maybe renormalised) probabilities.  Dropless, unless
+    a capacity_factor is set; then `dropped` counts the choices that found no room."""
+
+    capacity_factor = 0.0
+    dropped = 0
 
     def __init__(self, config, parts):
         super().__init__()
         self.top_k, self.renormalize = config.num_experts_per_tok, config.norm_topk_prob
         self.gate = torch.nn.Linear(config.hidden_size, config.num_experts, bias=False)
+        if getattr(config, "topk_method", "greedy") == "noaux_tc":
+            self.gate.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
         self.experts = torch.nn.ModuleList(GPT2MLP(config.moe_intermediate_size, parts)
                                            for _ in range(config.num_experts))
 
@@ -24,12 +47,19 @@ class MoeBlock(torch.nn.Module):
         x = hidden.reshape(-1, hidden.shape[-1])
         logits = self.gate(x)
         wide = logits if logits.dtype == torch.float64 else logits.float()
-        weights, chosen = torch.softmax(wide, dim=-1).topk(self.top_k, dim=-1)
+        chosen = scores(self.gate, logits).topk(self.top_k, dim=-1).indices
+        weights = torch.softmax(wide, dim=-1).gather(1, chosen)
         if self.renormalize:
             weights = weights / weights.sum(dim=-1, keepdim=True)
+        kept = torch.ones_like(chosen, dtype=torch.bool)
+        if self.capacity_factor > 0:
+            even = self.top_k * len(x) / len(self.experts)
+            kept = with_room(chosen, len(self.experts), math.ceil(even * self.capacity_factor))
+            self.dropped += int((~kept).sum())
+        self.chosen = chosen
         out = torch.zeros_like(x)
         for e, expert in enumerate(self.experts):
-            rows, k = (chosen == e).nonzero(as_tuple=True)
+            rows, k = ((chosen == e) & kept).nonzero(as_tuple=True)
             if len(rows):
                 out = out.index_add(0, rows, expert(x[rows]) * weights[rows, k, None].to(x.dtype))
         return out.reshape(hidden.shape), logits

@@ -74,6 +74,10 @@ def fill(model, seed):
         # Every dtype of the files must hold the value exactly, so that all of them have the same goldens.
         value = value.to(torch.bfloat16).to(torch.float32)
         p.data.copy_(value.to(torch.float16).to(torch.float32))
+    for name, buffer in sorted(model.named_buffers()):
+        if name.endswith("e_score_correction_bias"):
+            value = grid_normal(buffer.shape, 0.125, generator)
+            buffer.copy_(value.to(torch.bfloat16).to(torch.float16).to(torch.float32))
 
 
 def make_model(fixture):
@@ -149,7 +153,8 @@ def per_expert(fixture, state):
 
 def write_weights(fixture, model, path):
     dtype = getattr(torch, fixture.dtype)
-    state = {k: v.detach().to(dtype).contiguous() for k, v in model.state_dict().items()}
+    state = {k: v.detach().to(torch.float32 if k.endswith("e_score_correction_bias") else dtype).contiguous()
+             for k, v in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     if fixture.experts == "each":
@@ -170,6 +175,13 @@ def write_weights(fixture, model, path):
         f.write("\n")
 
 
+def router_scores(module, args):
+    """What a router's experts are chosen by."""
+    logits = args[0].reshape(-1, args[0].shape[-1]) @ module.weight.t()
+    # (A probability moves by a quarter of what its logit does, at most.)
+    return 4 * gpt2_moe.scores(module, logits) if hasattr(module, "e_score_correction_bias") else logits
+
+
 class RouterMargins:
     """Smallest distance between the last chosen and the first rejected router logit, per sequence of the batch."""
 
@@ -184,8 +196,7 @@ class RouterMargins:
         self.smallest = torch.full((batch,), float("inf"))
 
     def hook(self, module, args, output):
-        logits = args[0].reshape(-1, args[0].shape[-1]) @ module.weight.t()
-        best = logits.sort(dim=-1, descending=True).values
+        best = router_scores(module, args).sort(dim=-1, descending=True).values
         margin = (best[:, self.top_k - 1] - best[:, self.top_k]).reshape(self.batch, -1).min(dim=1).values
         self.smallest = torch.minimum(self.smallest, margin)
 
@@ -242,8 +253,7 @@ def add_expert_goldens(model, goldens):
     chosen = []
 
     def hook(module, args, output):
-        logits = args[0].reshape(-1, args[0].shape[-1]) @ module.weight.t()
-        chosen.append(logits.topk(model.config.num_experts_per_tok, dim=-1).indices)
+        chosen.append(router_scores(module, args).topk(model.config.num_experts_per_tok, dim=-1).indices)
 
     handles = [m.register_forward_hook(hook) for n, m in model.named_modules()
                if re.fullmatch(r"model\.layers\.\d+\.mlp\.gate", n)]

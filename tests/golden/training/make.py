@@ -11,8 +11,13 @@ NAME.safetensors:
   steps.loss [20]                 their mean cross-entropy under AdamW (RATE, BETAS, EPS, DECAY on matrices), clipped
                                   at CLIP
   steps.norm [20]                 the norm of all gradients before it was clipped
+And where experts have a capacity (GPT-2 alone: ../models/gpt2_moe.py), of all MoE layers:
+  capacity_factor, dropped        how many choices of the batch found no room; steps.dropped [20] of the steps' batches
+And where routers' biases are moved by load, by bias_rate after each step (DeepSeek-V3, 2.1.2):
+  bias_rate, steps.bias [20, MoE layers, E]    what they are after it
 Computed in fp64 (but for transformers' own casts to fp32 in norms and routers), kept as fp32 where nothing else is said.
 """
+import dataclasses
 import os
 import sys
 
@@ -27,16 +32,33 @@ sys.path.insert(0, MODELS)
 from fixtures import FIXTURES  # noqa: E402
 from make import load_model, per_expert  # noqa: E402
 
-NAMES = ["mixtral-window", "qwen2-shared", "qwen3-qknorm", "olmoe-clip", "gpt2-top2", "gpt2-top1"]
+
+
+@dataclasses.dataclass
+class Golden:
+    name: str
+    fixture: str = ""  # of ../models; "" = of the same name
+    capacity_factor: float = 0.0
+    bias_rate: float = 0.0
+
+
+GOLDENS = [Golden("mixtral-window"), Golden("qwen2-shared"), Golden("qwen3-qknorm"), Golden("olmoe-clip"),
+           Golden("gpt2-top2"), Golden("gpt2-top1"),
+           Golden("gpt2-top1-capacity", "gpt2-top1", capacity_factor=0.9),
+           Golden("gpt2-top2-capacity", "gpt2-top2", capacity_factor=0.8),
+           Golden("gpt2-bias", bias_rate=0.02)]
 SEQUENCES, LENGTH = 3, 21
 STEPS = 20
 AUX = 0.1
 RATE, BETAS, EPS, DECAY, CLIP = 2e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
-def load(fixture):
+def load(fixture, golden):
     if fixture.model_type == "gpt2_moe":
-        return load_model(fixture, torch.float64).train()
+        model = load_model(fixture, torch.float64).train()
+        for block in moe_blocks(model):
+            block.capacity_factor = golden.capacity_factor
+        return model
     model = AutoModelForCausalLM.from_pretrained(os.path.join(MODELS, fixture.name), dtype=torch.float64)
     model.config._attn_implementation = "eager"
     model.config._experts_implementation = "eager"
@@ -48,8 +70,32 @@ def losses(model, tokens, labels):
     out = model(tokens, output_router_logits=True, use_cache=False)
     loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
     experts = getattr(model.config, "num_local_experts", None) or model.config.num_experts
-    aux = load_balancing_loss_func(out.router_logits, experts, model.config.num_experts_per_tok)
+    if getattr(model.config, "topk_method", "greedy") == "noaux_tc":  # of what was chosen, which transformers' cannot know
+        probability = torch.softmax(torch.cat(out.router_logits), dim=-1).mean(dim=0)
+        chosen = torch.cat([block.chosen for block in moe_blocks(model)])
+        aux = experts * (torch.nn.functional.one_hot(chosen, experts).sum(dim=1).double().mean(dim=0) * probability).sum()
+    else:
+        aux = load_balancing_loss_func(out.router_logits, experts, model.config.num_experts_per_tok)
     return loss, aux
+
+
+def moe_blocks(model):
+    return [m for m in model.modules() if type(m).__name__ == "MoeBlock"]
+
+
+def take_dropped(model):
+    dropped = sum(block.dropped for block in moe_blocks(model))
+    for block in moe_blocks(model):
+        block.dropped = 0
+    return dropped
+
+
+@torch.no_grad()
+def move_biases(model, rate):
+    for block in moe_blocks(model):
+        load = torch.bincount(block.chosen.flatten(), minlength=model.config.num_experts).double()
+        block.gate.e_score_correction_bias += rate * torch.sign(load.mean() - load)
+    return torch.stack([block.gate.e_score_correction_bias.clone() for block in moe_blocks(model)])
 
 
 def fill_gradients(model):
@@ -59,12 +105,12 @@ def fill_gradients(model):
             p.grad = torch.zeros_like(p)
 
 
-def train(model, batches):
+def train(model, batches, bias_rate, out):
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
                                   lr=RATE, betas=BETAS, eps=EPS)
-    values, norms = [], []
+    values, norms, dropped, biases = [], [], [], []
     for tokens in batches:
         optimizer.zero_grad()
         loss, aux = losses(model, tokens[:, :-1], tokens[:, 1:])
@@ -73,12 +119,21 @@ def train(model, batches):
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         optimizer.step()
         values.append(loss.item())
-    return values, norms
+        dropped.append(take_dropped(model))
+        if bias_rate > 0:
+            biases.append(move_biases(model, bias_rate))
+    out["steps.loss"] = torch.tensor(values, dtype=torch.float64)
+    out["steps.norm"] = torch.tensor(norms, dtype=torch.float64)
+    if sum(dropped) > 0:
+        out["steps.dropped"] = torch.tensor(dropped, dtype=torch.int32)
+    if biases:
+        out["steps.bias"] = torch.stack(biases).double()
 
 
-def make(fixture):
+def make(golden):
+    fixture = next(each for each in FIXTURES if each.name == (golden.fixture or golden.name))
     generator = torch.Generator().manual_seed(100 + fixture.seed)
-    model = load(fixture)
+    model = load(fixture, golden)
     vocab = model.config.vocab_size
     tokens = torch.randint(0, vocab, (SEQUENCES, LENGTH), generator=generator)
     labels = torch.randint(0, vocab, (SEQUENCES, LENGTH), generator=generator)
@@ -89,22 +144,27 @@ def make(fixture):
     gradients = {name: p.grad for name, p in model.named_parameters()}
     out = {"tokens": tokens.int(), "labels": labels.int(), "loss": loss.detach().reshape(1),
            "aux": aux.detach().reshape(1).double()}
+    for key in ("capacity_factor", "bias_rate"):
+        if getattr(golden, key) > 0:
+            out[key] = torch.tensor([getattr(golden, key)], dtype=torch.float64)
+    dropped = take_dropped(model)
+    if golden.capacity_factor > 0:
+        out["dropped"] = torch.tensor([dropped], dtype=torch.int32)
     for name, gradient in per_expert(fixture, gradients).items():
         out["gradient." + name] = gradient.float().contiguous()
     # A few tokens only, so that there is something to learn.
     batches = torch.randint(0, 24, (STEPS, SEQUENCES, LENGTH + 1), generator=generator)
     batches[:, :, 1::2] = (batches[:, :, 0:-1:2] * 7 + 3) % 24
-    values, norms = train(load(fixture), batches)
     out["steps.tokens"] = batches.int()
-    out["steps.loss"] = torch.tensor(values, dtype=torch.float64)
-    out["steps.norm"] = torch.tensor(norms, dtype=torch.float64)
-    save_file(out, os.path.join(HERE, fixture.name + ".safetensors"))
-    print(f"{fixture.name}: loss {loss.item():.6f}, aux {aux.item():.6f}, steps {values[0]:.4f} ... {values[-1]:.4f}, "
-          f"norms {min(norms):.3f} to {max(norms):.3f}")
+    train(load(fixture, golden), batches, golden.bias_rate, out)
+    save_file(out, os.path.join(HERE, golden.name + ".safetensors"))
+    values, norms = out["steps.loss"], out["steps.norm"]
+    print(f"{golden.name}: loss {loss.item():.6f}, aux {aux.item():.6f}, steps {values[0]:.4f} ... {values[-1]:.4f}, "
+          f"norms {norms.min():.3f} to {norms.max():.3f}, dropped {dropped}, then {out.get('steps.dropped', [])}")
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or NAMES
-    for each in FIXTURES:
+    wanted = sys.argv[1:] or [each.name for each in GOLDENS]
+    for each in GOLDENS:
         if each.name in wanted:
             make(each)

@@ -59,6 +59,15 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = 1; }),
             "communication.piece_bytes: 1 is outside [1024, 1099511627776]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->balance_weight = -0.1; }), "balance_weight: -0.1 is outside [0, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = kMinCapacityFactor; }), "");
+  const std::string capacity = "capacity_factor (0 = no row is dropped): ";
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = -1; }), capacity + "-1 is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = 1e-9; }), capacity + "1e-09 is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([&](JobSpec* s) { s->capacity_factor = nan; }), capacity + "nan is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = std::numeric_limits<double>::infinity(); }),
+            capacity + "inf is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->balance_bias_rate = -0.001; }), "balance_bias_rate: -0.001 is outside [0, 1)");
+  EXPECT_EQ(Wrong([&](JobSpec* s) { s->balance_bias_rate = nan; }), "balance_bias_rate: nan is outside [0, 1)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->checkpoints.every_steps = 0; }),
             "checkpoints.every_steps: 0 is outside [1, 9007199254740992]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->checkpoints.keep_last = 0; }),

@@ -45,6 +45,13 @@ std::vector<BadSpec> BadNumbers() {
        "\"fullest\" is no mode; must be one of fair, "},
       {"SmallPieces", [](auto* s) { s->mutable_communication()->set_piece_bytes(1023); }, kBad, "BAD_FIELD",
        "communication.piece_bytes: 1023 is outside [1024, "},
+      {"CapacityNegative", [](auto* s) { s->set_capacity_factor(-1); }, kBad, "BAD_FIELD",
+       "capacity_factor (0 = no row is dropped): -1 is outside [0.1, "},
+      {"CapacityNaN", [=](auto* s) { s->set_capacity_factor(nan); }, kBad, "BAD_FIELD", "dropped): nan is outside"},
+      {"CapacityTooSmall", [](auto* s) { s->set_capacity_factor(1e-6); }, kBad, "BAD_FIELD", "1e-06 is outside [0.1, "},
+      {"BiasRateNegative", [](auto* s) { s->set_balance_bias_rate(-1e-3); }, kBad, "BAD_FIELD",
+       "balance_bias_rate: -0.001 is outside [0, 1)"},
+      {"BiasRateNaN", [=](auto* s) { s->set_balance_bias_rate(nan); }, kBad, "BAD_FIELD", "balance_bias_rate: nan"},
       {"TwoModels", [](auto* s) { s->set_base_checkpoint("demo"); }, kBad, "BAD_FIELD", "exactly one is wanted"},
       {"NoData", [](auto* s) { s->clear_datasets(); }, kBad, "BAD_FIELD", "datasets: none"},
   };
@@ -86,6 +93,8 @@ std::vector<BadSpec> BadFiles() {
        kNone, "BAD_FILE", "spec.base_checkpoint: \"demo\": has neither model.safetensors"},
       {"LongSequence", [](auto* s) { s->set_sequence_length(65); }, kBad, "BAD_FIELD",
        "spec.sequence_length: 65 is beyond the model's context of 64"},
+      {"NoRouterBias", [](auto* s) { s->set_balance_bias_rate(1e-3); }, kBad, "BAD_FIELD",
+       "spec.balance_bias_rate: 0.001, but this MixtralForCausalLM has no router bias"},
       {"ExpertsNotInParts", model("odd"), kBad, "BAD_FIELD", "5 experts cannot be dealt out to 2 workers"},
       {"TextWithoutTokenizer",
        [](auto* s) {

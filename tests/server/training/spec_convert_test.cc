@@ -48,6 +48,8 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.balance = BalanceLoss::kPerLayer;
   spec.balance_weight = 0;
   spec.z_weight = 0.8;
+  spec.capacity_factor = 1.25;
+  spec.balance_bias_rate = 0.001;
   spec.recompute = true;
   spec.communication = {.mode = CommMode::kPreempt, .piece_bytes = 4096};
   spec.seed = ~uint64_t{0};
@@ -65,6 +67,8 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->dtype, TrainDType::kF64);
   EXPECT_EQ(back->optimizer.clip_norm, 0);
   EXPECT_EQ(back->checkpoints.keep_every_steps, 10);
+  EXPECT_EQ(back->capacity_factor, 1.25);
+  EXPECT_EQ(back->balance_bias_rate, 0.001);
   EXPECT_EQ(back->optimizer.schedule.decay_fraction, 0.3);
 }
 

@@ -262,6 +262,22 @@ TEST(ConfigTest, SparseStepsAndDenseLayersBeyondTheLastLayer) {
   }
 }
 
+TEST(ConfigTest, RoutersWithBiases) {
+  nlohmann::json config = {{"model_type", "gpt2_moe"},    {"vocab_size", 64},         {"hidden_size", 32},
+                           {"num_hidden_layers", 2},      {"num_attention_heads", 4}, {"max_position_embeddings", 16},
+                           {"moe_intermediate_size", 24}, {"num_experts", 4},         {"num_experts_per_tok", 2},
+                           {"topk_method", "noaux_tc"}};
+  const absl::StatusOr<ModelConfig> biased = ParseModelConfig(config.dump(), "");
+  ASSERT_TRUE(biased.ok()) << biased.status();
+  EXPECT_TRUE(biased->router_bias);
+  config["topk_method"] = "greedy";
+  EXPECT_FALSE(ParseModelConfig(config.dump(), "")->router_bias);
+  config.erase("topk_method");
+  EXPECT_FALSE(ParseModelConfig(config.dump(), "")->router_bias);
+  config["topk_method"] = "group_limited_greedy";
+  EXPECT_THAT(Error(config), HasSubstr("unknown method \"group_limited_greedy\"; known: greedy, noaux_tc"));
+}
+
 TEST(ConfigTest, HeadsWithoutHeadDim) {
   nlohmann::json config = Qwen3();
   config.erase("head_dim");

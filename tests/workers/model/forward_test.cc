@@ -229,6 +229,7 @@ constexpr Ablation kAblations[] = {
     {"positions_gpt2", "gpt2-top2", [](ModelConfig* c) { c->learned_positions = false, c->rope.rotary_dim = 2; }},
     {"layer_norm", "gpt2-top2", [](ModelConfig* c) { c->norm = NormKind::kRms; }},
     {"layer_norm_eps", "gpt2-top1", [](ModelConfig* c) { c->norm_eps = 1e-2; }},
+    {"router_bias", "gpt2-bias", [](ModelConfig* c) { c->router_bias = false; }},
     {"ffn_biases", "gpt2-top1", [](ModelConfig* c) { c->ffn_bias = false; }},
 };
 

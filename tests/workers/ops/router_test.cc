@@ -9,9 +9,9 @@ namespace {
 class RouterTest : public OpTest {
  protected:
   // idx and weight as one matrix [T, 2K], to be compared as a whole.
-  Tensor Run(const Stream& stream, const TensorView& logits, int64_t k, bool renormalize) {
+  Tensor Run(const Stream& stream, const TensorView& logits, int64_t k, bool renormalize, const TensorView& bias = {}) {
     const Tensor idx(DType::kI32, {logits.dim(0), k}), weight(dtype(), {logits.dim(0), k});
-    EXPECT_TRUE(RouteTopK(stream, {.top_k = k, .renormalize = renormalize}, logits, idx, weight).ok());
+    EXPECT_TRUE(RouteTopK(stream, {.top_k = k, .renormalize = renormalize, .bias = bias}, logits, idx, weight).ok());
     Tensor both(dtype(), {logits.dim(0), 2 * k});
     for (int64_t t = 0; t < logits.dim(0); ++t) {
       for (int64_t i = 0; i < k; ++i) {
@@ -36,6 +36,34 @@ TEST_P(RouterTest, MatchesReference) {
       }
     }
   }
+}
+
+// Chosen with the bias, weighed without.
+TEST_P(RouterTest, ABiasMovesTheChoiceAlone) {
+  for (auto [experts, k] : {std::pair{2, 1}, {7, 3}, {16, 2}, {64, 8}, {70, 16}}) {
+    for (bool renormalize : {false, true}) {
+      const Tensor logits = RandomMatrix(dtype(), 9, experts, 1), bias = RandomMatrix(dtype(), 1, experts, 2, 0.05);
+      const Tensor got = Run(stream(), logits, k, renormalize, bias.view().Reshape({experts}));
+      int moved = 0;
+      for (int64_t t = 0; t < 9; ++t) {
+        const reference::Route want = reference::RouteTopK(RowOf(logits, t), k, renormalize, RowOf(bias, 0));
+        const reference::Route plain = reference::RouteTopK(RowOf(logits, t), k, renormalize);
+        for (int i = 0; i < k; ++i) ASSERT_EQ(Get(got, t, i), want.experts[i]) << experts << " experts, k " << i;
+        ExpectNear(RowOf(got.view().Columns(k, k), t), want.weights, reference::ElementwiseTolerance(dtype()),
+                   std::to_string(experts) + " experts");
+        moved += want.experts != plain.experts ? 1 : 0;
+      }
+      EXPECT_TRUE(moved > 0 || experts == 2);
+    }
+  }
+}
+
+TEST_P(RouterTest, ABiasOfAnotherWidthIsNamed) {
+  const Tensor logits(dtype(), {1, 4}), idx(DType::kI32, {1, 2}), weight(dtype(), {1, 2});
+  const Tensor bias = Tensor::Zeros(dtype(), {3});
+  const absl::Status status = RouteTopK(stream(), {.top_k = 2, .bias = bias}, logits, idx, weight);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("bias"), std::string::npos) << status;
 }
 
 TEST_P(RouterTest, TiesGoToTheSmallerId) {

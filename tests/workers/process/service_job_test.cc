@@ -56,6 +56,8 @@ TEST(ServiceJobTest, EveryFieldArrives) {
   message.set_balance(v1::BALANCE_LOSS_PER_LAYER);
   message.set_balance_weight(0);
   message.set_z_weight(0.75);
+  message.set_capacity_factor(1.25);
+  message.set_balance_bias_rate(0.001);
   message.set_recompute(true);
   message.set_seed(~uint64_t{0});
   message.set_evaluate_every_steps(5);
@@ -81,6 +83,8 @@ TEST(ServiceJobTest, EveryFieldArrives) {
   EXPECT_EQ(spec->balance, BalanceLoss::kPerLayer);
   EXPECT_EQ(spec->balance_weight, 0);
   EXPECT_EQ(spec->z_weight, 0.75);
+  EXPECT_EQ(spec->capacity_factor, 1.25);
+  EXPECT_EQ(spec->balance_bias_rate, 0.001);
   EXPECT_TRUE(spec->recompute);
   EXPECT_EQ(spec->seed, ~uint64_t{0});
   EXPECT_EQ(spec->evaluate_every_steps, 5);

@@ -16,7 +16,7 @@
 namespace switchyard {
 namespace {
 
-constexpr char kModel[] = "tests/golden/models/olmoe-clip";
+constexpr char kModels[] = "tests/golden/models/";
 
 class Recorder final : public TrainListener {
  public:
@@ -59,13 +59,18 @@ std::string ReadAll(const std::string& path) {
 JobFixture::JobFixture() {
   std::filesystem::create_directories(root_.path() + "/data/sub");
   std::filesystem::create_directories(root_.path() + "/checkpoints/model");
-  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
-    std::filesystem::copy_file(std::string(kModel) + "/" + name, root_.path() + "/checkpoints/model/" + name);
-  }
+  UseModel("olmoe-clip");
   root_.Write("checkpoints/model/tokenizer.json", "{\"a\": \"tokenizer\"}");
   WriteTokens("a.bin", 0, 400);
   WriteTokens("sub/b.bin", 1000, 300);
   WriteTokens("held_out.bin", 5000, 61);
+}
+
+void JobFixture::UseModel(const std::string& model) {
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(kModels + model + "/" + name, root_.path() + "/checkpoints/model/" + name,
+                               std::filesystem::copy_options::overwrite_existing);
+  }
 }
 
 void JobFixture::WriteTokens(const std::string& name, int begin, int count, int vocab) {

@@ -70,6 +70,8 @@ class JobFixture : public ::testing::Test {
   // Folders "step-…" of the job.
   std::vector<std::string> Steps() const;
   void ForgetJob();
+  // Another model of tests/golden/models in the place of the job's.
+  void UseModel(const std::string& name);
   // The final files of a run that nothing disturbs; the job is forgotten again.
   std::map<std::string, std::string> Undisturbed(const JobSpec& spec, int world);
 

@@ -83,6 +83,59 @@ TEST_P(TrainJobRanksTest, StoppedWithACheckpointAnywhereItEndsWithTheSameBits) {
   }
 }
 
+// With biases of routers that follow the load, and a capacity that binds.
+TEST_P(TrainJobRanksTest, GoesOnWithCapacityAndMovedBiasesToTheSameBits) {
+  UseModel("gpt2-bias");
+  JobSpec spec = Spec();
+  spec.capacity_factor = 0.75;
+  spec.balance_bias_rate = 0.01;
+  const int world = GetParam();
+  const auto expected = Undisturbed(spec, world);
+  const auto stop = [&](TrainJob* job, Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(StopKind::kSave);
+  };
+  const std::vector<RankStory> stopped = Run(spec, {.world = world, .attempt = 1, .on_step = stop});
+  EXPECT_EQ(stopped[0].end.outcome, TrainOutcome::kStopped) << stopped[0].end.status;
+  for (const StepProgress& step : stopped[0].steps) EXPECT_GT(step.report.dropped_rows, 0);
+  const std::vector<RankStory> resumed = Run(spec, {.world = world, .attempt = 2});
+  EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  EXPECT_EQ(resumed[0].start_step, 6);
+  EXPECT_TRUE(FilesOfStep(12) == expected);
+  ForgetJob();
+  spec.balance_bias_rate = 0;
+  EXPECT_FALSE(Undisturbed(spec, world) == expected) << "the rate does nothing";
+}
+
+// Micro-batches of the same samples drop the same choices, whoever has them.
+TEST_F(TrainJobTest, WorkersDropTheSame) {
+  JobSpec spec = Spec();
+  spec.dtype = TrainDType::kF64;
+  spec.capacity_factor = 1;
+  std::vector<StepProgress> alone;
+  for (const int world : {1, 2, 4}) {
+    spec.micro_batch_sequences = 4 / world;
+    const std::vector<RankStory> stories = Run(spec, {.world = world});
+    ASSERT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    ForgetJob();
+    if (world == 1) alone = stories[0].steps;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      const StepReport &here = stories[0].steps[i].report, &expected = alone[i].report;
+      EXPECT_GT(here.dropped_rows, 0);
+      EXPECT_EQ(here.dropped_rows, expected.dropped_rows) << world << " workers, step " << i;
+      EXPECT_NEAR(here.loss, expected.loss, 1e-10 * expected.loss) << world << " workers, step " << i;
+    }
+  }
+}
+
+TEST_F(TrainJobTest, ARateForAModelWithoutBiasesFails) {
+  JobSpec spec = Spec();
+  spec.balance_bias_rate = 0.01;
+  const std::vector<RankStory> stories = Run(spec, {});
+  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFailed);
+  EXPECT_THAT(std::string(stories[0].end.status.message()),
+              HasSubstr("balance_bias_rate is 0.01, but OlmoeForCausalLM's routers have no bias here"));
+}
+
 // Whatever was under way: steps, a save's files, its commit.
 TEST_P(TrainJobRanksTest, TornDownAnywhereItGoesOnFromTheLastCheckpoint) {
   const int world = GetParam();

@@ -54,6 +54,10 @@ TEST(TrainerStateTest, SaysWhatDiffers) {
               HasSubstr("balance: was all_layers, is none"));
   EXPECT_THAT(problem([](JobSpec* s) { s->z_weight = 0.5; }), HasSubstr("z_weight: was 0, is 0.5"));
   EXPECT_THAT(problem([](JobSpec* s) { s->balance_weight = 0.5; }), HasSubstr("balance_weight: was "));
+  EXPECT_THAT(problem([](JobSpec* s) { s->capacity_factor = 1.25; }),
+              HasSubstr("capacity: was not there, is factor 1.25 of 4 sequences"));
+  EXPECT_THAT(problem([](JobSpec* s) { s->balance_bias_rate = 0.5; }),
+              HasSubstr("balance_bias_rate: was not there, is 0.5"));
   for (const auto& change : std::vector<std::function<void(JobSpec*)>>{
            [](JobSpec* s) { s->optimizer.schedule.peak += 1e-12; },
            [](JobSpec* s) { s->optimizer.schedule.shape = LrShape::kWsd; },

@@ -37,11 +37,14 @@ std::vector<Value> ReadAll(const SafetensorsFile& file, const TensorEntry& entry
   return values;
 }
 
-// Sequences `rank`, rank + world, … of the rows.
+// Neighbouring sequences, as jobs deal them out (TrainJob::LoadStep); where they cannot be dealt out in equal parts the
+// first ranks have more.
 TrainRows ShareOf(const TrainRows& rows, int rank, int world) {
   TrainRows share = {.length = rows.length, .tokens = {}, .targets = {}};
   const int64_t sequences = static_cast<int64_t>(rows.tokens.size()) / rows.length;
-  for (int64_t s = rank; s < sequences; s += world) {
+  const int64_t even = sequences / world, more = sequences % world;
+  const int64_t first = rank * even + std::min<int64_t>(rank, more);
+  for (int64_t s = first; s < first + even + (rank < more ? 1 : 0); ++s) {
     const auto append = [&](const std::vector<int32_t>& from, std::vector<int32_t>* to) {
       to->insert(to->end(), from.begin() + s * rows.length, from.begin() + (s + 1) * rows.length);
     };
@@ -58,7 +61,8 @@ std::vector<std::string> TrainingGoldenNames() {
 }
 
 TrainingGolden LoadTrainingGolden(const std::string& name) {
-  TrainingGolden golden = {.name = name, .dir = absl::StrCat("tests/golden/models/", name)};
+  TrainingGolden golden = {.name = name,
+                           .dir = absl::StrCat("tests/golden/models/", absl::StripSuffix(name, "-capacity"))};
   const std::unique_ptr<SafetensorsFile> file = OpenGolden(name);
   for (const auto& [tensor, entry] : file->tensors()) {
     absl::string_view parameter = tensor;
@@ -84,6 +88,16 @@ TrainingGolden LoadTrainingGolden(const std::string& name) {
       golden.step_loss = ReadAll<double>(*file, entry);
     } else if (tensor == "steps.norm") {
       golden.step_norm = ReadAll<double>(*file, entry);
+    } else if (tensor == "capacity_factor") {
+      golden.capacity_factor = ReadAll<double>(*file, entry)[0];
+    } else if (tensor == "dropped") {
+      golden.dropped = ReadAll<int32_t>(*file, entry)[0];
+    } else if (tensor == "steps.dropped") {
+      golden.step_dropped = ReadAll<int32_t>(*file, entry);
+    } else if (tensor == "bias_rate") {
+      golden.bias_rate = ReadAll<double>(*file, entry)[0];
+    } else if (tensor == "steps.bias") {
+      golden.step_bias = ReadAll<double>(*file, entry);
     }
   }
   SY_CHECK(!golden.gradients.empty() && golden.step_loss.size() == golden.step_tokens.size());
@@ -183,6 +197,7 @@ absl::StatusOr<StepReport> TheSameOfAll(const std::vector<absl::StatusOr<StepRep
     EXPECT_EQ(report->gradient_norm, reports[0]->gradient_norm);
     EXPECT_EQ(report->tokens, reports[0]->tokens);
     EXPECT_EQ(report->dead_experts, reports[0]->dead_experts);
+    EXPECT_EQ(report->dropped_rows, reports[0]->dropped_rows);
   }
   return reports[0];
 }

@@ -30,12 +30,20 @@ struct TrainingGolden {
   std::map<std::string, std::vector<float>> gradients = {};  // of loss + kAuxWeight * aux, by parameter
   std::vector<std::vector<int32_t>> step_tokens = {};        // [steps][S * (T + 1)]
   std::vector<double> step_loss = {}, step_norm = {};        // [steps]
+  // Of those with a capacity, else 0 and empty: how many choices found no room, of the tokens and in each step.
+  double capacity_factor = 0;
+  int64_t dropped = 0;
+  std::vector<int32_t> step_dropped = {};
+  // Of those whose routers' biases move: what they are after each step.
+  double bias_rate = 0;
+  std::vector<double> step_bias = {};  // [steps][MoE layers * E]
 };
 
 inline constexpr double kAuxWeight = 0.1;  // make.py's AUX, and so below
 inline constexpr double kLearningRate = 2e-3;
 
 std::vector<std::string> TrainingGoldenNames();
+// Also what make.py has beside those: "gpt2-top1-capacity", "gpt2-top2-capacity", "gpt2-bias".
 TrainingGolden LoadTrainingGolden(const std::string& name);
 // Rows of a step of the golden: every token but the last, and what follows it.
 TrainRows RowsOfStep(const TrainingGolden& golden, size_t step);
@@ -58,7 +66,7 @@ class TrainingGroup {
   TrainingGroup(const std::string& dir, const TrainingGroupOptions& options);
   ~TrainingGroup();
 
-  // One step of the micro-batches' sequences, dealt out to the ranks in turns.  All ranks must report the same.
+  // One step of the micro-batches' sequences, dealt out to the ranks in order.  All ranks must report the same.
   StepReport Step(const std::vector<TrainRows>& micro_batches, double learning_rate);
   absl::StatusOr<StepReport> TryStep(const std::vector<TrainRows>& micro_batches, double learning_rate);
   // What each rank says; they may differ.

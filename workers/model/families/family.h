@@ -24,6 +24,7 @@ struct MoeNaming {
   const char* expert_down;            // [H, F]
   const char* fused_gate_up;          // [E, 2F, H], gate rows first
   const char* fused_down;             // [E, H, F]
+  const char* router_bias = nullptr;  // [E], where ModelConfig::router_bias
 };
 
 // Of the Qwen families and OLMoE, and of everything that transformers v5 holds in memory.

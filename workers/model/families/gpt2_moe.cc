@@ -3,6 +3,8 @@
 // head.
 //
 // There is no such model in transformers: config.json and names are ours (workers/model/README.md).
+#include "absl/strings/str_cat.h"
+#include "workers/checkpoint/strict_json.h"
 #include "workers/model/families/family.h"
 
 namespace switchyard {
@@ -13,6 +15,12 @@ void ReadConfig(ConfigReader& reader, ModelConfig* config) {
   ReadSparseLayers(reader, config);
   config->expert_intermediate = reader.Int("moe_intermediate_size", std::nullopt, {1, kMaxIntermediate});
   config->renormalize = reader.Bool("norm_topk_prob", false);
+  // (The key and its values are DeepSeek-V3's, and so is the bias's name; the scores are probabilities here.)
+  const std::string method = reader.String("topk_method", "greedy");
+  config->router_bias = method == "noaux_tc";
+  if (!config->router_bias && method != "greedy") {
+    reader.Problem("topk_method", absl::StrCat("unknown method \"", Excerpt(method), "\"; known: greedy, noaux_tc"));
+  }
   config->qkv_bias = config->o_bias = config->ffn_bias = true;
 }
 
@@ -30,7 +38,8 @@ const ModelFamily kGpt2MoeFamily = {
             .expert_up = "model.layers.{i}.mlp.experts.{e}.up_proj.weight",
             .expert_down = "model.layers.{i}.mlp.experts.{e}.down_proj.weight",
             .fused_gate_up = nullptr,
-            .fused_down = nullptr},
+            .fused_down = nullptr,
+            .router_bias = "model.layers.{i}.mlp.gate.e_score_correction_bias"},
     .default_theta = 0,
     .default_norm_eps = 1e-5,
     .activations = kGeluNames,

@@ -63,7 +63,6 @@ absl::Status RouterBackward(const Stream& stream, const RouterBackwardDesc& desc
                                    .top_k = topk_idx.dim(1),
                                    .renormalize = desc.renormalize,
                                    .z_scale = desc.z_scale};
-  static_assert(kMaxTopK == 64);  // as the kernel has it
   stream.pool().ParallelFor(logits.dim(0), 16, [&](int64_t begin, int64_t end) {
     void* const scratch = ThreadScratch(ScratchUse::kTask, 2 * experts * DTypeBytes(logits.dtype()));
     BackwardKernels().router(args, begin, end, scratch);

@@ -27,8 +27,8 @@ struct RouterBackwardDesc {
   double z_scale = 0;  // of Σ over rows of logsumexp(logits)² in the loss (router z-loss)
 };
 
-// -1 in topk_idx: the pair was dropped, its gradient is taken for 0.  With renormalize a dropped pair's expert still
-// stands in the divisor; it is found again as RouteTopK found it, unless the whole row is -1, which then routes nobody.
+// topk_idx: as RouteTopK chose.  A pair that was dropped after that (expert_capacity.h) has a d_topk_weight of 0: its
+// expert stands in the divisor of renormalize all the same.  -1: a pair of nobody, which stands nowhere.
 absl::Status RouterBackward(const Stream& stream, const RouterBackwardDesc& desc,
                             const TensorView& logits,         // [T, E] AccDType of dlogits's
                             const TensorView& topk_idx,       // [T, K] int32
@@ -37,7 +37,7 @@ absl::Status RouterBackward(const Stream& stream, const RouterBackwardDesc& desc
 
 // Sums of one batch and layer; losses divide them by the global number of tokens.
 struct RouterStatistics {
-  std::vector<int64_t> counts;           // [K, E] rows whose k-th choice was e; dropped pairs do not count
+  std::vector<int64_t> counts;           // [K, E] rows whose k-th choice was e; -1 does not count
   std::vector<double> probability_sums;  // [E] Σ over rows of softmax(logits)
   double squared_logsumexp_sum = 0;      // Σ over rows of logsumexp(logits)²
 };

@@ -1,6 +1,5 @@
 // Softmax over all experts, the choice of K, the two auxiliary losses: one row at a time.
 #include "workers/ops/backward/backward_kernels_impl.h"
-#include "workers/ops/top_k_choice.h"
 
 namespace switchyard::SY_KERNEL_NS {
 namespace {
@@ -36,19 +35,15 @@ SY_INLINE void AddWeights(const RouterBackwardArgs& a, int64_t t, const Acc* p, 
     }
     return;
   }
-  int64_t held = 0;
-  for (int64_t k = 0; k < a.top_k; ++k) held += idx[k] >= 0 ? 1 : 0;
-  if (held == 0) return;
-  int32_t chosen[64];  // kMaxTopK (checked in router_backward.cc)
-  if (held < a.top_k) ChooseTopK(static_cast<const Acc*>(a.logits) + t * a.logits_stride, a.experts, a.top_k, chosen);
   // w[k] = p[k] / kept.
   Acc kept = 0, dot = 0;
   for (int64_t k = 0; k < a.top_k; ++k) {
-    if (idx[k] >= 0) chosen[k] = idx[k], dot += dweight[k] * p[idx[k]];
-    kept += p[chosen[k]];
+    if (idx[k] < 0) continue;
+    dot += dweight[k] * p[idx[k]];
+    kept += p[idx[k]];
   }
   for (int64_t k = 0; k < a.top_k; ++k) {
-    dp[chosen[k]] += ((idx[k] >= 0 ? dweight[k] : 0) - dot / kept) / kept;
+    if (idx[k] >= 0) dp[idx[k]] += (dweight[k] - dot / kept) / kept;
   }
 }
 

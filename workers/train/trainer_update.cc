@@ -1,0 +1,66 @@
+// The end of a trainer's step: sums over ranks, the norm, AdamW, the routers' biases.
+#include <cmath>
+#include <optional>
+
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/timed.h"
+#include "workers/ops/backward/adamw.h"
+#include "workers/train/router_balance.h"
+#include "workers/train/trainer.h"
+
+namespace switchyard {
+
+absl::Status Trainer::FinishSums() {
+  if (group_.world->world() == 1) return absl::OkStatus();
+  const Timed timed(&seconds_.all_reduce);
+  return sync_->Finish();
+}
+
+// Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.
+absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
+  double replicated = 0, experts = 0;
+  for (const ParameterBlock& block : parameters_->blocks()) {
+    if (!block.by_gradient) continue;
+    double sum = 0;
+    ASSIGN_OR_RETURN(sum, SumOfSquares(stream_, block.gradient));
+    (block.shard == Shard::kReplicated ? replicated : experts) += sum;
+  }
+  RETURN_IF_ERROR(SumOver(group_.experts, TensorView(&experts, DType::kF64, {1}), deadline));
+  return std::sqrt(replicated + experts);
+}
+
+absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
+  ++steps_;
+  const AdamWOptions& adamw = options_.adamw;
+  AdamWDesc desc = {.step = steps_,
+                    .lr = learning_rate,
+                    .beta1 = adamw.beta1,
+                    .beta2 = adamw.beta2,
+                    .eps = adamw.epsilon,
+                    .gradient_scale = gradient_scale};
+  for (ParameterBlock& block : parameters_->blocks()) {
+    if (!block.by_gradient) continue;
+    desc.weight_decay = block.decayed ? adamw.weight_decay : 0;
+    RETURN_IF_ERROR(
+        AdamWStep(stream_, desc,
+                  {.parameter = block.master, .m = block.mean, .v = block.mean_squares, .gradient = block.gradient}));
+  }
+  BalanceRouters();
+  return parameters_->Publish();
+}
+
+void Trainer::BalanceRouters() {
+  if (options_.balance_bias_rate == 0) return;
+  const int64_t experts = model_->config().num_experts;
+  for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
+    const std::optional<MoeWeights>& moe = model_->weights().layers[layer].moe;
+    if (!moe.has_value()) continue;
+    const absl::Span<const int64_t> loads =
+        absl::MakeConstSpan(chosen_).subspan(layer * static_cast<size_t>(experts), static_cast<size_t>(experts));
+    for (ParameterBlock& block : parameters_->blocks()) {
+      if (block.tensor == &moe->router_bias) MoveRouterBias(options_.balance_bias_rate, loads, block.master);
+    }
+  }
+}
+
+}  // namespace switchyard
