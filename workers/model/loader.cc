@@ -145,6 +145,7 @@ void Loader::Work() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const size_t i = next_.fetch_add(1);
     if (i >= pieces_.size()) return;
+    if (options_->breathe) options_->breathe();
     if (pieces_[i].bytes() > capacity) {
       capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
       staging = Tensor(DType::kU8, {capacity});

@@ -25,6 +25,7 @@ struct JobContext {
   const GemmJob* job;
   const GemmKernel* kernel;
   uint64_t id;
+  const ThreadPool* pool;
 };
 
 // The task's rows as consecutive A blocks.
@@ -109,6 +110,7 @@ void RunTask(const JobContext& context, const GemmTask& task) {
   alignas(64) double c[kGemmMaxPanels * kGemmMaxRows * kGemmPanel];
 
   for (int64_t p = task.panel_begin; p < task.panel_end; p += parts) {
+    context.pool->Breathe();
     for (int64_t block = 0; block < num_blocks; ++block) {
       const int64_t row = task.row_begin + block * kernel.max_rows;
       const int64_t rows = std::min<int64_t>(kernel.max_rows, task.row_end - row);
@@ -133,7 +135,8 @@ void RunTask(const JobContext& context, const GemmTask& task) {
 
 void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job) {
   const std::vector<GemmTask> tasks = CutIntoTasks(job, stream.pool().num_threads());
-  const JobContext context = {&job, &FindGemmKernel(job.isa, job.x.dtype()), jobs_begun.fetch_add(1) + 1};
+  const JobContext context = {&job, &FindGemmKernel(job.isa, job.x.dtype()), jobs_begun.fetch_add(1) + 1,
+                              &stream.pool()};
   stream.pool().Run(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     if (context.kernel->begin != nullptr) context.kernel->begin();
     RunTask(context, tasks[i]);

@@ -20,9 +20,13 @@ inline void CpuRelax() {
 // About 50 µs: longer than the gap between two ops of a step, shorter than what an idle server should burn.
 constexpr int kSpins = 2000;
 
+// Behind a gate, the most parts of a loop, so that one takes milliseconds.
+constexpr int64_t kPartsBehindGate = 256;
+
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, bool spin) : num_threads_(num_threads), spin_(spin) {
+ThreadPool::ThreadPool(int num_threads, bool spin, WorkGate* gate)
+    : num_threads_(num_threads), spin_(spin && gate == nullptr), gate_(gate) {
   SY_CHECK_GE(num_threads, 1);
   for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
 }
@@ -39,13 +43,21 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::Work() {
   for (;;) {
+    Breathe();
     const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
     if (task >= num_tasks_) return;
     (*fn_)(task);
   }
 }
 
+void ThreadPool::WorkBehindGate() {
+  gate_->Enter();
+  Work();
+  gate_->Leave();
+}
+
 void ThreadPool::WorkerLoop() {
+  if (gate_ != nullptr) MakeWay();
   uint64_t seen = 0;
   for (;;) {
     for (int spins = 0; spin_ && spins < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spins)
@@ -58,17 +70,23 @@ void ThreadPool::WorkerLoop() {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    Work();
+    gate_ == nullptr ? Work() : WorkBehindGate();
     active_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
 
+void ThreadPool::RunAlone(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
+  if (gate_ != nullptr) gate_->Enter();
+  for (int64_t task = 0; task < num_tasks; ++task) {
+    Breathe();
+    fn(task);
+  }
+  if (gate_ != nullptr) gate_->Leave();
+}
+
 void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
   if (num_tasks <= 0) return;
-  if (num_threads_ == 1 || num_tasks == 1) {
-    for (int64_t task = 0; task < num_tasks; ++task) fn(task);
-    return;
-  }
+  if (num_threads_ == 1 || num_tasks == 1) return RunAlone(num_tasks, fn);
   fn_ = &fn;
   num_tasks_ = num_tasks;
   next_.store(0, std::memory_order_relaxed);
@@ -78,13 +96,14 @@ void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
     absl::MutexLock lock(&mu_);
     wake_.SignalAll();
   }
-  Work();
+  gate_ == nullptr ? Work() : WorkBehindGate();
   // Every team member must have left Work before the next loop may reuse the fields.
   int spins = 0;
   while (active_.load(std::memory_order_acquire) != 0) {
     if (spin_ && ++spins < 100000) {
       CpuRelax();
     } else {
+      Breathe();  // the others may stand there
       std::this_thread::yield();
     }
   }
@@ -94,11 +113,8 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(in
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   // A few parts per thread let a slow core take fewer of them.
-  const int64_t parts = std::clamp<int64_t>(n / grain, 1, 4 * num_threads_);
-  if (parts == 1) {
-    fn(0, n);
-    return;
-  }
+  const int64_t most = gate_ == nullptr ? 4 * num_threads_ : std::max<int64_t>(4 * num_threads_, kPartsBehindGate);
+  const int64_t parts = std::clamp<int64_t>(n / grain, 1, most);
   Run(parts, [&](int64_t part) { fn(n * part / parts, n * (part + 1) / parts); });
 }
 

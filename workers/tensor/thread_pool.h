@@ -3,6 +3,9 @@
 // The caller is thread 0 of the team.  Between loops the others spin for a short while (decode has hundreds of small
 // loops a step), then sleep.  With more teams on a machine than cores, spinning is turned off: `spin = false`. Which
 // thread runs which part never changes a result: ops give every row the same bits on any thread.
+//
+// With a gate (work_gate.h) all threads pass it before each task, and wherever a long task breathes; they sleep while
+// it is shut, and have a low priority.
 #pragma once
 
 #include <atomic>
@@ -13,18 +16,27 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 
 class ThreadPool {
  public:
   // num_threads >= 1, the caller included.
-  explicit ThreadPool(int num_threads, bool spin = true);
+  explicit ThreadPool(int num_threads, bool spin = true) : ThreadPool(num_threads, spin, nullptr) {}
+  // gate: borrowed; null: none.
+  ThreadPool(int num_threads, bool spin, WorkGate* gate);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
+
+  // Passes the gate, from within a task or between loops: what computes for milliseconds calls it that often.  Any
+  // thread.
+  void Breathe() const {
+    if (gate_ != nullptr) gate_->Pass();
+  }
 
   // Calls fn(task) for every task in [0, num_tasks), each exactly once, and returns when all are done.  Tasks are
   // handed out one by one in rising order, so unequal ones balance.  REQUIRES: not from inside a task; one caller at a
@@ -36,10 +48,13 @@ class ThreadPool {
 
  private:
   void WorkerLoop();
+  void WorkBehindGate();
+  void RunAlone(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
   void Work();
 
   const int num_threads_;
   const bool spin_;
+  WorkGate* const gate_;
   std::vector<std::thread> threads_;
 
   // One loop: a generation number opens it; tasks are drawn from next_; the last to finish closes it.

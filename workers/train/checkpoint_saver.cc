@@ -9,6 +9,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/train/breathing_files.h"
 #include "workers/train/parameter_files.h"
 #include "workers/train/train_outcome.h"
 #include "workers/train/trainer_state.h"
@@ -88,7 +89,13 @@ absl::StatusOr<std::vector<CheckpointFile>> CheckpointSaver::FilesOf(absl::Span<
   for (CheckpointFile& file : files) {
     for (TensorToWrite& tensor : file.tensors) {
       tensor.contents = [this, contents = std::move(tensor.contents)](ByteSink sink) {
-        return given_up_ ? absl::CancelledError("the save is given up") : contents(sink);
+        return contents([&](absl::string_view bytes) {
+          return InBreaths(bytes, [&](absl::string_view piece) {
+            if (given_up_) return absl::CancelledError("the save is given up");
+            if (options_.breathe) options_.breathe();
+            return sink(piece);
+          });
+        });
       };
     }
   }

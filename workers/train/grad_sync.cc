@@ -24,10 +24,11 @@ int64_t GradSync::Sum::count() const {
 }
 
 absl::StatusOr<std::unique_ptr<GradSync>> GradSync::Create(const CommunicationSpec& spec, const TrainerGroup& group,
-                                                           const ModelGradients& gradients) {
+                                                           const ModelGradients& gradients, const ThreadPool* pool) {
   ReducePolicy policy;
   ASSIGN_OR_RETURN(policy, ReducePolicyOf(spec));
   std::unique_ptr<GradSync> sync(new GradSync(policy, group, gradients));
+  sync->pool_ = pool;
   RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, /*first_tag=*/1));
   if (group.replicas != nullptr) RETURN_IF_ERROR(sync->Plan(sync->experts_, group.replicas, kFirstExpertTag));
   RETURN_IF_ERROR(sync->FinishPlan());
@@ -292,6 +293,7 @@ void GradSync::Grant() {
 TensorView GradSync::BucketOf(const Sum& sum) const { return bucket_.view().Rows(0, sum.count()); }
 
 absl::Status GradSync::StartSum(size_t sum_idx) {
+  if (pool_ != nullptr) pool_->Breathe();
   const Sum& sum = sums_[sum_idx];
   TensorView values = sum.parts[0];
   if (sum.parts.size() > 1) {
@@ -310,6 +312,7 @@ absl::Status GradSync::StartSum(size_t sum_idx) {
 }
 
 absl::Status GradSync::FinishSum() {
+  if (pool_ != nullptr) pool_->Breathe();
   const UnderWay done = std::move(under_way_.front());
   under_way_.pop_front();
   RETURN_IF_ERROR(done.work->Wait());

@@ -171,7 +171,7 @@ absl::Status Parameters::Initialise(const InitialValues& values) {
   return absl::OkStatus();
 }
 
-absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads) {
+absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads, std::function<void()> breathe) {
   std::vector<Param> params;
   ASSIGN_OR_RETURN(params, BuildParams(model_->config(), *FindFamily(model_->config().model_type), checkpoint,
                                        model_->mutable_weights()));
@@ -186,6 +186,7 @@ absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads) {
   LoadOptions options;
   options.dtype = AccDType(model_->dtype());
   options.num_threads = num_threads;
+  options.breathe = std::move(breathe);
   return LoadParams(checkpoint, params, std::move(options));
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -67,8 +68,8 @@ class Parameters {
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   absl::Status Initialise(const InitialValues& values);
-  // Masters as the checkpoint has them, whatever its dtype.  Errors: the loader's.
-  absl::Status Load(const Checkpoint& checkpoint, int num_threads);
+  // Masters as the checkpoint has them, whatever its dtype.  breathe: LoadOptions's.  Errors: the loader's.
+  absl::Status Load(const Checkpoint& checkpoint, int num_threads, std::function<void()> breathe = nullptr);
   // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
   absl::Status Publish();
   absl::Status ZeroGradients();

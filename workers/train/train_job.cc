@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/thread_pool.h"
 #include "workers/train/rank_agreement.h"
 
 namespace switchyard {
@@ -35,7 +36,8 @@ TrainJob::TrainJob(TrainJobInput input, const Stream& stream, Communicator* comm
       stream_(stream),
       comm_(comm),
       listener_(listener),
-      dtype_(DTypeOfJob(spec_.dtype)) {}
+      dtype_(DTypeOfJob(spec_.dtype)),
+      breathe_([pool = &stream_.pool()] { pool->Breathe(); }) {}
 
 TrainJob::~TrainJob() = default;
 

@@ -6,6 +6,8 @@
 // Where a job is follows from its seed and step alone (data_source.h, lr_schedule.h): an attempt that was interrupted
 // anywhere goes on to the bits of one that was not, given as many ranks of the same instruction set.
 // Run belongs to one thread; Stop may come from any.  Who wants it ended at once aborts the communicator.
+// Where the stream's pool is behind a gate (work_gate.h) all that it does goes through the gate, also in its other
+// threads; limits of time go on meanwhile.
 // CPU only.  Does not do: limits of time, retries, packing of text (the server's).
 #pragma once
 
@@ -139,6 +141,7 @@ class TrainJob {
   std::atomic<StopKind> stop_ = StopKind::kNone;
 
   const DType dtype_;
+  const std::function<void()> breathe_;      // the pool's, for what is not done on it
   std::unique_ptr<FileSystem> checkpoints_;  // the job's folder
   std::string config_text_;
   ModelConfig config_;

@@ -12,6 +12,7 @@
 #include "workers/checkpoint/shard_table.h"
 #include "workers/ops/isa.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/train/breathing_files.h"
 #include "workers/train/job_folder.h"
 #include "workers/train/parameter_files.h"
 #include "workers/train/rank_agreement.h"
@@ -47,8 +48,10 @@ absl::Status TrainJob::Prepare() {
 }
 
 absl::Status TrainJob::OpenCheckpoints() {
-  ASSIGN_OR_RETURN(checkpoints_, input_.open_checkpoints ? input_.open_checkpoints()
-                                                         : OpenJobFolder(input_.checkpoint_root, input_.job_id));
+  std::unique_ptr<FileSystem> files;
+  ASSIGN_OR_RETURN(files, input_.open_checkpoints ? input_.open_checkpoints()
+                                                  : OpenJobFolder(input_.checkpoint_root, input_.job_id));
+  checkpoints_ = BreathingFiles(std::move(files), breathe_);
   return absl::OkStatus();
 }
 
@@ -112,6 +115,7 @@ absl::StatusOr<std::vector<TokenFile>> TrainJob::OpenFiles(const std::vector<Tra
     // All of it once: who trains then reads what was checked.
     if (leads()) {
       const absl::Status verified = tokens->Verify(config_.vocab_size, [&](int64_t done, int64_t total) {
+        breathe_();
         Note(absl::StrCat("checks ", file.name, ": ", done >> 20, " of ", total >> 20, " MiB"));
         return comm_->status().ok() && stop_.load() != StopKind::kNow;
       });
@@ -236,7 +240,7 @@ absl::Status TrainJob::LoadStart() {
   } else {
     absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(*model_dir_);
     if (!checkpoint.ok()) return In(spec_.base_checkpoint, checkpoint.status());
-    RETURN_IF_ERROR(In(spec_.base_checkpoint, parameters_->Load(*checkpoint, stream_.pool().num_threads())));
+    RETURN_IF_ERROR(In(spec_.base_checkpoint, parameters_->Load(*checkpoint, stream_.pool().num_threads(), breathe_)));
   }
   return parameters_->Publish();
 }
@@ -289,6 +293,7 @@ absl::Status TrainJob::OpenSaver() {
     options.side_files = *std::move(side);
   }
   options.available_memory = input_.available_memory;
+  options.breathe = breathe_;
   options.disk_limit = input_.disk_limit;
   options.lock_patience = input_.lock_patience;
   ASSIGN_OR_RETURN(saver_, CheckpointSaver::Open(checkpoints_.get(), comm_, std::move(options)));

@@ -109,7 +109,7 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
   std::vector<std::thread> threads;
   for (int r = 0; r < options.world; ++r) {
     threads.emplace_back([&, r] {
-      ThreadPool pool(options.threads, false);
+      ThreadPool pool(options.threads, false, options.gate(r));
       TrainJobInput input;
       input.spec = spec;
       input.job_id = "job";

@@ -11,6 +11,7 @@
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/file_system.h"
 #include "workers/comm/communicator.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/train_job.h"
 
 namespace switchyard {
@@ -36,7 +37,8 @@ struct RankStory {
 // One attempt.
 struct AttemptOptions {
   int world = 1;
-  int threads = 1;  // of each rank
+  int threads = 1;                                                        // of each rank
+  std::function<WorkGate*(int rank)> gate = [](int) { return nullptr; };  // before what it computes
   int64_t attempt = 1;
   std::function<int64_t()> available_memory = [] { return int64_t{1} << 40; };
   absl::Duration lock_patience = absl::ZeroDuration();

@@ -84,7 +84,9 @@ absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc
          .head_dim = dim,
          .window = desc.window,
          .scale = desc.scale,
-         .scratch = ThreadScratch(ScratchUse::kTask, AttentionBackwardScratchBytes(sequence.num_rows, dim))});
+         .scratch = ThreadScratch(ScratchUse::kTask, AttentionBackwardScratchBytes(sequence.num_rows, dim)),
+         .breathe = [](const void* pool) { static_cast<const ThreadPool*>(pool)->Breathe(); },
+         .pool = &stream.pool()});
   });
   return absl::OkStatus();
 }

@@ -121,7 +121,9 @@ struct AttentionBackwardTask {
   int64_t qkv_stride, attended_stride, dattended_stride, dqkv_stride;
   int64_t rows, group, head_dim, window;  // window 0 = none
   double scale;
-  void* scratch;  // AttentionBackwardScratchBytes(rows, head_dim), 64-byte aligned
+  void* scratch;                      // AttentionBackwardScratchBytes(rows, head_dim), 64-byte aligned
+  void (*breathe)(const void* pool);  // called with `pool` every few milliseconds
+  const void* pool;
 };
 int64_t AttentionBackwardScratchBytes(int64_t rows, int64_t head_dim);
 

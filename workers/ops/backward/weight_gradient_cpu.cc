@@ -32,6 +32,7 @@ struct Context {
   const WeightGradientJob* job;
   const GemmKernel* kernel;
   int64_t rows_per_task;  // of dw
+  const ThreadPool* pool;
 };
 
 int64_t RowsOf(const WeightGradientJob& job, int64_t group) {
@@ -135,6 +136,7 @@ void RunTask(const Context& context, const Task& task) {
     const Depth depth = {begin, k, CeilDiv(k, kDepthMultiple) * kDepthMultiple};
     PackBlocks(context, task, depth, a);
     for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
+      context.pool->Breathe();
       PackPanel(context, p * kPanelColumns, depth, panel);
       AddPanel(context, task, p * kPanelColumns, depth.padded_k, a, panel);
     }
@@ -146,7 +148,7 @@ void RunTask(const Context& context, const Task& task) {
 void RunWeightGradientOnCpu(const Stream& stream, const WeightGradientJob& job) {
   if (job.dy.dim(1) == 0 || job.x.dim(1) == 0) return;
   const GemmKernel& kernel = FindGemmKernel(job.isa, job.dy.dtype());
-  const Context context = {&job, &kernel, RowsPerTask(kernel, job.dy.dim(1))};
+  const Context context = {&job, &kernel, RowsPerTask(kernel, job.dy.dim(1)), &stream.pool()};
   const std::vector<Task> tasks = CutIntoTasks(context, stream.pool().num_threads());
   stream.pool().Run(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     if (kernel.begin != nullptr) kernel.begin();
