@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -26,17 +28,23 @@
 #include "workers/own_address.h"
 #include "workers/role_flags.h"
 #include "workers/service.h"
+#include "workers/service_both.h"
 #include "workers/service_serving.h"
 #include "workers/service_training.h"
 #include "workers/worker.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
           "HOST:PORT of the server to join; an IPv6 address in brackets: [::1]:50051");
-ABSL_FLAG(std::string, role, "serve", "serve = hold a part of a model and serve it; train = train the server's jobs");
-ABSL_FLAG(std::string, model, "", "directory of the checkpoint that the server serves (required, unless it trains)");
-ABSL_FLAG(std::string, dataset_root, "", "with --role=train (required): directory beneath which jobs name their data");
+ABSL_FLAG(std::string, role, "serve",
+          "serve = hold a part of a model and serve it; train = train the server's jobs; both = serve, and train while "
+          "there is nothing to serve (a server's --train_on_serving); on the CPU");
+ABSL_FLAG(std::string, model, "",
+          "directory of the checkpoint that the server serves (required, unless it only trains)");
+ABSL_FLAG(std::string, dataset_root, "",
+          "with --role=train or both (required): directory beneath which jobs name their data");
 ABSL_FLAG(std::string, checkpoint_root, "",
-          "with --role=train (required): directory beneath which jobs name models, and have their checkpoints");
+          "with --role=train or both (required): directory beneath which jobs name models, and have their "
+          "checkpoints");
 ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu, cuda (the first GPU) or cuda:N");
 ABSL_FLAG(double, gpu_memory_fraction, 0.9,
           "of a GPU's memory, how much weights, scratch and KV cache may take together; (0, 1]");
@@ -120,13 +128,10 @@ std::string CheckServer(const std::string& server) {
 // All problems of the flags, one a line; empty if there are none.
 std::string CheckFlags() {
   std::string problems;
-  const std::string role = absl::GetFlag(FLAGS_role);
-  if (role == "train") {
-    absl::StrAppend(&problems, CheckTrainingFlags());
-  } else if (role == "serve") {
-    absl::StrAppend(&problems, CheckServingFlags());
+  if (const std::optional<WorkerRole> role = RoleFlag(); role.has_value()) {
+    absl::StrAppend(&problems, CheckRoleFlags(*role));
   } else {
-    absl::StrAppend(&problems, "--role=", role, ": must be serve or train\n");
+    absl::StrAppend(&problems, "--role=", absl::GetFlag(FLAGS_role), ": must be serve, train or both\n");
   }
   if (absl::GetFlag(FLAGS_threads) < 0)
     absl::StrAppend(&problems, "--threads=", absl::GetFlag(FLAGS_threads), ": must not be negative\n");
@@ -177,6 +182,17 @@ absl::StatusOr<LinkOptions> LinkFlags(WorkerMetrics* metrics) {
   return options;
 }
 
+// worker: null if it only trains.
+std::unique_ptr<LinkRole> MakeRole(WorkerRole kind, Worker* worker, int threads, WorkerMetrics* metrics) {
+  if (kind == WorkerRole::kServe) return std::make_unique<ServingRole>(worker, metrics);
+  TrainingOptions training = {.dataset_root = absl::GetFlag(FLAGS_dataset_root),
+                              .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
+                              .threads = threads,
+                              .software = kVersion};
+  if (kind == WorkerRole::kTrain) return std::make_unique<TrainingRole>(std::move(training), metrics);
+  return std::make_unique<BothRole>(worker, std::move(training), metrics);
+}
+
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -189,8 +205,8 @@ sigset_t BlockSignals() {
 
 int Main() {
   const int local_index = absl::GetFlag(FLAGS_local_index);
-  const bool trains = absl::GetFlag(FLAGS_role) == "train";
-  const std::string name = trains ? "trainer" : "worker";
+  const WorkerRole kind = RoleFlag().value_or(WorkerRole::kServe);
+  const std::string name = kind == WorkerRole::kTrain ? "trainer" : "worker";
   SetLogName(local_index >= 0 ? absl::StrCat(name, " ", local_index) : name);
   FormDeviceGroupFn form_device_group = SetUpDevices(absl::GetFlag(FLAGS_deterministic));
   if (const std::string problems = CheckFlags(); !problems.empty()) return Complain(problems);
@@ -198,23 +214,16 @@ int Main() {
 
   WorkerMetrics metrics;
   const int threads = absl::GetFlag(FLAGS_threads) > 0 ? absl::GetFlag(FLAGS_threads) : UsableCores();
-  std::unique_ptr<Worker> worker;  // null: it trains
-  std::unique_ptr<LinkRole> role;
-  if (trains) {
-    role = std::make_unique<TrainingRole>(TrainingOptions{.dataset_root = absl::GetFlag(FLAGS_dataset_root),
-                                                          .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
-                                                          .threads = threads,
-                                                          .software = kVersion},
-                                          &metrics);
-  } else {
+  std::unique_ptr<Worker> worker;  // null: it only trains
+  if (kind != WorkerRole::kTrain) {
     WorkerOptions options = ServingOptions();
     options.threads = threads;
     options.form_device_group = std::move(form_device_group);
     absl::StatusOr<std::unique_ptr<Worker>> opened = Worker::Open(std::move(options));
     if (!opened.ok()) return Complain(opened.status().message());
     worker = *std::move(opened);
-    role = std::make_unique<ServingRole>(worker.get(), &metrics);
   }
+  const std::unique_ptr<LinkRole> role = MakeRole(kind, worker.get(), threads, &metrics);
   const absl::StatusOr<LinkOptions> link_options = LinkFlags(&metrics);
   if (!link_options.ok()) return Complain(link_options.status().message());
   WorkerLink link(*link_options, role.get());

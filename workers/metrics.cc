@@ -39,6 +39,9 @@ constexpr HistogramRow kHistograms[] = {
     {"switchyard_worker_train_step_seconds", "One training step on rank 0.", &M::train_step_seconds},
     {"switchyard_worker_train_checkpoint_seconds", "From a checkpoint's copy in memory until it counts.",
      &M::train_checkpoint_seconds},
+    {"switchyard_worker_train_yield_seconds",
+     "From a plan's arrival until training, which it interrupts, has stopped, on a worker that does both.",
+     &M::train_yield_seconds},
 };
 constexpr CounterRow kCounters[] = {
     {"switchyard_worker_rows_total", "Token rows computed.", &M::rows},
@@ -107,6 +110,9 @@ constexpr CounterRow kCounters[] = {
      &M::train_checkpoint_wait_seconds},
     {"switchyard_worker_train_checkpoint_bytes_total", "Bytes of checkpoints written, by all ranks.",
      &M::train_checkpoint_bytes},
+    {"switchyard_worker_train_late_yields_total", "Of those, longer than --train_yield_ms.", &M::train_late_yields},
+    {"switchyard_worker_train_slice_seconds_total", "Seconds in which a worker that also serves let training run.",
+     &M::train_slice_seconds},
     {"switchyard_worker_train_dropped_rows_total", "Rows that experts' capacity cut off.", &M::train_dropped_rows},
     {"switchyard_worker_train_packing_decisions_total",
      "Decisions about packing of experts, those that change nothing among them.", &M::train_packing_decisions},
@@ -293,6 +299,16 @@ void WorkerMetrics::ObserveSaved(const SavedStep& saved) {
   train_checkpoint_wait_seconds->Increment(saved.waited_seconds);
   train_checkpoint_bytes->Increment(static_cast<double>(saved.bytes));
   train_checkpoint_time->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+}
+
+void WorkerMetrics::ObserveYield(absl::Duration yield, absl::Duration limit) {
+  train_yield_seconds->Observe(absl::ToDoubleSeconds(yield));
+  if (yield > limit) train_late_yields->Increment();
+}
+
+void WorkerMetrics::ObserveOpened(absl::Duration now, absl::Duration* told) {
+  train_slice_seconds->Increment(absl::ToDoubleSeconds(now - *told));
+  *told = now;
 }
 
 void WorkerMetrics::ObserveStep(const RankResult& result) {

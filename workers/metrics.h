@@ -43,6 +43,9 @@ class WorkerMetrics {
   // A training job's step, and a checkpoint that counts.
   void ObserveTraining(const StepProgress& progress);
   void ObserveSaved(const SavedStep& saved);
+  // Of training in slices: how long it took to stop for a plan, beside what it may; how long it was let run.
+  void ObserveYield(absl::Duration yield, absl::Duration limit);
+  void ObserveOpened(absl::Duration now, absl::Duration* told);
 
   // What groups whose all-to-alls overtake sums have sent: counted there, read when somebody asks.
   SocketTraffic* traffic() { return &traffic_->counted; }
@@ -93,6 +96,7 @@ class WorkerMetrics {
   prometheus::Counter* forecast_seconds = nullptr;
   prometheus::Histogram* train_step_seconds = nullptr;
   prometheus::Histogram* train_checkpoint_seconds = nullptr;
+  prometheus::Histogram* train_yield_seconds = nullptr;
   prometheus::Counter* train_steps = nullptr;
   prometheus::Counter* train_tokens = nullptr;
   prometheus::Counter* train_forward_seconds = nullptr;
@@ -106,6 +110,8 @@ class WorkerMetrics {
   prometheus::Counter* train_checkpoint_bytes = nullptr;
   prometheus::Counter* train_dropped_rows = nullptr;
   prometheus::Counter* train_packing_decisions = nullptr;
+  prometheus::Counter* train_late_yields = nullptr;
+  prometheus::Counter* train_slice_seconds = nullptr;
   prometheus::Gauge* train_step = nullptr;
   prometheus::Gauge* train_loss = nullptr;
   prometheus::Gauge* train_gradient_norm = nullptr;

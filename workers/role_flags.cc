@@ -9,11 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/device_backend.h"
 
 // Of main.cc.
+ABSL_DECLARE_FLAG(std::string, role);
 ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(std::string, dataset_root);
 ABSL_DECLARE_FLAG(std::string, checkpoint_root);
@@ -91,27 +93,8 @@ std::string CheckExpertFlags() {
   return problems;
 }
 
-}  // namespace
-
-std::string CheckServingFlags() {
-  std::string problems;
-  if (absl::GetFlag(FLAGS_model).empty())
-    absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
-  for (const absl::CommandLineFlag* flag :
-       {&absl::GetFlagReflectionHandle(FLAGS_dataset_root), &absl::GetFlagReflectionHandle(FLAGS_checkpoint_root)}) {
-    if (flag->CurrentValue() == flag->DefaultValue()) continue;
-    absl::StrAppend(&problems, "--", flag->Name(), "=", flag->CurrentValue(), ": is for --role=train\n");
-  }
-  absl::StrAppend(&problems, CheckDevice());
-  if (const std::string format = absl::GetFlag(FLAGS_load_format); format != "auto" && format != "dummy")
-    absl::StrAppend(&problems, "--load_format=", format, ": must be auto or dummy\n");
-  absl::StrAppend(&problems, CheckExpertFlags());
-  if (const absl::Status status = CheckForecastOptions(ForecastFlags()); !status.ok())
-    absl::StrAppend(&problems, status.message(), "\n");
-  return problems;
-}
-
-std::string CheckTrainingFlags() {
+// Of a role that trains.
+std::string CheckRoots() {
   std::string problems;
   for (const auto& [flag, what] :
        {std::make_pair(&absl::GetFlagReflectionHandle(FLAGS_dataset_root), "data"),
@@ -124,16 +107,64 @@ std::string CheckTrainingFlags() {
       absl::StrAppend(&problems, status.message(), "\n");
     }
   }
-  // Whatever is of one model, or of a GPU.  A job says what to compute in.
-  for (const absl::CommandLineFlag* flag :
-       {&absl::GetFlagReflectionHandle(FLAGS_model), &absl::GetFlagReflectionHandle(FLAGS_device),
-        &absl::GetFlagReflectionHandle(FLAGS_load_format), &absl::GetFlagReflectionHandle(FLAGS_expert_budget),
-        &absl::GetFlagReflectionHandle(FLAGS_cold_experts), &absl::GetFlagReflectionHandle(FLAGS_profile),
-        &absl::GetFlagReflectionHandle(FLAGS_profile_out), &absl::GetFlagReflectionHandle(FLAGS_dtype)}) {
+  return problems;
+}
+
+// Of a role that serves.
+std::string CheckServing() {
+  std::string problems;
+  if (absl::GetFlag(FLAGS_model).empty())
+    absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
+  absl::StrAppend(&problems, CheckDevice());
+  if (const std::string format = absl::GetFlag(FLAGS_load_format); format != "auto" && format != "dummy")
+    absl::StrAppend(&problems, "--load_format=", format, ": must be auto or dummy\n");
+  absl::StrAppend(&problems, CheckExpertFlags());
+  if (const absl::Status status = CheckForecastOptions(ForecastFlags()); !status.ok())
+    absl::StrAppend(&problems, status.message(), "\n");
+  return problems;
+}
+
+// Whatever the role does not look at.
+std::string CheckForeign(absl::Span<const absl::CommandLineFlag* const> flags, absl::string_view role) {
+  std::string problems;
+  for (const absl::CommandLineFlag* flag : flags) {
     if (flag->CurrentValue() == flag->DefaultValue()) continue;
-    absl::StrAppend(&problems, "--", flag->Name(), "=", flag->CurrentValue(), ": is for --role=serve\n");
+    absl::StrAppend(&problems, "--", flag->Name(), "=", flag->CurrentValue(), ": is for --role=", role, "\n");
   }
   return problems;
+}
+
+std::string CheckTraining() {
+  // Whatever is of one model, or of a GPU.  A job says what to compute in.
+  const absl::CommandLineFlag* const of_serving[] = {
+      &absl::GetFlagReflectionHandle(FLAGS_model),        &absl::GetFlagReflectionHandle(FLAGS_device),
+      &absl::GetFlagReflectionHandle(FLAGS_load_format),  &absl::GetFlagReflectionHandle(FLAGS_expert_budget),
+      &absl::GetFlagReflectionHandle(FLAGS_cold_experts), &absl::GetFlagReflectionHandle(FLAGS_profile),
+      &absl::GetFlagReflectionHandle(FLAGS_profile_out),  &absl::GetFlagReflectionHandle(FLAGS_dtype)};
+  return absl::StrCat(CheckRoots(), CheckForeign(of_serving, "serve or both"));
+}
+
+}  // namespace
+
+std::optional<WorkerRole> RoleFlag() {
+  const std::string role = absl::GetFlag(FLAGS_role);
+  if (role == "serve") return WorkerRole::kServe;
+  if (role == "train") return WorkerRole::kTrain;
+  if (role == "both") return WorkerRole::kBoth;
+  return std::nullopt;
+}
+
+std::string CheckRoleFlags(WorkerRole role) {
+  if (role == WorkerRole::kTrain) return CheckTraining();
+  if (role == WorkerRole::kServe) {
+    const absl::CommandLineFlag* const of_training[] = {&absl::GetFlagReflectionHandle(FLAGS_dataset_root),
+                                                        &absl::GetFlagReflectionHandle(FLAGS_checkpoint_root)};
+    return absl::StrCat(CheckServing(), CheckForeign(of_training, "train or both"));
+  }
+  const std::string device = absl::GetFlag(FLAGS_device);
+  return absl::StrCat(
+      CheckServing(), CheckRoots(),
+      device == "cpu" ? "" : absl::StrCat("--device=", device, ": training is on the CPU, so --role=both is\n"));
 }
 
 WorkerOptions ServingOptions() {

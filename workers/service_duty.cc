@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
 #include "workers/convert.h"
+#include "workers/model/memory_plan.h"
 #include "workers/remote_store.h"
 
 namespace switchyard {
@@ -19,6 +20,7 @@ bool CannotServe(const absl::Status& status) {
 
 constexpr absl::Duration kLookForCopies = absl::Milliseconds(1);
 constexpr int64_t kTellForecasts = 16;  // steps
+constexpr absl::Duration kLongestSlice = absl::Minutes(1);
 
 }  // namespace
 
@@ -72,6 +74,10 @@ void Duty::Join(const v1::JoinGroup& message) {
     return;
   }
   if (!status.ok()) return Fault(seat.epoch, status);
+  if (share_ != nullptr) {
+    share_->kv_cache_bytes =
+        int64_t{worker_->num_kv_blocks()} * settings_.block_size * KvBytesPerToken(worker_->config(), worker_->dtype());
+  }
   rank_ = seat.rank;
   Enter(seat.epoch);
   *served_ = true;
@@ -87,8 +93,17 @@ void Duty::Join(const v1::JoinGroup& message) {
   send_(std::move(ready));
 }
 
+void Duty::GiveSlice(const v1::StepPlan& message) {
+  if (share_ == nullptr || busy()) return;
+  share_->gate.OpenFor(std::min(absl::Duration(absl::Milliseconds(message.train_slice_ms())), kLongestSlice));
+  metrics_->ObserveOpened(share_->gate.opened(), &opened_told_);
+}
+
 void Duty::Execute(const v1::StepPlan& message) {
   if (message.group_epoch() != epoch_) return;  // of a group that is over
+  if (message.train_slice_ms() > 0) return GiveSlice(message);
+  // Also when it came: a slice may have been taken since.
+  if (share_ != nullptr) share_->gate.Shut();
   while (epoch_ != 0 && !worker_->can_start()) SendOldest();
   if (epoch_ == 0) return;
   StepPlan head;

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "switchyard/v1/worker.pb.h"
+#include "workers/core_share.h"
 #include "workers/metrics.h"
 #include "workers/service_profile.h"
 #include "workers/service_report.h"
@@ -47,6 +48,12 @@ class Duty final : public LinkDuty {
 
   ~Duty() override { worker_->Leave(); }
 
+  // The process trains as well.  Borrowed; null: it does not.
+  void Share(CoreShare* share) {
+    share_ = share;
+    if (share != nullptr) opened_told_ = share->gate.opened();
+  }
+
   void Take(const v1::LinkResponse& command) override;
   // While steps or copies are under way somebody looks for their end.
   absl::Duration patience() const override;
@@ -57,6 +64,7 @@ class Duty final : public LinkDuty {
   void TakeSettings(const v1::EngineOptions& message);
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
+  void GiveSlice(const v1::StepPlan& message);
   void Release(const v1::ReleasePlacement& message);
   // Sends the results of the steps that are done, in order.
   void SendDone();
@@ -77,6 +85,8 @@ class Duty final : public LinkDuty {
   const Place place_;
   bool* const served_;
   LinkSendFn send_;
+  CoreShare* share_ = nullptr;
+  absl::Duration opened_told_;  // of its gate
   StageDuty stages_;
   ProfileDuty profiles_;
   ReportDuty reports_;

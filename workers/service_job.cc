@@ -100,6 +100,7 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
   spec.batch_sequences = message.batch_sequences();
   spec.micro_batch_sequences = message.micro_batch_sequences();
   if (message.workers() != 0) spec.workers = message.workers();
+  spec.on_serving_workers = message.on_serving_workers();
   ASSIGN_OR_RETURN(spec.optimizer, OptimizerFromProto(message.optimizer()));
   spec.optimizer.schedule.total_steps = spec.steps;
   ASSIGN_OR_RETURN(spec.balance, BalanceFromProto(message.balance()));

@@ -1,4 +1,4 @@
-// What a worker's process does on its link to the server: it serves a model, or it trains.
+// What a worker's process does on its link to the server: it serves a model, it trains, or both.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,12 @@ class LinkRole {
   virtual void Describe(v1::Register* out) const = 0;
   // A link begins: all epochs so far are forgotten.
   virtual std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) = 0;
-  // Ends the communication of that epoch and of those before, now or when it forms.  Any thread.
+  // A command is here, and will come to the duty when it has done what came before.  Any thread; does not block.
+  virtual void Arrived(const v1::LinkResponse&) {}
+  // Ends the communication of that epoch and of those before, now or when it forms: of the serving group, or of the
+  // attempt at a job.  Any thread.
   virtual void Abort(int64_t epoch, const std::string& reason) = 0;
+  virtual void AbortTraining(int64_t, const std::string&) {}
   // Whether it was ever ready: then what is wrong now may pass.
   virtual bool served() const = 0;
   // Whether another process would have to be started in its place.

@@ -26,7 +26,10 @@ void ServingRole::Describe(v1::Register* out) const {
 
 std::unique_ptr<LinkDuty> ServingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
   worker_->ForgetEpochs();
-  return std::make_unique<Duty>(worker_, metrics_, std::move(channel), std::move(place), &served_, std::move(send));
+  auto duty =
+      std::make_unique<Duty>(worker_, metrics_, std::move(channel), std::move(place), &served_, std::move(send));
+  duty->Share(share_);
+  return duty;
 }
 
 }  // namespace switchyard

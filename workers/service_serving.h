@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "workers/core_share.h"
 #include "workers/metrics.h"
 #include "workers/service_role.h"
 #include "workers/worker.h"
@@ -14,8 +15,9 @@ namespace switchyard {
 
 class ServingRole final : public LinkRole {
  public:
-  // Borrowed.
-  ServingRole(Worker* worker, WorkerMetrics* metrics) : worker_(worker), metrics_(metrics) {}
+  // Borrowed.  share: of a process that also trains, else null.
+  ServingRole(Worker* worker, WorkerMetrics* metrics, CoreShare* share = nullptr)
+      : worker_(worker), metrics_(metrics), share_(share) {}
 
   void Describe(v1::Register* out) const override;
   std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
@@ -26,6 +28,7 @@ class ServingRole final : public LinkRole {
  private:
   Worker* const worker_;
   WorkerMetrics* const metrics_;
+  CoreShare* const share_;
   bool served_ = false;
 };
 

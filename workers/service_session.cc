@@ -77,8 +77,11 @@ void LinkSession::OnReadDone(bool ok) {
   }
   if (response_.has_abort_group()) {
     // At once, not in the queue: the worker's thread may be waiting for a peer that is gone.
-    role_->Abort(response_.abort_group().epoch(), response_.abort_group().reason());
+    const v1::AbortGroup& abort = response_.abort_group();
+    abort.training() ? role_->AbortTraining(abort.epoch(), abort.reason())
+                     : role_->Abort(abort.epoch(), abort.reason());
   } else {
+    role_->Arrived(response_);
     absl::MutexLock lock(&mu_);
     commands_.push_back(response_);
   }

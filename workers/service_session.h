@@ -45,13 +45,19 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
   void OnDone(const grpc::Status& status) override;
 
  private:
+  static constexpr char kEnded[] = "the link to the server ended";
+
   // The stream is over.  Of one that the server or the network ended nothing is cancelled: the server's status, which
   // says why, is on its way.
   void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!std::exchange(closing_, true)) RemoveHold();
   }
   // The worker's thread may be waiting for ranks that nobody leads any more.
-  void FreeWorker() { role_->Abort(std::numeric_limits<int64_t>::max(), "the link to the server ended"); }
+  void FreeWorker() {
+    constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+    role_->Abort(kAll, kEnded);
+    role_->AbortTraining(kAll, kEnded);
+  }
 
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the rendezvous store
   const std::unique_ptr<v1::WorkerService::Stub> stub_;

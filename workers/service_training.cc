@@ -1,5 +1,8 @@
 #include "workers/service_training.h"
 
+#include <atomic>
+#include <memory>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -16,6 +19,10 @@
 
 namespace switchyard {
 namespace {
+
+// Of a step or a disk, where serving says when there is time for it.
+constexpr absl::Duration kLimitBehindGate = absl::Hours(24 * 30);
+constexpr char kOver[] = "the attempt is over";
 
 // Tells the server and the metrics.  Of the attempt's thread.
 class Reporter final : public TrainListener {
@@ -53,7 +60,11 @@ class TrainingDuty final : public LinkDuty {
  public:
   TrainingDuty(TrainingRole* role, std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send)
       : role_(role), channel_(std::move(channel)), place_(std::move(place)), send_(std::move(send)) {}
-  ~TrainingDuty() override { EndAttempt(); }
+  ~TrainingDuty() override {
+    if (!attempt_.joinable()) return;
+    role_->Abort(epoch_, kOver);
+    attempt_.join();
+  }
 
   void Take(const v1::LinkResponse& command) override {
     if (command.has_registered()) {
@@ -70,9 +81,8 @@ class TrainingDuty final : public LinkDuty {
  private:
   void Start(const v1::StartTraining& message);
   void Stop(const v1::StopTraining& message);
-  // Blocks until there is no attempt any more.
-  void EndAttempt();
   // The attempt's thread.
+  TrainEnd RunCaught(const v1::StartTraining& message);
   TrainEnd Run(const v1::StartTraining& message);
   TrainEnd Train(TrainSeat seat, Communicator* comm);
 
@@ -82,33 +92,40 @@ class TrainingDuty final : public LinkDuty {
   const LinkSendFn send_;
   absl::Status fatal_;
   std::thread attempt_;
-  int64_t epoch_ = 0;  // of the attempt, also of one that has ended
+  std::shared_ptr<std::atomic<bool>> running_;  // shared with its thread
+  int64_t epoch_ = 0;                           // of the attempt, also of one that has ended
   absl::Mutex mu_;
   TrainJob* job_ ABSL_GUARDED_BY(mu_) = nullptr;          // while it runs
   StopKind stop_ ABSL_GUARDED_BY(mu_) = StopKind::kNone;  // asked for since Start
 };
 
-void TrainingDuty::EndAttempt() {
-  if (!attempt_.joinable()) return;
-  role_->group_.Abort(epoch_, "the attempt is over");
-  attempt_.join();
-}
-
+// Never waits: this thread may have steps to run.
 void TrainingDuty::Start(const v1::StartTraining& message) {
-  EndAttempt();  // the server starts none before the last has ended, or is given up
+  // The server starts none before the last has ended, or is given up.
+  const bool overlaps = running_ != nullptr && *running_;
+  if (overlaps) {
+    role_->Abort(epoch_, kOver);
+  } else {
+    role_->Enter(message.epoch());
+  }
   epoch_ = message.epoch();
   {
     absl::MutexLock lock(&mu_);
     stop_ = StopKind::kNone;
   }
-  attempt_ = std::thread([this, message] {
-    const TrainEnd end = Run(message);
+  running_ = std::make_shared<std::atomic<bool>>(true);
+  attempt_ = std::thread([this, message, overlaps, running = running_, before = std::move(attempt_)]() mutable {
+    if (before.joinable()) before.join();
+    if (overlaps) role_->Enter(message.epoch());
+    if (role_->gate() != nullptr) MakeWay();
+    const TrainEnd end = RunCaught(message);
     role_->group_.Leave();
-    role_->metrics_->rank->Set(-1);
+    if (role_->gate() == nullptr) role_->metrics_->rank->Set(-1);
     if (!end.status.ok()) {
       LogWarn("job ", message.job_id(), ", attempt ", message.attempt(), " ends here: ", end.status.message());
       role_->metrics_->group_faults->Increment();
     }
+    *running = false;
     send_(EndedMessage(message.epoch(), end));
   });
 }
@@ -120,6 +137,15 @@ void TrainingDuty::Stop(const v1::StopTraining& message) {
   absl::MutexLock lock(&mu_);
   stop_ = std::max(stop_, *kind);
   if (job_ != nullptr) job_->Stop(*kind);
+}
+
+// What standard containers cannot get of memory ends the attempt, not the process.
+TrainEnd TrainingDuty::RunCaught(const v1::StartTraining& message) {
+  try {
+    return Run(message);
+  } catch (const std::bad_alloc&) {
+    return {TrainOutcome::kLost, absl::ResourceExhaustedError("the worker's memory is full")};
+  }
 }
 
 TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
@@ -135,8 +161,10 @@ TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
   group.deadline = absl::Now() + seat->form_timeout;
   const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, seat->job.spec.communication.mode, &store);
   if (!comm.ok()) return {TrainOutcome::kLost, comm.status()};
-  role_->metrics_->rank->Set(seat->rank);
-  role_->metrics_->group_epoch->Set(static_cast<double>(seat->epoch));
+  if (role_->gate() == nullptr) {  // else they are the serving group's
+    role_->metrics_->rank->Set(seat->rank);
+    role_->metrics_->group_epoch->Set(static_cast<double>(seat->epoch));
+  }
   return Train(*std::move(seat), *comm);
 }
 
@@ -145,7 +173,8 @@ TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
   seat.job.dataset_root = role_->options_.dataset_root;
   seat.job.checkpoint_root = role_->options_.checkpoint_root;
   seat.job.software = role_->options_.software;
-  seat.job.available_memory = AvailableMemoryBytes;
+  seat.job.available_memory = [role = role_] { return role->AvailableBytes(); };
+  if (role_->gate() != nullptr) seat.job.step_limit = seat.job.disk_limit = kLimitBehindGate;
   Reporter reporter(seat.epoch, job_id, &send_, role_->metrics_);
   TrainJob job(std::move(seat.job), Stream::OnCpu(&role_->pool_), comm, &reporter);
   {
@@ -160,7 +189,26 @@ TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
 }
 
 TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
-    : options_(std::move(options)), metrics_(metrics), pool_(options_.threads), group_(metrics->traffic()) {}
+    : options_(std::move(options)),
+      metrics_(metrics),
+      pool_(options_.threads, /*spin=*/true, gate()),
+      group_(metrics->traffic()) {}
+
+int64_t TrainingRole::AvailableBytes() const {
+  return AvailableMemoryBytes() - (options_.share == nullptr ? 0 : options_.share->kv_cache_bytes.load());
+}
+
+// An attempt begins, and is the gate's.
+void TrainingRole::Enter(int64_t epoch) {
+  epoch_ = epoch;
+  if (gate() != nullptr) gate()->Hold();
+}
+
+// What stands before the gate is to see that it is over.
+void TrainingRole::Abort(int64_t epoch, const std::string& reason) {
+  group_.Abort(epoch, reason);
+  if (gate() != nullptr && epoch_ <= epoch) gate()->Release();
+}
 
 void TrainingRole::Describe(v1::Register* out) const {
   out->set_role("train");

@@ -1,13 +1,17 @@
 // A worker's process that trains: it waits for an attempt at a job, runs it on a thread of its own, tells how it goes,
 // and waits again (train_link.proto).
 //
-// Whatever ends an attempt ends nothing else: the process stays, and registers again when its link breaks.
+// Whatever ends an attempt ends nothing else: the process stays, and registers again when its link breaks.  In a
+// process that serves as well (service_both.h) all that an attempt computes goes through a gate, which serving opens
+// and shuts; its limits of time are long then, as nobody knows when the gate opens.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "workers/core_share.h"
 #include "workers/metrics.h"
 #include "workers/service_role.h"
 #include "workers/tensor/thread_pool.h"
@@ -18,7 +22,8 @@ namespace switchyard {
 struct TrainingOptions {
   std::string dataset_root, checkpoint_root;
   int threads = 1;
-  std::string software;  // version, for manifests
+  std::string software;        // version, for manifests
+  CoreShare* share = nullptr;  // of a process that also serves; borrowed
 };
 
 class TrainingRole final : public LinkRole {
@@ -28,18 +33,23 @@ class TrainingRole final : public LinkRole {
 
   void Describe(v1::Register* out) const override;
   std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
-  void Abort(int64_t epoch, const std::string& reason) override { group_.Abort(epoch, reason); }
+  void Abort(int64_t epoch, const std::string& reason) override;
+  void AbortTraining(int64_t epoch, const std::string& reason) override { Abort(epoch, reason); }
   bool served() const override { return registered_; }
   bool lost() const override { return false; }
 
  private:
   friend class TrainingDuty;
+  void Enter(int64_t epoch);
+  WorkGate* gate() const { return options_.share == nullptr ? nullptr : &options_.share->gate; }
+  int64_t AvailableBytes() const;
 
   const TrainingOptions options_;
   WorkerMetrics* const metrics_;
   ThreadPool pool_;  // of one attempt at a time
   JobGroup group_;
-  bool registered_ = false;  // once
+  std::atomic<int64_t> epoch_{0};  // of the attempt that goes through the gate
+  bool registered_ = false;        // once
 };
 
 }  // namespace switchyard

@@ -12,9 +12,10 @@ int32_t RankPlan::NumRows() const {
 }
 
 std::string StepPlan::DebugString() const {
-  std::string out =
-      absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch, " schedule ",
-                   schedule_version, " micro_batches ", micro_batches, " padded_rows ", padded_rows, "\n");
+  std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch, " schedule ",
+                                 schedule_version, " micro_batches ", micro_batches, " padded_rows ", padded_rows);
+  if (train_slice_ms > 0) absl::StrAppend(&out, " train_slice_ms ", train_slice_ms);
+  out.push_back('\n');
   for (const RowLoan& loan : loans) {
     absl::StrAppend(&out, "  loan ", loan.from, "->", loan.to, ": rows ", loan.rows, "\n");
   }

@@ -44,6 +44,7 @@ struct JobSpec {
   int64_t batch_sequences = 0;        // of a step, on all ranks
   int64_t micro_batch_sequences = 0;  // of a rank at a time; 0 = all of its share
   int32_t workers = 1;
+  bool on_serving_workers = false;  // in the slices that serving leaves; else on workers that train alone
   OptimizerSpec optimizer = {};
   BalanceLoss balance = BalanceLoss::kAllLayers;
   double balance_weight = 0.01, z_weight = 0;
