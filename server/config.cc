@@ -131,6 +131,23 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   CheckExperts(config, problems);
 }
 
+// Of training on serving workers.
+void CheckSlices(const ServerConfig& config, Problems* problems) {
+  problems->Range("train_yield_ms", config.train_yield_ms, 1, 10000);
+  problems->Check(config.train_share >= 0 && config.train_share <= 0.9,
+                  absl::StrCat("--train_share=", config.train_share, ": must be within [0, 0.9]"));
+  if (config.train_on_serving) {
+    problems->Check(config.device == "cpu",
+                    absl::StrCat("--train_on_serving: training is on the CPU, but --device=", config.device));
+    return;
+  }
+  const ServerConfig defaults;
+  problems->Check(config.train_yield_ms == defaults.train_yield_ms,
+                  absl::StrCat("--train_yield_ms=", config.train_yield_ms, ": is for --train_on_serving"));
+  problems->Check(config.train_share == defaults.train_share,
+                  absl::StrCat("--train_share=", config.train_share, ": is for --train_on_serving"));
+}
+
 void CheckTraining(ServerConfig* config, Problems* problems) {
   problems->Range("local_train_workers", config->local_train_workers, 0, 64);
   problems->Range("train_workers", config->train_workers, 0, 1024);
@@ -142,7 +159,8 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
   if (config->train_threads == 0 && config->local_train_workers > 0) {
     config->train_threads = std::max(1, UsableCores() / config->local_train_workers);
   }
-  const bool trains = config->train_workers > 0;
+  CheckSlices(*config, problems);
+  const bool trains = config->train_workers > 0 || config->train_on_serving;
   for (const auto& [flag, path, what] :
        {std::tuple("dataset_root", &config->dataset_root, "the dataset root"),
         std::tuple("checkpoint_root", &config->checkpoint_root, "the checkpoint root")}) {

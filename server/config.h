@@ -45,11 +45,14 @@ struct ServerConfig {
   PlacementSettings placement;       // of all workers
 
   // Training jobs (server/training).
-  int local_train_workers = 0;  // started by this server on this machine
-  int train_workers = 0;        // that there may be, those from elsewhere included; 0 = local_train_workers
-  int train_threads = 0;        // per local training worker; 0 = usable cores / local training workers
-  std::string dataset_root;     // beneath it users name data; empty: there is none
-  std::string checkpoint_root;  // beneath it they name models; the journal and jobs' folders are there
+  int local_train_workers = 0;    // started by this server on this machine
+  int train_workers = 0;          // that there may be, those from elsewhere included; 0 = local_train_workers
+  int train_threads = 0;          // per local training worker; 0 = usable cores / local training workers
+  bool train_on_serving = false;  // serving workers train, too, in the slices that serving leaves to it
+  int train_yield_ms = 50;        // within which their training must stop when there is something to serve
+  double train_share = 0;         // of the time in which there is something to serve, how much training gets; [0, 0.9]
+  std::string dataset_root;       // beneath it users name data; empty: there is none
+  std::string checkpoint_root;    // beneath it they name models; the journal and jobs' folders are there
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
   BatchingPolicy batching;     // max_model_len 0 = the model's context

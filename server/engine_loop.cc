@@ -42,7 +42,8 @@ EngineLoop::EngineLoop(const ServerConfig* config, const TextRoom* text, ServerM
       hooks_(std::move(hooks)),
       group_(GroupOptions(*config), this),
       residency_(config->placement, this),
-      profiles_([this](int rank, int64_t request, int64_t offset) { AskForProfile(rank, request, offset); }) {}
+      profiles_([this](int rank, int64_t request, int64_t offset) { AskForProfile(rank, request, offset); }),
+      slices_(config->train_share) {}
 
 EngineLoop::~EngineLoop() { Stop(); }
 
@@ -85,8 +86,8 @@ bool EngineLoop::Post(Command command) {
 void EngineLoop::Run() {
   std::vector<Command> commands;
   for (;;) {
-    const absl::Time deadline =
-        std::min({next_tick_, gather_until_, scheduler_ ? scheduler_->NextDeadline() : absl::InfiniteFuture()});
+    const absl::Time deadline = std::min(
+        {next_tick_, gather_until_, slice_until_, scheduler_ ? scheduler_->NextDeadline() : absl::InfiniteFuture()});
     {
       absl::MutexLock lock(&mu_);
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !inbox_.empty(); };
@@ -176,18 +177,40 @@ void EngineLoop::DumpStep(int64_t epoch, int64_t step, const char* what, const s
 
 void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
   if (!scheduler_) return;
-  if (group_.state() == WorkerGroup::State::kReady && Gathering(now)) return;
+  if (group_.state() == WorkerGroup::State::kReady && (Gathering(now) || WaitsForSlice(now))) return;
   while (group_.state() == WorkerGroup::State::kReady) {
     std::optional<StepPlan> plan = scheduler_->Plan(now, events);
     if (!plan) break;
     step_sent_[plan->step] = now;
+    slices_.End(now);
     plan->placement_epoch = residency_.placement_epoch();
     if (dump_steps_) DumpStep(plan->group_epoch, plan->step, "plan", plan->DebugString());
     group_.Execute(*plan, now);
     residency_.StepPlanned(plan->step, now);
   }
   // Without a group Plan still ends what is past its deadline.
-  if (group_.state() != WorkerGroup::State::kReady) (void)scheduler_->Plan(now, events);
+  if (group_.state() != WorkerGroup::State::kReady) {
+    (void)scheduler_->Plan(now, events);
+  } else if (step_sent_.empty()) {
+    slices_.Idle();
+    GiveSlice(now);
+  }
+}
+
+// --train_share: steps wait until those under way are done, and then for a slice; `slice_until_` says until when.
+bool EngineLoop::WaitsForSlice(absl::Time now) {
+  slice_until_ = absl::InfiniteFuture();
+  if (!slices_.Owes(now)) return false;
+  if (!step_sent_.empty()) return true;
+  if (const SchedulerStats stats = scheduler_->Stats(); stats.running + stats.waiting == 0) return false;
+  slice_until_ = slices_.PayOwed(now);
+  GiveSlice(now);
+  return true;
+}
+
+// No step is under way.
+void EngineLoop::GiveSlice(absl::Time now) {
+  if (const absl::Duration slice = slices_.Next(now); slice > absl::ZeroDuration()) group_.GiveSlice(slice);
 }
 
 void EngineLoop::UpdateSnapshot() {
@@ -223,9 +246,17 @@ void EngineLoop::UpdateSnapshot() {
   Advance(metrics_->prefix_hits, stats.prefix_hit_tokens, reported_.prefix_hit_tokens);
   Advance(metrics_->refused, stats.refused, reported_.refused);
   Advance(metrics_->generation_tokens, stats.generated_tokens, reported_.generated_tokens);
+  ReportSlices();
   reported_ = stats;
   absl::MutexLock lock(&mu_);
   snapshot_ = std::move(snapshot);
+}
+
+void EngineLoop::ReportSlices() {
+  const int64_t slices = slices_.num_slices();
+  Advance(metrics_->train_slices, slices, std::exchange(reported_slices_, slices));
+  const absl::Duration given = slices_.given(MonotonicNow());
+  metrics_->train_slice_seconds->Increment(absl::ToDoubleSeconds(given - std::exchange(reported_slice_time_, given)));
 }
 
 std::shared_ptr<const ServedModel> EngineLoop::model() const {

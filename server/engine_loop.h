@@ -35,6 +35,7 @@
 #include "server/residency_loop.h"
 #include "server/text.h"
 #include "server/token_stream.h"
+#include "server/train_slices.h"
 #include "server/worker_group.h"
 #include "server/worker_service.h"
 
@@ -101,6 +102,9 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   // loop has ended); UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
   void CollectProfile(ProfileCollector::Call call);
 
+  // What training on the workers gets of their time; any thread, as it says.
+  TrainSlices* slices() { return &slices_; }
+
   // Null until the workers told of the model.
   std::shared_ptr<const ServedModel> model() const;
   LoadSnapshot load() const;
@@ -143,7 +147,10 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   bool Gathering(absl::Time now);
   void CheckStart(absl::Time now);
   void PlanAll(absl::Time now, std::vector<Event>* events);
+  bool WaitsForSlice(absl::Time now);
+  void GiveSlice(absl::Time now);
   void UpdateSnapshot();
+  void ReportSlices();
   static void DumpStep(int64_t epoch, int64_t step, const char* what, const std::string& text);
 
   // engine_workers.cc: groups, steps, what workers say
@@ -208,6 +215,10 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   std::map<int64_t, absl::Time> step_sent_;
   GatherWindow gather_window_;
   absl::Time gather_until_ = absl::InfiniteFuture();
+  TrainSlices slices_;
+  absl::Time slice_until_ = absl::InfiniteFuture();  // of one that steps wait for
+  int64_t reported_slices_ = 0;                      // as the metrics have it
+  absl::Duration reported_slice_time_;
   std::string down_reason_;
   absl::Time down_since_ = absl::InfinitePast();
   absl::Time next_tick_ = absl::InfinitePast();

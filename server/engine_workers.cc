@@ -112,6 +112,7 @@ void EngineLoop::OnGroupDown(const std::string& reason) {
   down_reason_ = reason;
   down_since_ = now;
   step_sent_.clear();
+  slices_.End(now);
   expert_reports_.clear();
   residency_.GroupDown(reason, now);
   profiles_.Fail(WithRetry(
@@ -170,6 +171,7 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
   }
   if (const auto it = step_sent_.find(result.step); it != step_sent_.end()) {
     metrics_->step_seconds->Observe(absl::ToDoubleSeconds(now - it->second));
+    slices_.StepDone(now - it->second);
     gather_window_.Observe(rows, now - it->second);
     step_sent_.erase(it);
   }

@@ -68,6 +68,14 @@ void LinkClient::StopTraining(int64_t epoch, StopKind kind) {
   Send(std::move(message));
 }
 
+void LinkClient::AbortTraining(int64_t epoch, const std::string& reason) {
+  v1::LinkResponse message;
+  message.mutable_abort_group()->set_epoch(epoch);
+  message.mutable_abort_group()->set_reason(reason);
+  message.mutable_abort_group()->set_training(true);
+  Send(std::move(message));
+}
+
 void LinkClient::Close(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (reactor_ == nullptr || closed_) return;

@@ -43,6 +43,15 @@ ABSL_FLAG(int, train_workers, 0,
           "training workers that there may be, those from elsewhere included; 0 = local_train_workers");
 ABSL_FLAG(int, train_threads, 0,
           "threads of each local training worker; 0 = the cores that this process may use / local_train_workers");
+ABSL_FLAG(bool, train_on_serving, false,
+          "serving workers also train jobs that ask for it (on_serving_workers), while they have nothing to serve; "
+          "wants --dataset_root and --checkpoint_root; of those from elsewhere the ones with --role=both");
+ABSL_FLAG(int, train_yield_ms, 50,
+          "with --train_on_serving: milliseconds within which training stops when there is something to serve; what "
+          "takes longer is counted (switchyard_worker_train_late_yields_total)");
+ABSL_FLAG(double, train_share, 0,
+          "with --train_on_serving: how much of the time in which there is something to serve training gets, "
+          "[0, 0.9]; steps wait for it, 50 ms at a time");
 ABSL_FLAG(std::string, dataset_root, "",
           "directory beneath which users name data to pack and to train on; nothing outside of it is opened");
 ABSL_FLAG(
@@ -186,6 +195,9 @@ void TakeWorkerFlags(ServerConfig* config) {
   config->local_train_workers = absl::GetFlag(FLAGS_local_train_workers);
   config->train_workers = absl::GetFlag(FLAGS_train_workers);
   config->train_threads = absl::GetFlag(FLAGS_train_threads);
+  config->train_on_serving = absl::GetFlag(FLAGS_train_on_serving);
+  config->train_yield_ms = absl::GetFlag(FLAGS_train_yield_ms);
+  config->train_share = absl::GetFlag(FLAGS_train_share);
   config->dataset_root = absl::GetFlag(FLAGS_dataset_root);
   config->checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root);
 }

@@ -114,6 +114,10 @@ const Row kTable[] = {
     Gauge("switchyard_open_streams", "Open Generate calls.", &M::open_streams),
     Gauge("switchyard_open_connections", "Connections to the gRPC port, the workers' among them.",
           &M::open_connections),
+    Counter("switchyard_train_slices_total", "Slices of the serving workers' time that training got.",
+            &M::train_slices),
+    Counter("switchyard_train_slice_seconds_total", "Seconds in which training could run on serving workers.",
+            &M::train_slice_seconds),
     Counter("switchyard_connections_refused_total", "Connections closed at once because there were too many.",
             &M::connections_refused),
 };

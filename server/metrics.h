@@ -82,6 +82,9 @@ class ServerMetrics {
   // Mean / max expert rows per rank, of steps with prompts and of others.
   prometheus::Histogram& moe_balancedness(Phase phase) { return *balancedness_[static_cast<size_t>(phase)]; }
   prometheus::Counter* moe_tokens_exchanged = nullptr;
+  // --- training on the workers ---
+  prometheus::Counter* train_slices = nullptr;
+  prometheus::Counter* train_slice_seconds = nullptr;
   // --- the slow loop of expert placement ---
   prometheus::Counter& placement_plans(PlanOutcome outcome) { return *plans_[static_cast<size_t>(outcome)]; }
   prometheus::Counter* moved_experts = nullptr;

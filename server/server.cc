@@ -34,6 +34,7 @@ v1::EngineOptions WorkerOptions(const ServerConfig& config) {
   options.set_max_num_seqs(config.batching.max_num_seqs);
   options.set_max_batched_tokens(config.batching.max_batched_tokens);
   options.set_max_model_len(config.batching.max_model_len);
+  options.set_train_yield_ms(config.train_yield_ms);
   *options.mutable_placement() = ToProto(config.placement);
   return options;
 }
@@ -226,7 +227,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
   options.count = config_.local_workers;
   options.args = [this, server](int index) {
     const auto flag = [](bool on) { return on ? "true" : "false"; };
-    return std::vector<std::string>{
+    std::vector<std::string> args = {
         absl::StrCat("--server=", server),
         absl::StrCat("--model=", config_.model),
         absl::StrCat("--dtype=", config_.dtype),
@@ -251,6 +252,11 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
         absl::StrCat("--insecure=", flag(config_.insecure)),
         absl::StrCat("--metrics_host=", config_.metrics_host),
         absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))};
+    if (config_.train_on_serving) {
+      args.insert(args.end(), {"--role=both", absl::StrCat("--dataset_root=", config_.dataset_root),
+                               absl::StrCat("--checkpoint_root=", config_.checkpoint_root)});
+    }
+    return args;
   };
   options.max_deaths_unsettled = 5;
   options.on_fatal = [this](std::string text) { Fail(std::move(text)); };

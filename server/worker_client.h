@@ -24,6 +24,7 @@ struct WorkerInfo {
   std::string device;
   std::string isa;
   int64_t memory_bytes = 0;
+  bool also_trains = false;  // beside serving, where this server has jobs for it
   std::string weights_hash;
   std::string join_token;
   int local_index = -1;  // >= 0: the server's own n-th worker

@@ -140,6 +140,15 @@ void WorkerGroup::Execute(const StepPlan& plan, absl::Time now) {
   for (auto& [id, member] : members_) member.client->Execute(plan, member.rank, limit);
 }
 
+void WorkerGroup::GiveSlice(absl::Duration slice) {
+  SY_CHECK(state_ == State::kReady);
+  StepPlan plan;
+  plan.group_epoch = epoch_;
+  plan.train_slice_ms = static_cast<int32_t>(absl::ToInt64Milliseconds(slice));
+  plan.ranks.resize(options_.world);
+  for (auto& [id, member] : members_) member.client->Execute(plan, member.rank, options_.step_timeout);
+}
+
 void WorkerGroup::Tick(absl::Time now) {
   std::vector<WorkerId> dead;
   for (auto& [id, member] : members_) {

@@ -92,6 +92,8 @@ class WorkerGroup {
 
   // Sends a plan to every rank.  REQUIRES: kReady.
   void Execute(const StepPlan& plan, absl::Time now);
+  // Training on the ranks may run for so long, or until the next plan.  REQUIRES: kReady.
+  void GiveSlice(absl::Duration slice);
   // The group cannot go on for a reason that the engine found (a result that does not fit).
   void Break(const std::string& reason, absl::Time now);
   // The server stops: no more plans and groups, and a member that goes is no loss.

@@ -18,6 +18,8 @@ namespace {
 constexpr int kHeartbeatMs = 250;
 constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
+// Register.role.
+constexpr absl::string_view kTrains = "train", kDoesBoth = "both";
 
 class Link final : public LinkReactor {
  public:
@@ -50,7 +52,8 @@ class Link final : public LinkReactor {
     lobby_->Leave(id_);
     client_->Detach();
     const std::string why = refused_.empty() ? "its link ended" : absl::StrCat("its link was ended: ", refused_);
-    trains_ ? trainers_->OnTrainerLost(id_, why) : events_->OnLinkLost(id_, why);
+    if (trains_) trainers_->OnTrainerLost(id_, why);
+    if (serves_) events_->OnLinkLost(id_, why);
     delete this;
   }
 
@@ -63,7 +66,7 @@ class Link final : public LinkReactor {
       return false;
     }
     if (request_.has_register_()) return HandleRegister(request_.register_());
-    if (trains_ || IsOfTraining(request_)) return HandleTraining();
+    if (!serves_ || IsOfTraining(request_)) return HandleTraining();
     switch (request_.message_case()) {
       case v1::LinkRequest::kHeartbeat:
         events_->OnHeartbeat(id_, request_.heartbeat().rss_bytes());
@@ -160,7 +163,8 @@ class Link final : public LinkReactor {
       return false;
     }
     registered_ = true;
-    trains_ = !message.role().empty();
+    serves_ = message.role() != kTrains;
+    trains_ = !message.role().empty() && trainers_ != nullptr;
     num_moe_layers_ = message.model().num_moe_layers();
     num_experts_ = message.model().num_experts();
     lobby_->Leave(id_);
@@ -169,17 +173,17 @@ class Link final : public LinkReactor {
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
     *reply.mutable_registered()->mutable_options() = options_;
     client_->Send(std::move(reply));
-    if (trains_) {
-      trainers_->OnTrainer(id_, client_, FromProto(message));
-    } else {
-      events_->OnRegister(id_, client_, FromProto(message));
-    }
+    WorkerInfo info = FromProto(message);
+    info.also_trains = serves_ && trains_;
+    if (trains_) trainers_->OnTrainer(id_, client_, info);
+    if (serves_) events_->OnRegister(id_, client_, std::move(info));
     return true;
   }
   absl::Status CheckRole(const std::string& role) const {
-    if (role.empty()) return absl::OkStatus();
-    if (role != "train")
-      return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty or train"));
+    // One that does both serves where there are no jobs.
+    if (role.empty() || role == kDoesBoth) return absl::OkStatus();
+    if (role != kTrains)
+      return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
     if (trainers_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "this server has no training workers (--local_train_workers, --train_workers)");
@@ -193,7 +197,7 @@ class Link final : public LinkReactor {
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
   std::string refused_;                       // likewise: why what it said ended it
-  bool trains_ = false;                       // likewise
+  bool serves_ = true, trains_ = false;       // likewise
   int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
   v1::LinkRequest request_;
   std::vector<v1::StepPart> parts_;  // of the result that comes next

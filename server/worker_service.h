@@ -1,9 +1,10 @@
 // The workers' side door: their links and the rendezvous store, as gRPC reactors.
 //
 // A link turns messages into calls of LinkEvents and WorkerClient calls into messages; that of a training worker, which
-// says so when it registers, into those of TrainerEvents and TrainerClient.  Events of one link come in order, on
-// gRPC's threads; a link that ends always says OnLinkLost or OnTrainerLost, exactly once, last.  A link's first message
-// is its registration, soon, and there is no second one; what the other kind of worker may say ends it.
+// says so when it registers, into those of TrainerEvents and TrainerClient, and that of one which does both into both.
+// Events of one link come in order, on gRPC's threads; a link that ends always says OnLinkLost or OnTrainerLost, or
+// both, exactly once, last.  A link's first message is its registration, soon, and there is no second one; what only
+// the other kind of worker may say ends it.
 #pragma once
 
 #include <atomic>

@@ -38,6 +38,8 @@ constexpr Field<v1::JobSpec> kFields[] = {
     {"micro_batch_sequences", kNumber, "sequences of a worker at a time; 0 = all of its share",
      Set<"micro_batch_sequences">},
     {"workers", kNumber, "how many workers train it; default 1", Set<"workers">},
+    {"on_serving_workers", kBool, "on the workers that serve, while they have nothing to serve; else on training ones",
+     Set<"on_serving_workers">},
     {"learning_rate", kNumber, "the highest one", Set<"optimizer.learning_rate">},
     {"schedule", kText, "cosine (default), linear, constant or wsd (warm-up, stable, decay)",
      Set<"optimizer.schedule">},

@@ -109,8 +109,12 @@ void Attempt::Abort(absl::Status reason, absl::Time now) {
   fault_ = std::move(reason);
   deadline_ = now + limits_.abort;
   for (const Member& member : members_) {
-    if (!member.over) member.trainer.client->AbortGroup(epoch_, std::string(fault_.message()));
+    if (!member.over) member.trainer.client->AbortTraining(epoch_, std::string(fault_.message()));
   }
+}
+
+void Attempt::Postpone(absl::Duration by) {
+  if (!aborted_ && !(stopping_ && stop_ == StopKind::kNow)) deadline_ += by;
 }
 
 std::vector<Trainer> Attempt::CheckTime(absl::Time now) {

@@ -46,6 +46,8 @@ class Attempt {
   void Stop(StopKind kind, absl::Time now);
   // The first reason counts.
   void Abort(absl::Status reason, absl::Time now);
+  // The ranks had to wait so long: what they are awaited for may come later, but for their end at once.
+  void Postpone(absl::Duration by);
   // Those that did not end when they were told are given up: they are returned, nobody can use them any more.
   std::vector<Trainer> CheckTime(absl::Time now);
 

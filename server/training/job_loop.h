@@ -26,7 +26,8 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
     std::function<void(const std::string&token)> open_store, close_store;
     std::function<void(int local_index, int64_t pid)> kill_worker;
     std::function<std::string(int local_index, int64_t pid)> end_of;
-    std::function<void(const TrainingCensus&)> on_census;  // every second or so
+    std::function<void(const TrainingCensus&)> on_census;      // every second or so
+    std::function<absl::Duration(bool wanted)> share_serving;  // TrainingHost::ShareServing
   };
 
   // Borrowed: runner; sink, which may be null.
@@ -63,6 +64,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   void CancelPrepare(const std::string& job_id) override { runner_->Cancel(job_id); }
   void KillWorker(int local_index, int64_t pid) override { hooks_.kill_worker(local_index, pid); }
   std::string EndOf(int local_index, int64_t pid) override { return hooks_.end_of(local_index, pid); }
+  absl::Duration ShareServing(bool wanted) override { return hooks_.share_serving(wanted); }
 
   void Run();
   // A worker's word: of no use once the loop has stopped.

@@ -36,6 +36,8 @@ JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host,
       sink_(sink),
       book_(journal, options_.max_kept_jobs),
       pool_(options_.trainers),
+      serving_(TrainerPool::Options{
+          .configured = options_.serving_workers, .join_token = options_.trainers.join_token, .serving = true}),
       last_epoch_(host->UnixMs() * 1000) {}  // beyond those of servers before this one
 
 absl::Status JobManager::Start() {
@@ -64,16 +66,19 @@ absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, co
 }
 
 absl::Status JobManager::CheckWorkers(const JobSpec& spec) const {
-  if (pool_.configured() == 0) {
+  const TrainerPool& pool = PoolOf(spec);
+  if (pool.configured() == 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
-                     "this server has no training workers (--local_train_workers)");
+                     spec.on_serving_workers
+                         ? "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)"
+                         : "this server has no training workers (--local_train_workers)");
   }
-  if (spec.workers <= pool_.configured()) return absl::OkStatus();
+  if (spec.workers <= pool.configured()) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS,
-      absl::StrCat("spec.workers: needs ", spec.workers, " ranks, ", pool_.NumRegistered(), " alive, ",
-                   pool_.configured(), " configured"),
-      {{"field", "spec.workers"}, {"limit", absl::StrCat(pool_.configured())}, {"actual", absl::StrCat(spec.workers)}});
+      absl::StrCat("spec.workers: needs ", spec.workers, " ranks, ", pool.NumRegistered(), " alive, ",
+                   pool.configured(), " configured", spec.on_serving_workers ? " to serve" : ""),
+      {{"field", "spec.workers"}, {"limit", absl::StrCat(pool.configured())}, {"actual", absl::StrCat(spec.workers)}});
 }
 
 absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const JobSpec& spec) {
@@ -147,10 +152,12 @@ absl::StatusOr<int64_t> JobManager::Watch(const std::string& id, JobBook::WatchF
 }
 
 void JobManager::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
-  const absl::Status status = draining_ ? Draining() : pool_.Register(id, client, std::move(info), host_->Now());
+  const bool serves = info.also_trains;
+  TrainerPool& pool = serves ? serving_ : pool_;
+  const absl::Status status = draining_ ? Draining() : pool.Register(id, client, std::move(info), host_->Now());
   if (status.ok()) return;
   LogWarn("training worker ", id, " is refused: ", status.message());
-  client->Close(status);
+  if (!serves) client->Close(status);  // else it serves on
 }
 
 void JobManager::OnTrainerHeartbeat(WorkerId id) { pool_.Heartbeat(id, host_->Now()); }
@@ -182,9 +189,8 @@ void JobManager::End() {
 const TrainingCensus& JobManager::census() {
   census_.jobs.fill(0);
   for (const auto& [sequence, job] : book_.jobs()) ++census_.jobs[static_cast<size_t>(job->state)];
-  census_.workers = pool_.NumRegistered();
-  census_.busy_workers = static_cast<int>(std::count_if(pool_.trainers().begin(), pool_.trainers().end(),
-                                                        [](const auto& entry) { return entry.second.busy; }));
+  census_.workers = pool_.NumRegistered() + serving_.NumRegistered();
+  census_.busy_workers = pool_.NumBusy() + serving_.NumBusy();
   census_.slots.clear();
   for (const auto& [sequence, run] : runs_) {
     const Job& job = *run.job;

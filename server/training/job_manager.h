@@ -4,9 +4,9 @@
 // journal's and the workers'.  Everything that a job is is in the journal before it is acknowledged or acted upon; an
 // attempt's number before any worker hears of it, so that no two trainers ever have the same one.
 //
-// The queue is first come, first served: a job that waits for workers holds them back from those behind it.  A job
-// whose attempt was lost keeps its place; one that was paused goes to the end.  What is lost again and again without
-// getting ahead has failed.
+// The queue is first come, first served: a job that waits for workers holds them back from those behind it that want
+// the same kind, which train alone or serve as well.  A job whose attempt was lost keeps its place; one that was paused
+// goes to the end.  What is lost again and again without getting ahead has failed.
 #pragma once
 
 #include <cstdint>
@@ -44,12 +44,15 @@ class TrainingHost {
   // A worker of this machine that has fallen silent, and how one ended ("signal 9 (Killed)"; empty: not known).
   virtual void KillWorker(int local_index, int64_t pid) = 0;
   virtual std::string EndOf(int local_index, int64_t pid) = 0;
+  // Whether a job would train on serving workers now.  For how long serving has let jobs do so until now, in all.
+  virtual absl::Duration ShareServing(bool wanted) = 0;
 };
 
 class JobManager final : public TrainerEvents {
  public:
   struct Options {
     TrainerPool::Options trainers;
+    int serving_workers = 0;  // that also train; 0: they do not
     Attempt::Limits limits;
     size_t max_open_jobs = 1000;
     size_t max_kept_jobs = 10000;
@@ -130,12 +133,18 @@ class JobManager final : public TrainerEvents {
   absl::StatusOr<JobPtr> Ask(const std::string& id, JobEvent event, const std::string& reason,
                              std::initializer_list<JobState> already);
 
+  // Whose workers a job takes.
+  TrainerPool& PoolOf(const JobSpec& spec) { return spec.on_serving_workers ? serving_ : pool_; }
+  const TrainerPool& PoolOf(const JobSpec& spec) const { return spec.on_serving_workers ? serving_ : pool_; }
   void Admit();
   void Prepare(Run* run);
   void TryStart(Run* run);
   void SendSeats(Run* run);
   // Ends a worker that is of no use any more, by its process where that is this machine's.
   void Fence(Trainer trainer, const std::string& why);
+  // job_slices.cc: of the run that is on serving workers, if there is one.
+  void WatchSlices();
+  void GiveUp(Run* run, const std::vector<Trainer>& members);
   // After a pause or a cancel of a run.
   void Obey(Run* run);
   void BeginRunning(Run* run);
@@ -159,6 +168,11 @@ class JobManager final : public TrainerEvents {
   ProgressSink* const sink_;
   JobBook book_;
   TrainerPool pool_;
+  TrainerPool serving_;  // workers that also serve
+  // Of slices, at the last tick.
+  absl::Time watched_at_ = absl::InfinitePast();
+  absl::Duration slices_given_;
+  absl::Time last_slice_at_ = absl::InfinitePast();
   std::map<int64_t, Run> runs_;               // by the job's sequence
   std::map<int64_t, absl::Time> not_before_;  // of jobs that pause after a loss, by sequence
   int64_t last_epoch_ = 0;

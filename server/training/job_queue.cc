@@ -58,9 +58,15 @@ bool IsFault(const absl::Status& status) {
 
 void JobManager::Admit() {
   if (draining_ || !book_.clean()) return;
-  int available = pool_.NumIdle();
+  // Of workers that train alone, and of those that serve as well.
+  struct Room {
+    int available = 0;
+    bool held = false;  // whoever is first keeps others from what it waits for
+  };
+  Room alone = {pool_.NumIdle()}, serving = {serving_.NumIdle()};
+  const auto room_of = [&](const Job* job) -> Room& { return job->spec.on_serving_workers ? serving : alone; };
   for (const auto& [sequence, run] : runs_) {
-    if (run.attempt == nullptr) available -= run.job->spec.workers;
+    if (run.attempt == nullptr) room_of(run.job).available -= PoolOf(run.job->spec).Cost(run.job->spec.workers);
   }
   std::vector<Job*> waiting;
   for (const auto& [sequence, job] : book_.jobs()) {
@@ -69,18 +75,22 @@ void JobManager::Admit() {
   std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) { return a->queued < b->queued; });
   for (Job* job : waiting) {
     const int wanted = job->spec.workers;
-    if (wanted > pool_.configured()) {  // of an earlier server, which had more
-      Note(job, absl::StrCat("needs ", wanted, " workers, this server has ", pool_.configured()));
+    const TrainerPool& pool = PoolOf(job->spec);
+    Room& room = room_of(job);
+    if (room.held) continue;
+    if (wanted > pool.configured()) {  // of an earlier server, which had more
+      Note(job, absl::StrCat("needs ", wanted, " workers, this server has ", pool.configured(),
+                             job->spec.on_serving_workers ? " that serve and train" : ""));
       continue;
     }
     const auto pause = not_before_.find(job->sequence);
     const bool pauses = pause != not_before_.end() && host_->Now() < pause->second;
-    // Whoever is first keeps others from what it waits for.
-    available -= wanted;
-    if (available < 0) {
-      Note(job, absl::StrCat("waits for workers: ", available + wanted, " of ", wanted, " are free"));
-      return;
+    if (wanted > room.available) {
+      Note(job, absl::StrCat("waits for workers: ", std::max(room.available, 0), " of ", wanted, " are free"));
+      room.held = true;
+      continue;
     }
+    room.available -= pool.Cost(wanted);
     if (pauses) {
       Note(job, "pauses after a loss");
       continue;
@@ -174,8 +184,8 @@ void JobManager::TryStart(Run* run) {
   Job* job = run->job;
   const absl::Time now = host_->Now();
   if (draining_ || run->packing || job->state != JobState::kPreparing || now < run->retry_at) return;
-  if (pool_.NumIdle() < job->spec.workers) {
-    return Note(job, absl::StrCat("waits for workers: ", pool_.NumIdle(), " of ", job->spec.workers, " are free"));
+  if (const int idle = PoolOf(job->spec).NumIdle(); idle < job->spec.workers) {
+    return Note(job, absl::StrCat("waits for workers: ", idle, " of ", job->spec.workers, " are free"));
   }
   // No worker may hear of a number that a server after this one would give out again.
   ++job->attempt;
@@ -191,7 +201,8 @@ void JobManager::SendSeats(Run* run) {
   Job* job = run->job;
   run->store_token = host_->DrawHex();
   host_->OpenStore(run->store_token);
-  run->attempt = std::make_unique<Attempt>(++last_epoch_, pool_.Take(job->spec.workers), options_.limits, host_->Now());
+  run->attempt = std::make_unique<Attempt>(++last_epoch_, PoolOf(job->spec).Take(job->spec.workers), options_.limits,
+                                           host_->Now());
   TrainingSeat seat;
   seat.attempt = job->attempt;
   seat.job_id = job->id;

@@ -16,6 +16,7 @@ int64_t ToMs(absl::Duration duration) { return absl::ToInt64Milliseconds(duratio
 
 void JobManager::Tick() {
   const absl::Time now = host_->Now();
+  WatchSlices();
   for (const WorkerId id : pool_.Silent(now)) Fence(pool_.trainers().at(id), "silent for too long");
   std::vector<int64_t> under_way;
   for (const auto& [sequence, run] : runs_) under_way.push_back(sequence);
@@ -26,8 +27,10 @@ void JobManager::Tick() {
       continue;
     }
     const std::vector<Trainer> given_up = run->attempt->CheckTime(now);
-    for (const Trainer& trainer : given_up) Fence(trainer, "did not end when it was told");
-    if (!given_up.empty()) continue;  // the run is over, and away
+    if (!given_up.empty()) {
+      GiveUp(run, given_up);
+      continue;  // the run is over, and away
+    }
     CheckRuntime(run);
     SaveProgress(run);
     ConcludeIfOver(run);
@@ -181,13 +184,14 @@ void JobManager::CheckRuntime(Run* run) {
 
 void JobManager::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {
   Run* run = OfEpoch(epoch);
-  if (run == nullptr) return;
+  if (run == nullptr) return serving_.OnEnded(id);
   run->attempt->OnEnded(id, std::move(end), host_->Now());
   ConcludeIfOver(run);
 }
 
 void JobManager::OnTrainerLost(WorkerId id, std::string reason) {
-  const std::optional<Trainer> trainer = pool_.Remove(id);
+  std::optional<Trainer> trainer = pool_.Remove(id);
+  if (!trainer.has_value()) trainer = serving_.Remove(id);
   if (!trainer.has_value()) return;
   const std::string end = host_->EndOf(trainer->info.local_index, trainer->info.pid);
   if (!end.empty()) reason = absl::StrCat("process ended with ", end);
@@ -208,7 +212,7 @@ void JobManager::ConcludeIfOver(Run* run) {
 void JobManager::Conclude(Run* run, TrainingEnd end) {
   Job* job = run->job;
   const absl::Time now = host_->Now();
-  for (const WorkerId id : run->attempt->member_ids()) pool_.Release(id);
+  for (const WorkerId id : run->attempt->member_ids()) PoolOf(job->spec).Release(id);
   host_->CloseStore(run->store_token);
   run->attempt.reset();
   const bool ran = run->running_since < absl::InfiniteFuture();

@@ -129,6 +129,7 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
   spec.batch_sequences = message.batch_sequences();
   spec.micro_batch_sequences = message.micro_batch_sequences();
   if (message.workers() != 0) spec.workers = message.workers();
+  spec.on_serving_workers = message.on_serving_workers();
   RETURN_IF_ERROR(TakeOptimizer(message.optimizer(), &spec.optimizer));
   spec.optimizer.schedule.total_steps = spec.steps;
   RETURN_IF_ERROR(TakeEnum(kBalances, "spec.balance", message.balance(), &spec.balance));
@@ -162,6 +163,7 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   message.set_batch_sequences(spec.batch_sequences);
   message.set_micro_batch_sequences(spec.micro_batch_sequences);
   message.set_workers(spec.workers);
+  message.set_on_serving_workers(spec.on_serving_workers);
   PutOptimizer(spec.optimizer, message.mutable_optimizer());
   message.set_balance(PutEnum(kBalances, spec.balance));
   message.set_balance_weight(spec.balance_weight);

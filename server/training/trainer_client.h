@@ -45,13 +45,14 @@ struct TrainingEnd {
   absl::Status status;  // of kLost and kFailed
 };
 
-// Commands to a training worker.  Thread-safe, never blocks; those of a broken link are dropped, OnTrainerLost tells.
+// Commands to a worker that trains, perhaps beside serving.  Thread-safe, never blocks; those of a broken link are
+// dropped, OnTrainerLost tells.
 class TrainerClient {
  public:
   virtual ~TrainerClient() = default;
   virtual void Start(const TrainingSeat& seat) = 0;
   virtual void StopTraining(int64_t epoch, StopKind kind) = 0;
-  virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
+  virtual void AbortTraining(int64_t epoch, const std::string& reason) = 0;
   // Ends the link: the worker sees `status`.  OnTrainerLost follows.
   virtual void Close(const absl::Status& status) = 0;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
 #include "server/token_equal.h"
 
 namespace switchyard {
@@ -19,8 +20,17 @@ absl::Status TrainerPool::Register(WorkerId id, std::shared_ptr<TrainerClient> c
   }
   if (options_.configured == 0) {
     return absl::FailedPreconditionError(
-        "this server has no training workers (--local_train_workers, --train_workers)");
+        options_.serving ? "this server's serving workers do not train (--train_on_serving)"
+                         : "this server has no training workers (--local_train_workers, --train_workers)");
   }
+  if (!options_.serving) RETURN_IF_ERROR(CheckRoom(info));
+  LogInfo("training worker ", id, " registered: pid ", info.pid, " on ", info.host, ", ", info.device, " ", info.isa,
+          options_.serving ? ", serves as well" : "", " (", NumRegistered() + 1, " of ", options_.configured, ")");
+  trainers_[id] = {.id = id, .client = std::move(client), .info = std::move(info), .last_seen = now};
+  return absl::OkStatus();
+}
+
+absl::Status TrainerPool::CheckRoom(const WorkerInfo& info) const {
   for (const auto& [other, trainer] : trainers_) {
     if (trainer.info.incarnation == info.incarnation) {
       return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
@@ -30,9 +40,6 @@ absl::Status TrainerPool::Register(WorkerId id, std::shared_ptr<TrainerClient> c
     // Not final: the one whose link broke may come back before the old link is known to be gone.
     return absl::ResourceExhaustedError(absl::StrCat("all ", options_.configured, " training workers are there"));
   }
-  LogInfo("training worker ", id, " registered: pid ", info.pid, " on ", info.host, ", ", info.device, " ", info.isa,
-          " (", NumRegistered() + 1, " of ", options_.configured, ")");
-  trainers_[id] = {.id = id, .client = std::move(client), .info = std::move(info), .last_seen = now};
   return absl::OkStatus();
 }
 
@@ -50,6 +57,7 @@ std::optional<Trainer> TrainerPool::Remove(WorkerId id) {
 
 std::vector<WorkerId> TrainerPool::Silent(absl::Time now) const {
   std::vector<WorkerId> silent;
+  if (options_.serving) return silent;
   for (const auto& [id, trainer] : trainers_) {
     if (now - trainer.last_seen > options_.silence) silent.push_back(id);
   }
@@ -64,6 +72,7 @@ std::vector<WorkerId> TrainerPool::LargestIdleKind() const {
     if (!trainer.busy) kinds[{device, trainer.info.isa}].push_back(id);
   }
   std::vector<WorkerId> largest;
+  if (options_.serving && NumBusy() > 0) return largest;
   for (auto& [kind, ids] : kinds) {
     if (ids.size() > largest.size()) largest = std::move(ids);
   }
@@ -90,7 +99,22 @@ std::vector<Trainer> TrainerPool::Take(int count) {
 }
 
 void TrainerPool::Release(WorkerId id) {
-  if (const auto it = trainers_.find(id); it != trainers_.end()) it->second.busy = false;
+  if (const auto it = trainers_.find(id); it != trainers_.end() && !it->second.stranded) it->second.busy = false;
+}
+
+void TrainerPool::Strand(WorkerId id) {
+  if (const auto it = trainers_.find(id); it != trainers_.end()) it->second.stranded = true;
+}
+
+void TrainerPool::OnEnded(WorkerId id) {
+  const auto it = trainers_.find(id);
+  if (it == trainers_.end() || !std::exchange(it->second.stranded, false)) return;
+  it->second.busy = false;
+}
+
+int TrainerPool::NumBusy() const {
+  return static_cast<int>(
+      std::count_if(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second.busy; }));
 }
 
 }  // namespace switchyard

@@ -97,8 +97,9 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
   for (int state = 0; state < kNumJobStates; ++state) {
     jobs_[state] = &jobs.Add({{"state", absl::AsciiStrToLower(JobStateName(static_cast<JobState>(state)))}});
   }
-  workers_ = AddGauge(registry_.get(), "switchyard_train_workers", "Registered training workers.");
-  busy_workers_ = AddGauge(registry_.get(), "switchyard_train_workers_busy", "Training workers that a job has.");
+  workers_ = AddGauge(registry_.get(), "switchyard_train_workers",
+                      "Registered workers that train, those that also serve among them.");
+  busy_workers_ = AddGauge(registry_.get(), "switchyard_train_workers_busy", "Of those, the ones that a job has.");
   for (const CounterRow& row : kCounters) {
     counters_.push_back(&prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add({}));
   }

@@ -6,6 +6,8 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/status_macros.h"
+#include "server/clock.h"
+#include "server/engine_loop.h"
 #include "server/training/loss_log.h"
 #include "server/training/pack/packer.h"
 
@@ -23,7 +25,7 @@ absl::StatusOr<std::unique_ptr<TrainingRoom>> TrainingRoom::Open(FrontDesk* desk
                                                                  std::string worker_binary) {
   std::unique_ptr<TrainingRoom> room(new TrainingRoom(desk, store, std::move(worker_binary)));
   RETURN_IF_ERROR(room->OpenRoots());
-  if (desk->config->num_train_workers() > 0) RETURN_IF_ERROR(room->OpenJobs());
+  if (desk->config->num_train_workers() > 0 || desk->config->train_on_serving) RETURN_IF_ERROR(room->OpenJobs());
   TrainingDesk training;
   training.jobs = room->jobs_.get();
   training.packs = room->packs_.get();
@@ -74,6 +76,7 @@ absl::Status TrainingRoom::OpenJobs() {
   JobManager::Options options;
   options.trainers.configured = config_->num_train_workers();
   options.trainers.join_token = config_->join_token;
+  options.serving_workers = config_->train_on_serving ? config_->num_workers() : 0;
   options.limits.form = config_->start_timeout;
   JobLoop::Hooks hooks;
   hooks.open_store = [this](const std::string& token) { store_->Open(token); };
@@ -83,6 +86,11 @@ absl::Status TrainingRoom::OpenJobs() {
   };
   hooks.end_of = [this](int index, int64_t pid) {
     return fleet_ != nullptr ? fleet_->EndOf(index, pid) : std::string();
+  };
+  hooks.share_serving = [desk = desk_](bool wanted) {
+    if (desk->engine == nullptr) return absl::ZeroDuration();
+    desk->engine->slices()->Want(wanted);
+    return desk->engine->slices()->given(MonotonicNow());
   };
   hooks.on_census = [this](const TrainingCensus& census) { metrics_->Update(census); };
   jobs_ =

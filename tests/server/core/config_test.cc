@@ -119,6 +119,27 @@ TEST_F(ConfigTest, WhatOnlyGpusHaveIsNotSaidOfCpus) {
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
 }
 
+TEST_F(ConfigTest, SlicesForTrainingAreOfServingWorkersOnTheCpu) {
+  config_.train_yield_ms = 20;
+  config_.train_share = 0.5;
+  const std::string without(config_.Finish().message());
+  EXPECT_THAT(without, HasSubstr("--train_yield_ms=20: is for --train_on_serving"));
+  EXPECT_THAT(without, HasSubstr("--train_share=0.5: is for --train_on_serving"));
+  config_.train_on_serving = true;
+  const std::string without_roots(config_.Finish().message());
+  EXPECT_THAT(without_roots, HasSubstr("--dataset_root: missing"));
+  EXPECT_THAT(without_roots, HasSubstr("--checkpoint_root: missing"));
+  config_.dataset_root = config_.checkpoint_root = dir_.path();
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.train_yield_ms = 0;
+  config_.train_share = 0.91;
+  config_.device = "cuda";
+  const std::string wrong(config_.Finish().message());
+  EXPECT_THAT(wrong, HasSubstr("--train_yield_ms=0: must be within [1, 10000]"));
+  EXPECT_THAT(wrong, HasSubstr("--train_share=0.91: must be within [0, 0.9]"));
+  EXPECT_THAT(wrong, HasSubstr("--train_on_serving: training is on the CPU, but --device=cuda"));
+}
+
 TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytes) {
   for (const char* device : {"cpu", "cuda"}) {
     config_.device = device;

@@ -37,6 +37,12 @@ class ScriptedWorker final : public WorkerClient {
     engine_->OnGroupReady(id_, seat.epoch, blocks_);
   }
   void Execute(const StepPlan& plan, int rank, absl::Duration) override {
+    if (plan.train_slice_ms > 0) {
+      EXPECT_EQ(plan.step, 0);
+      ++slices_;
+      return;
+    }
+    if (const int ms = step_ms_; ms > 0) absl::SleepFor(absl::Milliseconds(ms));
     RankResult result;
     result.expert_counts = expert_counts_;
     if (counts_items_) CountItems(plan.ranks[rank].items, &result);
@@ -99,6 +105,9 @@ class ScriptedWorker final : public WorkerClient {
   void set_profile(std::string profile) { profile_ = std::move(profile); }
   int profile_asked() const { return profile_asked_; }  // SendProfile, how often
   int64_t placement_epoch() const { return placement_epoch_; }
+  int slices() const { return slices_; }  // of its time for training, so far; any thread
+  // How long a step takes from now on, on the engine's thread; any thread.
+  void set_step_ms(int ms) { step_ms_ = ms; }
   int asked() const { return asked_; }  // PreparePlacement, how often
   int dropped() const { return dropped_; }
   const GroupPlacement& begins_with() const { return begins_with_; }
@@ -159,6 +168,7 @@ class ScriptedWorker final : public WorkerClient {
   std::vector<int64_t> expert_counts_;
   std::string profile_;
   std::atomic<int> profile_asked_{0};
+  std::atomic<int> slices_{0}, step_ms_{0};
   bool prepares_ = true;
   std::string cannot_prepare_;
   std::atomic<int64_t> placement_epoch_ = 0;  // of the last plan

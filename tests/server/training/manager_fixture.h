@@ -52,6 +52,10 @@ class FakeHost final : public TrainingHost {
   void CancelPrepare(const std::string& job_id) override { cancelled.push_back(job_id); }
   void KillWorker(int local_index, int64_t) override { killed.push_back(local_index); }
   std::string EndOf(int, int64_t) override { return how_ended; }
+  absl::Duration ShareServing(bool wanted) override {
+    serving_wanted = wanted;
+    return slices_given;
+  }
 
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   uint64_t drawn = 0;
@@ -60,6 +64,8 @@ class FakeHost final : public TrainingHost {
   std::vector<std::string> cancelled;
   std::vector<int> killed;
   std::string how_ended;
+  bool serving_wanted = false;  // whether serving workers are to train
+  absl::Duration slices_given;
 };
 
 class FakeTrainer final : public TrainerClient {
@@ -68,7 +74,7 @@ class FakeTrainer final : public TrainerClient {
   void StopTraining(int64_t epoch, StopKind kind) override {
     heard.push_back(absl::StrCat(kind == StopKind::kSave ? "save " : "now ", epoch));
   }
-  void AbortGroup(int64_t epoch, const std::string& reason) override {
+  void AbortTraining(int64_t epoch, const std::string& reason) override {
     heard.push_back(absl::StrCat("abort ", epoch));
     last_reason = reason;
   }
@@ -117,7 +123,8 @@ class ManagerTest : public testing::Test {
     const absl::Status status = manager_->Start();
     ASSERT_TRUE(status.ok()) << status;
   }
-  FakeTrainer* Connect(WorkerId id, const std::string& isa = "avx2") {
+  FakeTrainer* ConnectServing(WorkerId id) { return Connect(id, "avx2", true); }
+  FakeTrainer* Connect(WorkerId id, const std::string& isa = "avx2", bool serves = false) {
     WorkerInfo info;
     info.incarnation = absl::StrCat("w", id);
     info.join_token = "token";
@@ -126,6 +133,7 @@ class ManagerTest : public testing::Test {
     info.host = "here";
     info.device = "cpu";
     info.isa = isa;
+    info.also_trains = serves;
     trainers_[id] = std::make_shared<FakeTrainer>();
     manager_->OnTrainer(id, trainers_[id], info);
     return trainers_[id].get();

@@ -34,6 +34,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.batch_sequences = 3;
   spec.micro_batch_sequences = 4;
   spec.workers = 5;
+  spec.on_serving_workers = true;
   spec.optimizer = {.schedule = {.shape = LrShape::kWsd,
                                  .peak = 0.1,
                                  .final_fraction = 0.2,
