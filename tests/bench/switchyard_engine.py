@@ -16,12 +16,12 @@ class Switchyard:
     Times are the client's: `switchyard bench` takes them where it reads its gRPC stream.
     """
 
-    def __init__(self, bin_dir, model, log_path, workers=1, threads=2):
+    def __init__(self, bin_dir, model, log_path, workers=1, threads=2, flags=()):
         self._client = str(Path(bin_dir) / "switchyard")
         self._log_path = Path(log_path)
         self._command = [
             str(Path(bin_dir) / "switchyard-server"), f"--model={model}", f"--local_workers={workers}",
-            f"--threads={threads}", "--port=0", "--metrics_port=0", f"--kv_cache_bytes={KV_CACHE_BYTES}",
+            f"--threads={threads}", "--port=0", "--metrics_port=0", f"--kv_cache_bytes={KV_CACHE_BYTES}", *flags,
         ]
 
     def __enter__(self):
@@ -59,7 +59,7 @@ class Switchyard:
             raise RuntimeError(f"the server is not ready: {done.stdout}{done.stderr}its log: {self._log_path}")
 
     def _call(self, command, *flags, text):
-        return subprocess.run([self._client, command, *flags, f"--server={self._server}"], input=text,
+        return subprocess.run([self._client, *command.split(), *flags, f"--server={self._server}"], input=text,
                               capture_output=True, text=True, timeout=READY_SECONDS)
 
     def _ask(self, command, prompts, flags):
@@ -95,11 +95,30 @@ class Switchyard:
         if done.returncode != 0:
             raise RuntimeError(f"switchyard trace record: {done.stdout}{done.stderr}")
 
+    def ask(self, command, *flags):
+        """What `switchyard COMMAND --json` prints: one line."""
+        done = self._call(command, "--json", *flags, text="")
+        if done.returncode != 0:
+            raise RuntimeError(f"switchyard {command}: {done.stdout}{done.stderr}")
+        return json.loads(done.stdout)
+
     def metric(self, name):
         """The sum of a metric's series."""
-        with urllib.request.urlopen(self._metrics_url, timeout=10) as answer:
-            text = answer.read().decode()
-        values = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        values = self._series(self._metrics_url, name)
         if not values:
             raise RuntimeError(f"the server has no metric {name}")
-        return sum(float(value) for value in values)
+        return sum(value for _, value in values)
+
+    def worker_series(self, name):
+        """Of all workers: {labels: sum}."""
+        sums = {}
+        for worker in self.ask("status")["workers"]:
+            for labels, value in self._series(f"http://{worker['metrics_address']}/metrics", name):
+                sums[labels] = sums.get(labels, 0) + value
+        return sums
+
+    @staticmethod
+    def _series(url, name):
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text = answer.read().decode()
+        return [(labels, float(value)) for labels, value in re.findall(rf"^{name}(?:{{([^}}]*)}})? (\S+)$", text, re.MULTILINE)]

@@ -77,8 +77,8 @@ void WriteTexts(const fs::path& file) {
 
 }  // namespace
 
-TrainingServer::TrainingServer(int train_workers, std::vector<std::string> flags)
-    : train_workers_(train_workers), flags_(std::move(flags)) {
+TrainingServer::TrainingServer(int train_workers, std::vector<std::string> flags, int serving_workers)
+    : train_workers_(train_workers), serving_workers_(serving_workers), flags_(std::move(flags)) {
   std::string pattern = (fs::temp_directory_path() / "training.XXXXXX").string();
   root_ = mkdtemp(pattern.data());
   fs::create_directories(root_ / "datasets");
@@ -95,7 +95,7 @@ TrainingServer::~TrainingServer() {
 }
 
 bool TrainingServer::Start() {
-  TestServer::Options options = {.model = kDemoModel, .workers = 1};
+  TestServer::Options options = {.model = kDemoModel, .workers = serving_workers_};
   options.flags = {absl::StrCat("--local_train_workers=", train_workers_), "--train_threads=1",
                    absl::StrCat("--dataset_root=", (root_ / "datasets").string()),
                    absl::StrCat("--checkpoint_root=", (root_ / "checkpoints").string())};

@@ -24,7 +24,7 @@ class TrainingServer {
   // Makes the roots: datasets/text.jsonl (this repository's own text), checkpoints/demo (the demo model),
   // checkpoints/tiny (its architecture, made small) and checkpoints/gpt2 (a GPT-2 with experts, as small, whose routers
   // have biases). flags: further ones of switchyard-server.
-  explicit TrainingServer(int train_workers = 2, std::vector<std::string> flags = {});
+  explicit TrainingServer(int train_workers = 2, std::vector<std::string> flags = {}, int serving_workers = 1);
   ~TrainingServer();
 
   // False, with a test failure, where the server does not start.
@@ -64,7 +64,7 @@ class TrainingServer {
  private:
   std::unique_ptr<v1::TrainingService::Stub> Stub();
 
-  const int train_workers_;
+  const int train_workers_, serving_workers_;
   const std::vector<std::string> flags_;
   std::filesystem::path root_;
   std::unique_ptr<TestServer> server_;

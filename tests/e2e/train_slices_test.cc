@@ -1,0 +1,144 @@
+// Jobs on the workers that serve, end to end: answers and jobs have the bits that they have alone, whatever befalls.
+#include <signal.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/training_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<v1::GenerateRequest> Requests() {
+  return {TextRequest("The sea", 40), TextRequest("A worker that", 24), TextRequest("One", 60)};
+}
+
+std::vector<std::vector<int32_t>> TokensOf(const std::vector<StreamSeen>& streams) {
+  std::vector<std::vector<int32_t>> tokens;
+  for (const StreamSeen& seen : streams) {
+    EXPECT_TRUE(seen.ok()) << seen.end << seen.fault;
+    tokens.push_back(seen.choices.empty() ? std::vector<int32_t>() : seen.choices[0].token_ids);
+  }
+  return tokens;
+}
+
+// Of a metrics page; 0 if it is not there.
+double Value(const std::string& page, const std::string& name) {
+  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+    if (line.starts_with(name)) return std::stod(std::string(line.substr(line.rfind(' '))));
+  }
+  return 0;
+}
+
+class TrainSlicesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(training_.Start());
+    alone_ = TokensOf(GenerateAll(client(), Requests()));
+    // The job's bits, on workers that do nothing else.
+    v1::JobSpec spec = Spec();
+    spec.set_on_serving_workers(false);
+    const auto submitted = training_.Submit(spec);
+    ASSERT_TRUE(submitted.ok()) << submitted.status();
+    const v1::Job whole = training_.WaitUntilIn(submitted->id(), v1::JOB_STATE_SUCCEEDED);
+    ASSERT_EQ(whole.state(), v1::JOB_STATE_SUCCEEDED) << whole.DebugString();
+    undisturbed_ = ContentsOf(whole);
+  }
+  Client& client() { return training_.server()->client(); }
+  // Of some seconds, on two workers.
+  static v1::JobSpec Spec() {
+    v1::JobSpec spec = TrainingServer::TinySpec();
+    spec.set_steps(300);
+    spec.mutable_checkpoints()->set_every_steps(20);
+    spec.set_on_serving_workers(true);
+    return spec;
+  }
+  std::map<std::string, std::string> ContentsOf(const v1::Job& job) const {
+    return TrainingServer::Contents(training_.root() / "checkpoints" / job.checkpoint().folder());
+  }
+  void ExpectUndisturbed(const v1::Job& job) const {
+    ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
+    EXPECT_EQ(undisturbed_.size(), 4u) << "weights and optimizer of two ranks";
+    EXPECT_TRUE(ContentsOf(job) == undisturbed_);
+  }
+
+  TrainingServer training_{2, {"--train_on_serving", "--train_yield_ms=40"}, 2};
+  std::vector<std::vector<int32_t>> alone_;
+  std::map<std::string, std::string> undisturbed_;
+};
+
+TEST_F(TrainSlicesTest, AnswersAndTheJobHaveTheirBits) {
+  const auto submitted = training_.Submit(Spec());
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const std::string id = submitted->id();
+  training_.WaitFor(id, [](const v1::Job& job) { return job.progress().step() >= 1; });
+  // Bursts of requests, and pauses in which it gets on: from its first step to its last save.
+  int bursts = 0;
+  v1::Job job = training_.WaitFor(id, [&](const v1::Job& seen) {
+    EXPECT_EQ(TokensOf(GenerateAll(client(), Requests())), alone_);
+    ++bursts;
+    return seen.state() != v1::JOB_STATE_RUNNING;
+  });
+  EXPECT_GE(bursts, 2);
+  ExpectUndisturbed(job);
+  EXPECT_EQ(job.attempt(), 1);
+  const std::string page = Scrape(training_.server()->metrics_address());
+  EXPECT_GT(Value(page, "switchyard_train_slices_total"), 1);
+  EXPECT_GT(Value(page, "switchyard_train_slice_seconds_total"), 0);
+}
+
+TEST_F(TrainSlicesTest, AKilledWorkerEndsNeither) {
+  const auto submitted = training_.Submit(Spec());
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const std::string id = submitted->id();
+  training_.WaitFor(id, [](const v1::Job& job) { return job.checkpoint().step() >= 20; });
+  std::vector<StreamSeen> streams;
+  std::thread requests([&] { streams = GenerateAll(client(), Requests()); });
+  const std::vector<pid_t> pids = training_.server()->WorkerPids();
+  ASSERT_EQ(pids.size(), 2u);
+  EXPECT_EQ(kill(pids[1], SIGKILL), 0);
+  requests.join();
+  EXPECT_EQ(TokensOf(streams), alone_);
+  const v1::Job job = training_.WaitUntilIn(id, v1::JOB_STATE_SUCCEEDED);
+  ExpectUndisturbed(job);
+  EXPECT_GE(job.attempt(), 2);
+  EXPECT_EQ(TokensOf(GenerateAll(client(), Requests())), alone_);
+}
+
+TEST_F(TrainSlicesTest, AJobThatFailsOrIsCancelledLeavesServingAlone) {
+  v1::JobSpec spec = Spec();
+  spec.set_steps(1'000'000);
+  spec.mutable_optimizer()->set_learning_rate(1e20);
+  spec.mutable_optimizer()->set_clip_norm(0);
+  const auto diverges = training_.Submit(spec);
+  ASSERT_TRUE(diverges.ok()) << diverges.status();
+  const v1::Job failed = training_.WaitUntilIn(diverges->id(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(failed.state(), v1::JOB_STATE_FAILED) << failed.DebugString();
+  EXPECT_EQ(TokensOf(GenerateAll(client(), Requests())), alone_);
+
+  spec.mutable_optimizer()->set_learning_rate(1e-3);
+  const auto endless = training_.Submit(spec);
+  ASSERT_TRUE(endless.ok()) << endless.status();
+  training_.WaitFor(endless->id(), [](const v1::Job& job) { return job.progress().step() >= 3; });
+  ASSERT_TRUE(training_.Cancel(endless->id()).ok());
+  EXPECT_EQ(training_.WaitUntilIn(endless->id(), v1::JOB_STATE_CANCELLED).state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(TokensOf(GenerateAll(client(), Requests())), alone_);
+
+  spec.set_workers(3);
+  spec.set_batch_sequences(3);
+  const absl::Status status = training_.Submit(spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("needs 3 ranks, 2 alive, 2 configured to serve"));
+}
+
+}  // namespace
+}  // namespace switchyard
