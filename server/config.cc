@@ -172,6 +172,13 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
   const std::string& root = config->checkpoint_root;
   problems->Check(!trains || root.empty() || !IsDirectory(root) || access(root.c_str(), W_OK | X_OK) == 0,
                   absl::StrCat("--checkpoint_root=", root, ": cannot be written"));
+  for (const absl::Status& status : {CheckRootsApart("--dataset_root", config->dataset_root, "--checkpoint_root", root),
+                                     CheckWritableFolder("--train_offload_dir", config->train_offload_dir)}) {
+    problems->Check(status.ok(), std::string(status.message()));
+  }
+  problems->Check(config->train_offload_dir.empty() || config->local_train_workers > 0,
+                  absl::StrCat("--train_offload_dir=", config->train_offload_dir,
+                               ": is for local training workers (--local_train_workers); others have their own"));
 }
 
 }  // namespace

@@ -52,6 +52,7 @@ struct ServerConfig {
   int train_yield_ms = 50;        // within which their training must stop when there is something to serve
   double train_share = 0;         // of the time in which there is something to serve, how much training gets; [0, 0.9]
   std::string dataset_root;       // beneath it users name data; empty: there is none
+  std::string train_offload_dir;  // of local training workers; empty: nothing is offloaded
   std::string checkpoint_root;    // beneath it they name models; the journal and jobs' folders are there
 
   int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides

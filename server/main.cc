@@ -52,6 +52,10 @@ ABSL_FLAG(int, train_yield_ms, 50,
 ABSL_FLAG(double, train_share, 0,
           "with --train_on_serving: how much of the time in which there is something to serve training gets, "
           "[0, 0.9]; steps wait for it, 50 ms at a time");
+ABSL_FLAG(
+    std::string, train_offload_dir, "",
+    "of local training workers: directory of a disk for masters and moments of experts that do not fit into memory "
+    "(a job's `offload`); empty = they must fit");
 ABSL_FLAG(std::string, dataset_root, "",
           "directory beneath which users name data to pack and to train on; nothing outside of it is opened");
 ABSL_FLAG(
@@ -200,6 +204,7 @@ void TakeWorkerFlags(ServerConfig* config) {
   config->train_share = absl::GetFlag(FLAGS_train_share);
   config->dataset_root = absl::GetFlag(FLAGS_dataset_root);
   config->checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root);
+  config->train_offload_dir = absl::GetFlag(FLAGS_train_offload_dir);
 }
 
 absl::StatusOr<ServerConfig> ConfigFromFlags() {

@@ -57,6 +57,20 @@ absl::StatusOr<BalanceLoss> BalanceFromProto(v1::BalanceLoss balance) {
   }
 }
 
+absl::StatusOr<OffloadPolicy> OffloadFromProto(v1::OffloadPolicy offload) {
+  switch (offload) {
+    case v1::OFFLOAD_POLICY_NEVER:
+      return OffloadPolicy::kNever;
+    case v1::OFFLOAD_POLICY_UNSPECIFIED:
+    case v1::OFFLOAD_POLICY_AUTO:
+      return OffloadPolicy::kAuto;
+    case v1::OFFLOAD_POLICY_ALWAYS:
+      return OffloadPolicy::kAlways;
+    default:
+      return Unknown("offload", offload);
+  }
+}
+
 absl::StatusOr<OptimizerSpec> OptimizerFromProto(const v1::OptimizerSpec& message) {
   OptimizerSpec optimizer;
   LrSchedule& schedule = optimizer.schedule;
@@ -122,6 +136,7 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
     ASSIGN_OR_RETURN(spec.communication.mode, ParseCommMode(communication.mode()));
   }
   if (communication.piece_bytes() != 0) spec.communication.piece_bytes = communication.piece_bytes();
+  ASSIGN_OR_RETURN(spec.offload, OffloadFromProto(message.offload()));
   RETURN_IF_ERROR(Validate(spec));
   return spec;
 }
@@ -218,7 +233,8 @@ v1::LinkRequest NoteMessage(int64_t epoch, const std::string& text) {
 
 v1::LinkRequest EndedMessage(int64_t epoch, const TrainEnd& end) {
   constexpr v1::TrainingOutcome kOutcomes[] = {v1::TRAINING_OUTCOME_FINISHED, v1::TRAINING_OUTCOME_STOPPED,
-                                               v1::TRAINING_OUTCOME_LOST, v1::TRAINING_OUTCOME_FAILED};
+                                               v1::TRAINING_OUTCOME_LOST, v1::TRAINING_OUTCOME_FAILED,
+                                               v1::TRAINING_OUTCOME_BLOCKED};
   v1::LinkRequest message;
   v1::TrainingEnded* const out = message.mutable_training_ended();
   out->set_epoch(epoch);

@@ -33,9 +33,24 @@ void LinkSession::Start() {
 bool LinkSession::Send(v1::LinkRequest message) {
   absl::MutexLock lock(&mu_);
   if (closing_) return false;
+  if (outbox_.size() >= kMostWaiting && TakesPlace(message)) return true;
   outbox_.push_back(std::move(message));
   if (outbox_.size() == 1) StartWrite(&outbox_.front());
   return true;
+}
+
+// The front one is being written.
+bool LinkSession::TakesPlace(const v1::LinkRequest& message) {
+  if (!message.has_heartbeat() && !message.has_load_progress() && !message.has_training_step() &&
+      !message.has_training_note()) {
+    return false;
+  }
+  for (size_t i = outbox_.size() - 1; i > 0; --i) {
+    if (outbox_[i].message_case() != message.message_case()) continue;
+    outbox_[i] = message;
+    return true;
+  }
+  return false;
 }
 
 void LinkSession::Close() {

@@ -28,7 +28,9 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
   LinkSession(std::shared_ptr<grpc::Channel> channel, LinkRole* role);
 
   void Start();
-  // False: the stream is over.
+  // False: the stream is over.  Where a server does not read, words on progress take the place of the last of their
+  // kind that waits; nothing else is ever left out.
+  static constexpr size_t kMostWaiting = 1024;
   bool Send(v1::LinkRequest message);
   // Ends the stream; Pop then returns nothing more.
   void Close();
@@ -58,6 +60,8 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
     role_->Abort(kAll, kEnded);
     role_->AbortTraining(kAll, kEnded);
   }
+
+  bool TakesPlace(const v1::LinkRequest& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the rendezvous store
   const std::unique_ptr<v1::WorkerService::Stub> stub_;

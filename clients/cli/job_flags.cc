@@ -59,6 +59,10 @@ constexpr Field<v1::JobSpec> kFields[] = {
      Set<"capacity_factor">},
     {"balance_bias_rate", kNumber, "step of the routers' biases, for a model that has such; 0 = they stay (default)",
      Set<"balance_bias_rate">},
+    {"offload", kText,
+     "masters and moments of experts in a file of the workers: auto (default: where memory would not suffice), never, "
+     "always",
+     Set<"offload">},
     {"recompute", kBool, "keep less for backward and compute it again, layer by layer", Set<"recompute">},
     {"seed", kNumber, "of drawn weights and of the order of data", Set<"seed">},
     {"evaluate_every_steps", kNumber, "0 = at the end, if there is evaluation data", Set<"evaluate_every_steps">},

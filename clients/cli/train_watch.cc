@@ -111,6 +111,7 @@ std::string ProgressLine(const v1::Job& job) {
     absl::StrAppend(&line, " | ", absl::FormatDuration(left), " left");
   }
   if (!job.note().empty()) absl::StrAppend(&line, " | ", job.note());
+  if (job.state() == v1::JOB_STATE_PAUSED && job.has_error()) absl::StrAppend(&line, " | ", Explain(ErrorOf(job)));
   return line;
 }
 

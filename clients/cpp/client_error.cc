@@ -36,6 +36,7 @@ constexpr Advice kAdvice[] = {
     {"NO_TRAINING", "start the server with training workers; `switchyard-server --help` says how"},
     {"TOO_FEW_WORKERS", "lower --workers, or start the server with more training workers"},
     {"DISK_FULL", "make room on the server's disk, or lower --keep_last"},
+    {"DATASET_CHANGED", "put the files back as they were, then: switchyard train resume ID"},
     {"TOO_MANY_JOBS", "wait for one to end, or cancel one: switchyard train list --state=pending"},
     {"TEXT_LIMIT", "shorten the messages; the model's chat template or tokenizer takes too much work for them"},
 };

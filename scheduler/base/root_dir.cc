@@ -6,8 +6,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -136,6 +138,31 @@ absl::StatusOr<std::string> RootDir::ReadSmallFile(const std::string& name, int6
   close(fd);
   if (done == text.size()) return text;
   return absl::DataLossError(absl::StrCat(Shown(name), ": ended after ", done, " of ", text.size(), " bytes"));
+}
+
+absl::Status CheckRootsApart(const std::string& a_name, const std::string& a, const std::string& b_name,
+                             const std::string& b) {
+  std::error_code error;
+  const std::filesystem::path first = std::filesystem::canonical(a, error);
+  if (error) return absl::OkStatus();
+  const std::filesystem::path second = std::filesystem::canonical(b, error);
+  if (error) return absl::OkStatus();
+  const auto is_in = [](const std::filesystem::path& inner, const std::filesystem::path& outer) {
+    return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+  };
+  if (!is_in(first, second) && !is_in(second, first)) return absl::OkStatus();
+  const char* const how = first == second ? " is the same folder as " : is_in(first, second) ? " is in " : " holds ";
+  return absl::InvalidArgumentError(absl::StrCat(a_name, "=", a, how, b_name, "=", b, ": they must be apart"));
+}
+
+absl::Status CheckWritableFolder(const std::string& name, const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, "=", path, ": no such directory"));
+  }
+  if (access(path.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, "=", path, ": cannot be written"));
 }
 
 }  // namespace switchyard

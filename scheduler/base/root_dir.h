@@ -46,4 +46,11 @@ class RootDir {
   std::string path_, what_;
 };
 
+// InvalidArgument if one of the two folders is the other, or in it, also by way of links: what is written into one
+// would be read out of the other.  OK where one is empty or not there.
+absl::Status CheckRootsApart(const std::string& a_name, const std::string& a, const std::string& b_name,
+                             const std::string& b);
+// InvalidArgument "NAME=PATH: …" for what is no folder that this process may write into; OK where it is empty.
+absl::Status CheckWritableFolder(const std::string& name, const std::string& path);
+
 }  // namespace switchyard

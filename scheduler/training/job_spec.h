@@ -16,6 +16,7 @@
 namespace switchyard {
 
 enum class TrainDType : uint8_t { kF32, kBf16, kF64 };
+enum class OffloadPolicy : uint8_t { kNever, kAuto, kAlways };      // how: workers/train/state_offload.h
 enum class BalanceLoss : uint8_t { kNone, kAllLayers, kPerLayer };  // how: workers/train/router_losses.h
 
 struct OptimizerSpec {
@@ -53,6 +54,7 @@ struct JobSpec {
       0;                   // of routers' biases, where a model has them: workers/train/router_balance.h; 0 = fixed
   bool recompute = false;  // keeps only layers' inputs for backward
   CommunicationSpec communication = {};
+  OffloadPolicy offload = OffloadPolicy::kAuto;  // masters and moments of experts, to a file
   uint64_t seed = 0;
   int64_t evaluate_every_steps = 0;  // 0 = at the end, if there is evaluation
   CheckpointSpec checkpoints = {};

@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<absl::string_view, kNumJobStates> kStateNames = {
     "PENDING", "PREPARING", "RUNNING", "PAUSING", "PAUSED", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED"};
 constexpr std::array<absl::string_view, kNumJobEvents> kEventNames = {"admit", "start", "pause",  "resume", "cancel",
-                                                                      "stop",  "lose",  "finish", "fail"};
+                                                                      "stop",  "lose",  "finish", "fail",   "block"};
 
 struct Transition {
   JobState from;
@@ -35,12 +35,14 @@ constexpr Transition kTransitions[] = {
     {kPreparing, kCancel, kCancelling},
     {kPreparing, kLose, kPending},
     {kPreparing, kFail, kFailed},
+    {kPreparing, kBlock, kPaused},
 
     {kRunning, kPause, kPausing},
     {kRunning, kCancel, kCancelling},
     {kRunning, kLose, kPending},
     {kRunning, kFinish, kSucceeded},
     {kRunning, kFail, kFailed},
+    {kRunning, kBlock, kPaused},
 
     // What it was asked for holds, whatever becomes of its workers meanwhile.
     {kPausing, kStopped, kPaused},
@@ -48,6 +50,7 @@ constexpr Transition kTransitions[] = {
     {kPausing, kCancel, kCancelling},
     {kPausing, kFinish, kSucceeded},
     {kPausing, kFail, kFailed},
+    {kPausing, kBlock, kPaused},
 
     {kPaused, kResume, kPending},
     {kPaused, kCancel, kCancelled},
@@ -56,6 +59,7 @@ constexpr Transition kTransitions[] = {
     {kCancelling, kLose, kCancelled},
     {kCancelling, kFinish, kSucceeded},
     {kCancelling, kFail, kFailed},
+    {kCancelling, kBlock, kCancelled},
 };
 
 }  // namespace

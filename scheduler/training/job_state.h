@@ -8,8 +8,9 @@
 //
 // A job waits (PENDING) until there are workers for it, makes its data ready (PREPARING: text becomes tokens), and
 // runs. Pausing and cancelling a running job wait until its workers have stopped at a step (PAUSING with a checkpoint,
-// CANCELLING).  Whoever loses its workers, or its server, waits again, as another attempt, unless it has failed too
-// often (`lose` against `fail`: the caller counts).  SUCCEEDED, FAILED and CANCELLED are final.
+// CANCELLING).  A job that cannot go on until somebody has put something right (its data, the disk) is PAUSED likewise,
+// by itself (`block`).  Whoever loses its workers, or its server, waits again, as another attempt, unless it has failed
+// too often (`lose` against `fail`: the caller counts).  SUCCEEDED, FAILED and CANCELLED are final.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +44,9 @@ enum class JobEvent : uint8_t {
   kLose,     // its workers are gone, or the server was: it may try again
   kFinish,   // its last step is done and its last checkpoint is written
   kFail,     // an error that trying again does not mend
+  kBlock,    // an error that a user may mend: it waits for that
 };
-inline constexpr int kNumJobEvents = 9;
+inline constexpr int kNumJobEvents = 10;
 
 absl::string_view JobStateName(JobState state);  // "PENDING"
 absl::string_view JobEventName(JobEvent event);  // "pause"

@@ -81,6 +81,7 @@ void Attempt::OnEnded(WorkerId id, TrainingEnd end, absl::Time now) {
   }
   const absl::Status& status = member->end.status;
   if (outcome == TrainingOutcome::kFailed && failure_.ok()) failure_ = status;
+  if (outcome == TrainingOutcome::kBlocked && block_.ok()) block_ = status;
   Abort(absl::Status(status.code(), absl::StrCat(NameOf(*member), ": ", status.message())), now);
 }
 
@@ -144,6 +145,7 @@ bool Attempt::over() const {
 TrainingEnd Attempt::Verdict() const {
   SY_CHECK(over());
   if (!failure_.ok()) return {TrainingOutcome::kFailed, failure_};
+  if (!block_.ok()) return {TrainingOutcome::kBlocked, block_};
   const TrainingOutcome first = members_[0].end.outcome;
   // Its last checkpoint is on the disk, whatever became of the others afterwards.
   if (first == TrainingOutcome::kFinished || (first == TrainingOutcome::kStopped && stopping_)) return {first, {}};

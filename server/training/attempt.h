@@ -4,8 +4,8 @@
 //      └───────── Abort ───────────────┴─► ended or lost, every one
 //
 // The first that goes wrong (a rank's link, a rank that says LOST or FAILED, a time limit) aborts the others; who does
-// not end then either loses its link.  FAILED of any rank is the verdict, whenever it comes: a peer may have
-// taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
+// not end then either loses its link.  FAILED of any rank is the verdict, then BLOCKED of any, whenever it comes: a
+// peer may have taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
 // Thread-compatible; reads no clock.
 #pragma once
 
@@ -80,6 +80,7 @@ class Attempt {
   bool aborted_ = false;
   absl::Status fault_;    // the first
   absl::Status failure_;  // of the first rank that says FAILED; OK: none does
+  absl::Status block_;    // likewise BLOCKED
   absl::Time deadline_;
   std::string awaited_;  // by deadline_: "all ranks to start"
 };

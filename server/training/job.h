@@ -65,7 +65,7 @@ struct Job {
   JobSpec spec;
   JobState state = JobState::kPending;
   int64_t attempt = 0;  // starts of its trainer so far
-  absl::Status error;   // of a FAILED one
+  absl::Status error;   // of a FAILED one, and of one that was PAUSED by it
   std::optional<TrainProgress> progress;
   std::optional<EvaluationResult> evaluation;  // the last one
   std::optional<SavedCheckpoint> checkpoint;   // the newest

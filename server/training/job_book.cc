@@ -32,6 +32,17 @@ bool Fits(const Job& job, const JobFilter& filter) {
   });
 }
 
+// What a copy of it takes.
+size_t BytesAbout(const Job& job) {
+  size_t bytes = sizeof(Job) + job.note.size() + job.error.message().size();
+  for (const std::vector<std::string>* names : {&job.spec.datasets, &job.spec.evaluation}) {
+    for (const std::string& name : *names) bytes += sizeof(name) + name.size();
+  }
+  for (const auto& [name, value] : job.spec.labels) bytes += 2 * sizeof(name) + name.size() + value.size();
+  for (const StateChange& change : job.changes) bytes += sizeof(change) + change.reason.size();
+  return bytes;
+}
+
 }  // namespace
 
 absl::Status JobBook::Load() {
@@ -90,11 +101,13 @@ Job* JobBook::FindRequest(const std::string& request_id) {
 
 JobPage JobBook::List(const JobFilter& filter) const {
   JobPage page;
+  size_t bytes = 0;
   auto it = filter.before > 0 ? jobs_.lower_bound(filter.before) : jobs_.end();
   while (it != jobs_.begin()) {
     --it;
     if (!Fits(*it->second, filter)) continue;
-    if (page.jobs.size() == filter.most) {
+    bytes += BytesAbout(*it->second);
+    if (page.jobs.size() == filter.most || (!page.jobs.empty() && bytes > filter.most_bytes)) {
       page.more = true;
       break;
     }

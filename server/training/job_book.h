@@ -24,6 +24,7 @@ using JobPtr = std::shared_ptr<const Job>;  // a picture of one moment; shared b
 
 struct JobFilter {
   size_t most = 100;
+  size_t most_bytes = size_t{2} << 20;                           // or fewer jobs, but one, of about so much
   int64_t before = 0;                                            // sequence; 0 = from the newest on
   std::vector<JobState> states = {};                             // empty: all
   std::vector<std::pair<std::string, std::string>> labels = {};  // all of them

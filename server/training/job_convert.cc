@@ -59,12 +59,6 @@ v1::SavedCheckpoint ToProto(const SavedCheckpoint& checkpoint) {
   return message;
 }
 
-// Of an error that workers told: it has no details.
-void PutError(const absl::Status& status, google::rpc::Status* out) {
-  out->set_code(static_cast<int>(status.code()));
-  out->set_message(std::string(status.message()));
-}
-
 }  // namespace
 
 v1::JobState ToProto(JobState state) { return static_cast<v1::JobState>(static_cast<int>(state) + kFirstState); }
@@ -121,7 +115,7 @@ v1::Job ToProto(const Job& job) {
   *message.mutable_spec() = ToProto(job.spec);
   message.set_state(ToProto(job.state));
   message.set_attempt(job.attempt);
-  if (!job.error.ok()) PutError(job.error, message.mutable_error());
+  if (!job.error.ok()) *message.mutable_error() = ToRpcStatus(job.error);
   if (job.progress.has_value()) *message.mutable_progress() = ToProto(*job.progress);
   message.set_seconds_left(job.seconds_left);
   if (job.evaluation.has_value()) *message.mutable_evaluation() = ToProto(*job.evaluation);
@@ -148,9 +142,7 @@ absl::StatusOr<Job> FromProto(const v1::Job& message) {
   ASSIGN_OR_RETURN(job.spec, FromProto(message.spec()));
   ASSIGN_OR_RETURN(job.state, FromProto(message.state(), "state"));
   job.attempt = message.attempt();
-  if (message.has_error()) {
-    job.error = absl::Status(static_cast<absl::StatusCode>(message.error().code()), message.error().message());
-  }
+  if (message.has_error()) job.error = FromRpcStatus(message.error());
   if (message.has_progress()) job.progress = FromProto(message.progress());
   if (message.has_evaluation()) job.evaluation = FromProto(message.evaluation());
   if (message.has_checkpoint()) job.checkpoint = FromProto(message.checkpoint());

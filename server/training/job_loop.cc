@@ -49,6 +49,8 @@ void JobLoop::Run() {
       stopping = stopping_;
       stopped_ = stopping;
       tasks.swap(inbox_);
+      for (auto& [whose, task] : newest_) tasks.push_back(std::move(task));
+      newest_.clear();
     }
     for (Task& task : tasks) task(manager_);
     tasks.clear();
@@ -93,7 +95,8 @@ void JobLoop::Prepare(const std::string& job_id, PackRequest request) {
   runner_->Start(
       job_id, std::move(request),
       [this, job_id](int64_t done, int64_t total) {
-        Tell([job_id, done, total](JobManager& manager) { manager.OnPrepareProgress(job_id, done, total); });
+        TellProgress(Progress::kPacked, job_id,
+                     [job_id, done, total](JobManager& manager) { manager.OnPrepareProgress(job_id, done, total); });
       },
       [this, job_id](absl::StatusOr<PackedData> packed) {
         Tell([job_id, packed = std::move(packed)](JobManager& manager) mutable {
@@ -106,6 +109,21 @@ void JobLoop::Tell(Task task) {
   if (!Post(std::move(task))) return;
 }
 
+void JobLoop::TellProgress(Progress kind, const std::string& from, Task task) {
+  absl::MutexLock lock(&mu_);
+  if (stopped_) return;
+  if (inbox_.size() < kMostWaiting) {
+    inbox_.push_back(std::move(task));
+  } else {
+    newest_[{kind, from}] = std::move(task);
+  }
+}
+
+size_t JobLoop::num_waiting() const {
+  absl::MutexLock lock(&mu_);
+  return inbox_.size() + newest_.size();
+}
+
 void JobLoop::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
   Tell([id, client = std::move(client), info = std::move(info)](JobManager& manager) mutable {
     manager.OnTrainer(id, std::move(client), std::move(info));
@@ -113,7 +131,7 @@ void JobLoop::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, Work
 }
 
 void JobLoop::OnTrainerHeartbeat(WorkerId id) {
-  Tell([id](JobManager& manager) { manager.OnTrainerHeartbeat(id); });
+  TellProgress(Progress::kHeartbeat, absl::StrCat(id), [id](JobManager& manager) { manager.OnTrainerHeartbeat(id); });
 }
 
 void JobLoop::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) {
@@ -123,7 +141,8 @@ void JobLoop::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::v
 }
 
 void JobLoop::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) {
-  Tell([id, epoch, progress](JobManager& manager) { manager.OnTrainingStep(id, epoch, progress); });
+  TellProgress(Progress::kStep, absl::StrCat(id),
+               [id, epoch, progress](JobManager& manager) { manager.OnTrainingStep(id, epoch, progress); });
 }
 
 void JobLoop::OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) {
@@ -137,7 +156,8 @@ void JobLoop::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkp
 }
 
 void JobLoop::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
-  Tell([id, epoch, text = std::move(text)](JobManager& manager) { manager.OnTrainingNote(id, epoch, text); });
+  TellProgress(Progress::kNote, absl::StrCat(id),
+               [id, epoch, text = std::move(text)](JobManager& manager) { manager.OnTrainingNote(id, epoch, text); });
 }
 
 void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {

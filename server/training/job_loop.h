@@ -1,12 +1,16 @@
 // The thread that owns the job manager: whatever users, workers and packing say becomes a task in its inbox.
 //
-// Thread-safe.  Nobody waits for the thread; it waits for the journal's disk and the sink's alone.
+// Thread-safe.  Nobody waits for the thread; it waits for the journal's disk and the sink's alone.  When a disk holds
+// it up for long, words on progress (steps, notes, heartbeats, bytes packed) beyond kMostWaiting take the place of the
+// last of their worker; whatever changes a job waits.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -21,6 +25,7 @@ namespace switchyard {
 class JobLoop final : public TrainerEvents, private TrainingHost {
  public:
   using Task = absl::AnyInvocable<void(JobManager&)>;
+  static constexpr size_t kMostWaiting = 4096;
   // Called on the loop's thread, but `end_of`; none blocks.
   struct Hooks {
     std::function<void(const std::string&token)> open_store, close_store;
@@ -41,6 +46,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   [[nodiscard]] bool Post(Task task);
   // Trainers save and stop; `done` when they have, at most once.
   void Drain(std::function<void()> done);
+  size_t num_waiting() const;
   // What was posted is still done; workers' links and watches end.  Blocks until the thread is gone.
   void Stop();
 
@@ -69,14 +75,19 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   void Run();
   // A worker's word: of no use once the loop has stopped.
   void Tell(Task task);
+  // One that the next of the same `kind` and `from` makes stale.
+  enum class Progress { kHeartbeat, kStep, kNote, kPacked };
+  void TellProgress(Progress kind, const std::string& from, Task task);
 
   const std::unique_ptr<JobJournal> journal_;
   PackRunner* const runner_;
   const Hooks hooks_;
   JobManager manager_;
   std::function<void()> drained_;  // of the loop's thread
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::vector<Task> inbox_ ABSL_GUARDED_BY(mu_);
+  // What came when it was full: done after what is in it.
+  std::map<std::pair<Progress, std::string>, Task> newest_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

@@ -123,11 +123,13 @@ absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, co
     if (event == JobEvent::kResume) moved->queued = book_.NextPlace();
     // Whoever goes on by a user's word has all its tries again.
     if (event == JobEvent::kResume) moved->losses = 0;
+    if (event == JobEvent::kResume) moved->error = absl::OkStatus();
   };
   if (const absl::Status moved = book_.Move(job, event, reason, host_->UnixMs(), requeue); !moved.ok()) {
     return JournalError(moved);
   }
   not_before_.erase(job->sequence);
+  full_since_.erase(job->sequence);
   if (const auto run = runs_.find(job->sequence); run != runs_.end()) Obey(&run->second);
   return JobBook::Picture(*job);
 }

@@ -6,7 +6,8 @@
 //
 // The queue is first come, first served: a job that waits for workers holds them back from those behind it that want
 // the same kind, which train alone or serve as well.  A job whose attempt was lost keeps its place; one that was paused
-// goes to the end.  What is lost again and again without getting ahead has failed.
+// goes to the end.  What is lost again and again without getting ahead has failed.  What only a user can mend (data that
+// changed, a disk that stays full) is PAUSED with an error that says so, until somebody resumes it.
 #pragma once
 
 #include <cstdint>
@@ -59,6 +60,7 @@ class JobManager final : public TrainerEvents {
     int max_losses = 10;  // in a row without a new checkpoint or a step beyond the furthest
     absl::Duration first_pause = absl::Milliseconds(250);  // after the first loss; doubles with each
     absl::Duration longest_pause = absl::Minutes(1);
+    absl::Duration full_disk = absl::Hours(1);        // how long a job tries again and again while the disk is full
     absl::Duration save_progress = absl::Seconds(1);  // at most so often
     int64_t form_deadline_ms = 60000;
   };
@@ -157,6 +159,8 @@ class JobManager final : public TrainerEvents {
   void CountStep(int64_t tokens_before, const TrainProgress& progress);
   void Lose(Run* run, const absl::Status& why);
   void Fail(Job* job, const absl::Status& why);
+  // PAUSED by itself; `error`, which has a reason, stays until it is resumed.
+  void Block(Job* job, const absl::Status& error);
   void EndRun(Run* run);
   void CheckRuntime(Run* run);
   void SaveProgress(Run* run);
@@ -175,6 +179,7 @@ class JobManager final : public TrainerEvents {
   absl::Time last_slice_at_ = absl::InfinitePast();
   std::map<int64_t, Run> runs_;               // by the job's sequence
   std::map<int64_t, absl::Time> not_before_;  // of jobs that pause after a loss, by sequence
+  std::map<int64_t, absl::Time> full_since_;  // of jobs that a full disk holds up, by sequence
   int64_t last_epoch_ = 0;
   bool draining_ = false;
   TrainingCensus census_;

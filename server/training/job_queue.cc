@@ -168,7 +168,10 @@ void JobManager::OnPrepared(const std::string& job_id, absl::StatusOr<PackedData
         absl::StrCat("datasets: dataset has ", packed->tokens, " tokens, batch needs ", batch));
   }
   if (!status.ok()) {
-    if (IsFault(status)) {
+    // It was there when the job was submitted.
+    if (absl::IsNotFound(status) || ReasonOf(status) == v1::DATASET_CHANGED) {
+      Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, status.message()));
+    } else if (IsFault(status)) {
       Fail(job, status);
     } else {
       Lose(run, status);

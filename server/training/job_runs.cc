@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 #include "server/training/job_manager.h"
 
@@ -151,6 +152,7 @@ void JobManager::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint che
   if (!run->job->checkpoint.has_value() || checkpoint.step > run->job->checkpoint->step) run->job->losses = 0;
   run->job->checkpoint = std::move(checkpoint);
   ++census_.checkpoints;
+  full_since_.erase(run->job->sequence);
   run->saved_at = absl::InfinitePast();
   run->unsaved_progress = true;
   SaveProgress(run);
@@ -224,6 +226,8 @@ void JobManager::Conclude(Run* run, TrainingEnd end) {
   } else if (end.outcome == TrainingOutcome::kFailed) {
     if (SaysNotFinite(end.status)) ++census_.not_finite;
     Fail(job, end.status);
+  } else if (end.outcome == TrainingOutcome::kBlocked) {
+    Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
   } else if (asked) {
     const bool stopped = end.outcome == TrainingOutcome::kStopped;
     book_.Happen(job, stopped ? JobEvent::kStopped : JobEvent::kLose,
@@ -252,9 +256,17 @@ void JobManager::BeginAndFinish(Job* job) {
 void JobManager::Lose(Run* run, const absl::Status& why) {
   Job* job = run->job;
   ++census_.losses;
-  // A full disk says nothing of the job: it waits until there is room again.
+  // A full disk says nothing of the job: it waits until there is room again, for a while by itself.
   const bool full = why.code() == absl::StatusCode::kResourceExhausted;
-  if (!full) ++job->losses;
+  if (full) {
+    const absl::Time since = full_since_.try_emplace(job->sequence, host_->Now()).first->second;
+    if (host_->Now() - since >= options_.full_disk) {
+      full_since_.erase(job->sequence);
+      return Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL, why.message()));
+    }
+  } else {
+    ++job->losses;
+  }
   if (job->losses >= options_.max_losses) {
     return Fail(job, absl::Status(why.code(), absl::StrCat("lost ", job->losses,
                                                            " times without getting ahead; at last: ", why.message())));
@@ -270,6 +282,13 @@ void JobManager::Lose(Run* run, const absl::Status& why) {
 void JobManager::Fail(Job* job, const absl::Status& why) {
   job->error = why;
   book_.Happen(job, JobEvent::kFail, std::string(why.message()), host_->UnixMs());
+}
+
+void JobManager::Block(Job* job, const absl::Status& error) {
+  ++census_.blocks;
+  job->error = error;
+  book_.Happen(job, JobEvent::kBlock, absl::StrCat(v1::ErrorReason_Name(ReasonOf(error)), ": ", error.message()),
+               host_->UnixMs());
 }
 
 void JobManager::EndRun(Run* run) { runs_.erase(run->job->sequence); }

@@ -24,6 +24,25 @@ void PackRunner::Start(const std::string& key, PackRequest request, ProgressFn p
     lock.Release();
     return done(absl::CancelledError("the server stops"));
   }
+  Begin(key, std::move(request), std::move(progress), std::move(done));
+}
+
+bool PackRunner::StartIfFewer(absl::string_view prefix, int most, const std::string& key, PackRequest request,
+                              ProgressFn progress, DoneFn done) {
+  absl::ReleasableMutexLock lock(&mu_);
+  if (stopped_) {
+    lock.Release();
+    done(absl::CancelledError("the server stops"));
+    return true;
+  }
+  Reap();
+  const auto runs = [prefix](const auto& entry) { return absl::StartsWith(entry.first, prefix); };
+  if (std::count_if(work_.begin(), work_.end(), runs) >= most) return false;
+  Begin(key, std::move(request), std::move(progress), std::move(done));
+  return true;
+}
+
+void PackRunner::Begin(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done) {
   Reap();
   if (const auto last = work_.extract(key); !last.empty()) last.mapped()->thread.join();  // it has said its last word
   auto work = std::make_unique<Work>();
@@ -53,13 +72,6 @@ void PackRunner::Reap() {
 void PackRunner::Cancel(const std::string& key) {
   absl::MutexLock lock(&mu_);
   if (const auto it = work_.find(key); it != work_.end()) it->second->cancelled = true;
-}
-
-int PackRunner::NumRunning(absl::string_view prefix) {
-  absl::MutexLock lock(&mu_);
-  Reap();
-  return static_cast<int>(std::count_if(work_.begin(), work_.end(),
-                                        [prefix](const auto& entry) { return absl::StartsWith(entry.first, prefix); }));
 }
 
 }  // namespace switchyard

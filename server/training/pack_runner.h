@@ -31,10 +31,11 @@ class PackRunner {
 
   // Both are called on the work's thread; `done` once, last.  REQUIRES: of this key all work is done.
   void Start(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done);
+  // The same if fewer than `most` run whose key begins so.  False: nothing was started, nothing is called.
+  [[nodiscard]] bool StartIfFewer(absl::string_view prefix, int most, const std::string& key, PackRequest request,
+                                  ProgressFn progress, DoneFn done);
   // Its `done` follows, soon.  Nothing if there is none.
   void Cancel(const std::string& key);
-  // How much runs whose key begins so.
-  int NumRunning(absl::string_view prefix);
 
  private:
   struct Work {
@@ -44,6 +45,8 @@ class PackRunner {
   };
   // Joins threads whose work is over.
   void Reap() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Begin(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   DataPreparer* const preparer_;
   absl::Mutex mu_;

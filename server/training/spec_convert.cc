@@ -38,6 +38,13 @@ constexpr EnumPair<v1::BalanceLoss, BalanceLoss> kBalances[] = {
     {v1::BALANCE_LOSS_UNSPECIFIED, BalanceLoss::kAllLayers},
 };
 
+constexpr EnumPair<v1::OffloadPolicy, OffloadPolicy> kOffloads[] = {
+    {v1::OFFLOAD_POLICY_NEVER, OffloadPolicy::kNever},
+    {v1::OFFLOAD_POLICY_AUTO, OffloadPolicy::kAuto},
+    {v1::OFFLOAD_POLICY_ALWAYS, OffloadPolicy::kAlways},
+    {v1::OFFLOAD_POLICY_UNSPECIFIED, JobSpec().offload},
+};
+
 template <class Proto, class Ours, size_t N>
 absl::Status TakeEnum(const EnumPair<Proto, Ours> (&pairs)[N], const char* field, Proto value, Ours* out) {
   for (const auto& pair : pairs) {
@@ -139,6 +146,7 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
   spec.balance_bias_rate = message.balance_bias_rate();
   spec.recompute = message.recompute();
   RETURN_IF_ERROR(TakeCommunication(message.communication(), &spec.communication));
+  RETURN_IF_ERROR(TakeEnum(kOffloads, "spec.offload", message.offload(), &spec.offload));
   spec.seed = message.seed();
   spec.evaluate_every_steps = message.evaluate_every_steps();
   const v1::CheckpointSpec& checkpoints = message.checkpoints();
@@ -173,6 +181,7 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   message.set_recompute(spec.recompute);
   message.mutable_communication()->set_mode(std::string(CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
+  message.set_offload(PutEnum(kOffloads, spec.offload));
   message.set_seed(spec.seed);
   message.set_evaluate_every_steps(spec.evaluate_every_steps);
   message.mutable_checkpoints()->set_every_steps(spec.checkpoints.every_steps);

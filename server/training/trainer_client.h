@@ -38,11 +38,11 @@ enum class StopKind : uint8_t {
   kNow,   // at a step, without
 };
 
-enum class TrainingOutcome : uint8_t { kFinished, kStopped, kLost, kFailed };  // train_link.proto
+enum class TrainingOutcome : uint8_t { kFinished, kStopped, kLost, kFailed, kBlocked };  // train_link.proto
 
 struct TrainingEnd {
   TrainingOutcome outcome = TrainingOutcome::kLost;
-  absl::Status status;  // of kLost and kFailed
+  absl::Status status;  // of kLost, kFailed and kBlocked
 };
 
 // Commands to a worker that trains, perhaps beside serving.  Thread-safe, never blocks; those of a broken link are

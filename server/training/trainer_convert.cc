@@ -73,8 +73,10 @@ TrainingEnd FromProto(const v1::TrainingEnded& message) {
       break;
   }
   const auto code = message.code() == 0 ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(message.code());
-  return {message.outcome() == v1::TRAINING_OUTCOME_FAILED ? TrainingOutcome::kFailed : TrainingOutcome::kLost,
-          absl::Status(code, CutText(message.message(), kMostTextBytes))};
+  const TrainingOutcome outcome = message.outcome() == v1::TRAINING_OUTCOME_FAILED    ? TrainingOutcome::kFailed
+                                  : message.outcome() == v1::TRAINING_OUTCOME_BLOCKED ? TrainingOutcome::kBlocked
+                                                                                      : TrainingOutcome::kLost;
+  return {outcome, absl::Status(code, CutText(message.message(), kMostTextBytes))};
 }
 
 bool IsOfTraining(const v1::LinkRequest& message) {

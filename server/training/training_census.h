@@ -27,6 +27,7 @@ struct TrainingCensus {
   int64_t attempts = 0;
   int64_t losses = 0;
   int64_t not_finite = 0;
+  int64_t blocks = 0;
   int64_t steps = 0;
   int64_t tokens = 0;
   int64_t dropped_rows = 0;

@@ -21,6 +21,8 @@ const CounterRow kCounters[] = {
      [](const TrainingCensus& c) { return static_cast<double>(c.losses); }},
     {"switchyard_train_not_finite_total", "Jobs that failed as a loss or a gradient was not finite.",
      [](const TrainingCensus& c) { return static_cast<double>(c.not_finite); }},
+    {"switchyard_train_blocked_total", "Jobs that were paused because data changed or the disk stayed full.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.blocks); }},
     {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.",
      [](const TrainingCensus& c) { return static_cast<double>(c.steps); }},
     {"switchyard_train_tokens_total", "Tokens trained; those of steps that were done again count once.",

@@ -103,6 +103,7 @@ std::vector<std::string> TrainingRoom::WorkerArgs(int index) const {
           "--role=train",
           absl::StrCat("--dataset_root=", config_->dataset_root),
           absl::StrCat("--checkpoint_root=", config_->checkpoint_root),
+          absl::StrCat("--train_offload_dir=", config_->train_offload_dir),
           absl::StrCat("--threads=", config_->train_threads),
           absl::StrCat("--local_index=", index),
           absl::StrCat("--join_token_file=", door_.token_file),
@@ -122,6 +123,8 @@ void TrainingRoom::Drain(std::function<void()> done) {
 }
 
 void TrainingRoom::StopWorkers() {
+  // A server that was not drained: what its workers' end does to jobs is the server's doing, and no loss of theirs.
+  if (jobs_ != nullptr) static_cast<void>(jobs_->Post([](JobManager& jobs) { jobs.Drain(); }));
   if (fleet_ != nullptr) fleet_->Stop(kStopGrace);
 }
 

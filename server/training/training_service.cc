@@ -198,20 +198,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::
     }
     return FromProto(message);
   }();
-  if (pack.ok() && training_.packs->NumRunning(kPackPrefix) >= kMaxPackCalls) {
-    pack = WithRetry(
-        MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
-                  absl::StrCat("PackData calls: limit ", kMaxPackCalls), {{"limit", absl::StrCat(kMaxPackCalls)}}),
-        absl::Seconds(5));
-  }
   if (!pack.ok()) {
     feed->End(pack.status());
     return call;
   }
   const std::string key = absl::StrCat(kPackPrefix, calls.fetch_add(1));
   call->set_on_over([packs = training_.packs, key] { packs->Cancel(key); });
-  training_.packs->Start(
-      key, *std::move(pack),
+  const bool started = training_.packs->StartIfFewer(
+      kPackPrefix, kMaxPackCalls, key, *std::move(pack),
       [feed](int64_t done, int64_t total) {
         feed->Offer([done, total] {
           auto response = std::make_unique<v1::PackDataResponse>();
@@ -234,6 +228,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::
         });
         feed->End(absl::OkStatus());
       });
+  if (!started) {
+    feed->End(WithRetry(
+        MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                  absl::StrCat("PackData calls: limit ", kMaxPackCalls), {{"limit", absl::StrCat(kMaxPackCalls)}}),
+        absl::Seconds(5)));
+  }
   return call;
 }
 

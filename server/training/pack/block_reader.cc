@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
@@ -68,8 +69,9 @@ absl::Status BlockReader::CheckUnchanged() const {
   const bool same = fstat(fd_, &now) == 0 && now.st_size == opened_.st_size &&
                     now.st_mtim.tv_sec == opened_.st_mtim.tv_sec && now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec;
   if (same) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(name_, ": changed while it was read: ", now.st_size,
-                                                    " bytes, it had ", opened_.st_size, " when it was opened"));
+  return MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED,
+                   absl::StrCat(name_, ": changed while it was read: ", now.st_size, " bytes, it had ", opened_.st_size,
+                                " when it was opened"));
 }
 
 absl::StatusOr<LineBlock> BlockReader::Next() {

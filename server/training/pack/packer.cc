@@ -166,7 +166,7 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
   for (const std::string& input : request.inputs) {
     RETURN_IF_ERROR(packing.AppendFile(datasets, input, options_.max_line_bytes));
   }
-  RETURN_IF_ERROR(writer->Finish());
+  RETURN_IF_ERROR(writer->Finish([&packing] { return packing.Tell(); }));
   return PackedData{.documents = writer->num_documents(),
                     .tokens = writer->num_tokens(),
                     .trained_tokens = writer->num_trained(),

@@ -15,6 +15,7 @@
 #include "scheduler/base/byte_io.h"
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/write_whole.h"
 
 namespace switchyard {
 namespace {
@@ -45,14 +46,8 @@ absl::Status FromErrno(absl::string_view what) {
 }
 
 absl::Status WriteAt(int fd, int64_t at, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = pwrite(fd, bytes.data(), bytes.size(), at);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return FromErrno("write");
-    bytes.remove_prefix(static_cast<size_t>(count));
-    at += count;
-  }
-  return absl::OkStatus();
+  errno = WriteWholeAt(fd, at, bytes);
+  return errno == 0 ? absl::OkStatus() : FromErrno("write");
 }
 
 }  // namespace
@@ -160,7 +155,7 @@ absl::Status TokenWriter::AppendParts(const PackedTokens& tokens) {
 absl::Status TokenWriter::Append(const PackedTokens& tokens) { return Failed(AppendParts(tokens)); }
 
 // Puts what is in another file behind the tokens, from the next multiple of 8 on.
-absl::Status TokenWriter::CopyFrom(AppendFile* part) {
+absl::Status TokenWriter::CopyFrom(AppendFile* part, absl::FunctionRef<absl::Status()> tell) {
   RETURN_IF_ERROR(AppendHashed(std::string(static_cast<size_t>(-tokens_.size() & 7), '\0')));
   RETURN_IF_ERROR(part->Flush());
   std::string piece(kPieceBytes, '\0');
@@ -171,20 +166,21 @@ absl::Status TokenWriter::CopyFrom(AppendFile* part) {
     if (count == 0) return absl::DataLossError(absl::StrCat("a file of ours ends at byte ", at));
     RETURN_IF_ERROR(AppendHashed(absl::string_view(piece.data(), static_cast<size_t>(count))));
     at += count;
+    RETURN_IF_ERROR(tell());
   }
   return absl::OkStatus();
 }
 
-absl::Status TokenWriter::WriteRest() {
+absl::Status TokenWriter::WriteRest(absl::FunctionRef<absl::Status()> tell) {
   header_.masked = num_trained_ < header_.num_tokens;
   if (header_.masked) {
     if (header_.num_tokens % 8 != 0) {
       const char last = static_cast<char>(mask_bits_);
       RETURN_IF_ERROR(mask_.Append(absl::string_view(&last, 1)));
     }
-    RETURN_IF_ERROR(CopyFrom(&mask_));
+    RETURN_IF_ERROR(CopyFrom(&mask_, tell));
   }
-  RETURN_IF_ERROR(CopyFrom(&documents_));
+  RETURN_IF_ERROR(CopyFrom(&documents_, tell));
   RETURN_IF_ERROR(tokens_.Flush());
   return WriteAt(tokens_.fd(), 0, EncodeTokenHeader(header_));
 }
@@ -208,8 +204,9 @@ absl::Status TokenWriter::Publish() {
   return absl::OkStatus();
 }
 
-absl::Status TokenWriter::Finish() {
-  RETURN_IF_ERROR(Failed(WriteRest()));
+absl::Status TokenWriter::Finish(absl::FunctionRef<absl::Status()> tell) {
+  RETURN_IF_ERROR(Failed(WriteRest(tell)));
+  RETURN_IF_ERROR(tell());
   return Failed(Publish());
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -53,8 +54,9 @@ class TokenWriter {
   ~TokenWriter();
 
   absl::Status Append(const PackedTokens& tokens);
-  // The file is there, on the disk, when this returns OK.  REQUIRES: a document was appended; nothing is called after.
-  absl::Status Finish();
+  // The file is there, on the disk, when this returns OK.  `tell` is called between pieces, and before what the disk
+  // takes its time for; not OK ends it with that.  REQUIRES: a document was appended; nothing is called after.
+  absl::Status Finish(absl::FunctionRef<absl::Status()> tell);
 
   int64_t num_documents() const { return header_.num_documents; }
   int64_t num_tokens() const { return header_.num_tokens; }
@@ -66,9 +68,9 @@ class TokenWriter {
   absl::StatusOr<UniqueFd> OpenUnnamed(absl::string_view suffix);
   absl::Status AppendParts(const PackedTokens& tokens);
   void AppendMask(const PackedTokens& tokens, std::string* bytes);
-  absl::Status CopyFrom(AppendFile* part);
+  absl::Status CopyFrom(AppendFile* part, absl::FunctionRef<absl::Status()> tell);
   absl::Status AppendHashed(absl::string_view bytes);
-  absl::Status WriteRest();
+  absl::Status WriteRest(absl::FunctionRef<absl::Status()> tell);
   absl::Status Publish();
   absl::Status Failed(const absl::Status& status) const;
 

@@ -98,5 +98,32 @@ TEST_F(RootDirTest, MakesFoldersBeneath) {
   EXPECT_FALSE(Root().MakeFolders("in/file/x").ok());
 }
 
+TEST_F(RootDirTest, RootsThatOverlapAreSaid) {
+  const auto said = [this](const std::string& a, const std::string& b) {
+    const absl::Status status = CheckRootsApart("--a", a, "--b", b);
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status));
+    return std::string(status.message());
+  };
+  const std::string root = base_ + "/root", in = root + "/in";
+  mkdir((base_ + "/rooted").c_str(), 0755);
+  EXPECT_EQ(said(root, base_ + "/rooted"), "") << "a name that begins alike is another folder";
+  EXPECT_EQ(said(root, root + "/../root/"),
+            "--a=" + root + " is the same folder as --b=" + root + "/../root/: they must be apart");
+  EXPECT_EQ(said(in, root), "--a=" + in + " is in --b=" + root + ": they must be apart");
+  EXPECT_EQ(said(root, in), "--a=" + root + " holds --b=" + in + ": they must be apart");
+  ASSERT_EQ(symlink(root.c_str(), (base_ + "/link").c_str()), 0);
+  EXPECT_THAT(said(base_ + "/link/in", root), HasSubstr("/link/in is in --b="));
+  EXPECT_EQ(said("", root), "");
+  EXPECT_EQ(said(root, base_ + "/nowhere"), "") << "that is told elsewhere";
+}
+
+TEST_F(RootDirTest, FoldersThatCannotBeWrittenAreSaid) {
+  EXPECT_TRUE(CheckWritableFolder("--a", "").ok());
+  EXPECT_TRUE(CheckWritableFolder("--a", base_).ok());
+  EXPECT_EQ(CheckWritableFolder("--a", base_ + "/secret").message(), "--a=" + base_ + "/secret: no such directory");
+  if (geteuid() == 0) return;  // may write anywhere
+  EXPECT_EQ(CheckWritableFolder("--a", "/proc").message(), "--a=/proc: cannot be written");
+}
+
 }  // namespace
 }  // namespace switchyard

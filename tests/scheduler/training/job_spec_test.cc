@@ -111,5 +111,16 @@ TEST(JobSpecTest, PathsStayBeneath) {
   EXPECT_LT(CheckRelativePath("/" + std::string(4000, '\x1b'), "R").message().size(), 400u);
 }
 
+TEST(JobSpecTest, OffloadDoesNotGoWithPacking) {
+  JobSpec spec = Good();
+  spec.offload = OffloadPolicy::kAlways;
+  EXPECT_TRUE(Validate(spec).ok());
+  spec.communication.mode = CommMode::kFull;
+  EXPECT_EQ(Validate(spec).message(),
+            "offload: always does not go with communication.mode full, which moves experts between ranks");
+  spec.offload = OffloadPolicy::kAuto;
+  EXPECT_TRUE(Validate(spec).ok());
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -29,11 +29,15 @@ TEST(JobStateTest, WaysThroughALife) {
   EXPECT_EQ(Walk({kCancel}), "CANCELLED");
   EXPECT_EQ(Walk({kAdmit, kCancel, kStopped}), "CANCELLED");
   EXPECT_EQ(Walk({kAdmit, kFail}), "FAILED");
+  EXPECT_EQ(Walk({kAdmit, kStart, kBlock}), "PAUSED");
+  EXPECT_EQ(Walk({kAdmit, kBlock, kResume, kAdmit}), "PREPARING");
 }
 
 TEST(JobStateTest, WhatWasAskedForOutlivesTheWorkers) {
   EXPECT_EQ(Walk({kAdmit, kStart, kPause, kLose}), "PAUSED");
   EXPECT_EQ(Walk({kAdmit, kStart, kCancel, kLose}), "CANCELLED");
+  EXPECT_EQ(Walk({kAdmit, kStart, kPause, kBlock}), "PAUSED");
+  EXPECT_EQ(Walk({kAdmit, kStart, kCancel, kBlock}), "CANCELLED");
   EXPECT_EQ(Walk({kAdmit, kStart, kPause, kCancel, kStopped}), "CANCELLED");
 }
 

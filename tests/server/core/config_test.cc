@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -37,6 +38,54 @@ TEST_F(ConfigTest, DerivesNamesAndWorkers) {
   EXPECT_EQ(config_.tokenizer, dir_.path() + "//tokenizer.json");
   EXPECT_EQ(config_.num_workers(), 2);
   EXPECT_GE(config_.threads, 1);
+}
+
+TEST_F(ConfigTest, TrainingIsChecked) {
+  const TempDir other;
+  for (const char* name : {"/data", "/models", "/data/inner"}) std::filesystem::create_directory(dir_.path() + name);
+  const auto problem = [this](const std::function<void(ServerConfig*)>& edit) {
+    ServerConfig config = config_;
+    config.local_train_workers = 2;
+    config.dataset_root = dir_.path() + "/data";
+    config.checkpoint_root = dir_.path() + "/models";
+    edit(&config);
+    return std::string(config.Finish().message());
+  };
+  EXPECT_EQ(problem([](ServerConfig*) {}), "");
+  {
+    ServerConfig config = config_;
+    config.local_train_workers = 3;
+    config.dataset_root = dir_.path() + "/data";
+    config.checkpoint_root = dir_.path() + "/models";
+    ASSERT_TRUE(config.Finish().ok());
+    EXPECT_EQ(config.train_workers, 3);
+    EXPECT_GE(config.train_threads, 1);
+  }
+  EXPECT_THAT(problem([](ServerConfig* c) { c->local_train_workers = 65; }), HasSubstr("--local_train_workers=65"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_workers = -1; }), HasSubstr("--train_workers=-1"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_workers = 1; }),
+              HasSubstr("--train_workers=1: fewer than --local_train_workers=2"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_threads = 1025; }), HasSubstr("--train_threads=1025"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root = ""; }), HasSubstr("--dataset_root: missing"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->checkpoint_root = ""; }), HasSubstr("--checkpoint_root: missing"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root += "/nowhere"; }), HasSubstr("--dataset_root: "));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root = c->checkpoint_root + "/../models/"; }),
+              HasSubstr(" is the same folder as --checkpoint_root="));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->checkpoint_root = c->dataset_root + "/inner"; }),
+              HasSubstr("/data holds --checkpoint_root="));
+  std::filesystem::create_directory_symlink(dir_.path() + "/models", other.path() + "/link");
+  std::filesystem::create_directory(dir_.path() + "/models/text");
+  EXPECT_THAT(problem([&](ServerConfig* c) { c->dataset_root = other.path() + "/link/text"; }),
+              HasSubstr("/link/text is in --checkpoint_root="));
+  EXPECT_EQ(problem([&](ServerConfig* c) { c->train_offload_dir = other.path(); }), "");
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_offload_dir = "/nowhere"; }),
+              HasSubstr("--train_offload_dir=/nowhere: no such directory"));
+  EXPECT_THAT(problem([&](ServerConfig* c) {
+                c->train_offload_dir = other.path();
+                c->local_train_workers = 0;
+                c->train_workers = 1;
+              }),
+              HasSubstr("is for local training workers"));
 }
 
 TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {

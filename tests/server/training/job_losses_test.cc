@@ -1,4 +1,4 @@
-// What befalls jobs: workers that die, hang or lie, a server that is killed, a disk that is full.
+// What befalls jobs: workers that die, hang or lie.
 #include "server/training/job_manager.h"
 #include "tests/server/training/manager_fixture.h"
 
@@ -86,20 +86,6 @@ TEST_F(ManagerTest, LostAgainAndAgainFails) {
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(Get(id)->error.message()), HasSubstr("lost 3 times without getting ahead; at last: rank 0"));
-}
-
-TEST_F(ManagerTest, AFullDiskIsWaitedForWithoutEnd) {
-  const std::string id = Running();
-  for (int i = 1; i <= 5; ++i) {
-    AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
-    Pass(options_.longest_pause - absl::Milliseconds(1));
-    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
-    Pass(absl::Milliseconds(1));
-    AllStart();
-    Step(5);
-  }
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
 }
 
 TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
@@ -260,138 +246,6 @@ TEST_F(ManagerTest, StrangersAreRefused) {
 }
 
 // A server is killed in each state of a job; the next one goes on by the table, and no attempt's number comes twice.
-TEST_F(ManagerTest, AKilledServerForgetsNothingAndStartsNothingTwice) {
-  const std::string id = Submit(Spec(), "request");
-  Restart();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  int64_t attempts = 0;
-  const auto begin = [&] {
-    Connect(1);
-    Connect(2);
-    manager_->Tick();
-    ASSERT_EQ(trainers_[1]->seats.size(), 1u);
-    EXPECT_EQ(trainers_[1]->seats[0].attempt, ++attempts);
-  };
-  begin();
-  Restart();  // PREPARING
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  EXPECT_EQ(ReasonOf(id), "its server has ended and was started again");
-  begin();
-  AllStart();
-  Step(4);
-  Pass(absl::Seconds(2));
-  Restart();  // RUNNING
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  EXPECT_EQ(Get(id)->progress->step, 4);
-  EXPECT_EQ(Get(id)->losses, 0) << "it is not the job's fault";
-  begin();
-  AllStart();
-  ASSERT_TRUE(manager_->Pause(id).ok());
-  Restart();  // PAUSING
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
-  Restart();  // PAUSED
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
-  ASSERT_TRUE(manager_->Resume(id).ok());
-  begin();
-  AllStart();
-  ASSERT_TRUE(manager_->Cancel(id).ok());
-  Restart();  // CANCELLING
-  EXPECT_EQ(StateOf(id), JobState::kCancelled);
-  Restart();
-  EXPECT_EQ(StateOf(id), JobState::kCancelled);
-  EXPECT_EQ(manager_->List({}).jobs.size(), 1u);
-}
-
-TEST_F(ManagerTest, AQueueSurvivesItsServer) {
-  const std::string one = Submit(Spec()), two = Submit(Spec()), three = Submit(Spec());
-  ASSERT_TRUE(manager_->Pause(one).ok());
-  ASSERT_TRUE(manager_->Resume(one).ok());  // goes to the end
-  Restart();
-  Connect(1);
-  Connect(2);
-  manager_->Tick();
-  EXPECT_EQ(StateOf(two), JobState::kPreparing);
-  for (const std::string& next : {three, one}) {
-    AllStart();
-    AllEnd(TrainingOutcome::kFinished);
-    manager_->Tick();
-    EXPECT_EQ(StateOf(next), JobState::kPreparing);
-  }
-}
-
-TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
-  Connect(1);
-  Connect(2);
-  const std::string id = Submit(Spec());
-  journal_.error = absl::ResourceExhaustedError("disk full");
-  manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  journal_.error = {};
-  manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPreparing);
-  AllStart();
-  Step(3);
-
-  // What workers report has happened; it is written down as soon as that can be.
-  journal_.error = absl::ResourceExhaustedError("disk full");
-  EXPECT_FALSE(manager_->Pause(id).ok());
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
-  AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  Pass(absl::Minutes(1));
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  EXPECT_EQ(trainers_[1]->seats.size(), 1u);
-  journal_.error = {};
-  Pass(absl::Minutes(1));
-  EXPECT_EQ(trainers_[1]->seats.size(), 2u);
-  EXPECT_EQ(journal_.kept.begin()->second.attempt, 2);
-}
-
-TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {
-  Connect(1);
-  Connect(2);
-  JobSpec text = Spec();
-  text.datasets = {"a.jsonl"};
-  const std::string id = Submit(text);
-  manager_->Tick();
-  journal_.error = absl::UnavailableError("no disk");
-  manager_->OnPrepared(id, PackedData{.tokens = 100});
-  EXPECT_TRUE(trainers_[1]->seats.empty());
-  EXPECT_THAT(Get(id)->note, HasSubstr("waits for the journal"));
-  journal_.error = {};
-  Pass(absl::Seconds(1));
-  ASSERT_EQ(trainers_[1]->seats.size(), 1u);
-  EXPECT_EQ(trainers_[1]->seats[0].attempt, 1);
-}
-
-TEST_F(ManagerTest, ProgressIsWrittenAtMostSoOften) {
-  const std::string id = Running();
-  const int before = journal_.saves;
-  for (int step = 1; step <= 50; ++step) {
-    Step(step);
-    Pass(absl::Milliseconds(100));
-  }
-  EXPECT_LE(journal_.saves - before, 6);
-  EXPECT_GE(journal_.saves - before, 4);
-  manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 50});
-  EXPECT_EQ(journal_.kept.begin()->second.checkpoint->step, 50) << "a checkpoint at once";
-}
-
-TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
-  const std::string id = Running();
-  manager_->Drain();
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
-  EXPECT_FALSE(manager_->idle());
-  AllEnd(TrainingOutcome::kStopped);
-  EXPECT_TRUE(manager_->idle());
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  EXPECT_EQ(manager_->Submit("", Spec()).status().code(), absl::StatusCode::kUnavailable);
-  Restart();
-  EXPECT_EQ(Get(id)->losses, 0);
-}
-
 TEST_F(ManagerTest, TheCensusCounts) {
   Connect(1);
   Connect(2);

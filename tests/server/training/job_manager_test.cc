@@ -168,6 +168,12 @@ TEST_F(ManagerTest, BadTextFailsTheJob) {
   manager_->Tick();
   manager_->OnPrepared(full, absl::ResourceExhaustedError("the disk is full"));
   EXPECT_EQ(StateOf(full), JobState::kPending) << "may pass";
+  const std::string gone = Submit(spec);
+  ASSERT_TRUE(manager_->Cancel(full).ok());
+  manager_->Tick();
+  manager_->OnPrepared(gone, absl::NotFoundError("a.jsonl: not in the dataset root"));
+  EXPECT_EQ(StateOf(gone), JobState::kPaused) << "it was there when the job was submitted";
+  EXPECT_EQ(ReasonIn(Get(gone)->error), "DATASET_CHANGED");
 }
 
 TEST_F(ManagerTest, PauseAndResume) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/support/errors.h"
 
 namespace switchyard {
 namespace {
@@ -30,7 +31,7 @@ Job Example(int64_t sequence) {
   job.spec.labels = {{"a", "b"}};
   job.state = JobState::kRunning;
   job.attempt = 7;
-  job.error = absl::UnavailableError("why");
+  job.error = MakeError(absl::StatusCode::kUnavailable, v1::DISK_FULL, "why", {{"field", "x"}});
   job.progress =
       TrainProgress{.step = 3, .loss = 0.1, .seconds = {.total = 0.7, .data = 0.3}, .dead_experts = 2, .packing = 4};
   job.evaluation = EvaluationResult{.step = 2, .loss = 1.5, .tokens = 9};

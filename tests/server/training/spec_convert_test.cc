@@ -53,6 +53,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.balance_bias_rate = 0.001;
   spec.recompute = true;
   spec.communication = {.mode = CommMode::kPreempt, .piece_bytes = 4096};
+  spec.offload = OffloadPolicy::kNever;
   spec.seed = ~uint64_t{0};
   spec.evaluate_every_steps = 7;
   spec.checkpoints = {.every_steps = 8, .keep_last = 9, .keep_every_steps = 10};

@@ -1,5 +1,6 @@
 // Training jobs over real gRPC, with workers that speak the link.
 #include "gmock/gmock.h"
+#include "proto/support/errors.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "tests/server/training/training_fixture.h"
 
@@ -101,6 +102,34 @@ TEST_F(TrainingTest, PauseResumeCancel) {
   EXPECT_EQ(trainer->AwaitCommand().stop_training().kind(), v1::STOP_KIND_NOW);
   trainer->SayEnded(v1::TRAINING_OUTCOME_STOPPED);
   AwaitState(id, v1::JOB_STATE_CANCELLED);
+}
+
+// Data that changed: the job waits with an error that says so, also over a restart of its server.
+TEST_F(TrainingTest, DataThatChangedPauseAJob) {
+  LinkTrainer* trainer = Connect();
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_workers(1);
+  const std::string id = SubmitOk(request);
+  trainer->SayStarted(0);
+  trainer->SayEnded(v1::TRAINING_OUTCOME_BLOCKED, absl::FailedPreconditionError("datasets: a.bin: changed"));
+  const auto check = [](const v1::Job& job) {
+    EXPECT_EQ(job.error().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+    EXPECT_EQ(job.error().message(), "datasets: a.bin: changed");
+    EXPECT_EQ(ReasonOf(FromRpcStatus(job.error())), v1::DATASET_CHANGED);
+    EXPECT_EQ(job.changes().rbegin()->reason(), "DATASET_CHANGED: datasets: a.bin: changed");
+  };
+  check(AwaitState(id, v1::JOB_STATE_PAUSED));
+  StopServer();
+  StartServer();
+  check(AwaitState(id, v1::JOB_STATE_PAUSED));
+  grpc::ClientContext context;
+  v1::ResumeJobRequest resume;
+  v1::ResumeJobResponse response;
+  resume.set_id(id);
+  ASSERT_TRUE(stub_->ResumeJob(&context, resume, &response).ok());
+  EXPECT_FALSE(response.job().has_error());
+  LinkTrainer* next = Connect();
+  EXPECT_EQ(next->seat().attempt(), 2);
 }
 
 TEST_F(TrainingTest, AFailureHasItsStatus) {
