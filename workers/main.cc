@@ -45,6 +45,10 @@ ABSL_FLAG(std::string, dataset_root, "",
 ABSL_FLAG(std::string, checkpoint_root, "",
           "with --role=train or both (required): directory beneath which jobs name models, and have their "
           "checkpoints");
+ABSL_FLAG(std::string, train_offload_dir, "",
+          "with --role=train or both: directory of a disk for masters and moments of experts that do not fit into "
+          "memory (a job's "
+          "`offload`); nothing is left in it; empty = they must fit");
 ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu, cuda (the first GPU) or cuda:N");
 ABSL_FLAG(double, gpu_memory_fraction, 0.9,
           "of a GPU's memory, how much weights, scratch and KV cache may take together; (0, 1]");
@@ -187,6 +191,7 @@ std::unique_ptr<LinkRole> MakeRole(WorkerRole kind, Worker* worker, int threads,
   if (kind == WorkerRole::kServe) return std::make_unique<ServingRole>(worker, metrics);
   TrainingOptions training = {.dataset_root = absl::GetFlag(FLAGS_dataset_root),
                               .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
+                              .offload_dir = absl::GetFlag(FLAGS_train_offload_dir),
                               .threads = threads,
                               .software = kVersion};
   if (kind == WorkerRole::kTrain) return std::make_unique<TrainingRole>(std::move(training), metrics);

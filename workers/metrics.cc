@@ -105,6 +105,9 @@ constexpr CounterRow kCounters[] = {
     {"switchyard_worker_train_all_reduce_seconds_total", "Seconds that steps waited for sums of gradients.",
      &M::train_all_reduce_seconds},
     {"switchyard_worker_train_optimizer_seconds_total", "Seconds of the optimizer.", &M::train_optimizer_seconds},
+    {"switchyard_worker_train_offload_wait_seconds_total",
+     "Seconds of the optimizer that waited for the file of offloaded masters and moments.",
+     &M::train_offload_wait_seconds},
     {"switchyard_worker_train_data_seconds_total", "Seconds in which tokens were read.", &M::train_data_seconds},
     {"switchyard_worker_train_checkpoint_wait_seconds_total", "Seconds that steps waited for a checkpoint to begin.",
      &M::train_checkpoint_wait_seconds},
@@ -133,6 +136,8 @@ constexpr GaugeRow kGauges[] = {
     {"switchyard_worker_train_dead_experts", "Experts that no token of the step chose, of all layers.",
      &M::train_dead_experts},
     {"switchyard_worker_train_packing", "Replicas of every expert that the job's ranks keep.", &M::train_packing},
+    {"switchyard_worker_train_offloaded_bytes", "Bytes of experts' masters and moments that are in a file.",
+     &M::train_offloaded_bytes},
     {"switchyard_worker_train_checkpoint_timestamp_seconds", "When the last checkpoint counted, in Unix time.",
      &M::train_checkpoint_time},
 };
@@ -282,6 +287,8 @@ void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
   train_all_to_all_seconds->Increment(report.seconds.all_to_all);
   train_all_reduce_seconds->Increment(report.seconds.all_reduce);
   train_optimizer_seconds->Increment(report.seconds.optimizer);
+  train_offload_wait_seconds->Increment(report.seconds.offload);
+  train_offloaded_bytes->Set(static_cast<double>(report.offloaded_bytes));
   train_data_seconds->Increment(progress.data_seconds);
   train_dropped_rows->Increment(static_cast<double>(report.dropped_rows));
   train_step->Set(static_cast<double>(progress.step));

@@ -105,6 +105,7 @@ class WorkerMetrics {
   prometheus::Counter* train_all_to_all_seconds = nullptr;
   prometheus::Counter* train_all_reduce_seconds = nullptr;
   prometheus::Counter* train_optimizer_seconds = nullptr;
+  prometheus::Counter* train_offload_wait_seconds = nullptr;
   prometheus::Counter* train_data_seconds = nullptr;
   prometheus::Counter* train_checkpoint_wait_seconds = nullptr;
   prometheus::Counter* train_checkpoint_bytes = nullptr;
@@ -119,6 +120,7 @@ class WorkerMetrics {
   prometheus::Gauge* train_tokens_per_second = nullptr;
   prometheus::Gauge* train_dead_experts = nullptr;
   prometheus::Gauge* train_packing = nullptr;
+  prometheus::Gauge* train_offloaded_bytes = nullptr;
   prometheus::Gauge* train_checkpoint_time = nullptr;
 
  private:

@@ -1,11 +1,14 @@
 #include "workers/process_stats.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <limits>
+
+#include "absl/strings/str_cat.h"
 
 namespace switchyard {
 namespace {
@@ -55,6 +58,18 @@ int64_t AvailableMemoryBytes() {
   const int64_t used = NumberIn("/sys/fs/cgroup/memory.current");
   if (limit == kNoLimit || used < 0) return available;
   return std::min(available, std::max<int64_t>(0, limit - used));
+}
+
+std::string MemoryDomain() {
+  char boot[64] = {};
+  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "r"); file != nullptr) {
+    if (std::fscanf(file, "%63s", boot) != 1) boot[0] = '\0';
+    std::fclose(file);
+  }
+  if (boot[0] == '\0' || ContainerLimit() == kNoLimit) return boot;
+  struct stat st = {};
+  if (stat("/sys/fs/cgroup", &st) != 0) return boot;
+  return absl::StrCat(boot, " ", st.st_ino);
 }
 
 }  // namespace switchyard

@@ -19,6 +19,7 @@ ABSL_DECLARE_FLAG(std::string, role);
 ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(std::string, dataset_root);
 ABSL_DECLARE_FLAG(std::string, checkpoint_root);
+ABSL_DECLARE_FLAG(std::string, train_offload_dir);
 ABSL_DECLARE_FLAG(std::string, device);
 ABSL_DECLARE_FLAG(double, gpu_memory_fraction);
 ABSL_DECLARE_FLAG(bool, deterministic);
@@ -107,6 +108,12 @@ std::string CheckRoots() {
       absl::StrAppend(&problems, status.message(), "\n");
     }
   }
+  for (const absl::Status& status :
+       {CheckRootsApart("--dataset_root", absl::GetFlag(FLAGS_dataset_root), "--checkpoint_root",
+                        absl::GetFlag(FLAGS_checkpoint_root)),
+        CheckWritableFolder("--train_offload_dir", absl::GetFlag(FLAGS_train_offload_dir))}) {
+    if (!status.ok()) absl::StrAppend(&problems, status.message(), "\n");
+  }
   return problems;
 }
 
@@ -158,7 +165,8 @@ std::string CheckRoleFlags(WorkerRole role) {
   if (role == WorkerRole::kTrain) return CheckTraining();
   if (role == WorkerRole::kServe) {
     const absl::CommandLineFlag* const of_training[] = {&absl::GetFlagReflectionHandle(FLAGS_dataset_root),
-                                                        &absl::GetFlagReflectionHandle(FLAGS_checkpoint_root)};
+                                                        &absl::GetFlagReflectionHandle(FLAGS_checkpoint_root),
+                                                        &absl::GetFlagReflectionHandle(FLAGS_train_offload_dir)};
     return absl::StrCat(CheckServing(), CheckForeign(of_training, "train or both"));
   }
   const std::string device = absl::GetFlag(FLAGS_device);

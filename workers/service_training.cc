@@ -172,9 +172,11 @@ TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
   const std::string job_id = seat.job.job_id;
   seat.job.dataset_root = role_->options_.dataset_root;
   seat.job.checkpoint_root = role_->options_.checkpoint_root;
+  seat.job.offload_dir = role_->options_.offload_dir;
   seat.job.software = role_->options_.software;
   seat.job.available_memory = [role = role_] { return role->AvailableBytes(); };
   if (role_->gate() != nullptr) seat.job.step_limit = seat.job.disk_limit = kLimitBehindGate;
+  seat.job.memory_domain = MemoryDomain();
   Reporter reporter(seat.epoch, job_id, &send_, role_->metrics_);
   TrainJob job(std::move(seat.job), Stream::OnCpu(&role_->pool_), comm, &reporter);
   {

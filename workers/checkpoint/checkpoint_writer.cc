@@ -26,8 +26,16 @@ std::string InFolder(const std::string& folder, absl::string_view name) { return
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<File>> LockCheckpoints(FileSystem* files, const std::string& holder) {
+  std::unique_ptr<File> lock;
+  ASSIGN_OR_RETURN(lock, files->Open(kLockName, OpenMode::kLock));
+  RETURN_IF_ERROR(lock->Append(holder));
+  return lock;
+}
+
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(FileSystem* files,
-                                                                         const CheckpointWriterOptions& options) {
+                                                                         const CheckpointWriterOptions& options,
+                                                                         std::unique_ptr<File> lock) {
   if (options.keep_last < 1 || options.keep_every < 0 || options.attempt < 0) {
     return absl::InvalidArgumentError(absl::StrCat("checkpoints: keep_last=", options.keep_last,
                                                    " must be from 1 on, keep_every=", options.keep_every,
@@ -37,8 +45,10 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Open(FileSys
     return absl::InvalidArgumentError(absl::StrCat(options.resumed_from, ": not the folder of a step"));
   }
   std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(files, options));
-  ASSIGN_OR_RETURN(writer->lock_, files->Open(kLockName, OpenMode::kLock));
-  RETURN_IF_ERROR(writer->lock_->Append(options.holder));
+  writer->lock_ = std::move(lock);
+  if (writer->lock_ == nullptr) {
+    ASSIGN_OR_RETURN(writer->lock_, LockCheckpoints(files, options.holder));
+  }
   RETURN_IF_ERROR(writer->Prepare());
   return writer;
 }

@@ -36,13 +36,18 @@ struct CheckpointWriterOptions {
   int64_t keep_every = 0;  // steps that are a multiple of it stay for ever; 0 = none
 };
 
+// The root's lock, until it is destroyed or its process ends: whoever has it may choose a checkpoint to go on from, as
+// nobody commits another.  holder: who, in words.  FailedPrecondition: locked (by whom).
+absl::StatusOr<std::unique_ptr<File>> LockCheckpoints(FileSystem* files, const std::string& holder);
+
 class CheckpointWriter {
  public:
-  // Takes the lock and removes what earlier writers left unfinished.
+  // Takes the lock, if it is not given, and removes what earlier writers left unfinished.
   // Errors: FailedPrecondition: locked (by whom), LATEST belongs to a later attempt, or there is a LATEST and
   // resumed_from is "".  NotFound, DataLoss: resumed_from or its manifest.  InvalidArgument: options.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(FileSystem* files,
-                                                                const CheckpointWriterOptions& options);
+                                                                const CheckpointWriterOptions& options,
+                                                                std::unique_ptr<File> lock = nullptr);
 
   // Makes the folder to write into and returns its name.  A save that was not committed is given up.
   // Errors: AlreadyExists if LATEST names this step or a later one, ResourceExhausted "needs N bytes, M are free".

@@ -83,7 +83,7 @@ absl::StatusOr<FileSums> SummedFile::Finish() {
   return sums_.Finish();
 }
 
-absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected) {
+absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected, const OnRead& on_read) {
   std::unique_ptr<File> file;
   ASSIGN_OR_RETURN(file, files->Open(path, OpenMode::kRead));
   int64_t size = 0;
@@ -102,6 +102,7 @@ absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSum
       return absl::DataLossError(absl::StrCat(path, ": damaged at bytes [", at, ", ", end, ")"));
     }
     sums.Add(block);
+    if (on_read) RETURN_IF_ERROR(on_read(static_cast<int64_t>(block.size())));
   }
   if (sums.Finish().sha256 == expected.sha256) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(path, ": damaged: its SHA-256 is not what the manifest says"));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,7 +63,12 @@ class SummedFile {
   SumBlocks sums_;
 };
 
+// Called by whoever reads a lot, between blocks, with the bytes read since the last call.  Not OK: it ends with that,
+// which must be Cancelled.
+using OnRead = std::function<absl::Status(int64_t bytes)>;
+
 // Reads the file and compares: DataLoss "<path>: damaged at bytes [a, b)", or "<path>: S bytes, the manifest says M".
-absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected);
+absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected,
+                       const OnRead& on_read = nullptr);
 
 }  // namespace switchyard

@@ -5,8 +5,9 @@
 // has returned OK, a folder's entries (made, renamed, removed) once SyncFolder of it has.  After a sync that failed,
 // what was written before it counts as lost for ever, whatever a later one says.
 // Every call blocks on the disk.  FileSystem is thread-safe, a File has one user at a time.
-// Errors: NotFound, AlreadyExists, ResourceExhausted (no space), DataLoss (the disk fails, or a file ends early),
-// PermissionDenied (links too), InvalidArgument (not such a path, not a regular file), FailedPrecondition (locked).
+// Errors: NotFound, AlreadyExists, ResourceExhausted (no space), Unavailable (the disk fails), DataLoss (a file ends
+// early), PermissionDenied (links too), InvalidArgument (not such a path, not a regular file), FailedPrecondition
+// (locked).
 #pragma once
 
 #include <cstdint>

@@ -13,11 +13,11 @@ namespace switchyard {
 namespace {
 
 absl::StatusOr<Manifest> Open(FileSystem* files, const std::string& folder, const std::string& sha256,
-                              CheckpointCheck check) {
+                              CheckpointCheck check, const OnRead& on_read) {
   absl::StatusOr<Manifest> manifest = ReadManifest(files, folder, sha256);
   RETURN_IF_ERROR(manifest.status());
   RETURN_IF_ERROR(CheckSizes(files, folder, *manifest));
-  if (check == CheckpointCheck::kContents) RETURN_IF_ERROR(CheckContents(files, folder, *manifest));
+  if (check == CheckpointCheck::kContents) RETURN_IF_ERROR(CheckContents(files, folder, *manifest, on_read));
   return manifest;
 }
 
@@ -40,11 +40,12 @@ absl::StatusOr<std::vector<int64_t>> Candidates(FileSystem* files, int64_t lates
 }  // namespace
 
 absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, CheckpointCheck check) {
-  return Open(files, folder, "", check);
+  return Open(files, folder, "", check, nullptr);
 }
 
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check) {
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check, const OnRead& on_read) {
   FoundCheckpoint found;
+  bool unread = false;  // what is wrong with one may pass
   const absl::StatusOr<Latest> latest = ReadLatest(files);
   if (!latest.ok() && !absl::IsNotFound(latest.status())) found.rejected.emplace_back(latest.status().message());
   std::vector<int64_t> steps;
@@ -52,16 +53,19 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointChec
   for (const int64_t step : steps) {
     found.folder = StepFolder(step);
     const bool named = latest.ok() && latest->folder == found.folder;
-    absl::StatusOr<Manifest> manifest = Open(files, found.folder, named ? latest->manifest_sha256 : "", check);
+    absl::StatusOr<Manifest> manifest = Open(files, found.folder, named ? latest->manifest_sha256 : "", check, on_read);
     if (manifest.ok()) {
       found.manifest = *std::move(manifest);
       return found;
     }
-    if (absl::IsFailedPrecondition(manifest.status())) return manifest.status();
+    if (absl::IsFailedPrecondition(manifest.status()) || absl::IsCancelled(manifest.status())) return manifest.status();
+    unread |= absl::IsUnavailable(manifest.status());
     found.rejected.emplace_back(manifest.status().message());
   }
   if (found.rejected.empty()) return absl::NotFoundError("there is no checkpoint");
-  return absl::DataLossError(absl::StrCat("no checkpoint is whole: ", absl::StrJoin(found.rejected, "; ")));
+  const std::string wrong = absl::StrJoin(found.rejected, "; ");
+  if (unread) return absl::UnavailableError(absl::StrCat("no checkpoint can be read: ", wrong));
+  return absl::DataLossError(absl::StrCat("no checkpoint is whole: ", wrong));
 }
 
 }  // namespace switchyard

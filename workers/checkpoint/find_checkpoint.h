@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "workers/checkpoint/file_sums.h"
 #include "workers/checkpoint/file_system.h"
 #include "workers/checkpoint/manifest.h"
 
@@ -28,9 +29,11 @@ struct FoundCheckpoint {
 
 // Tries LATEST's, then older ones by falling step, then those beyond it, which no LATEST ever named or another line of
 // training left; if LATEST cannot be read, all by falling step.
-// Errors: NotFound if there is no checkpoint at all; DataLoss if none is whole, with what is wrong with each;
-// FailedPrecondition for one of a newer format, which is not passed over.
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check);
+// Errors: NotFound if there is no checkpoint at all; DataLoss if none is whole, with what is wrong with each,
+// Unavailable if one of them could only not be read; FailedPrecondition for one of a newer format, which is not passed
+// over; on_read's.
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check,
+                                               const OnRead& on_read = nullptr);
 
 // This very one, or what is wrong with it.
 absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, CheckpointCheck check);

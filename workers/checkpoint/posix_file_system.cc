@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/write_whole.h"
 #include "workers/checkpoint/strict_json.h"
 
 namespace switchyard {
@@ -42,7 +43,8 @@ absl::Status Failed(absl::string_view what, absl::string_view path) {
     case EISDIR:
       return absl::InvalidArgumentError(text);
     case EIO:
-      return absl::DataLossError(text);
+    case ESTALE:
+      return absl::UnavailableError(text);
     default:
       return absl::InternalError(text);
   }
@@ -91,13 +93,8 @@ class PosixFile : public File {
   }
 
   absl::Status Append(absl::string_view bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t count = write(fd_.get(), bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return Failed("write", path_);
-      bytes.remove_prefix(static_cast<size_t>(count));
-    }
-    return absl::OkStatus();
+    errno = WriteWhole(fd_.get(), bytes);
+    return errno == 0 ? absl::OkStatus() : Failed("write", path_);
   }
 
   absl::Status Sync() override { return fsync(fd_.get()) == 0 ? absl::OkStatus() : Failed("fsync", path_); }

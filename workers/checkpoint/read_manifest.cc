@@ -51,9 +51,10 @@ absl::Status CheckSizes(FileSystem* files, const std::string& folder, const Mani
   return absl::OkStatus();
 }
 
-absl::Status CheckContents(FileSystem* files, const std::string& folder, const Manifest& manifest) {
+absl::Status CheckContents(FileSystem* files, const std::string& folder, const Manifest& manifest,
+                           const OnRead& on_read) {
   for (const FileRecord& record : manifest.files) {
-    RETURN_IF_ERROR(CheckSums(files, absl::StrCat(folder, "/", record.name), record.sums));
+    RETURN_IF_ERROR(CheckSums(files, absl::StrCat(folder, "/", record.name), record.sums, on_read));
   }
   return absl::OkStatus();
 }

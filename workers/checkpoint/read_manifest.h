@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "workers/checkpoint/file_sums.h"
 #include "workers/checkpoint/file_system.h"
 #include "workers/checkpoint/manifest.h"
 
@@ -16,6 +17,7 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem* files, const std::string& fold
 // That all files are there in the sizes that the manifest has: NotFound, DataLoss.
 absl::Status CheckSizes(FileSystem* files, const std::string& folder, const Manifest& manifest);
 // The same of their contents, all of which are read.
-absl::Status CheckContents(FileSystem* files, const std::string& folder, const Manifest& manifest);
+absl::Status CheckContents(FileSystem* files, const std::string& folder, const Manifest& manifest,
+                           const OnRead& on_read = nullptr);
 
 }  // namespace switchyard

@@ -80,7 +80,7 @@ absl::Status SafetensorsFile::Read(int64_t begin, int64_t bytes, void* to) const
     const ssize_t n = pread(fd_, static_cast<char*>(to) + done, static_cast<size_t>(bytes - done), begin + done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
-      return absl::DataLossError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
+      return absl::UnavailableError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
     if (n == 0) {
       return absl::DataLossError(absl::StrCat(name_, ": ends at byte ", begin + done, ", expected ", begin + bytes,
                                               "; it became shorter while it was read"));

@@ -17,7 +17,6 @@
 namespace switchyard {
 namespace {
 
-constexpr absl::Duration kLockRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLookAtGroup = absl::Milliseconds(100);
 
 absl::Status LostIfNot(const absl::Status& status) { return status.ok() ? status : Lost(status); }
@@ -33,25 +32,17 @@ CheckpointSaver::~CheckpointSaver() {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(FileSystem* files, Communicator* comm,
-                                                                       SaverOptions options) {
+                                                                       SaverOptions options,
+                                                                       std::unique_ptr<File> lock) {
   std::unique_ptr<CheckpointSaver> saver(new CheckpointSaver(files, comm, std::move(options)));
-  if (comm->rank() == 0) RETURN_IF_ERROR(saver->OpenWriter());
+  if (comm->rank() != 0) return saver;
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> writer =
+      CheckpointWriter::Open(files, saver->options_.writer, std::move(lock));
+  // A later attempt than this has saved.
+  if (absl::IsFailedPrecondition(writer.status())) return Lost(writer.status());
+  RETURN_IF_ERROR(writer.status());
+  saver->writer_ = *std::move(writer);
   return saver;
-}
-
-absl::Status CheckpointSaver::OpenWriter() {
-  const absl::Time end = absl::Now() + options_.lock_patience;
-  for (;;) {
-    absl::StatusOr<std::unique_ptr<CheckpointWriter>> writer = CheckpointWriter::Open(files_, options_.writer);
-    if (writer.ok()) {
-      writer_ = *std::move(writer);
-      return absl::OkStatus();
-    }
-    // The lock of an attempt that is about to end; or a later attempt than this.
-    if (!absl::IsFailedPrecondition(writer.status())) return writer.status();
-    if (absl::Now() > end || !comm_->status().ok()) return Lost(writer.status());
-    absl::SleepFor(kLockRetry);
-  }
 }
 
 void CheckpointSaver::Join() {
@@ -68,19 +59,14 @@ absl::Status CheckpointSaver::status() const {
   return status_;
 }
 
-void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then, bool in_background) {
+void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then) {
   Join();
-  auto run = [this, then, work = std::move(work)]() mutable {
+  thread_ = std::thread([this, then, work = std::move(work)]() mutable {
     const absl::Status status = work();
     absl::MutexLock lock(&mu_);
     status_ = LostIfNot(status);
     if (status.ok()) phase_ = then;
-  };
-  if (in_background) {
-    thread_ = std::thread(std::move(run));
-  } else {
-    run();
-  }
+  });
 }
 
 absl::StatusOr<std::vector<CheckpointFile>> CheckpointSaver::FilesOf(absl::Span<const ParameterBlock> blocks,
@@ -93,6 +79,7 @@ absl::StatusOr<std::vector<CheckpointFile>> CheckpointSaver::FilesOf(absl::Span<
           return InBreaths(bytes, [&](absl::string_view piece) {
             if (given_up_) return absl::CancelledError("the save is given up");
             if (options_.breathe) options_.breathe();
+            written_bytes_ += static_cast<int64_t>(piece.size());
             return sink(piece);
           });
         });
@@ -105,8 +92,9 @@ absl::StatusOr<std::vector<CheckpointFile>> CheckpointSaver::FilesOf(absl::Span<
   return files;
 }
 
-absl::Status CheckpointSaver::MakeFolder(const absl::StatusOr<int64_t>& own_bytes) {
+absl::Status CheckpointSaver::MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room) {
   RankWord word;
+  word.saving = has_room ? 1 : 0;
   word.SetStatus(own_bytes.status());
   word.number = own_bytes.value_or(0);
   std::vector<RankWord> words;
@@ -114,6 +102,7 @@ absl::Status CheckpointSaver::MakeFolder(const absl::StatusOr<int64_t>& own_byte
   RETURN_IF_ERROR(FirstError(words));
   saving_.bytes = 0;
   for (const RankWord& each : words) saving_.bytes += each.number;
+  copied_ = std::all_of(words.begin(), words.end(), [](const RankWord& each) { return each.saving != 0; });
   absl::StatusOr<std::string> folder = std::string();
   if (writer_ != nullptr) {
     folder = writer_->Begin(saving_.step, saving_.bytes);
@@ -129,25 +118,30 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
   Join();
   began_ = absl::Now();
   saving_ = {.step = step};
-  const int64_t to_take = snapshot_.BytesToTake(parameters, comm_->rank());
-  const bool copies = to_take == 0 || to_take <= options_.available_memory();
+  const bool offloaded = parameters.offload() != nullptr;
+  const int64_t to_take = offloaded ? 0 : snapshot_.BytesToTake(parameters, comm_->rank());
+  const int64_t room = to_take == 0 ? 0 : options_.available_memory();
   absl::StatusOr<std::vector<CheckpointFile>> files = FilesOf(parameters.blocks(), trainer_state);
-  RETURN_IF_ERROR(MakeFolder(files.ok() ? BytesOfFiles(*files) : files.status()));
-  if (copies) {
+  RETURN_IF_ERROR(MakeFolder(files.ok() ? BytesOfFiles(*files) : files.status(), !offloaded && to_take <= room));
+  if (copied_) {
     RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank()));
     ASSIGN_OR_RETURN(files, FilesOf(snapshot_.blocks(), std::move(trainer_state)));
   } else {
-    LogInfo("step ", step, ": a copy of ", Mib(to_take), " does not fit into the ", Mib(options_.available_memory()),
-            " of memory left: training waits until the checkpoint is written");
+    LogInfo("step ", step, ": training waits until the checkpoint is written: ",
+            offloaded ? "masters and moments are offloaded"
+            : to_take <= room
+                ? "another rank makes no copy"
+                : absl::StrCat("a copy of ", Mib(to_take), " does not fit into the ", Mib(room), " left"));
   }
   busy_ = true;
   collected_ = false;
+  written_bytes_ = 0;
   {
     absl::MutexLock lock(&mu_);
     phase_ = SavePhase::kWriting;
     status_ = absl::OkStatus();
   }
-  Do([this, files = *std::move(files)] { return Write(files); }, SavePhase::kWritten, copies);
+  Do([this, files = *std::move(files)] { return Write(files); }, SavePhase::kWritten);
   saving_.waited_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
   return absl::OkStatus();
 }
@@ -161,12 +155,14 @@ absl::Status CheckpointSaver::Commit(std::vector<FileRecord> records) {
   return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = std::move(records)});
 }
 
-void CheckpointSaver::AwaitNews() const {
+void CheckpointSaver::AwaitNews(absl::Duration most) const {
+  const absl::Time end = absl::Now() + most;
   const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return (phase_ != SavePhase::kWriting && phase_ != SavePhase::kCommitting) || !status_.ok();
   };
   absl::MutexLock lock(&mu_);
-  while (comm_->status().ok() && !mu_.AwaitWithTimeout(absl::Condition(&has_news), kLookAtGroup)) {
+  while (comm_->status().ok() && absl::Now() < end &&
+         !mu_.AwaitWithTimeout(absl::Condition(&has_news), std::min(kLookAtGroup, end - absl::Now()))) {
   }
 }
 
@@ -194,7 +190,7 @@ absl::Status CheckpointSaver::Collect() {
     absl::MutexLock lock(&mu_);
     phase_ = SavePhase::kCommitting;
   }
-  Do([this, all = std::move(all)]() mutable { return Commit(std::move(all)); }, SavePhase::kCommitted, true);
+  Do([this, all = std::move(all)]() mutable { return Commit(std::move(all)); }, SavePhase::kCommitted);
   return absl::OkStatus();
 }
 

@@ -5,9 +5,10 @@
 //   …          each rank writes its files, in a thread of its own
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
-// Where the copy does not fit into the memory the step waits until the files are written, and a line in the log says
-// so. One save at a time.  Whatever fails ends the job's attempt (status, marked Lost): the checkpoints before it stay.
-// Thread-compatible: the trainer's thread calls; its own thread is inside.
+// Where the copy of any rank does not fit into its memory, or its experts are offloaded, none is made, and whoever
+// trains waits until all have written (copied()).  One save at a time.  Whatever fails ends the job's attempt (status,
+// marked Lost): the checkpoints before it stay. Thread-compatible: the trainer's thread calls; its own thread is
+// inside.
 #pragma once
 
 #include <atomic>
@@ -45,12 +46,11 @@ enum class SavePhase : int32_t { kIdle, kWriting, kWritten, kCommitting, kCommit
 struct SaverOptions {
   CheckpointWriterOptions writer = {};
   SavedBy saved_by = {};
-  DType weights = DType::kF32;                       // of model-….safetensors
-  std::vector<CheckpointFile> side_files = {};       // config and tokenizer
-  std::function<int64_t()> available_memory;         // bytes that this rank may still take
-  std::function<void()> breathe = nullptr;           // between pieces of what is written, on its thread; may wait
-  absl::Duration disk_limit = absl::Hours(1);        // longest that ranks wait for each other's disks
-  absl::Duration lock_patience = absl::Seconds(10);  // how long an attempt that is over may hold the root
+  DType weights = DType::kF32;                  // of model-….safetensors
+  std::vector<CheckpointFile> side_files = {};  // config and tokenizer
+  std::function<int64_t()> available_memory;    // bytes that this rank may still take
+  std::function<void()> breathe = nullptr;      // between pieces of what is written, on its thread; may wait
+  absl::Duration disk_limit = absl::Hours(1);   // longest that ranks wait for each other's disks
 };
 
 struct SavedStep {
@@ -63,10 +63,10 @@ struct SavedStep {
 
 class CheckpointSaver {
  public:
-  // Rank 0 takes the root's lock.  files and comm: borrowed.  Errors: CheckpointWriter::Open's, a lock that is held
-  // marked Lost.
+  // files and comm: borrowed.  lock: rank 0's, of LockCheckpoints.  Errors: CheckpointWriter::Open's; that another
+  // attempt has been here is marked Lost.
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(FileSystem* files, Communicator* comm,
-                                                               SaverOptions options);
+                                                               SaverOptions options, std::unique_ptr<File> lock);
   // Gives up what is under way.  Blocks until the disk lets go.
   ~CheckpointSaver();
 
@@ -74,26 +74,34 @@ class CheckpointSaver {
   absl::Status Begin(const Stream& stream, const Parameters& parameters, int64_t step, std::string trainer_state);
   // A save is under way on some rank; the same on all.
   bool busy() const { return busy_; }
+  // Of the save under way, the same on all ranks: false: what is written are the parameters themselves, which must not
+  // change until all ranks' words say kWritten.
+  bool copied() const { return copied_; }
+  // Likewise: it does not read them any more.
+  bool all_written() const { return collected_; }
+  // Of the save under way, on this rank.  Any thread.
+  int64_t written_bytes() const { return written_bytes_; }
+  int64_t total_bytes() const { return saving_.bytes; }  // of all ranks
   SavePhase phase() const;
   // Not OK: the save under way has failed on this rank.
   absl::Status status() const;
-  // Blocks until this rank has more to tell than it told last, the group has ended, or it has only to wait for others.
-  void AwaitNews() const;
+  // Blocks until this rank has more to tell than it told last, the group has ended, it has only to wait for others, or
+  // `most` has passed.
+  void AwaitNews(absl::Duration most) const;
   // Collective: all ranks' words of one control point, none of which is an error.  The step that now counts, if any.
   absl::StatusOr<std::optional<SavedStep>> Advance(absl::Span<const RankWord> words);
 
  private:
   CheckpointSaver(FileSystem* files, Communicator* comm, SaverOptions options);
-  absl::Status OpenWriter();
   absl::StatusOr<std::vector<CheckpointFile>> FilesOf(absl::Span<const ParameterBlock> blocks,
                                                       std::string trainer_state);
-  // Rank 0 makes the folder when it knows how many bytes all ranks will write.
-  absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes);
+  // Rank 0 makes the folder when it knows how many bytes all ranks will write; copied_ is agreed upon.
+  absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room);
   absl::Status Write(absl::Span<const CheckpointFile> files);
   absl::Status Commit(std::vector<FileRecord> records);
   absl::Status Collect();
-  // Runs the work, in the thread or here, then sets phase or status.
-  void Do(absl::AnyInvocable<absl::Status()> work, SavePhase then, bool in_background);
+  // Runs the work in the thread, which then sets phase or status.
+  void Do(absl::AnyInvocable<absl::Status()> work, SavePhase then);
   void Join();
 
   FileSystem* const files_;
@@ -104,7 +112,9 @@ class CheckpointSaver {
   std::vector<FileRecord> records_;  // that this rank wrote; of the thread until it is joined
   std::thread thread_;
   std::atomic<bool> given_up_ = false;
+  std::atomic<int64_t> written_bytes_ = 0;
   bool busy_ = false;
+  bool copied_ = true;
   bool collected_ = false;  // rank 0 has all records
   absl::Time began_;
   SavedStep saving_;

@@ -36,6 +36,7 @@ bool AreOf(const std::vector<ParameterBlock>& copies, const Parameters& paramete
 }  // namespace
 
 int64_t ParameterSnapshot::BytesToTake(const Parameters& parameters, int rank) const {
+  SY_CHECK(parameters.offload() == nullptr);
   if (AreOf(blocks_, parameters, rank)) return 0;
   int64_t bytes = 0;
   for (const ParameterBlock& block : parameters.blocks()) {

@@ -1,6 +1,7 @@
 // A copy of what a checkpoint keeps of a rank's parameters, so that training goes on while it is written.
 //
-// Memory is taken at the first Take and kept for the next.  Thread-compatible.  CPU only.
+// Memory is taken at the first Take and kept for the next.  Not for parameters that are offloaded, as that would bring
+// them into memory.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>

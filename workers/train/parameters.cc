@@ -44,15 +44,35 @@ void FillNormal(const InitialValues& values, absl::string_view name, int64_t fir
 
 bool IsBias(const Param& param) { return param.name.ends_with("bias"); }
 
+void FillInitial(const Stream& stream, const InitialValues& values, const ParameterBlock& block) {
+  VisitDType(block.master.dtype(), [&]<class Elem>() {
+    for (const Param& part : block.parts) {
+      const absl::Span<Elem> to(block.master.data<Elem>() + part.first_row * block.master.dim(1),
+                                static_cast<size_t>(part.rows * part.columns));
+      if (part.shape.size() == 1) {
+        std::fill(to.begin(), to.end(), IsBias(part) ? Elem{0} : Elem{1});
+        continue;
+      }
+      constexpr int64_t kGrain = 4096;
+      stream.pool().ParallelFor(static_cast<int64_t>(to.size()), kGrain, [&](int64_t begin, int64_t end) {
+        FillNormal(values, part.name, part.source_row * part.columns + begin,
+                   to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+      });
+    }
+  });
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, Model* model) {
+absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, Model* model,
+                                                               const OpenStateFileFn& open_offload) {
   if (!stream.device().is_cpu()) return absl::UnimplementedError("training on a device");
   if (model->experts() != nullptr) return absl::UnimplementedError("training experts that a store has");
   const ModelFamily* const family = FindFamily(model->config().model_type);
   SY_CHECK(family != nullptr);
   std::unique_ptr<Parameters> parameters(new Parameters(stream, model));
   parameters->blocks_ = BlocksOf(ListParams(model->config(), *family, model->mutable_weights()));
+  if (open_offload) RETURN_IF_ERROR(parameters->Offload(open_offload));
   for (ParameterBlock& block : parameters->blocks_) RETURN_IF_ERROR(parameters->Allocate(&block));
   parameters->LinkGradients();
   return parameters;
@@ -82,17 +102,21 @@ std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<Param>& param
   return blocks;
 }
 
+Shape ParameterBlock::StateShape() const {
+  return weight != nullptr ? Shape{weight->n(), weight->k()} : Shape{tensor->view().NumElements(), 1};
+}
+
 absl::Status Parameters::Allocate(ParameterBlock* block) const {
   const DType dtype = AccDType(model_->dtype());
-  const int64_t rows = block->weight != nullptr ? block->weight->n() : block->tensor->view().NumElements();
-  const int64_t columns = block->weight != nullptr ? block->weight->k() : 1;
-  for (Tensor* each : {&block->master, &block->gradient, &block->mean, &block->mean_squares}) {
-    ASSIGN_OR_RETURN(*each, Tensor::Allocate(dtype, {rows, columns}, stream_.device()));
+  const Shape shape = block->StateShape();
+  for (Tensor* each : {&block->gradient, &block->master, &block->mean, &block->mean_squares}) {
+    if (each != &block->gradient && block->offloaded != nullptr) break;
+    ASSIGN_OR_RETURN(*each, Tensor::Allocate(dtype, shape, stream_.device()));
     RETURN_IF_ERROR(FillZero(stream_, *each));
   }
   if (block->weight == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(block->transposed,
-                   Weight::Allocate({.n = columns, .k = rows, .dtype = model_->dtype()}, stream_.device()));
+                   Weight::Allocate({.n = shape[1], .k = shape[0], .dtype = model_->dtype()}, stream_.device()));
   return absl::OkStatus();
 }
 
@@ -150,49 +174,58 @@ void Parameters::LinkGradients() {
   }
 }
 
-absl::Status Parameters::Initialise(const InitialValues& values) {
-  for (ParameterBlock& block : blocks_) {
-    VisitDType(block.master.dtype(), [&]<class Elem>() {
-      for (const Param& part : block.parts) {
-        const absl::Span<Elem> to(block.master.data<Elem>() + part.first_row * block.master.dim(1),
-                                  static_cast<size_t>(part.rows * part.columns));
-        if (part.shape.size() == 1) {
-          std::fill(to.begin(), to.end(), IsBias(part) ? Elem{0} : Elem{1});
-          continue;
-        }
-        constexpr int64_t kGrain = 4096;
-        stream_.pool().ParallelFor(static_cast<int64_t>(to.size()), kGrain, [&](int64_t begin, int64_t end) {
-          FillNormal(values, part.name, part.source_row * part.columns + begin,
-                     to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
-        });
-      }
-    });
-  }
-  return absl::OkStatus();
+absl::Status Parameters::Initialise(const InitialValues& values, const OnRead& on_bytes) {
+  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+    for (const ParameterBlock* block : group) {
+      FillInitial(stream_, values, *block);
+      if (on_bytes) RETURN_IF_ERROR(on_bytes(block->master.bytes()));
+    }
+    return absl::OkStatus();
+  });
 }
 
-absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads, std::function<void()> breathe) {
+absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads,
+                              const std::function<bool(int64_t, int64_t)>& progress,
+                              const std::function<void()>& breathe) {
   std::vector<Param> params;
   ASSIGN_OR_RETURN(params, BuildParams(model_->config(), *FindFamily(model_->config().model_type), checkpoint,
                                        model_->mutable_weights()));
-  for (Param& param : params) {
-    const auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const ParameterBlock& each) {
-      return each.weight == param.weight && each.tensor == param.tensor;
-    });
-    SY_CHECK(block != blocks_.end());
-    param.weight = nullptr;
-    param.tensor = &block->master;
-  }
-  LoadOptions options;
-  options.dtype = AccDType(model_->dtype());
-  options.num_threads = num_threads;
-  options.breathe = std::move(breathe);
-  return LoadParams(checkpoint, params, std::move(options));
+  const auto is_of = [](const Param& param, const ParameterBlock* block) {
+    return block->weight == param.weight && block->tensor == param.tensor;
+  };
+  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
+    std::vector<Param> wanted;
+    for (const Param& param : params) {
+      const auto block = std::find_if(group.begin(), group.end(), [&](auto* each) { return is_of(param, each); });
+      if (block == group.end()) continue;
+      wanted.push_back(param);
+      wanted.back().weight = nullptr;
+      wanted.back().tensor = &(*block)->master;
+    }
+    LoadOptions options;
+    options.dtype = AccDType(model_->dtype());
+    options.num_threads = num_threads;
+    options.breathe = breathe;
+    if (progress) options.progress = progress;
+    return LoadParams(checkpoint, wanted, std::move(options));
+  });
 }
 
 absl::Status Parameters::Publish() {
-  for (ParameterBlock& block : blocks_) RETURN_IF_ERROR(Publish(&block));
-  return absl::OkStatus();
+  return ForEachGroup(StateAccess::kRead, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+    for (ParameterBlock* block : group) RETURN_IF_ERROR(Publish(block));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Parameters::Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change) {
+  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+    for (ParameterBlock* block : group) {
+      RETURN_IF_ERROR(change(*block));
+      RETURN_IF_ERROR(Publish(block));
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Parameters::Publish(ParameterBlock* block) const {

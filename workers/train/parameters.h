@@ -13,8 +13,11 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "workers/checkpoint/file_sums.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/model/model.h"
 #include "workers/model/model_gradients.h"
@@ -22,6 +25,8 @@
 #include "workers/ops/weight.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
+#include "workers/train/state_file.h"
+#include "workers/train/state_offload.h"
 
 namespace switchyard {
 
@@ -37,8 +42,13 @@ struct ParameterBlock {
   Weight transposed;          // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
+  // Of an expert where it is offloaded: master and moments are there, one behind the other, and those tensors are empty
+  // but within Parameters::ForEachGroup.
+  const StateFile* offloaded = nullptr;
+  int64_t offloaded_at = 0;
 
-  int64_t size() const { return master.view().NumElements(); }
+  Shape StateShape() const;  // [rows, columns]
+  int64_t size() const { return gradient.view().NumElements(); }
   int64_t bytes() const {  // beside the model's
     return master.bytes() + gradient.bytes() + mean.bytes() + mean_squares.bytes() + transposed.bytes();
   }
@@ -62,19 +72,33 @@ struct InitialValues {
 class Parameters {
  public:
   // Zeroed moments and gradients; masters are undefined until Initialise or Load.  model: borrowed, must outlive this.
-  // Errors: Unimplemented on a device or where a store has the experts; ResourceExhausted with needed and available
-  // bytes.
-  static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, Model* model);
+  // open_offload: makes the file for masters and moments of experts; none: they stay in memory.
+  // Errors: open_offload's; Unimplemented on a device or where a store has the experts; ResourceExhausted with needed
+  // and available bytes.
+  static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, Model* model,
+                                                            const OpenStateFileFn& open_offload = nullptr);
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
-  absl::Status Initialise(const InitialValues& values);
-  // Masters as the checkpoint has them, whatever its dtype.  breathe: LoadOptions's.  Errors: the loader's.
-  absl::Status Load(const Checkpoint& checkpoint, int num_threads, std::function<void()> breathe = nullptr);
+  // on_bytes: now and then, of values that were drawn; not OK ends it.
+  absl::Status Initialise(const InitialValues& values, const OnRead& on_bytes = nullptr);
+  // Masters as the checkpoint has them, whatever its dtype.  progress, breathe: as LoadOptions has them.  Errors: the
+  // loader's.
+  absl::Status Load(const Checkpoint& checkpoint, int num_threads,
+                    const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr,
+                    const std::function<void()>& breathe = nullptr);
   // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
   absl::Status Publish();
+  // The same of each block, after `change` was made to its master and moments.
+  absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change);
   absl::Status ZeroGradients();
+  // Calls `use` with the blocks that are in memory, then with each layer's that are offloaded (state_offload.h):
+  // whoever wants masters or moments asks here.  Errors: use's, which ends it, and the file's.
+  absl::Status ForEachGroup(StateAccess access, absl::FunctionRef<absl::Status(absl::Span<ParameterBlock* const>)> use);
+  // Null: nothing is offloaded.
+  const StateOffload* offload() const { return offload_.get(); }
 
-  // Masters and moments are undefined.  Nothing of this changes.  Errors: ResourceExhausted.
+  // Masters and moments are undefined.  Nothing of this changes.  Errors: ResourceExhausted; Unimplemented where
+  // experts are offloaded.
   absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> ids) const;
   // What AllocateExperts will take for so many.
   int64_t BytesOfExperts(int64_t count) const;
@@ -100,6 +124,7 @@ class Parameters {
   // Without memory, in the order of the table.
   static std::vector<ParameterBlock> BlocksOf(const std::vector<Param>& params);
   absl::Status Allocate(ParameterBlock* block) const;
+  absl::Status Offload(const OpenStateFileFn& open);
   absl::Status Publish(ParameterBlock* block) const;
   void LinkGradients();
   TrainedMatrix MatrixOf(const Weight& weight) const;
@@ -109,6 +134,8 @@ class Parameters {
   Model* const model_;
   std::vector<ParameterBlock> blocks_;
   ModelGradients gradients_;
+  std::unique_ptr<StateOffload> offload_;
+  std::vector<std::vector<size_t>> offloaded_;  // of its layers: which of blocks_
 };
 
 }  // namespace switchyard

@@ -21,6 +21,8 @@ int64_t NewExperts::bytes() const {
 }
 
 absl::StatusOr<NewExperts> Parameters::AllocateExperts(std::vector<int32_t> ids) const {
+  if (offload_ != nullptr)
+    return absl::UnimplementedError("packing of experts whose masters and moments are offloaded");
   const ModelConfig& config = model_->config();
   NewExperts experts = {.ids = std::move(ids), .weights = {}, .blocks = {}};
   for (int64_t i = 0; i < config.num_moe_layers(); ++i) {

@@ -25,7 +25,7 @@ void RankWord::SetText(absl::string_view from) {
 void RankWord::SetStatus(const absl::Status& status) {
   if (status.ok()) return;
   code = static_cast<int32_t>(status.code());
-  lost = OutcomeOf(status) == TrainOutcome::kLost ? 1 : 0;
+  outcome = static_cast<int32_t>(OutcomeOf(status));
   SetText(status.message());
 }
 
@@ -50,7 +50,14 @@ absl::Status FirstError(absl::Span<const RankWord> words) {
     if (word.code == 0) continue;
     const std::string who = words.size() > 1 ? absl::StrCat("rank ", r, ": ") : "";
     absl::Status status(static_cast<absl::StatusCode>(word.code), absl::StrCat(who, word.text));
-    return word.lost != 0 ? Lost(std::move(status)) : Failed(std::move(status));
+    switch (static_cast<TrainOutcome>(word.outcome)) {
+      case TrainOutcome::kLost:
+        return Lost(std::move(status));
+      case TrainOutcome::kBlocked:
+        return Blocked(std::move(status));
+      default:
+        return Failed(std::move(status));
+    }
   }
   return absl::OkStatus();
 }

@@ -19,10 +19,10 @@ namespace switchyard {
 
 // One rank's; travels as it is.
 struct RankWord {
-  int32_t stop = 0;    // StopKind
-  int32_t saving = 0;  // SavePhase
-  int32_t code = 0;    // absl::StatusCode of what ends the job on this rank
-  int32_t lost = 0;    // of it: 1 = another attempt may do better
+  int32_t stop = 0;     // StopKind
+  int32_t saving = 0;   // SavePhase
+  int32_t code = 0;     // absl::StatusCode of what ends the job on this rank
+  int32_t outcome = 0;  // of it: TrainOutcome
   int64_t number = 0;
   char text[488] = {};  // of the error, or what else is to be told; ends with a NUL
 
@@ -34,7 +34,8 @@ inline constexpr size_t kMaxRankText = sizeof(RankWord::text) - 1;
 
 // Every rank's word, by rank.
 absl::StatusOr<std::vector<RankWord>> ExchangeWords(Communicator* comm, const RankWord& mine, absl::Duration limit);
-// The status of the first rank that has an error, "rank 2: …", marked Lost or Failed as it is there; OK if none has.
+// The status of the first rank that has an error, "rank 2: …", marked Lost, Failed or Blocked as it is there; OK if
+// none has.
 absl::Status FirstError(absl::Span<const RankWord> words);
 // FirstError of everybody's.
 absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration limit);

@@ -70,7 +70,7 @@ absl::Status TokenFile::ReadBytes(int64_t begin, absl::Span<char> to) const {
   for (size_t done = 0; done < to.size();) {
     const ssize_t count = pread(fd_, to.data() + done, to.size() - done, begin + static_cast<int64_t>(done));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::DataLossError(absl::StrCat(name_, ": read at ", begin, ": ", std::strerror(errno)));
+    if (count < 0) return absl::UnavailableError(absl::StrCat(name_, ": read at ", begin, ": ", std::strerror(errno)));
     if (count == 0) {
       return absl::FailedPreconditionError(
           absl::StrCat(name_, ": changed while it was read: it ends at byte ", begin + static_cast<int64_t>(done)));

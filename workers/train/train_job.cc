@@ -13,8 +13,8 @@
 namespace switchyard {
 namespace {
 
-constexpr absl::Duration kNoteInterval = absl::Seconds(2);
 constexpr absl::Duration kLeaveLimit = absl::Seconds(5);
+constexpr absl::Duration kSaveControl = absl::Seconds(1);  // between control points while ranks wait for a save
 
 DType DTypeOfJob(TrainDType dtype) {
   switch (dtype) {
@@ -55,7 +55,7 @@ void TrainJob::Stage(const std::string& text) {
 }
 
 void TrainJob::Note(const std::string& text) {
-  if (absl::Now() - last_note_ >= kNoteInterval) Stage(text);
+  if (absl::Now() - last_note_ >= input_.note_interval) Stage(text);
 }
 
 absl::Status TrainJob::AgreeOn(const absl::Status& mine) {
@@ -69,6 +69,7 @@ TrainEnd TrainJob::Run() {
   if (status.ok()) {
     listener_->Started(step_, warnings_);
     status = Train();
+    if (!status.ok() && agreed_ && OutcomeOf(status) == TrainOutcome::kBlocked) status = SaveBlocked(status);
   }
   if (!status.ok() && !agreed_) {
     // The others wait for this rank.
@@ -90,6 +91,7 @@ absl::StatusOr<StopKind> TrainJob::Control(const absl::Status& mine) {
   RankWord word;
   word.stop = static_cast<int32_t>(stop_.load());
   word.saving = static_cast<int32_t>(saver_->phase());
+  word.number = saver_->written_bytes();
   word.SetStatus(mine);
   if (mine.ok()) word.SetStatus(saver_->status());
   std::vector<RankWord> words;
@@ -102,7 +104,15 @@ absl::StatusOr<StopKind> TrainJob::Control(const absl::Status& mine) {
   ASSIGN_OR_RETURN(saved, saver_->Advance(words));
   if (saved.has_value() && leads()) listener_->Saved(*saved);
   int32_t stop = 0;
-  for (const RankWord& each : words) stop = std::max(stop, each.stop);
+  int64_t written = 0;
+  for (const RankWord& each : words) {
+    stop = std::max(stop, each.stop);
+    written += each.number;
+  }
+  if (saver_->busy() && written != noted_bytes_ && absl::Now() - last_note_ >= input_.note_interval) {
+    noted_bytes_ = written;
+    Stage(absl::StrCat("saves step ", saved_step_, ": ", written >> 20, " of ", saver_->total_bytes() >> 20, " MiB"));
+  }
   return static_cast<StopKind>(stop);
 }
 
@@ -147,7 +157,8 @@ absl::Status TrainJob::Train() {
   std::vector<TrainRows> micro_batches;
   for (;;) {
     const absl::Time start = absl::Now();
-    const absl::Status loaded = step_ < spec_.steps ? LoadStep(&micro_batches) : absl::OkStatus();
+    const absl::Status loaded =
+        OfData(step_ < spec_.steps ? LoadStep(&micro_batches) : absl::OkStatus(), /*were_right=*/true);
     const double data_seconds = absl::ToDoubleSeconds(absl::Now() - start);
     StopKind stop;
     ASSIGN_OR_RETURN(stop, Control(loaded));
@@ -182,7 +193,7 @@ absl::StatusOr<bool> TrainJob::Evaluate() {
     const int64_t first = std::min(windows, done + comm_->rank() * micro);
     absl::StatusOr<TrainRows> rows = evaluation_->Samples(first, std::min(micro, windows - first));
     StopKind stop;
-    ASSIGN_OR_RETURN(stop, Control(rows.status()));
+    ASSIGN_OR_RETURN(stop, Control(OfData(rows.status(), /*were_right=*/true)));
     if (stop != StopKind::kNone) return false;
     StepReport report;
     ASSIGN_OR_RETURN(report, trainer_->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
@@ -191,7 +202,11 @@ absl::StatusOr<bool> TrainJob::Evaluate() {
     Note(absl::StrCat("evaluation after step ", step_, ": ", std::min(windows, done + micro * comm_->world()), " of ",
                       windows, " windows"));
   }
-  if (leads()) listener_->Evaluated(step_, tokens > 0 ? loss / static_cast<double>(tokens) : 0, tokens);
+  if (tokens == 0) {
+    Stage(absl::StrCat("evaluation after step ", step_, ": no token of its data is a target, so there is no loss"));
+  } else if (leads()) {
+    listener_->Evaluated(step_, loss / static_cast<double>(tokens), tokens);
+  }
   return true;
 }
 
@@ -199,17 +214,19 @@ absl::Status TrainJob::Save() {
   RETURN_IF_ERROR(AwaitSave());
   if (stopped_ == StopKind::kNow) return absl::OkStatus();
   saved_step_ = step_;
-  return saver_->Begin(stream_, *parameters_, step_,
-                       EncodeTrainerState({.step = step_,
-                                           .tokens = tokens_,
-                                           .sample = step_ * spec_.batch_sequences,
-                                           .packing = packer_->groups().packing(),
-                                           .shape = ShapeOf(spec_, config_text_, data_names_)}));
+  noted_bytes_ = 0;
+  RETURN_IF_ERROR(saver_->Begin(stream_, *parameters_, step_,
+                                EncodeTrainerState({.step = step_,
+                                                    .tokens = tokens_,
+                                                    .sample = step_ * spec_.batch_sequences,
+                                                    .packing = packer_->groups().packing(),
+                                                    .shape = ShapeOf(spec_, config_text_, data_names_)})));
+  return saver_->copied() ? absl::OkStatus() : AwaitSave(/*written=*/true);
 }
 
-absl::Status TrainJob::AwaitSave() {
-  while (saver_->busy()) {
-    saver_->AwaitNews();
+absl::Status TrainJob::AwaitSave(bool written) {
+  while (saver_->busy() && !(written && saver_->all_written())) {
+    saver_->AwaitNews(kSaveControl);
     StopKind stop;
     ASSIGN_OR_RETURN(stop, Control(absl::OkStatus()));
     if (stop != StopKind::kNow) continue;
@@ -217,6 +234,18 @@ absl::Status TrainJob::AwaitSave() {
     return absl::OkStatus();
   }
   return absl::OkStatus();
+}
+
+absl::Status TrainJob::SaveBlocked(absl::Status why) {
+  agreed_ = false;
+  absl::Status saved = step_ > saved_step_ ? Save() : absl::OkStatus();
+  if (saved.ok()) saved = AwaitSave();
+  if (saved.ok()) {
+    agreed_ = true;
+    return why;
+  }
+  LogWarn("job ", input_.job_id, ": step ", step_, " is not saved: ", saved.message());
+  return why;  // not agreed upon, if it is this rank's alone: the group ends
 }
 
 }  // namespace switchyard

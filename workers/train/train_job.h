@@ -34,6 +34,7 @@
 #include "workers/train/data_source.h"
 #include "workers/train/expert_packer.h"
 #include "workers/train/parameters.h"
+#include "workers/train/state_file.h"
 #include "workers/train/step_meter.h"
 #include "workers/train/train_outcome.h"
 #include "workers/train/trainer.h"
@@ -63,10 +64,14 @@ struct TrainJobInput {
   // step that it has done (none: TimesOf); for tests.
   PackingOptions packing = {};
   std::function<PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
+  std::string memory_domain = {};                    // ranks of the same share that memory; empty: this one is alone
+  std::string offload_dir = {};                      // for a file that offloaded state is in; empty: there is none
+  OpenStateFileFn open_offload = {};                 // makes it; none: OpenStateFile in that directory
   std::string software = {};                         // version, for manifests
   absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; who is lost is seen at once
   absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
   absl::Duration lock_patience = absl::Seconds(10);  // how long an attempt that is over may hold the job's folder
+  absl::Duration note_interval = absl::Seconds(2);   // between notes of what takes long
 };
 
 // Told on Run's thread, in the order of things.  All but Started: by rank 0 alone.
@@ -78,7 +83,8 @@ class TrainListener {
   virtual void StepDone(const StepProgress& progress) = 0;
   virtual void Evaluated(int64_t step, double loss, int64_t tokens) = 0;
   virtual void Saved(const SavedStep& saved) = 0;
-  // What it is doing; of what takes long about every two seconds: "evaluation after step 8: 40 of 200 windows".
+  // What it is doing; of what takes long every note_interval or so, for as long as it gets ahead: "evaluation after
+  // step 8: 40 of 200 windows".  While Run's thread waits for those that load, one of them may tell.
   virtual void Note(const std::string& text) = 0;
 };
 
@@ -96,11 +102,14 @@ class TrainJob {
  private:
   // train_job_setup.cc: in this order, each ends alike on all ranks.
   absl::Status Prepare();
+  absl::Status CountNeighbours();
   absl::Status OpenCheckpoints();
   absl::Status OpenModel();
-  absl::Status CheckFits(int32_t packing) const;
+  absl::Status CheckFits(int32_t packing);
+  OpenStateFileFn OffloadFile() const;  // null: nothing is offloaded
   absl::Status OpenData();
   absl::Status FindStart();
+  absl::Status TakeLock();
   absl::Status ReadStart();
   absl::Status FindPacking();
   absl::Status MakeModel();
@@ -110,6 +119,13 @@ class TrainJob {
   absl::Status OpenPackingJournal();
   absl::StatusOr<std::vector<TokenFile>> OpenFiles(const std::vector<TrainFile>& files, absl::string_view what);
   absl::Status Restore();
+  // Of this rank: its share of what the machine has now.
+  int64_t AvailableMemory() const { return input_.available_memory() / ranks_here_; }
+  // An error of data: Blocked if they have been right before.
+  absl::Status OfData(const absl::Status& status, bool were_right) const;
+  // Tells how much was read of what takes long; Cancelled when it is of no use any more.
+  absl::Status NoteRead(absl::string_view what, int64_t bytes);
+  std::string Holder() const;
   void WarnOfOtherBits(const SavedBy& saved_by);
   // train_job_packing.cc
   bool packs() const { return spec_.communication.mode == CommMode::kFull && MostPacking(comm_->world()) > 1; }
@@ -120,13 +136,16 @@ class TrainJob {
   absl::StatusOr<std::optional<PackingDecision>> Pack(const StepReport& report);
 
   absl::Status Train();
+  // Where the files have changed: what was trained is kept.
+  absl::Status SaveBlocked(absl::Status why);
   absl::StatusOr<StopKind> Control(const absl::Status& mine);
   absl::Status LoadStep(std::vector<TrainRows>* micro_batches) const;
   absl::Status RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds);
   // Whether it came to its end; false: somebody wants to stop.
   absl::StatusOr<bool> Evaluate();
   absl::Status Save();
-  absl::Status AwaitSave();
+  // Until it counts; or, `written`, until all ranks have written.
+  absl::Status AwaitSave(bool written = false);
   absl::Status AgreeOn(const absl::Status& mine);
   void Stage(const std::string& text);
   void Note(const std::string& text);
@@ -143,6 +162,9 @@ class TrainJob {
   const DType dtype_;
   const std::function<void()> breathe_;      // the pool's, for what is not done on it
   std::unique_ptr<FileSystem> checkpoints_;  // the job's folder
+  std::unique_ptr<File> lock_;               // rank 0's, of that, until saver_ has it
+  bool offloads_ = false;                    // masters and moments of experts
+  int ranks_here_ = 1;                       // that share memory
   std::string config_text_;
   ModelConfig config_;
   std::unique_ptr<ModelDir> model_dir_;
@@ -169,6 +191,7 @@ class TrainJob {
   bool agreed_ = false;  // the error is known to all ranks
   StepMeter meter_;
   absl::Time last_note_ = absl::InfinitePast();
+  int64_t noted_bytes_ = 0;  // of what is read or written
 };
 
 }  // namespace switchyard

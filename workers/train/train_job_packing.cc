@@ -85,7 +85,7 @@ void TrainJob::PackAnew(const std::string& why) {
 absl::Status TrainJob::MakePacker() {
   ExpertPackerOptions options;
   options.adjusts = packs();
-  options.available_bytes = input_.available_memory;
+  options.available_bytes = [this] { return AvailableMemory(); };
   options.journal = [this](const PackingDecision& decision) { return Journal(decision); };
   if (input_.packing_times) {
     options.times = [this](const StepReport& report) { return input_.packing_times(trainer_->steps(), report); };

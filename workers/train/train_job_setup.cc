@@ -17,7 +17,6 @@
 #include "workers/train/parameter_files.h"
 #include "workers/train/rank_agreement.h"
 #include "workers/train/train_job.h"
-#include "workers/train/training_memory.h"
 
 namespace switchyard {
 namespace {
@@ -25,14 +24,12 @@ namespace {
 constexpr char kCheckpointRoot[] = "the checkpoint root";
 constexpr char kDatasetRoot[] = "the dataset root";
 
-absl::Status In(absl::string_view where, const absl::Status& status) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(where, ": ", status.message()));
-}
+constexpr absl::Duration kLockRetry = absl::Milliseconds(50);
 
 }  // namespace
 
 absl::Status TrainJob::Prepare() {
+  RETURN_IF_ERROR(CountNeighbours());
   RETURN_IF_ERROR(AgreeOn(OpenCheckpoints()));
   RETURN_IF_ERROR(AgreeOn(OpenModel()));
   RETURN_IF_ERROR(AgreeOn(CheckFits(/*packing=*/1)));
@@ -46,6 +43,20 @@ absl::Status TrainJob::Prepare() {
   RETURN_IF_ERROR(AgreeOn(OpenSaver()));
   return AgreeOn(OpenPackingJournal());
 }
+
+absl::Status TrainJob::OfData(const absl::Status& status, bool were_right) const {
+  if (status.ok() || OutcomeOf(status) != TrainOutcome::kFailed) return status;
+  return were_right || absl::IsNotFound(status) ? Blocked(status) : status;
+}
+
+absl::Status TrainJob::NoteRead(absl::string_view what, int64_t bytes) {
+  noted_bytes_ += bytes;
+  Note(absl::StrCat(what, ": ", noted_bytes_ >> 20, " MiB"));
+  if (comm_->status().ok() && stop_.load() != StopKind::kNow) return absl::OkStatus();
+  return absl::CancelledError("no longer wanted");
+}
+
+std::string TrainJob::Holder() const { return absl::StrCat("attempt ", input_.attempt, " of job ", input_.job_id); }
 
 absl::Status TrainJob::OpenCheckpoints() {
   std::unique_ptr<FileSystem> files;
@@ -87,19 +98,6 @@ absl::Status TrainJob::OpenModel() {
                                                    " workers in equal parts"));
   }
   return absl::OkStatus();
-}
-
-// Before anything is allocated; with so many replicas of every expert.
-absl::Status TrainJob::CheckFits(int32_t packing) const {
-  const int64_t share = spec_.batch_sequences / comm_->world();
-  const int64_t micro = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
-  const absl::Status status = CheckTrainingMemory(config_,
-                                                  {.dtype = dtype_,
-                                                   .experts_per_layer = config_.num_experts / comm_->world() * packing,
-                                                   .rows = micro * spec_.sequence_length,
-                                                   .recompute = spec_.recompute},
-                                                  input_.available_memory());
-  return status.ok() ? status : Failed(status);
 }
 
 absl::StatusOr<std::vector<TokenFile>> TrainJob::OpenFiles(const std::vector<TrainFile>& files,
@@ -147,8 +145,10 @@ absl::Status TrainJob::OpenData() {
   Stage("checks its data");
   absl::Status mine = open(input_.data, "datasets", false, &data_);
   if (mine.ok() && !input_.evaluation.empty()) mine = open(input_.evaluation, "evaluation", true, &evaluation_);
+  // An earlier attempt has begun with them, so they were right.
+  const bool were_right = input_.attempt > 1;
   RankWord word;
-  word.SetStatus(mine);
+  word.SetStatus(OfData(mine, were_right));
   word.number = static_cast<int64_t>(seen);
   std::vector<RankWord> words;
   ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, input_.disk_limit));
@@ -156,18 +156,41 @@ absl::Status TrainJob::OpenData() {
   RETURN_IF_ERROR(FirstError(words));
   for (size_t r = 1; r < words.size(); ++r) {
     if (words[r].number == words[0].number) continue;
-    return absl::FailedPreconditionError(absl::StrCat("datasets: rank ", r, " has other files than rank 0"));
+    return OfData(absl::FailedPreconditionError(absl::StrCat("datasets: rank ", r, " has other files than rank 0")),
+                  were_right);
   }
   agreed_ = false;
   return absl::OkStatus();
 }
 
-// Rank 0 looks for a checkpoint and reads all of it.
+absl::Status TrainJob::TakeLock() {
+  const absl::Time end = absl::Now() + input_.lock_patience;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<File>> lock = LockCheckpoints(checkpoints_.get(), Holder());
+    if (lock.ok()) {
+      lock_ = *std::move(lock);
+      return absl::OkStatus();
+    }
+    if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
+    // Of an attempt that is about to end.
+    if (absl::Now() > end || !comm_->status().ok()) return Lost(lock.status());
+    absl::SleepFor(kLockRetry);
+  }
+}
+
+// Rank 0 looks for a checkpoint and reads all of it.  First it takes the lock: an earlier attempt may still commit.
 absl::Status TrainJob::FindStart() {
   absl::StatusOr<std::string> folder = std::string();
   if (leads()) {
     Stage("looks for a checkpoint");
-    absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(checkpoints_.get(), CheckpointCheck::kContents);
+    noted_bytes_ = 0;
+    absl::StatusOr<FoundCheckpoint> found = absl::UnknownError("");
+    if (const absl::Status locked = TakeLock(); locked.ok()) {
+      found = FindCheckpoint(checkpoints_.get(), CheckpointCheck::kContents,
+                             [this](int64_t bytes) { return NoteRead("checks checkpoints", bytes); });
+    } else {
+      found = locked;
+    }
     if (found.ok()) {
       folder = found->folder;
       for (const std::string& rejected : found->rejected) {
@@ -193,14 +216,17 @@ absl::Status TrainJob::ReadStart() {
     ASSIGN_OR_RETURN(text, ReadWholeFile(checkpoints_.get(), absl::StrCat(start_folder_, "/", kTrainerStateName),
                                          kMaxTrainerStateBytes));
     ASSIGN_OR_RETURN(start_, DecodeTrainerState(text));
-    RETURN_IF_ERROR(CompareShapes(start_.shape, ShapeOf(spec_, config_text_, data_names_)));
+    // A job's spec stays, so what differs are files.
+    RETURN_IF_ERROR(OfData(CompareShapes(start_.shape, ShapeOf(spec_, config_text_, data_names_)), input_.attempt > 1));
     if (start_.step == start_manifest_.step && start_.sample == start_.step * spec_.batch_sequences) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": step ", start_.step, " and sample ",
                                                    start_.sample, " in a checkpoint of step ", start_manifest_.step));
   };
-  return In(start_folder_, read());
+  const absl::Status status = In(start_folder_, read());
+  // All of it was whole a moment ago.
+  return absl::IsDataLoss(status) ? Lost(status) : status;
 }
 
 absl::Status TrainJob::MakeModel() {
@@ -209,7 +235,7 @@ absl::Status TrainJob::MakeModel() {
                                             PackedResidents(static_cast<int>(config_.num_experts), comm_->world(),
                                                             packing_->packing(), comm_->rank())));
   ASSIGN_OR_RETURN(model_, Model::Create(stream_, config_, dtype_, std::move(weights), spec_.sequence_length));
-  ASSIGN_OR_RETURN(parameters_, Parameters::Create(stream_, model_.get()));
+  ASSIGN_OR_RETURN(parameters_, Parameters::Create(stream_, model_.get(), OffloadFile()));
   const int64_t share = spec_.batch_sequences / comm_->world();
   TrainerOptions options;
   options.adamw = {.beta1 = spec_.optimizer.beta1,
@@ -234,13 +260,23 @@ absl::Status TrainJob::LoadStart() {
             ? "begins anew"
             : absl::StrCat("goes on from ", start_folder_, packing > 1 ? absl::StrCat(", packing ", packing) : ""));
   if (!start_folder_.empty()) {
-    RETURN_IF_ERROR(In(start_folder_, Restore()));
+    const absl::Status restored = In(start_folder_, Restore());
+    // All of it was whole a moment ago.
+    if (absl::IsDataLoss(restored)) return Lost(restored);
+    RETURN_IF_ERROR(restored);
   } else if (spec_.base_checkpoint.empty()) {
-    RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed}));
+    noted_bytes_ = 0;
+    RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed},
+                                            [this](int64_t bytes) { return NoteRead("draws weights", bytes); }));
   } else {
     absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(*model_dir_);
     if (!checkpoint.ok()) return In(spec_.base_checkpoint, checkpoint.status());
-    RETURN_IF_ERROR(In(spec_.base_checkpoint, parameters_->Load(*checkpoint, stream_.pool().num_threads(), breathe_)));
+    const auto told = [this](int64_t done, int64_t total) {
+      Note(absl::StrCat("loads ", spec_.base_checkpoint, ": ", done >> 20, " of ", total >> 20, " MiB"));
+      return comm_->status().ok() && stop_.load() != StopKind::kNow;
+    };
+    RETURN_IF_ERROR(
+        In(spec_.base_checkpoint, parameters_->Load(*checkpoint, stream_.pool().num_threads(), told, breathe_)));
   }
   return parameters_->Publish();
 }
@@ -248,7 +284,10 @@ absl::Status TrainJob::LoadStart() {
 absl::Status TrainJob::Restore() {
   ShardTable table;
   ASSIGN_OR_RETURN(table, ShardTable::Open(checkpoints_.get(), start_folder_, start_manifest_, "optimizer-"));
-  RETURN_IF_ERROR(RestoreParameters(table, parameters_.get()));
+  noted_bytes_ = 0;
+  RETURN_IF_ERROR(RestoreParameters(table, parameters_.get(), [this](int64_t bytes) {
+    return NoteRead(absl::StrCat("reads ", start_folder_), bytes);
+  }));
   WarnOfOtherBits(start_manifest_.saved_by);
   step_ = saved_step_ = start_.step;
   tokens_ = start_.tokens;
@@ -281,7 +320,7 @@ void TrainJob::WarnOfOtherBits(const SavedBy& saved_by) {
 absl::Status TrainJob::OpenSaver() {
   SaverOptions options;
   options.writer = {.attempt = input_.attempt,
-                    .holder = absl::StrCat("attempt ", input_.attempt, " of job ", input_.job_id),
+                    .holder = Holder(),
                     .resumed_from = start_folder_,
                     .keep_last = spec_.checkpoints.keep_last,
                     .keep_every = spec_.checkpoints.keep_every_steps};
@@ -292,11 +331,10 @@ absl::Status TrainJob::OpenSaver() {
     if (!side.ok()) return side.status();
     options.side_files = *std::move(side);
   }
-  options.available_memory = input_.available_memory;
+  options.available_memory = [this] { return AvailableMemory(); };
   options.breathe = breathe_;
   options.disk_limit = input_.disk_limit;
-  options.lock_patience = input_.lock_patience;
-  ASSIGN_OR_RETURN(saver_, CheckpointSaver::Open(checkpoints_.get(), comm_, std::move(options)));
+  ASSIGN_OR_RETURN(saver_, CheckpointSaver::Open(checkpoints_.get(), comm_, std::move(options), std::move(lock_)));
   return absl::OkStatus();
 }
 

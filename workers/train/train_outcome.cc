@@ -1,6 +1,7 @@
 #include "workers/train/train_outcome.h"
 
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
 namespace switchyard {
@@ -18,11 +19,19 @@ absl::Status Marked(absl::Status status, const char* mark) {
 
 absl::Status Lost(absl::Status status) { return Marked(std::move(status), "lost"); }
 absl::Status Failed(absl::Status status) { return Marked(std::move(status), "failed"); }
+absl::Status Blocked(absl::Status status) { return Marked(std::move(status), "blocked"); }
+
+absl::Status In(absl::string_view where, const absl::Status& status) {
+  if (status.ok()) return status;
+  absl::Status out(status.code(), absl::StrCat(where, ": ", status.message()));
+  if (const auto mark = status.GetPayload(kMark); mark.has_value()) out.SetPayload(kMark, *mark);
+  return out;
+}
 
 TrainOutcome OutcomeOf(const absl::Status& status) {
   SY_CHECK(!status.ok());
   if (const auto mark = status.GetPayload(kMark); mark.has_value()) {
-    return *mark == "lost" ? TrainOutcome::kLost : TrainOutcome::kFailed;
+    return *mark == "lost" ? TrainOutcome::kLost : *mark == "blocked" ? TrainOutcome::kBlocked : TrainOutcome::kFailed;
   }
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:

@@ -362,7 +362,10 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   }
   const bool clips = options_.clip_norm > 0 && report.gradient_norm > options_.clip_norm;
   // (As PyTorch's clip_grad_norm_.)
+  const double waited = Offloaded().wait_seconds;
   RETURN_IF_ERROR(Update(learning_rate, clips ? options_.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
+  seconds_.offload = Offloaded().wait_seconds - waited;
+  report.offloaded_bytes = Offloaded().bytes;
   return report;
 }
 
@@ -385,7 +388,8 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
   }
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
   report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
-  return report;
+  if (std::isfinite(report.loss)) return report;
+  return absl::DataLossError(absl::StrCat("loss is not finite: ", report.loss, " of an evaluation"));
 }
 
 }  // namespace switchyard

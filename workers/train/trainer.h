@@ -10,6 +10,7 @@
 // undone on no rank: the job goes back to its last checkpoint); InvalidArgument for tokens and targets outside the
 // vocabulary, shapes, and numbers that cannot be.  Any error of a rank in a group of several aborts the group, so that
 // nobody waits for it. DataLoss "loss is not finite …", before any parameter has changed.
+// An error of the file that offloaded masters are in leaves some changed: the attempt is over.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +70,7 @@ struct StepSeconds {
   double backward_all_to_all = 0;
   double all_reduce = 0;  // exposed: waiting for sums of gradients when backward was done
   double optimizer = 0;   // norm, AdamW, rounding into the model
+  double offload = 0;     // of that: waiting for the file that has experts' masters and moments
 };
 
 struct StepReport {
@@ -81,8 +83,9 @@ struct StepReport {
   // (of rows whose expert that was: a choice that is dropped was one).
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
-  int64_t expert_ops = 0;  // of forward, on each rank: experts' micro-ops, one a layer and chunk
-  int32_t chunks = 1;      // that a MoE layer's rows were cut into
+  int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
+  int64_t expert_ops = 0;       // of forward, on each rank: experts' micro-ops, one a layer and chunk
+  int32_t chunks = 1;           // that a MoE layer's rows were cut into
   StepSeconds seconds = {};
 };
 
@@ -104,7 +107,8 @@ class Trainer {
 
   // REQUIRES: SetGroup was called.
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
-  // The mean loss of these rows and the other ranks'; nothing changes.  No choice is dropped, as where it is served.
+  // The mean loss of these rows and the other ranks' (0 of no tokens); nothing changes.  No choice is dropped, as where
+  // it is served.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
 
   int64_t steps() const { return steps_; }  // of the optimizer, since the moments were zero
@@ -138,7 +142,10 @@ class Trainer {
   absl::Status FinishSums();
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
-  void BalanceRouters();
+  void BalanceRouter(const ParameterBlock& block);
+  OffloadCounters Offloaded() const {
+    return parameters_->offload() == nullptr ? OffloadCounters() : parameters_->offload()->counters();
+  }
   // values become their sums over the ranks of comm.
   absl::Status SumOver(Communicator* comm, const TensorView& values, absl::Time deadline);
   template <class Elem>

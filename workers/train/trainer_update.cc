@@ -38,28 +38,25 @@ absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
                     .beta2 = adamw.beta2,
                     .eps = adamw.epsilon,
                     .gradient_scale = gradient_scale};
-  for (ParameterBlock& block : parameters_->blocks()) {
-    if (!block.by_gradient) continue;
+  return parameters_->Update([&](ParameterBlock& block) -> absl::Status {
+    if (!block.by_gradient) {
+      BalanceRouter(block);
+      return absl::OkStatus();
+    }
     desc.weight_decay = block.decayed ? adamw.weight_decay : 0;
-    RETURN_IF_ERROR(
-        AdamWStep(stream_, desc,
-                  {.parameter = block.master, .m = block.mean, .v = block.mean_squares, .gradient = block.gradient}));
-  }
-  BalanceRouters();
-  return parameters_->Publish();
+    return AdamWStep(stream_, desc,
+                     {.parameter = block.master, .m = block.mean, .v = block.mean_squares, .gradient = block.gradient});
+  });
 }
 
-void Trainer::BalanceRouters() {
+void Trainer::BalanceRouter(const ParameterBlock& block) {
   if (options_.balance_bias_rate == 0) return;
-  const int64_t experts = model_->config().num_experts;
+  const size_t experts = static_cast<size_t>(model_->config().num_experts);
   for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
     const std::optional<MoeWeights>& moe = model_->weights().layers[layer].moe;
-    if (!moe.has_value()) continue;
-    const absl::Span<const int64_t> loads =
-        absl::MakeConstSpan(chosen_).subspan(layer * static_cast<size_t>(experts), static_cast<size_t>(experts));
-    for (ParameterBlock& block : parameters_->blocks()) {
-      if (block.tensor == &moe->router_bias) MoveRouterBias(options_.balance_bias_rate, loads, block.master);
-    }
+    if (!moe.has_value() || block.tensor != &moe->router_bias) continue;
+    MoveRouterBias(options_.balance_bias_rate, absl::MakeConstSpan(chosen_).subspan(layer * experts, experts),
+                   block.master);
   }
 }
 

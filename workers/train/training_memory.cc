@@ -26,6 +26,14 @@ TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need
   TrainingBytes bytes;
   bytes.weights = 2 * WeightBytes(config, need.dtype, need.experts_per_layer);
   bytes.parameters = 4 * WeightBytes(config, AccDType(need.dtype), need.experts_per_layer);
+  if (need.offload) {
+    const DType wide = AccDType(need.dtype);
+    const absl::int128 experts = WeightBytes(config, wide, need.experts_per_layer) - WeightBytes(config, wide, 0);
+    const int64_t layers = std::max<int64_t>(1, config.num_moe_layers());
+    bytes.offloaded = 3 * experts;
+    bytes.parameters -= bytes.offloaded;
+    bytes.parameters += bytes.offloaded * std::min<int64_t>(layers, 2) / layers;  // state_offload.h
+  }
   absl::int128 row = KvBytesPerToken(config, need.dtype);
   absl::int128 largest = 0;
   for (const LayerConfig& layer : config.layers) {
@@ -42,11 +50,13 @@ TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need
 absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& need, int64_t available_bytes) {
   const TrainingBytes bytes = TrainingMemory(config, need);
   if (bytes.total() <= available_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "training needs at least %d bytes (weights in %s with %d experts a layer %d, masters, gradients and moments %d, "
-      "activations of %d rows %d), the worker has %d bytes available",
-      bytes.total(), DTypeName(need.dtype), need.experts_per_layer, bytes.weights, bytes.parameters, need.rows,
-      bytes.activations, std::max<int64_t>(available_bytes, 0)));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("training needs at least %d bytes (weights in %s with %d experts a layer %d, masters, gradients "
+                      "and moments %d%s, "
+                      "activations of %d rows %d), the worker has %d bytes available",
+                      bytes.total(), DTypeName(need.dtype), need.experts_per_layer, bytes.weights, bytes.parameters,
+                      need.offload ? absl::StrFormat(" beside %d in a file", bytes.offloaded) : "", need.rows,
+                      bytes.activations, std::max<int64_t>(available_bytes, 0)));
 }
 
 }  // namespace switchyard

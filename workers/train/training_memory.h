@@ -15,12 +15,14 @@ struct TrainingNeed {
   int64_t experts_per_layer = 0;  // of this rank
   int64_t rows = 0;               // of a micro-batch
   bool recompute = false;         // only layers' inputs are kept for backward
+  bool offload = false;           // masters and moments of experts are in a file
 };
 
 // At least; rows are thought to be dealt out to the ranks' experts evenly.
 struct TrainingBytes {
   absl::int128 weights = 0;      // the model's, and their transposes
-  absl::int128 parameters = 0;   // masters, gradients and moments
+  absl::int128 parameters = 0;   // masters, gradients and moments that are in memory
+  absl::int128 offloaded = 0;    // that are in a file
   absl::int128 activations = 0;  // kept for backward, and the cache
   absl::int128 total() const { return weights + parameters + activations; }
 };

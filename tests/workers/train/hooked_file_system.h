@@ -1,4 +1,5 @@
-// A FileSystem that asks before each write.  As thread-safe as the one inside and the hook are.
+// A FileSystem that asks before each write, and before each read if it is told how.  As thread-safe as the one inside
+// and the hook are.
 #pragma once
 
 #include <functional>
@@ -13,15 +14,15 @@ namespace switchyard {
 
 class HookedFileSystem final : public FileSystem {
  public:
-  using Hook = std::function<absl::Status(const std::string& path)>;  // not OK: that is how the write fails
+  using Hook = std::function<absl::Status(const std::string& path)>;  // not OK: that is how it fails
 
-  HookedFileSystem(std::unique_ptr<FileSystem> inner, Hook before_append)
-      : inner_(std::move(inner)), before_append_(std::move(before_append)) {}
+  HookedFileSystem(std::unique_ptr<FileSystem> inner, Hook before_append, Hook before_read = nullptr)
+      : inner_(std::move(inner)), before_append_(std::move(before_append)), before_read_(std::move(before_read)) {}
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     absl::StatusOr<std::unique_ptr<File>> file = inner_->Open(path, mode);
     if (!file.ok()) return file.status();
-    return std::make_unique<HookedFile>(*std::move(file), path, &before_append_);
+    return std::make_unique<HookedFile>(*std::move(file), path, &before_append_, &before_read_);
   }
   absl::Status MakeFolder(const std::string& path) override { return inner_->MakeFolder(path); }
   absl::StatusOr<std::vector<FolderEntry>> List(const std::string& folder) override { return inner_->List(folder); }
@@ -33,12 +34,15 @@ class HookedFileSystem final : public FileSystem {
  private:
   class HookedFile final : public File {
    public:
-    HookedFile(std::unique_ptr<File> inner, std::string path, const Hook* hook)
-        : inner_(std::move(inner)), path_(std::move(path)), hook_(hook) {}
+    HookedFile(std::unique_ptr<File> inner, std::string path, const Hook* append, const Hook* read)
+        : inner_(std::move(inner)), path_(std::move(path)), append_(append), read_(read) {}
     absl::StatusOr<int64_t> Size() const override { return inner_->Size(); }
-    absl::Status Read(int64_t begin, absl::Span<char> to) const override { return inner_->Read(begin, to); }
+    absl::Status Read(int64_t begin, absl::Span<char> to) const override {
+      absl::Status status = *read_ ? (*read_)(path_) : absl::OkStatus();
+      return status.ok() ? inner_->Read(begin, to) : status;
+    }
     absl::Status Append(absl::string_view bytes) override {
-      absl::Status status = (*hook_)(path_);
+      absl::Status status = *append_ ? (*append_)(path_) : absl::OkStatus();
       return status.ok() ? inner_->Append(bytes) : status;
     }
     absl::Status Sync() override { return inner_->Sync(); }
@@ -46,11 +50,12 @@ class HookedFileSystem final : public FileSystem {
    private:
     const std::unique_ptr<File> inner_;
     const std::string path_;
-    const Hook* const hook_;
+    const Hook* const append_;
+    const Hook* const read_;
   };
 
   const std::unique_ptr<FileSystem> inner_;
-  const Hook before_append_;
+  const Hook before_append_, before_read_;
 };
 
 }  // namespace switchyard

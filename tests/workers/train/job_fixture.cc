@@ -40,7 +40,10 @@ class Recorder final : public TrainListener {
     story_->saved.push_back(saved);
     if (options_.on_saved) options_.on_saved(job_, comm_, saved);
   }
-  void Note(const std::string&) override {}
+  void Note(const std::string& text) override {
+    story_->notes.push_back(text);
+    if (options_.on_note) options_.on_note(job_, text);
+  }
 
  private:
   const AttemptOptions& options_;
@@ -73,15 +76,17 @@ void JobFixture::UseModel(const std::string& model) {
   }
 }
 
-void JobFixture::WriteTokens(const std::string& name, int begin, int count, int vocab) {
+void JobFixture::WriteTokens(const std::string& name, int begin, int count, int vocab, bool trained) {
   std::string body;
   for (int i = begin; i < begin + count; ++i) {
     AppendInt(static_cast<uint16_t>((i * i / 7 + i % 5) % std::min(vocab, 256)), &body);
   }
   body.resize((body.size() + 7) / 8 * 8);
+  if (!trained) body.append(static_cast<size_t>((count + 63) / 64 * 8), '\0');  // the mask
   AppendInt(int64_t{0}, &body);
-  const TokenFileHeader header = {
+  TokenFileHeader header = {
       .token_bytes = 2, .vocab_size = vocab, .num_tokens = count, .num_documents = 1, .contents = Fnv1a(body)};
+  header.masked = !trained;
   root_.Write("data/" + name, EncodeTokenHeader(header) + body);
 }
 
@@ -128,7 +133,11 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
       input.available_memory = options.available_memory;
       input.packing = options.packing;
       input.packing_times = options.packing_times;
+      if (options.memory_domain) input.memory_domain = options.memory_domain(r);
+      input.note_interval = options.note_interval;
       input.software = "test";
+      input.offload_dir = options.offload_dir;
+      if (options.open_offload) input.open_offload = [&, r](int64_t bytes) { return options.open_offload(r, bytes); };
       input.step_limit = absl::Minutes(1);
       input.disk_limit = absl::Minutes(1);
       input.lock_patience = options.lock_patience;
@@ -137,6 +146,7 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
       recorder.set_job(&job);
       if (options.before) options.before(&job, r);
       stories[r].end = job.Run();
+      if (options.after) options.after(r);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -168,6 +178,15 @@ std::map<std::string, std::string> JobFixture::Undisturbed(const JobSpec& spec, 
   std::map<std::string, std::string> files = FilesOfStep(spec.steps);
   ForgetJob();
   return files;
+}
+
+void JobFixture::ExpectEnd(const std::vector<RankStory>& stories, TrainOutcome outcome, absl::StatusCode code,
+                           const std::string& message) {
+  for (const RankStory& story : stories) {
+    EXPECT_EQ(story.end.outcome, outcome) << story.end.status;
+    EXPECT_EQ(story.end.status.code(), code) << story.end.status;
+    EXPECT_NE(story.end.status.message().find(message), absl::string_view::npos) << story.end.status;
+  }
 }
 
 void JobFixture::ForgetJob() { std::filesystem::remove_all(JobPath()); }

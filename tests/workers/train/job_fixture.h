@@ -32,6 +32,7 @@ struct RankStory {
   std::vector<StepProgress> steps = {};
   std::vector<EvaluationSeen> evaluations = {};
   std::vector<SavedStep> saved = {};
+  std::vector<std::string> notes = {};
 };
 
 // One attempt.
@@ -45,11 +46,19 @@ struct AttemptOptions {
   // When experts are packed, and what ranks say of their steps; none: as jobs do.
   PackingOptions packing = {};
   std::function<PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
+  absl::Duration note_interval = absl::Seconds(2);
+  // Of a rank; none: each is alone.
+  std::function<std::string(int rank)> memory_domain = {};
+  std::string offload_dir = {};
+  std::function<absl::StatusOr<std::unique_ptr<StateFile>>(int rank, int64_t bytes)> open_offload = {};
   // Told by rank 0 on its thread.  May stop the job, or break the group.
   std::function<void(TrainJob* job, Communicator* comm, const StepProgress& progress)> on_step = {};
   std::function<void(TrainJob* job, Communicator* comm, const SavedStep& saved)> on_saved = {};
+  std::function<void(TrainJob* job, const std::string& text)> on_note = {};
   // Before Run, on every rank.
   std::function<void(TrainJob* job, int rank)> before = {};
+  // After Run, before the job is gone, on every rank.
+  std::function<void(int rank)> after = {};
   // Puts something between a rank and its files.
   std::function<std::unique_ptr<FileSystem>(std::unique_ptr<FileSystem>, int rank)> wrap_files = {};
 };
@@ -64,7 +73,8 @@ class JobFixture : public ::testing::Test {
   std::vector<RankStory> Run(JobSpec spec, const AttemptOptions& options);
 
   // Writes a .bin of the dataset root whose tokens follow a simple rule, from `begin` on.
-  void WriteTokens(const std::string& name, int begin, int count, int vocab = 256);
+  // `trained`: its tokens are targets.
+  void WriteTokens(const std::string& name, int begin, int count, int vocab = 256, bool trained = true);
   std::string DataPath(const std::string& name) const { return root_.path() + "/data/" + name; }
   std::string JobPath(const std::string& name = "") const { return root_.path() + "/checkpoints/job/" + name; }
   // Every file of a step's folder but the manifest, which names the attempt; contents by name.
@@ -74,6 +84,9 @@ class JobFixture : public ::testing::Test {
   void ForgetJob();
   // Another model of tests/golden/models in the place of the job's.
   void UseModel(const std::string& name);
+  // All ranks end so.
+  static void ExpectEnd(const std::vector<RankStory>& stories, TrainOutcome outcome, absl::StatusCode code,
+                        const std::string& message);
   // The final files of a run that nothing disturbs; the job is forgotten again.
   std::map<std::string, std::string> Undisturbed(const JobSpec& spec, int world);
 

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
@@ -210,6 +212,20 @@ TEST_F(TrainerErrorsTest, ALossThatIsNotFinite) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   EXPECT_EQ(group.Masters(), before);
   EXPECT_EQ(group.trainer(0).steps(), 0);
+}
+
+TEST_F(TrainerErrorsTest, AnEvaluationThatIsNotFinite) {
+  TrainingGroup group(golden_.dir, {.world = 2});
+  for (int r = 0; r < 2; ++r) {
+    group.model(r).mutable_weights()->final_norm.data<float>()[0] = std::numeric_limits<float>::infinity();
+  }
+  const std::vector<absl::Status> ends = group.OnEach([&](int rank) {
+    return group.trainer(rank).Evaluate(absl::MakeConstSpan(&rows_, 1), absl::Now() + absl::Minutes(1)).status();
+  });
+  for (const absl::Status& end : ends) {
+    EXPECT_EQ(end.code(), absl::StatusCode::kDataLoss) << end;
+    EXPECT_THAT(std::string(end.message()), testing::HasSubstr("of an evaluation"));
+  }
 }
 
 TEST_F(TrainerErrorsTest, AStepOfMaskedTokensAlone) {

@@ -3,7 +3,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
 namespace {
@@ -25,6 +27,21 @@ TEST_P(TrainingMemoryTest, KnowsParametersAndWeights) {
     const TrainingBytes bytes =
         TrainingMemory(*config, {.dtype = dtype, .experts_per_layer = config->num_experts, .rows = 1});
     EXPECT_EQ(bytes.parameters, 4 * parameters.num_values() * DTypeBytes(AccDType(dtype)));
+    EXPECT_EQ(bytes.offloaded, 0);
+    const TrainingBytes less =
+        TrainingMemory(*config, {.dtype = dtype, .experts_per_layer = config->num_experts, .rows = 1, .offload = true});
+    ThreadPool pool(1, false);
+    const auto rest = Parameters::Create(Stream::OnCpu(&pool), &group.model(0),
+                                         [](int64_t size) { return std::make_unique<FakeStateFile>(size); });
+    ASSERT_TRUE(rest.ok()) << rest.status();
+    int64_t kept = 0;
+    for (const ParameterBlock& block : (*rest)->blocks()) {
+      kept += block.bytes() - block.transposed.bytes();
+      EXPECT_EQ(block.master.bytes() == 0, block.shard == Shard::kExpert);
+    }
+    EXPECT_EQ(less.offloaded, (*rest)->offload()->counters().bytes);
+    const int64_t layers = config->num_moe_layers();
+    EXPECT_EQ(less.parameters, kept + less.offloaded * std::min<int64_t>(layers, 2) / layers);
     EXPECT_EQ(bytes.weights, 2 * parameters.num_values() * DTypeBytes(dtype));
   }
 }

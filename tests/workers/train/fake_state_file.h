@@ -1,0 +1,47 @@
+// A StateFile in memory that counts, and fails where a test says.  As thread-safe as the hook is.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "workers/train/state_file.h"
+
+namespace switchyard {
+
+class FakeStateFile final : public StateFile {
+ public:
+  // Before each call; not OK: that is how it fails.
+  using Hook = std::function<absl::Status(bool writes, int64_t at)>;
+
+  explicit FakeStateFile(int64_t bytes, Hook hook = nullptr)
+      : hook_(std::move(hook)), bytes_(static_cast<size_t>(bytes), '\0') {}
+
+  absl::Status Read(int64_t at, absl::Span<char> to) const override {
+    if (hook_) {
+      if (absl::Status status = hook_(false, at); !status.ok()) return status;
+    }
+    absl::MutexLock lock(&mu_);
+    std::memcpy(to.data(), bytes_.data() + at, to.size());
+    return absl::OkStatus();
+  }
+  absl::Status Write(int64_t at, absl::string_view from) override {
+    if (hook_) {
+      if (absl::Status status = hook_(true, at); !status.ok()) return status;
+    }
+    absl::MutexLock lock(&mu_);
+    std::memcpy(bytes_.data() + at, from.data(), from.size());
+    return absl::OkStatus();
+  }
+
+ private:
+  const Hook hook_;
+  mutable absl::Mutex mu_;
+  std::string bytes_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace switchyard

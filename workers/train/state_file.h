@@ -1,0 +1,36 @@
+// A file that holds what does not fit into memory, for one process and as long as it lives: it has no name, so nothing
+// is left of it whatever ends the process.
+//
+// Read and written at any place, exactly; thread-safe for parts that do not overlap.  All calls block on the disk.
+// Errors are marked Lost (train_outcome.h) and name the directory, the call and the place.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace switchyard {
+
+class StateFile {
+ public:
+  virtual ~StateFile() = default;
+  virtual absl::Status Read(int64_t at, absl::Span<char> to) const = 0;
+  virtual absl::Status Write(int64_t at, absl::string_view from) = 0;
+};
+
+// Makes one of so many bytes.
+using OpenStateFileFn = std::function<absl::StatusOr<std::unique_ptr<StateFile>>(int64_t bytes)>;
+
+// Zeros, whose room on the disk is taken.  ResourceExhausted, at once, where there is none.
+absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& directory, int64_t bytes);
+
+// ResourceExhausted "offload: DIR: needs N bytes, M are free"; `shares`: so many take so much, at the same time.
+absl::Status CheckStateRoom(const std::string& directory, int64_t bytes, int shares);
+
+}  // namespace switchyard
