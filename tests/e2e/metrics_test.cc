@@ -6,13 +6,10 @@
 #include <map>
 #include <set>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/metrics_page.h"
 #include "tests/e2e/shared_server.h"
 
 namespace switchyard {
@@ -32,18 +29,6 @@ constexpr char kStep[] = "0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 
 constexpr char kPlacement[] = "1e-05 2e-05 5e-05 0.0001 0.0002 0.0005 0.001 0.002 0.005 0.01 0.1";
 constexpr char kWorkerStep[] = "0.0002 0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10";
 constexpr char kRatio[] = "0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 0.95 1";
-
-struct Family {
-  std::string type;
-  std::string labels;   // names, but `le` and `quantile`
-  std::string buckets;  // of a histogram, without +Inf
-  bool operator==(const Family&) const = default;
-};
-using Families = std::map<std::string, Family>;
-
-void PrintTo(const Family& family, std::ostream* out) {
-  *out << family.type << " {" << family.labels << "} [" << family.buckets << "]";
-}
 
 const char kOurs[] = "engine,model_name";
 
@@ -165,6 +150,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_train_all_to_all_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_all_reduce_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_optimizer_seconds_total", {"counter", "", ""}},
+      {"switchyard_worker_train_offload_wait_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_data_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_checkpoint_wait_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_checkpoint_bytes_total", {"counter", "", ""}},
@@ -177,6 +163,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_train_tokens_per_second", {"gauge", "", ""}},
       {"switchyard_worker_train_dead_experts", {"gauge", "", ""}},
       {"switchyard_worker_train_packing", {"gauge", "", ""}},
+      {"switchyard_worker_train_offloaded_bytes", {"gauge", "", ""}},
       {"switchyard_worker_train_checkpoint_timestamp_seconds", {"gauge", "", ""}},
   };
   return families;
@@ -190,68 +177,6 @@ Families ForecastingWorkerFamilies() {
   families["switchyard_worker_estimate_off_layers"] = {"gauge", "ahead,estimator,phase", ""};
   return families;
 }
-
-// The name of the family that a sample belongs to: a histogram's samples have a suffix.
-std::string FamilyOf(const std::string& sample, const Families& known) {
-  if (known.contains(sample)) return sample;
-  for (const char* suffix : {"_bucket", "_sum", "_count"}) {
-    absl::string_view stem = sample;
-    if (absl::ConsumeSuffix(&stem, suffix) && known.contains(std::string(stem))) return std::string(stem);
-  }
-  return "";
-}
-
-std::vector<std::string> LinesOf(const std::string& page) {
-  return absl::StrSplit(page, absl::ByAnyChar("\r\n"), absl::SkipEmpty());
-}
-
-// Reads a page in Prometheus' text format.  Label values of ours have no comma and no quote.  What the library adds of
-// itself (exposer_…) is left out.
-Families Parse(const std::string& page) {
-  Families out;
-  std::map<std::string, std::set<std::string>> labels;
-  std::map<std::string, std::map<double, std::string>> buckets;
-  for (const std::string& line : LinesOf(page)) {
-    if (line.rfind("# TYPE ", 0) == 0) {
-      const std::vector<std::string> words = absl::StrSplit(line, ' ');
-      EXPECT_FALSE(out.contains(words[2])) << words[2] << " twice";
-      out[words[2]].type = words[3];
-    }
-    if (line[0] == '#') continue;
-    const size_t brace = line.find_first_of("{ ");
-    const std::string family = FamilyOf(line.substr(0, brace), out);
-    EXPECT_NE(family, "") << "a sample of no family: " << line;
-    if (line[brace] != '{') continue;
-    const std::string inside = line.substr(brace + 1, line.find('}') - brace - 1);
-    for (const absl::string_view label : absl::StrSplit(inside, ',')) {
-      const std::vector<std::string> parts = absl::StrSplit(label, '=');
-      double edge = 0;
-      if (parts[0] != "le") {
-        labels[family].insert(parts[0]);
-      } else if (parts[1] != "\"+Inf\"" && absl::SimpleAtod(parts[1].substr(1, parts[1].size() - 2), &edge)) {
-        buckets[family][edge] = absl::StrCat(edge);
-      }
-    }
-  }
-  for (auto& [name, family] : out) {
-    family.labels = absl::StrJoin(labels[name], ",");
-    family.buckets = absl::StrJoin(buckets[name], " ", [](std::string* out, const auto& edge) { *out += edge.second; });
-  }
-  std::erase_if(out, [](const auto& entry) { return entry.first.rfind("exposer_", 0) == 0; });
-  return out;
-}
-
-// The samples' value; -1 when there is none that begins so.
-double Value(const std::string& page, const std::string& begin) {
-  double value = -1;
-  for (const std::string& line : LinesOf(page)) {
-    if (line.rfind(begin, 0) != 0) continue;
-    EXPECT_TRUE(absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) << line;
-  }
-  return value;
-}
-
-bool HasLine(const std::string& page, const std::string& begin) { return Value(page, begin) != -1; }
 
 class MetricsTest : public SharedServerTest {
  protected:

@@ -1,0 +1,84 @@
+// The families that a server has of its training jobs, as Prometheus sees them.  A metric that is new, gone or changed
+// has to change its line here.
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/metrics_page.h"
+#include "tests/e2e/training_fixture.h"
+
+namespace switchyard {
+namespace {
+
+const Families& TrainingFamilies() {
+  static const Families families = {
+      {"switchyard_train_jobs", {"gauge", "state", ""}},
+      {"switchyard_train_workers", {"gauge", "", ""}},
+      {"switchyard_train_workers_busy", {"gauge", "", ""}},
+      {"switchyard_train_attempts_total", {"counter", "", ""}},
+      {"switchyard_train_attempts_lost_total", {"counter", "", ""}},
+      {"switchyard_train_not_finite_total", {"counter", "", ""}},
+      {"switchyard_train_blocked_total", {"counter", "", ""}},
+      {"switchyard_train_steps_total", {"counter", "", ""}},
+      {"switchyard_train_tokens_total", {"counter", "", ""}},
+      {"switchyard_train_dropped_rows_total", {"counter", "", ""}},
+      {"switchyard_train_checkpoints_total", {"counter", "", ""}},
+      {"switchyard_train_step_seconds_total", {"counter", "", ""}},
+      {"switchyard_train_phase_seconds_total", {"counter", "phase", ""}},
+  };
+  return families;
+}
+
+// Of a running job.
+const Families& SlotFamilies() {
+  static const Families families = {
+      {"switchyard_train_loss", {"gauge", "slot", ""}},
+      {"switchyard_train_balance_loss", {"gauge", "slot", ""}},
+      {"switchyard_train_z_loss", {"gauge", "slot", ""}},
+      {"switchyard_train_learning_rate", {"gauge", "slot", ""}},
+      {"switchyard_train_gradient_norm", {"gauge", "slot", ""}},
+      {"switchyard_train_tokens_per_second", {"gauge", "slot", ""}},
+      {"switchyard_train_step", {"gauge", "slot", ""}},
+      {"switchyard_train_dead_experts", {"gauge", "slot", ""}},
+      {"switchyard_train_packing", {"gauge", "slot", ""}},
+      {"switchyard_train_checkpoint_step", {"gauge", "slot", ""}},
+      {"switchyard_train_checkpoint_age_seconds", {"gauge", "slot", ""}},
+  };
+  return families;
+}
+
+Families OfTraining(const std::string& page) {
+  Families families = Parse(page);
+  std::erase_if(families, [](const auto& entry) { return !absl::StartsWith(entry.first, "switchyard_train_"); });
+  return families;
+}
+
+TEST(TrainingMetricsTest, ThePageIsThatOfTheTables) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  const std::string address = training.server()->metrics_address();
+  EXPECT_THAT(OfTraining(Scrape(address)), testing::ContainerEq(TrainingFamilies())) << "no job runs";
+
+  v1::JobSpec spec = TrainingServer::TinySpec();
+  spec.set_steps(1'000'000);
+  spec.mutable_checkpoints()->set_every_steps(1'000'000);
+  const auto submitted = training.Submit(spec);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  ASSERT_EQ(training.WaitUntilIn(submitted->id(), v1::JOB_STATE_RUNNING).state(), v1::JOB_STATE_RUNNING);
+  Families with_slot = TrainingFamilies();
+  with_slot.insert(SlotFamilies().begin(), SlotFamilies().end());
+  std::string page;
+  for (const absl::Time end = absl::Now() + absl::Minutes(1); absl::Now() < end;) {
+    page = Scrape(address);
+    if (HasLine(page, "switchyard_train_step{")) break;
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+  EXPECT_THAT(OfTraining(page), testing::ContainerEq(with_slot));
+  EXPECT_EQ(Value(page, "switchyard_train_jobs{state=\"running\"}"), 1);
+  EXPECT_EQ(Value(page, "switchyard_train_workers_busy"), 2);
+  EXPECT_GT(Value(page, "switchyard_train_steps_total"), 0);
+  EXPECT_GT(Value(page, "switchyard_train_phase_seconds_total{phase=\"backward\"}"), 0);
+}
+
+}  // namespace
+}  // namespace switchyard
