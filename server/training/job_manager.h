@@ -6,8 +6,8 @@
 //
 // The queue is first come, first served: a job that waits for workers holds them back from those behind it that want
 // the same kind, which train alone or serve as well.  A job whose attempt was lost keeps its place; one that was paused
-// goes to the end.  What is lost again and again without getting ahead has failed.  What only a user can mend (data that
-// changed, a disk that stays full) is PAUSED with an error that says so, until somebody resumes it.
+// goes to the end.  What is lost again and again without getting ahead has failed.  What only a user can mend (data
+// that changed, a disk that stays full) is PAUSED with an error that says so, until somebody resumes it.
 #pragma once
 
 #include <cstdint>
