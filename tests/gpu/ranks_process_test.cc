@@ -57,19 +57,19 @@ std::vector<std::vector<int32_t>> Prompts(const Fixture& fixture) {
 }
 
 // What every process of a world runs, one after the other, over one group.
-std::vector<GroupOptions> Runs(int world) {
-  std::vector<GroupOptions> runs;
+std::vector<RankGroupOptions> Runs(int world) {
+  std::vector<RankGroupOptions> runs;
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     for (const bool graphs : {false, true}) {
-      GroupOptions run = {.dtype = dtype, .world = world, .chunk = 9, .batch = 4};
+      RankGroupOptions run = {.dtype = dtype, .world = world, .chunk = 9, .batch = 4};
       run.graphs = graphs;
       run.in_flight = graphs ? ModelRunner::kMaxStarted : 1;
       runs.push_back(run);
     }
   }
   // Experts that are brought to slots: of a budget, and of a placement that follows the counts.
-  GroupOptions budget = {.dtype = DType::kBf16, .world = world, .chunk = 9, .batch = 4, .graphs = false};
-  GroupOptions placed = budget;
+  RankGroupOptions budget = {.dtype = DType::kBf16, .world = world, .chunk = 9, .batch = 4, .graphs = false};
+  RankGroupOptions placed = budget;
   budget.expert_slots = 3;
   placed.placement = PlacementMode::kNoEstimate;
   runs.push_back(budget);
@@ -78,13 +78,13 @@ std::vector<GroupOptions> Runs(int world) {
 }
 
 // What is run before one dies, and by those that are left.
-GroupOptions Survivors(int world) {
-  GroupOptions run = {.dtype = DType::kF32, .world = world, .chunk = 9, .batch = 6};
+RankGroupOptions Survivors(int world) {
+  RankGroupOptions run = {.dtype = DType::kF32, .world = world, .chunk = 9, .batch = 6};
   run.in_flight = ModelRunner::kMaxStarted;
   return run;
 }
 
-std::string NameOf(const GroupOptions& run) {
+std::string NameOf(const RankGroupOptions& run) {
   return absl::StrCat(DTypeName(run.dtype), run.graphs ? " with graphs" : " without graphs",
                       run.expert_slots > 0 ? ", a part of the experts" : "",
                       run.placement != PlacementMode::kStatic ? ", experts that move" : "");
@@ -143,9 +143,9 @@ absl::Status RunRank(const Seat& seat) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(seat));
   std::cout << "formed" << std::endl;
   const Fixture fixture = LoadFixture(kFixture);
-  const std::vector<GroupOptions> runs = Runs(seat.world);
+  const std::vector<RankGroupOptions> runs = Runs(seat.world);
   for (size_t i = 0; i < runs.size(); ++i) {
-    GroupOptions run = runs[i];
+    RankGroupOptions run = runs[i];
     run.only = comm.get();
     RankGroup group(fixture.dir, run);
     WriteTokens(TokensFile(seat.directory, i, seat.rank), group.Greedy(Prompts(fixture), kNumTokens));
@@ -176,7 +176,7 @@ absl::Status AllNoticed(const Seat& seat, bool named) {
 }
 
 // Steps are recorded, then one rank is gone without a word.  OK: the next step ended in time and somebody named it.
-absl::Status LoseOne(const Seat& seat, const Fixture& fixture, GroupOptions run) {
+absl::Status LoseOne(const Seat& seat, const Fixture& fixture, RankGroupOptions run) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(seat));
   run.only = comm.get();
   RankGroup group(fixture.dir, run);
@@ -207,7 +207,7 @@ absl::Status SurviveOne(const Seat& seat) {
   next.world = seat.world - 1;
   next.rank = seat.rank > seat.dies ? seat.rank - 1 : seat.rank;
   ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(next));
-  GroupOptions run = Survivors(next.world);
+  RankGroupOptions run = Survivors(next.world);
   run.only = comm.get();
   RankGroup group(fixture.dir, run);
   WriteTokens(TokensFile(seat.directory, 0, next.rank), group.Greedy(Prompts(fixture), kNumTokens));
@@ -264,7 +264,7 @@ TEST_P(RanksTest, ProcessesGiveTheTokensOfOneRank) {
 
   const Fixture fixture = LoadFixture(kFixture);
   const auto prompts = Prompts(fixture);
-  const std::vector<GroupOptions> runs = Runs(world);
+  const std::vector<RankGroupOptions> runs = Runs(world);
   for (size_t i = 0; i < runs.size(); ++i) {
     const Tokens expected = RankGroup(fixture.dir, {.dtype = runs[i].dtype, .batch = 4}).Greedy(prompts, kNumTokens);
     for (int r = 0; r < world; ++r) {

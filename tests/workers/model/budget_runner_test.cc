@@ -21,11 +21,11 @@ TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
     const Fixture fixture = LoadFixture(name);
     std::vector<std::vector<int32_t>> prompts;
     for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
-    const GroupOptions resident = {.dtype = DType::kBf16, .batch = 4};
+    const RankGroupOptions resident = {.dtype = DType::kBf16, .batch = 4};
     const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, resident).Greedy(prompts, tokens);
     for (const auto& [world, micro_batches] : {std::pair{1, 1}, {2, 1}, {1, 3}, {2, 2}}) {
       if (!HasDevices(world)) continue;
-      GroupOptions options = resident;
+      RankGroupOptions options = resident;
       options.world = world;
       options.expert_slots = 3;
       options.chunk = world == 1 ? 512 : 9;
@@ -70,7 +70,7 @@ class FirstLayerForecaster final : public LayerForecaster {
 TEST(BudgetRunnerTest, WhatAStepIsExpectedToBeginWithIsPrefetched) {
   const Fixture fixture = LoadFixture("qwen3-qknorm");
   const std::vector<std::vector<int32_t>> prompts = {fixture.greedy[0].prompt};
-  GroupOptions options = {.dtype = DType::kBf16, .expert_slots = 5, .expert_prefetch = true};
+  RankGroupOptions options = {.dtype = DType::kBf16, .expert_slots = 5, .expert_prefetch = true};
   const auto prefetched = [&](std::vector<std::vector<int32_t>>* tokens) {
     RankGroup group(fixture.dir, options);
     *tokens = group.Greedy(prompts, 8);

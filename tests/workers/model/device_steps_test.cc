@@ -32,7 +32,7 @@ TEST(DecodeBucketTest, CoversEveryNumberOfRowsWithLittlePadding) {
 
 struct Way {
   const char* name;
-  GroupOptions options;
+  RankGroupOptions options;
 };
 
 class DeviceStepsTest : public ::testing::TestWithParam<DType> {};
@@ -42,7 +42,7 @@ TEST_P(DeviceStepsTest, TokensDoNotDependOnTheWay) {
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
   const int32_t tokens = DeviceIsEmulated() ? 5 : 32;
-  const GroupOptions base = {.dtype = GetParam(), .batch = 1, .graphs = false};
+  const RankGroupOptions base = {.dtype = GetParam(), .batch = 1, .graphs = false};
   const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, base).Greedy(prompts, tokens);
   std::vector<Way> ways(5, {"", base});
   ways[0] = {"together", base}, ways[0].options.batch = 4;
@@ -65,12 +65,12 @@ TEST_P(DeviceStepsTest, TokensDoNotDependOnTheNumberOfRanks) {
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
   const int32_t tokens = DeviceIsEmulated() ? 4 : 16;
-  const GroupOptions base = {.dtype = GetParam(), .batch = 4};
+  const RankGroupOptions base = {.dtype = GetParam(), .batch = 4};
   const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, base).Greedy(prompts, tokens);
   for (const int world : {2, 3}) {
     if (!HasDevices(world)) GTEST_SKIP() << "skipped: needs " << world << " devices";
     for (const bool graphs : {false, true}) {
-      GroupOptions options = base;
+      RankGroupOptions options = base;
       options.world = world;
       options.graphs = graphs;
       options.chunk = 9;

@@ -40,7 +40,7 @@ std::vector<double> Distances(const std::vector<double>& found, const LogitsGold
   return worst;
 }
 
-double WorstDistance(const Fixture& fixture, const GroupOptions& options, size_t max_length = 1000) {
+double WorstDistance(const Fixture& fixture, const RankGroupOptions& options, size_t max_length = 1000) {
   RankGroup group(fixture.dir, options);
   double worst = 0;
   for (const LogitsGolden& golden : AllLogits(fixture)) {
@@ -53,7 +53,7 @@ double WorstDistance(const Fixture& fixture, const GroupOptions& options, size_t
 }
 
 // The first `count` greedy tokens of every prompt; emulated, of the short ones.
-void ExpectGreedyTokens(const Fixture& fixture, const GroupOptions& options, size_t count) {
+void ExpectGreedyTokens(const Fixture& fixture, const RankGroupOptions& options, size_t count) {
   ASSERT_GE(fixture.greedy.size(), 8u);
   RankGroup group(fixture.dir, options);
   std::vector<std::vector<int32_t>> prompts;
@@ -108,7 +108,7 @@ TEST_P(ForwardTest, LogitsAndTokensNotDeterministic) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU is always deterministic";
   const Fixture fixture = LoadFixture(GetParam());
   const size_t length = DeviceIsEmulated() ? kBf16Length : 1000;
-  GroupOptions options = {.deterministic = false};
+  RankGroupOptions options = {.deterministic = false};
   EXPECT_LT(WorstDistance(fixture, options, length), kExactTolerance);
   options.dtype = DType::kF16;
   EXPECT_LT(WorstDistance(fixture, options, length), kFp16Tolerance);

@@ -6,7 +6,7 @@
 
 namespace switchyard {
 
-GreedyPlanner::GreedyPlanner(const GroupOptions& options, const std::vector<std::vector<int32_t>>& prompts,
+GreedyPlanner::GreedyPlanner(const RankGroupOptions& options, const std::vector<std::vector<int32_t>>& prompts,
                              int32_t num_tokens)
     : options_(options), prompts_(prompts), num_tokens_(num_tokens), free_(options.world), free_slots_(options.world) {
   for (int r = 0; r < options.world; ++r) {

@@ -17,7 +17,7 @@ inline constexpr int32_t kMaxGroupTokens = 640;
 class GreedyPlanner {
  public:
   // Borrows options and prompts, of which prompt i runs on rank i mod R.
-  GreedyPlanner(const GroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
+  GreedyPlanner(const RankGroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
 
   // The next step; false if there is none.  owners[rank][i]: which prompt the i-th item belongs to.
   bool Next(StepPlan* plan, std::vector<std::vector<int32_t>>* owners);
@@ -39,7 +39,7 @@ class GreedyPlanner {
   // Takes back what the sequences that are done had.
   void Retire();
 
-  const GroupOptions& options_;
+  const RankGroupOptions& options_;
   const std::vector<std::vector<int32_t>>& prompts_;
   const int32_t num_tokens_;
   size_t next_ = 0;

@@ -77,8 +77,8 @@ class PlacedRunnerTest : public testing::Test {
     if (DeviceIsEmulated()) prompts_.resize(2);
     expected_ = RankGroup(fixture_.dir, {.dtype = DType::kBf16}).Greedy(prompts_, NumTokens());
   }
-  static GroupOptions Options(PlacementMode mode, int world) {
-    GroupOptions options;
+  static RankGroupOptions Options(PlacementMode mode, int world) {
+    RankGroupOptions options;
     options.dtype = DType::kBf16;
     options.world = world;
     options.chunk = 40;
@@ -118,7 +118,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
 TEST_F(PlacedRunnerTest, GreedyTokensWithEstimatesOfTheRows) {
   for (const int world : {1, 2}) {
     if (!HasDevices(world)) continue;
-    GroupOptions options = Options(PlacementMode::kAgreed, world);
+    RankGroupOptions options = Options(PlacementMode::kAgreed, world);
     std::vector<const RowForecaster*> forecasters;
     options.forecaster = [&](const Model& model) {
       auto forecaster = LiveForecaster(model);
@@ -140,7 +140,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensUnderABudgetToo) {
   for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kCentral, PlacementMode::kNoEstimate}) {
     for (const int world : {1, 2}) {
       if (!HasDevices(world)) continue;
-      GroupOptions options = Options(mode, world);
+      RankGroupOptions options = Options(mode, world);
       options.expert_slots = 4;
       RankGroup group(fixture_.dir, options);
       EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << NameOf(mode) << " on " << world;
@@ -158,7 +158,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensUnderABudgetToo) {
 
 TEST_F(PlacedRunnerTest, LoansAndMicroBatches) {
   if (!HasDevices(4)) GTEST_SKIP() << "skipped: needs 4 devices";
-  GroupOptions options = Options(PlacementMode::kAgreed, 4);
+  RankGroupOptions options = Options(PlacementMode::kAgreed, 4);
   options.batch = 3;
   if (TestDevice().is_cpu()) {  // devices lend no rows
     options.min_loan_rows = 1;
@@ -177,7 +177,7 @@ TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
     const int32_t from = number % 2 == 1 ? 0 : kWorld - 1, to = kWorld - 1 - from;
     return {.arrivals = {{MoveKind::kCopy, 0, 0, to, 0}}, .departures = {{MoveKind::kRelease, 0, 0, from, 0}}};
   };
-  GroupOptions options = Options(PlacementMode::kAgreed, kWorld);
+  RankGroupOptions options = Options(PlacementMode::kAgreed, kWorld);
   // Prepared at step 3n, in use from 3n + 1, released at 3n + 2.
   options.before_step = [&](int64_t step, DecidedPlacer* placer) -> absl::StatusOr<int64_t> {
     const int64_t number = step / 3;
@@ -202,7 +202,7 @@ TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
 }
 
 TEST_F(PlacedRunnerTest, APlanOfAnUnknownPlacementIsRefused) {
-  GroupOptions options = Options(PlacementMode::kAgreed, 1);
+  RankGroupOptions options = Options(PlacementMode::kAgreed, 1);
   options.before_step = [](int64_t step, DecidedPlacer*) { return step == 2 ? 9 : 0; };
   const absl::Status status = RankGroup(fixture_.dir, options).TryGreedy(prompts_, NumTokens()).status();
   EXPECT_TRUE(absl::IsInternal(status)) << status;

@@ -33,7 +33,7 @@ PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
 }  // namespace
 
 struct RankGroup::Rank {
-  Rank(const GroupOptions& options, int number, Communicator* communicator)
+  Rank(const RankGroupOptions& options, int number, Communicator* communicator)
       : rank(number),
         comm(communicator),
         stream(options.threads, options.only == nullptr ? number : 0, {.deterministic = options.deterministic}) {}
@@ -50,7 +50,7 @@ struct RankGroup::Rank {
   std::unique_ptr<ModelRunner> runner;
 };
 
-RankGroup::RankGroup(const std::string& dir, const GroupOptions& options) : options_(options) {
+RankGroup::RankGroup(const std::string& dir, const RankGroupOptions& options) : options_(options) {
   absl::StatusOr<ModelConfig> config = ReadModelConfig(dir);
   SY_CHECK_OK(config.status());
   if (options.edit) options.edit(&*config);

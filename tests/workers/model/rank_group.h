@@ -1,6 +1,6 @@
 // A whole group of ranks in one process, each a thread with a model, a runner and a communicator of its own, driven by
 // plans that this makes itself: for comparing runs that must not differ.  Or one rank of a group of processes, each of
-// which makes the same plans (GroupOptions::only).
+// which makes the same plans (RankGroupOptions::only).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 
 namespace switchyard {
 
-struct GroupOptions {
+struct RankGroupOptions {
   DType dtype = DType::kF32;
   int world = 1;
   int threads = 1;  // of each rank
@@ -60,7 +60,7 @@ struct GroupOptions {
 class RankGroup {
  public:
   // Aborts on errors: the checkpoint is a fixture.
-  RankGroup(const std::string& dir, const GroupOptions& options);
+  RankGroup(const std::string& dir, const RankGroupOptions& options);
   ~RankGroup();
 
   // What greedy decoding appends to each prompt; with `only`, nothing to those of other ranks.
@@ -95,7 +95,7 @@ class RankGroup {
   // Runs fn on a thread for every rank that is here.
   void OnRanks(const std::function<void(Rank*)>& fn);
 
-  GroupOptions options_;
+  RankGroupOptions options_;
   ExpertLayout layout_;
   Buffer packed_;                                     // [MoE layers, E] all experts, where they are brought to slots
   std::vector<std::unique_ptr<Communicator>> comms_;  // empty with `only`

@@ -12,7 +12,7 @@ constexpr int32_t kNumTokens = 24;
 
 struct Variant {
   const char* name;
-  GroupOptions options;
+  RankGroupOptions options;
 };
 
 std::vector<Variant> Variants() {
@@ -42,7 +42,7 @@ TEST_P(SamenessTest, GreedyTokens) {
   for (const GreedyGolden& golden : fixture.greedy) {
     if (golden.prompt.size() < 600) prompts.push_back(golden.prompt);
   }
-  GroupOptions base;
+  RankGroupOptions base;
   base.dtype = dtype;
   const auto expected = RankGroup(fixture.dir, base).Greedy(prompts, kNumTokens);
   for (Variant& run : Variants()) {
@@ -57,7 +57,7 @@ TEST_P(SamenessTest, GreedyTokens) {
 TEST_P(SamenessTest, LogitsBitForBit) {
   const auto& [name, dtype] = GetParam();
   const Fixture fixture = LoadFixture(name);
-  GroupOptions base, ranks;
+  RankGroupOptions base, ranks;
   base.dtype = ranks.dtype = dtype;
   ranks.world = 3;
   ranks.micro_batches = 2;

@@ -38,7 +38,7 @@ TEST_P(SteadyStepTest, AllocatesNothingAndWaitsForNothing) {
   const auto [world, in_flight] = GetParam();
   const Fixture fixture = LoadFixture("qwen2-shared");
   const std::vector<std::vector<int32_t>> prompts(4, fixture.greedy[0].prompt);
-  GroupOptions options = {.dtype = DType::kBf16, .world = world, .batch = 4};
+  RankGroupOptions options = {.dtype = DType::kBf16, .world = world, .batch = 4};
   options.in_flight = in_flight;
   RankGroup group(fixture.dir, options);
   group.Greedy(prompts, 8);  // records
