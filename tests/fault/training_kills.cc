@@ -40,8 +40,11 @@ class TrainingKills : public testing::Test {
     spec.set_steps(300);
     spec.mutable_checkpoints()->set_every_steps(20);
     spec.mutable_communication()->set_mode(g_mode);
-    spec.mutable_communication()->set_piece_bytes(4096);
-    if (Packs()) spec.set_workers(4);
+    if (Packs()) {
+      spec.set_workers(4);
+      spec.set_steps(120);
+      spec.mutable_communication()->set_piece_bytes(16384);
+    }
     return spec;
   }
   v1::Job Finish(const std::string& id) {

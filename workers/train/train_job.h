@@ -128,9 +128,9 @@ class TrainJob {
   std::string Holder() const;
   void WarnOfOtherBits(const SavedBy& saved_by);
   // train_job_packing.cc
-  bool packs() const { return spec_.communication.mode == CommMode::kFull && MostPacking(comm_->world()) > 1; }
   absl::Status ReplayPacking(absl::string_view journal);
   absl::Status CheckPackingFits();
+  absl::StatusOr<bool> AnyOffloads();
   void PackAnew(const std::string& why);
   absl::Status Journal(const PackingDecision& decision);
   absl::StatusOr<std::optional<PackingDecision>> Pack(const StepReport& report);
@@ -180,7 +180,7 @@ class TrainJob {
   Manifest start_manifest_;                   // of it
   TrainerState start_;                        // of it
   std::optional<PackingController> packing_;  // until packer_ has it
-  std::string packing_text_;                  // packing.log as it was found
+  bool packs_ = false;                        // the same on all ranks
   std::vector<PackingDecision> journalled_;   // that count, in packing.log
   bool renews_journal_ = false;               // those of packing.log do not count
 

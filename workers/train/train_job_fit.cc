@@ -42,10 +42,8 @@ absl::Status TrainJob::CheckFits(int32_t packing) {
   const absl::Status without = CheckTrainingMemory(config_, need, available);
   if (spec_.offload != OffloadPolicy::kAlways) {
     if (without.ok()) return without;
-    if (spec_.offload == OffloadPolicy::kNever) return Failed(without);
-    if (spec_.communication.mode == CommMode::kFull) {
-      return Failed(In("offload: not in the mode full, which moves experts between ranks", without));
-    }
+    // Packed experts travel between ranks, which those in a file cannot.
+    if (spec_.offload == OffloadPolicy::kNever || packing > 1) return Failed(without);
   }
   if (input_.offload_dir.empty()) {
     constexpr char kNoDirectory[] =

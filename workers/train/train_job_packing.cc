@@ -18,17 +18,36 @@ absl::Status LostIfNot(const absl::Status& status) { return status.ok() ? status
 
 }  // namespace
 
+absl::StatusOr<bool> TrainJob::AnyOffloads() {
+  RankWord word;
+  word.number = offloads_ ? 1 : 0;
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, input_.step_limit));
+  return std::any_of(words.begin(), words.end(), [](const RankWord& each) { return each.number != 0; });
+}
+
 // Rank 0 reads, so that all have the same text.
 absl::Status TrainJob::FindPacking() {
   PackAnew("");
-  if (!packs()) return absl::OkStatus();
+  if (spec_.communication.mode != CommMode::kFull || MostPacking(comm_->world()) == 1) return absl::OkStatus();
+  bool offloaded = false;
+  ASSIGN_OR_RETURN(offloaded, AnyOffloads());
+  if (offloaded) {
+    Stage("experts are not packed, as masters and moments of some are in a file");
+    if (start_.packing > 1) {
+      warnings_.push_back(absl::StrCat(start_folder_, " was saved with packing ", start_.packing,
+                                       ", and goes on without, as masters and moments of experts are in a file: what "
+                                       "follows need not be to the bit what it would have been"));
+    }
+    return absl::OkStatus();
+  }
+  packs_ = true;
   absl::StatusOr<std::string> text = std::string();
   if (leads()) text = ReadPackingJournal(checkpoints_.get());
   text = FromLeader(comm_, text, input_.disk_limit);
   agreed_ = !text.ok() && comm_->status().ok();
   RETURN_IF_ERROR(text.status());
-  packing_text_ = *std::move(text);
-  RETURN_IF_ERROR(AgreeOn(ReplayPacking(packing_text_)));
+  RETURN_IF_ERROR(AgreeOn(ReplayPacking(*text)));
   return CheckPackingFits();
 }
 
@@ -84,7 +103,7 @@ void TrainJob::PackAnew(const std::string& why) {
 // Collective, of the groups that packing has.
 absl::Status TrainJob::MakePacker() {
   ExpertPackerOptions options;
-  options.adjusts = packs();
+  options.adjusts = packs_;
   options.available_bytes = [this] { return AvailableMemory(); };
   options.journal = [this](const PackingDecision& decision) { return Journal(decision); };
   if (input_.packing_times) {
@@ -95,15 +114,10 @@ absl::Status TrainJob::MakePacker() {
   return absl::OkStatus();
 }
 
-// Behind the saver, which has the folder's lock: nobody else writes.
+// Behind the saver, which knows that no later attempt has saved; the folder's lock is this attempt's since before the
+// journal was read.
 absl::Status TrainJob::OpenPackingJournal() {
-  if (!packs() || !leads()) return absl::OkStatus();
-  std::string now;
-  ASSIGN_OR_RETURN(now, ReadPackingJournal(checkpoints_.get()));
-  if (now != packing_text_) {
-    return absl::AbortedError(absl::StrCat(kPackingJournalName, ": another attempt wrote it while this one began"));
-  }
-  if (!renews_journal_) return absl::OkStatus();
+  if (!renews_journal_ || !leads()) return absl::OkStatus();
   return LostIfNot(WritePackingJournal(checkpoints_.get(), {.attempt = input_.attempt}));
 }
 

@@ -164,6 +164,7 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
     const Json value = name == "precision"                ? Json("fp64")
                        : name == "schedule"               ? Json("wsd")
                        : name == "balance"                ? Json("none")
+                       : name == "offload"                ? Json("always")
                        : name == "label"                  ? Json({"a=b"})
                        : field.kind == FieldKind::kNumber ? Json(3)
                        : field.kind == FieldKind::kBool   ? Json(true)

@@ -178,7 +178,11 @@ TEST_F(ConfigTest, SlicesForTrainingAreOfServingWorkersOnTheCpu) {
   const std::string without_roots(config_.Finish().message());
   EXPECT_THAT(without_roots, HasSubstr("--dataset_root: missing"));
   EXPECT_THAT(without_roots, HasSubstr("--checkpoint_root: missing"));
-  config_.dataset_root = config_.checkpoint_root = dir_.path();
+  config_.dataset_root = dir_.path() + "/datasets";
+  config_.checkpoint_root = dir_.path() + "/checkpoints";
+  for (const std::string& root : {config_.dataset_root, config_.checkpoint_root}) {
+    ASSERT_TRUE(std::filesystem::create_directory(root));
+  }
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.train_yield_ms = 0;
   config_.train_share = 0.91;

@@ -228,26 +228,6 @@ TEST_F(TrainJobPackingTest, AJournalThatIsNoneIsNamed) {
   EXPECT_THAT(resumed[0].warnings[0], HasSubstr("saved with packing 4 and goes on with 1"));
 }
 
-// An attempt that lost its server writes a decision while the next one begins.
-TEST_F(TrainJobPackingTest, AJournalThatChangesMeanwhileIsNotWrittenOver) {
-  ASSERT_EQ(Run(Packed(), StoppedAt(6, Attempt(1, Measured)))[0].end.outcome, TrainOutcome::kStopped);
-  const std::string other = EncodePackingJournal({.attempt = 1});
-  const auto meddle = [&](const std::string& path) -> absl::Status {
-    if (path == "LOCK") root_.Write("checkpoints/job/packing.log", other);
-    return absl::OkStatus();
-  };
-  AttemptOptions options = Attempt(2, Measured);
-  options.wrap_files = [&](std::unique_ptr<FileSystem> files, int rank) -> std::unique_ptr<FileSystem> {
-    if (rank != 0) return files;
-    return std::make_unique<HookedFileSystem>(std::move(files), meddle);
-  };
-  for (const RankStory& story : Run(Packed(), options)) {
-    EXPECT_EQ(story.end.outcome, TrainOutcome::kLost);
-    EXPECT_THAT(std::string(story.end.status.message()), HasSubstr("packing.log: another attempt wrote it"));
-  }
-  EXPECT_EQ(ReadAll(JobPath(kPackingJournalName)), other);
-}
-
 // With as many replicas as ranks all but one have nothing to save.
 TEST_F(TrainJobPackingTest, SavedPackedItGoesOnUnpackedAndOnOtherRanks) {
   JobSpec spec = Packed();
@@ -321,6 +301,46 @@ TEST_F(TrainJobPackingTest, WithLessRoomItGoesOnUnpacked) {
           HasSubstr("packing.log does not count, as there is no room for its packing 4: rank 0: training needs"));
     }
     EXPECT_EQ(resumed[0].steps[0].packing, 1);
+    ForgetJob();
+  }
+}
+
+// What would not fit without a file for their masters and moments runs with it, and unpacked.
+TEST_F(TrainJobPackingTest, WhereExpertsAreOffloadedTheyAreNotPacked) {
+  std::string text = ReadAll(root_.path() + "/checkpoints/model/config.json");
+  const std::string layers = "\"num_hidden_layers\": 2";  // of which nothing would be saved
+  ASSERT_NE(text.find(layers), std::string::npos);
+  text.replace(text.find(layers), layers.size(), "\"num_hidden_layers\": 6");
+  std::filesystem::create_directories(root_.path() + "/checkpoints/deep");
+  std::filesystem::create_directories(root_.path() + "/offload");
+  root_.Write("checkpoints/deep/config.json", text);
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(root_.path() + "/checkpoints/deep");
+  ASSERT_TRUE(config.ok());
+  JobSpec spec = Packed();
+  spec.base_checkpoint.clear();
+  spec.architecture = "deep";
+  AttemptOptions scarce = Attempt(2, Measured);
+  scarce.offload_dir = root_.path() + "/offload";
+  scarce.available_memory = [&] {
+    const TrainingNeed need = {.dtype = DType::kF32, .experts_per_layer = 2, .rows = 24};
+    return static_cast<int64_t>(TrainingMemory(*config, need).total()) - 1;
+  };
+  for (const bool packed_before : {false, true}) {
+    if (packed_before) {
+      EXPECT_EQ(Run(spec, StoppedAt(6, Attempt(1, Measured)))[0].steps.back().packing, 4);
+    }
+    const std::vector<RankStory> stories = Run(spec, scarce);
+    for (const RankStory& story : stories) {
+      EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+      EXPECT_EQ(story.warnings.size(), packed_before ? 1u : 0u);
+    }
+    ASSERT_FALSE(stories[0].steps.empty());
+    EXPECT_EQ(stories[0].steps.back().packing, 1);
+    EXPECT_GT(stories[0].steps.back().report.offloaded_bytes, 0);
+    EXPECT_THAT(stories[0].notes, testing::Contains(HasSubstr("experts are not packed")));
+    if (packed_before) {
+      EXPECT_THAT(stories[0].warnings[0], HasSubstr("step-00000006 was saved with packing 4, and goes on without"));
+    }
     ForgetJob();
   }
 }
