@@ -25,6 +25,8 @@ const Families& TrainingFamilies() {
       {"switchyard_train_checkpoints_total", {"counter", "", ""}},
       {"switchyard_train_step_seconds_total", {"counter", "", ""}},
       {"switchyard_train_phase_seconds_total", {"counter", "phase", ""}},
+      {"switchyard_train_slices_total", {"counter", "engine,model_name", ""}},
+      {"switchyard_train_slice_seconds_total", {"counter", "engine,model_name", ""}},
   };
   return families;
 }

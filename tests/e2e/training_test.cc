@@ -82,14 +82,19 @@ TEST(TrainingTest, AGpt2WithExpertsTrainsAndServes) {
   ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
   EXPECT_LT(job.progress().loss(), 8.72) << "no better than chance: ln 6144";
   EXPECT_GT(job.progress().dropped_rows(), 0);
-  const std::string page = Scrape(training.server()->metrics_address());
+  const double dropped = SumOfColumn(training.job_folder(job.id()) / "log/steps.csv", "dropped_rows");
+  EXPECT_GT(dropped, 0);
   const std::string metric = "\nswitchyard_train_dropped_rows_total ";
-  ASSERT_THAT(page, HasSubstr(metric));
+  // The page is brought up to date every second or so.
   double counted = 0;
-  const std::string after = page.substr(page.find(metric) + metric.size());
-  ASSERT_TRUE(absl::SimpleAtod(after.substr(0, after.find('\n')), &counted)) << after.substr(0, 40);
-  EXPECT_GT(counted, 0);
-  EXPECT_EQ(SumOfColumn(training.job_folder(job.id()) / "log/steps.csv", "dropped_rows"), counted);
+  for (const absl::Time end = absl::Now() + absl::Seconds(10); counted != dropped && absl::Now() < end;) {
+    absl::SleepFor(absl::Milliseconds(100));
+    const std::string page = Scrape(training.server()->metrics_address());
+    ASSERT_THAT(page, HasSubstr(metric));
+    const std::string after = page.substr(page.find(metric) + metric.size());
+    ASSERT_TRUE(absl::SimpleAtod(after.substr(0, after.find('\n')), &counted)) << after.substr(0, 40);
+  }
+  EXPECT_EQ(counted, dropped);
   const auto serving =
       TestServer::Start({.model = training.root() / "checkpoints" / job.checkpoint().folder(), .workers = 2});
   ASSERT_NE(serving, nullptr);
