@@ -258,9 +258,10 @@ class Worker {
   }
 
   // Messages' buffers grow to the largest that a group has seen: ar_last's all-to-alls are whole, and its sums the
-  // largest.  What was packed by trials has had its steps.
+  // largest; a mode in which rows overtake sums has a group of its own.  What was packed by trials has had its steps.
   static bool Warms(const NamedMode& mode) {
-    return mode.spec.mode == CommMode::kArLast || (mode.packing > 1 && !mode.tried);
+    return mode.spec.mode == CommMode::kArLast || OvertakesOnTheSocket(mode.spec.mode) ||
+           (mode.packing > 1 && !mode.tried);
   }
 
   absl::Status RunSteps() {
