@@ -122,12 +122,12 @@ INSTANTIATE_TEST_SUITE_P(
                  {kModelFlag, "--gpu_memory_fraction=0.5", "--deterministic", "--cuda_graphs=false"},
                  "--gpu_memory_fraction=0.5: .*--device=cpu\n--deterministic=true: .*--device=cpu\n"
                  "--cuda_graphs=false: .*--device=cpu"},
-        BadStart{"UnknownRole", {kModelFlag, "--role=watch"}, "--role=watch: must be serve or train"},
+        BadStart{"UnknownRole", {kModelFlag, "--role=watch"}, "--role=watch: must be serve, train or both"},
         BadStart{"TrainsWithoutRoots", {"--role=train"}, "--dataset_root: missing; .*\n--checkpoint_root: missing; "},
         BadStart{"TrainsWhatItServes",
                  {"--role=train", "--dataset_root=/tmp", "--checkpoint_root=/nonexistent", kModelFlag, "--dtype=bf16"},
-                 "--checkpoint_root /nonexistent: No such file.*\n--model=.*: is for --role=serve\n"
-                 "--dtype=bf16: is for --role=serve"},
+                 "--checkpoint_root /nonexistent: No such file.*\n--model=.*: is for --role=serve or both\n"
+                 "--dtype=bf16: is for --role=serve or both"},
         BadStart{"ServesWhatItTrains", {kModelFlag, "--dataset_root=/tmp"}, "--dataset_root=/tmp: is for --role=train"},
         BadStart{"BadDtype", {kModelFlag, "--dtype=int3"}, "int3"},
         BadStart{"EveryInterface", {kModelFlag, "--address=0.0.0.0"}, "--address: .*0.0.0.0.*loopback nor private"},
