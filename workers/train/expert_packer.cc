@@ -28,6 +28,20 @@ PackingTimes TimesOf(const StepReport& report) {
           .steps = 1};
 }
 
+absl::StatusOr<PackingTimes> SumTimes(const PackingTimes& mine, Communicator* world, absl::Time deadline) {
+  int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(work, world->AllReduceSum({.comm_class = CommClass::kControl, .deadline = deadline},
+                                             TensorView(sums, DType::kI64, {std::ssize(sums)})));
+  RETURN_IF_ERROR(work->Wait());
+  return PackingTimes{.experts_ns = sums[0],
+                      .all_to_all_ns = sums[1],
+                      .micro_ops = sums[2],
+                      .step_ns = sums[3],
+                      .sums_ns = sums[4],
+                      .steps = sums[5]};
+}
+
 ExpertPacker::ExpertPacker(Trainer* trainer, Parameters* parameters, PackingController controller,
                            ExpertPackerOptions options)
     : trainer_(trainer), parameters_(parameters), options_(std::move(options)), controller_(std::move(controller)) {}
@@ -41,22 +55,6 @@ absl::StatusOr<std::unique_ptr<ExpertPacker>> ExpertPacker::Create(Trainer* trai
   ASSIGN_OR_RETURN(packer->groups_, ExpertGroups::Make(world, experts, packer->controller_.packing(), deadline));
   RETURN_IF_ERROR(trainer->SetGroup(packer->groups_->group()));
   return packer;
-}
-
-absl::StatusOr<PackingTimes> ExpertPacker::SumTimes(absl::Time deadline) {
-  const PackingTimes& mine = measured_;
-  int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
-  Communicator* const world = groups_->group().world;
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, world->AllReduceSum({.comm_class = CommClass::kControl, .deadline = deadline},
-                                             TensorView(sums, DType::kI64, {std::ssize(sums)})));
-  RETURN_IF_ERROR(work->Wait());
-  return PackingTimes{.experts_ns = sums[0],
-                      .all_to_all_ns = sums[1],
-                      .micro_ops = sums[2],
-                      .step_ns = sums[3],
-                      .sums_ns = sums[4],
-                      .steps = sums[5]};
 }
 
 absl::StatusOr<PackingDecision> ExpertPacker::AskForRoom(PackingDecision proposal, absl::Time deadline) {
@@ -74,7 +72,7 @@ absl::StatusOr<PackingDecision> ExpertPacker::AskForRoom(PackingDecision proposa
 
 absl::StatusOr<PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
   PackingTimes times;
-  ASSIGN_OR_RETURN(times, SumTimes(deadline));
+  ASSIGN_OR_RETURN(times, SumTimes(measured_, groups_->group().world, deadline));
   measured_ = {};
   const int64_t step = trainer_->steps();
   PackingDecision decision;

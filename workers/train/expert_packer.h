@@ -34,6 +34,8 @@ inline constexpr int32_t kMostPacking = 64;
 
 // What a step's report tells of one rank.
 PackingTimes TimesOf(const StepReport& report);
+// The sum of what all ranks say: the same on all, as decisions must be.  Collective.  Errors: the communicator's.
+absl::StatusOr<PackingTimes> SumTimes(const PackingTimes& mine, Communicator* world, absl::Time deadline);
 
 struct ExpertPackerOptions {
   bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
@@ -65,7 +67,6 @@ class ExpertPacker {
 
  private:
   ExpertPacker(Trainer* trainer, Parameters* parameters, PackingController controller, ExpertPackerOptions options);
-  absl::StatusOr<PackingTimes> SumTimes(absl::Time deadline);
   absl::StatusOr<PackingDecision> Decide(absl::Time deadline);
   absl::StatusOr<PackingDecision> AskForRoom(PackingDecision proposal, absl::Time deadline);
 

@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/train/expert_packer.h"
 
 namespace switchyard::bench {
 namespace {
@@ -20,20 +21,6 @@ PackingTimes TimesOf(const StepTimes& times) {
           .step_ns = absl::ToInt64Nanoseconds(times.end - times.begin),
           .sums_ns = absl::ToInt64Nanoseconds(times.end - times.backward_end),
           .steps = 1};
-}
-
-absl::StatusOr<PackingTimes> SumTimes(const PackingTimes& mine, Communicator* all, absl::Time deadline) {
-  int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<Work> work,
-      all->AllReduceSum({.comm_class = CommClass::kControl, .deadline = deadline}, TensorView(sums, DType::kI64, {6})));
-  RETURN_IF_ERROR(work->Wait());
-  return PackingTimes{.experts_ns = sums[0],
-                      .all_to_all_ns = sums[1],
-                      .micro_ops = sums[2],
-                      .step_ns = sums[3],
-                      .sums_ns = sums[4],
-                      .steps = sums[5]};
 }
 
 }  // namespace
