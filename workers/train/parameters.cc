@@ -31,20 +31,35 @@ std::pair<double, double> NormalPair(uint64_t seed, uint64_t name, uint64_t inde
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-// The values of part [first, first + count) of a tensor of that name.
+// The values of part [first, first + count) of a tensor of that name, of standard deviation `range`.
 template <class Elem>
-void FillNormal(const InitialValues& values, absl::string_view name, int64_t first, absl::Span<Elem> to) {
+void FillNormal(uint64_t seed, double range, absl::string_view name, int64_t first, absl::Span<Elem> to) {
   const uint64_t hash = Fnv1a(name);
   for (size_t i = 0; i < to.size(); ++i) {
     const uint64_t index = static_cast<uint64_t>(first) + i;
-    const auto [even, odd] = NormalPair(values.seed, hash, index / 2);
-    to[i] = static_cast<Elem>(values.range * (index % 2 == 0 ? even : odd));
+    const auto [even, odd] = NormalPair(seed, hash, index / 2);
+    to[i] = static_cast<Elem>(range * (index % 2 == 0 ? even : odd));
   }
 }
 
 bool IsBias(const Param& param) { return param.name.ends_with("bias"); }
 
-void FillInitial(const Stream& stream, const InitialValues& values, const ParameterBlock& block) {
+// Whether a layer adds this matrix's output to its input as it is.
+bool WritesResidual(const LayerWeights& layer, const Weight* weight) {
+  const auto is_down = [&](const FfnWeights& ffn) { return weight == &ffn.down; };
+  return weight == &layer.attention.o || (layer.dense.has_value() && is_down(*layer.dense)) ||
+         (layer.moe.has_value() && (std::any_of(layer.moe->experts.begin(), layer.moe->experts.end(), is_down) ||
+                                    (layer.moe->shared.has_value() && is_down(*layer.moe->shared))));
+}
+
+double RangeOf(const InitialValues& values, const ModelWeights& weights, const ParameterBlock& block) {
+  const bool writes_residual =
+      std::any_of(weights.layers.begin(), weights.layers.end(),
+                  [&](const LayerWeights& layer) { return WritesResidual(layer, block.weight); });
+  return writes_residual ? values.range / std::sqrt(2 * static_cast<double>(weights.layers.size())) : values.range;
+}
+
+void FillInitial(const Stream& stream, uint64_t seed, double range, const ParameterBlock& block) {
   VisitDType(block.master.dtype(), [&]<class Elem>() {
     for (const Param& part : block.parts) {
       const absl::Span<Elem> to(block.master.data<Elem>() + part.first_row * block.master.dim(1),
@@ -55,7 +70,7 @@ void FillInitial(const Stream& stream, const InitialValues& values, const Parame
       }
       constexpr int64_t kGrain = 4096;
       stream.pool().ParallelFor(static_cast<int64_t>(to.size()), kGrain, [&](int64_t begin, int64_t end) {
-        FillNormal(values, part.name, part.source_row * part.columns + begin,
+        FillNormal(seed, range, part.name, part.source_row * part.columns + begin,
                    to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
       });
     }
@@ -177,7 +192,7 @@ void Parameters::LinkGradients() {
 absl::Status Parameters::Initialise(const InitialValues& values, const OnRead& on_bytes) {
   return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
     for (const ParameterBlock* block : group) {
-      FillInitial(stream_, values, *block);
+      FillInitial(stream_, values.seed, RangeOf(values, model_->weights(), *block), *block);
       if (on_bytes) RETURN_IF_ERROR(on_bytes(block->master.bytes()));
     }
     return absl::OkStatus();

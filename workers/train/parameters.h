@@ -63,10 +63,13 @@ struct NewExperts {
   int64_t bytes() const;
 };
 
+// Matrices are drawn from a normal distribution; vectors of norms begin at 1, biases at 0.
 struct InitialValues {
   uint64_t seed = 0;
-  double range =
-      0.02;  // standard deviation of matrices (HF's initializer_range); vectors of norms begin at 1, biases 0
+  // Standard deviation (HF's initializer_range).  Matrices whose output a layer adds to its input (attention's output,
+  // FFNs' down) have range / sqrt(2 layers), so that the sum does not grow with depth: GPT-2 (Radford et al.
+  // 2019, 2.3).
+  double range = 0.02;
 };
 
 class Parameters {
