@@ -111,14 +111,7 @@ class EmulatedStep::Layer : public MicroOpRunner {
 
 absl::StatusOr<std::unique_ptr<EmulatedStep>> EmulatedStep::Create(const StepShape& shape,
                                                                    const CommunicationSpec& spec,
-                                                                   const StepGroups& given) {
-  StepGroups groups = given;
-  if (OvertakesOnTheSocket(spec.mode)) {
-    if (given.both == nullptr || given.replicas != nullptr) {
-      return absl::InvalidArgumentError("a mode in which rows overtake sums wants a group of both, and no packing");
-    }
-    groups.rows = groups.row_group = groups.sums = given.both;
-  }
+                                                                   const StepGroups& groups) {
   const int packing = groups.replicas == nullptr ? 1 : groups.replicas->world();
   ASSIGN_OR_RETURN(ShapedGradients gradients, ShapedGradients::Create(shape, packing));
   std::unique_ptr<EmulatedStep> step(new EmulatedStep(shape, groups, std::move(gradients)));

@@ -23,14 +23,13 @@
 
 namespace switchyard::bench {
 
-// Of one rank; all borrowed.  Rows and sums have connections of their own, so that links can tell them apart; but of a
-// mode in which rows overtake sums, whose frames share a connection.
+// Of one rank; all borrowed.  Rows and sums have connections of their own, so that links can tell them apart; in a mode
+// in which rows overtake sums they are one group, whose frames share a connection.
 struct StepGroups {
   Communicator* rows = nullptr;           // all ranks
   Communicator* row_group = nullptr;      // those that this rank's rows travel among; rows itself without packing
   RecordingCommunicator* sums = nullptr;  // all ranks
   Communicator* replicas = nullptr;       // null without packing
-  RecordingCommunicator* both = nullptr;  // all ranks, rows and sums of such a mode; null: there is none
 };
 
 struct StepTimes {

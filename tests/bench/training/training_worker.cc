@@ -71,8 +71,7 @@ absl::StatusOr<NamedMode> ParseMode(const std::string& text) {
   }
   mode.name = parts[0];
   ASSIGN_OR_RETURN(const CommMode known, ParseCommMode(parts[1]));
-  // What full is besides packing, which is in the groups here.
-  mode.spec = SpecOfFlags(known == CommMode::kFull ? CommMode::kPipelining : known);
+  mode.spec = SpecOfFlags(known);
   return mode;
 }
 
@@ -140,15 +139,17 @@ class Worker {
     return ConnectionMarks::OfNewConnections().Mark(absl::GetFlag(FLAGS_rows_tos));
   }
 
-  absl::StatusOr<StepGroups> GroupsOf(int packing) {
-    StepGroups groups = {
-        .rows = rows_.get(), .row_group = rows_.get(), .sums = sums_.get(), .replicas = nullptr, .both = both_.get()};
+  absl::StatusOr<StepGroups> GroupsOf(CommMode mode, int packing) {
+    const bool overtakes = OvertakesOnTheSocket(mode);
+    Communicator* const rows = overtakes ? both_.get() : rows_.get();
+    RecordingCommunicator* const sums = overtakes ? both_.get() : sums_.get();
+    StepGroups groups = {.rows = rows, .row_group = rows, .sums = sums, .replicas = nullptr};
     if (packing == 1) return groups;
-    Packed& packed = packed_[packing];
+    Packed& packed = packed_[{overtakes, packing}];
     if (packed.row_group == nullptr) {
-      const int holders = rows_->world() / packing, rank = rows_->rank();
-      ASSIGN_OR_RETURN(packed.row_group, rows_->Split(rank / holders, rank, absl::Now() + kPatience));
-      ASSIGN_OR_RETURN(packed.replicas, sums_->Split(rank % holders, rank, absl::Now() + kPatience));
+      const int holders = rows->world() / packing, rank = rows->rank();
+      ASSIGN_OR_RETURN(packed.row_group, rows->Split(rank / holders, rank, absl::Now() + kPatience));
+      ASSIGN_OR_RETURN(packed.replicas, sums->Split(rank % holders, rank, absl::Now() + kPatience));
     }
     groups.row_group = packed.row_group.get();
     groups.replicas = packed.replicas.get();
@@ -156,7 +157,7 @@ class Worker {
   }
 
   absl::StatusOr<std::unique_ptr<EmulatedStep>> MakeStep(const CommunicationSpec& spec, int packing) {
-    ASSIGN_OR_RETURN(const StepGroups groups, GroupsOf(packing));
+    ASSIGN_OR_RETURN(const StepGroups groups, GroupsOf(spec.mode, packing));
     return EmulatedStep::Create(shape_, spec, groups);
   }
 
@@ -314,7 +315,7 @@ class Worker {
   std::unique_ptr<Communicator> rows_;
   std::unique_ptr<RecordingCommunicator> sums_, both_;
   ConnectionMarks sums_marks_;
-  std::map<int, Packed> packed_;  // by packing; outlived by what they are parts of
+  std::map<std::pair<bool, int>, Packed> packed_;  // by overtakes and packing; outlived by what they are parts of
   std::vector<NamedMode> modes_;
 };
 
