@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the exported model on the held-out files and prints the tables of README.md.
 
-    python3 evaluate.py --model . --data /tmp/demo/data [--log /tmp/demo/run/log.jsonl --svg loss.svg]
+    python3 evaluate.py --model . --data /tmp/demo/data [--log LOG... --svg loss.svg]
 
 Bits per byte: every held-out file by itself, from <|endoftext|>, in windows of the model's whole context that move by
 half of it, so that all but a file's beginning is predicted from at least half a context; the file's end token is paid
@@ -11,6 +11,7 @@ mean of 20 controls in which the windows keep their experts but swap their domai
 """
 
 import argparse
+import csv
 import json
 import math
 import pathlib
@@ -118,14 +119,33 @@ def sample(model, tokenizer, prompt: str, length: int, seed: int) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def print_curve(log: pathlib.Path, svg: pathlib.Path | None) -> None:
+def read_steps(paths: list[pathlib.Path]) -> list[dict]:
+    """Seconds and tokens so far, loss and balance loss (means of 20 steps): of train.py's log, or of the steps.csv of
+    training jobs, each of which goes on from the one before."""
+    if paths[0].suffix != ".csv":
+        return [json.loads(line) for line in paths[0].read_text().splitlines()]
+    steps, so_far = [], {"seconds": 0.0, "tokens": 0}
+    for path in paths:
+        with open(path, newline="", encoding="utf-8") as log:
+            rows = [{key: float(row[key]) for key in ("loss", "balance_loss", "seconds", "tokens")}
+                    for row in csv.DictReader(log)]
+        before = so_far["tokens"]
+        for end in range(20, len(rows) + 1, 20):
+            part = rows[end - 20:end]
+            so_far = {"seconds": so_far["seconds"] + sum(row["seconds"] for row in part),
+                      "tokens": before + part[-1]["tokens"]}
+            steps.append({**so_far, "loss": sum(row["loss"] for row in part) / 20,
+                          "balance": sum(row["balance_loss"] for row in part) / 20})
+    return steps
+
+
+def print_curve(lines: list[dict], svg: pathlib.Path | None) -> None:
     """The loss (nats per token, mean of 20 steps) at twelve moments, and all of it as a picture."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    print("\n| minutes | tokens, M | sequence | loss | busiest / mean |\n|---:|---:|---:|---:|---:|")
+    print("\n| minutes | tokens, M | loss | balance loss |\n|---:|---:|---:|---:|")
     for i in range(1, 13):
         line = min(lines, key=lambda entry: abs(entry["seconds"] - i / 12 * lines[-1]["seconds"]))
-        print(f"| {line['seconds'] / 60:.1f} | {line['tokens'] / 1e6:.2f} | {line['length']} | {line['loss']:.3f} | "
-              f"{line['max_over_mean']:.2f} |")
+        print(f"| {line['seconds'] / 60:.1f} | {line['tokens'] / 1e6:.2f} | {line['loss']:.3f} "
+              f"| {line['balance']:.2f} |")
     print(f"\n{lines[-1]['tokens'] / lines[-1]['seconds']:.0f} tokens/s over the whole run")
     if svg:
         last = lines[-1]["tokens"]
@@ -145,7 +165,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="the exported directory")
     parser.add_argument("--data", type=pathlib.Path, required=True, help="what prepare_data.py wrote")
-    parser.add_argument("--log", type=pathlib.Path, help="train.py's log.jsonl: prints the loss curve")
+    parser.add_argument("--log", type=pathlib.Path, nargs="+",
+                        help="jobs' steps.csv in order, or train.py's log.jsonl: prints the loss curve")
     parser.add_argument("--svg", type=pathlib.Path, help="also draws it here")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--samples_only", action="store_true")
@@ -161,7 +182,7 @@ def main() -> None:
     for name, prompt in {**PROMPTS, "chat": chat}.items():
         print(f"\n--- {name}\n{sample(model, tokenizer, prompt, 160, seed=1)}")
     if args.log:
-        print_curve(args.log, args.svg)
+        print_curve(read_steps(args.log), args.svg)
 
 
 if __name__ == "__main__":

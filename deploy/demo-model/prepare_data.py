@@ -5,9 +5,9 @@ tokenizer (byte-level BPE, trained on the training part only) and the token arra
     python3 prepare_data.py --packages /tmp/demo/packages --out /tmp/demo/data --tokenizer_dir .
 
 The machine's apt sources need a deb-src line: four of the packages are source packages.
-Writes OUT/heldout.jsonl (domain, name, text), OUT/train.jsonl (text and messages, for `switchyard train`),
-OUT/train_{prose,code,documentation,chat}.npy (uint16 tokens, for train.py), OUT/corpus.json (what came from where, in
-bytes) and TOKENIZER_DIR/tokenizer.json, unless --keep_tokenizer.
+Writes OUT/heldout.jsonl (domain, name, text), OUT/train_{prose,code,documentation,chat}.jsonl (for a training job),
+OUT/train_{prose,code,documentation,chat}.npy (uint16 tokens of the same, for train.py), OUT/corpus.json (what came
+from where, in bytes) and TOKENIZER_DIR/tokenizer.json, unless --keep_tokenizer.
 """
 
 import argparse
@@ -161,17 +161,7 @@ def train_tokenizer(documents, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def write_jsonl(path: pathlib.Path, domains: dict[str, list[str]], chats) -> None:
-    """As many bytes of each domain, those of the smallest one, and all questions and answers, in a fixed random order."""
-    room = min(sum(len(t.encode()) for t in texts) for texts in domains.values())
-    lines = [{"messages": [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]} for ask, answer in chats]
-    for texts in domains.values():
-        size = 0
-        for text in texts:
-            if size < room:
-                lines.append({"text": text})
-                size += len(text.encode())
-    random.Random(4).shuffle(lines)
+def write_jsonl(path: pathlib.Path, lines: list[dict]) -> None:
     with open(path, "w", encoding="utf-8") as out:
         for line in lines:
             out.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -202,9 +192,8 @@ def main() -> None:
     heldout = hold_out(documents)
     deduplicate(documents, heldout)
     drop_near_copies(documents, heldout)
-    with open(args.out / "heldout.jsonl", "w", encoding="utf-8") as out:
-        for index, name, text in heldout:
-            out.write(json.dumps({"domain": SOURCES[index].domain, "name": name, "text": text}) + "\n")
+    write_jsonl(args.out / "heldout.jsonl",
+                [{"domain": SOURCES[index].domain, "name": name, "text": text} for index, name, text in heldout])
 
     if args.keep_tokenizer:
         tokenizer = Tokenizer.from_file(str(args.tokenizer_dir / "tokenizer.json"))
@@ -217,19 +206,20 @@ def main() -> None:
             "domain": source.domain, "package": source.package, "licence": source.licence,
             "train_files": len(documents[index]), "train_bytes": sum(len(t.encode()) for _, t in documents[index]),
             "heldout_files": [name for i, name, _ in heldout if i == index]})
-    domains = {}
     for domain in DOMAINS:
-        texts = domains[domain] = [t for i, items in documents.items() if SOURCES[i].domain == domain for _, t in items]
+        texts = [t for i, items in documents.items() if SOURCES[i].domain == domain for _, t in items]
         random.Random(2).shuffle(texts)
+        write_jsonl(args.out / f"train_{domain}.jsonl", [{"text": text} for text in texts])
         tokens = encode(tokenizer, texts)
         np.save(args.out / f"train_{domain}.npy", tokens)
         corpus["train_tokens"][domain] = len(tokens)
         corpus["heldout_bytes"][domain] = sum(len(t.encode()) for i, _, t in heldout if SOURCES[i].domain == domain)
         print(f"{domain}: {len(tokens)} tokens, {sum(len(t.encode()) for t in texts) / len(tokens):.2f} bytes each")
     answers = chat_documents(documents)
-    write_jsonl(args.out / "train.jsonl", domains, answers)
+    random.Random(3).shuffle(answers)
+    write_jsonl(args.out / "train_chat.jsonl", [{"messages": [
+        {"role": "user", "content": ask}, {"role": "assistant", "content": answer}]} for ask, answer in answers])
     chats = [f"<|im_start|>user\n{ask}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n" for ask, answer in answers]
-    random.Random(3).shuffle(chats)
     np.save(args.out / "train_chat.npy", encode(tokenizer, chats))
     corpus["chat_documents"] = len(chats)
     (args.out / "corpus.json").write_text(json.dumps(corpus, indent=1) + "\n")

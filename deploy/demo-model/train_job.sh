@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Trains the demo model by a training job of Switchyard: starts a server with one training worker, submits job.json, and shows
-# it until it ends; then copies the weights here.  Started again it goes on from the job's last checkpoint.
+# Trains the demo model by two training jobs of Switchyard: starts a server with one training worker, submits job.json
+# (sequences of 512 tokens), then job_long.json, which goes on from its checkpoint with sequences of the whole context,
+# and shows them until they end; then copies the weights here.  Started again it goes on from the last checkpoint.
 # usage: deploy/demo-model/train_job.sh DATA WORK [BIN]
-#   DATA: what prepare_data.py wrote (train.jsonl); WORK: a folder for the job, its checkpoints and logs; BIN: build/release/bin
+#   DATA: what prepare_data.py wrote; WORK: a folder for the jobs, their checkpoints and logs; BIN: build/release/bin
 set -euo pipefail
 model=$(cd "$(dirname "$0")" && pwd)
-data=${1:?$0: wants the folder of train.jsonl} work=${2:?$0: wants a folder to work in} bin=${3:-$model/../../build/release/bin}
+data=${1:?$0: wants the folder of train_prose.jsonl} work=${2:?$0: wants a folder to work in} bin=${3:-$model/../../build/release/bin}
 port=${PORT:-50951}
 
 mkdir -p "$work/checkpoints/demo-model"
@@ -22,9 +23,15 @@ for _ in $(seq 100); do
   kill -0 "$server" || { cat "$work/server.log" >&2; exit 1; }
   sleep 0.2
 done
-[ -s "$work/job" ] || cli train submit --spec="$model/job.json" --request_id=demo-model >"$work/job"
-job=$(grep -oE 'job-[0-9a-f]+' "$work/job" | head -n 1)
-cli train watch "$job"
-folder=$work/checkpoints/$job/$(cut -d ' ' -f 1 "$work/checkpoints/$job/LATEST")
-cp "$folder"/model*.safetensors "$model/model.safetensors"
-echo "$folder/ serves; its weights are in $model"
+# $1: the job's name and spec; the rest: more of the spec.  A request that was made before is the same job.
+run_job() {
+  local spec=$1 job
+  shift
+  job=$(cli train submit --spec="$model/$spec.json" --request_id="$spec" "$@" | grep -oE 'job-[0-9a-f]+' | head -n 1)
+  cli train watch "$job"
+  folder=$job/$(cut -d ' ' -f 1 "$work/checkpoints/$job/LATEST")
+}
+run_job job
+run_job job_long --base_checkpoint="$folder"
+cp "$work/checkpoints/$folder"/model*.safetensors "$model/model.safetensors"
+echo "$work/checkpoints/$folder/ serves; its weights are in $model"
