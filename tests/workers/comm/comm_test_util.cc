@@ -1,6 +1,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 
 #include <dirent.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -17,6 +18,7 @@
 #include "scheduler/base/check.h"
 #include "workers/comm/gloo_communicator.h"
 #include "workers/comm/local_communicator.h"
+#include "workers/comm/socket_address.h"
 #include "workers/comm/socket_communicator.h"
 
 namespace switchyard::test {
@@ -36,6 +38,15 @@ int CountEntries(const char* directory) {
 std::string BackendName(Backend backend) {
   static constexpr const char* kNames[] = {"Local", "Gloo", "Socket"};
   return kNames[static_cast<size_t>(backend)];
+}
+
+GroupOptions FormingOptions(int rank, int world, absl::Duration limit) {
+  return {.rank = rank,
+          .world = world,
+          .epoch = 7,
+          .token = "secret",
+          .address = "127.0.0.1",
+          .deadline = absl::Now() + limit};
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(Backend backend, const GroupOptions& options,
@@ -120,6 +131,18 @@ absl::StatusOr<std::vector<std::string>> DirectoryStore::Get(absl::Span<const st
     }
   }
   return values;
+}
+
+Stranger::Stranger(int port, absl::string_view words) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+  const absl::StatusOr<SocketAddress> to = SocketAddress::Of("127.0.0.1", port);
+  SY_CHECK_OK(to.status());
+  connected_ = connect(fd_.get(), to->get(), to->size()) == 0 &&
+               send(fd_.get(), words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size());
+}
+
+bool Stranger::Answered() const {
+  char answer[64];
+  return recv(fd_.get(), answer, sizeof(answer), MSG_DONTWAIT) > 0;
 }
 
 int OpenFds() { return CountEntries("/proc/self/fd"); }

@@ -9,7 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "scheduler/base/unique_fd.h"
 #include "workers/comm/communicator.h"
 #include "workers/comm/group_forming.h"
 #include "workers/comm/rendezvous_store.h"
@@ -23,6 +25,8 @@ std::string BackendName(Backend backend);
 // Far enough never to be met by a healthy test, near enough to end a broken one.
 absl::Time Soon();
 
+// Of a group in epoch 7 on loopback that forms within `limit`.
+GroupOptions FormingOptions(int rank, int world, absl::Duration limit = absl::Seconds(20));
 // Of kGloo or kSocket.
 absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(Backend backend, const GroupOptions& options,
                                                         RendezvousStore* store);
@@ -50,6 +54,20 @@ class DirectoryStore : public RendezvousStore {
  private:
   std::string PathOf(absl::string_view key) const;
   const std::string directory_;
+};
+
+// Connects to a port of loopback, says something, and stays.
+class Stranger {
+ public:
+  Stranger(int port, absl::string_view words);
+  // Whether it was let in, and has said it.
+  bool connected() const { return connected_; }
+  // Whether it was answered with anything but an end.
+  bool Answered() const;
+
+ private:
+  UniqueFd fd_;
+  bool connected_ = false;
 };
 
 // Of this process.

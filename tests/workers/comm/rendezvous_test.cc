@@ -1,9 +1,4 @@
 // Forming a group: who may join, and what strangers, doubles and absentees do.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <fstream>
 #include <future>
@@ -25,17 +20,9 @@
 namespace switchyard {
 namespace {
 
+using test::Backend;
 using testing::AllOf;
 using testing::HasSubstr;
-
-GroupOptions Options(int rank, int world, absl::Duration limit = absl::Seconds(20)) {
-  return {.rank = rank,
-          .world = world,
-          .epoch = 7,
-          .token = "secret",
-          .address = "127.0.0.1",
-          .deadline = absl::Now() + limit};
-}
 
 TEST(CheckGroupAddressTest, LoopbackAndPrivateOnly) {
   for (const char* good :
@@ -47,22 +34,31 @@ TEST(CheckGroupAddressTest, LoopbackAndPrivateOnly) {
   }
 }
 
-TEST(RendezvousTest, OptionsAreChecked) {
+class RendezvousTest : public testing::TestWithParam<Backend> {
+ protected:
+  static absl::StatusOr<std::unique_ptr<Communicator>> Form(const GroupOptions& options, RendezvousStore* store) {
+    return test::FormGroup(GetParam(), options, store);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, RendezvousTest, testing::Values(Backend::kGloo, Backend::kSocket),
+                         [](const auto& i) { return test::BackendName(i.param); });
+
+TEST_P(RendezvousTest, OptionsAreChecked) {
   InMemoryStore store;
-  EXPECT_EQ(FormGlooGroup(Options(2, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(FormGlooGroup(Options(-1, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
-  GroupOptions wildcard = Options(0, 2);
+  EXPECT_EQ(Form(test::FormingOptions(2, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Form(test::FormingOptions(-1, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
+  GroupOptions wildcard = test::FormingOptions(0, 2);
   wildcard.address = "0.0.0.0";
-  const absl::Status status = FormGlooGroup(wildcard, &store).status();
+  const absl::Status status = Form(wildcard, &store).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("neither loopback nor private"));
 }
 
-TEST(RendezvousTest, ADuplicateRankFailsAtOnceAndHarmsNobody) {
+TEST_P(RendezvousTest, ADuplicateRankFailsAtOnceAndHarmsNobody) {
   InMemoryStore store;
-  auto first = std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2), &store); });
-  auto second = std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2), &store); });
-  auto other = FormGlooGroup(Options(1, 2), &store);
+  auto first = std::async(std::launch::async, [&] { return Form(test::FormingOptions(0, 2), &store); });
+  auto second = std::async(std::launch::async, [&] { return Form(test::FormingOptions(0, 2), &store); });
+  auto other = Form(test::FormingOptions(1, 2), &store);
   auto a = first.get();
   auto b = second.get();
   EXPECT_TRUE(other.ok()) << other.status();
@@ -72,37 +68,37 @@ TEST(RendezvousTest, ADuplicateRankFailsAtOnceAndHarmsNobody) {
   EXPECT_THAT(std::string(twin.message()), HasSubstr("rank 0 of epoch 7 is taken"));
 }
 
-TEST(RendezvousTest, AnotherWorldSizeFailsFast) {
+TEST_P(RendezvousTest, AnotherWorldSizeFailsFast) {
   InMemoryStore store;
   const absl::Time begin = absl::Now();
-  auto two = std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2), &store).status(); });
-  const absl::Status three = FormGlooGroup(Options(1, 3), &store).status();
+  auto two = std::async(std::launch::async, [&] { return Form(test::FormingOptions(0, 2), &store).status(); });
+  const absl::Status three = Form(test::FormingOptions(1, 3), &store).status();
   EXPECT_EQ(three.code(), absl::StatusCode::kFailedPrecondition) << three;
   EXPECT_THAT(std::string(three.message()), HasSubstr("rank 0 joined a world of 2, rank 1 a world of 3"));
   EXPECT_EQ(two.get().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
 }
 
-TEST(RendezvousTest, TheMissingRankIsNamed) {
+TEST_P(RendezvousTest, TheMissingRankIsNamed) {
   InMemoryStore store;
-  const absl::Status status = FormGlooGroup(Options(0, 2, absl::Milliseconds(100)), &store).status();
+  const absl::Status status = Form(test::FormingOptions(0, 2, absl::Milliseconds(100)), &store).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 of 2 did not join epoch 7"));
 }
 
-TEST(RendezvousTest, AnotherTokenNeverMeets) {
+TEST_P(RendezvousTest, AnotherTokenNeverMeets) {
   InMemoryStore store;
-  GroupOptions stranger = Options(1, 2, absl::Milliseconds(200));
+  GroupOptions stranger = test::FormingOptions(1, 2, absl::Milliseconds(200));
   stranger.token = "guess";
   auto wait = std::async(std::launch::async,
-                         [&] { return FormGlooGroup(Options(0, 2, absl::Milliseconds(200)), &store).status(); });
-  EXPECT_EQ(FormGlooGroup(stranger, &store).status().code(), absl::StatusCode::kDeadlineExceeded);
+                         [&] { return Form(test::FormingOptions(0, 2, absl::Milliseconds(200)), &store).status(); });
+  EXPECT_EQ(Form(stranger, &store).status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(wait.get().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST(RendezvousTest, CancelWaitsEndsTheForming) {
+TEST_P(RendezvousTest, CancelWaitsEndsTheForming) {
   InMemoryStore store;
-  auto wait = std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2), &store).status(); });
+  auto wait = std::async(std::launch::async, [&] { return Form(test::FormingOptions(0, 2), &store).status(); });
   store.CancelWaits("rank 1 died while loading");
   const absl::Status status = wait.get();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
@@ -129,54 +125,44 @@ std::vector<int> ListeningPorts() {
 class InvadedStore : public InMemoryStore {
  public:
   explicit InvadedStore(std::vector<int> known) : known_(std::move(known)) {}
-  ~InvadedStore() override {
-    for (const int fd : fds_) close(fd);
-  }
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     if (key.find("/all_to_all/") != absl::string_view::npos) Invade();
     return InMemoryStore::Set(key, value);
   }
   bool invaded() const {
     absl::MutexLock lock(&mu_);
-    return !fds_.empty();
+    return !strangers_.empty();
   }
 
  private:
   void Invade() {
     for (const int port : ListeningPorts()) {
       if (std::find(known_.begin(), known_.end(), port) != known_.end()) continue;
-      const int fd = socket(AF_INET, SOCK_STREAM, 0);
-      sockaddr_in to{};
-      to.sin_family = AF_INET;
-      to.sin_port = htons(static_cast<uint16_t>(port));
-      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
-        const char junk[] =
-            "GET / HTTP/1.1\r\nHost: example\r\n\r\nand some more bytes to fill what a preamble may be\r\n";
-        (void)!send(fd, junk, sizeof(junk), MSG_NOSIGNAL);
-      }
+      test::Stranger stranger(
+          port, "GET / HTTP/1.1\r\nHost: example\r\n\r\nand some more bytes to fill what a preamble may be\r\n");
       absl::MutexLock lock(&mu_);
-      fds_.push_back(fd);
+      strangers_.push_back(std::move(stranger));
     }
   }
   const std::vector<int> known_;
   mutable absl::Mutex mu_;  // both ranks connect at the same time
-  std::vector<int> fds_ ABSL_GUARDED_BY(mu_);
+  std::vector<test::Stranger> strangers_ ABSL_GUARDED_BY(mu_);
 };
 
-TEST(RendezvousTest, AStrangerOnThePortFailsTheStartAndTheNextEpochForms) {
+TEST(GlooRendezvousTest, AStrangerOnThePortFailsTheStartAndTheNextEpochForms) {
   {
     InvadedStore store(ListeningPorts());
-    auto wait =
-        std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2, absl::Seconds(3)), &store).status(); });
-    const absl::Status status = FormGlooGroup(Options(1, 2, absl::Seconds(3)), &store).status();
+    auto wait = std::async(std::launch::async, [&] {
+      return FormGlooGroup(test::FormingOptions(0, 2, absl::Seconds(3)), &store).status();
+    });
+    const absl::Status status = FormGlooGroup(test::FormingOptions(1, 2, absl::Seconds(3)), &store).status();
     EXPECT_FALSE(status.ok());
     EXPECT_FALSE(wait.get().ok());
     EXPECT_TRUE(store.invaded());
   }
   InMemoryStore store;
-  auto wait = std::async(std::launch::async, [&] { return FormGlooGroup(Options(0, 2), &store); });
-  EXPECT_TRUE(FormGlooGroup(Options(1, 2), &store).ok());
+  auto wait = std::async(std::launch::async, [&] { return FormGlooGroup(test::FormingOptions(0, 2), &store); });
+  EXPECT_TRUE(FormGlooGroup(test::FormingOptions(1, 2), &store).ok());
   EXPECT_TRUE(wait.get().ok());
 }
 

@@ -1,7 +1,6 @@
 // Connecting: over both kinds of address, among strangers, and without a peer.
 #include "workers/comm/socket_mesh.h"
 
-#include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,16 +23,8 @@
 namespace switchyard {
 namespace {
 
+using test::Stranger;
 using testing::HasSubstr;
-
-GroupOptions Options(int rank, int world, absl::Duration limit = absl::Seconds(20)) {
-  return {.rank = rank,
-          .world = world,
-          .epoch = 7,
-          .token = "secret",
-          .address = "127.0.0.1",
-          .deadline = absl::Now() + limit};
-}
 
 absl::StatusOr<std::unique_ptr<Communicator>> Form(const GroupOptions& options, RendezvousStore* store) {
   return FormSocketGroup({.group = options}, store);
@@ -66,10 +57,10 @@ TEST(SocketMeshTest, OverIPv6) {
   if (probe >= 0) close(probe);
   if (!has_v6) GTEST_SKIP() << "this machine has no ::1";
   InMemoryStore store;
-  GroupOptions other = Options(1, 2);
+  GroupOptions other = test::FormingOptions(1, 2);
   other.address = "::1";
   auto wait = std::async(std::launch::async, [&] { return Form(other, &store); });
-  GroupOptions own = Options(0, 2);
+  GroupOptions own = test::FormingOptions(0, 2);
   own.address = "::1";
   auto first = Form(own, &store);
   auto second = wait.get();
@@ -79,23 +70,21 @@ TEST(SocketMeshTest, OverIPv6) {
   EXPECT_TRUE(met.get().ok());
 }
 
-TEST(SocketMeshTest, OptionsAreChecked) {
+TEST(SocketMeshTest, FramesAreChecked) {
   InMemoryStore store;
-  EXPECT_EQ(Form(Options(2, 2), &store).status().code(), absl::StatusCode::kInvalidArgument);
-  GroupOptions wildcard = Options(0, 2);
-  wildcard.address = "0.0.0.0";
-  EXPECT_THAT(std::string(Form(wildcard, &store).status().message()), HasSubstr("neither loopback nor private"));
   for (const int64_t frame : {0, 4095, (256 << 10) + 1}) {
-    const absl::Status status = FormSocketGroup({.group = Options(0, 2), .frame_bytes = frame}, &store).status();
+    const absl::Status status =
+        FormSocketGroup({.group = test::FormingOptions(0, 2), .frame_bytes = frame}, &store).status();
     EXPECT_EQ(status.message(), absl::StrCat("frames of ", frame, " bytes: must be from 4096 to 262144"));
   }
 }
 
 TEST(SocketMeshTest, AnAddressOfAnotherHostIsUnavailable) {
   InMemoryStore store;
-  GroupOptions elsewhere = Options(0, 2, absl::Seconds(5));
+  GroupOptions elsewhere = test::FormingOptions(0, 2, absl::Seconds(5));
   elsewhere.address = "10.255.254.253";
-  auto wait = std::async(std::launch::async, [&] { return Form(Options(1, 2, absl::Seconds(1)), &store).status(); });
+  auto wait = std::async(std::launch::async,
+                         [&] { return Form(test::FormingOptions(1, 2, absl::Seconds(1)), &store).status(); });
   const absl::Status status = Form(elsewhere, &store).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("group address 10.255.254.253 is not this host's"));
@@ -105,7 +94,7 @@ TEST(SocketMeshTest, AnAddressOfAnotherHostIsUnavailable) {
 // Has joined, and listens, but never connects or answers.
 TEST(SocketMeshTest, WhoDoesNotConnectIsNamed) {
   InMemoryStore store;
-  const GroupOptions options = Options(0, 3, absl::Milliseconds(300));
+  const GroupOptions options = test::FormingOptions(0, 3, absl::Milliseconds(300));
   for (const int rank : {1, 2}) ASSERT_TRUE(store.Set(absl::StrCat(GroupPrefix(options), "member/", rank), "3").ok());
   const absl::Status status = Form(options, &store).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
@@ -114,7 +103,7 @@ TEST(SocketMeshTest, WhoDoesNotConnectIsNamed) {
 
 TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
   InMemoryStore store;
-  const GroupOptions options = Options(1, 2);
+  const GroupOptions options = test::FormingOptions(1, 2);
   ASSERT_TRUE(store.Set(absl::StrCat(GroupPrefix(options), "member/0"), "2").ok());
   // Where it listened nobody does any more.
   const int gone = socket(AF_INET, SOCK_STREAM, 0);
@@ -134,31 +123,22 @@ TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
 class InvadedStore : public InMemoryStore {
  public:
   explicit InvadedStore(std::vector<std::string> words) : words_(std::move(words)) {}
-  ~InvadedStore() override {
-    for (const int fd : fds_) close(fd);
-  }
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     if (absl::StrContains(key, "socket/0")) {
       const auto to = SocketAddress::Parse(value);
       SY_CHECK_OK(to.status());
       for (const std::string& words : words_) {
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        SY_CHECK_EQ(connect(fd, to->get(), to->size()), 0);
-        SY_CHECK_EQ(send(fd, words.data(), words.size(), MSG_NOSIGNAL), static_cast<ssize_t>(words.size()));
-        fds_.push_back(fd);
+        strangers_.emplace_back(to->port(), words);
+        SY_CHECK(strangers_.back().connected());
       }
     }
     return InMemoryStore::Set(key, value);
   }
-  // Whether the stranger was answered with anything but an end.
-  bool Answered(size_t stranger) const {
-    char answer[64];
-    return recv(fds_[stranger], answer, sizeof(answer), MSG_DONTWAIT) > 0;
-  }
+  const std::vector<Stranger>& strangers() const { return strangers_; }
 
  private:
   const std::vector<std::string> words_;
-  std::vector<int> fds_;
+  std::vector<Stranger> strangers_;
 };
 
 std::string HelloOf(const GroupId& id) {
@@ -168,7 +148,7 @@ std::string HelloOf(const GroupId& id) {
 }
 
 TEST(SocketMeshTest, StrangersAreRefusedAndTheGroupForms) {
-  const GroupId own = IdOfGroup(Options(1, 2));
+  const GroupId own = IdOfGroup(test::FormingOptions(1, 2));
   GroupId other_token = own, other_epoch = own, other_world = own, lower = own, beyond = own;
   other_token.token ^= 1;
   other_epoch.epoch = 6;
@@ -178,15 +158,16 @@ TEST(SocketMeshTest, StrangersAreRefusedAndTheGroupForms) {
   InvadedStore store(
       {"", "half a hello", "GET / HTTP/1.1\r\nHost: example\r\n\r\nand what else may be 64 bytes long ...",
        HelloOf(other_token), HelloOf(other_epoch), HelloOf(other_world), HelloOf(lower), HelloOf(beyond)});
-  auto wait = std::async(std::launch::async, [&] { return Form(Options(1, 2), &store); });
-  auto first = Form(Options(0, 2), &store);
+  auto wait = std::async(std::launch::async, [&] { return Form(test::FormingOptions(1, 2), &store); });
+  auto first = Form(test::FormingOptions(0, 2), &store);
   auto second = wait.get();
   ASSERT_TRUE(first.ok()) << first.status();
   ASSERT_TRUE(second.ok()) << second.status();
   auto met = std::async(std::launch::async, [&] { return Meet(second->get()); });
   EXPECT_TRUE(Meet(first->get()).ok());
   EXPECT_TRUE(met.get().ok());
-  for (size_t i = 0; i < 8; ++i) EXPECT_FALSE(store.Answered(i)) << i;
+  ASSERT_EQ(store.strangers().size(), 8u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_FALSE(store.strangers()[i].Answered()) << i;
 }
 
 }  // namespace
