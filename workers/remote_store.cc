@@ -72,4 +72,9 @@ void RemoteStore::CancelWaits(absl::string_view reason) {
   for (grpc::ClientContext* context : waiting_) context->TryCancel();
 }
 
+absl::Status RemoteStore::Cancelled() {
+  absl::MutexLock lock(&mu_);
+  return cancelled_.empty() ? absl::OkStatus() : absl::CancelledError(cancelled_);
+}
+
 }  // namespace switchyard

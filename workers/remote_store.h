@@ -21,6 +21,7 @@ class RemoteStore final : public RendezvousStore {
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override;
   void CancelWaits(absl::string_view reason) override;
+  absl::Status Cancelled() override;
 
  private:
   const std::unique_ptr<v1::WorkerService::Stub> stub_;

@@ -33,6 +33,11 @@ void InMemoryStore::CancelWaits(absl::string_view reason) {
   cancelled_ = reason.empty() ? "cancelled" : std::string(reason.data(), reason.size());
 }
 
+absl::Status InMemoryStore::Cancelled() {
+  absl::MutexLock lock(&mu_);
+  return cancelled_.empty() ? absl::OkStatus() : absl::CancelledError(cancelled_);
+}
+
 absl::Status PrefixStore::Set(absl::string_view key, absl::string_view value) {
   return store_->Set(absl::StrCat(prefix_, key), value);
 }

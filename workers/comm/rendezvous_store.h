@@ -31,6 +31,8 @@ class RendezvousStore {
   virtual absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) = 0;
   // Every Get under way or to come returns Cancelled with the reason: the group will not form.
   virtual void CancelWaits(absl::string_view reason) = 0;
+  // OK, or Cancelled after CancelWaits: for who waits for something else meanwhile.  Does not block.
+  virtual absl::Status Cancelled() = 0;
 };
 
 class InMemoryStore : public RendezvousStore {
@@ -38,6 +40,7 @@ class InMemoryStore : public RendezvousStore {
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override;
   void CancelWaits(absl::string_view reason) override;
+  absl::Status Cancelled() override;
 
  private:
   absl::Mutex mu_;
@@ -54,6 +57,7 @@ class PrefixStore : public RendezvousStore {
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override;
   void CancelWaits(absl::string_view reason) override { store_->CancelWaits(reason); }
+  absl::Status Cancelled() override { return store_->Cancelled(); }
 
  private:
   RendezvousStore* const store_;

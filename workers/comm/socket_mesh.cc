@@ -22,6 +22,7 @@ namespace switchyard {
 namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(5);
+constexpr absl::Duration kLongestPoll = absl::Milliseconds(50);  // then who gives up is heard
 constexpr int kMostStrangers = 64;  // that may be connected and silent; beyond, the oldest goes
 constexpr OpKey kHello = {.op = CommOp::kHello, .comm_class = CommClass::kControl, .sequence = -1, .bytes = 0};
 
@@ -60,6 +61,7 @@ class Mesh {
         return absl::DeadlineExceededError(absl::StrCat("rank ", missing, " of ", options_.world,
                                                         " did not connect in epoch ", options_.epoch, " in time"));
       }
+      RETURN_IF_ERROR(store_->Cancelled());
       RETURN_IF_ERROR(Step());
     }
   }
@@ -113,7 +115,7 @@ class Mesh {
   // Waits until something happens, and sees to it.
   absl::Status Step() {
     std::vector<pollfd> polled = {{listening_.get(), POLLIN, 0}};
-    absl::Time until = options_.deadline;
+    absl::Time until = std::min(options_.deadline, absl::Now() + kLongestPoll);
     for (const Candidate& candidate : candidates_) {
       polled.push_back(
           {candidate.fd.get(), static_cast<short>(candidate.peer >= 0 && !candidate.connected ? POLLOUT : POLLIN), 0});
@@ -122,8 +124,7 @@ class Mesh {
     const size_t first_seat = polled.size();
     for (const UniqueFd& seat : seats_) polled.push_back({seat.get(), POLLRDHUP, 0});  // -1 is passed over
     const int64_t wait = absl::ToInt64Milliseconds(until - absl::Now()) + 1;
-    if (poll(polled.data(), polled.size(), static_cast<int>(std::clamp<int64_t>(wait, 0, 60'000))) < 0 &&
-        errno != EINTR) {
+    if (poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait, 0))) < 0 && errno != EINTR) {
       return NetworkError("forming a group");
     }
     for (size_t peer = 0; peer < seats_.size(); ++peer) {

@@ -26,8 +26,8 @@ struct SocketSettings {
 
 // [R] sockets, connected and non-blocking; of this rank itself -1.  Blocks until all peers are connected.
 // REQUIRES: CheckGroupOptions, world > 1.
-// Errors: the store's; Unavailable (the address is not this host's; a peer refused or left), FailedPrecondition (what
-// answers is no peer), DeadlineExceeded (names who did not connect).
+// Errors: the store's (Cancelled also while it connects); Unavailable (the address is not this host's; a peer refused
+// or left), FailedPrecondition (what answers is no peer), DeadlineExceeded (names who did not connect).
 absl::StatusOr<std::vector<UniqueFd>> ConnectMesh(const GroupOptions& options, const SocketSettings& settings,
                                                   RendezvousStore* store);
 

@@ -50,6 +50,7 @@ class DirectoryStore : public RendezvousStore {
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override;
   void CancelWaits(absl::string_view) override {}
+  absl::Status Cancelled() override { return absl::OkStatus(); }
 
  private:
   std::string PathOf(absl::string_view key) const;

@@ -101,6 +101,17 @@ TEST(SocketMeshTest, WhoDoesNotConnectIsNamed) {
   EXPECT_EQ(status.message(), "rank 1 of 3 did not connect in epoch 7 in time");
 }
 
+// All have joined, and one is killed before it has connected: who leads the group says so.
+TEST(SocketMeshTest, WhoWaitsForAPeerToConnectMayBeFreed) {
+  InMemoryStore store;
+  const GroupOptions options = test::FormingOptions(0, 2, absl::Minutes(5));
+  ASSERT_TRUE(store.Set(absl::StrCat(GroupPrefix(options), "member/1"), "2").ok());
+  auto forming = std::async(std::launch::async, [&] { return Form(options, &store).status(); });
+  ASSERT_TRUE(store.Get({absl::StrCat(GroupPrefix(options), "socket/0")}, test::Soon()).ok());  // it listens
+  store.CancelWaits("rank 1 died");
+  EXPECT_EQ(forming.get(), absl::CancelledError("rank 1 died"));
+}
+
 TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
   InMemoryStore store;
   const GroupOptions options = test::FormingOptions(1, 2);
