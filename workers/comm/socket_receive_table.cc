@@ -10,9 +10,10 @@
 
 namespace switchyard {
 
-void SocketReceiveTable::MakeRoom(Incoming* incoming) {
-  const int64_t bytes = incoming->posted ? incoming->bytes : std::min(incoming->bytes, kUngrantedBytes);
+void SocketReceiveTable::MakeRoom(Incoming* incoming, int64_t bytes) {
+  if (incoming->posted) bytes = incoming->bytes;
   if (incoming->message.capacity() + kFrameHeaderBytes >= bytes && incoming->message.capacity() > 0) return;
+  // (The pool's buffers double: nothing is copied often.)
   Message room = pool_->Take(bytes - kFrameHeaderBytes);
   if (incoming->got > 0) std::memcpy(room.frame(), incoming->message.frame(), static_cast<size_t>(incoming->got));
   incoming->message = std::move(room);
@@ -23,7 +24,7 @@ bool SocketReceiveTable::Post(const MessageId& id) {
   if (incoming.posted) return false;
   incoming.posted = true;
   unposted_bytes_[static_cast<size_t>(id.comm_class)] -= incoming.got;
-  if (incoming.bytes > 0) MakeRoom(&incoming);
+  if (incoming.bytes > 0) MakeRoom(&incoming, incoming.bytes);
   return true;
 }
 
@@ -44,9 +45,12 @@ absl::Status SocketReceiveTable::Begin(const RecordHeader& frame) {
     if (incoming.got + frame.bytes > kUngrantedBytes || unposted > kWindowBytes) {
       return broken("comes before it was granted");
     }
+    if (frame.bytes < std::min(frame.message_bytes - incoming.got, kLeastFrameBytes)) {
+      return broken("is a piece that nobody cuts");
+    }
   }
   incoming.bytes = frame.message_bytes;
-  MakeRoom(&incoming);
+  MakeRoom(&incoming, incoming.got + frame.bytes);
   current_ = at;
   frame_left_ = frame.bytes;
   return absl::OkStatus();
@@ -70,6 +74,11 @@ void SocketReceiveTable::Received(int64_t bytes) {
 bool SocketReceiveTable::IsWhole(const MessageId& id) const {
   const auto at = incoming_.find(id);
   return at != incoming_.end() && at->second.posted && at->second.bytes > 0 && at->second.got == at->second.bytes;
+}
+
+SocketReceiveTable::Share SocketReceiveTable::Came(const MessageId& id) const {
+  const auto at = incoming_.find(id);
+  return at == incoming_.end() ? Share() : Share{at->second.got, at->second.bytes};
 }
 
 Message SocketReceiveTable::Take(const MessageId& id) {

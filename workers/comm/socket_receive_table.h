@@ -1,8 +1,8 @@
 // What comes from one peer: messages under way, by id, and where their bytes go.
 //
 // A message whose call has been launched here (Post) is received where its receiver will have it.  The beginning of one
-// whose call has not is kept in a small buffer and copied when the call comes; a peer that sends more of such than it
-// may (socket_wire.h) breaks the protocol, so what is kept is bounded.
+// whose call has not is kept in a buffer that grows as it comes, and copied when the call does; a peer that sends more
+// of such than it may (socket_wire.h), or in smaller pieces, breaks the protocol, so what is kept is bounded.
 // No I/O, no clock.  Thread-compatible.
 #pragma once
 
@@ -27,8 +27,8 @@ class SocketReceiveTable {
   // The call that takes the message has been launched.  False: it had been, nothing changes.
   bool Post(const MessageId& id);
   // A frame begins.  FailedPrecondition: it is of a message that is here whole, is longer than its message, says
-  // another length than the frames before, or is more than may come before the call's launch. REQUIRES: CheckRecord;
-  // Room() is empty.
+  // another length than the frames before, or is more, or a smaller piece, than may come before the call's launch.
+  // REQUIRES: CheckRecord; Room() is empty.
   absl::Status Begin(const RecordHeader& frame);
   // Where the rest of the frame goes; empty between frames.  Until the next call of anything else.
   absl::Span<char> Room();
@@ -37,6 +37,11 @@ class SocketReceiveTable {
 
   // Whether the message is here whole and its call is launched.
   bool IsWhole(const MessageId& id) const;
+  // How much of it has come, of how much; 0 of 0: nothing.  Headers included.
+  struct Share {
+    int64_t got = 0, bytes = 0;
+  };
+  Share Came(const MessageId& id) const;
   // With its payload's length as its frames say it; what its FrameHeader says is to be checked.  REQUIRES: IsWhole.
   Message Take(const MessageId& id);
   // What the peer launched and this rank did not, if the head of such a message lies here.
@@ -47,9 +52,10 @@ class SocketReceiveTable {
     bool posted = false;
     int64_t bytes = 0;  // FrameHeader included; 0 = nothing has come
     int64_t got = 0;
-    Message message = {};  // room for kUngrantedBytes at most while not posted
+    Message message = {};  // while not posted with room for little more than has come
   };
-  void MakeRoom(Incoming* incoming);
+  // For so many bytes of the message; more if it is posted: all.
+  void MakeRoom(Incoming* incoming, int64_t bytes);
 
   const std::shared_ptr<MessagePool> pool_;  // shared with the group's communicators and messages
   std::map<MessageId, Incoming> incoming_;

@@ -20,8 +20,9 @@ namespace switchyard {
 
 inline constexpr int64_t kMostFrameBytes = 256 << 10;
 inline constexpr int64_t kLeastFrameBytes = 4 << 10;
-// Of messages whose receiver has not launched their call yet; what a receiver holds of them at most, for each peer and
-// class.
+// Of messages whose receiver has not launched their call yet; what may come of them at most, for each peer and class.
+// They come in frames of kLeastFrameBytes or more, but for a message's last, so what a receiver holds is less than
+// twice as much, and 4 KiB at least for each.
 inline constexpr int64_t kUngrantedBytes = 512 << 10;
 inline constexpr int64_t kWindowBytes = 2 << 20;
 inline constexpr size_t kMostEarlyGrants = 1 << 16;  // calls that a receiver may be ahead of its sender

@@ -106,6 +106,36 @@ TEST_F(SocketReceiveTableTest, WhatIsKeptIsBounded) {
   EXPECT_TRUE(Frame(Sum(98), 64, 64).ok());
 }
 
+// What a message says it will be takes no memory.
+TEST_F(SocketReceiveTableTest, MemoryIsForWhatHasCome) {
+  const int64_t before = MemoryInUse(DeviceKind::kCpu);
+  for (int64_t i = 0; i < kWindowBytes / kLeastFrameBytes; ++i) {
+    ASSERT_TRUE(Frame(Sum(i), kLeastFrameBytes, int64_t{1} << 30).ok());
+  }
+  EXPECT_LE(MemoryInUse(DeviceKind::kCpu) - before, 2 * kWindowBytes);
+}
+
+TEST_F(SocketReceiveTableTest, PiecesThatNobodyCutsAreRefused) {
+  EXPECT_THAT(std::string(Frame(Sum(0), kLeastFrameBytes - 1, 1 << 20).message()), HasSubstr("a piece that nobody"));
+  EXPECT_TRUE(Frame(Sum(1), 64, 64).ok());  // whole
+  ASSERT_TRUE(Frame(Sum(2), kLeastFrameBytes, kLeastFrameBytes + 1).ok());
+  EXPECT_TRUE(Frame(Sum(2), 1, kLeastFrameBytes + 1).ok());  // its end
+}
+
+TEST_F(SocketReceiveTableTest, HowMuchHasComeIsKnown) {
+  const auto came = [&](int64_t got, int64_t bytes) {
+    const SocketReceiveTable::Share share = table_.Came(Sum(0));
+    return share.got == got && share.bytes == bytes;
+  };
+  EXPECT_TRUE(came(0, 0));
+  table_.Post(Sum(0));
+  EXPECT_TRUE(came(0, 0));
+  ASSERT_TRUE(Frame(Sum(0), 100, 300).ok());
+  EXPECT_TRUE(came(100, 300));
+  ASSERT_TRUE(Frame(Sum(0), 200, 300).ok());
+  EXPECT_TRUE(came(300, 300));
+}
+
 TEST_F(SocketReceiveTableTest, FramesThatFitNoMessageAreRefused) {
   table_.Post(Sum(0));
   ASSERT_TRUE(Frame(Sum(0), 100, 200).ok());
