@@ -65,6 +65,7 @@ class SocketGroup {
     if (control_only_ && exchange->key.comm_class != CommClass::kControl) {
       return absl::InvalidArgumentError(absl::StrCat(exchange->key.ToString(), " in a group of control_only"));
     }
+    RETURN_IF_ERROR(CheckLengths(*exchange));
     const MessageId id = IdOf(*exchange);
     for (int i = 1; i < id_.world; ++i) {
       const int peer = (id_.rank + i * stride_) % id_.world;
@@ -83,10 +84,16 @@ class SocketGroup {
     const MessageId id = IdOf(exchange);
     for (int i = 1; i < id_.world; ++i) {
       const int peer = (id_.rank + id_.world - i) % id_.world;
-      if (exchange.recv_from[static_cast<size_t>(peer)] == 0) continue;
+      if (!Lacks(exchange, *received, peer)) continue;
       Message* const message = &(*received)[static_cast<size_t>(peer)];
-      const SocketEnd end = io_->receiver(peer).Await(id, exchange.deadline, message);
-      absl::Status status =
+      int elsewhere = 0;
+      SocketEnd end = SocketEnd::kElsewhere;
+      while (end == SocketEnd::kElsewhere) {
+        end = io_->receiver(peer).Await(id, exchange.deadline, message, &elsewhere);
+        if (end != SocketEnd::kElsewhere) break;
+        if (const absl::Status status = LookAround(exchange, peer, received); !status.ok()) return Fail(status);
+      }
+      const absl::Status status =
           end == SocketEnd::kDone ? CheckReceived(*message, peer, exchange) : WhyNothingCame(end, peer, exchange);
       if (!status.ok()) return Fail(status);
     }
@@ -103,6 +110,39 @@ class SocketGroup {
   }
 
  private:
+  static bool Lacks(const Exchange& exchange, const std::vector<Message>& received, int peer) {
+    return exchange.recv_from[static_cast<size_t>(peer)] != 0 && received[static_cast<size_t>(peer)].capacity() == 0;
+  }
+
+  // Somebody has gone while this rank waits for another: if it owes its part, or cannot take ours, nobody waits longer.
+  absl::Status LookAround(const Exchange& exchange, int waiting_for, std::vector<Message>* received) {
+    const MessageId id = IdOf(exchange);
+    for (int peer = 0; peer < id_.world; ++peer) {
+      if (peer == waiting_for) continue;
+      if (Lacks(exchange, *received, peer)) {
+        Message* const message = &(*received)[static_cast<size_t>(peer)];
+        const SocketEnd end = io_->receiver(peer).Await(id, absl::InfinitePast(), message);
+        if (end == SocketEnd::kDone) RETURN_IF_ERROR(CheckReceived(*message, peer, exchange));
+        if (end == SocketEnd::kClosed || end == SocketEnd::kAborted) return EndOf(end, peer, exchange);
+      }
+      if (exchange.send_to[static_cast<size_t>(peer)] == 0) continue;
+      const SocketEnd end = io_->sender(peer).AwaitSent(id, absl::InfinitePast());
+      if (end == SocketEnd::kClosed || end == SocketEnd::kAborted) return EndOf(end, peer, exchange);
+    }
+    return absl::OkStatus();
+  }
+
+  // A peer would take what is longer for no message at all.
+  absl::Status CheckLengths(const Exchange& exchange) {
+    for (size_t peer = 0; peer < exchange.out.size(); ++peer) {
+      const int64_t bytes = exchange.out[peer].bytes();
+      if (exchange.send_to[peer] == 0 || bytes <= kMaxPayloadBytes) continue;
+      return Fail(absl::InvalidArgumentError(absl::StrCat(exchange.key.ToString(), " has ", bytes, " bytes for rank ",
+                                                          peer, "; a message has at most ", kMaxPayloadBytes)));
+    }
+    return absl::OkStatus();
+  }
+
   // What is launched here and to come from the peer, as far as the peer has not been told.
   std::vector<MessageId> Post(const Exchange& exchange, int peer) {
     std::vector<MessageId> grants;
@@ -141,6 +181,11 @@ class SocketGroup {
 
   absl::Status WhyNothingCame(SocketEnd end, int peer, const Exchange& exchange) {
     if (end != SocketEnd::kLate) return EndOf(end, peer, exchange);
+    const SocketReceiveTable::Share came = io_->receiver(peer).Came(IdOf(exchange));
+    if (came.got > 0) {
+      return absl::DeadlineExceededError(absl::StrCat("of ", came.bytes, " bytes that rank ", peer, " sends in ",
+                                                      exchange.key.ToString(), " only ", came.got, " came in time"));
+    }
     std::string text = Communicator::NothingFrom(peer, exchange);
     // What it launched elsewhere, if anything: the likely reason.
     if (const std::optional<OpKey> other = io_->receiver(peer).Unclaimed(); other.has_value()) {

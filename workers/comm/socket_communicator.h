@@ -7,8 +7,8 @@
 // else is under way: each has its room, and the others have credit by class.
 //
 // Collectives, numbering, order of additions and errors are Communicator's and so Gloo's.  A call is launched without
-// blocking; one I/O thread moves the bytes.  A peer's death closes its connection, which fails every wait on it at
-// once; Abort closes ours.
+// blocking; one I/O thread moves the bytes.  A peer's death closes its connection, which ends at once every wait for
+// something that it owes, also one that is for another rank at the moment; Abort closes ours.
 //
 // Safety: neither encrypted nor authenticated beyond the group's secret, which every connection begins with
 // (socket_mesh.h).  `address` must be one loopback or private address of this host.

@@ -134,6 +134,9 @@ bool SocketIo::Serve(Connection* connection) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd.get(), nullptr);
     connection->receiver.End(SocketEnd::kClosed);
     connection->sender.End(SocketEnd::kClosed);
+    for (const std::unique_ptr<Connection>& other : connections_) {
+      if (other != nullptr && other.get() != connection) other->receiver.EndedElsewhere();
+    }
     return false;
   }
   if (connection->may_write) connection->may_write = connection->sender.Write();

@@ -82,11 +82,11 @@ bool SocketReceiver::Post(const MessageId& id) {
   return table_.Post(id);
 }
 
-SocketEnd SocketReceiver::Await(const MessageId& id, absl::Time deadline, Message* message) {
+SocketEnd SocketReceiver::Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere) {
   absl::MutexLock lock(&mu_);
   const auto settled = [&] {
     mu_.AssertHeld();
-    return table_.IsWhole(id) || end_ != SocketEnd::kDone;
+    return table_.IsWhole(id) || end_ != SocketEnd::kDone || (elsewhere != nullptr && *elsewhere != ended_elsewhere_);
   };
   const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), deadline);
   if (end_ == SocketEnd::kAborted) return end_;
@@ -94,7 +94,15 @@ SocketEnd SocketReceiver::Await(const MessageId& id, absl::Time deadline, Messag
     *message = table_.Take(id);
     return SocketEnd::kDone;
   }
-  return in_time ? SocketEnd::kClosed : SocketEnd::kLate;
+  if (end_ != SocketEnd::kDone) return end_;
+  if (!in_time) return SocketEnd::kLate;
+  *elsewhere = ended_elsewhere_;
+  return SocketEnd::kElsewhere;
+}
+
+SocketReceiveTable::Share SocketReceiver::Came(const MessageId& id) {
+  absl::MutexLock lock(&mu_);
+  return table_.Came(id);
 }
 
 std::optional<OpKey> SocketReceiver::Unclaimed() {
@@ -105,6 +113,11 @@ std::optional<OpKey> SocketReceiver::Unclaimed() {
 void SocketReceiver::End(SocketEnd why) {
   absl::MutexLock lock(&mu_);
   end_ = std::max(end_, why);
+}
+
+void SocketReceiver::EndedElsewhere() {
+  absl::MutexLock lock(&mu_);
+  ++ended_elsewhere_;
 }
 
 }  // namespace switchyard

@@ -34,10 +34,16 @@ class SocketReceiver {
   // The call that takes the message has been launched.  False: it had been.
   bool Post(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until the message has come whole: kDone; or why not.  What came before the connection closed counts.
-  SocketEnd Await(const MessageId& id, absl::Time deadline, Message* message) ABSL_LOCKS_EXCLUDED(mu_);
+  // elsewhere: how many other connections the caller knows to have closed; where there are more it is told: kElsewhere.
+  // Null: it does not ask.
+  SocketEnd Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere = nullptr)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  SocketReceiveTable::Share Came(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
   std::optional<OpKey> Unclaimed() ABSL_LOCKS_EXCLUDED(mu_);
   // As SocketSender's.
   void End(SocketEnd why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Another peer's connection has closed.
+  void EndedElsewhere() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // More than a few records: what comes behind a frame in the same read.
@@ -53,6 +59,7 @@ class SocketReceiver {
   size_t num_staged_ ABSL_GUARDED_BY(mu_) = 0;  // less than a header, between calls
   bool more_ ABSL_GUARDED_BY(mu_) = false;      // of the last ReadOnce
   SocketEnd end_ ABSL_GUARDED_BY(mu_) = SocketEnd::kDone;
+  int ended_elsewhere_ ABSL_GUARDED_BY(mu_) = 0;  // connections
 };
 
 }  // namespace switchyard

@@ -19,8 +19,8 @@
 
 namespace switchyard {
 
-// How a wait for a peer, or a turn at its socket, ended.
-enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate };
+// How a wait for a peer ended.  kElsewhere: another peer's connection has closed.
+enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate, kElsewhere };
 
 class SocketSender {
  public:

@@ -139,6 +139,54 @@ TEST(SocketCommunicatorTest, AllToAllsPassASumUnderWay) {
   EXPECT_GE(traffic[0].overtaken + traffic[1].overtaken, 1);
 }
 
+// Rank 1 waits for rank 0, which computes, before it waits for rank 2, which has gone.
+TEST(SocketCommunicatorTest, ADeathIsSeenWhoeverIsWaitedFor) {
+  auto ranks = MakeGroup(3);
+  auto work = ranks[1]->AllToAllV({.deadline = Soon()}, std::vector<Message>(3));
+  ASSERT_TRUE(work.ok()) << work.status();
+  auto wait = std::async(std::launch::async, [&] { return (*work)->Wait(); });
+  ranks[2].reset();
+  const absl::Status status = wait.get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 is gone during all_to_all_v #0"));
+}
+
+// One that had gone before is known at once, too; and what it sent before is not lost.
+TEST(SocketCommunicatorTest, WhoHasGoneMayHaveSentItsPart) {
+  auto ranks = MakeGroup(3);
+  const CommCall call = {.deadline = Soon()};
+  auto sent = ranks[2]->Send(call, 1, TextMessage(ranks[2].get(), "last words"));
+  ASSERT_TRUE(sent.ok() && (*sent)->Wait().ok());
+  auto words = ranks[1]->Recv(call, 2);
+  ASSERT_TRUE(words.ok() && (*words)->Wait().ok());
+  EXPECT_EQ(TextOf((*words)->received()[2]), "last words");
+  *sent = nullptr;  // (a work holds the connections)
+  ranks[2].reset();
+  auto sending = ranks[0]->Send(call, 1, TextMessage(ranks[0].get(), "we go on"));
+  ASSERT_TRUE(sending.ok());
+  auto more = ranks[1]->Recv(call, 0);  // who needs nothing of rank 2 goes on
+  ASSERT_TRUE(more.ok() && (*more)->Wait().ok());
+  EXPECT_EQ(TextOf((*more)->received()[0]), "we go on");
+  EXPECT_TRUE((*sending)->Wait().ok());
+  auto work = ranks[1]->AllToAllV(call, std::vector<Message>(3));
+  ASSERT_TRUE(work.ok());
+  EXPECT_THAT(std::string((*work)->Wait().message()), HasSubstr("rank 2 is gone during all_to_all_v #0"));
+}
+
+TEST(SocketCommunicatorTest, AMessageThatIsTooLongEndsTheGroup) {
+  auto ranks = MakeGroup(2);
+  auto other = ranks[1]->AllToAllV({.deadline = Soon()}, std::vector<Message>(2));
+  ASSERT_TRUE(other.ok());
+  std::vector<Message> out(2);
+  out[1] = ranks[0]->NewMessage((int64_t{4} << 30) + 1);  // memory that nobody touches
+  const absl::Status status = ranks[0]->AllToAllV({.deadline = Soon()}, std::move(out)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("all_to_all_v #0 of class all_to_all has 4294967297 bytes for rank 1; a message has at most"));
+  EXPECT_EQ(ranks[0]->status(), status);
+  EXPECT_EQ((*other)->Wait().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(SocketCommunicatorTest, AGroupOfControlOnlyHasNoOtherClass) {
   auto ranks = MakeGroup(2, nullptr, 16 << 10, /*control_only=*/true);
   const auto status = ranks[0]->AllToAllV({.deadline = Soon()}, std::vector<Message>(2)).status();
