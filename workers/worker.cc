@@ -136,22 +136,9 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
   RETURN_IF_ERROR(Load(seat, settings, tell));
   RETURN_IF_ERROR(MakeRunner(seat, settings));
   if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(seat.placement, tell));
-  {
-    absl::MutexLock lock(&mu_);
-    if (seat.epoch <= aborted_epoch_)
-      return absl::AbortedError(absl::StrCat("epoch ", seat.epoch, " was over before it began"));
-    forming_ = store;
-    forming_epoch_ = seat.epoch;
-  }
-  absl::StatusOr<std::unique_ptr<Communicator>> comm = FormGroup(seat, store);
-  absl::MutexLock lock(&mu_);
-  forming_ = nullptr;
-  RETURN_IF_ERROR(comm.status());
-  if (seat.epoch <= aborted_epoch_)
-    return absl::AbortedError(absl::StrCat("epoch ", seat.epoch, " was aborted while it formed"));
-  comm_ = *std::move(comm);
+  ASSIGN_OR_RETURN(Communicator* const comm, group_.Form(seat.epoch, store, [&] { return FormGroup(seat, store); }));
   return runner_->SetGroup(
-      comm_.get(), &layout_,
+      comm, &layout_,
       {.placer = placement_ == nullptr ? nullptr : placement_->placer(), .forecaster = forecaster_.get()});
 }
 
@@ -161,10 +148,7 @@ absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan&
 }
 
 absl::Status Worker::Start(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (comm_ == nullptr) return absl::FailedPreconditionError("no group");
-  }
+  if (!group_.stands()) return absl::FailedPreconditionError("no group");
   return runner_->Start(head, part, absl::Now() + limit);
 }
 
@@ -213,22 +197,7 @@ void Worker::Leave() {
   // Recorded steps hold the group's collectives.
   if (runner_ != nullptr) runner_->LeaveGroup();
   if (placement_ != nullptr) placement_->End();
-  std::unique_ptr<Communicator> gone;
-  absl::MutexLock lock(&mu_);
-  gone = std::move(comm_);
-  if (gone != nullptr) gone->Abort("this rank leaves the group");
-}
-
-void Worker::ForgetEpochs() {
-  absl::MutexLock lock(&mu_);
-  aborted_epoch_ = 0;
-}
-
-void Worker::Abort(int64_t epoch, const std::string& reason) {
-  absl::MutexLock lock(&mu_);
-  aborted_epoch_ = std::max(aborted_epoch_, epoch);
-  if (forming_ != nullptr && forming_epoch_ <= epoch) forming_->CancelWaits(reason);
-  if (comm_ != nullptr && forming_epoch_ <= epoch) comm_->Abort(reason);
+  group_.Leave();
 }
 
 }  // namespace switchyard

@@ -11,11 +11,9 @@
 #include <optional>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
@@ -23,6 +21,7 @@
 #include "scheduler/placement/placement_settings.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/comm/communicator.h"
+#include "workers/comm/epoch_group.h"
 #include "workers/comm/rendezvous_store.h"
 #include "workers/device_setup.h"
 #include "workers/model/config.h"
@@ -140,9 +139,9 @@ class Worker final : public PlacementHost {
     return placement_ == nullptr ? RankSlotsCounters() : placement_->counters();
   }
   // Ends the communication of that epoch, now or when it forms.  Any thread.
-  void Abort(int64_t epoch, const std::string& reason);
+  void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
   // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.  In no group.
-  void ForgetEpochs();
+  void ForgetEpochs() { group_.ForgetEpochs(); }
 
  private:
   Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint);
@@ -188,12 +187,7 @@ class Worker final : public PlacementHost {
   std::unique_ptr<RowForecaster> forecaster_;  // borrows the model's routers, lent to the runner
   std::unique_ptr<ModelRunner> runner_;
   ExpertLayout layout_;  // the runner borrows it
-
-  absl::Mutex mu_;
-  std::unique_ptr<Communicator> comm_ ABSL_GUARDED_BY(mu_);  // replaced by the worker's thread only
-  RendezvousStore* forming_ ABSL_GUARDED_BY(mu_) = nullptr;  // while Join meets the others
-  int64_t forming_epoch_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t aborted_epoch_ ABSL_GUARDED_BY(mu_) = 0;  // epochs up to here are over
+  EpochGroup group_;     // formed and left by the worker's thread only
 };
 
 }  // namespace switchyard

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "scheduler/training/comm_spec.h"
 #include "workers/comm/communicator.h"
+#include "workers/comm/epoch_group.h"
 #include "workers/comm/group_forming.h"
 #include "workers/comm/rendezvous_store.h"
 #include "workers/comm/socket_traffic.h"
@@ -26,19 +24,14 @@ class JobGroup {
   // (socket_communicator.h).  The communicator is this's until Leave.  Errors: FormGlooGroup's; Aborted for an epoch
   // that was aborted before or meanwhile.
   absl::StatusOr<Communicator*> Form(const GroupOptions& options, CommMode mode, RendezvousStore* store);
-  void Leave();
-  // Ends that epoch and those before, now or when they form.
-  void Abort(int64_t epoch, const std::string& reason);
-  // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.
-  void ForgetEpochs();
+  void Leave() { group_.Leave(); }
+  // As EpochGroup's.
+  void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
+  void ForgetEpochs() { group_.ForgetEpochs(); }
 
  private:
   SocketTraffic* const traffic_;
-  absl::Mutex mu_;
-  std::unique_ptr<Communicator> comm_ ABSL_GUARDED_BY(mu_);
-  RendezvousStore* forming_ ABSL_GUARDED_BY(mu_) = nullptr;
-  int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;          // that forms or stands
-  int64_t aborted_epoch_ ABSL_GUARDED_BY(mu_) = 0;  // epochs up to here are over
+  EpochGroup group_;
 };
 
 }  // namespace switchyard
