@@ -49,6 +49,11 @@ ABSL_FLAG(std::string, train_offload_dir, "",
           "with --role=train or both: directory of a disk for masters and moments of experts that do not fit into "
           "memory (a job's "
           "`offload`); nothing is left in it; empty = they must fit");
+ABSL_FLAG(
+    int, train_send_buffer_kib, 64,
+    "with --role=train or both: what the kernel may hold of a connection between two workers in mode preempt: more "
+    "is slower for all-to-alls, but a network whose bandwidth times its round trip is longer stands idle; 0 = the "
+    "kernel finds out");
 ABSL_FLAG(std::string, device, "cpu", "what to compute on: cpu, cuda (the first GPU) or cuda:N");
 ABSL_FLAG(double, gpu_memory_fraction, 0.9,
           "of a GPU's memory, how much weights, scratch and KV cache may take together; (0, 1]");
@@ -192,6 +197,7 @@ std::unique_ptr<LinkRole> MakeRole(WorkerRole kind, Worker* worker, int threads,
   TrainingOptions training = {.dataset_root = absl::GetFlag(FLAGS_dataset_root),
                               .checkpoint_root = absl::GetFlag(FLAGS_checkpoint_root),
                               .offload_dir = absl::GetFlag(FLAGS_train_offload_dir),
+                              .socket = {.send_buffer_bytes = absl::GetFlag(FLAGS_train_send_buffer_kib) << 10},
                               .threads = threads,
                               .software = kVersion};
   if (kind == WorkerRole::kTrain) return std::make_unique<TrainingRole>(std::move(training), metrics);

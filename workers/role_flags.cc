@@ -20,6 +20,7 @@ ABSL_DECLARE_FLAG(std::string, model);
 ABSL_DECLARE_FLAG(std::string, dataset_root);
 ABSL_DECLARE_FLAG(std::string, checkpoint_root);
 ABSL_DECLARE_FLAG(std::string, train_offload_dir);
+ABSL_DECLARE_FLAG(int, train_send_buffer_kib);
 ABSL_DECLARE_FLAG(std::string, device);
 ABSL_DECLARE_FLAG(double, gpu_memory_fraction);
 ABSL_DECLARE_FLAG(bool, deterministic);
@@ -114,6 +115,8 @@ std::string CheckRoots() {
         CheckWritableFolder("--train_offload_dir", absl::GetFlag(FLAGS_train_offload_dir))}) {
     if (!status.ok()) absl::StrAppend(&problems, status.message(), "\n");
   }
+  if (const int kib = absl::GetFlag(FLAGS_train_send_buffer_kib); kib != 0 && (kib < 16 || kib > 1 << 20))
+    absl::StrAppend(&problems, "--train_send_buffer_kib=", kib, ": must be 0 or within [16, 1048576]\n");
   return problems;
 }
 
@@ -166,7 +169,8 @@ std::string CheckRoleFlags(WorkerRole role) {
   if (role == WorkerRole::kServe) {
     const absl::CommandLineFlag* const of_training[] = {&absl::GetFlagReflectionHandle(FLAGS_dataset_root),
                                                         &absl::GetFlagReflectionHandle(FLAGS_checkpoint_root),
-                                                        &absl::GetFlagReflectionHandle(FLAGS_train_offload_dir)};
+                                                        &absl::GetFlagReflectionHandle(FLAGS_train_offload_dir),
+                                                        &absl::GetFlagReflectionHandle(FLAGS_train_send_buffer_kib)};
     return absl::StrCat(CheckServing(), CheckForeign(of_training, "train or both"));
   }
   const std::string device = absl::GetFlag(FLAGS_device);

@@ -194,7 +194,7 @@ TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
     : options_(std::move(options)),
       metrics_(metrics),
       pool_(options_.threads, /*spin=*/true, gate()),
-      group_(metrics->traffic()) {}
+      group_(metrics->traffic(), options_.socket) {}
 
 int64_t TrainingRole::AvailableBytes() const {
   return AvailableMemoryBytes() - (options_.share == nullptr ? 0 : options_.share->kv_cache_bytes.load());

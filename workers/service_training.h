@@ -21,7 +21,8 @@ namespace switchyard {
 
 struct TrainingOptions {
   std::string dataset_root, checkpoint_root;
-  std::string offload_dir;  // empty: nothing is offloaded
+  std::string offload_dir;     // empty: nothing is offloaded
+  SocketSettings socket = {};  // of groups of mode preempt
   int threads = 1;
   std::string software;        // version, for manifests
   CoreShare* share = nullptr;  // of a process that also serves; borrowed

@@ -20,6 +20,7 @@ namespace switchyard {
 struct SocketSettings {
   // What the kernel may hold of a connection's bytes, sent and not acknowledged included (it doubles it for its own
   // keeping): they are before every frame to come, here and in queues on the way.  But no more goes in one round trip.
+  // 0: the kernel finds out (tcp_wmem).  Of more than net.core.wmem_max it takes that.
   int send_buffer_bytes = 64 << 10;
   int unsent_bytes = 16 << 10;  // of these, not sent yet
 };

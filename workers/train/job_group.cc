@@ -9,7 +9,7 @@ namespace switchyard {
 absl::StatusOr<Communicator*> JobGroup::Form(const GroupOptions& options, CommMode mode, RendezvousStore* store) {
   return group_.Form(options.epoch, store, [&] {
     return OvertakesOnTheSocket(mode)
-               ? FormSocketGroup({.group = options, .traffic = traffic_}, store)
+               ? FormSocketGroup({.group = options, .socket = settings_, .traffic = traffic_}, store)
                : FormGlooGroup(options, store);
   });
 }

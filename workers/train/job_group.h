@@ -10,6 +10,7 @@
 #include "workers/comm/epoch_group.h"
 #include "workers/comm/group_forming.h"
 #include "workers/comm/rendezvous_store.h"
+#include "workers/comm/socket_mesh.h"
 #include "workers/comm/socket_traffic.h"
 
 namespace switchyard {
@@ -17,8 +18,9 @@ namespace switchyard {
 // Thread-safe; Form and Leave belong to one thread.
 class JobGroup {
  public:
-  // traffic: borrowed; counts what groups of mode preempt send.
-  explicit JobGroup(SocketTraffic* traffic) : traffic_(traffic) {}
+  // Of groups of mode preempt.  traffic: borrowed; counts what they send.
+  explicit JobGroup(SocketTraffic* traffic, const SocketSettings& settings = {})
+      : traffic_(traffic), settings_(settings) {}
 
   // Blocks until the group stands: over Gloo, or in mode preempt over connections on which all-to-alls overtake sums
   // (socket_communicator.h).  The communicator is this's until Leave.  Errors: FormGlooGroup's; Aborted for an epoch
@@ -31,6 +33,7 @@ class JobGroup {
 
  private:
   SocketTraffic* const traffic_;
+  const SocketSettings settings_;
   EpochGroup group_;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <string>
 #include <utility>
@@ -77,6 +78,29 @@ TEST(SocketMeshTest, FramesAreChecked) {
         FormSocketGroup({.group = test::FormingOptions(0, 2), .frame_bytes = frame}, &store).status();
     EXPECT_EQ(status.message(), absl::StrCat("frames of ", frame, " bytes: must be from 4096 to 262144"));
   }
+}
+
+TEST(SocketMeshTest, SendBuffersAreAsTheSettingsSay) {
+  const auto buffer_of = [](int wanted) {
+    InMemoryStore store;
+    const auto connect = [&](int rank) {
+      return ConnectMesh(test::FormingOptions(rank, 2), {.send_buffer_bytes = wanted}, &store);
+    };
+    auto other = std::async(std::launch::async, connect, 1);
+    const auto here = connect(0), there = other.get();
+    SY_CHECK(here.ok() && there.ok());
+    int bytes[2] = {};
+    for (const auto& [fd, to] :
+         {std::make_pair((*here)[1].get(), bytes), std::make_pair((*there)[0].get(), bytes + 1)}) {
+      socklen_t size = sizeof(int);
+      SY_CHECK_EQ(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, to, &size), 0);
+    }
+    return std::make_pair(bytes[0], bytes[1]);
+  };
+  // The kernel doubles what it is told.  Told nothing it has more than the least.
+  EXPECT_EQ(buffer_of(64 << 10), std::make_pair(128 << 10, 128 << 10));
+  EXPECT_EQ(buffer_of(32 << 10), std::make_pair(64 << 10, 64 << 10));
+  EXPECT_GT(std::min(buffer_of(0).first, buffer_of(0).second), 8 << 10);
 }
 
 TEST(SocketMeshTest, AnAddressOfAnotherHostIsUnavailable) {
