@@ -22,8 +22,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
-#include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
+#include "tests/bench/bench_ranks.h"
+#include "workers/comm/communicator.h"
 #include "workers/comm/socket_communicator.h"
 
 namespace switchyard {
@@ -32,8 +32,7 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(120);
 
 struct Flags {
-  std::string store, address = "127.0.0.1";
-  int rank = 0, world = 1;
+  bench::RankFlags ranks = {};
   int64_t rounds = 5, exchanges = 8, rows_kib = 1024, sum_mib = 64, frame_kib = 64, send_buffer_kib = 64;
 };
 
@@ -41,11 +40,8 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     absl::string_view arg = argv[i];
-    const bool ok = absl::ConsumePrefix(&arg, "--store=")             ? (flags.store = std::string(arg), true)
-                    : absl::ConsumePrefix(&arg, "--address=")         ? (flags.address = std::string(arg), true)
-                    : absl::ConsumePrefix(&arg, "--rank=")            ? absl::SimpleAtoi(arg, &flags.rank)
-                    : absl::ConsumePrefix(&arg, "--world=")           ? absl::SimpleAtoi(arg, &flags.world)
-                    : absl::ConsumePrefix(&arg, "--rounds=")          ? absl::SimpleAtoi(arg, &flags.rounds)
+    if (bench::TakeRankFlag(arg, &flags.ranks)) continue;
+    const bool ok = absl::ConsumePrefix(&arg, "--rounds=")            ? absl::SimpleAtoi(arg, &flags.rounds)
                     : absl::ConsumePrefix(&arg, "--exchanges=")       ? absl::SimpleAtoi(arg, &flags.exchanges)
                     : absl::ConsumePrefix(&arg, "--rows_kib=")        ? absl::SimpleAtoi(arg, &flags.rows_kib)
                     : absl::ConsumePrefix(&arg, "--sum_mib=")         ? absl::SimpleAtoi(arg, &flags.sum_mib)
@@ -54,7 +50,7 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
                                                                       : false;
     if (!ok) return absl::InvalidArgumentError(absl::StrCat("cannot take ", argv[i]));
   }
-  if (flags.world < 2) return absl::InvalidArgumentError("--world: at least 2");
+  if (flags.ranks.world < 2) return absl::InvalidArgumentError("--world: at least 2");
   return flags;
 }
 
@@ -119,27 +115,19 @@ class Rank {
 
 absl::Status Main(int argc, char** argv) {
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(argc, argv));
-  test::DirectoryStore store(flags.store);
-  const GroupOptions group = {.rank = flags.rank,
-                              .world = flags.world,
-                              .token = "bench",
-                              .address = flags.address,
-                              .deadline = absl::Now() + kPatience};
-  PrefixStore gloo_store(&store, "gloo/"), socket_store(&store, "socket/");
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> gloo, FormGlooGroup(group, &gloo_store));
   SocketTraffic traffic;
-  SocketGroupOptions options = {.group = group, .frame_bytes = flags.frame_kib << 10, .traffic = &traffic};
+  SocketGroupOptions options = {.frame_bytes = flags.frame_kib << 10, .traffic = &traffic};
   options.socket.send_buffer_bytes = static_cast<int>(flags.send_buffer_kib << 10);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> socket, FormSocketGroup(options, &socket_store));
+  ASSIGN_OR_RETURN(const bench::BenchGroups groups, bench::FormBenchGroups(flags.ranks, options, kPatience));
   Rank rank(flags);
   for (int64_t round = 0; round < flags.rounds; ++round) {
-    RETURN_IF_ERROR(rank.Round(gloo.get(), "gloo"));
-    RETURN_IF_ERROR(rank.Round(socket.get(), "socket"));
+    RETURN_IF_ERROR(rank.Round(groups.gloo.get(), "gloo"));
+    RETURN_IF_ERROR(rank.Round(groups.socket.get(), "socket"));
   }
   std::cout << absl::StrCat("{\"transport\": \"socket\", \"overtaken\": ", traffic.overtaken.load(), "}") << std::endl;
   // Nobody leaves while another is still at it.
-  RETURN_IF_ERROR(Meet(gloo.get()));
-  return Meet(socket.get());
+  RETURN_IF_ERROR(Meet(groups.gloo.get()));
+  return Meet(groups.socket.get());
 }
 
 }  // namespace

@@ -23,9 +23,7 @@
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/training/reduce_policy.h"
-#include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
-#include "workers/comm/socket_communicator.h"
+#include "tests/bench/bench_ranks.h"
 #include "workers/model/model.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/parameters.h"
@@ -37,8 +35,9 @@ namespace {
 constexpr absl::Duration kPatience = absl::Seconds(120);
 
 struct Flags {
-  std::string config, store, address = "127.0.0.1", modes = "fair,fixed,ar_last,priority,partition,preempt";
-  int rank = 0, world = 1, threads = 1;
+  bench::RankFlags ranks = {};
+  std::string config, modes = "fair,fixed,ar_last,priority,partition,preempt";
+  int threads = 1;
   int64_t rounds = 5, sequences = 1, length = 128, piece_bytes = int64_t{30} << 20;
 };
 
@@ -46,12 +45,9 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     absl::string_view arg = argv[i];
+    if (bench::TakeRankFlag(arg, &flags.ranks)) continue;
     const bool ok = absl::ConsumePrefix(&arg, "--config=")        ? (flags.config = std::string(arg), true)
-                    : absl::ConsumePrefix(&arg, "--store=")       ? (flags.store = std::string(arg), true)
-                    : absl::ConsumePrefix(&arg, "--address=")     ? (flags.address = std::string(arg), true)
                     : absl::ConsumePrefix(&arg, "--modes=")       ? (flags.modes = std::string(arg), true)
-                    : absl::ConsumePrefix(&arg, "--rank=")        ? absl::SimpleAtoi(arg, &flags.rank)
-                    : absl::ConsumePrefix(&arg, "--world=")       ? absl::SimpleAtoi(arg, &flags.world)
                     : absl::ConsumePrefix(&arg, "--threads=")     ? absl::SimpleAtoi(arg, &flags.threads)
                     : absl::ConsumePrefix(&arg, "--rounds=")      ? absl::SimpleAtoi(arg, &flags.rounds)
                     : absl::ConsumePrefix(&arg, "--sequences=")   ? absl::SimpleAtoi(arg, &flags.sequences)
@@ -69,7 +65,7 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
 TrainRows DrawRows(const Flags& flags, int64_t vocab, int64_t step) {
   TrainRows rows = {.length = flags.length, .tokens = {}, .targets = {}};
   for (int64_t i = 0; i < flags.sequences * flags.length; ++i) {
-    const uint64_t drawn = SplitMix(static_cast<uint64_t>((step * flags.world + flags.rank) << 32 | i));
+    const uint64_t drawn = SplitMix(static_cast<uint64_t>((step * flags.ranks.world + flags.ranks.rank) << 32 | i));
     rows.tokens.push_back(static_cast<int32_t>(drawn % static_cast<uint64_t>(vocab)));
     rows.targets.push_back(static_cast<int32_t>(drawn / 7 % static_cast<uint64_t>(vocab)));
   }
@@ -91,8 +87,8 @@ absl::Status Main(int argc, char** argv) {
   ThreadPool pool(flags.threads);
   const Stream stream = Stream::OnCpu(&pool);
   ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.config));
-  const ExpertLayout layout = ExpertLayout::Contiguous(static_cast<int>(config.num_experts), flags.world);
-  const absl::Span<const int32_t> residents = layout.Residents(flags.rank);
+  const ExpertLayout layout = ExpertLayout::Contiguous(static_cast<int>(config.num_experts), flags.ranks.world);
+  const absl::Span<const int32_t> residents = layout.Residents(flags.ranks.rank);
   ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, DType::kF32, {residents.begin(), residents.end()}));
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                    Model::Create(stream, config, DType::kF32, std::move(weights), flags.length));
@@ -100,15 +96,7 @@ absl::Status Main(int argc, char** argv) {
   RETURN_IF_ERROR(parameters->Initialise({.seed = 1}));
   RETURN_IF_ERROR(parameters->Publish());
 
-  test::DirectoryStore store(flags.store);
-  const GroupOptions group = {.rank = flags.rank,
-                              .world = flags.world,
-                              .token = "bench",
-                              .address = flags.address,
-                              .deadline = absl::Now() + kPatience};
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> comm, FormGlooGroup(group, &store));
-  PrefixStore beside(&store, "socket/");
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> overtaking, FormSocketGroup({.group = group}, &beside));
+  ASSIGN_OR_RETURN(const bench::BenchGroups groups, bench::FormBenchGroups(flags.ranks, {}, kPatience));
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
   std::vector<std::unique_ptr<Trainer>> trainers;
   for (const std::string& name : modes) {
@@ -118,7 +106,7 @@ absl::Status Main(int argc, char** argv) {
                                      {.max_sequences = flags.sequences,
                                       .max_length = flags.length,
                                       .communication = {.mode = mode, .piece_bytes = flags.piece_bytes}}));
-    RETURN_IF_ERROR(trainer->SetGroup(OvertakesOnTheSocket(mode) ? overtaking.get() : comm.get(), &layout));
+    RETURN_IF_ERROR(trainer->SetGroup(OvertakesOnTheSocket(mode) ? groups.socket.get() : groups.gloo.get(), &layout));
     trainers.push_back(std::move(trainer));
   }
   for (int64_t round = 0; round <= flags.rounds; ++round) {

@@ -1,0 +1,38 @@
+#include "tests/bench/bench_ranks.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "workers/comm/gloo_communicator.h"
+
+namespace switchyard::bench {
+
+bool TakeRankFlag(absl::string_view arg, RankFlags* flags) {
+  if (absl::ConsumePrefix(&arg, "--rank=")) return absl::SimpleAtoi(arg, &flags->rank);
+  if (absl::ConsumePrefix(&arg, "--world=")) return absl::SimpleAtoi(arg, &flags->world);
+  const bool is_store = absl::ConsumePrefix(&arg, "--store=");
+  if (!is_store && !absl::ConsumePrefix(&arg, "--address=")) return false;
+  (is_store ? flags->store : flags->address) = std::string(arg);
+  return true;
+}
+
+absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, SocketGroupOptions options,
+                                            absl::Duration patience) {
+  test::DirectoryStore store(flags.store);
+  PrefixStore gloo_store(&store, "gloo/"), socket_store(&store, "socket/");
+  options.group = {.rank = flags.rank,
+                   .world = flags.world,
+                   .token = "bench",
+                   .address = flags.address,
+                   .deadline = absl::Now() + patience};
+  BenchGroups groups;
+  ASSIGN_OR_RETURN(groups.gloo, FormGlooGroup(options.group, &gloo_store));
+  ASSIGN_OR_RETURN(groups.socket, FormSocketGroup(options, &socket_store));
+  return groups;
+}
+
+}  // namespace switchyard::bench
