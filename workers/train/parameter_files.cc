@@ -76,7 +76,7 @@ std::function<absl::Status(ByteSink)> RoundedOf(const StateFile* file, int64_t a
 
 // A part's values of one of kKept, in dtype or (none) as they are kept.
 TensorToWrite ToWrite(const ParameterBlock& block, const Param& part, size_t kept, std::optional<DType> dtype) {
-  TensorToWrite tensor = {.name = part.name, .shape = part.shape};
+  TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};
   if (block.offloaded == nullptr) {
     const TensorView values = RowsOf(block.*kKept[kept].tensor, part);
     tensor.dtype = dtype.value_or(values.dtype());

@@ -40,6 +40,7 @@ class TrainingLinkTest : public JobFixture {
   TrainingOptions Options() const {
     return {.dataset_root = root_.path() + "/data",
             .checkpoint_root = root_.path() + "/checkpoints",
+            .offload_dir = "",
             .threads = 1,
             .software = "test"};
   }

@@ -18,7 +18,8 @@ TEST_P(RowKernelsTest, Embed) {
                       .residual = want.view().raw(),
                       .table_stride = width,
                       .residual_stride = width,
-                      .width = width};
+                      .width = width,
+                      .accumulate = false};
     CpuKernels().embed(args, 0, 4);
     for (const Layout& layout : kLayouts) {
       const DeviceMatrix from = ToDevice(table.view(), layout);
@@ -42,7 +43,8 @@ TEST_P(RowKernelsTest, EmbedOfNoTokenIsZeros) {
                           .residual = to.get(),
                           .table_stride = 40,
                           .residual_stride = 40,
-                          .width = 40};
+                          .width = 40,
+                          .accumulate = false};
   ASSERT_EQ(cuda::Embed(call(), args, 2), 0);
   const Tensor got = to.Download();
   EXPECT_EQ(RowOf(got.view(), 0), std::vector<double>(40, 0.0));
