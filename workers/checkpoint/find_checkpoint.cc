@@ -45,9 +45,9 @@ absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& fo
 
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check, const OnRead& on_read) {
   FoundCheckpoint found;
-  bool unread = false;  // what is wrong with one may pass
   const absl::StatusOr<Latest> latest = ReadLatest(files);
   if (!latest.ok() && !absl::IsNotFound(latest.status())) found.rejected.emplace_back(latest.status().message());
+  found.unread = absl::IsUnavailable(latest.status());
   std::vector<int64_t> steps;
   ASSIGN_OR_RETURN(steps, Candidates(files, latest.ok() ? StepOfFolder(latest->folder) : -1));
   for (const int64_t step : steps) {
@@ -59,12 +59,12 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointChec
       return found;
     }
     if (absl::IsFailedPrecondition(manifest.status()) || absl::IsCancelled(manifest.status())) return manifest.status();
-    unread |= absl::IsUnavailable(manifest.status());
+    found.unread |= absl::IsUnavailable(manifest.status());
     found.rejected.emplace_back(manifest.status().message());
   }
   if (found.rejected.empty()) return absl::NotFoundError("there is no checkpoint");
   const std::string wrong = absl::StrJoin(found.rejected, "; ");
-  if (unread) return absl::UnavailableError(absl::StrCat("no checkpoint can be read: ", wrong));
+  if (found.unread) return absl::UnavailableError(absl::StrCat("no checkpoint can be read: ", wrong));
   return absl::DataLossError(absl::StrCat("no checkpoint is whole: ", wrong));
 }
 

@@ -25,6 +25,7 @@ struct FoundCheckpoint {
   // What was wrong with those that would have been better, one line each, with file and place; "" if LATEST's was
   // taken.  For a warning: training goes on from an older state than it had.
   std::vector<std::string> rejected;
+  bool unread = false;  // one of those, or LATEST, could only not be read (Unavailable): another look may find it whole
 };
 
 // Tries LATEST's, then older ones by falling step, then those beyond it, which no LATEST ever named or another line of

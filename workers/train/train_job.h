@@ -25,6 +25,7 @@
 #include "scheduler/training/expert_packing.h"
 #include "scheduler/training/job_spec.h"
 #include "workers/checkpoint/file_system.h"
+#include "workers/checkpoint/find_checkpoint.h"
 #include "workers/checkpoint/manifest.h"
 #include "workers/comm/communicator.h"
 #include "workers/model/config.h"
@@ -72,6 +73,7 @@ struct TrainJobInput {
   absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
   absl::Duration lock_patience = absl::Seconds(10);  // how long an attempt that is over may hold the job's folder
   absl::Duration note_interval = absl::Seconds(2);   // between notes of what takes long
+  absl::Duration read_pause = absl::Seconds(1);      // before another look at a checkpoint that could not be read
 };
 
 // Told on Run's thread, in the order of things.  All but Started: by rank 0 alone.
@@ -109,6 +111,7 @@ class TrainJob {
   OpenStateFileFn OffloadFile() const;  // null: nothing is offloaded
   absl::Status OpenData();
   absl::Status FindStart();
+  absl::StatusOr<FoundCheckpoint> LookForCheckpoint();
   absl::Status TakeLock();
   absl::Status ReadStart();
   absl::Status FindPacking();

@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/find_checkpoint.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/checkpoint/shard_table.h"
 #include "workers/ops/isa.h"
@@ -24,6 +24,7 @@ namespace {
 constexpr char kCheckpointRoot[] = "the checkpoint root";
 constexpr char kDatasetRoot[] = "the dataset root";
 
+constexpr int kMostLooks = 3;
 constexpr absl::Duration kLockRetry = absl::Milliseconds(50);
 
 }  // namespace
@@ -178,16 +179,30 @@ absl::Status TrainJob::TakeLock() {
   }
 }
 
+// An older one costs the steps since then, and a disk or a server of files may have had a bad moment: only what cannot
+// be read again and again is passed over.
+absl::StatusOr<FoundCheckpoint> TrainJob::LookForCheckpoint() {
+  for (int look = 1;; ++look) {
+    noted_bytes_ = 0;
+    absl::StatusOr<FoundCheckpoint> found =
+        FindCheckpoint(checkpoints_.get(), CheckpointCheck::kContents,
+                       [this](int64_t bytes) { return NoteRead("checks checkpoints", bytes); });
+    const bool unread = found.ok() ? found->unread : absl::IsUnavailable(found.status());
+    if (!unread || look == kMostLooks) return found;
+    Stage(absl::StrCat("looks again for a checkpoint: ",
+                       found.ok() ? absl::StrJoin(found->rejected, "; ") : std::string(found.status().message())));
+    absl::SleepFor(input_.read_pause);
+  }
+}
+
 // Rank 0 looks for a checkpoint and reads all of it.  First it takes the lock: an earlier attempt may still commit.
 absl::Status TrainJob::FindStart() {
   absl::StatusOr<std::string> folder = std::string();
   if (leads()) {
     Stage("looks for a checkpoint");
-    noted_bytes_ = 0;
     absl::StatusOr<FoundCheckpoint> found = absl::UnknownError("");
     if (const absl::Status locked = TakeLock(); locked.ok()) {
-      found = FindCheckpoint(checkpoints_.get(), CheckpointCheck::kContents,
-                             [this](int64_t bytes) { return NoteRead("checks checkpoints", bytes); });
+      found = LookForCheckpoint();
     } else {
       found = locked;
     }

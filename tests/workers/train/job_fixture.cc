@@ -140,6 +140,7 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
       if (options.open_offload) input.open_offload = [&, r](int64_t bytes) { return options.open_offload(r, bytes); };
       input.step_limit = absl::Minutes(1);
       input.disk_limit = absl::Minutes(1);
+      input.read_pause = absl::ZeroDuration();
       input.lock_patience = options.lock_patience;
       Recorder recorder(options, comms[r].get(), &stories[r]);
       TrainJob job(std::move(input), Stream::OnCpu(&pool), comms[r].get(), &recorder);

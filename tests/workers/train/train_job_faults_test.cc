@@ -147,6 +147,34 @@ TEST_F(TrainJobFaultsTest, NoCheckpointThatIsWholeFails) {
   ExpectEnd(stories, TrainOutcome::kFailed, absl::StatusCode::kDataLoss, "no checkpoint is whole");
 }
 
+// A bad moment of a disk costs no steps; what cannot be read at all is passed over.
+TEST_F(TrainJobFaultsTest, ACheckpointThatCannotBeReadIsLookedAtAgain) {
+  ASSERT_EQ(Run(Spec(), {.world = 2, .attempt = 1})[0].end.outcome, TrainOutcome::kFinished);
+  const auto expected = FilesOfStep(12);
+  int64_t attempt = 1;
+  for (const char* file : {"step-00000012/optimizer", "step-00000012/MANIFEST", "LATEST", "step-00000012/optimizer"}) {
+    const bool for_good = attempt == 4;
+    std::atomic<int> left = for_good ? std::numeric_limits<int>::max() : 2;
+    const auto bad = [&](const std::string& path) -> absl::Status {
+      if (!absl::StartsWith(path, file) || left <= 0) return absl::OkStatus();
+      --left;
+      return absl::UnavailableError(absl::StrCat(path, ": read at byte 0: Input/output error"));
+    };
+    const auto wrap = [&](std::unique_ptr<FileSystem> files, int) {
+      return std::make_unique<HookedFileSystem>(std::move(files), nullptr, bad);
+    };
+    const std::vector<RankStory> stories = Run(Spec(), {.world = 2, .attempt = ++attempt, .wrap_files = wrap});
+    EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    EXPECT_EQ(stories[0].start_step, for_good ? 8 : 12) << file;
+    EXPECT_THAT(stories[0].notes, testing::Contains(HasSubstr("looks again for a checkpoint: ")));
+    ASSERT_EQ(stories[0].warnings.size(), for_good ? 1u : 0u) << file;
+    if (for_good) {
+      EXPECT_THAT(stories[0].warnings[0], HasSubstr("Input/output error"));
+    }
+    EXPECT_TRUE(FilesOfStep(12) == expected);
+  }
+}
+
 TEST_F(TrainJobFaultsTest, AnotherJobDoesNotGoOn) {
   const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
     if (progress.step == 2) job->Stop(StopKind::kSave);
