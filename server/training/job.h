@@ -74,11 +74,13 @@ struct Job {
   int64_t started_unix_ms = 0;  // first RUNNING; 0 = not yet
   int64_t ended_unix_ms = 0;    // 0 = not yet
   // Kept for the server alone:
-  int64_t sequence = 0;     // of submission; rises
-  int64_t queued = 0;       // its place in the queue while it is PENDING: the lowest is the first
-  int32_t losses = 0;       // attempts lost since it last got ahead
-  int64_t best_step = 0;    // the furthest that was reached: what getting ahead is measured by
-  int64_t ran_ms = 0;       // time RUNNING of ended attempts: what max_runtime_seconds limits
+  int64_t sequence = 0;   // of submission; rises
+  int64_t queued = 0;     // its place in the queue while it is PENDING: the lowest is the first
+  int32_t losses = 0;     // attempts lost since it last got ahead
+  int64_t best_step = 0;  // the furthest that was reached: what getting ahead is measured by
+  int64_t ran_ms = 0;     // time RUNNING of ended attempts: what max_runtime_seconds limits
+  // A full disk holds it up since then, as far as anybody has seen; 0 = none does.
+  int64_t full_since_unix_ms = 0;
   int32_t files_ready = 0;  // of its text files, datasets before evaluation, so many are packed
   // Not kept:
   int64_t most_tokens = 0;                        // that it has reached since the server's start

@@ -120,6 +120,7 @@ absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, co
   ASSIGN_OR_RETURN(job, FindJob(id));
   if (std::find(already.begin(), already.end(), job->state) != already.end()) return JobBook::Picture(*job);
   const auto requeue = [&](Job* moved) {
+    moved->full_since_unix_ms = 0;
     if (event == JobEvent::kResume) moved->queued = book_.NextPlace();
     // Whoever goes on by a user's word has all its tries again.
     if (event == JobEvent::kResume) moved->losses = 0;
@@ -129,7 +130,6 @@ absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, co
     return JournalError(moved);
   }
   not_before_.erase(job->sequence);
-  full_since_.erase(job->sequence);
   if (const auto run = runs_.find(job->sequence); run != runs_.end()) Obey(&run->second);
   return JobBook::Picture(*job);
 }

@@ -179,7 +179,6 @@ class JobManager final : public TrainerEvents {
   absl::Time last_slice_at_ = absl::InfinitePast();
   std::map<int64_t, Run> runs_;               // by the job's sequence
   std::map<int64_t, absl::Time> not_before_;  // of jobs that pause after a loss, by sequence
-  std::map<int64_t, absl::Time> full_since_;  // of jobs that a full disk holds up, by sequence
   int64_t last_epoch_ = 0;
   bool draining_ = false;
   TrainingCensus census_;

@@ -152,7 +152,7 @@ void JobManager::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint che
   if (!run->job->checkpoint.has_value() || checkpoint.step > run->job->checkpoint->step) run->job->losses = 0;
   run->job->checkpoint = std::move(checkpoint);
   ++census_.checkpoints;
-  full_since_.erase(run->job->sequence);
+  run->job->full_since_unix_ms = 0;
   run->saved_at = absl::InfinitePast();
   run->unsaved_progress = true;
   SaveProgress(run);
@@ -259,9 +259,11 @@ void JobManager::Lose(Run* run, const absl::Status& why) {
   // A full disk says nothing of the job: it waits until there is room again, for a while by itself.
   const bool full = why.code() == absl::StatusCode::kResourceExhausted;
   if (full) {
-    const absl::Time since = full_since_.try_emplace(job->sequence, host_->Now()).first->second;
-    if (host_->Now() - since >= options_.full_disk) {
-      full_since_.erase(job->sequence);
+    const int64_t now = host_->UnixMs();
+    // (A clock may have been set back.)
+    if (job->full_since_unix_ms == 0 || job->full_since_unix_ms > now) job->full_since_unix_ms = now;
+    if (now - job->full_since_unix_ms >= absl::ToInt64Milliseconds(options_.full_disk)) {
+      job->full_since_unix_ms = 0;
       return Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL, why.message()));
     }
   } else {

@@ -22,18 +22,23 @@ constexpr char kSchema[] = R"(
     best_step INTEGER NOT NULL,
     ran_ms INTEGER NOT NULL,
     files_ready INTEGER NOT NULL,
-    job BLOB NOT NULL                 -- switchyard.v1.Job
+    job BLOB NOT NULL,                -- switchyard.v1.Job
+    full_since_ms INTEGER NOT NULL DEFAULT 0
   ) STRICT;
   PRAGMA application_id=0x53594a42;
-  PRAGMA user_version=1;
+  PRAGMA user_version=2;
+)";
+constexpr char kFromVersion1[] = R"(
+  ALTER TABLE jobs ADD COLUMN full_since_ms INTEGER NOT NULL DEFAULT 0;
+  PRAGMA user_version=2;
 )";
 constexpr char kSave[] =
-    "INSERT INTO jobs(sequence, id, request_id, queued, losses, best_step, ran_ms, files_ready, job) "
-    "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(sequence) DO UPDATE SET queued=excluded.queued, "
+    "INSERT INTO jobs(sequence, id, request_id, queued, losses, best_step, ran_ms, files_ready, job, "
+    "full_since_ms) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(sequence) DO UPDATE SET queued=excluded.queued, "
     "losses=excluded.losses, best_step=excluded.best_step, ran_ms=excluded.ran_ms, files_ready=excluded.files_ready, "
-    "job=excluded.job";
+    "job=excluded.job, full_since_ms=excluded.full_since_ms";
 constexpr char kLoad[] =
-    "SELECT sequence, queued, losses, best_step, ran_ms, files_ready, job FROM jobs ORDER BY sequence";
+    "SELECT sequence, queued, losses, best_step, ran_ms, files_ready, job, full_since_ms FROM jobs ORDER BY sequence";
 
 absl::StatusOr<int64_t> Ask(const Sqlite& db, const char* sql) {
   SqliteStatement statement(db, sql);
@@ -59,6 +64,10 @@ absl::Status CheckSchema(Sqlite* db) {
   if (tables == 0 && application == 0) return db->Run(kSchema);
   if (application != kApplicationId) {
     return absl::FailedPreconditionError(absl::StrCat(db->path(), ": is no journal of training jobs"));
+  }
+  if (version == 1) {
+    RETURN_IF_ERROR(CheckWhole(*db));
+    return db->Run(kFromVersion1);
   }
   if (version != JobStore::kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat(db->path(), ": schema version ", version, ", this server knows ",
@@ -110,6 +119,7 @@ absl::StatusOr<std::vector<Job>> JobStore::Load() {
     job->best_step = rows.Int(3);
     job->ran_ms = rows.Int(4);
     job->files_ready = static_cast<int32_t>(rows.Int(5));
+    job->full_since_unix_ms = rows.Int(7);
     jobs.push_back(*std::move(job));
   }
 }
@@ -119,7 +129,7 @@ absl::Status JobStore::Save(const Job& job) {
   save.Bind(job.sequence).Bind(job.id);
   job.request_id.empty() ? save.BindNull() : save.Bind(job.request_id);
   save.Bind(job.queued).Bind(int64_t{job.losses}).Bind(job.best_step).Bind(job.ran_ms).Bind(int64_t{job.files_ready});
-  return save.BindBlob(ToProto(job).SerializeAsString()).Run();
+  return save.BindBlob(ToProto(job).SerializeAsString()).Bind(job.full_since_unix_ms).Run();
 }
 
 absl::Status JobStore::Forget(const Job& job) {

@@ -38,6 +38,42 @@ TEST_F(ManagerTest, AFullDiskIsWaitedForAWhileAndThenForAUser) {
   EXPECT_EQ(StateOf(id), JobState::kPending) << "a while again";
 }
 
+// A server that is started again does not begin to count anew.
+TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
+  options_.full_disk = absl::Minutes(5);
+  Restart();
+  const std::string id = Running();
+  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  const int64_t since = journal_.kept.begin()->second.full_since_unix_ms;
+  EXPECT_EQ(since, host_.UnixMs());
+  for (int i = 1; i <= 5; ++i) {
+    host_.now += absl::Minutes(1);
+    Restart();
+    Connect(1);
+    Connect(2);
+    Pass(absl::ZeroDuration());
+    AllStart();
+    AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    EXPECT_EQ(StateOf(id), i < 5 ? JobState::kPending : JobState::kPaused) << i;
+    EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, i < 5 ? since : 0);
+  }
+  ASSERT_TRUE(manager_->Resume(id).ok());
+  // A clock that was set back is none that has run.
+  Pass(absl::ZeroDuration());
+  AllStart();
+  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  host_.now -= absl::Hours(1);
+  Restart();
+  Connect(1);
+  Connect(2);
+  Pass(absl::ZeroDuration());
+  AllStart();
+  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, host_.UnixMs());
+}
+
 // Room for a checkpoint in between: what is full later is another time.
 TEST_F(ManagerTest, ACheckpointEndsTheWaitForRoom) {
   options_.full_disk = absl::Minutes(2);

@@ -44,6 +44,7 @@ Job Example(int64_t sequence) {
   job.best_step = 5;
   job.ran_ms = 77;
   job.files_ready = 1;
+  job.full_since_unix_ms = 99;
   return job;
 }
 
@@ -106,9 +107,27 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.best_step, 5);
   EXPECT_EQ(job.ran_ms, 77);
   EXPECT_EQ(job.files_ready, 1);
+  EXPECT_EQ(job.full_since_unix_ms, 99);
   EXPECT_EQ((*jobs)[1].state, JobState::kPaused);
   EXPECT_EQ((*jobs)[1].losses, 4);
   EXPECT_EQ((*jobs)[1].request_id, "");
+}
+
+// Of a server before full_since_ms.
+TEST_F(JobStoreTest, AJournalOfVersion1GoesOn) {
+  ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
+  Raw("ALTER TABLE jobs DROP COLUMN full_since_ms; PRAGMA user_version=1");
+  for (const int64_t since : {0, 99}) {
+    auto store = JobStore::Open(path_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto jobs = (*store)->Load();
+    ASSERT_TRUE(jobs.ok()) << jobs.status();
+    ASSERT_EQ(jobs->size(), 1u);
+    EXPECT_EQ((*jobs)[0].id, "job-1");
+    EXPECT_EQ((*jobs)[0].ran_ms, 77);
+    EXPECT_EQ((*jobs)[0].full_since_unix_ms, since);
+    ASSERT_TRUE((*store)->Save(Example(1)).ok());
+  }
 }
 
 TEST_F(JobStoreTest, TwoJobsOfOneRequestAreRefused) {
@@ -174,9 +193,9 @@ TEST_F(JobStoreTest, OneServerAtATime) {
 
 TEST_F(JobStoreTest, RefusesWhatItDoesNotKnow) {
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("PRAGMA user_version=2");
+  Raw("PRAGMA user_version=3");
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("schema version 2, this server knows 1"));
+  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("schema version 3, this server knows 2"));
   Raw("PRAGMA user_version=1; PRAGMA application_id=5");
   EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("is no journal of training jobs"));
   path_ = folder_ + "/other.sqlite";
@@ -197,7 +216,7 @@ TEST_F(JobStoreTest, DamageIsTold) {
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kDataLoss) << OpenStatus();
   std::filesystem::remove(path_);
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff')");
+  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0)");
   auto store = JobStore::Open(path_);
   EXPECT_EQ((*store)->Load().status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(JobStore::Open(folder_).status().code(), absl::StatusCode::kUnavailable);
