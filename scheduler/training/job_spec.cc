@@ -150,9 +150,6 @@ absl::Status Validate(const JobSpec& spec) {
   problems.CheckIn("checkpoints.keep_every_steps", spec.checkpoints.keep_every_steps, 0, kMaxTrainSteps);
   problems.CheckIn("max_runtime_seconds", spec.max_runtime_seconds, 0, int64_t{100} * 366 * 86400);
   problems.CheckIn("communication.piece_bytes", spec.communication.piece_bytes, 1024, int64_t{1} << 40);
-  if (spec.offload == OffloadPolicy::kAlways && spec.communication.mode == CommMode::kFull) {
-    problems.Add("offload", "always does not go with communication.mode full, which moves experts between ranks");
-  }
   CheckLabels(spec, &problems);
   return problems.Status();
 }

@@ -127,6 +127,7 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
     RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank()));
     ASSIGN_OR_RETURN(files, FilesOf(snapshot_.blocks(), std::move(trainer_state)));
   } else {
+    snapshot_ = {};  // what is short is memory
     LogInfo("step ", step, ": training waits until the checkpoint is written: ",
             offloaded ? "masters and moments are offloaded"
             : to_take <= room

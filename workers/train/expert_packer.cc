@@ -61,7 +61,11 @@ absl::StatusOr<PackingDecision> ExpertPacker::AskForRoom(PackingDecision proposa
   if (proposal.to == proposal.from) return proposal;
   const int64_t available = options_.available_bytes ? options_.available_bytes() : INT64_MAX;
   ASSIGN_OR_RETURN(repack_, Repack::Prepare(*groups_, parameters_,
-                                            {.packing = proposal.to, .available_bytes = available}, deadline));
+                                            {.packing = proposal.to,
+                                             .available_bytes = available,
+                                             .open_offload = options_.open_offload,
+                                             .offloads = options_.offloads},
+                                            deadline));
   const std::string& refusal = repack_->refusal();
   if (refusal.empty()) return proposal;
   if (!controller_.Foresees(proposal.step)) return PackingController::Refused(std::move(proposal), refusal);

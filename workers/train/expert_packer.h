@@ -6,10 +6,10 @@
 //         Create → { Trainer::Step → AfterStep → checkpoint }
 // AfterStep is the fence: nothing else may be under way, and a checkpoint of the step is saved behind it.  Blocks of
 // the parameters have moved when packing() has changed. Collective calls: every rank makes them at the same steps.
+// Where memory is short masters and moments of experts, idle but for the optimizer's part of a step, go into a file
+// (Lina's offload; on CPU ranks the tier below memory is a disk); what does not fit then either, or into the file, is
+// refused, by all ranks, and the decision says by whom.
 // Thread-compatible.  CPU only.
-//
-// Does not do: offload of idle experts' parameters to the host.  On CPU ranks host memory is where they are; what does
-// not fit is refused, by all ranks, and the decision says by whom.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,9 @@ struct ExpertPackerOptions {
   bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
   // Bytes that this rank may still take; none: as many as it wants.
   std::function<int64_t()> available_bytes = {};
+  // As RepackOptions has them.
+  OpenStateFileFn open_offload = {};
+  bool offloads = false;
   // On every rank, before anything of a decision is adopted that the controller did not foresee.  Collective: all ranks
   // must have the same outcome.
   std::function<absl::Status(const PackingDecision&)> journal = {};

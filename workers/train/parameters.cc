@@ -121,14 +121,19 @@ Shape ParameterBlock::StateShape() const {
   return weight != nullptr ? Shape{weight->n(), weight->k()} : Shape{tensor->view().NumElements(), 1};
 }
 
-absl::Status Parameters::Allocate(ParameterBlock* block) const {
-  const DType dtype = AccDType(model_->dtype());
-  const Shape shape = block->StateShape();
-  for (Tensor* each : {&block->gradient, &block->master, &block->mean, &block->mean_squares}) {
-    if (each != &block->gradient && block->offloaded != nullptr) break;
-    ASSIGN_OR_RETURN(*each, Tensor::Allocate(dtype, shape, stream_.device()));
+absl::Status Parameters::AllocateState(ParameterBlock* block) const {
+  for (Tensor* each : {&block->master, &block->mean, &block->mean_squares}) {
+    ASSIGN_OR_RETURN(*each, Tensor::Allocate(AccDType(model_->dtype()), block->StateShape(), stream_.device()));
     RETURN_IF_ERROR(FillZero(stream_, *each));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Parameters::Allocate(ParameterBlock* block) const {
+  const Shape shape = block->StateShape();
+  ASSIGN_OR_RETURN(block->gradient, Tensor::Allocate(AccDType(model_->dtype()), shape, stream_.device()));
+  RETURN_IF_ERROR(FillZero(stream_, block->gradient));
+  if (block->offloaded == nullptr) RETURN_IF_ERROR(AllocateState(block));
   if (block->weight == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(block->transposed,
                    Weight::Allocate({.n = shape[1], .k = shape[0], .dtype = model_->dtype()}, stream_.device()));

@@ -56,11 +56,22 @@ struct ParameterBlock {
 
 // Experts that a rank is about to have: all that belongs to them, without its values.
 struct NewExperts {
-  std::vector<int32_t> ids;                      // of every layer that has experts
-  std::vector<std::vector<FfnWeights>> weights;  // [MoE layers][ids]
-  std::vector<ParameterBlock> blocks;            // of those, layer by layer, of a layer expert by expert
+  std::vector<int32_t> residents = {};                // by slot, of every layer that has experts
+  std::vector<int32_t> ids = {};                      // of those: that the rank does not have
+  std::vector<std::vector<FfnWeights>> weights = {};  // [MoE layers][ids]
+  std::vector<ParameterBlock> blocks = {};            // of those, layer by layer, of a layer expert by expert
+  // Where a file has masters and moments, or is to have them: blocks of the experts that stay, without anything else.
+  std::vector<ParameterBlock> staying = {};  // likewise layer by layer
+  // Of all residents; a layer's blocks are those of `blocks`, then those of `staying`.  Null: all will be in memory.
+  std::unique_ptr<StateOffload> offload = nullptr;
 
-  int64_t bytes() const;
+  int64_t bytes() const;  // of memory
+};
+
+// What NewExperts are, in numbers.
+struct NewExpertsShape {
+  int64_t added = 0, staying = 0;  // experts a layer
+  bool offload = false;            // masters and moments of both go into a file
 };
 
 // Matrices are drawn from a normal distribution; vectors of norms begin at 1, biases at 0.
@@ -100,17 +111,25 @@ class Parameters {
   // Null: nothing is offloaded.
   const StateOffload* offload() const { return offload_.get(); }
 
-  // Masters and moments are undefined.  Nothing of this changes.  Errors: ResourceExhausted; Unimplemented where
-  // experts are offloaded.
-  absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> ids) const;
-  // What AllocateExperts will take for so many.
-  int64_t BytesOfExperts(int64_t count) const;
-  // Those experts' weights become what their masters are.
-  absl::Status PublishExperts(NewExperts* experts) const;
-  // From now on this rank has the residents, by slot: what it had of them stays, what is new to it is taken from
-  // `experts`, other experts are gone.  Blocks, and what gradients() shows, have moved then: whoever keeps views of
-  // them takes new ones.  REQUIRES: each resident is held already, or among the ids.
-  void AdoptExperts(std::vector<int32_t> residents, NewExperts experts);
+  // A layer's experts: `from` are those of now, `to` are to be filled in; masters and moments of both are in memory.
+  using BringLayerFn = absl::FunctionRef<absl::Status(int32_t layer, absl::Span<ParameterBlock* const> from,
+                                                      absl::Span<ParameterBlock* const> to)>;
+  // Nothing of this changes by the first three.
+  //
+  // Masters and moments are undefined.  open_offload: makes a file for those of all residents; none: they will be in
+  // memory, wherever they are now.  Errors: ResourceExhausted, open_offload's.
+  absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> residents,
+                                             const OpenStateFileFn& open_offload = nullptr) const;
+  // What AllocateExperts will take of memory.
+  int64_t BytesOfExperts(const NewExpertsShape& shape) const;
+  // Masters and moments go to where they will be, layer by layer, of which no more than two are in memory of what is
+  // in a file: `bring` has those of experts that are new to this rank.  Their weights become what their masters are.
+  // Errors: bring's, which ends it, and the files'.
+  absl::Status BringExperts(NewExperts* experts, BringLayerFn bring);
+  // From now on this rank has the residents: what it had of them stays, but for what BringExperts has moved; other
+  // experts are gone, and with them the file that they were in.  Blocks, and what gradients() shows, have moved then:
+  // whoever keeps views of them takes new ones.
+  void AdoptExperts(NewExperts experts);
   // Which replica of its experts this rank has.
   void SetReplica(int32_t replica);
 
@@ -127,7 +146,13 @@ class Parameters {
   // Without memory, in the order of the table.
   static std::vector<ParameterBlock> BlocksOf(const std::vector<Param>& params);
   absl::Status Allocate(ParameterBlock* block) const;
+  absl::Status AllocateState(ParameterBlock* block) const;
   absl::Status Offload(const OpenStateFileFn& open);
+  // A file for masters and moments of those layers' blocks, which are told their places in it.
+  absl::StatusOr<std::unique_ptr<StateOffload>> OffloadLayers(const std::vector<std::vector<ParameterBlock*>>& layers,
+                                                              const OpenStateFileFn& open) const;
+  std::vector<ParameterBlock> StayingBlocks(absl::Span<const int32_t> residents) const;
+  absl::Status BringLayer(NewExperts* experts, int32_t layer, size_t moe_layer, BringLayerFn bring);
   absl::Status Publish(ParameterBlock* block) const;
   void LinkGradients();
   TrainedMatrix MatrixOf(const Weight& weight) const;

@@ -2,37 +2,43 @@
 #include <utility>
 
 #include "scheduler/base/status_macros.h"
+#include "workers/train/lent_state.h"
 #include "workers/train/parameters.h"
 
 namespace switchyard {
-namespace {
 
-// In the order of the file.
-constexpr Tensor ParameterBlock::*kState[] = {&ParameterBlock::master, &ParameterBlock::mean,
-                                              &ParameterBlock::mean_squares};
-
-}  // namespace
+absl::StatusOr<std::unique_ptr<StateOffload>> Parameters::OffloadLayers(
+    const std::vector<std::vector<ParameterBlock*>>& layers, const OpenStateFileFn& open) const {
+  std::vector<std::vector<Shape>> shapes;
+  for (const std::vector<ParameterBlock*>& layer : layers) {
+    std::vector<Shape>& of_layer = shapes.emplace_back();
+    for (const ParameterBlock* block : layer) of_layer.push_back(block->StateShape());
+  }
+  std::unique_ptr<StateOffload> offload;
+  ASSIGN_OR_RETURN(offload, StateOffload::Create(shapes, AccDType(model_->dtype()), open));
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (size_t i = 0; i < layers[l].size(); ++i) {
+      layers[l][i]->offloaded = &offload->file();
+      layers[l][i]->offloaded_at = offload->place(l, i).at;
+    }
+  }
+  return offload;
+}
 
 absl::Status Parameters::Offload(const OpenStateFileFn& open) {
-  std::vector<std::vector<Shape>> shapes;
+  std::vector<std::vector<ParameterBlock*>> layers;
   int32_t layer = -1;
   for (size_t b = 0; b < blocks_.size(); ++b) {
     if (blocks_[b].shard != Shard::kExpert) continue;
     if (blocks_[b].layer != std::exchange(layer, blocks_[b].layer)) {
-      shapes.emplace_back();
+      layers.emplace_back();
       offloaded_.emplace_back();
     }
-    shapes.back().push_back(blocks_[b].StateShape());
+    layers.back().push_back(&blocks_[b]);
     offloaded_.back().push_back(b);
   }
-  if (shapes.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(offload_, StateOffload::Create(shapes, AccDType(model_->dtype()), open));
-  for (size_t l = 0; l < offloaded_.size(); ++l) {
-    for (size_t i = 0; i < offloaded_[l].size(); ++i) {
-      blocks_[offloaded_[l][i]].offloaded = &offload_->file();
-      blocks_[offloaded_[l][i]].offloaded_at = offload_->place(l, i).at;
-    }
-  }
+  if (layers.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(offload_, OffloadLayers(layers, open));
   return absl::OkStatus();
 }
 
@@ -47,15 +53,8 @@ absl::Status Parameters::ForEachGroup(StateAccess access,
   return offload_->ForEachLayer(access, [&](size_t layer, absl::Span<StateOffload::Tensors> tensors) {
     std::vector<ParameterBlock*> blocks;
     for (const size_t b : offloaded_[layer]) blocks.push_back(&blocks_[b]);
-    const auto exchange = [&] {
-      for (size_t i = 0; i < blocks.size(); ++i) {
-        for (size_t s = 0; s < tensors[i].size(); ++s) std::swap(blocks[i]->*kState[s], tensors[i][s]);
-      }
-    };
-    exchange();
-    absl::Status status = use(blocks);
-    exchange();
-    return status;
+    const LentState lent(blocks, tensors);
+    return use(blocks);
   });
 }
 

@@ -9,20 +9,18 @@
 #include "absl/types/span.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/train/lent_state.h"
 #include "workers/train/rank_agreement.h"
 
 namespace switchyard {
 namespace {
 
-constexpr Tensor ParameterBlock::*kTravels[] = {&ParameterBlock::master, &ParameterBlock::mean,
-                                                &ParameterBlock::mean_squares};
-
-// What travels of an expert in a layer, in an order that all ranks share.
-std::vector<TensorView> PartsOf(absl::Span<const ParameterBlock> blocks, int32_t layer, int32_t expert) {
+// What travels of an expert, in an order that all ranks share.  blocks: of a layer.
+std::vector<TensorView> PartsOf(absl::Span<ParameterBlock* const> blocks, int32_t expert) {
   std::vector<TensorView> parts;
-  for (const ParameterBlock& block : blocks) {
-    if (block.layer != layer || block.expert != expert) continue;
-    for (const auto part : kTravels) parts.push_back((block.*part).view());
+  for (const ParameterBlock* block : blocks) {
+    if (block->expert != expert) continue;
+    for (const auto part : kState) parts.push_back((block->*part).view());
   }
   return parts;
 }
@@ -49,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Repack>> Repack::Prepare(const ExpertGroups& grou
   std::unique_ptr<Repack> repack(new Repack(groups, parameters, options.packing));
   repack->PlanMoves();
   RankWord room;
-  room.SetStatus(repack->Allocate(options.available_bytes));
+  room.SetStatus(repack->Allocate(options));
   std::vector<RankWord> words;
   ASSIGN_OR_RETURN(words, ExchangeWords(world, room, deadline - absl::Now()));
   repack->refusal_ = std::string(FirstError(words).message());
@@ -70,43 +68,47 @@ void Repack::PlanMoves() {
   }
 }
 
-absl::Status Repack::Allocate(int64_t available_bytes) {
+absl::Status Repack::Allocate(const RepackOptions& options) {
   const int me = groups_.group().experts->rank();
-  std::vector<int32_t> wanted;
-  int64_t sent = 0;
+  int64_t added = 0, sent = 0;
   for (const Move& move : moves_) {
-    if (move.to == me) wanted.push_back(move.expert);
+    if (move.to == me) ++added;
     if (move.from == me) ++sent;
   }
-  const auto count = static_cast<int64_t>(wanted.size());
+  const auto staying = static_cast<int64_t>(residents_.size()) - added;
   const int64_t layers = std::max<int64_t>(1, parameters_->model().config().num_moe_layers());
-  // With the messages of a layer.
-  const int64_t bytes = parameters_->BytesOfExperts(count) + parameters_->BytesOfExperts(count + sent) / layers;
-  if (bytes > available_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(count, " more experts a layer take ", bytes, " bytes, ",
-                                                     std::max<int64_t>(available_bytes, 0), " are available"));
+  const auto needed = [&](bool offload) {  // with the messages of a layer
+    return parameters_->BytesOfExperts({.added = added, .staying = staying, .offload = offload}) +
+           parameters_->BytesOfExperts({.added = added + sent}) / layers;
+  };
+  const bool offload = options.open_offload != nullptr && (options.offloads || needed(false) > options.available_bytes);
+  if (const int64_t bytes = needed(offload); bytes > options.available_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(added, " more experts a layer take ", bytes, " bytes",
+                                                     offload ? ", with masters and moments in a file, " : ", ",
+                                                     std::max<int64_t>(options.available_bytes, 0), " are available"));
   }
-  ASSIGN_OR_RETURN(experts_, parameters_->AllocateExperts(std::move(wanted)));
+  ASSIGN_OR_RETURN(experts_, parameters_->AllocateExperts(residents_, offload ? options.open_offload : nullptr));
   return absl::OkStatus();
 }
 
-absl::Status Repack::BringLayer(int32_t layer, absl::Time deadline) {
+absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const> from,
+                                absl::Span<ParameterBlock* const> to, absl::Time deadline) {
   Communicator* const group = groups_.group().experts;
   const int me = group->rank();
   std::vector<std::vector<TensorView>> send(group->world()), recv(group->world());
   for (const Move& move : moves_) {
-    if (move.from == me) Append(PartsOf(parameters_->blocks(), layer, move.expert), &send[move.to]);
-    if (move.to == me) Append(PartsOf(experts_.blocks, layer, move.expert), &recv[move.from]);
+    if (move.from == me) Append(PartsOf(from, move.expert), &send[move.to]);
+    if (move.to == me) Append(PartsOf(to, move.expert), &recv[move.from]);
   }
   std::vector<Message> out(group->world());
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
     out[r] = group->NewMessage(BytesOf(send[r]));
-    char* to = out[r].payload();
+    char* at = out[r].payload();
     for (const TensorView& part : send[r]) {
       const int64_t bytes = BytesOf({part});
-      std::memcpy(to, part.raw(), static_cast<size_t>(bytes));
-      to += bytes;
+      std::memcpy(at, part.raw(), static_cast<size_t>(bytes));
+      at += bytes;
     }
   }
   std::unique_ptr<Work> work;
@@ -119,11 +121,11 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Time deadline) {
       return absl::InternalError(absl::StrCat("repack: rank ", r, " of the group sent ", message.bytes(),
                                               " bytes of layer ", layer, ", expected ", BytesOf(recv[r])));
     }
-    const char* from = message.payload();
+    const char* at = message.payload();
     for (const TensorView& part : recv[r]) {
       const int64_t bytes = BytesOf({part});
-      std::memcpy(part.raw(), from, static_cast<size_t>(bytes));
-      from += bytes;
+      std::memcpy(part.raw(), at, static_cast<size_t>(bytes));
+      at += bytes;
     }
     bytes_received_ += message.bytes();
   }
@@ -131,11 +133,11 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Time deadline) {
 }
 
 absl::Status Repack::Bring(absl::Time deadline) {
-  const std::vector<LayerConfig>& layers = parameters_->model().config().layers;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].moe) RETURN_IF_ERROR(BringLayer(static_cast<int32_t>(i), deadline));
-  }
-  RETURN_IF_ERROR(parameters_->PublishExperts(&experts_));
+  RETURN_IF_ERROR(parameters_->BringExperts(
+      &experts_,
+      [&](int32_t layer, absl::Span<ParameterBlock* const> from, absl::Span<ParameterBlock* const> to) -> absl::Status {
+        return BringLayer(layer, from, to, deadline);
+      }));
   std::unique_ptr<Work> all;
   ASSIGN_OR_RETURN(all, groups_.group().world->Barrier({.comm_class = CommClass::kControl, .deadline = deadline}));
   return all->Wait();
@@ -152,7 +154,7 @@ absl::StatusOr<std::unique_ptr<ExpertGroups>> Repack::Run(absl::Time deadline) {
     if (world->world() > 1) world->Abort(status.message());
     return status;
   }
-  parameters_->AdoptExperts(std::move(residents_), std::move(experts_));
+  parameters_->AdoptExperts(std::move(experts_));
   return groups;
 }
 

@@ -70,7 +70,10 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& dire
   const int fd = OpenUnnamed(directory);
   if (fd < 0) return Problem(directory, "a file cannot be made", errno);
   auto file = std::make_unique<UnnamedFile>(fd, directory);
-  const int error = bytes > 0 ? posix_fallocate(fd, 0, bytes) : 0;
+  int error = 0;
+  do {
+    error = bytes > 0 ? posix_fallocate(fd, 0, bytes) : 0;
+  } while (error == EINTR);
   if (error != 0) return Problem(directory, absl::StrCat("room for ", bytes, " bytes"), error);
   return file;
 }

@@ -5,7 +5,7 @@
 //   the caller:       │ use 0  │ use 1           │ use 2           │ …
 //
 // Two layers' worth is in memory, in two slots that keep their memory.  Nobody computes otherwise than without: the
-// same bits.  Thread-compatible; Read may be called by another thread while nobody is inside ForEachLayer.
+// same bits.  Thread-compatible; the file may be read by another thread while nobody is inside ForEachLayer.
 // (Lina, spec A4: "host offload of idle expert parameters when memory is short"; on a CPU the tier below memory is a
 // disk.)
 #pragma once
@@ -54,6 +54,14 @@ class StateOffload {
   absl::Status ForEachLayer(StateAccess access,
                             absl::FunctionRef<absl::Status(size_t layer, absl::Span<Tensors> blocks)> use);
 
+  // A layer outside of a pass: its slot, which is that of every second layer; the slot as the file has it; the file as
+  // the slot has it.  Errors: the file's.
+  absl::Span<Tensors> slot(size_t layer) { return absl::MakeSpan(slots_[layer % slots_.size()]); }
+  absl::Status ReadLayer(size_t layer);
+  absl::Status WriteLayer(size_t layer);
+
+  // Of the slots.
+  int64_t memory_bytes() const;
   const StatePlace& place(size_t layer, size_t block) const { return layers_[layer][block]; }
   const StateFile& file() const { return *file_; }
   DType dtype() const { return dtype_; }
@@ -64,10 +72,7 @@ class StateOffload {
 
   StateOffload(DType dtype, std::vector<std::vector<StatePlace>> layers, int64_t bytes)
       : dtype_(dtype), layers_(std::move(layers)), bytes_(bytes) {}
-  absl::Status ReadLayer(size_t layer);
-  absl::Status WriteLayer(size_t layer);
   void Stream(StateAccess access, Progress* progress);
-  std::vector<Tensors>& slot(size_t layer) { return slots_[layer % slots_.size()]; }
 
   const DType dtype_;
   const std::vector<std::vector<StatePlace>> layers_;

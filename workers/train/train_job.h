@@ -40,6 +40,7 @@
 #include "workers/train/train_outcome.h"
 #include "workers/train/trainer.h"
 #include "workers/train/trainer_state.h"
+#include "workers/train/training_memory.h"
 
 namespace switchyard {
 
@@ -72,8 +73,8 @@ struct TrainJobInput {
   absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; who is lost is seen at once
   absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
   absl::Duration lock_patience = absl::Seconds(10);  // how long an attempt that is over may hold the job's folder
-  absl::Duration note_interval = absl::Seconds(2);   // between notes of what takes long
   absl::Duration read_pause = absl::Seconds(1);      // before another look at a checkpoint that could not be read
+  absl::Duration note_interval = absl::Seconds(2);   // between notes of what takes long
 };
 
 // Told on Run's thread, in the order of things.  All but Started: by rank 0 alone.
@@ -107,8 +108,7 @@ class TrainJob {
   absl::Status CountNeighbours();
   absl::Status OpenCheckpoints();
   absl::Status OpenModel();
-  absl::Status CheckFits(int32_t packing);
-  OpenStateFileFn OffloadFile() const;  // null: nothing is offloaded
+  absl::Status CheckFits();
   absl::Status OpenData();
   absl::Status FindStart();
   absl::StatusOr<FoundCheckpoint> LookForCheckpoint();
@@ -130,10 +130,17 @@ class TrainJob {
   absl::Status NoteRead(absl::string_view what, int64_t bytes);
   std::string Holder() const;
   void WarnOfOtherBits(const SavedBy& saved_by);
+  // train_job_fit.cc, with so many replicas of every expert; null: nothing can be offloaded.
+  OpenStateFileFn OffloadFile() const;
+  TrainingNeed NeedOf(int32_t packing, bool offload) const;
+  // Whether it fits into that memory only so; an error where it does not fit at all.
+  absl::StatusOr<bool> MustOffload(int32_t packing, int64_t available) const;
+  int64_t OffloadedBytes(int32_t packing) const;
+  absl::Status CheckOffloadRoom(int64_t bytes) const;
+  absl::Status CheckPackingFits();
+  void TellOffload();
   // train_job_packing.cc
   absl::Status ReplayPacking(absl::string_view journal);
-  absl::Status CheckPackingFits();
-  absl::StatusOr<bool> AnyOffloads();
   void PackAnew(const std::string& why);
   absl::Status Journal(const PackingDecision& decision);
   absl::StatusOr<std::optional<PackingDecision>> Pack(const StepReport& report);
@@ -166,7 +173,8 @@ class TrainJob {
   const std::function<void()> breathe_;      // the pool's, for what is not done on it
   std::unique_ptr<FileSystem> checkpoints_;  // the job's folder
   std::unique_ptr<File> lock_;               // rank 0's, of that, until saver_ has it
-  bool offloads_ = false;                    // masters and moments of experts
+  bool offloads_ = false;                    // begins with masters and moments of experts in a file
+  int64_t told_offload_ = 0;                 // bytes of it
   int ranks_here_ = 1;                       // that share memory
   std::string config_text_;
   ModelConfig config_;

@@ -1,12 +1,14 @@
-// Whether a job fits into a rank's memory, and what goes to a file where it does not.  Before anything is allocated.
+// Whether a job fits into a rank's memory, before anything is allocated, and what goes to a file where it does not.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/train/packing_journal.h"
 #include "workers/train/rank_agreement.h"
 #include "workers/train/train_job.h"
+#include "workers/train/train_outcome.h"
 #include "workers/train/training_memory.h"
 
 namespace switchyard {
@@ -25,38 +27,87 @@ absl::Status TrainJob::CountNeighbours() {
 }
 
 OpenStateFileFn TrainJob::OffloadFile() const {
-  if (!offloads_) return nullptr;
+  if (spec_.offload == OffloadPolicy::kNever) return nullptr;
   if (input_.open_offload) return input_.open_offload;
+  if (input_.offload_dir.empty()) return nullptr;
   return [directory = input_.offload_dir](int64_t bytes) { return OpenStateFile(directory, bytes); };
 }
 
-// With so many replicas of every expert.
-absl::Status TrainJob::CheckFits(int32_t packing) {
+TrainingNeed TrainJob::NeedOf(int32_t packing, bool offload) const {
   const int64_t share = spec_.batch_sequences / comm_->world();
   const int64_t micro = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
-  TrainingNeed need = {.dtype = dtype_,
-                       .experts_per_layer = config_.num_experts / comm_->world() * packing,
-                       .rows = micro * spec_.sequence_length,
-                       .recompute = spec_.recompute};
-  const int64_t available = AvailableMemory();
-  const absl::Status without = CheckTrainingMemory(config_, need, available);
+  return {.dtype = dtype_,
+          .experts_per_layer = config_.num_experts / comm_->world() * packing,
+          .rows = micro * spec_.sequence_length,
+          .recompute = spec_.recompute,
+          .offload = offload};
+}
+
+absl::StatusOr<bool> TrainJob::MustOffload(int32_t packing, int64_t available) const {
+  const absl::Status without = CheckTrainingMemory(config_, NeedOf(packing, false), available);
   if (spec_.offload != OffloadPolicy::kAlways) {
-    if (without.ok()) return without;
-    // Packed experts travel between ranks, which those in a file cannot.
-    if (spec_.offload == OffloadPolicy::kNever || packing > 1) return Failed(without);
+    if (without.ok()) return false;
+    if (spec_.offload == OffloadPolicy::kNever) return Failed(without);
   }
-  if (input_.offload_dir.empty()) {
+  if (OffloadFile() == nullptr) {
     constexpr char kNoDirectory[] =
         "offload: this worker has no --train_offload_dir for masters and moments of experts";
     return Failed(without.ok() ? absl::FailedPreconditionError(kNoDirectory) : In(kNoDirectory, without));
   }
-  need.offload = true;
-  if (const absl::Status with = CheckTrainingMemory(config_, need, available); !with.ok()) return Failed(with);
-  const auto bytes = static_cast<int64_t>(TrainingMemory(config_, need).offloaded);
-  if (!input_.open_offload) RETURN_IF_ERROR(CheckStateRoom(input_.offload_dir, bytes, ranks_here_));
-  offloads_ = true;
-  Stage(absl::StrCat("keeps masters and moments of experts, ", Mib(bytes), ", in a file of ", input_.offload_dir));
+  if (const absl::Status with = CheckTrainingMemory(config_, NeedOf(packing, true), available); !with.ok()) {
+    return Failed(with);
+  }
+  return true;
+}
+
+int64_t TrainJob::OffloadedBytes(int32_t packing) const {
+  return static_cast<int64_t>(TrainingMemory(config_, NeedOf(packing, true)).offloaded);
+}
+
+absl::Status TrainJob::CheckOffloadRoom(int64_t bytes) const {
+  return input_.open_offload ? absl::OkStatus() : CheckStateRoom(input_.offload_dir, bytes, ranks_here_);
+}
+
+// Without packing, which comes to be decided later.
+absl::Status TrainJob::CheckFits() {
+  ASSIGN_OR_RETURN(offloads_, MustOffload(/*packing=*/1, AvailableMemory()));
+  return offloads_ ? CheckOffloadRoom(OffloadedBytes(1)) : absl::OkStatus();
+}
+
+// A job that fits without packing does not fail for it: where a rank lacks room for what the journal comes to, it does
+// not count.
+absl::Status TrainJob::CheckPackingFits() {
+  int32_t most = packing_->packing(), files = most;  // on the disk at a time
+  for (const PackingDecision& each : journalled_) {
+    if (each.step <= start_.step || each.to == each.from) continue;
+    most = std::max(most, each.to);
+    files = std::max(files, each.from + each.to);
+  }
+  if (most == 1) return absl::OkStatus();  // the same on all ranks
+  const int64_t available = AvailableMemory();
+  absl::StatusOr<bool> offloads = MustOffload(most, available);
+  if (offloads.ok() && *offloads) {
+    if (const absl::Status room = CheckOffloadRoom(OffloadedBytes(files)); !room.ok()) offloads = room;
+  }
+  const absl::Status fits = Agree(comm_, offloads.status(), input_.disk_limit);
+  if (fits.ok()) {
+    // What fits with more fits with less.
+    if (packing_->packing() > 1) offloads_ = *MustOffload(packing_->packing(), available);
+    return absl::OkStatus();
+  }
+  if (!comm_->status().ok()) return fits;
+  PackAnew(absl::StrCat(kPackingJournalName, " does not count, as there is no room for its packing ", most, ": ",
+                        fits.message()));
   return absl::OkStatus();
+}
+
+// Where it changes.
+void TrainJob::TellOffload() {
+  const int64_t bytes = parameters_->offload() == nullptr ? 0 : parameters_->offload()->counters().bytes;
+  if (bytes == std::exchange(told_offload_, bytes)) return;
+  Stage(bytes == 0 ? "keeps masters and moments of experts in memory again"
+                   : absl::StrCat("keeps masters and moments of experts, ", Mib(bytes), ", in a file of ",
+                                  input_.offload_dir));
 }
 
 }  // namespace switchyard

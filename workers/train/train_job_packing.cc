@@ -18,29 +18,10 @@ absl::Status LostIfNot(const absl::Status& status) { return status.ok() ? status
 
 }  // namespace
 
-absl::StatusOr<bool> TrainJob::AnyOffloads() {
-  RankWord word;
-  word.number = offloads_ ? 1 : 0;
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, input_.step_limit));
-  return std::any_of(words.begin(), words.end(), [](const RankWord& each) { return each.number != 0; });
-}
-
 // Rank 0 reads, so that all have the same text.
 absl::Status TrainJob::FindPacking() {
   PackAnew("");
   if (spec_.communication.mode != CommMode::kFull || MostPacking(comm_->world()) == 1) return absl::OkStatus();
-  bool offloaded = false;
-  ASSIGN_OR_RETURN(offloaded, AnyOffloads());
-  if (offloaded) {
-    Stage("experts are not packed, as masters and moments of some are in a file");
-    if (start_.packing > 1) {
-      warnings_.push_back(absl::StrCat(start_folder_, " was saved with packing ", start_.packing,
-                                       ", and goes on without, as masters and moments of experts are in a file: what "
-                                       "follows need not be to the bit what it would have been"));
-    }
-    return absl::OkStatus();
-  }
   packs_ = true;
   absl::StatusOr<std::string> text = std::string();
   if (leads()) text = ReadPackingJournal(checkpoints_.get());
@@ -70,22 +51,6 @@ absl::Status TrainJob::ReplayPacking(absl::string_view text) {
   return absl::OkStatus();
 }
 
-// A job that fits without packing does not fail for it: where a rank lacks room for what the journal comes to, it does
-// not count.
-absl::Status TrainJob::CheckPackingFits() {
-  int32_t most = packing_->packing();
-  for (const PackingDecision& each : journalled_) {
-    if (each.step > start_.step) most = std::max(most, each.to);
-  }
-  if (most == 1) return absl::OkStatus();  // the same on all ranks
-  const absl::Status fits = Agree(comm_, CheckFits(most), input_.disk_limit);
-  if (fits.ok()) return fits;
-  if (!comm_->status().ok()) return fits;
-  PackAnew(absl::StrCat(kPackingJournalName, " does not count, as there is no room for its packing ", most, ": ",
-                        fits.message()));
-  return absl::OkStatus();
-}
-
 // why: of a journal that does not count.
 void TrainJob::PackAnew(const std::string& why) {
   PackingOptions options = input_.packing;
@@ -105,6 +70,8 @@ absl::Status TrainJob::MakePacker() {
   ExpertPackerOptions options;
   options.adjusts = packs_;
   options.available_bytes = [this] { return AvailableMemory(); };
+  options.open_offload = OffloadFile();
+  options.offloads = spec_.offload == OffloadPolicy::kAlways;
   options.journal = [this](const PackingDecision& decision) { return Journal(decision); };
   if (input_.packing_times) {
     options.times = [this](const StepReport& report) { return input_.packing_times(trainer_->steps(), report); };
@@ -135,6 +102,7 @@ absl::StatusOr<std::optional<PackingDecision>> TrainJob::Pack(const StepReport& 
   absl::StatusOr<std::optional<PackingDecision>> decision = packer_->AfterStep(report, absl::Now() + input_.step_limit);
   // What all ranks have leaves the group standing.
   agreed_ = !decision.ok() && comm_->status().ok();
+  if (decision.ok() && decision->has_value()) TellOffload();
   return decision;
 }
 

@@ -33,7 +33,7 @@ absl::Status TrainJob::Prepare() {
   RETURN_IF_ERROR(CountNeighbours());
   RETURN_IF_ERROR(AgreeOn(OpenCheckpoints()));
   RETURN_IF_ERROR(AgreeOn(OpenModel()));
-  RETURN_IF_ERROR(AgreeOn(CheckFits(/*packing=*/1)));
+  RETURN_IF_ERROR(AgreeOn(CheckFits()));
   RETURN_IF_ERROR(OpenData());
   RETURN_IF_ERROR(FindStart());
   RETURN_IF_ERROR(AgreeOn(ReadStart()));
@@ -250,7 +250,8 @@ absl::Status TrainJob::MakeModel() {
                                             PackedResidents(static_cast<int>(config_.num_experts), comm_->world(),
                                                             packing_->packing(), comm_->rank())));
   ASSIGN_OR_RETURN(model_, Model::Create(stream_, config_, dtype_, std::move(weights), spec_.sequence_length));
-  ASSIGN_OR_RETURN(parameters_, Parameters::Create(stream_, model_.get(), OffloadFile()));
+  ASSIGN_OR_RETURN(parameters_, Parameters::Create(stream_, model_.get(), offloads_ ? OffloadFile() : nullptr));
+  TellOffload();
   const int64_t share = spec_.batch_sequences / comm_->world();
   TrainerOptions options;
   options.adamw = {.beta1 = spec_.optimizer.beta1,

@@ -111,15 +111,15 @@ TEST(JobSpecTest, PathsStayBeneath) {
   EXPECT_LT(CheckRelativePath("/" + std::string(4000, '\x1b'), "R").message().size(), 400u);
 }
 
-TEST(JobSpecTest, OffloadDoesNotGoWithPacking) {
+TEST(JobSpecTest, OffloadGoesWithAllModes) {
   JobSpec spec = Good();
-  spec.offload = OffloadPolicy::kAlways;
-  EXPECT_TRUE(Validate(spec).ok());
-  spec.communication.mode = CommMode::kFull;
-  EXPECT_EQ(Validate(spec).message(),
-            "offload: always does not go with communication.mode full, which moves experts between ranks");
-  spec.offload = OffloadPolicy::kAuto;
-  EXPECT_TRUE(Validate(spec).ok());
+  for (const CommMode mode : {CommMode::kPriority, CommMode::kPipelining, CommMode::kFull}) {
+    spec.communication.mode = mode;
+    for (const OffloadPolicy offload : {OffloadPolicy::kNever, OffloadPolicy::kAuto, OffloadPolicy::kAlways}) {
+      spec.offload = offload;
+      EXPECT_TRUE(Validate(spec).ok()) << Validate(spec);
+    }
+  }
 }
 
 }  // namespace

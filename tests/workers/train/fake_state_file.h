@@ -21,6 +21,10 @@ class FakeStateFile final : public StateFile {
   explicit FakeStateFile(int64_t bytes, Hook hook = nullptr)
       : hook_(std::move(hook)), bytes_(static_cast<size_t>(bytes), '\0') {}
 
+  static absl::StatusOr<std::unique_ptr<StateFile>> Open(int64_t bytes) {
+    return std::make_unique<FakeStateFile>(bytes);
+  }
+
   absl::Status Read(int64_t at, absl::Span<char> to) const override {
     if (hook_) {
       if (absl::Status status = hook_(false, at); !status.ok()) return status;

@@ -1,33 +1,28 @@
 // Packing of experts in training: the same model on groups of fewer ranks, and from one packing to another while it
-// trains.
+// trains, with masters and moments in memory or in files.  What fails: repack_test.cc.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/check.h"
-#include "scheduler/base/status_macros.h"
-#include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/model/fixture.h"
+#include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/faulty_communicator.h"
 #include "workers/train/expert_groups.h"
 #include "workers/train/parameter_files.h"
 #include "workers/train/parameter_snapshot.h"
-#include "workers/train/repack.h"
 
 namespace switchyard {
 namespace {
 
 using testing::Each;
-using testing::HasSubstr;
 using Values = std::map<std::string, std::vector<double>>;
 
 std::vector<int> PackingsOf(int world) {
@@ -79,11 +74,33 @@ TEST(PackedResidentsTest, EveryGroupHasEveryExpertOnce) {
   EXPECT_FALSE(CheckPacking(4, -2).ok());
 }
 
-class PackingTest : public ::testing::TestWithParam<std::string> {
+// Where masters and moments of experts are; mixed: in files on every other rank.
+enum class Place { kMemory, kFiles, kMixed };
+
+class PackingTest : public ::testing::TestWithParam<std::tuple<std::string, Place>> {
  protected:
-  const TrainingGolden golden_ = LoadTrainingGolden(GetParam());
+  const TrainingGolden golden_ = LoadTrainingGolden(std::get<0>(GetParam()));
+  const Place place_ = std::get<1>(GetParam());
 
   TrainRows Rows(size_t step) const { return RowsOfStep(golden_, step); }
+  TrainingGroupOptions InPlace(TrainingGroupOptions options) const {
+    if (place_ == Place::kMemory) return options;
+    options.offload = [place = place_](int rank) {
+      return place == Place::kFiles || rank % 2 == 1 ? OpenStateFileFn(FakeStateFile::Open) : nullptr;
+    };
+    return options;
+  }
+  void ExpectPlaces(TrainingGroup* group, int world) const {
+    for (int r = 0; r < world; ++r) {
+      const bool in_file = place_ == Place::kFiles || (place_ == Place::kMixed && r % 2 == 1);
+      const bool has_any = !group->model(r).weights().residents.empty();
+      EXPECT_EQ(group->parameters(r).offload() != nullptr, in_file && has_any) << r;
+      for (const ParameterBlock& block : group->parameters(r).blocks()) {
+        EXPECT_EQ(block.offloaded != nullptr, in_file && block.shard == Shard::kExpert);
+        EXPECT_EQ(block.master.bytes() == 0, block.offloaded != nullptr);
+      }
+    }
+  }
 };
 
 TEST_P(PackingTest, ForwardHasTheSameBits) {
@@ -91,7 +108,7 @@ TEST_P(PackingTest, ForwardHasTheSameBits) {
     for (const int world : dtype == DType::kF32 ? std::vector<int>{1, 2, 4, 8} : std::vector<int>{4}) {
       StepReport expected;
       for (const int packing : PackingsOf(world)) {
-        TrainingGroup group(golden_.dir, {.dtype = dtype, .world = world, .packing = packing});
+        TrainingGroup group(golden_.dir, InPlace({.dtype = dtype, .world = world, .packing = packing}));
         const double evaluated = group.Evaluate({Rows(0)}).loss;
         const StepReport report = group.Step({Rows(0)}, 0);  // forward keeps what backward needs
         EXPECT_EQ(report.loss, evaluated);
@@ -111,7 +128,7 @@ TEST_P(PackingTest, GradientsAreThoseWithoutPacking) {
       Values expected;
       double norm = 0;
       for (const int packing : PackingsOf(world)) {
-        TrainingGroup group(golden_.dir, {.dtype = dtype, .world = world, .packing = packing});
+        TrainingGroup group(golden_.dir, InPlace({.dtype = dtype, .world = world, .packing = packing}));
         const StepReport report = group.Step({Rows(0), Rows(1)}, kLearningRate);
         group.ExpectReplicasAlike();
         if (packing == 1) {
@@ -133,7 +150,7 @@ TEST_P(PackingTest, ChangesWhileItTrains) {
   TrainingGroup unpacked(golden_.dir, {.dtype = DType::kF64, .world = 4});
   TrainingGroupOptions options = {.dtype = DType::kF64, .world = 4};
   options.trainer.communication = kPacked;
-  TrainingGroup packed(golden_.dir, options);
+  TrainingGroup packed(golden_.dir, InPlace(options));
   size_t step = 0;
   for (const int packing : {1, 2, 4, 2, 1, 4}) {
     const Values masters = packed.Masters(), moments = packed.Moments();
@@ -143,6 +160,7 @@ TEST_P(PackingTest, ChangesWhileItTrains) {
       EXPECT_EQ(packed.model(r).weights().residents,
                 PackedResidents(static_cast<int>(packed.model(r).config().num_experts), 4, packing, r));
     }
+    ExpectPlaces(&packed, 4);
     EXPECT_EQ(packed.Masters(), masters);
     EXPECT_EQ(packed.Moments(), moments);
     for (int i = 0; i < 2; ++i, ++step) {
@@ -154,9 +172,10 @@ TEST_P(PackingTest, ChangesWhileItTrains) {
   EXPECT_LE(Distance(packed.Masters(), unpacked.Masters()), 1e-9);
 }
 
-// Where an expert's values came from cannot be told: it goes on as a group does that always had this packing.
+// Where an expert's values came from cannot be told, nor where they are: it goes on as a group does that always had
+// this packing, in memory.
 TEST_P(PackingTest, IsAsIfItHadAlwaysBeenSo) {
-  TrainingGroup always(golden_.dir, {.world = 4, .packing = 2}), changed(golden_.dir, {.world = 4});
+  TrainingGroup always(golden_.dir, {.world = 4, .packing = 2}), changed(golden_.dir, InPlace({.world = 4}));
   ExpectOk(changed.TryRepack(2));
   for (size_t step = 0; step < 3; ++step) {
     EXPECT_EQ(changed.Step({Rows(step)}, kLearningRate).loss, always.Step({Rows(step)}, kLearningRate).loss);
@@ -167,7 +186,7 @@ TEST_P(PackingTest, IsAsIfItHadAlwaysBeenSo) {
 
 TEST_P(PackingTest, EveryParameterIsSavedOnce) {
   for (const int packing : {1, 2, 4}) {
-    TrainingGroup group(golden_.dir, {.world = 4});
+    TrainingGroup group(golden_.dir, InPlace({.world = 4}));
     const size_t parameters = group.Masters().size();
     ExpectOk(group.TryRepack(packing));
     std::set<std::string> names;
@@ -185,9 +204,42 @@ TEST_P(PackingTest, EveryParameterIsSavedOnce) {
   }
 }
 
+// From memory to files and back, each rank at another time.
+TEST_P(PackingTest, ChangesItsPlaceAsWell) {
+  TrainingGroup memory(golden_.dir, {.world = 4}), changing(golden_.dir, InPlace({.world = 4}));
+  size_t step = 0;
+  for (const int packing : {2, 4, 2, 1, 2, 1}) {
+    const auto in_file = [step](int rank) { return (step + static_cast<size_t>(rank)) % 3 != 0; };
+    ExpectOk(memory.TryRepack(packing));
+    ExpectOk(changing.TryRepack(
+        packing, [&](int rank) { return in_file(rank) ? OpenStateFileFn(FakeStateFile::Open) : nullptr; }));
+    for (int r = 0; r < 4; ++r) EXPECT_EQ(changing.parameters(r).offload() != nullptr, in_file(r));
+    EXPECT_EQ(changing.Masters(), memory.Masters());
+    EXPECT_EQ(changing.Moments(), memory.Moments());
+    EXPECT_EQ(changing.Step({Rows(step)}, kLearningRate).loss, memory.Step({Rows(step)}, kLearningRate).loss);
+    changing.ExpectReplicasAlike();
+    ++step;
+  }
+  EXPECT_EQ(changing.Masters(), memory.Masters());
+  EXPECT_EQ(changing.Moments(), memory.Moments());
+}
+
+std::string PlacedName(const std::string& golden, Place place) {
+  constexpr const char* kPlaces[] = {"Memory", "Files", "Mixed"};
+  return absl::StrCat(TestName(golden), "In", kPlaces[static_cast<int>(place)]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, PackingTest,
+                         ::testing::Combine(::testing::ValuesIn(TrainingGoldenNames()),
+                                            ::testing::Values(Place::kMemory, Place::kFiles, Place::kMixed)),
+                         [](const auto& info) { return PlacedName(std::get<0>(info.param), std::get<1>(info.param)); });
+
+class SnapshotTest : public ::testing::TestWithParam<std::string> {};
+
 // Memory of a copy is kept for the next, but not for another rank's experts.
-TEST_P(PackingTest, CopiesAreOfTheExpertsThatAreThere) {
-  TrainingGroup group(golden_.dir, {.world = 4});
+TEST_P(SnapshotTest, CopiesAreOfTheExpertsThatAreThere) {
+  const TrainingGolden golden = LoadTrainingGolden(GetParam());
+  TrainingGroup group(golden.dir, {.world = 4});
   std::vector<ParameterSnapshot> copies(4);
   ThreadPool pool(1);
   const Stream stream = Stream::OnCpu(&pool);
@@ -209,133 +261,8 @@ TEST_P(PackingTest, CopiesAreOfTheExpertsThatAreThere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, PackingTest, ::testing::ValuesIn(TrainingGoldenNames()),
+INSTANTIATE_TEST_SUITE_P(Goldens, SnapshotTest, ::testing::ValuesIn(TrainingGoldenNames()),
                          [](const auto& info) { return TestName(info.param); });
-
-class RepackTest : public ::testing::Test {
- protected:
-  const TrainingGolden golden_ = LoadTrainingGolden("qwen2-shared");
-
-  TrainingGroupOptions OverGloo(int world) const {
-    TrainingGroupOptions options = {.dtype = DType::kF64, .world = world};
-    options.trainer.communication = kPacked;
-    options.form = [](int ranks) { return test::MakeGroup(test::Backend::kGloo, ranks); };
-    return options;
-  }
-};
-
-TEST_F(RepackTest, OverGloo) {
-  TrainingGroup unpacked(golden_.dir, {.dtype = DType::kF64, .world = 4}), packed(golden_.dir, OverGloo(4));
-  size_t step = 0;
-  for (const int packing : {1, 2, 4}) {
-    const Values masters = packed.Masters(), moments = packed.Moments();
-    ExpectOk(packed.TryRepack(packing));
-    EXPECT_EQ(packed.Masters(), masters);
-    EXPECT_EQ(packed.Moments(), moments);
-    for (int i = 0; i < 2; ++i, ++step) {
-      const TrainRows rows = RowsOfStep(golden_, step);
-      const double expected = unpacked.Step({rows}, kLearningRate).loss;
-      EXPECT_NEAR(packed.Step({rows}, kLearningRate).loss, expected, 1e-10 * expected) << "step " << step;
-    }
-    packed.ExpectReplicasAlike();
-  }
-}
-
-// Rank `lost` is gone at its n-th launch, for every n of a change of packing.
-TEST_F(RepackTest, ARankThatIsLostLeavesNothingHalfChanged) {
-  constexpr int kWorld = 4, kLost = 2;
-  int64_t launch = 0;
-  for (bool changed = false; !changed; ++launch) {
-    TrainingGroupOptions options = {.world = kWorld};
-    int made = 0;
-    options.wrap = [&](std::unique_ptr<Communicator> inner) {
-      if (made++ != kLost) return inner;
-      return MakeFaultyCommunicator(std::move(inner),
-                                    {.kind = CommFault::Kind::kFail, .at_launch = launch, .delay = {}});
-    };
-    TrainingGroup group(golden_.dir, options);
-    const Values masters = group.Masters();
-    const absl::Time start = absl::Now();
-    const std::vector<absl::Status> statuses = group.TryRepack(2);
-    EXPECT_LT(absl::Now() - start, absl::Seconds(30)) << "launch " << launch;  // the deadline is 60
-    changed = statuses[kLost].ok();
-    for (int r = 0; r < kWorld; ++r) {
-      EXPECT_EQ(statuses[r].ok(), changed) << "launch " << launch << ", rank " << r << ": " << statuses[r];
-      EXPECT_EQ(group.groups(r).packing(), changed ? 2 : 1);
-      EXPECT_EQ(group.model(r).weights().residents, PackedResidents(6, kWorld, changed ? 2 : 1, r));
-    }
-    EXPECT_EQ(group.Masters(), masters) << "launch " << launch;
-    group.ExpectReplicasAlike();
-  }
-  EXPECT_EQ(launch - 1, 6);  // room, two splits, two layers of experts, the barrier
-}
-
-TEST_F(RepackTest, ARankWithoutRoomKeepsAllWhereTheyAre) {
-  constexpr int kWorld = 4;
-  TrainingGroup group(golden_.dir, {.world = kWorld});
-  group.Step({RowsOfStep(golden_, 0)}, kLearningRate);
-  const Values masters = group.Masters(), moments = group.Moments();
-  const int64_t bytes = MemoryInUse(DeviceKind::kCpu);
-  std::vector<std::string> refusals(kWorld);
-  std::vector<std::unique_ptr<Repack>> repacks(kWorld);
-  ExpectOk(group.OnEach([&](int r) -> absl::Status {
-    ASSIGN_OR_RETURN(repacks[r],
-                     Repack::Prepare(group.groups(r), &group.parameters(r),
-                                     {.packing = 2, .available_bytes = r >= 2 ? 1000 : INT64_MAX}, test::Soon()));
-    refusals[r] = repacks[r]->refusal();
-    return absl::OkStatus();
-  }));
-  EXPECT_THAT(refusals[0], HasSubstr("rank 2: 3 more experts a layer take "));
-  EXPECT_THAT(refusals[0], HasSubstr(" bytes, 1000 are available"));
-  EXPECT_THAT(refusals, Each(refusals[0]));
-  EXPECT_EQ(MemoryInUse(DeviceKind::kCpu), bytes);
-  EXPECT_EQ(group.Masters(), masters);
-  EXPECT_EQ(group.Moments(), moments);
-  EXPECT_GT(group.Step({RowsOfStep(golden_, 1)}, kLearningRate).loss, 0);
-}
-
-// What is said to be needed is what is taken.
-TEST_F(RepackTest, TakesNoMoreThanItAsksFor) {
-  constexpr int kWorld = 2;
-  TrainingGroup group(golden_.dir, {.dtype = DType::kF64, .world = kWorld});
-  for (int r = 0; r < kWorld; ++r) {
-    const int64_t before = MemoryInUse(DeviceKind::kCpu);
-    const absl::StatusOr<NewExperts> experts = group.parameters(r).AllocateExperts({0, 5});
-    ASSERT_TRUE(experts.ok());
-    EXPECT_EQ(MemoryInUse(DeviceKind::kCpu) - before, experts->bytes());
-  }
-}
-
-// They fail, all of them and at once, and keep what they have.
-TEST_F(RepackTest, RanksThatDoNotMeanTheSamePacking) {
-  constexpr int kWorld = 4;
-  TrainingGroup group(golden_.dir, {.world = kWorld});
-  const Values masters = group.Masters();
-  std::vector<std::unique_ptr<Repack>> repacks(kWorld);
-  const absl::Time start = absl::Now();
-  const std::vector<absl::Status> statuses = group.OnEach([&](int r) -> absl::Status {
-    const absl::Time deadline = start + absl::Seconds(60);
-    ASSIGN_OR_RETURN(repacks[r],
-                     Repack::Prepare(group.groups(r), &group.parameters(r), {.packing = r == 3 ? 4 : 2}, deadline));
-    return repacks[r]->Run(deadline).status();
-  });
-  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
-  bool named = false;
-  for (int r = 0; r < kWorld; ++r) {
-    EXPECT_FALSE(statuses[r].ok()) << r;
-    named = named || absl::IsInternal(statuses[r]);
-    EXPECT_EQ(group.model(r).weights().residents, PackedResidents(6, kWorld, 1, r));
-  }
-  EXPECT_TRUE(named) << statuses[0];
-  EXPECT_EQ(group.Masters(), masters);
-}
-
-TEST_F(RepackTest, PackingsThatDoNotDivideTheRanks) {
-  TrainingGroup group(golden_.dir, {.world = 4});
-  for (const absl::Status& status : group.TryRepack(3)) {
-    EXPECT_EQ(status.message(), "packing 3 does not divide 4 ranks");
-  }
-}
 
 }  // namespace
 }  // namespace switchyard

@@ -1,15 +1,13 @@
 // Jobs that pack experts: they go the same way whenever they are interrupted, and packing never costs a job its end.
 #include <atomic>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
 #include "tests/workers/train/hooked_file_system.h"
-#include "tests/workers/train/job_fixture.h"
+#include "tests/workers/train/packed_job_fixture.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/train/packing_journal.h"
 #include "workers/train/training_memory.h"
@@ -19,88 +17,8 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
-using Files = std::map<std::string, std::string>;
 
-constexpr int64_t kPlenty = int64_t{1} << 40;
-
-// Decisions come after steps 3, 5, 7 …
-class TrainJobPackingTest : public JobFixture {
- protected:
-  using Times = std::function<PackingTimes(int64_t step, const StepReport& report)>;
-
-  static PackingTimes Waiting(int64_t step_ms) {
-    return {.experts_ns = 1000,
-            .all_to_all_ns = 4000,
-            .micro_ops = 1,
-            .step_ns = step_ms * 1'000'000,
-            .sums_ns = 1'000'000,
-            .steps = 1};
-  }
-  // All-to-alls take long; the first doubling helps, the second does not: 1, 2, 4 replicas, and 2 from step 8 on.
-  static PackingTimes Measured(int64_t step, const StepReport&) {
-    return Waiting(step <= 3 ? 100 : step <= 5 ? 80 : 90);
-  }
-  // Nobody would pack.
-  static PackingTimes Covered(int64_t, const StepReport&) { return {.experts_ns = 1, .micro_ops = 1}; }
-  // Each doubling helps.
-  static PackingTimes Helping(int64_t step, const StepReport&) { return Waiting(100 - step); }
-
-  JobSpec Packed() const {
-    JobSpec spec = Spec();
-    spec.communication = {.mode = CommMode::kFull, .piece_bytes = 1024};
-    return spec;
-  }
-  static AttemptOptions Attempt(int64_t attempt, const Times& times, int world = 4) {
-    AttemptOptions options;
-    options.world = world;
-    options.attempt = attempt;
-    options.packing = {.first_step = 3, .every_steps = 2};
-    options.packing_times = times;
-    return options;
-  }
-  static AttemptOptions TornAt(int64_t at, AttemptOptions options) {
-    options.on_step = [at](TrainJob*, Communicator* comm, const StepProgress& progress) {
-      if (progress.step == at) comm->Abort("torn down by the test");
-    };
-    return options;
-  }
-  static AttemptOptions StoppedAt(int64_t at, AttemptOptions options) {
-    options.on_step = [at](TrainJob* job, Communicator*, const StepProgress& progress) {
-      if (progress.step == at) job->Stop(StopKind::kSave);
-    };
-    return options;
-  }
-  void Finishes(const std::vector<RankStory>& stories) {
-    for (const RankStory& story : stories) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
-      EXPECT_THAT(story.warnings, IsEmpty());
-    }
-  }
-  // As the tests compare it: "10:1>2 14:2>4", with what it was decided for.
-  std::string Journal() const {
-    const absl::StatusOr<PackingJournal> journal = DecodePackingJournal(ReadAll(JobPath(kPackingJournalName)));
-    if (!journal.ok()) return journal.status().ToString();
-    std::string text;
-    for (const PackingDecision& each : journal->decisions) {
-      absl::StrAppend(&text, text.empty() ? "" : " ", each.step, ":", each.from, ">", each.to, " ",
-                      PackingReasonName(each.reason));
-    }
-    return text;
-  }
-  // The final files of a run that nothing disturbs, and what it journalled; the job is forgotten again.
-  Files Whole() {
-    const std::vector<RankStory> stories = Run(Packed(), Attempt(1, Measured));
-    Finishes(stories);
-    EXPECT_EQ(Journal(), "3:1>2 grows 5:2>4 grows 7:4>2 undone");
-    whole_journal_ = ReadAll(JobPath(kPackingJournalName));
-    Files files = FilesOfStep(12);
-    ForgetJob();
-    return files;
-  }
-
-  std::string whole_journal_;
-};
+class TrainJobPackingTest : public PackedJobFixture {};
 
 TEST_F(TrainJobPackingTest, PacksWhileThatHelps) {
   JobSpec spec = Packed();
@@ -298,49 +216,10 @@ TEST_F(TrainJobPackingTest, WithLessRoomItGoesOnUnpacked) {
       ASSERT_EQ(story.warnings.size(), 1u);
       EXPECT_THAT(
           story.warnings[0],
-          HasSubstr("packing.log does not count, as there is no room for its packing 4: rank 0: training needs"));
+          testing::AllOf(HasSubstr("packing.log does not count, as there is no room for its packing 4: rank 0: "),
+                         HasSubstr("training needs at least")));
     }
     EXPECT_EQ(resumed[0].steps[0].packing, 1);
-    ForgetJob();
-  }
-}
-
-// What would not fit without a file for their masters and moments runs with it, and unpacked.
-TEST_F(TrainJobPackingTest, WhereExpertsAreOffloadedTheyAreNotPacked) {
-  std::string text = ReadAll(root_.path() + "/checkpoints/model/config.json");
-  const std::string layers = "\"num_hidden_layers\": 2";  // of which nothing would be saved
-  ASSERT_NE(text.find(layers), std::string::npos);
-  text.replace(text.find(layers), layers.size(), "\"num_hidden_layers\": 6");
-  std::filesystem::create_directories(root_.path() + "/checkpoints/deep");
-  std::filesystem::create_directories(root_.path() + "/offload");
-  root_.Write("checkpoints/deep/config.json", text);
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(root_.path() + "/checkpoints/deep");
-  ASSERT_TRUE(config.ok());
-  JobSpec spec = Packed();
-  spec.base_checkpoint.clear();
-  spec.architecture = "deep";
-  AttemptOptions scarce = Attempt(2, Measured);
-  scarce.offload_dir = root_.path() + "/offload";
-  scarce.available_memory = [&] {
-    const TrainingNeed need = {.dtype = DType::kF32, .experts_per_layer = 2, .rows = 24};
-    return static_cast<int64_t>(TrainingMemory(*config, need).total()) - 1;
-  };
-  for (const bool packed_before : {false, true}) {
-    if (packed_before) {
-      EXPECT_EQ(Run(spec, StoppedAt(6, Attempt(1, Measured)))[0].steps.back().packing, 4);
-    }
-    const std::vector<RankStory> stories = Run(spec, scarce);
-    for (const RankStory& story : stories) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
-      EXPECT_EQ(story.warnings.size(), packed_before ? 1u : 0u);
-    }
-    ASSERT_FALSE(stories[0].steps.empty());
-    EXPECT_EQ(stories[0].steps.back().packing, 1);
-    EXPECT_GT(stories[0].steps.back().report.offloaded_bytes, 0);
-    EXPECT_THAT(stories[0].notes, testing::Contains(HasSubstr("experts are not packed")));
-    if (packed_before) {
-      EXPECT_THAT(stories[0].warnings[0], HasSubstr("step-00000006 was saved with packing 4, and goes on without"));
-    }
     ForgetJob();
   }
 }

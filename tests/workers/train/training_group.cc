@@ -1,7 +1,6 @@
 #include "tests/workers/train/training_group.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -145,7 +144,8 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
         Model::Create(rank.stream, *config, options.dtype, *std::move(weights), config->context);
     SY_CHECK_OK(model.status());
     rank.model = *std::move(model);
-    absl::StatusOr<std::unique_ptr<Parameters>> parameters = Parameters::Create(rank.stream, rank.model.get());
+    absl::StatusOr<std::unique_ptr<Parameters>> parameters =
+        Parameters::Create(rank.stream, rank.model.get(), options.offload ? options.offload(r) : nullptr);
     SY_CHECK_OK(parameters.status());
     rank.parameters = *std::move(parameters);
     SY_CHECK_OK(rank.parameters->Load(*checkpoint, 1));
@@ -232,22 +232,29 @@ StepReport TrainingGroup::Evaluate(const std::vector<TrainRows>& micro_batches) 
 
 std::map<std::string, std::vector<double>> TrainingGroup::Collect(Tensor ParameterBlock::*values) const {
   std::map<std::string, std::vector<double>> all;
-  for (const std::unique_ptr<Rank>& rank : ranks_) {
-    for (const ParameterBlock& block : rank->parameters->blocks()) {
-      const Tensor& from = block.*values;
-      for (const Param& part : block.parts) {
-        std::vector<double>& to = all[part.name];
-        if (!to.empty()) continue;  // replicated: of the first rank
-        VisitDType(from.dtype(), [&]<class Elem>() {
-          const Elem* const begin = from.data<Elem>() + part.first_row * from.dim(1);
-          for (int64_t i = 0; i < part.rows * part.columns; ++i) {
-            to.push_back(static_cast<double>(static_cast<Acc<Elem>>(begin[i])));
-          }
-        });
+  const auto take = [&](const Tensor& from, const Param& part) {
+    std::vector<double>& to = all[part.name];
+    if (!to.empty()) return;  // replicated: of the first rank
+    VisitDType(from.dtype(), [&]<class Elem>() {
+      const Elem* const begin = from.data<Elem>() + part.first_row * from.dim(1);
+      for (int64_t i = 0; i < part.rows * part.columns; ++i) {
+        to.push_back(static_cast<double>(static_cast<Acc<Elem>>(begin[i])));
       }
-    }
-  }
+    });
+  };
+  ForEachBlock([&](const ParameterBlock& block) {
+    for (const Param& part : block.parts) take(block.*values, part);
+  });
   return all;
+}
+
+void TrainingGroup::ForEachBlock(absl::FunctionRef<void(const ParameterBlock&)> use) const {
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    SY_CHECK_OK(rank->parameters->ForEachGroup(StateAccess::kRead, [&](absl::Span<ParameterBlock* const> group) {
+      for (const ParameterBlock* block : group) use(*block);
+      return absl::OkStatus();
+    }));
+  }
 }
 
 std::map<std::string, std::vector<double>> TrainingGroup::Gradients() const {
@@ -263,23 +270,23 @@ std::map<std::string, std::vector<double>> TrainingGroup::Moments() const {
 }
 
 void TrainingGroup::ExpectReplicasAlike() const {
-  std::map<std::string, const ParameterBlock*> first;
-  const auto expect_same = [](const void* a, const void* b, int64_t bytes, const std::string& what) {
-    EXPECT_EQ(std::memcmp(a, b, static_cast<size_t>(bytes)), 0) << what;
-  };
-  for (const std::unique_ptr<Rank>& rank : ranks_) {
-    for (const ParameterBlock& block : rank->parameters->blocks()) {
-      const std::string& name = block.parts[0].name;
-      const ParameterBlock& one = *first.try_emplace(name, &block).first->second;
-      for (const auto values :
-           {&ParameterBlock::master, &ParameterBlock::mean, &ParameterBlock::mean_squares, &ParameterBlock::gradient}) {
-        expect_same((one.*values).view().raw(), (block.*values).view().raw(), (one.*values).bytes(), name);
-      }
-      if (block.weight == nullptr) continue;
-      expect_same(one.weight->data(), block.weight->data(), one.weight->bytes(), name);
-      expect_same(one.transposed.data(), block.transposed.data(), one.transposed.bytes(), name);
+  std::map<std::string, std::string> first;
+  ForEachBlock([&](const ParameterBlock& block) {
+    std::string bytes;
+    const auto append = [&](const void* from, int64_t count) {
+      bytes.append(static_cast<const char*>(from), static_cast<size_t>(count));
+    };
+    for (const auto values :
+         {&ParameterBlock::master, &ParameterBlock::mean, &ParameterBlock::mean_squares, &ParameterBlock::gradient}) {
+      append((block.*values).view().raw(), (block.*values).bytes());
     }
-  }
+    if (block.weight != nullptr) {
+      append(block.weight->data(), block.weight->bytes());
+      append(block.transposed.data(), block.transposed.bytes());
+    }
+    const std::string& name = block.parts[0].name;
+    EXPECT_TRUE(first.try_emplace(name, bytes).first->second == bytes) << name;
+  });
 }
 
 std::vector<absl::Status> TrainingGroup::OnEach(const std::function<absl::Status(int rank)>& run) {
@@ -292,12 +299,14 @@ std::vector<absl::Status> TrainingGroup::OnEach(const std::function<absl::Status
   return statuses;
 }
 
-std::vector<absl::Status> TrainingGroup::TryRepack(int packing) {
+std::vector<absl::Status> TrainingGroup::TryRepack(int packing,
+                                                   const std::function<OpenStateFileFn(int rank)>& offload) {
   return OnEach([&](int r) -> absl::Status {
     Rank& rank = *ranks_[r];
     const absl::Time deadline = absl::Now() + kPatience;
+    RepackOptions options = {.packing = packing, .open_offload = offload ? offload(r) : nullptr, .offloads = true};
     std::unique_ptr<Repack> repack;
-    ASSIGN_OR_RETURN(repack, Repack::Prepare(*rank.groups, rank.parameters.get(), {.packing = packing}, deadline));
+    ASSIGN_OR_RETURN(repack, Repack::Prepare(*rank.groups, rank.parameters.get(), options, deadline));
     EXPECT_EQ(repack->refusal(), "");
     std::unique_ptr<ExpertGroups> groups;
     ASSIGN_OR_RETURN(groups, repack->Run(deadline));

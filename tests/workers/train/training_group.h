@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/comm/communicator.h"
@@ -18,6 +19,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/expert_groups.h"
 #include "workers/train/parameters.h"
+#include "workers/train/state_file.h"
 #include "workers/train/trainer.h"
 
 namespace switchyard {
@@ -58,6 +60,8 @@ struct TrainingGroupOptions {
   std::function<std::vector<std::unique_ptr<Communicator>>(int world)> form = {};
   // Puts something between a rank and its communicator.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wrap = {};
+  // What a rank has masters and moments of experts in; an empty function: memory.  None: memory on all.
+  std::function<OpenStateFileFn(int rank)> offload = {};
 };
 
 class TrainingGroup {
@@ -82,8 +86,9 @@ class TrainingGroup {
 
   // Runs it on a thread of each rank.
   std::vector<absl::Status> OnEach(const std::function<absl::Status(int rank)>& run);
-  // Changes the packing of a group; each rank's outcome.
-  std::vector<absl::Status> TryRepack(int packing);
+  // Changes the packing of a group; each rank's outcome.  offload: as the options have it, from now on.
+  std::vector<absl::Status> TryRepack(int packing) { return TryRepack(packing, options_.offload); }
+  std::vector<absl::Status> TryRepack(int packing, const std::function<OpenStateFileFn(int rank)>& offload);
 
   Communicator* comm(int rank);
   ExpertGroups& groups(int rank);
@@ -94,6 +99,8 @@ class TrainingGroup {
  private:
   struct Rank;
   std::map<std::string, std::vector<double>> Collect(Tensor ParameterBlock::*values) const;
+  // With masters and moments in memory, rank by rank.
+  void ForEachBlock(absl::FunctionRef<void(const ParameterBlock&)> use) const;
   std::vector<absl::StatusOr<StepReport>> OnRanks(
       const std::vector<TrainRows>& micro_batches,
       const std::function<absl::StatusOr<StepReport>(Trainer*, const std::vector<TrainRows>&)>& run);
