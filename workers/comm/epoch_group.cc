@@ -16,13 +16,14 @@ absl::StatusOr<Communicator*> EpochGroup::Form(int64_t epoch, RendezvousStore* s
     forming_ = store;
     epoch_ = epoch;
   }
-  // (Also if it throws: the store is the caller's.)
-  absl::Cleanup formed = [this] {
-    absl::MutexLock lock(&mu_);
-    forming_ = nullptr;
-  };
-  absl::StatusOr<std::unique_ptr<Communicator>> comm = form();
-  std::move(formed).Invoke();
+  absl::StatusOr<std::unique_ptr<Communicator>> comm = [&] {
+    // (Also if it throws: the store is the caller's.)
+    const absl::Cleanup formed = [this] {
+      absl::MutexLock lock(&mu_);
+      forming_ = nullptr;
+    };
+    return form();
+  }();
   RETURN_IF_ERROR(comm.status());
   absl::MutexLock lock(&mu_);
   if (epoch <= aborted_epoch_) return absl::AbortedError(absl::StrCat("epoch ", epoch, " was aborted while it formed"));
