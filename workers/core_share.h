@@ -16,12 +16,9 @@ namespace switchyard {
 struct CoreShare {
   // metrics: borrowed; the gate's yields go there.
   explicit CoreShare(WorkerMetrics* metrics)
-      : gate([this, metrics](absl::Duration yield) {
-          metrics->ObserveYield(yield, absl::Milliseconds(yield_ms.load()));
-        }) {}
+      : gate([this, metrics](absl::Duration yield) { metrics->ObserveYield(yield, gate.limit()); }) {}
 
-  WorkGate gate;
-  std::atomic<int32_t> yield_ms{50};  // within which training has to stop, as the server says
+  WorkGate gate;  // its limit: as the server says
   // The KV cache's, which is taken as it fills: promised to serving, whatever of it is free now.
   std::atomic<int64_t> kv_cache_bytes{0};
 };

@@ -17,7 +17,8 @@ class BothDuty final : public LinkDuty {
 
   void Take(const v1::LinkResponse& command) override {
     if (command.has_registered()) {
-      if (const int32_t ms = command.registered().options().train_yield_ms(); ms > 0) share_->yield_ms = ms;
+      const int32_t ms = command.registered().options().train_yield_ms();
+      if (ms > 0) share_->gate.SetLimit(absl::Milliseconds(ms));
       training_->Take(command);
     }
     const bool of_training = command.has_start_training() || command.has_stop_training();

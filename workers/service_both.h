@@ -3,7 +3,8 @@
 //
 // Each half has its own group, communicator, threads and faults: what ends one does not end the other, but a link that
 // breaks ends both.  No step waits for training: a plan shuts the gate (core_share.h) when it comes, in gRPC's thread,
-// and runs at once, beside what is left of training for some milliseconds, at a low priority.
+// and runs at once, beside what is left of training for some milliseconds, at a low priority.  An attempt begins with
+// the first slice after it was sent, so when serving has what it needs.
 #pragma once
 
 #include <memory>
@@ -28,6 +29,8 @@ class BothRole final : public LinkRole {
   void AbortTraining(int64_t epoch, const std::string& reason) override { training_.Abort(epoch, reason); }
   bool served() const override { return serving_.served(); }
   bool lost() const override { return serving_.lost(); }
+
+  const WorkGate& gate() const { return share_.gate; }
 
  private:
   CoreShare share_;

@@ -174,7 +174,10 @@ TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
   seat.job.checkpoint_root = role_->options_.checkpoint_root;
   seat.job.offload_dir = role_->options_.offload_dir;
   seat.job.software = role_->options_.software;
-  seat.job.available_memory = [role = role_] { return role->AvailableBytes(); };
+  seat.job.available_memory = AvailableMemoryBytes;
+  if (role_->options_.share != nullptr) {
+    seat.job.promised_memory = [share = role_->options_.share] { return share->kv_cache_bytes.load(); };
+  }
   if (role_->gate() != nullptr) seat.job.step_limit = seat.job.disk_limit = kLimitBehindGate;
   seat.job.memory_domain = MemoryDomain();
   Reporter reporter(seat.epoch, job_id, &send_, role_->metrics_);
@@ -195,10 +198,6 @@ TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
       metrics_(metrics),
       pool_(options_.threads, /*spin=*/true, gate()),
       group_(metrics->traffic(), options_.socket) {}
-
-int64_t TrainingRole::AvailableBytes() const {
-  return AvailableMemoryBytes() - (options_.share == nullptr ? 0 : options_.share->kv_cache_bytes.load());
-}
 
 // An attempt begins, and is the gate's.
 void TrainingRole::Enter(int64_t epoch) {

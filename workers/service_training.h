@@ -44,7 +44,6 @@ class TrainingRole final : public LinkRole {
   friend class TrainingDuty;
   void Enter(int64_t epoch);
   WorkGate* gate() const { return options_.share == nullptr ? nullptr : &options_.share->gate; }
-  int64_t AvailableBytes() const;
 
   const TrainingOptions options_;
   WorkerMetrics* const metrics_;

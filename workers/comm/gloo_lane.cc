@@ -13,6 +13,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_store.h"
 #include "workers/comm/peer_order.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -112,6 +113,7 @@ absl::Status GlooLane::Start(Pending* pending) {
 }
 
 absl::Status GlooLane::Finish(Pending* pending, std::vector<Message>* received) {
+  const OutsideGate outside;
   absl::MutexLock use(&use_mu_);
   absl::Status status;
   for (int i = 1; i < group_.world && status.ok(); ++i) {

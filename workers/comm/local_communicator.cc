@@ -11,6 +11,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/frame_header.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -135,6 +136,7 @@ class LocalWork : public Work {
 
  private:
   absl::Status Receive() {
+    const OutsideGate outside;
     for (int source = 0; source < group_.world; ++source) {
       if (exchange_.recv_from[source] == 0) continue;
       const LocalHub::FrameId id = IdOf(exchange_.key, exchange_.split, source, group_.rank);

@@ -1,10 +1,12 @@
 #include "workers/comm/reduce_work.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -22,12 +24,20 @@ absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received
   return absl::OkStatus();
 }
 
+constexpr int64_t kPieceBytes = 256 << 10;  // between passes of the gate; stays in the cache, too
+
 template <class Elem>
 void SumInRankOrder(const std::vector<Message>& received, Elem* out, int64_t n) {
-  std::memcpy(out, received[0].payload(), n * sizeof(Elem));
-  for (size_t r = 1; r < received.size(); ++r) {
-    const Elem* part = reinterpret_cast<const Elem*>(received[r].payload());
-    for (int64_t i = 0; i < n; ++i) out[i] += part[i];
+  constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(Elem));
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    WorkGate::PassOwn();
+    const int64_t end = std::min(n, begin + kPiece);
+    std::memcpy(out + begin, reinterpret_cast<const Elem*>(received[0].payload()) + begin,
+                static_cast<size_t>(end - begin) * sizeof(Elem));
+    for (size_t r = 1; r < received.size(); ++r) {
+      const Elem* part = reinterpret_cast<const Elem*>(received[r].payload());
+      for (int64_t i = begin; i < end; ++i) out[i] += part[i];
+    }
   }
 }
 
@@ -110,6 +120,7 @@ class AllReduceWork : public Work {
     exchange.out.resize(comm_->world());
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
+      WorkGate::PassOwn();
       exchange.out[r] = comm_->NewMessage(mine_bytes);
       if (mine_bytes > 0) std::memcpy(exchange.out[r].payload(), mine.raw(), mine_bytes);
     }
@@ -117,6 +128,7 @@ class AllReduceWork : public Work {
     RETURN_IF_ERROR(gather->Wait());
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
+      WorkGate::PassOwn();
       const TensorView part = PartOfValues(r);
       const int64_t bytes = part.NumElements() * DTypeBytes(part.dtype());
       const Message& message = gather->received()[r];

@@ -15,6 +15,7 @@
 #include "workers/comm/local_communicator.h"
 #include "workers/comm/peer_order.h"
 #include "workers/comm/socket_io.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -81,6 +82,7 @@ class SocketGroup {
 
   // Waits for what comes and for what goes.
   absl::Status Finish(const Exchange& exchange, std::vector<Message>* received) {
+    const OutsideGate outside;
     const MessageId id = IdOf(exchange);
     for (int i = 1; i < id_.world; ++i) {
       const int peer = (id_.rank + id_.world - i) % id_.world;

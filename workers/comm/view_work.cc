@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -27,6 +28,7 @@ class ViewWork : public Work {
   absl::Status Land() {
     RETURN_IF_ERROR(exchange_->Wait());
     for (const Landing& landing : landings_) {
+      WorkGate::PassOwn();
       const Message& message = exchange_->received()[landing.rank];
       if (message.bytes() != landing.bytes) {
         const absl::Status status = absl::InternalError(

@@ -20,6 +20,7 @@
 #include "workers/checkpoint/strict_json.h"
 #include "workers/model/params.h"
 #include "workers/tensor/device_writer.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -132,9 +133,17 @@ absl::Status Loader::Run() {
     next_log_ = start_ + kLogEvery;
   }
   std::vector<std::thread> threads;
-  for (int i = 1; i < options_->num_threads; ++i) threads.emplace_back([this] { Work(); });
+  for (int i = 1; i < options_->num_threads; ++i) {
+    threads.emplace_back([this, gate = WorkGate::Own()] {
+      const InsideGate inside(gate);
+      Work();
+    });
+  }
   Work();
-  for (std::thread& thread : threads) thread.join();
+  {
+    const OutsideGate outside;
+    for (std::thread& thread : threads) thread.join();
+  }
   absl::MutexLock lock(&mu_);
   return status_;
 }
@@ -145,7 +154,7 @@ void Loader::Work() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const size_t i = next_.fetch_add(1);
     if (i >= pieces_.size()) return;
-    if (options_->breathe) options_->breathe();
+    WorkGate::PassOwn();
     if (pieces_[i].bytes() > capacity) {
       capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
       staging = Tensor(DType::kU8, {capacity});

@@ -32,7 +32,6 @@ struct LoadOptions {
   int num_threads = 1;
   Device device = Device::Cpu();  // where the weights go
   bool experts = true;            // false: without those of routed experts, which a store brings
-  std::function<void()> breathe;  // by each loading thread before each piece of a few megabytes; may wait
   // Called by the loading threads, one at a time, every 250 ms or so and at the end.  false stops the load (Cancelled).
   absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };

@@ -87,7 +87,7 @@ absl::Status ExchangeGradient::StartResend(const ExchangeContext& context, const
   routes_ = &routes;
   own_dy_ = dy;
   topk_weight_ = topk_weight;
-  return context.comm->world() == 1 ? absl::OkStatus() : Send(context, PackResend(context));
+  return context.comm->world() == 1 ? context.comm->status() : Send(context, PackResend(context));
 }
 
 absl::Status ExchangeGradient::Send(const ExchangeContext& context, std::vector<Message> out) {

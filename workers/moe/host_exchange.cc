@@ -111,7 +111,7 @@ absl::Status HostExchange::StartDispatch(const ExchangeContext& context, const T
   const Timed timed(&context.stats->exchange_seconds);
   own_x_ = x;
   RETURN_IF_ERROR(Route(context, topk_idx, first_token));
-  if (context.comm->world() == 1) return absl::OkStatus();
+  if (context.comm->world() == 1) return context.comm->status();  // whether it is given up
   std::vector<Message> out;
   for (const Outgoing& to : routes_.outgoing) out.push_back(Pack(context, to));
   ASSIGN_OR_RETURN(work_,

@@ -1,7 +1,9 @@
 #include "workers/tensor/thread_pool.h"
 
 #include <algorithm>
+#include <chrono>
 
+#include "absl/time/time.h"
 #include "scheduler/base/check.h"
 
 #if defined(__x86_64__)
@@ -20,8 +22,9 @@ inline void CpuRelax() {
 // About 50 µs: longer than the gap between two ops of a step, shorter than what an idle server should burn.
 constexpr int kSpins = 2000;
 
-// Behind a gate, the most parts of a loop, so that one takes milliseconds.
+// Behind a gate: the most parts of a loop; what a piece of one may take of the gate's limit, as others come on top.
 constexpr int64_t kPartsBehindGate = 256;
+constexpr int kPiecesInLimit = 4;
 
 }  // namespace
 
@@ -51,9 +54,8 @@ void ThreadPool::Work() {
 }
 
 void ThreadPool::WorkBehindGate() {
-  gate_->Enter();
+  const InsideGate inside(gate_);
   Work();
-  gate_->Leave();
 }
 
 void ThreadPool::WorkerLoop() {
@@ -76,12 +78,11 @@ void ThreadPool::WorkerLoop() {
 }
 
 void ThreadPool::RunAlone(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
-  if (gate_ != nullptr) gate_->Enter();
+  const InsideGate inside(gate_);
   for (int64_t task = 0; task < num_tasks; ++task) {
     Breathe();
     fn(task);
   }
-  if (gate_ != nullptr) gate_->Leave();
 }
 
 void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
@@ -115,7 +116,29 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(in
   // A few parts per thread let a slow core take fewer of them.
   const int64_t most = gate_ == nullptr ? 4 * num_threads_ : std::max<int64_t>(4 * num_threads_, kPartsBehindGate);
   const int64_t parts = std::clamp<int64_t>(n / grain, 1, most);
-  Run(parts, [&](int64_t part) { fn(n * part / parts, n * (part + 1) / parts); });
+  if (gate_ == nullptr) return Run(parts, [&](int64_t part) { fn(n * part / parts, n * (part + 1) / parts); });
+  std::atomic<int64_t> piece{grain};
+  Run(parts, [&](int64_t part) { RunInPieces(n * part / parts, n * (part + 1) / parts, grain, &piece, fn); });
+}
+
+// A piece that takes too long halves those that follow, of all threads, down to the grain; a short one doubles them.
+void ThreadPool::RunInPieces(int64_t begin, int64_t end, int64_t grain, std::atomic<int64_t>* piece,
+                             absl::FunctionRef<void(int64_t, int64_t)> fn) const {
+  const absl::Duration most = gate_->limit() / kPiecesInLimit;
+  while (begin < end) {
+    const int64_t wanted = piece->load(std::memory_order_relaxed);
+    const int64_t count = end - begin < wanted + grain ? end - begin : wanted;  // no rest below the grain
+    const auto start = std::chrono::steady_clock::now();
+    fn(begin, begin + count);
+    const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);
+    if (took > most) {
+      piece->store(std::max(grain, wanted / 2), std::memory_order_relaxed);
+    } else if (2 * took < most && count >= wanted) {
+      piece->store(2 * wanted, std::memory_order_relaxed);
+    }
+    begin += count;
+    if (begin < end) Breathe();
+  }
 }
 
 }  // namespace switchyard

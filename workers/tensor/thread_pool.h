@@ -31,6 +31,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
+  WorkGate* gate() const { return gate_; }  // null: none
 
   // Passes the gate, from within a task or between loops: what computes for milliseconds calls it that often.  Any
   // thread.
@@ -43,12 +44,15 @@ class ThreadPool {
   // time.
   void Run(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
 
-  // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).
+  // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).  Behind a gate they are as
+  // long as fn may compute without passing it, where the grain allows that.
   void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin, int64_t end)> fn);
 
  private:
   void WorkerLoop();
   void WorkBehindGate();
+  void RunInPieces(int64_t begin, int64_t end, int64_t grain, std::atomic<int64_t>* piece,
+                   absl::FunctionRef<void(int64_t, int64_t)> fn) const;
   void RunAlone(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
   void Work();
 

@@ -11,7 +11,7 @@
 namespace switchyard {
 namespace {
 
-thread_local const WorkGate* inside_of = nullptr;
+thread_local WorkGate* inside_of = nullptr;
 thread_local int depth = 0;  // how often
 
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
@@ -31,29 +31,36 @@ void WorkGate::EndSlice(int64_t now) {
 }
 
 void WorkGate::OpenFor(absl::Duration slice) {
-  absl::MutexLock lock(&mu_);
-  if (released_ || slice <= absl::ZeroDuration()) return;
-  const int64_t now = NowNanos();
-  EndSlice(now);
-  slice_begin_ = now;
-  shut_at_ = 0;
-  open_until_ = now + absl::ToInt64Nanoseconds(slice);
+  if (slice <= absl::ZeroDuration()) return;
+  int64_t yield_nanos = -1;
+  {
+    absl::MutexLock lock(&mu_);
+    const int64_t now = NowNanos();
+    // Who has not stopped until now need not any more.
+    if (const int64_t shut_at = std::exchange(shut_at_, 0); shut_at != 0) yield_nanos = now - shut_at;
+    if (!released_) {
+      EndSlice(now);
+      slice_begin_ = now;
+      open_until_ = now + absl::ToInt64Nanoseconds(slice);
+    }
+  }
+  Tell(yield_nanos);
 }
 
 void WorkGate::Shut() {
   absl::MutexLock lock(&mu_);
-  if (released_) return;
   const int64_t now = NowNanos();
+  // What was released goes on, and counts as late.
+  if (computing_ > 0 && shut_at_ == 0) shut_at_ = now;
+  if (released_) return;
   EndSlice(now);
   open_until_ = 0;
-  if (computing_ > 0 && shut_at_ == 0) shut_at_ = now;
 }
 
 void WorkGate::Release() {
   absl::MutexLock lock(&mu_);
   EndSlice(NowNanos());
   released_ = true;
-  shut_at_ = 0;
   open_until_ = kForEver;
 }
 
@@ -83,7 +90,9 @@ void WorkGate::Wait() {
   Tell(yield_nanos);
   const auto open = [this] { return NowNanos() < open_until_.load(); };
   absl::MutexLock lock(&mu_);
+  ++standing_;
   mu_.Await(absl::Condition(&open));
+  --standing_;
   if (inside) BeginComputing();
 }
 
@@ -106,6 +115,38 @@ void WorkGate::Leave() {
     yield_nanos = EndComputing();
   }
   Tell(yield_nanos);
+}
+
+WorkGate* WorkGate::Own() { return inside_of; }
+
+void WorkGate::PassOwn() {
+  if (inside_of != nullptr) inside_of->Pass();
+}
+
+OutsideGate::OutsideGate() : gate_(inside_of), depth_(depth) {
+  for (int i = 0; i < depth_; ++i) gate_->Leave();
+}
+
+OutsideGate::~OutsideGate() {
+  for (int i = 0; i < depth_; ++i) gate_->Enter();
+}
+
+void WorkGate::AwaitStanding(int threads) const {
+  absl::MutexLock lock(&mu_);
+  const auto stand = [&] {
+    mu_.AssertHeld();
+    return standing_ >= threads;
+  };
+  mu_.Await(absl::Condition(&stand));
+}
+
+void WorkGate::AwaitStill() const {
+  absl::MutexLock lock(&mu_);
+  const auto still = [this] {
+    mu_.AssertHeld();
+    return computing_ == 0;
+  };
+  mu_.Await(absl::Condition(&still));
 }
 
 absl::Duration WorkGate::opened() const {

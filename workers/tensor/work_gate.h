@@ -2,8 +2,9 @@
 // also serves.  It is open for slices of time, else shut.
 //
 // Whoever computes behind it passes it again and again, a few milliseconds apart; while it is shut nobody gets past,
-// and who waits there sleeps.  Threads say Enter and Leave around what they compute, so that the gate knows when all
-// have stopped.  Thread-safe; a thread is inside of one gate at most, perhaps several times.
+// and who waits there sleeps.  Threads are inside (InsideGate) while they compute and outside (OutsideGate) while they
+// wait for each other or for a disk, so that the gate knows when all have stopped.  Thread-safe; a thread is inside of
+// one gate at most, perhaps several times.
 // Does not do: stop who does not come to it; decide on slices (the server does).
 #pragma once
 
@@ -21,7 +22,7 @@ namespace switchyard {
 class WorkGate {
  public:
   // Told of each Shut that came while threads computed: how long until the last of them stood before the gate, or had
-  // left.  On that thread.
+  // left, or until it was opened again.  On the thread that did so.
   using YieldFn = std::function<void(absl::Duration)>;
   // Shut.
   explicit WorkGate(YieldFn on_yield = nullptr) : on_yield_(std::move(on_yield)) {}
@@ -43,8 +44,21 @@ class WorkGate {
   void Enter();
   void Leave();
 
+  // The one that the calling thread is inside of: for threads that it starts.  Null: none.
+  static WorkGate* Own();
+  // Passes it, if there is one: for what knows of no gate.
+  static void PassOwn();
+
+  // Within which all are to stop once it is shut: who cuts work does so by it.
+  void SetLimit(absl::Duration limit) { limit_nanos_ = absl::ToInt64Nanoseconds(limit); }
+  absl::Duration limit() const { return absl::Nanoseconds(limit_nanos_.load(std::memory_order_relaxed)); }
+
   // For how long it was open in all, releases not counted.
   absl::Duration opened() const;
+
+  // For tests.  Block until so many threads stand before it; until nobody computes inside.
+  void AwaitStanding(int threads) const;
+  void AwaitStill() const;
 
  private:
   static int64_t NowNanos();
@@ -56,13 +70,46 @@ class WorkGate {
   void Tell(int64_t yield_nanos) const;
 
   const YieldFn on_yield_;
+  std::atomic<int64_t> limit_nanos_{50'000'000};
   std::atomic<int64_t> open_until_{0};  // by NowNanos
   mutable absl::Mutex mu_;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
   int computing_ ABSL_GUARDED_BY(mu_) = 0;        // threads inside that do not wait
+  int standing_ ABSL_GUARDED_BY(mu_) = 0;         // threads before it
   int64_t shut_at_ ABSL_GUARDED_BY(mu_) = 0;      // while some still compute; 0 = none does
   int64_t slice_begin_ ABSL_GUARDED_BY(mu_) = 0;  // 0 = there is none
   int64_t opened_ ABSL_GUARDED_BY(mu_) = 0;       // by slices that are over
+};
+
+// The calling thread is inside for as long as this lives.
+class InsideGate {
+ public:
+  // gate: borrowed; null: of none.  Passes it.
+  explicit InsideGate(WorkGate* gate) : gate_(gate) {
+    if (gate_ != nullptr) gate_->Enter();
+  }
+  ~InsideGate() {
+    if (gate_ != nullptr) gate_->Leave();
+  }
+  InsideGate(const InsideGate&) = delete;
+  InsideGate& operator=(const InsideGate&) = delete;
+
+ private:
+  WorkGate* const gate_;
+};
+
+// For as long as this lives the calling thread waits and does not compute: it is outside of the gate that it is inside
+// of, if any, and passes it at the end.  Begin it before a mutex is taken.
+class OutsideGate {
+ public:
+  OutsideGate();
+  ~OutsideGate();
+  OutsideGate(const OutsideGate&) = delete;
+  OutsideGate& operator=(const OutsideGate&) = delete;
+
+ private:
+  WorkGate* const gate_;
+  const int depth_;
 };
 
 // The calling thread, and those that it starts, get little of the cores that others want, for good.

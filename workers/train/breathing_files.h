@@ -1,8 +1,8 @@
-// A file system whose readers and writers stop for a moment between pieces of a megabyte: those of a job that makes way
-// for serving (work_gate.h).
+// A file system whose readers and writers pass the gate that they are inside of (work_gate.h) between pieces of a
+// megabyte: those of a job that makes way for serving.  A thread that waits for the disk to sync is outside of its
+// gate.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "absl/functional/function_ref.h"
@@ -14,10 +14,9 @@ namespace switchyard {
 
 inline constexpr int64_t kBreathBytes = int64_t{1} << 20;
 
-// breathe: from whatever threads use the files.
-std::unique_ptr<FileSystem> BreathingFiles(std::unique_ptr<FileSystem> inner, std::function<void()> breathe);
+std::unique_ptr<FileSystem> BreathingFiles(std::unique_ptr<FileSystem> inner);
 
-// take() of each piece of at most kBreathBytes; at least one.
+// take() of each piece of at most kBreathBytes, at least one, behind the gate.
 absl::Status InBreaths(absl::string_view bytes, absl::FunctionRef<absl::Status(absl::string_view piece)> take);
 
 }  // namespace switchyard

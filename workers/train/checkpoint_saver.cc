@@ -9,6 +9,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/breathing_files.h"
 #include "workers/train/parameter_files.h"
 #include "workers/train/train_outcome.h"
@@ -46,6 +47,7 @@ absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(FileSyste
 }
 
 void CheckpointSaver::Join() {
+  const OutsideGate outside;
   if (thread_.joinable()) thread_.join();
 }
 
@@ -61,7 +63,8 @@ absl::Status CheckpointSaver::status() const {
 
 void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then) {
   Join();
-  thread_ = std::thread([this, then, work = std::move(work)]() mutable {
+  thread_ = std::thread([this, then, work = std::move(work), gate = WorkGate::Own()]() mutable {
+    const InsideGate inside(gate);
     const absl::Status status = work();
     absl::MutexLock lock(&mu_);
     status_ = LostIfNot(status);
@@ -78,7 +81,6 @@ absl::StatusOr<std::vector<CheckpointFile>> CheckpointSaver::FilesOf(absl::Span<
         return contents([&](absl::string_view bytes) {
           return InBreaths(bytes, [&](absl::string_view piece) {
             if (given_up_) return absl::CancelledError("the save is given up");
-            if (options_.breathe) options_.breathe();
             written_bytes_ += static_cast<int64_t>(piece.size());
             return sink(piece);
           });
@@ -157,6 +159,7 @@ absl::Status CheckpointSaver::Commit(std::vector<FileRecord> records) {
 }
 
 void CheckpointSaver::AwaitNews(absl::Duration most) const {
+  const OutsideGate outside;
   const absl::Time end = absl::Now() + most;
   const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return (phase_ != SavePhase::kWriting && phase_ != SavePhase::kCommitting) || !status_.ok();

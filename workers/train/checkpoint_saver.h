@@ -49,7 +49,6 @@ struct SaverOptions {
   DType weights = DType::kF32;                  // of model-….safetensors
   std::vector<CheckpointFile> side_files = {};  // config and tokenizer
   std::function<int64_t()> available_memory;    // bytes that this rank may still take
-  std::function<void()> breathe = nullptr;      // between pieces of what is written, on its thread; may wait
   absl::Duration disk_limit = absl::Hours(1);   // longest that ranks wait for each other's disks
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 
@@ -24,11 +25,10 @@ int64_t GradSync::Sum::count() const {
 }
 
 absl::StatusOr<std::unique_ptr<GradSync>> GradSync::Create(const CommunicationSpec& spec, const TrainerGroup& group,
-                                                           const ModelGradients& gradients, const ThreadPool* pool) {
+                                                           const ModelGradients& gradients) {
   ReducePolicy policy;
   ASSIGN_OR_RETURN(policy, ReducePolicyOf(spec));
   std::unique_ptr<GradSync> sync(new GradSync(policy, group, gradients));
-  sync->pool_ = pool;
   RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, /*first_tag=*/1));
   if (group.replicas != nullptr) RETURN_IF_ERROR(sync->Plan(sync->experts_, group.replicas, kFirstExpertTag));
   RETURN_IF_ERROR(sync->FinishPlan());
@@ -101,7 +101,10 @@ void GradSync::Start(absl::Time deadline) {
     cancelled_ = false;
     status_ = absl::OkStatus();
   }
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this, gate = WorkGate::Own()] {
+    const InsideGate inside(gate);
+    Run();
+  });
 }
 
 void GradSync::StageDone(const BackwardStage& stage) {
@@ -118,7 +121,7 @@ absl::Status GradSync::Finish() {
     SY_CHECK_EQ(stages_done_, static_cast<int32_t>(stages_.size()));
     all_to_alls_.backward_done = true;
   }
-  thread_.join();
+  AwaitEnd();
   passing_ = false;
   absl::MutexLock lock(&mu_);
   return status_;
@@ -130,8 +133,13 @@ void GradSync::Cancel() {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;
   }
-  thread_.join();
+  AwaitEnd();
   passing_ = false;
+}
+
+void GradSync::AwaitEnd() {
+  const OutsideGate outside;
+  thread_.join();
 }
 
 void GradSync::Imminent() {
@@ -141,12 +149,17 @@ void GradSync::Imminent() {
 
 absl::Status GradSync::Begin() {
   if (!passing_) return absl::OkStatus();
+  int64_t mine = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    all_to_alls_.imminent = false;
+    all_to_alls_.in_pair = true;
+    ++all_to_alls_.under_way;
+    if (!policy_.ticketed) return absl::OkStatus();
+    mine = ++asked_;
+  }
+  const OutsideGate outside;
   absl::MutexLock lock(&mu_);
-  all_to_alls_.imminent = false;
-  all_to_alls_.in_pair = true;
-  ++all_to_alls_.under_way;
-  if (!policy_.ticketed) return absl::OkStatus();
-  const int64_t mine = ++asked_;
   const auto decided = [&] {
     mu_.AssertHeld();
     return granted_ >= mine || !status_.ok();
@@ -254,6 +267,7 @@ bool GradSync::MayJoin(size_t sum_idx) {
 }
 
 absl::Status GradSync::AwaitTurn(size_t sum_idx) {
+  const OutsideGate outside;
   absl::MutexLock lock(&mu_);
   const auto ended = [&] {
     mu_.AssertHeld();
@@ -264,6 +278,7 @@ absl::Status GradSync::AwaitTurn(size_t sum_idx) {
 }
 
 absl::StatusOr<Ticket> GradSync::AwaitDecision(size_t next_turn) {
+  const OutsideGate outside;
   absl::MutexLock lock(&mu_);
   const bool sums_left = next_turn < turns_.size();
   const auto decided = [&] {
@@ -293,13 +308,13 @@ void GradSync::Grant() {
 TensorView GradSync::BucketOf(const Sum& sum) const { return bucket_.view().Rows(0, sum.count()); }
 
 absl::Status GradSync::StartSum(size_t sum_idx) {
-  if (pool_ != nullptr) pool_->Breathe();
   const Sum& sum = sums_[sum_idx];
   TensorView values = sum.parts[0];
   if (sum.parts.size() > 1) {
     values = BucketOf(sum);
     int64_t at = 0;
     for (const TensorView& part : sum.parts) {
+      WorkGate::PassOwn();
       std::memcpy(values.Rows(at, part.dim(0)).raw(), part.raw(), static_cast<size_t>(NumBytes(part)));
       at += part.dim(0);
     }
@@ -312,7 +327,6 @@ absl::Status GradSync::StartSum(size_t sum_idx) {
 }
 
 absl::Status GradSync::FinishSum() {
-  if (pool_ != nullptr) pool_->Breathe();
   const UnderWay done = std::move(under_way_.front());
   under_way_.pop_front();
   RETURN_IF_ERROR(done.work->Wait());
@@ -320,6 +334,7 @@ absl::Status GradSync::FinishSum() {
   const TensorView values = BucketOf(*done.sum);
   int64_t at = 0;
   for (const TensorView& part : done.sum->parts) {
+    WorkGate::PassOwn();
     std::memcpy(part.raw(), values.Rows(at, part.dim(0)).raw(), static_cast<size_t>(NumBytes(part)));
     at += part.dim(0);
   }

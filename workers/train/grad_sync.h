@@ -39,7 +39,6 @@
 #include "workers/model/model_gradients.h"
 #include "workers/moe/all_to_all_watch.h"
 #include "workers/tensor/tensor.h"
-#include "workers/tensor/thread_pool.h"
 #include "workers/train/grad_sync_tickets.h"
 #include "workers/train/trainer_group.h"
 
@@ -47,16 +46,14 @@ namespace switchyard {
 
 class GradSync : public AllToAllWatch {
  public:
-  // gradients: their memory is borrowed and must outlive this, and so are the group and the pool, by which
-  // the pass's thread breathes before each sum; null: it does not.
+  // gradients: their memory is borrowed and must outlive this, and so must the group.
   // Errors: of ReducePolicyOf; InvalidArgument for gradients of different types;
   // ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GradSync>> Create(const CommunicationSpec& spec, const TrainerGroup& group,
-                                                          const ModelGradients& gradients,
-                                                          const ThreadPool* pool = nullptr);
+                                                          const ModelGradients& gradients);
   ~GradSync() override { Cancel(); }
 
-  // A pass begins.  REQUIRES: none is under way.
+  // A pass begins, behind the caller's gate (work_gate.h).  REQUIRES: none is under way.
   void Start(absl::Time deadline);
   // REQUIRES: stages come in the order of BackwardStages.
   void StageDone(const BackwardStage& stage);
@@ -95,6 +92,7 @@ class GradSync : public AllToAllWatch {
   absl::Status FinishPlan();
 
   // Of the pass's thread.
+  void AwaitEnd();  // of the thread
   void Run();
   absl::Status RunFreely();
   absl::Status RunAsLeader();
@@ -115,7 +113,6 @@ class GradSync : public AllToAllWatch {
   const ReducePolicy policy_;
   const TrainerGroup group_;
   const std::vector<BackwardStage> stages_;
-  const ThreadPool* pool_ = nullptr;
   Gradients dense_, experts_;
   std::vector<Sum> sums_;
   // Of tickets, as many on every rank: one a sum over all ranks, with those over some ranks up to the next.  Where each

@@ -205,8 +205,7 @@ absl::Status Parameters::Initialise(const InitialValues& values, const OnRead& o
 }
 
 absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads,
-                              const std::function<bool(int64_t, int64_t)>& progress,
-                              const std::function<void()>& breathe) {
+                              const std::function<bool(int64_t, int64_t)>& progress) {
   std::vector<Param> params;
   ASSIGN_OR_RETURN(params, BuildParams(model_->config(), *FindFamily(model_->config().model_type), checkpoint,
                                        model_->mutable_weights()));
@@ -225,7 +224,6 @@ absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads,
     LoadOptions options;
     options.dtype = AccDType(model_->dtype());
     options.num_threads = num_threads;
-    options.breathe = breathe;
     if (progress) options.progress = progress;
     return LoadParams(checkpoint, wanted, std::move(options));
   });

@@ -95,11 +95,10 @@ class Parameters {
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   // on_bytes: now and then, of values that were drawn; not OK ends it.
   absl::Status Initialise(const InitialValues& values, const OnRead& on_bytes = nullptr);
-  // Masters as the checkpoint has them, whatever its dtype.  progress, breathe: as LoadOptions has them.  Errors: the
+  // Masters as the checkpoint has them, whatever its dtype.  progress: as LoadOptions has it.  Errors: the
   // loader's.
   absl::Status Load(const Checkpoint& checkpoint, int num_threads,
-                    const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr,
-                    const std::function<void()>& breathe = nullptr);
+                    const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
   absl::Status Publish();
   // The same of each block, after `change` was made to its master and moments.

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/lent_state.h"
 #include "workers/train/rank_agreement.h"
 
@@ -106,6 +107,7 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
     out[r] = group->NewMessage(BytesOf(send[r]));
     char* at = out[r].payload();
     for (const TensorView& part : send[r]) {
+      WorkGate::PassOwn();
       const int64_t bytes = BytesOf({part});
       std::memcpy(at, part.raw(), static_cast<size_t>(bytes));
       at += bytes;
@@ -123,6 +125,7 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
     }
     const char* at = message.payload();
     for (const TensorView& part : recv[r]) {
+      WorkGate::PassOwn();
       const int64_t bytes = BytesOf({part});
       std::memcpy(part.raw(), at, static_cast<size_t>(bytes));
       at += bytes;

@@ -5,14 +5,30 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
+// move(begin, count) of all bytes; the calling thread passes its gate before each piece.
+absl::Status InPieces(int64_t bytes, absl::FunctionRef<absl::Status(int64_t begin, int64_t count)> move) {
+  for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    WorkGate::PassOwn();
+    RETURN_IF_ERROR(move(begin, std::min(kPieceBytes, bytes - begin)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 // Of one pass.  Each side waits for the other, or for its end.
 struct StateOffload::Progress {
@@ -24,12 +40,14 @@ struct StateOffload::Progress {
 
   // False: the pass has ended early.
   bool AwaitRead(size_t layer) {
+    const OutsideGate outside;
     absl::MutexLock lock(&mu);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return read > layer || !status.ok(); };
     mu.Await(absl::Condition(&there));
     return read > layer;
   }
   bool AwaitUse(size_t layer) {
+    const OutsideGate outside;
     absl::MutexLock lock(&mu);
     const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return used > layer || given_up; };
     mu.Await(absl::Condition(&done));
@@ -82,8 +100,10 @@ absl::Status StateOffload::ReadLayer(size_t layer) {
   for (size_t b = 0; b < layers_[layer].size(); ++b) {
     int64_t at = layers_[layer][b].at;
     for (const Tensor& tensor : slot(layer)[b]) {
-      RETURN_IF_ERROR(file_->Read(
-          at, absl::MakeSpan(static_cast<char*>(tensor.view().raw()), static_cast<size_t>(tensor.bytes()))));
+      char* const to = static_cast<char*>(tensor.view().raw());
+      RETURN_IF_ERROR(InPieces(tensor.bytes(), [&](int64_t begin, int64_t count) {
+        return file_->Read(at + begin, absl::MakeSpan(to + begin, static_cast<size_t>(count)));
+      }));
       at += tensor.bytes();
     }
   }
@@ -94,8 +114,10 @@ absl::Status StateOffload::WriteLayer(size_t layer) {
   for (size_t b = 0; b < layers_[layer].size(); ++b) {
     int64_t at = layers_[layer][b].at;
     for (const Tensor& tensor : slot(layer)[b]) {
-      RETURN_IF_ERROR(file_->Write(
-          at, absl::string_view(static_cast<const char*>(tensor.view().raw()), static_cast<size_t>(tensor.bytes()))));
+      const char* const from = static_cast<const char*>(tensor.view().raw());
+      RETURN_IF_ERROR(InPieces(tensor.bytes(), [&](int64_t begin, int64_t count) {
+        return file_->Write(at + begin, absl::string_view(from + begin, static_cast<size_t>(count)));
+      }));
       at += tensor.bytes();
     }
   }
@@ -120,7 +142,10 @@ void StateOffload::Stream(StateAccess access, Progress* progress) {
 absl::Status StateOffload::ForEachLayer(StateAccess access,
                                         absl::FunctionRef<absl::Status(size_t, absl::Span<Tensors>)> use) {
   Progress progress;
-  std::thread thread([&] { Stream(access, &progress); });
+  std::thread thread([&, gate = WorkGate::Own()] {
+    const InsideGate inside(gate);
+    Stream(access, &progress);
+  });
   absl::Status used;
   for (size_t layer = 0; layer < layers_.size() && used.ok(); ++layer) {
     const absl::Time begin = absl::Now();
@@ -133,7 +158,10 @@ absl::Status StateOffload::ForEachLayer(StateAccess access,
     progress.given_up = !used.ok();
   }
   const absl::Time begin = absl::Now();
-  thread.join();
+  {
+    const OutsideGate outside;
+    thread.join();
+  }
   wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
   RETURN_IF_ERROR(used);
   absl::MutexLock lock(&progress.mu);

@@ -14,6 +14,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -102,11 +103,17 @@ absl::Status TokenFile::VerifyTokens(absl::string_view bytes, int64_t first, int
 }
 
 absl::Status TokenFile::VerifyDocuments() const {
-  std::vector<char> bytes(static_cast<size_t>(8 * header_.num_documents));
-  RETURN_IF_ERROR(ReadBytes(header_.documents_at(), absl::MakeSpan(bytes)));
+  constexpr int64_t kAtOnce = kChunkBytes / 8;
+  std::vector<char> bytes(static_cast<size_t>(8 * std::min(kAtOnce, header_.num_documents)));
   int64_t before = -1;
   for (int64_t d = 0; d < header_.num_documents; ++d) {
-    const auto begin = LoadInt<int64_t>(bytes.data() + 8 * d);
+    if (d % kAtOnce == 0) {
+      WorkGate::PassOwn();
+      const int64_t count = std::min(kAtOnce, header_.num_documents - d);
+      RETURN_IF_ERROR(
+          ReadBytes(header_.documents_at() + 8 * d, absl::MakeSpan(bytes).subspan(0, static_cast<size_t>(8 * count))));
+    }
+    const auto begin = LoadInt<int64_t>(bytes.data() + 8 * (d % kAtOnce));
     if ((d == 0 && begin != 0) || begin <= before || begin >= header_.num_tokens) {
       return Wrong(absl::StrCat("document ", d, " begins at token ", begin, " of ", header_.num_tokens,
                                 ", the one before at ", before));

@@ -8,6 +8,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/rank_agreement.h"
 
 namespace switchyard {
@@ -36,8 +37,7 @@ TrainJob::TrainJob(TrainJobInput input, const Stream& stream, Communicator* comm
       stream_(stream),
       comm_(comm),
       listener_(listener),
-      dtype_(DTypeOfJob(spec_.dtype)),
-      breathe_([pool = &stream_.pool()] { pool->Breathe(); }) {}
+      dtype_(DTypeOfJob(spec_.dtype)) {}
 
 TrainJob::~TrainJob() = default;
 
@@ -64,13 +64,17 @@ absl::Status TrainJob::AgreeOn(const absl::Status& mine) {
   return agreed;
 }
 
+absl::Status TrainJob::RunInside() {
+  const InsideGate inside(stream_.pool().gate());
+  RETURN_IF_ERROR(Prepare());
+  listener_->Started(step_, warnings_);
+  absl::Status status = Train();
+  if (!status.ok() && agreed_ && OutcomeOf(status) == TrainOutcome::kBlocked) status = SaveBlocked(status);
+  return status;
+}
+
 TrainEnd TrainJob::Run() {
-  absl::Status status = Prepare();
-  if (status.ok()) {
-    listener_->Started(step_, warnings_);
-    status = Train();
-    if (!status.ok() && agreed_ && OutcomeOf(status) == TrainOutcome::kBlocked) status = SaveBlocked(status);
-  }
+  absl::Status status = RunInside();
   if (!status.ok() && !agreed_) {
     // The others wait for this rank.
     if (comm_->world() > 1) comm_->Abort(status.message());

@@ -6,9 +6,9 @@
 // Where a job is follows from its seed and step alone (data_source.h, lr_schedule.h): an attempt that was interrupted
 // anywhere goes on to the bits of one that was not, given as many ranks of the same instruction set.
 // Run belongs to one thread; Stop may come from any.  Who wants it ended at once aborts the communicator.
-// Where the stream's pool is behind a gate (work_gate.h) all that it does goes through the gate, also in its other
-// threads; limits of time go on meanwhile.
-// CPU only.  Does not do: limits of time, retries, packing of text (the server's).
+// Where the stream's pool is behind a gate (work_gate.h) all that it computes goes through the gate, in Run's thread
+// and in those that it starts; limits of time go on meanwhile.  Threads of connections, which move bytes, do not. CPU
+// only.  Does not do: limits of time, retries, packing of text (the server's).
 #pragma once
 
 #include <atomic>
@@ -62,6 +62,7 @@ struct TrainJobInput {
   // Opens the job's folder of the checkpoint root; none: OpenJobFolder.
   std::function<absl::StatusOr<std::unique_ptr<FileSystem>>()> open_checkpoints = {};
   std::function<int64_t()> available_memory = {};  // bytes, now; not shared out among ranks
+  std::function<int64_t()> promised_memory = {};   // of those, what this process will want for others; none: 0
   // Mode full: when packing of experts is decided (`world` and the most are the job's), and what a rank says of the
   // step that it has done (none: TimesOf); for tests.
   PackingOptions packing = {};
@@ -103,6 +104,8 @@ class TrainJob {
   void Stop(StopKind kind);
 
  private:
+  // All that computes: inside of the pool's gate.
+  absl::Status RunInside();
   // train_job_setup.cc: in this order, each ends alike on all ranks.
   absl::Status Prepare();
   absl::Status CountNeighbours();
@@ -122,8 +125,7 @@ class TrainJob {
   absl::Status OpenPackingJournal();
   absl::StatusOr<std::vector<TokenFile>> OpenFiles(const std::vector<TrainFile>& files, absl::string_view what);
   absl::Status Restore();
-  // Of this rank: its share of what the machine has now.
-  int64_t AvailableMemory() const { return input_.available_memory() / ranks_here_; }
+  int64_t AvailableMemory() const;
   // An error of data: Blocked if they have been right before.
   absl::Status OfData(const absl::Status& status, bool were_right) const;
   // Tells how much was read of what takes long; Cancelled when it is of no use any more.
@@ -170,7 +172,6 @@ class TrainJob {
   std::atomic<StopKind> stop_ = StopKind::kNone;
 
   const DType dtype_;
-  const std::function<void()> breathe_;      // the pool's, for what is not done on it
   std::unique_ptr<FileSystem> checkpoints_;  // the job's folder
   std::unique_ptr<File> lock_;               // rank 0's, of that, until saver_ has it
   bool offloads_ = false;                    // begins with masters and moments of experts in a file

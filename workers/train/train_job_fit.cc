@@ -26,6 +26,12 @@ absl::Status TrainJob::CountNeighbours() {
   return absl::OkStatus();
 }
 
+// This rank's share of what the machine has now.  Each of them has made promises of its own.
+int64_t TrainJob::AvailableMemory() const {
+  const int64_t promised = input_.promised_memory ? input_.promised_memory() : 0;
+  return input_.available_memory() / ranks_here_ - promised;
+}
+
 OpenStateFileFn TrainJob::OffloadFile() const {
   if (spec_.offload == OffloadPolicy::kNever) return nullptr;
   if (input_.open_offload) return input_.open_offload;

@@ -12,6 +12,7 @@
 #include "workers/checkpoint/shard_table.h"
 #include "workers/ops/isa.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/breathing_files.h"
 #include "workers/train/job_folder.h"
 #include "workers/train/parameter_files.h"
@@ -63,7 +64,7 @@ absl::Status TrainJob::OpenCheckpoints() {
   std::unique_ptr<FileSystem> files;
   ASSIGN_OR_RETURN(files, input_.open_checkpoints ? input_.open_checkpoints()
                                                   : OpenJobFolder(input_.checkpoint_root, input_.job_id));
-  checkpoints_ = BreathingFiles(std::move(files), breathe_);
+  checkpoints_ = BreathingFiles(std::move(files));
   return absl::OkStatus();
 }
 
@@ -114,7 +115,7 @@ absl::StatusOr<std::vector<TokenFile>> TrainJob::OpenFiles(const std::vector<Tra
     // All of it once: who trains then reads what was checked.
     if (leads()) {
       const absl::Status verified = tokens->Verify(config_.vocab_size, [&](int64_t done, int64_t total) {
-        breathe_();
+        WorkGate::PassOwn();
         Note(absl::StrCat("checks ", file.name, ": ", done >> 20, " of ", total >> 20, " MiB"));
         return comm_->status().ok() && stop_.load() != StopKind::kNow;
       });
@@ -175,6 +176,7 @@ absl::Status TrainJob::TakeLock() {
     if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
     // Of an attempt that is about to end.
     if (absl::Now() > end || !comm_->status().ok()) return Lost(lock.status());
+    const OutsideGate outside;
     absl::SleepFor(kLockRetry);
   }
 }
@@ -291,8 +293,7 @@ absl::Status TrainJob::LoadStart() {
       Note(absl::StrCat("loads ", spec_.base_checkpoint, ": ", done >> 20, " of ", total >> 20, " MiB"));
       return comm_->status().ok() && stop_.load() != StopKind::kNow;
     };
-    RETURN_IF_ERROR(
-        In(spec_.base_checkpoint, parameters_->Load(*checkpoint, stream_.pool().num_threads(), told, breathe_)));
+    RETURN_IF_ERROR(In(spec_.base_checkpoint, parameters_->Load(*checkpoint, stream_.pool().num_threads(), told)));
   }
   return parameters_->Publish();
 }
@@ -348,7 +349,6 @@ absl::Status TrainJob::OpenSaver() {
     options.side_files = *std::move(side);
   }
   options.available_memory = [this] { return AvailableMemory(); };
-  options.breathe = breathe_;
   options.disk_limit = input_.disk_limit;
   ASSIGN_OR_RETURN(saver_, CheckpointSaver::Open(checkpoints_.get(), comm_, std::move(options), std::move(lock_)));
   return absl::OkStatus();

@@ -118,7 +118,7 @@ absl::Status Trainer::SetGroup(const TrainerGroup& group) {
     return absl::UnimplementedError(
         absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
   }
-  ASSIGN_OR_RETURN(sync_, GradSync::Create(options_.communication, group, parameters_->gradients(), &stream_.pool()));
+  ASSIGN_OR_RETURN(sync_, GradSync::Create(options_.communication, group, parameters_->gradients()));
   parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
   return absl::OkStatus();

@@ -22,13 +22,15 @@ class BothLinkTest : public TrainingLinkTest {
     worker_ = *std::move(opened);
     StartWorkers(1, [this](WorkerMetrics* metrics) {
       metrics_ = metrics;
-      return std::make_unique<BothRole>(worker_.get(), Options(), metrics);
+      auto role = std::make_unique<BothRole>(worker_.get(), Options(), metrics);
+      gate_ = &role->gate();
+      return role;
     });
     SendSettings();
   }
   void TearDown() override { workers_.clear(); }  // before the worker
 
-  void SendSettings() {
+  void SendSettings(int32_t yield_ms = 50) {
     v1::LinkResponse registered;
     v1::EngineOptions* const engine = registered.mutable_registered()->mutable_options();
     registered.mutable_registered()->set_heartbeat_ms(250);
@@ -37,6 +39,7 @@ class BothLinkTest : public TrainingLinkTest {
     engine->set_max_num_seqs(4);
     engine->set_max_batched_tokens(64);
     engine->set_max_model_len(128);
+    engine->set_train_yield_ms(yield_ms);
     server_->Send(0, registered);
   }
 
@@ -112,8 +115,15 @@ class BothLinkTest : public TrainingLinkTest {
     return steps;
   }
 
+  // Training has come to a shut gate, and nothing of it computes.
+  void AwaitShut() {
+    gate_->AwaitStanding(1);
+    gate_->AwaitStill();
+  }
+
   std::unique_ptr<Worker> worker_;
   WorkerMetrics* metrics_ = nullptr;
+  const WorkGate* gate_ = nullptr;
 };
 
 constexpr absl::Duration kLong = absl::Seconds(50);
@@ -125,32 +135,50 @@ TEST_F(BothLinkTest, TrainsInSlicesAlone) {
   Join(1);
   const std::vector<int32_t> alone = Tokens(1, 1, 8);
   ASSERT_EQ(alone.size(), 8u);
-  Start(Endless(kJob));
-  absl::SleepFor(absl::Milliseconds(100));
+  v1::StartTraining start = Endless(kJob);
+  start.mutable_spec()->mutable_checkpoints()->set_every_steps(1'000'000);  // it never waits for a disk
+  Start(start);
+  AwaitShut();
   EXPECT_EQ(StepsSeen(), 0);
   Slice(1, kLong);
   AwaitStep(3);
   // A plan ends the slice, the answers are as before, and nothing goes on by itself.
   EXPECT_EQ(Tokens(1, 9, 8), alone);
+  AwaitShut();
+  EXPECT_EQ(NumYields(), 1u) << "an attempt computes, in whatever thread, or waits for the gate";
   const int before = StepsSeen();
-  absl::SleepFor(absl::Milliseconds(200));
-  EXPECT_LE(StepsSeen(), before + 1) << "one may have been on its way";
+  const absl::Duration opened = gate_->opened();
   Slice(2, kLong);  // of another group
-  absl::SleepFor(absl::Milliseconds(100));
-  EXPECT_LE(StepsSeen(), before + 1);
-  // Where a plan finds its threads in a task, not between two, it is told how soon they stopped.
-  int64_t step = 17;
-  for (int tries = 0; tries < 200 && NumYields() == 0; ++tries) {
-    Slice(1, kLong);
-    AwaitStep(1);
-    EXPECT_EQ(Tokens(1, step++, 1)[0], alone[0]);
-  }
-  EXPECT_GE(NumYields(), 1u);
+  EXPECT_EQ(Tokens(1, 17, 8), alone);
+  EXPECT_EQ(gate_->opened(), opened);
+  EXPECT_LE(StepsSeen(), before + 1) << "one may have been on its way";
   Slice(1, kLong);
   AwaitStep(before + 5);
   Stop(0, kJob, v1::STOP_KIND_SAVE);
   EXPECT_EQ(AwaitEnd(0).outcome(), v1::TRAINING_OUTCOME_STOPPED);
   EXPECT_GT(metrics_->train_slice_seconds->Value(), 0);
+}
+
+// What it may take of the memory is known when serving has its own.
+TEST_F(BothLinkTest, AJobBeginsWhenServingHasWhatItNeeds) {
+  Start(Endless(kJob));
+  AwaitShut();
+  for (const v1::LinkRequest& message : server_->Messages(0)) {
+    EXPECT_FALSE(message.has_training_note()) << message.ShortDebugString();
+  }
+  Join(1);
+  Slice(1, kLong);
+  EXPECT_GE(AwaitStarted(0).step(), 0);
+  Stop(0, kJob, v1::STOP_KIND_NOW);
+  EXPECT_EQ(AwaitEnd(0).outcome(), v1::TRAINING_OUTCOME_STOPPED);
+}
+
+// How finely work is cut follows from what the server says.
+TEST_F(BothLinkTest, TheServerSaysWithinWhichTime) {
+  EXPECT_EQ(gate_->limit(), absl::Milliseconds(50));
+  SendSettings(20);
+  Join(1);  // commands are taken in order
+  EXPECT_EQ(gate_->limit(), absl::Milliseconds(20));
 }
 
 TEST_F(BothLinkTest, TheEndOfOneIsNotTheOthers) {

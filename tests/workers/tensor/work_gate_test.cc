@@ -2,13 +2,13 @@
 #include "workers/tensor/work_gate.h"
 
 #include <atomic>
-#include <memory>
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -16,36 +16,41 @@ namespace switchyard {
 namespace {
 
 constexpr absl::Duration kLong = absl::Hours(1);
-constexpr absl::Duration kMoment = absl::Milliseconds(20);
+
+// A thread that passes the gate once.
+class Passer {
+ public:
+  explicit Passer(WorkGate* gate)
+      : thread_([this, gate] {
+          gate->Pass();
+          through_ = true;
+        }) {}
+  bool through() const { return through_; }
+  void Join() { thread_.join(); }
+
+ private:
+  std::atomic<bool> through_{false};
+  std::thread thread_;
+};
 
 TEST(WorkGate, IsShutUntilItIsOpened) {
   WorkGate gate;
-  absl::Notification through;
-  std::thread passer([&] {
-    gate.Pass();
-    through.Notify();
-  });
-  EXPECT_FALSE(through.WaitForNotificationWithTimeout(kMoment));
+  Passer passer(&gate);
+  gate.AwaitStanding(1);
+  EXPECT_FALSE(passer.through());
   gate.OpenFor(kLong);
-  passer.join();
-  EXPECT_TRUE(through.HasBeenNotified());
+  passer.Join();
   gate.Pass();
 }
 
 TEST(WorkGate, ASliceEndsByItself) {
   WorkGate gate;
-  gate.OpenFor(absl::Milliseconds(1));
-  absl::SleepFor(absl::Milliseconds(2));
-  absl::Notification through;
-  std::thread passer([&] {
-    gate.Pass();
-    through.Notify();
-  });
-  EXPECT_FALSE(through.WaitForNotificationWithTimeout(kMoment));
-  EXPECT_GE(gate.opened(), absl::Milliseconds(1));
-  EXPECT_LT(gate.opened(), absl::Milliseconds(2));
+  gate.OpenFor(absl::Nanoseconds(1));
+  Passer passer(&gate);
+  gate.AwaitStanding(1);
+  EXPECT_EQ(gate.opened(), absl::Nanoseconds(1));
   gate.OpenFor(kLong);
-  passer.join();
+  passer.Join();
 }
 
 TEST(WorkGate, ReleasedItStaysOpenUntilItIsHeld) {
@@ -55,14 +60,11 @@ TEST(WorkGate, ReleasedItStaysOpenUntilItIsHeld) {
   gate.Shut();
   gate.Pass();
   gate.Hold();
-  absl::Notification through;
-  std::thread passer([&] {
-    gate.Pass();
-    through.Notify();
-  });
-  EXPECT_FALSE(through.WaitForNotificationWithTimeout(kMoment));
+  Passer passer(&gate);
+  gate.AwaitStanding(1);
+  EXPECT_FALSE(passer.through());
   gate.Release();
-  passer.join();
+  passer.Join();
   EXPECT_EQ(gate.opened(), absl::ZeroDuration());
 }
 
@@ -76,6 +78,11 @@ struct Yields {
     absl::MutexLock lock(&mu);
     return list;
   }
+  void AwaitOne() {
+    absl::MutexLock lock(&mu);
+    const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return !list.empty(); };
+    mu.Await(absl::Condition(&any));
+  }
   absl::Mutex mu;
   std::vector<absl::Duration> list ABSL_GUARDED_BY(mu);
 };
@@ -84,40 +91,95 @@ TEST(WorkGate, TellsWhenTheLastThreadHasStopped) {
   Yields yields;
   WorkGate gate([&](absl::Duration yield) { yields.Add(yield); });
   gate.OpenFor(kLong);
-  std::atomic<int> entered{0};
+  absl::BlockingCounter entered(2);
   absl::Notification one_goes_on, other_goes_on;
   std::thread one([&] {
-    gate.Enter();
-    ++entered;
+    const InsideGate inside(&gate);
+    entered.DecrementCount();
     one_goes_on.WaitForNotification();
     gate.Pass();
-    gate.Leave();
   });
   std::thread other([&] {
-    gate.Enter();
-    ++entered;
+    const InsideGate inside(&gate);
+    entered.DecrementCount();
     other_goes_on.WaitForNotification();
-    gate.Leave();
   });
-  while (entered < 2) absl::SleepFor(absl::Milliseconds(1));
-  const absl::Time shut = absl::Now();
+  entered.Wait();
   gate.Shut();
   gate.Shut();  // counts once
   one_goes_on.Notify();
-  absl::SleepFor(kMoment);
+  gate.AwaitStanding(1);
   EXPECT_TRUE(yields.Take().empty());  // the other still computes
   other_goes_on.Notify();
   other.join();
-  const absl::Duration most = absl::Now() - shut;
   ASSERT_EQ(yields.Take().size(), 1u);
-  EXPECT_GE(yields.Take()[0], kMoment);
-  EXPECT_LE(yields.Take()[0], most);
+  EXPECT_GT(yields.Take()[0], absl::ZeroDuration());
   // Who stands at the gate does not compute: nothing to tell of the next time.
   gate.Shut();
   gate.OpenFor(kLong);
   one.join();
   gate.Shut();
   EXPECT_EQ(yields.Take().size(), 1u);
+}
+
+// Who does not come to the gate before it is opened again was late all the same.
+TEST(WorkGate, WhoNeverStoppedIsToldOf) {
+  Yields yields;
+  WorkGate gate([&](absl::Duration yield) { yields.Add(yield); });
+  gate.OpenFor(kLong);
+  const InsideGate inside(&gate);
+  gate.Shut();
+  gate.OpenFor(kLong);
+  EXPECT_EQ(yields.Take().size(), 1u);
+  gate.Pass();
+}
+
+// What computes on beside serving as it is to come to its end counts, too.
+TEST(WorkGate, ReleasedOnesCountAsLate) {
+  Yields yields;
+  WorkGate gate([&](absl::Duration yield) { yields.Add(yield); });
+  gate.Release();
+  {
+    const InsideGate inside(&gate);
+    gate.Shut();
+    gate.Pass();
+    EXPECT_TRUE(yields.Take().empty());
+  }
+  EXPECT_EQ(yields.Take().size(), 1u);
+}
+
+// Who waits for others is no part of what has to stop, and does not go on while it is shut.
+TEST(WorkGate, WhoWaitsIsOutside) {
+  Yields yields;
+  WorkGate gate([&](absl::Duration yield) { yields.Add(yield); });
+  gate.OpenFor(kLong);
+  absl::Notification waits, goes_on;
+  std::atomic<bool> went_on{false};
+  std::thread waiter([&] {
+    const InsideGate inside(&gate), again(&gate);
+    EXPECT_EQ(WorkGate::Own(), &gate);
+    {
+      const OutsideGate outside;
+      EXPECT_EQ(WorkGate::Own(), nullptr);
+      const OutsideGate still_outside;
+      waits.Notify();
+      goes_on.WaitForNotification();
+    }
+    EXPECT_EQ(WorkGate::Own(), &gate);
+    went_on = true;
+  });
+  waits.WaitForNotification();
+  gate.AwaitStill();
+  gate.Shut();
+  goes_on.Notify();
+  gate.AwaitStanding(1);
+  EXPECT_FALSE(went_on);
+  EXPECT_TRUE(yields.Take().empty());
+  gate.OpenFor(kLong);
+  waiter.join();
+  EXPECT_TRUE(went_on);
+  const OutsideGate of_none;
+  WorkGate::PassOwn();
 }
 
 // Behind the gate a loop stops between tasks, whatever the number of threads, and goes on where it was.
@@ -131,21 +193,17 @@ TEST(ThreadPoolBehindAGate, StopsBetweenTasksAndDoesEachOnce) {
     std::atomic<int> num_done{0};
     std::thread runner([&] {
       pool.Run(kTasks, [&](int64_t task) {
-        absl::SleepFor(absl::Microseconds(500));
         ++done[task];
-        ++num_done;
+        if (++num_done == 5) gate.Shut();
       });
     });
-    absl::SleepFor(kMoment);
+    gate.AwaitStanding(1);
     EXPECT_EQ(num_done, 0);
     gate.OpenFor(kLong);
-    while (num_done < 5) absl::SleepFor(absl::Milliseconds(1));
-    gate.Shut();
-    while (yields.Take().empty()) absl::SleepFor(absl::Milliseconds(1));
+    yields.AwaitOne();
+    gate.AwaitStill();
     const int stopped_at = num_done;
-    absl::SleepFor(kMoment);
-    EXPECT_EQ(num_done, stopped_at);
-    EXPECT_LT(stopped_at, kTasks);
+    EXPECT_LT(stopped_at, 5 + threads) << "each ends the task that it has begun";
     gate.OpenFor(kLong);
     runner.join();
     for (const std::atomic<int>& count : done) EXPECT_EQ(count, 1);
@@ -166,10 +224,33 @@ TEST(ThreadPoolBehindAGate, CutsLoopsIntoMoreParts) {
   EXPECT_EQ(covered, 1000);
 }
 
+// How often a loop calls for its range of a million, with a grain of 16.
+int Calls(absl::Duration limit) {
+  WorkGate gate;
+  gate.SetLimit(limit);
+  gate.OpenFor(kLong);
+  ThreadPool pool(1, false, &gate);
+  int calls = 0;
+  int64_t next = 0;
+  pool.ParallelFor(1 << 20, 16, [&](int64_t begin, int64_t end) {
+    EXPECT_EQ(begin, next);
+    EXPECT_GE(end - begin, 16);
+    next = end;
+    ++calls;
+  });
+  EXPECT_EQ(next, 1 << 20);
+  return calls;
+}
+
+// Pieces grow while they take little of the limit, and stay at the grain where they take more.
+TEST(ThreadPoolBehindAGate, TheLimitSaysHowFinelyLoopsAreCut) {
+  EXPECT_EQ(Calls(absl::Nanoseconds(1)), (1 << 20) / 16);
+  EXPECT_LT(Calls(absl::Hours(1)), 300);
+}
+
 // A task that breathes stops within, and threads that wait for it sleep.
 TEST(ThreadPoolBehindAGate, ALongTaskBreathes) {
-  Yields yields;
-  WorkGate gate([&](absl::Duration yield) { yields.Add(yield); });
+  WorkGate gate;
   gate.OpenFor(kLong);
   ThreadPool pool(2, false, &gate);
   std::atomic<int> breaths{0};
@@ -177,18 +258,15 @@ TEST(ThreadPoolBehindAGate, ALongTaskBreathes) {
   std::thread runner([&] {
     pool.Run(2, [&](int64_t task) {
       while (task == 0 && !enough) {
+        if (breaths == 5) gate.Shut();
         pool.Breathe();
         ++breaths;
-        absl::SleepFor(absl::Microseconds(100));
       }
     });
   });
-  while (breaths < 5) absl::SleepFor(absl::Milliseconds(1));
-  gate.Shut();
-  while (yields.Take().empty()) absl::SleepFor(absl::Milliseconds(1));
-  const int stopped_at = breaths;
-  absl::SleepFor(kMoment);
-  EXPECT_EQ(breaths, stopped_at);
+  gate.AwaitStanding(1);
+  gate.AwaitStill();
+  EXPECT_EQ(breaths, 5);
   enough = true;
   gate.OpenFor(kLong);
   runner.join();

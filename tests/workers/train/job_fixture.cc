@@ -131,6 +131,7 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
         };
       }
       input.available_memory = options.available_memory;
+      input.promised_memory = options.promised_memory;
       input.packing = options.packing;
       input.packing_times = options.packing_times;
       if (options.memory_domain) input.memory_domain = options.memory_domain(r);

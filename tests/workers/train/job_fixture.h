@@ -42,6 +42,7 @@ struct AttemptOptions {
   std::function<WorkGate*(int rank)> gate = [](int) { return nullptr; };  // before what it computes
   int64_t attempt = 1;
   std::function<int64_t()> available_memory = [] { return int64_t{1} << 40; };
+  std::function<int64_t()> promised_memory = {};
   absl::Duration lock_patience = absl::ZeroDuration();
   // When experts are packed, and what ranks say of their steps; none: as jobs do.
   PackingOptions packing = {};

@@ -147,9 +147,11 @@ TEST_F(TrainJobBlocksTest, WhatAnEarlierAttemptStillSavesIsGoneOnFrom) {
 }
 
 TEST_F(TrainJobBlocksTest, RanksOfAMachineShareItsMemory) {
-  const auto ends = [&](int64_t available, const std::function<std::string(int)>& domain) {
-    const std::vector<RankStory> stories =
-        Run(Spec(), {.world = 2, .available_memory = [available] { return available; }, .memory_domain = domain});
+  const auto ends = [&](int64_t available, const std::function<std::string(int)>& domain, int64_t promised = 0) {
+    const std::vector<RankStory> stories = Run(Spec(), {.world = 2,
+                                                        .available_memory = [=] { return available; },
+                                                        .promised_memory = [=] { return promised; },
+                                                        .memory_domain = domain});
     ForgetJob();
     return stories[0].end.outcome == TrainOutcome::kFinished;
   };
@@ -162,6 +164,9 @@ TEST_F(TrainJobBlocksTest, RanksOfAMachineShareItsMemory) {
   EXPECT_TRUE(ends(2 * enough, together));
   const auto one_is_elsewhere = [](int rank) { return rank == 0 ? std::string() : std::string("machine"); };
   EXPECT_TRUE(ends(enough, one_is_elsewhere));
+  // Each has promised as much again, for the cache of what it serves.
+  EXPECT_FALSE(ends(3 * enough, together, enough));
+  EXPECT_TRUE(ends(4 * enough, together, enough));
 }
 
 // Whoever waits for the disk can be told to stop.

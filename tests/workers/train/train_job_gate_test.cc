@@ -3,11 +3,16 @@
 #include <atomic>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
+#include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/tensor/work_gate.h"
 
@@ -55,8 +60,51 @@ TEST_P(TrainJobGateRanksTest, InSlicesItHasTheSameBits) {
   EXPECT_EQ(FilesOfStep(12), expected);
 }
 
+// Whatever threads a step has: those of sums, of offloaded state, of a checkpoint that is written.
+TEST_F(TrainJobGateTest, AllItsThreadsStopAndGoOn) {
+  for (const CommMode mode : {CommMode::kFair, CommMode::kPriorityTicketed, CommMode::kPipelining}) {
+    JobSpec spec = Spec();
+    spec.communication = {.mode = mode, .piece_bytes = 4096};
+    spec.offload = OffloadPolicy::kNever;
+    const auto expected = Undisturbed(spec, 2);
+    spec.offload = OffloadPolicy::kAlways;
+    Flicker flicker(2);
+    const std::vector<RankStory> stories = Run(
+        spec,
+        {.world = 2, .threads = 2, .gate = [&](int rank) { return flicker.gate(rank); }, .offload_dir = root_.path()});
+    for (const RankStory& story : stories) EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+    EXPECT_EQ(FilesOfStep(12), expected) << CommModeName(mode);
+    ForgetJob();
+  }
+}
+
+// A thread that writes a checkpoint computes, too: sums and bytes.
+TEST_F(TrainJobGateTest, WhatIsWrittenCounts) {
+  evaluation_ = {};
+  absl::Notification yielded;
+  WorkGate gate([&](absl::Duration) {
+    if (!yielded.HasBeenNotified()) yielded.Notify();
+  });
+  gate.OpenFor(absl::Hours(1));
+  std::atomic<bool> shut{false};
+  const auto shuts = [&](const std::string& path) {
+    if (absl::StartsWith(path, "step-00000012") && !shut.exchange(true)) gate.Shut();
+    return absl::OkStatus();
+  };
+  const auto wrap = [&](std::unique_ptr<FileSystem> files, int) -> std::unique_ptr<FileSystem> {
+    return std::make_unique<HookedFileSystem>(std::move(files), shuts);
+  };
+  std::vector<RankStory> stories;
+  std::thread runner([&] { stories = Run(Spec(), {.gate = [&](int) { return &gate; }, .wrap_files = wrap}); });
+  EXPECT_TRUE(yielded.WaitForNotificationWithTimeout(absl::Minutes(1)));
+  gate.OpenFor(absl::Hours(1));
+  runner.join();
+  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+}
+
 TEST_F(TrainJobGateTest, ShutItDoesNothingAndReleasedItComesToItsEnd) {
-  WorkGate gate;
+  absl::Notification yielded;
+  WorkGate gate([&](absl::Duration) { yielded.Notify(); });
   std::atomic<bool> ended{false};
   std::vector<RankStory> stories;
   Communicator* group = nullptr;
@@ -71,11 +119,11 @@ TEST_F(TrainJobGateTest, ShutItDoesNothingAndReleasedItComesToItsEnd) {
                                }});
     ended = true;
   });
-  absl::SleepFor(absl::Milliseconds(50));
+  gate.AwaitStanding(1);
   EXPECT_EQ(steps, 0);
   gate.OpenFor(absl::Hours(1));
-  while (steps < 3) absl::SleepFor(absl::Milliseconds(1));
-  absl::SleepFor(absl::Milliseconds(50));
+  yielded.WaitForNotification();
+  gate.AwaitStill();
   EXPECT_EQ(steps, 3);
   EXPECT_FALSE(ended);
   // As a worker does when the attempt is given up.
@@ -83,7 +131,7 @@ TEST_F(TrainJobGateTest, ShutItDoesNothingAndReleasedItComesToItsEnd) {
   gate.Release();
   runner.join();
   EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kLost) << stories[0].end.status;
-  EXPECT_LE(steps, 4);
+  EXPECT_EQ(steps, 3) << "it does not do the rest of the step that it was in";
 }
 
 }  // namespace
