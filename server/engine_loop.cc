@@ -145,7 +145,6 @@ void EngineLoop::Tick(absl::Time now) {
 
 // A burst's first step waits a little for the rest of it; `gather_until_` says until when.
 bool EngineLoop::Gathering(absl::Time now) {
-  gather_until_ = absl::InfiniteFuture();
   if (step_sent_.empty()) {
     const SchedulerStats stats = scheduler_->Stats();
     if (stats.running == 0 && stats.waiting > 0) {
@@ -177,7 +176,10 @@ void EngineLoop::DumpStep(int64_t epoch, int64_t step, const char* what, const s
 
 void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
   if (!scheduler_) return;
-  if (group_.state() == WorkerGroup::State::kReady && (Gathering(now) || WaitsForSlice(now))) return;
+  gather_until_ = slice_until_ = absl::InfiniteFuture();
+  // Whoever is past its deadline hears of it from Plan.
+  const bool may_wait = group_.state() == WorkerGroup::State::kReady && now < scheduler_->NextDeadline();
+  if (may_wait && (Gathering(now) || WaitsForSlice(now))) return;
   while (group_.state() == WorkerGroup::State::kReady) {
     std::optional<StepPlan> plan = scheduler_->Plan(now, events);
     if (!plan) break;
@@ -199,7 +201,6 @@ void EngineLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
 
 // --train_share: steps wait until those under way are done, and then for a slice; `slice_until_` says until when.
 bool EngineLoop::WaitsForSlice(absl::Time now) {
-  slice_until_ = absl::InfiniteFuture();
   if (!slices_.Owes(now)) return false;
   if (!step_sent_.empty()) return true;
   if (const SchedulerStats stats = scheduler_->Stats(); stats.running + stats.waiting == 0) return false;

@@ -171,7 +171,7 @@ void EngineLoop::ObserveStep(const StepResult& result, absl::Time now) {
   }
   if (const auto it = step_sent_.find(result.step); it != step_sent_.end()) {
     metrics_->step_seconds->Observe(absl::ToDoubleSeconds(now - it->second));
-    slices_.StepDone(now - it->second);
+    slices_.StepDone(it->second, now);
     gather_window_.Observe(rows, now - it->second);
     step_sent_.erase(it);
   }

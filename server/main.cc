@@ -47,11 +47,11 @@ ABSL_FLAG(bool, train_on_serving, false,
           "serving workers also train jobs that ask for it (on_serving_workers), while they have nothing to serve; "
           "wants --dataset_root and --checkpoint_root; of those from elsewhere the ones with --role=both");
 ABSL_FLAG(int, train_yield_ms, 50,
-          "with --train_on_serving: milliseconds within which training stops when there is something to serve; what "
-          "takes longer is counted (switchyard_worker_train_late_yields_total)");
+          "with --train_on_serving: milliseconds within which training stops when there is something to serve: its "
+          "loops are cut by it, and what takes longer is counted (switchyard_worker_train_late_yields_total)");
 ABSL_FLAG(double, train_share, 0,
           "with --train_on_serving: how much of the time in which there is something to serve training gets, "
-          "[0, 0.9]; steps wait for it, 50 ms at a time");
+          "[0, 0.9]; steps wait for it, 50 ms at a time, and one that takes longer than a second counts as one");
 ABSL_FLAG(
     std::string, train_offload_dir, "",
     "of local training workers: directory of a disk for masters and moments of experts that do not fit into memory "

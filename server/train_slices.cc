@@ -36,14 +36,15 @@ void TrainSlices::End(absl::Time now) {
   until_ = absl::InfinitePast();
 }
 
-void TrainSlices::StepDone(absl::Duration took) {
+void TrainSlices::StepDone(absl::Time sent, absl::Time now) {
+  const absl::Duration took = std::min(now - std::max(sent, counted_until_), kLongestStep);
+  counted_until_ = now;
   if (wanted_ && share_ > 0) owed_ += took * share_ / (1 - share_);
 }
 
 absl::Time TrainSlices::PayOwed(absl::Time now) {
   if (now < owed_until_) return owed_until_;
-  // Of a long step no more than one slice stays to be paid.
-  owed_ = std::min(owed_ - kOwedSlice, kOwedSlice);
+  owed_ -= kOwedSlice;
   return owed_until_ = now + kOwedSlice;
 }
 

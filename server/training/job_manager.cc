@@ -71,6 +71,9 @@ absl::Status JobManager::CheckWorkers(const JobSpec& spec) const {
     return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
                      spec.on_serving_workers
                          ? "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)"
+                     : serving_.configured() > 0
+                         ? "this server has no training workers (--local_train_workers); its serving ones train jobs "
+                           "with on_serving_workers"
                          : "this server has no training workers (--local_train_workers)");
   }
   if (spec.workers <= pool.configured()) return absl::OkStatus();

@@ -1,4 +1,5 @@
 // The job that trains on workers which also serve, in the slices of time that serving leaves to it.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,7 @@ void JobManager::WatchSlices() {
   if (shares == nullptr || before == absl::InfinitePast()) return;
   if (const absl::Duration missed = now - before - got; missed > absl::ZeroDuration()) {
     shares->attempt->Postpone(missed);
+    if (shares->running_since < now) shares->running_since = std::min(shares->running_since + missed, now);
   }
   if (now - last_slice_at_ > kStarves) {
     Note(shares->job, kWaitsForServing);

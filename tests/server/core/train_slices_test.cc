@@ -47,18 +47,18 @@ TEST(TrainSlices, AStepEndsIt) {
 TEST(TrainSlices, WithoutAShareNothingIsOwed) {
   TrainSlices slices(0);
   slices.Want(true);
-  slices.StepDone(absl::Hours(1));
-  EXPECT_FALSE(slices.Owes(kStart));
+  slices.StepDone(kStart, kStart + absl::Hours(1));
+  EXPECT_FALSE(slices.Owes(kStart + absl::Hours(1)));
 }
 
 TEST(TrainSlices, AFifthIsOwed) {
   TrainSlices slices(0.2);
-  slices.StepDone(absl::Hours(1));
+  slices.StepDone(kStart - absl::Hours(2), kStart - absl::Hours(1));
   EXPECT_FALSE(slices.Owes(kStart)) << "nobody wants it";
   slices.Want(true);
-  slices.StepDone(199 * kMs);
+  slices.StepDone(kStart - 201 * kMs, kStart - 2 * kMs);
   EXPECT_FALSE(slices.Owes(kStart));
-  slices.StepDone(2 * kMs);
+  slices.StepDone(kStart - 2 * kMs, kStart);
   ASSERT_TRUE(slices.Owes(kStart));  // 50 ms of 250
   EXPECT_EQ(slices.PayOwed(kStart), kStart + 50 * kMs);
   EXPECT_EQ(slices.PayOwed(kStart + 20 * kMs), kStart + 50 * kMs);
@@ -66,17 +66,46 @@ TEST(TrainSlices, AFifthIsOwed) {
   EXPECT_FALSE(slices.Owes(kStart + 50 * kMs)) << "it is paid";
 }
 
-TEST(TrainSlices, ALongStepIsNotPaidAtOnceAndIdlenessPaysAll) {
+// How often in a row a step waits for a slice from then on.
+int PaidAt(TrainSlices* slices, absl::Time* now) {
+  int paid = 0;
+  for (; slices->Owes(*now); ++paid) *now = slices->PayOwed(*now);
+  return paid;
+}
+
+// A step of 800 ms leaves training a fifth of the time, as four of 200 ms do.
+TEST(TrainSlices, ALongStepIsPaidInFull) {
+  TrainSlices slices(0.2);
+  slices.Want(true);
+  absl::Time now = kStart + 801 * kMs;
+  slices.StepDone(kStart, now);
+  EXPECT_EQ(PaidAt(&slices, &now), 4);
+}
+
+// Two that are under way at a time take the time of one.
+TEST(TrainSlices, StepsThatOverlapCountOnce) {
+  TrainSlices slices(0.2);
+  slices.Want(true);
+  absl::Time now = kStart;
+  int paid = 0;
+  for (int step = 1; step <= 10; ++step) {
+    now += 101 * kMs;
+    slices.StepDone(now - 202 * kMs, now);
+    absl::Time then = now;
+    paid += PaidAt(&slices, &then);
+  }
+  EXPECT_EQ(paid, 5) << "of 1.1 seconds, as the first began before";
+}
+
+TEST(TrainSlices, AStepThatHangsIsNotPaidInFullAndIdlenessPaysAll) {
   TrainSlices slices(0.5);
   slices.Want(true);
-  slices.StepDone(absl::Hours(1));
-  EXPECT_EQ(slices.PayOwed(kStart), kStart + 50 * kMs);
-  ASSERT_TRUE(slices.Owes(kStart + 50 * kMs));
-  EXPECT_EQ(slices.PayOwed(kStart + 50 * kMs), kStart + 100 * kMs);
-  EXPECT_FALSE(slices.Owes(kStart + 100 * kMs));
-  slices.StepDone(absl::Hours(1));
+  absl::Time now = kStart + absl::Hours(1);
+  slices.StepDone(kStart, now);
+  EXPECT_EQ(PaidAt(&slices, &now), 20) << "a second's";
+  slices.StepDone(now, now + absl::Hours(1));
   slices.Idle();
-  EXPECT_FALSE(slices.Owes(kStart + 200 * kMs));
+  EXPECT_FALSE(slices.Owes(now + absl::Hours(1)));
 }
 
 }  // namespace

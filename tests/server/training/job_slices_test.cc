@@ -91,6 +91,7 @@ TEST_F(SlicesTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
             "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)");
+  EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "NO_TRAINING");
   FakeTrainer* serving = ConnectServing(1);
   EXPECT_TRUE(serving->closed.ok()) << "it serves on";
 }
@@ -110,6 +111,34 @@ TEST_F(SlicesTest, TimeWithoutSlicesIsNoStall) {
   EXPECT_THAT(trainers_[1]->heard, IsEmpty());
   PassOpen(absl::Minutes(2));
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
+}
+
+TEST_F(SlicesTest, AServerWithServingWorkersAloneSaysWhatItsUsersMayDo) {
+  options_.serving_workers = 2;
+  Configure(0);
+  const absl::Status status = manager_->Submit("", Spec()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "this server has no training workers (--local_train_workers); its serving ones train jobs with "
+            "on_serving_workers");
+}
+
+// What it may run for is the time in which it can.
+TEST_F(SlicesTest, WaitingIsNoRuntime) {
+  ConnectServing(1);
+  ConnectServing(2);
+  JobSpec spec = Shared();
+  spec.max_runtime_seconds = 60;
+  const std::string id = Submit(spec);
+  manager_->Tick();
+  AllStart();
+  for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
+  for (int i = 0; i < 59; ++i) PassOpen(absl::Seconds(1));
+  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  PassOpen(absl::Seconds(2));
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
+  AllEnd(TrainingOutcome::kStopped);
+  EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 61 s of 60"));
 }
 
 TEST_F(SlicesTest, AStopAtOnceWaitsForNoSlice) {
