@@ -80,7 +80,8 @@ absl::StatusOr<double> CountParameters(const Config& config, const TrainedModelF
   const auto h = static_cast<double>(hidden);
   const double attention = 2 * h * static_cast<double>(head_dim) * static_cast<double>(heads + kv_heads);
   const double experts = static_cast<double>(facts.experts) * static_cast<double>(width) + static_cast<double>(shared);
-  const double ffn = static_cast<double>(sparse) * experts + static_cast<double>((layers - sparse) * dense);
+  const double ffn =
+      static_cast<double>(sparse) * experts + static_cast<double>(layers - sparse) * static_cast<double>(dense);
   const double ends = (config.Flag("tie_word_embeddings") ? 1 : 2) * h * static_cast<double>(facts.vocab);
   return static_cast<double>(layers) * attention + matrices * h * ffn + ends;
 }
