@@ -56,10 +56,7 @@ TEST_F(ManagerTest, OnlyRankZeroTellsSteps) {
 }
 
 TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
-  Connect(1);
-  Connect(2);
-  const std::string id = Submit(Spec());
-  manager_->Tick();
+  const std::string id = Begun();
   manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   Step(1);  // the other one's word is still on its way
   EXPECT_EQ(StateOf(id), JobState::kRunning);
@@ -127,10 +124,7 @@ TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
 }
 
 TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
-  Connect(1);
-  Connect(2);
-  const std::string id = Submit(Spec());
-  manager_->Tick();
+  const std::string id = Begun();
   const int64_t epoch = trainers_[1]->epoch();
   Pass(options_.limits.form - absl::Seconds(1));
   manager_->OnTrainingNote(1, epoch, "looks for a checkpoint");
@@ -166,10 +160,7 @@ TEST_F(ManagerTest, LossesWhilePausingAndCancelling) {
 }
 
 TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
-  Connect(1);
-  Connect(2);
-  const std::string id = Submit(Spec());
-  manager_->Tick();
+  const std::string id = Begun();
   manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   Pass(options_.limits.form);
   EXPECT_THAT(trainers_[1]->last_reason, HasSubstr("waited too long for all ranks to start, rank 1 (pid 1002"));
@@ -247,8 +238,7 @@ TEST_F(ManagerTest, StrangersAreRefused) {
 
 // A server is killed in each state of a job; the next one goes on by the table, and no attempt's number comes twice.
 TEST_F(ManagerTest, TheCensusCounts) {
-  Connect(1);
-  Connect(2);
+  ConnectBoth();
   const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
   manager_->Tick();
   manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});

@@ -74,7 +74,7 @@ TEST_F(ManagerTest, ARequestIsMadeOnce) {
   other.seed = 1;
   const absl::Status status = manager_->Submit("request", other).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(id));
+  EXPECT_EQ(status.message(), absl::StrCat("request_id: \"request\" has made ", id, " of another spec"));
   EXPECT_NE(Submit(other), Submit(other)) << "without an id each is a job of its own";
   Restart();
   EXPECT_TRUE(manager_->Submit("request", Spec())->existed);
@@ -112,13 +112,10 @@ TEST_F(ManagerTest, WhatCannotBeIsRefused) {
 }
 
 TEST_F(ManagerTest, TextIsPackedFirst) {
-  Connect(1);
-  Connect(2);
   JobSpec spec = Spec();
   spec.datasets = {"a.jsonl", "b.bin", "c.jsonl"};
   spec.evaluation = {"e.jsonl"};
-  const std::string id = Submit(spec);
-  manager_->Tick();
+  const std::string id = Begun(spec);
   ASSERT_EQ(host_.packs[id].size(), 1u);
   EXPECT_THAT(host_.packs[id][0].inputs, ElementsAre("a.jsonl", "c.jsonl"));
   EXPECT_EQ(host_.packs[id][0].output, id + "/datasets.bin");
@@ -133,8 +130,7 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   EXPECT_EQ(host_.packs[id][1].output, id + "/evaluation.bin");
   // A server after this one does not pack again what is ready.
   Restart();
-  Connect(1);
-  Connect(2);
+  ConnectBoth();
   manager_->Tick();
   ASSERT_EQ(host_.packs[id].size(), 1u);
   EXPECT_EQ(host_.packs[id][0].output, id + "/evaluation.bin");
@@ -150,12 +146,8 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
 }
 
 TEST_F(ManagerTest, BadTextFailsTheJob) {
-  Connect(1);
-  Connect(2);
-  JobSpec spec = Spec();
-  spec.datasets = {"a.jsonl"};
-  const std::string bad = Submit(spec);
-  manager_->Tick();
+  const JobSpec spec = TextSpec();
+  const std::string bad = Begun(spec);
   manager_->OnPrepared(bad, absl::InvalidArgumentError("a.jsonl:3: no text"));
   EXPECT_EQ(StateOf(bad), JobState::kFailed);
   EXPECT_EQ(Get(bad)->error, absl::InvalidArgumentError("a.jsonl:3: no text"));
@@ -202,11 +194,8 @@ TEST_F(ManagerTest, CancelInEveryState) {
   EXPECT_EQ(StateOf(pending), JobState::kCancelled);
   ASSERT_TRUE(manager_->Cancel(pending).ok()) << "it is so";
 
-  JobSpec text = Spec();
-  text.datasets = {"a.jsonl"};
-  const std::string packing = Submit(text);
-  Connect(1);
-  Connect(2);
+  const std::string packing = Submit(TextSpec());
+  ConnectBoth();
   manager_->Tick();
   ASSERT_TRUE(manager_->Cancel(packing).ok());
   EXPECT_EQ(StateOf(packing), JobState::kCancelling);
@@ -234,16 +223,17 @@ TEST_F(ManagerTest, CancelInEveryState) {
   manager_->Tick();
   AllStart();
   AllEnd(TrainingOutcome::kFinished);
-  EXPECT_EQ(manager_->Cancel(done).status().message(), "job is SUCCEEDED: cannot cancel");
+  for (const auto& [answer, asked] :
+       {std::pair(manager_->Cancel(done), "cancel"), std::pair(manager_->Pause(done), "pause"),
+        std::pair(manager_->Resume(done), "resume")}) {
+    EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(answer.status().message(), absl::StrCat("job is SUCCEEDED: cannot ", asked));
+    EXPECT_EQ(ReasonIn(answer.status()), "JOB_STATE");
+  }
 }
 
 TEST_F(ManagerTest, AJobWithoutWorkersYetStopsAtOnce) {
-  Connect(1);
-  Connect(2);
-  JobSpec text = Spec();
-  text.datasets = {"a.jsonl"};
-  const std::string id = Submit(text);
-  manager_->Tick();
+  const std::string id = Begun(TextSpec());
   manager_->OnTrainerLost(2, "gone");
   manager_->OnPrepared(id, PackedData{.tokens = 100});
   EXPECT_EQ(StateOf(id), JobState::kPreparing);
@@ -311,8 +301,7 @@ TEST_F(ManagerTest, OldJobsThatAreOverAreForgotten) {
 }
 
 TEST_F(ManagerTest, AWatcherSeesEveryChange) {
-  Connect(1);
-  Connect(2);
+  ConnectBoth();
   const std::string id = Submit(Spec());
   std::vector<std::string> seen;
   const auto watcher = manager_->Watch(id, [&seen](const JobPtr& job) {
@@ -332,13 +321,9 @@ TEST_F(ManagerTest, AWatcherSeesEveryChange) {
 }
 
 TEST_F(ManagerTest, TooLongARuntimeEndsWithACheckpoint) {
-  Connect(1);
-  Connect(2);
   JobSpec spec = Spec();
   spec.max_runtime_seconds = 60;
-  const std::string id = Submit(spec);
-  manager_->Tick();
-  AllStart();
+  const std::string id = Running(spec);
   Pass(absl::Seconds(40));
   ASSERT_TRUE(manager_->Pause(id).ok());
   AllEnd(TrainingOutcome::kStopped);

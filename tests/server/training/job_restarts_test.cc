@@ -13,8 +13,7 @@ TEST_F(ManagerTest, AKilledServerForgetsNothingAndStartsNothingTwice) {
   EXPECT_EQ(StateOf(id), JobState::kPending);
   int64_t attempts = 0;
   const auto begin = [&] {
-    Connect(1);
-    Connect(2);
+    ConnectBoth();
     manager_->Tick();
     ASSERT_EQ(trainers_[1]->seats.size(), 1u);
     EXPECT_EQ(trainers_[1]->seats[0].attempt, ++attempts);
@@ -54,8 +53,7 @@ TEST_F(ManagerTest, AQueueSurvivesItsServer) {
   ASSERT_TRUE(manager_->Pause(one).ok());
   ASSERT_TRUE(manager_->Resume(one).ok());  // goes to the end
   Restart();
-  Connect(1);
-  Connect(2);
+  ConnectBoth();
   manager_->Tick();
   EXPECT_EQ(StateOf(two), JobState::kPreparing);
   for (const std::string& next : {three, one}) {
@@ -67,8 +65,7 @@ TEST_F(ManagerTest, AQueueSurvivesItsServer) {
 }
 
 TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
-  Connect(1);
-  Connect(2);
+  ConnectBoth();
   const std::string id = Submit(Spec());
   journal_.error = absl::ResourceExhaustedError("disk full");
   manager_->Tick();
@@ -95,12 +92,7 @@ TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
 }
 
 TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {
-  Connect(1);
-  Connect(2);
-  JobSpec text = Spec();
-  text.datasets = {"a.jsonl"};
-  const std::string id = Submit(text);
-  manager_->Tick();
+  const std::string id = Begun(TextSpec());
   journal_.error = absl::UnavailableError("no disk");
   manager_->OnPrepared(id, PackedData{.tokens = 100});
   EXPECT_TRUE(trainers_[1]->seats.empty());

@@ -183,15 +183,30 @@ class ManagerTest : public testing::Test {
     const int64_t epoch = trainers_.at(1)->epoch();
     for (const auto& [id, trainer] : trainers_) manager_->OnTrainingEnded(id, epoch, {outcome, status});
   }
-  // Two workers are there and the job runs on them.
-  std::string Running() {
+  void ConnectBoth() {
     Connect(1);
     Connect(2);
-    const std::string id = Submit(Spec());
+  }
+  // Two workers are there, and it is the job's turn.
+  std::string Begun(const JobSpec& spec = Spec(), const std::string& request_id = "") {
+    ConnectBoth();
+    const std::string id = Submit(spec, request_id);
     manager_->Tick();
+    EXPECT_EQ(StateOf(id), JobState::kPreparing);
+    return id;
+  }
+  // … and it runs on them.
+  std::string Running(const JobSpec& spec = Spec()) {
+    const std::string id = Begun(spec);
     AllStart();
     EXPECT_EQ(StateOf(id), JobState::kRunning);
     return id;
+  }
+  // Whose text has to become tokens first.
+  static JobSpec TextSpec() {
+    JobSpec spec = Spec();
+    spec.datasets = {"a.jsonl"};
+    return spec;
   }
 
   JobManager::Options options_;
