@@ -25,6 +25,23 @@ absl::Status NoTraining() {
 
 absl::Status Stopping() { return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"); }
 
+// The reason of what a file is at fault for, where nobody has given one.
+absl::Status OfFiles(const absl::Status& status) {
+  if (ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+      return MakeError(status.code(), v1::BAD_FILE, status.message());
+    case absl::StatusCode::kResourceExhausted:
+      return MakeError(status.code(), v1::DISK_FULL, status.message());
+    default:
+      return status;
+  }
+}
+
 // `task` on the jobs' thread; it must lead to the call's end.
 void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
   if (!jobs->Post(std::move(task))) call->Fail(Stopping());
@@ -215,7 +232,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::
         });
       },
       [feed](absl::StatusOr<PackedData> packed) {
-        if (!packed.ok()) return feed->End(packed.status());
+        if (!packed.ok()) return feed->End(OfFiles(packed.status()));
         feed->Offer([packed = *packed] {
           auto response = std::make_unique<v1::PackDataResponse>();
           response->set_bytes_done(packed.bytes);

@@ -114,7 +114,7 @@ TEST_F(BadCallsTest, BadPacks) {
            {output("a.bin"), kThere, "BAD_FILE", "a.bin"},
            {tokenizer("../demo"), kBad, "BAD_FIELD", "tokenizer: \"../demo\": path must be under the checkpoint root"},
            {tokenizer("none"), kNone, "BAD_FILE", "\"none\": not in the checkpoint root"},
-           {tokenizer("mute"), kCannot, "NO_TOKENIZER", "mute: has no tokenizer.json"},
+           {tokenizer("mute"), kCannot, "BAD_FILE", "mute: has no tokenizer.json"},
        }) {
     v1::PackDataRequest request;
     request.add_inputs("sub/text.jsonl");
