@@ -1,6 +1,7 @@
 // The gate before work that makes way for other work: who gets through, who waits, and what a pool does behind it.
 #include "workers/tensor/work_gate.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -246,6 +247,22 @@ int Calls(absl::Duration limit) {
 TEST(ThreadPoolBehindAGate, TheLimitSaysHowFinelyLoopsAreCut) {
   EXPECT_EQ(Calls(absl::Nanoseconds(1)), (1 << 20) / 16);
   EXPECT_LT(Calls(absl::Hours(1)), 300);
+}
+
+// A limit that is smaller from the middle of a loop on cuts the rest of it as finely as it may.
+TEST(ThreadPoolBehindAGate, LongPiecesBecomeShort) {
+  WorkGate gate;
+  gate.SetLimit(absl::Hours(1));
+  gate.OpenFor(kLong);
+  ThreadPool pool(1, false, &gate);
+  int64_t longest = 0, last = 0;
+  pool.ParallelFor(1 << 20, 16, [&](int64_t begin, int64_t end) {
+    if (begin >= 1 << 19) gate.SetLimit(absl::Nanoseconds(1));
+    last = end - begin;
+    longest = std::max(longest, last);
+  });
+  EXPECT_GE(longest, 1024);
+  EXPECT_LE(last, 32);
 }
 
 // A task that breathes stops within, and threads that wait for it sleep.

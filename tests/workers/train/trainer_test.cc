@@ -160,6 +160,17 @@ TEST_F(TrainerErrorsTest, OfOneRankAlone) {
   EXPECT_EQ(group.Masters(), before);
 }
 
+// A rank that is alone asks nobody, and hears of it all the same.
+TEST_F(TrainerErrorsTest, OfAGroupThatIsGivenUp) {
+  for (const int world : {1, 2}) {
+    TrainingGroup group(golden_.dir, {.world = world});
+    const auto before = group.Masters();
+    for (int rank = 0; rank < world; ++rank) group.comm(rank)->Abort("nobody wants it");
+    EXPECT_THAT(std::string(group.TryStep({rows_}, 1e-3).status().message()), testing::HasSubstr("nobody wants it"));
+    EXPECT_EQ(group.Masters(), before);
+  }
+}
+
 TEST_F(TrainerErrorsTest, NumbersThatCannotBe) {
   TrainingGroup group(golden_.dir, {});
   const auto before = group.Masters();
