@@ -32,7 +32,9 @@ ROWS_TOS = 0x20
 SUMS_TOS = [0x40, 0x48, 0x50, 0x58, 0x60, 0x68]
 CONNECTIONS = [0.75, 0.9, 1, 1.25, 2]  # that are tried; below 1: sums share links as if all-to-alls had more of them
 SLOWDOWN = 1.83  # LI-1
-BURST = 12 << 10
+# By workers: with bursts of 12 KB an all-to-all by itself takes 4 ms besides its bytes among 16 ranks of two cores and none
+# among 4 or 8; these make all alike.
+BURST = {4: 12 << 10, 8: 12 << 10, 16: 20 << 10}
 WORKERS = (4, 8, 16)
 NAMES = {"txl": models.MODELS[0], "gpt2": models.MODELS[1], "bert2gpt2": models.MODELS[2]}
 TABLES = [f"{name}_{workers}" for workers in (16, 4, 8) for name in NAMES]
@@ -78,7 +80,7 @@ def run_workers(options, model, workers, connections, modes, steps, probes):
     nodes = Nodes(models.GPUS_PER_NODE, scale.link(models.NODE_BYTES_PER_S) * 8) if workers > models.GPUS_PER_NODE else None
     classes = [TrafficClass(ROWS_TOS, 1), *(TrafficClass(tos, weight) for tos, weight in zip(SUMS_TOS, connections))]
     with tempfile.TemporaryDirectory() as directory, \
-         Cluster(workers, scale.link(models.GPU_BYTES_PER_S) * 8, BURST, nodes, classes) as cluster:
+         Cluster(workers, scale.link(models.GPU_BYTES_PER_S) * 8, BURST[workers], nodes, classes) as cluster:
         output, meeting = Path(directory) / "run", Path(directory) / "meeting"
         meeting.mkdir()
         addresses = ",".join(cluster.address(rank) for rank in range(workers))

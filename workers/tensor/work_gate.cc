@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <limits>
 
 #include "scheduler/base/check.h"
@@ -153,6 +154,15 @@ absl::Duration WorkGate::opened() const {
   absl::MutexLock lock(&mu_);
   const int64_t now = NowNanos();
   return absl::Nanoseconds(opened_ + (slice_begin_ == 0 ? 0 : std::min(now, open_until_.load()) - slice_begin_));
+}
+
+void CopyBehindGate(void* to, const void* from, int64_t bytes) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  for (int64_t begin = 0; begin < bytes; begin += kPiece) {
+    WorkGate::PassOwn();
+    std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                static_cast<size_t>(std::min(kPiece, bytes - begin)));
+  }
 }
 
 // Linux keeps a priority for each thread.

@@ -112,6 +112,9 @@ class OutsideGate {
   const int depth_;
 };
 
+// memcpy; the calling thread passes the gate that it is inside of, if any, before each megabyte.
+void CopyBehindGate(void* to, const void* from, int64_t bytes);
+
 // The calling thread, and those that it starts, get little of the cores that others want, for good.
 void MakeWay();
 

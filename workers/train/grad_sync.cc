@@ -1,7 +1,6 @@
 #include "workers/train/grad_sync.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -314,8 +313,7 @@ absl::Status GradSync::StartSum(size_t sum_idx) {
     values = BucketOf(sum);
     int64_t at = 0;
     for (const TensorView& part : sum.parts) {
-      WorkGate::PassOwn();
-      std::memcpy(values.Rows(at, part.dim(0)).raw(), part.raw(), static_cast<size_t>(NumBytes(part)));
+      CopyBehindGate(values.Rows(at, part.dim(0)).raw(), part.raw(), NumBytes(part));
       at += part.dim(0);
     }
   }
@@ -334,8 +332,7 @@ absl::Status GradSync::FinishSum() {
   const TensorView values = BucketOf(*done.sum);
   int64_t at = 0;
   for (const TensorView& part : done.sum->parts) {
-    WorkGate::PassOwn();
-    std::memcpy(part.raw(), values.Rows(at, part.dim(0)).raw(), static_cast<size_t>(NumBytes(part)));
+    CopyBehindGate(part.raw(), values.Rows(at, part.dim(0)).raw(), NumBytes(part));
     at += part.dim(0);
   }
   return absl::OkStatus();

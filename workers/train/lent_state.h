@@ -13,10 +13,6 @@
 
 namespace switchyard {
 
-// In the order of the file.
-inline constexpr Tensor ParameterBlock::*kState[] = {&ParameterBlock::master, &ParameterBlock::mean,
-                                                     &ParameterBlock::mean_squares};
-
 class LentState {
  public:
   // Of no blocks: nothing.

@@ -11,9 +11,6 @@
 namespace switchyard {
 namespace {
 
-constexpr Tensor ParameterBlock::*kKept[] = {&ParameterBlock::master, &ParameterBlock::mean,
-                                             &ParameterBlock::mean_squares};
-
 void CopyBytes(const Stream& stream, const Tensor& from, const Tensor& to) {
   constexpr int64_t kGrain = 1 << 20;
   const char* const source = static_cast<const char*>(from.view().raw());
@@ -55,13 +52,13 @@ absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& par
       ParameterBlock block;
       block.parts = from.parts;
       block.shard = from.shard;
-      for (const auto kept : kKept) {
-        ASSIGN_OR_RETURN(block.*kept, Tensor::Allocate((from.*kept).dtype(), (from.*kept).shape(), stream.device()));
+      for (const auto state : kState) {
+        ASSIGN_OR_RETURN(block.*state, Tensor::Allocate((from.*state).dtype(), (from.*state).shape(), stream.device()));
       }
       blocks.push_back(std::move(block));
     }
     ParameterBlock& to = blocks[next++];
-    for (const auto kept : kKept) CopyBytes(stream, from.*kept, to.*kept);
+    for (const auto state : kState) CopyBytes(stream, from.*state, to.*state);
   }
   blocks_ = std::move(blocks);
   return absl::OkStatus();

@@ -54,6 +54,10 @@ struct ParameterBlock {
   }
 };
 
+// What an optimizer keeps of a block, in the order of files.
+inline constexpr Tensor ParameterBlock::*kState[] = {&ParameterBlock::master, &ParameterBlock::mean,
+                                                     &ParameterBlock::mean_squares};
+
 // Experts that a rank is about to have: all that belongs to them, without its values.
 struct NewExperts {
   std::vector<int32_t> residents = {};                // by slot, of every layer that has experts

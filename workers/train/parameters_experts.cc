@@ -1,6 +1,5 @@
 // How a rank's parameters come to be those of other experts.
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/model/families/family.h"
 #include "workers/model/memory_plan.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/lent_state.h"
 #include "workers/train/parameters.h"
 
@@ -44,7 +44,7 @@ std::vector<std::vector<ParameterBlock*>> InFile(const ModelConfig& config, NewE
 void CopyState(const ParameterBlock& from, const ParameterBlock& to) {
   for (const auto state : kState) {
     SY_CHECK_EQ((from.*state).bytes(), (to.*state).bytes());
-    std::memcpy((to.*state).view().raw(), (from.*state).view().raw(), static_cast<size_t>((to.*state).bytes()));
+    CopyBehindGate((to.*state).view().raw(), (from.*state).view().raw(), (to.*state).bytes());
   }
 }
 

@@ -1,7 +1,6 @@
 #include "workers/train/repack.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +9,6 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/work_gate.h"
-#include "workers/train/lent_state.h"
 #include "workers/train/rank_agreement.h"
 
 namespace switchyard {
@@ -107,9 +105,8 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
     out[r] = group->NewMessage(BytesOf(send[r]));
     char* at = out[r].payload();
     for (const TensorView& part : send[r]) {
-      WorkGate::PassOwn();
       const int64_t bytes = BytesOf({part});
-      std::memcpy(at, part.raw(), static_cast<size_t>(bytes));
+      CopyBehindGate(at, part.raw(), bytes);
       at += bytes;
     }
   }
@@ -125,9 +122,8 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
     }
     const char* at = message.payload();
     for (const TensorView& part : recv[r]) {
-      WorkGate::PassOwn();
       const int64_t bytes = BytesOf({part});
-      std::memcpy(part.raw(), at, static_cast<size_t>(bytes));
+      CopyBehindGate(part.raw(), at, bytes);
       at += bytes;
     }
     bytes_received_ += message.bytes();

@@ -69,6 +69,26 @@ TEST(WorkGate, ReleasedItStaysOpenUntilItIsHeld) {
   EXPECT_EQ(gate.opened(), absl::ZeroDuration());
 }
 
+TEST(WorkGate, CopiesStopBehindItBetweenMegabytes) {
+  WorkGate gate;
+  gate.OpenFor(kLong);
+  const std::vector<char> from((3 << 20) + 5, 'x');
+  std::vector<char> to(from.size());
+  std::thread copier([&] {
+    const InsideGate inside(&gate);
+    gate.Shut();
+    CopyBehindGate(to.data(), from.data(), static_cast<int64_t>(from.size()));
+  });
+  gate.AwaitStanding(1);
+  EXPECT_EQ(to[0], 0);
+  gate.OpenFor(kLong);
+  copier.join();
+  EXPECT_EQ(to, from);
+  to.assign(7, 0);
+  CopyBehindGate(to.data(), from.data(), 7);  // inside of none
+  EXPECT_EQ(to, std::vector<char>(7, 'x'));
+}
+
 // What a gate tells of its yields.
 struct Yields {
   void Add(absl::Duration yield) {

@@ -94,7 +94,9 @@ TEST(StateOffloadTest, ReadsAhead) {
   });
   const absl::Status status =
       offload->ForEachLayer(StateAccess::kUpdate, [&](size_t layer, absl::Span<StateOffload::Tensors>) {
-        if (layer == 0) EXPECT_TRUE(second_read.WaitForNotificationWithTimeout(absl::Seconds(30)));
+        if (layer == 0) {
+          EXPECT_TRUE(second_read.WaitForNotificationWithTimeout(absl::Seconds(30)));
+        }
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
