@@ -23,7 +23,8 @@ namespace switchyard {
 namespace {
 
 constexpr int kBacklog = 512;
-constexpr int kPauseMs = 100;  // when no descriptor is left
+constexpr int kPauseMs = 100;                   // when no descriptor is left
+constexpr int kProbeSeconds = 10, kProbes = 2;  // of a connection that says nothing
 constexpr absl::Duration kWarnEvery = absl::Seconds(10);
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -44,7 +45,13 @@ absl::StatusOr<int> ListenOn(const addrinfo& address, int* port) {
   if (fd < 0) return absl::UnavailableError(std::strerror(errno));
   const int on = 1, off = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // the accepted ones inherit it
+  // The accepted ones inherit these.  gRPC pings those with calls; of the others the kernel finds whose machine is
+  // gone.
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kProbeSeconds, sizeof(kProbeSeconds));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kProbeSeconds, sizeof(kProbeSeconds));
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kProbes, sizeof(kProbes));
   if (address.ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   sockaddr_storage at = {};
   socklen_t length = address.ai_addrlen;

@@ -40,7 +40,7 @@ def wait_for(server, job, done):
         now = server.ask("train get", job)
         if done(now):
             return now
-        if now["state"] in ("JOB_STATE_FAILED", "JOB_STATE_CANCELLED") or time.monotonic() > deadline:
+        if now["state"] in ("failed", "cancelled") or time.monotonic() > deadline:
             sys.exit(f"train_slices.py: the job is {now['state']}: {now}")
         time.sleep(0.05)
 
@@ -98,10 +98,10 @@ def measure(server, args, load):
         for kind in rounds:
             if kind == "without":
                 server.ask("train pause", job)
-                wait_for(server, job, lambda now: now["state"] == "JOB_STATE_PAUSED")
+                wait_for(server, job, lambda now: now["state"] == "paused")
             else:
                 server.ask("train resume", job)
-                begun = step_of(wait_for(server, job, lambda now: now["state"] == "JOB_STATE_RUNNING"))
+                begun = step_of(wait_for(server, job, lambda now: now["state"] == "running"))
             done = server.ask("bench", f"--rate={args.rate}", f"--duration={args.seconds}", "--prompt_tokens=64",
                               "--max_tokens=24", f"--seed={number}")
             if done["errors"]:

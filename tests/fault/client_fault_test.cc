@@ -77,6 +77,15 @@ TEST_F(ClientFaultTest, ASlowReaderLosesItsStreamAndOthersDoNotNotice) {
   EXPECT_EQ(ViewError(end).reason, "SLOW_READER");
 }
 
+// Nor does one lose its connection that has no call for a while, and reads nothing meanwhile.
+TEST_F(ClientFaultTest, AClientThatWaitsForItsUserIsAnswered) {
+  const auto chat = Process::Start({"/bin/sh", "-c",
+                                    absl::StrCat("(sleep 3; echo hello) | ", Binary("switchyard"),
+                                                 " chat --max_tokens=3 --server=", server_->address())});
+  ASSERT_NE(chat, nullptr);
+  EXPECT_EQ(chat->Wait(absl::Seconds(60)), 0) << chat->Output();
+}
+
 // SIGTERM: new calls are refused, running ones end well, the process exits with 0.
 TEST_F(ClientFaultTest, SigtermDrains) {
   absl::Notification began;
