@@ -72,7 +72,7 @@ constexpr Field<v1::JobSpec> kFields[] = {
      Set<"checkpoints.keep_every_steps">},
     {"max_runtime_seconds", kNumber, "fail when it has run so long; 0 = no limit", Set<"max_runtime_seconds">},
     {"label", kTexts, "KEY=TEXT, to find it by; may be given again", Set<"labels">},
-    {"communication", kText, "how sums and all-to-alls share the network, by its mode's name",
+    {"communication", kText, "how sums and all-to-alls share the network, by its mode's name (default preempt)",
      Set<"communication.mode">},
     {"piece_bytes", kNumber, "of micro-ops of the network; 0 = the default", Set<"communication.piece_bytes">},
 };
