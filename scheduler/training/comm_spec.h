@@ -32,7 +32,7 @@ absl::string_view CommModeName(CommMode mode);
 absl::StatusOr<CommMode> ParseCommMode(absl::string_view name);
 
 struct CommunicationSpec {
-  CommMode mode = CommMode::kPreempt;  // the fastest of real trainers (tests/bench/training.md)
+  CommMode mode = CommMode::kPreempt;       // the fastest of real trainers (tests/bench/training.md)
   int64_t piece_bytes = int64_t{30} << 20;  // of a micro-op: Lina's partition size (LI-15)
 };
 
