@@ -12,6 +12,7 @@
 #include "workers/comm/reduce_work.h"
 #include "workers/comm/subgroup.h"
 #include "workers/comm/view_work.h"
+#include "workers/tensor/work_gate.h"
 
 namespace switchyard {
 namespace {
@@ -21,7 +22,7 @@ constexpr uint32_t kMaxSplitId = 0xffff;
 
 Message CopyOf(MessagePool* pool, absl::Span<const char> bytes) {
   Message message = pool->Take(static_cast<int64_t>(bytes.size()));
-  if (!bytes.empty()) std::memcpy(message.payload(), bytes.data(), bytes.size());
+  CopyBehindGate(message.payload(), bytes.data(), static_cast<int64_t>(bytes.size()));
   return message;
 }
 

@@ -120,15 +120,13 @@ class AllReduceWork : public Work {
     exchange.out.resize(comm_->world());
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
-      WorkGate::PassOwn();
       exchange.out[r] = comm_->NewMessage(mine_bytes);
-      if (mine_bytes > 0) std::memcpy(exchange.out[r].payload(), mine.raw(), mine_bytes);
+      CopyBehindGate(exchange.out[r].payload(), mine.raw(), mine_bytes);
     }
     ASSIGN_OR_RETURN(std::unique_ptr<Work> gather, comm_->StartExchange(std::move(exchange)));
     RETURN_IF_ERROR(gather->Wait());
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
-      WorkGate::PassOwn();
       const TensorView part = PartOfValues(r);
       const int64_t bytes = part.NumElements() * DTypeBytes(part.dtype());
       const Message& message = gather->received()[r];
@@ -139,7 +137,7 @@ class AllReduceWork : public Work {
         comm_->Abort(status.message());
         return status;
       }
-      if (bytes > 0) std::memcpy(part.raw(), message.payload(), bytes);
+      CopyBehindGate(part.raw(), message.payload(), bytes);
     }
     return absl::OkStatus();
   }

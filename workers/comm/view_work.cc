@@ -1,6 +1,5 @@
 #include "workers/comm/view_work.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +27,6 @@ class ViewWork : public Work {
   absl::Status Land() {
     RETURN_IF_ERROR(exchange_->Wait());
     for (const Landing& landing : landings_) {
-      WorkGate::PassOwn();
       const Message& message = exchange_->received()[landing.rank];
       if (message.bytes() != landing.bytes) {
         const absl::Status status = absl::InternalError(
@@ -37,7 +35,7 @@ class ViewWork : public Work {
         comm_->Abort(status.message());
         return status;
       }
-      if (landing.bytes > 0) std::memcpy(landing.to, message.payload(), landing.bytes);
+      CopyBehindGate(landing.to, message.payload(), landing.bytes);
     }
     return absl::OkStatus();
   }

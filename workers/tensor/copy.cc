@@ -51,7 +51,10 @@ absl::Status FillZero(const Stream& stream, const TensorView& view) {
   SY_CHECK(view.contiguous());
   const int64_t bytes = view.NumElements() * DTypeBytes(view.dtype());
   if (stream.queue() != nullptr) return stream.queue()->Fill(view.raw(), 0, bytes);
-  if (bytes > 0) std::memset(view.raw(), 0, static_cast<size_t>(bytes));
+  char* const to = static_cast<char*>(view.raw());
+  stream.pool().ParallelFor(bytes, int64_t{1} << 20, [to](int64_t begin, int64_t end) {
+    std::memset(to + begin, 0, static_cast<size_t>(end - begin));
+  });
   return absl::OkStatus();
 }
 

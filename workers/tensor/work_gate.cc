@@ -89,20 +89,25 @@ void WorkGate::Wait() {
     yield_nanos = EndComputing();
   }
   Tell(yield_nanos);
-  const auto open = [this] { return NowNanos() < open_until_.load(); };
   absl::MutexLock lock(&mu_);
+  Stand();
+  if (inside) BeginComputing();
+}
+
+void WorkGate::Stand() {
+  const auto open = [this] { return NowNanos() < open_until_.load(); };
   ++standing_;
   mu_.Await(absl::Condition(&open));
   --standing_;
-  if (inside) BeginComputing();
 }
 
 void WorkGate::Enter() {
   SY_CHECK(inside_of == nullptr || inside_of == this);
-  Pass();
-  if (++depth > 1) return;
+  if (++depth > 1) return Pass();
   inside_of = this;
+  // At once: who is not counted when the gate is shut is before it.
   absl::MutexLock lock(&mu_);
+  Stand();
   BeginComputing();
 }
 

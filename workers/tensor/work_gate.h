@@ -63,6 +63,8 @@ class WorkGate {
  private:
   static int64_t NowNanos();
   void Wait();
+  // Blocks while it is shut.
+  void Stand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndSlice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginComputing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++computing_; }
   // How long the others had to wait for the last one; negative: nobody did, or this is not it.

@@ -49,7 +49,10 @@ class Files final : public FileSystem {
   absl::Status MakeFolder(const std::string& path) override { return inner_->MakeFolder(path); }
   absl::StatusOr<std::vector<FolderEntry>> List(const std::string& folder) override { return inner_->List(folder); }
   absl::Status Rename(const std::string& from, const std::string& to) override { return inner_->Rename(from, to); }
-  absl::Status Remove(const std::string& path) override { return inner_->Remove(path); }
+  absl::Status Remove(const std::string& path) override {
+    const OutsideGate outside;
+    return inner_->Remove(path);
+  }
   absl::Status SyncFolder(const std::string& folder) override {
     const OutsideGate outside;
     return inner_->SyncFolder(folder);

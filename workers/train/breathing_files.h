@@ -1,6 +1,6 @@
 // A file system whose readers and writers pass the gate that they are inside of (work_gate.h) between pieces of a
-// megabyte: those of a job that makes way for serving.  A thread that waits for the disk to sync is outside of its
-// gate.
+// megabyte: those of a job that makes way for serving.  A thread that waits for the disk to sync or to remove is
+// outside of its gate.
 #pragma once
 
 #include <memory>

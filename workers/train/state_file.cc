@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/write_whole.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/train_outcome.h"
 
 namespace switchyard {
@@ -71,6 +72,7 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& dire
   if (fd < 0) return Problem(directory, "a file cannot be made", errno);
   auto file = std::make_unique<UnnamedFile>(fd, directory);
   int error = 0;
+  const OutsideGate outside;  // the disk's time
   do {
     error = bytes > 0 ? posix_fallocate(fd, 0, bytes) : 0;
   } while (error == EINTR);

@@ -193,6 +193,7 @@ absl::StatusOr<FoundCheckpoint> TrainJob::LookForCheckpoint() {
     if (!unread || look == kMostLooks) return found;
     Stage(absl::StrCat("looks again for a checkpoint: ",
                        found.ok() ? absl::StrJoin(found->rejected, "; ") : std::string(found.status().message())));
+    const OutsideGate outside;
     absl::SleepFor(input_.read_pause);
   }
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/train/comm_modes.h"
 #include "workers/comm/local_communicator.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/grad_sync.h"
 
 namespace switchyard {
@@ -234,6 +236,38 @@ TEST_P(GradSyncRulesTest, ExpertsAreSummedOverThoseThatHaveThem) {
     return absl::OkStatus();
   });
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+// The thread of sums is inside of its rank's gate, and outside while it waits for the other rank, whose gate is shut.
+TEST_P(GradSyncRulesTest, ItsThreadStopsAtTheGate) {
+  std::vector<Launches> launches(2);
+  std::vector<std::unique_ptr<Communicator>> pair = CountedPair(&launches);
+  std::vector<WorkGate> gates(2);
+  for (WorkGate& gate : gates) gate.OpenFor(absl::Hours(1));
+  std::thread ranks([&] {
+    const auto statuses = test::RunRanks(&pair, [&](Communicator* comm) -> absl::Status {
+      WorkGate& gate = gates[static_cast<size_t>(comm->rank())];
+      launches[static_cast<size_t>(comm->rank())].Enter("sums");
+      const InsideGate inside(&gate);
+      FakeGradients fake(comm->rank());
+      std::unique_ptr<GradSync> sync;
+      ASSIGN_OR_RETURN(sync, GradSync::Create({.mode = GetParam()}, {.world = comm, .experts = comm}, fake.gradients));
+      if (comm->rank() == 1) gate.Shut();
+      sync->Start(test::Soon());
+      for (const BackwardStage& stage : BackwardStages(1)) sync->StageDone(stage);
+      RETURN_IF_ERROR(sync->Finish());
+      fake.ExpectSums({fake.gradients.embedding}, {0, 1});
+      return absl::OkStatus();
+    });
+    for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  });
+  gates[1].AwaitStanding(1);
+  gates[1].AwaitStill();
+  EXPECT_TRUE(launches[0].Await(absl::Seconds(20)));
+  gates[0].AwaitStill();
+  EXPECT_EQ(launches[1].first(), "");
+  gates[1].OpenFor(absl::Hours(1));
+  ranks.join();
 }
 
 // Backward hangs: the sums do not hang with it, and say what they waited for.

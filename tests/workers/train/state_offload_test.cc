@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/temp_dir.h"
 #include "tests/workers/train/fake_state_file.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/train_outcome.h"
 
 namespace switchyard {
@@ -100,6 +102,53 @@ TEST(StateOffloadTest, ReadsAhead) {
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+// The thread that reads and writes is inside of its user's gate: shut, both stand before it.
+TEST(StateOffloadTest, BothItsThreadsStopAtTheGate) {
+  const std::unique_ptr<StateOffload> offload = Make(4);
+  std::atomic<int> yields{0};
+  WorkGate gate([&](absl::Duration) { ++yields; });
+  gate.OpenFor(absl::Hours(1));
+  absl::Status status;
+  std::thread user([&] {
+    const InsideGate inside(&gate);
+    status = offload->ForEachLayer(StateAccess::kUpdate, [&](size_t layer, absl::Span<StateOffload::Tensors>) {
+      if (layer == 0) gate.Shut();
+      return absl::OkStatus();
+    });
+  });
+  gate.AwaitStanding(2);
+  EXPECT_EQ(yields, 1);
+  gate.OpenFor(absl::Hours(1));
+  user.join();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Who waits for a layer that is read computes nothing; who reads it does.
+TEST(StateOffloadTest, WaitingForALayerIsNoWork) {
+  absl::Notification reads, may_go_on;
+  const std::unique_ptr<StateOffload> offload = Make(3, [&](bool writes, int64_t at) {
+    if (!writes && at == kLayerBytes) {
+      reads.Notify();
+      may_go_on.WaitForNotification();
+    }
+    return absl::OkStatus();
+  });
+  absl::Notification stopped;
+  WorkGate gate([&](absl::Duration) { stopped.Notify(); });
+  gate.OpenFor(absl::Hours(1));
+  std::thread user([&] {
+    const InsideGate inside(&gate);
+    EXPECT_TRUE(ForEachValue(offload.get(), StateAccess::kRead, [](auto...) {}).ok());
+  });
+  reads.WaitForNotification();
+  gate.Shut();
+  EXPECT_FALSE(stopped.HasBeenNotified());
+  may_go_on.Notify();  // the one that reads stops at its next piece, the other one has long
+  stopped.WaitForNotification();
+  gate.OpenFor(absl::Hours(1));
+  user.join();
 }
 
 // No more than two layers are in memory: a third is read only when the first is written.
