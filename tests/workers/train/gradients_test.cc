@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -165,43 +166,70 @@ TEST_P(GradientsTest, OfMicroBatchesAddUp) {
 
 // A mean over micro-batches, of the losses that each has of its own, too.
 TEST_P(GradientsTest, OfTheSameMicroBatchTwiceAreTheOnes) {
-  const TrainingGroupOptions options = {.dtype = DType::kF64};
-  const Values once = GradientsWith(options);
-  TrainingGroup group(golden_.dir, options);
-  const StepReport report = Differentiate(&group, {RowsOf(golden_), RowsOf(golden_)});
-  EXPECT_NEAR(report.balance_loss, golden_.aux, 1e-5 * golden_.aux);
-  const auto [distance, name] = WorstDistance(group.Gradients(), once);
-  EXPECT_LT(distance, 1e-12) << name;
+  for (const BalanceLoss balance : {BalanceLoss::kAllLayers, BalanceLoss::kPerLayer}) {
+    TrainingGroupOptions options = {.dtype = DType::kF64};
+    options.trainer.router = {.balance = balance, .balance_weight = kAuxWeight, .z_weight = kAuxWeight};
+    TrainingGroup group(golden_.dir, options);
+    const StepReport once = Differentiate(&group, {RowsOf(golden_)});
+    const Values expected = group.Gradients();
+    const StepReport twice = Differentiate(&group, {RowsOf(golden_), RowsOf(golden_)});
+    EXPECT_NEAR(twice.balance_loss, once.balance_loss, 1e-12 * once.balance_loss);
+    EXPECT_NEAR(twice.z_loss, once.z_loss, 1e-12 * once.z_loss);
+    if (balance == BalanceLoss::kAllLayers) {
+      EXPECT_NEAR(twice.balance_loss, golden_.aux, 1e-5 * golden_.aux);
+    }
+    const auto [distance, name] = WorstDistance(group.Gradients(), expected);
+    EXPECT_LT(distance, 1e-12) << name;
+  }
 }
 
-// Central differences in fp64 of some elements of every parameter, of the cross-entropy alone.
-TEST_P(GradientsTest, AreFiniteDifferences) {
+// Central differences in fp64 of some elements of every parameter, of all that a step makes smaller.  Shares of choices
+// are constants to the gradient and to the differences, as long as no row chooses otherwise: one that did would move
+// the loss by far more than the tolerance.
+void ExpectFiniteDifferences(const TrainingGolden& golden, const RouterLossOptions& router) {
   TrainingGroupOptions options = {.dtype = DType::kF64};
-  options.trainer.router.balance_weight = 0;
-  TrainingGroup group(golden_.dir, options);
-  const std::vector<TrainRows> rows = {RowsOf(golden_)};
-  const double loss = Differentiate(&group, rows).loss;
-  const auto loss_at = [&](Tensor* master, int64_t i, double value) {
-    master->data<double>()[i] = value;
-    SY_CHECK_OK(group.parameters(0).Publish());
-    return group.Evaluate(rows).loss;
+  options.trainer.router = router;
+  TrainingGroup group(golden.dir, options);
+  const auto objective = [&] {
+    const StepReport report = Differentiate(&group, {RowsOf(golden)});
+    return report.loss + router.balance_weight * report.balance_loss + router.z_weight * report.z_loss;
   };
+  const double begin = objective();
+  std::vector<ParameterBlock>& blocks = group.parameters(0).blocks();
+  std::vector<std::vector<double>> gradients;  // the steps below write theirs over them
+  for (const ParameterBlock& block : blocks) {
+    const auto* const gradient = block.gradient.data<double>();
+    gradients.emplace_back(gradient, gradient + block.size());
+  }
   constexpr double kStep = 1e-6;
-  const double resolution = std::max(1e-9, 2 * loss * std::numeric_limits<double>::epsilon() / kStep);
-  for (ParameterBlock& block : group.parameters(0).blocks()) {
-    double* const gradient = block.gradient.data<double>();
+  const double resolution = std::max(1e-9, 2 * begin * std::numeric_limits<double>::epsilon() / kStep);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const std::vector<double>& gradient = gradients[b];
+    const auto objective_at = [&](int64_t i, double difference) {
+      double& element = blocks[b].master.data<double>()[i];
+      const double value = std::exchange(element, element + difference);
+      SY_CHECK_OK(group.parameters(0).Publish());
+      element = value;  // the next one publishes it
+      return objective();
+    };
     // The largest one, which says the most, and one somewhere.
-    const int64_t largest = std::max_element(gradient, gradient + block.size(),
-                                             [](double a, double b) { return std::abs(a) < std::abs(b); }) -
-                            gradient;
-    for (const int64_t i : {largest, block.size() / 3}) {
-      const double value = block.master.data<double>()[i];
-      const double up = loss_at(&block.master, i, value + kStep), down = loss_at(&block.master, i, value - kStep);
-      loss_at(&block.master, i, value);
+    const int64_t largest = std::max_element(gradient.begin(), gradient.end(),
+                                             [](double x, double y) { return std::abs(x) < std::abs(y); }) -
+                            gradient.begin();
+    for (const int64_t i : {largest, blocks[b].size() / 3}) {
+      const double up = objective_at(i, kStep), down = objective_at(i, -kStep);
       EXPECT_NEAR((up - down) / (2 * kStep), gradient[i], 1e-6 * std::abs(gradient[largest]) + resolution)
-          << block.parts[0].name << " element " << i;
+          << blocks[b].parts[0].name << " element " << i;
     }
   }
+}
+
+TEST_P(GradientsTest, AreFiniteDifferences) { ExpectFiniteDifferences(golden_, {.balance_weight = 0}); }
+TEST_P(GradientsTest, AreFiniteDifferencesWithZLossAndBalanceOverAllLayers) {
+  ExpectFiniteDifferences(golden_, {.balance = BalanceLoss::kAllLayers, .balance_weight = 0.3, .z_weight = 0.05});
+}
+TEST_P(GradientsTest, AreFiniteDifferencesWithZLossAndBalanceInEachLayer) {
+  ExpectFiniteDifferences(golden_, {.balance = BalanceLoss::kPerLayer, .balance_weight = 0.3, .z_weight = 0.05});
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, GradientsTest, ::testing::ValuesIn(TrainingGoldenNames()),

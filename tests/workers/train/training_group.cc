@@ -194,6 +194,7 @@ absl::StatusOr<StepReport> TheSameOfAll(const std::vector<absl::StatusOr<StepRep
     if (!report.ok()) return report.status();
     EXPECT_EQ(report->loss, reports[0]->loss);
     EXPECT_EQ(report->balance_loss, reports[0]->balance_loss);
+    EXPECT_EQ(report->z_loss, reports[0]->z_loss);
     EXPECT_EQ(report->gradient_norm, reports[0]->gradient_norm);
     EXPECT_EQ(report->tokens, reports[0]->tokens);
     EXPECT_EQ(report->dead_experts, reports[0]->dead_experts);
