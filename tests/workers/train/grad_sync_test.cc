@@ -215,30 +215,43 @@ class SwappingCommunicator : public Communicator {
   const uint32_t first_;
 };
 
+void ExpectNamed(TrainingGroup* group, const TrainRows& rows, uint32_t first) {
+  const Values before = group->Masters();
+  int named = 0;
+  for (const absl::StatusOr<StepReport>& report : group->StepEach({rows}, kLearningRate)) {
+    ASSERT_FALSE(report.ok());
+    if (report.status().code() != absl::StatusCode::kInternal) continue;  // saw the other end first
+    ++named;
+    EXPECT_THAT(std::string(report.status().message()),
+                AllOf(HasSubstr("collectives differ"), HasSubstr("rank 1 launched"), HasSubstr("all_reduce_sum"),
+                      HasSubstr(absl::StrCat("with tag ", first)), HasSubstr(absl::StrCat("with tag ", first + 1))));
+  }
+  EXPECT_GE(named, 1);
+  EXPECT_EQ(group->Masters(), before);
+}
+
 TEST_P(GradSyncTest, ARankWithAnotherOrderIsNamed) {
   const TrainingGolden golden = LoadTrainingGolden("qwen3-qknorm");
-  const uint32_t first = GetParam() == CommMode::kArLast ? 1 : 5;  // whose bucket holds the whole model
-  for (const Backend backend : {Backend::kLocal, Backend::kSocket}) {
-    TrainingGroupOptions options = Options(2);
-    options.form = [&](int ranks) { return test::MakeGroup(backend, ranks); };
-    int ranks = 0;
-    options.wrap = [&](std::unique_ptr<Communicator> inner) -> std::unique_ptr<Communicator> {
-      if (ranks++ != 1) return inner;
-      return std::make_unique<SwappingCommunicator>(std::move(inner), first);
-    };
-    TrainingGroup group(golden.dir, options);
-    const Values before = group.Masters();
-    int named = 0;
-    for (const absl::StatusOr<StepReport>& report : group.StepEach({RowsOfStep(golden, 0)}, kLearningRate)) {
-      ASSERT_FALSE(report.ok());
-      if (report.status().code() != absl::StatusCode::kInternal) continue;  // saw the other end first
-      ++named;
-      EXPECT_THAT(std::string(report.status().message()),
-                  AllOf(HasSubstr("collectives differ"), HasSubstr("rank 1 launched"), HasSubstr("all_reduce_sum"),
-                        HasSubstr(absl::StrCat("with tag ", first)), HasSubstr(absl::StrCat("with tag ", first + 1))));
+  struct Swap {
+    int packing;
+    uint32_t first;
+  };
+  std::vector<Swap> swaps = {{1, GetParam() == CommMode::kArLast ? 1u : 5u}};  // whose bucket holds the whole model
+  if (GetParam() == CommMode::kFull) swaps.push_back({2, 1u << 31});           // over replicas of experts
+  for (const Backend backend : test::kBackends) {
+    for (const Swap& swap : swaps) {
+      SCOPED_TRACE(absl::StrCat(test::BackendName(backend), ", packing ", swap.packing));
+      TrainingGroupOptions options = Options(2);
+      options.packing = swap.packing;
+      options.form = [&](int ranks) { return test::MakeGroup(backend, ranks); };
+      int ranks = 0;
+      options.wrap = [&](std::unique_ptr<Communicator> inner) -> std::unique_ptr<Communicator> {
+        if (ranks++ != 1) return inner;
+        return std::make_unique<SwappingCommunicator>(std::move(inner), swap.first);
+      };
+      TrainingGroup group(golden.dir, options);
+      ExpectNamed(&group, RowsOfStep(golden, 0), swap.first);
     }
-    EXPECT_GE(named, 1) << test::BackendName(backend);
-    EXPECT_EQ(group.Masters(), before);
   }
 }
 
