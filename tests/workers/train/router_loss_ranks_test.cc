@@ -1,9 +1,11 @@
 // Routers' own losses are of all ranks' rows: whoever has them, their values are the same and so is what training makes
 // of the parameters, packed or not, with one micro-batch and with several.
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,6 @@
 // Jobs that keep only layers' inputs for backward (`recompute`): the same bits from less memory, for layers that run
 // again.
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
