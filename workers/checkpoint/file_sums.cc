@@ -12,6 +12,11 @@
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
+namespace {
+
+std::string Hex(uint32_t crc) { return absl::StrCat(absl::Hex(crc, absl::kZeroPad8)); }
+
+}  // namespace
 
 struct SumBlocks::Sha {
   Sha() : context(EVP_MD_CTX_new()) {
@@ -86,8 +91,12 @@ absl::StatusOr<FileSums> SummedFile::Finish() {
 absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected, const OnRead& on_read) {
   std::unique_ptr<File> file;
   ASSIGN_OR_RETURN(file, files->Open(path, OpenMode::kRead));
+  return CheckSums(*file, path, expected, on_read);
+}
+
+absl::Status CheckSums(const File& file, const std::string& path, const FileSums& expected, const OnRead& on_read) {
   int64_t size = 0;
-  ASSIGN_OR_RETURN(size, file->Size());
+  ASSIGN_OR_RETURN(size, file.Size());
   if (size != expected.bytes) {
     return absl::DataLossError(absl::StrCat(path, ": ", size, " bytes, the manifest says ", expected.bytes));
   }
@@ -95,17 +104,22 @@ absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSum
   std::string block;
   for (int64_t at = 0; at < size; at += kSummedBlockBytes) {
     block.resize(static_cast<size_t>(std::min(kSummedBlockBytes, size - at)));
-    RETURN_IF_ERROR(file->Read(at, absl::MakeSpan(block.data(), block.size())));
+    RETURN_IF_ERROR(file.Read(at, absl::MakeSpan(block.data(), block.size())));
     const auto index = static_cast<size_t>(at / kSummedBlockBytes);
-    if (index >= expected.crc32c.size() || Crc32c(block) != expected.crc32c[index]) {
-      const int64_t end = at + static_cast<int64_t>(block.size());
-      return absl::DataLossError(absl::StrCat(path, ": damaged at bytes [", at, ", ", end, ")"));
+    const uint32_t crc = Crc32c(block);
+    if (index >= expected.crc32c.size() || crc != expected.crc32c[index]) {
+      const std::string said = index < expected.crc32c.size() ? Hex(expected.crc32c[index]) : "nothing";
+      return absl::DataLossError(absl::StrCat(path, ": damaged at bytes [", at, ", ",
+                                              at + static_cast<int64_t>(block.size()), "): CRC-32C ", Hex(crc),
+                                              ", the manifest says ", said));
     }
     sums.Add(block);
     if (on_read) RETURN_IF_ERROR(on_read(static_cast<int64_t>(block.size())));
   }
-  if (sums.Finish().sha256 == expected.sha256) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path, ": damaged: its SHA-256 is not what the manifest says"));
+  const std::string sha256 = sums.Finish().sha256;
+  if (sha256 == expected.sha256) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(path, ": damaged: SHA-256 ", sha256, ", the manifest says ", expected.sha256));
 }
 
 }  // namespace switchyard

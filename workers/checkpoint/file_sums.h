@@ -67,7 +67,10 @@ class SummedFile {
 // which must be Cancelled.
 using OnRead = std::function<absl::Status(int64_t bytes)>;
 
-// Reads the file and compares: DataLoss "<path>: damaged at bytes [a, b)", or "<path>: S bytes, the manifest says M".
+// Reads the file and compares: DataLoss "<path>: damaged at bytes [a, b): CRC-32C X, the manifest says Y", or "<path>:
+// S bytes, the manifest says M".
+absl::Status CheckSums(const File& file, const std::string& path, const FileSums& expected,
+                       const OnRead& on_read = nullptr);
 absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected,
                        const OnRead& on_read = nullptr);
 

@@ -238,4 +238,8 @@ absl::StatusOr<std::unique_ptr<FileSystem>> OpenPosixFileSystem(const std::strin
   return std::make_unique<PosixFileSystem>(std::move(root));
 }
 
+std::unique_ptr<File> FileOfDescriptor(int fd, const std::string& path) {
+  return std::make_unique<PosixFile>(Descriptor(fd), path);
+}
+
 }  // namespace switchyard

@@ -8,6 +8,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/base_folder.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/checkpoint/shard_table.h"
 #include "workers/ops/isa.h"
@@ -73,6 +74,7 @@ absl::Status TrainJob::OpenModel() {
   const bool anew = spec_.base_checkpoint.empty();
   const std::string& path = anew ? spec_.architecture : spec_.base_checkpoint;
   const std::string where = absl::StrCat(anew ? "architecture " : "base_checkpoint ", path);
+  if (!anew) RETURN_IF_ERROR(In("base_checkpoint", CheckFinished(path)));
   ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(input_.checkpoint_root, kCheckpointRoot));
   absl::StatusOr<ModelDir> dir = ModelDir::Beneath(root, path);
   if (!dir.ok()) return In(anew ? "architecture" : "base_checkpoint", dir.status());
@@ -288,6 +290,16 @@ absl::Status TrainJob::LoadStart() {
     RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed},
                                             [this](int64_t bytes) { return NoteRead("draws weights", bytes); }));
   } else {
+    // All of it once: who loads then reads what was checked.
+    if (leads()) {
+      ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(input_.checkpoint_root, kCheckpointRoot));
+      noted_bytes_ = 0;
+      const auto checked = [this](int64_t bytes) {
+        WorkGate::PassOwn();
+        return NoteRead(absl::StrCat("checks ", spec_.base_checkpoint), bytes);
+      };
+      RETURN_IF_ERROR(In(spec_.base_checkpoint, CheckBaseFolder(root, spec_.base_checkpoint, *model_dir_, checked)));
+    }
     absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(*model_dir_);
     if (!checkpoint.ok()) return In(spec_.base_checkpoint, checkpoint.status());
     const auto told = [this](int64_t done, int64_t total) {

@@ -1,0 +1,112 @@
+#include "workers/checkpoint/base_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/checkpoint_writer.h"
+#include "workers/checkpoint/find_checkpoint.h"
+#include "workers/checkpoint/manifest.h"
+#include "workers/checkpoint/posix_file_system.h"
+
+namespace switchyard {
+namespace {
+
+// A reader takes it before it looks for shards; saves do not write it.
+constexpr char kSingleFile[] = "model.safetensors";
+
+bool IsRead(absl::string_view name) { return !absl::StartsWith(name, "optimizer-") && name != "trainer_state.json"; }
+
+absl::Status CheckFile(const ModelDir& dir, const FileRecord& record, const OnRead& on_read) {
+  const absl::StatusOr<int> fd = dir.OpenFile(record.name);
+  if (absl::IsNotFound(fd.status())) {
+    return absl::DataLossError(
+        absl::StrCat(record.name, ": is not there, the manifest says ", record.sums.bytes, " bytes"));
+  }
+  RETURN_IF_ERROR(fd.status());
+  return CheckSums(*FileOfDescriptor(*fd, record.name), record.name, record.sums, on_read);
+}
+
+// Other programs write files of that name, too; one of ours that is damaged is not taken for theirs.
+bool IsSomebodyElses(absl::string_view manifest) {
+  return !absl::StrContains(manifest, "\"switchyard-checkpoint\"") &&
+         !absl::StrContains(manifest, "\"manifest_sha256\"") && nlohmann::json::accept(manifest);
+}
+
+absl::Status CheckFiles(const ModelDir& dir, const OnRead& on_read) {
+  const absl::StatusOr<std::string> text = dir.ReadSmallFile(kManifestName, kMaxManifestBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(text.status());
+  if (IsSomebodyElses(*text)) return absl::OkStatus();
+  const absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
+  if (!manifest.ok()) {
+    return absl::Status(manifest.status().code(), absl::StrCat(kManifestName, ": ", manifest.status().message()));
+  }
+  const auto is_single = [](const FileRecord& record) { return record.name == kSingleFile; };
+  if (dir.Exists(kSingleFile) && std::none_of(manifest->files.begin(), manifest->files.end(), is_single)) {
+    return absl::DataLossError(absl::StrCat(kSingleFile, ": is there, the manifest does not name it"));
+  }
+  for (const FileRecord& record : manifest->files) {
+    if (IsRead(record.name)) RETURN_IF_ERROR(CheckFile(dir, record, on_read));
+  }
+  return absl::OkStatus();
+}
+
+// The newest step before that of `path` whose files are there in their sizes; "" if the path is no step's, or there is
+// none.  Contents are not read: it is a hint.
+std::string OlderComplete(const RootDir& root, absl::string_view path) {
+  const size_t slash = path.rfind('/');
+  const int64_t step = StepOfFolder(slash == absl::string_view::npos ? path : path.substr(slash + 1));
+  if (step < 0) return "";
+  const std::string job(slash == absl::string_view::npos ? "." : path.substr(0, slash));
+  // No link that leads out.
+  const absl::StatusOr<int> fd = root.OpenFolder(job);
+  if (!fd.ok()) return "";
+  close(*fd);
+  const absl::StatusOr<std::unique_ptr<FileSystem>> files = OpenPosixFileSystem(absl::StrCat(root.path(), "/", job));
+  if (!files.ok()) return "";
+  const absl::StatusOr<std::vector<FolderEntry>> entries = (*files)->List("");
+  if (!entries.ok()) return "";
+  std::vector<int64_t> steps;
+  for (const FolderEntry& entry : *entries) {
+    const int64_t other = StepOfFolder(entry.name);
+    if (entry.is_folder && other >= 0 && other < step) steps.push_back(other);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  for (const int64_t other : steps) {
+    if (OpenCheckpoint(files->get(), StepFolder(other), CheckpointCheck::kSizes).ok()) return StepFolder(other);
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::Status CheckFinished(absl::string_view path) {
+  for (const absl::string_view folder : absl::StrSplit(path, '/')) {
+    const size_t end = folder.find(kUnfinished);
+    if (end == absl::string_view::npos || StepOfFolder(folder.substr(0, end)) < 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ", folder, " is of a save that is not finished, or of a checkpoint that is being removed; a whole one",
+        " is in a folder named as ", folder.substr(0, end)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBaseFolder(const RootDir& root, const std::string& path, const ModelDir& dir, const OnRead& on_read) {
+  const absl::Status checked = CheckFiles(dir, on_read);
+  if (!absl::IsDataLoss(checked)) return checked;
+  const std::string older = OlderComplete(root, path);
+  if (older.empty()) return checked;
+  return absl::DataLossError(absl::StrCat(checked.message(), "; ", older, " of the same job is complete"));
+}
+
+}  // namespace switchyard
