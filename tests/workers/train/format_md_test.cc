@@ -1,0 +1,56 @@
+// FORMAT.md says what a job's files have: every key of trainer_state.json, and a packing.log that is read.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/workers/train/job_fixture.h"
+#include "workers/train/packing_journal.h"
+#include "workers/train/trainer_state.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+// What stands between a heading and the next one.
+std::string Section(const std::string& heading) {
+  const std::string text = ReadAll("workers/checkpoint/FORMAT.md");
+  const size_t begin = text.find(absl::StrCat("\n## ", heading, "\n"));
+  EXPECT_NE(begin, std::string::npos) << heading;
+  return begin == std::string::npos ? "" : text.substr(begin, text.find("\n## ", begin + 1) - begin);
+}
+
+TEST(FormatMdTest, NamesEveryKeyOfTrainerState) {
+  const std::string section = Section(kTrainerStateName);
+  JobSpec spec;
+  spec.datasets = {"a.bin"};
+  spec.steps = 10;
+  spec.batch_sequences = 4;
+  spec.capacity_factor = 1.25;
+  spec.balance_bias_rate = 0.5;
+  const TrainerState state = {.shape = ShapeOf(spec, "{}", std::vector<NamedTokens>{{"a.bin", {}}})};
+  const nlohmann::json json = nlohmann::json::parse(EncodeTrainerState(state));
+  for (const auto& [key, unused] : json.items()) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));
+  for (const auto& [key, unused] : state.shape) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));
+  for (const absl::string_view part : absl::StrSplit(state.shape.at("optimizer"), ", ")) {
+    const std::vector<std::string> words = absl::StrSplit(part, ' ');
+    EXPECT_THAT(section, testing::ContainsRegex(absl::StrCat("[` ]", words[0], " [SXN][,`]")));
+  }
+}
+
+TEST(FormatMdTest, ItsPackingLogIsOne) {
+  const std::vector<std::string> parts = absl::StrSplit(Section(kPackingJournalName), "```\n");
+  ASSERT_EQ(parts.size(), 3u);
+  const absl::StatusOr<PackingJournal> journal = DecodePackingJournal(parts[1]);
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  EXPECT_EQ(EncodePackingJournal(*journal), parts[1]);
+  PackingController controller({.world = journal->decisions[0].world});
+  EXPECT_EQ(controller.Replay(journal->decisions, 100), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace switchyard
