@@ -1,14 +1,18 @@
 // A job that begins from a checkpoint of another one: what its manifest says of it is asked before anything is trained.
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/checkpoint/manifest.h"
+#include "workers/tensor/work_gate.h"
 #include "workers/train/train_job.h"
 
 namespace switchyard {
@@ -117,6 +121,25 @@ TEST_F(TrainJobBaseTest, AFolderOfAnUnfinishedSaveIsRefused) {
             absl::StrCat("first/", unfinished));
     std::filesystem::rename(FirstPath(unfinished), FirstPath(kStep));
   }
+}
+
+// Behind a gate, as on a worker that also serves: it stops between two pieces.
+TEST_F(TrainJobBaseTest, WhatIsCheckedMakesWay) {
+  WorkGate gate;
+  gate.OpenFor(absl::Hours(1));
+  std::atomic<int> checked = 0;
+  AttemptOptions options = {.gate = [&](int) { return &gate; }, .note_interval = absl::ZeroDuration()};
+  options.on_note = [&](TrainJob*, const std::string& text) {
+    if (absl::StartsWith(text, "checks first/") && ++checked == 1) gate.Shut();
+  };
+  std::vector<RankStory> stories;
+  std::thread runner([&] { stories = Run(From(absl::StrCat("first/", kStep)), options); });
+  gate.AwaitStanding(1);
+  EXPECT_EQ(checked, 1);
+  gate.OpenFor(absl::Hours(1));
+  runner.join();
+  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+  EXPECT_GT(checked, 1);
 }
 
 // Nothing says what its files should be.
