@@ -1,16 +1,24 @@
 /* How the collectives of a training step wait for each other on four ranks, under any delays: is there a deadlock?
 
    Experts are packed twice, so groups overlap: rows travel within {0,1} and {2,3} (all-to-alls); gradients of experts are
-   summed over {0,2} and {1,3}, all others over all four (all-reduces); a barrier of class control ends the step.
+   summed over {0,2} and {1,3}, all others over all four (all-reduces).  Forward comes first: where experts have a capacity, a
+   gather over all four goes before a layer's rows, in the same class as they (workers/moe/expert_capacity.h).  Exchanges of
+   class control end the step: a barrier, then the words that ranks stop, save and repack by (workers/train/rank_agreement.h).
    A collective is over when every member waits for it: for long messages nothing weaker holds (workers/comm/communicator.h).
    A delay is that others go first, which spin tries in every order.
+
+   -DSTEPS=n takes n steps.  With REPACK experts move within the old groups behind the first, then a barrier of class control;
+   from there on rows travel among all four, and a replica's gradients are its own (workers/train/repack.h).
 
    The designs (-D), and what must come out:
      TWO_CHANNELS  workers/train/grad_sync.h: two threads, each with its class; the rule delays only sums   no deadlock
      TWO_CHANNELS, WINDOW=2   with two sums under way at a time (preempt)                                   no deadlock
      TICKETS       priority_ticketed: one order over both, which rank 0 tells                               no deadlock
      LOCAL_QUEUE   Lina's rule as the paper has it: one queue a rank, by what is ready there                a deadlock
-     OWN_ORDER     TWO_CHANNELS, but rank 3 has its first two sums the other way round                      a deadlock     */
+     OWN_ORDER     TWO_CHANNELS, but rank 3 has its first two sums the other way round                      a deadlock
+     LATE_GATHER   TWO_CHANNELS, but rank 3 sends a layer's rows before it gathers                          a deadlock
+     EARLY_WORDS   TWO_CHANNELS, but rank 3 tells its word within backward, as a saver with its own clock   a deadlock
+     OWN_DECISION  TWO_CHANNELS with REPACK, but rank 3 repacks nothing                                     a deadlock     */
 
 #define N 4
 #ifndef LAYERS
@@ -19,20 +27,43 @@
 #ifndef WINDOW
 #define WINDOW 1
 #endif
-#define SUMS (2 * LAYERS + 1) /* of each layer one over replicas, one over all; of the embedding one over all */
-#define NEEDS(i) ((i) / 2 + 1) /* stages that must be done */
-#define OVER_REPLICAS(i) ((i) % 2 == 0 && (i) < 2 * LAYERS)
+#ifndef STEPS
+#define STEPS 1
+#endif
+#define SUMS (2 * LAYERS + 1) /* of a step: of each layer one over replicas, one over all; of the embedding one over all */
+#define ALL_SUMS (STEPS * SUMS)
+#define STAGES (LAYERS + 1) /* of a step */
+#define NEEDS(i) ((i) / SUMS * STAGES + (i) % SUMS / 2 + 1) /* stages that must be done */
+#define OVER_REPLICAS(i) ((i) % SUMS % 2 == 0 && (i) % SUMS < 2 * LAYERS)
 
+/* All that is counted goes on over the steps. */
 byte all_to_alls[N]; /* that a rank waits for, or has waited for */
-byte sums[N];        /* the same */
+byte gathers[N], sums[N]; /* the same */
 byte stages[N];      /* of backward that are done */
 bool busy[N];        /* an all-to-all waits, runs or is about to come, as the rank itself knows */
-byte over[N];        /* threads that are done: 1 backward, 2 its sums, too */
-byte barrier;
+byte over[N];        /* threads that are done with the step: 1 backward, 2 its sums, too */
+byte controls;       /* calls of class control, of all ranks together: each is over all four */
 
+#define ALL_HAVE(what, n) (what[0] >= (n) && what[1] >= (n) && what[2] >= (n) && what[3] >= (n))
+#ifdef REPACK
+#define MOVES (4 * LAYERS + 1) /* the all-to-all in which experts move: the last of the old groups */
+#define ALL_TO_ALL_OVER(r) \
+  (all_to_alls[(r) ^ 1] >= all_to_alls[r] && (all_to_alls[r] <= MOVES || ALL_HAVE(all_to_alls, all_to_alls[r])))
+#define ALONE(i) ((i) >= SUMS)
+#ifdef OWN_DECISION
+#define MOVES_EXPERTS(r, step) ((step) == 0 && (r) != 3)
+#else
+#define MOVES_EXPERTS(r, step) ((step) == 0)
+#endif
+#define CONTROLS_BEFORE(step) ((step) == 0 -> 0 : 2 * (step) + 1)
+#else
+#define MOVES_EXPERTS(r, step) false
+#define CONTROLS_BEFORE(step) (2 * (step))
 #define ALL_TO_ALL_OVER(r) (all_to_alls[(r) ^ 1] >= all_to_alls[r])
-#define ALL_HAVE(n) (sums[0] >= (n) && sums[1] >= (n) && sums[2] >= (n) && sums[3] >= (n))
-#define SUM_OVER(r, i) ((OVER_REPLICAS(i) && sums[(r) ^ 2] > (i)) || (!OVER_REPLICAS(i) && ALL_HAVE((i) + 1)))
+#define ALONE(i) false
+#endif
+#define SUM_OVER(r, i) \
+  ((OVER_REPLICAS(i) && (ALONE(i) || sums[(r) ^ 2] > (i))) || (!OVER_REPLICAS(i) && ALL_HAVE(sums, (i) + 1)))
 #define MAY_SUM(r, i) (stages[r] >= NEEDS(i) && !busy[r])
 
 #if defined(TICKETS) || defined(LOCAL_QUEUE)
@@ -47,6 +78,12 @@ byte told;
 byte came[N]; /* all-to-alls that are over */
 #endif
 
+/* Without sums beside it. */
+inline PlainAllToAll(r) {
+  all_to_alls[r]++;
+  ALL_TO_ALL_OVER(r)
+}
+
 inline AllToAll(r) {
 #ifdef HELD
   asked[r]++;
@@ -60,21 +97,63 @@ inline AllToAll(r) {
 #endif
 }
 
-proctype Backward(byte r) {
-  byte layer;
+inline Gather(r) {
+  gathers[r]++;
+  ALL_HAVE(gathers, gathers[r])
+}
+
+/* Of class control, the n-th. */
+inline Exchange(n) {
+  controls++;
+  controls >= N * (n)
+}
+
+proctype Trainer(byte r) {
+  byte layer, step;
   do
-  :: layer < LAYERS ->
-     busy[r] = true;
-     AllToAll(r);
-     busy[r] = false; /* while its experts are differentiated */
-     busy[r] = true;
-     AllToAll(r);
-     atomic { busy[r] = false; stages[r]++; layer++ }
-  :: layer == LAYERS -> break
-  od;
-  atomic { layer = 0; stages[r]++; over[r] = 1 } /* the embedding */
-  atomic { over[r] == 2 -> barrier++ }
-  barrier == N
+  :: step < STEPS ->
+     do
+     :: layer < LAYERS ->
+#ifdef LATE_GATHER
+        if
+        :: r == 3 -> PlainAllToAll(r); Gather(r)
+        :: r != 3 -> Gather(r); PlainAllToAll(r)
+        fi;
+#else
+        Gather(r);
+        PlainAllToAll(r);
+#endif
+        PlainAllToAll(r);
+        layer++
+     :: layer == LAYERS -> break
+     od;
+     do
+     :: layer > 0 ->
+        busy[r] = true;
+        AllToAll(r);
+        busy[r] = false; /* while its experts are differentiated */
+        busy[r] = true;
+        AllToAll(r);
+        atomic { busy[r] = false; stages[r]++; layer-- }
+#ifdef EARLY_WORDS
+        if
+        :: r == 3 && layer == LAYERS - 1 -> Exchange(CONTROLS_BEFORE(step) + 1)
+        :: else
+        fi
+#endif
+     :: layer == 0 -> break
+     od;
+     atomic { stages[r]++; over[r] = 1 } /* the embedding */
+     atomic { over[r] == 2 -> over[r] = 0; controls++ }
+     controls >= N * (CONTROLS_BEFORE(step) + 1);
+     Exchange(CONTROLS_BEFORE(step) + 2); /* the words */
+     if
+     :: MOVES_EXPERTS(r, step) -> PlainAllToAll(r); Exchange(CONTROLS_BEFORE(step) + 3)
+     :: else
+     fi;
+     step++
+  :: step == STEPS -> break
+  od
 }
 
 #ifdef TWO_CHANNELS
@@ -98,18 +177,21 @@ proctype Sums(byte r) {
 proctype Sums(byte r) {
   byte launched, waited;
   do
-  :: atomic { launched < SUMS && launched - waited < WINDOW && MAY_SUM(r, launched) -> launched++ }
+  :: atomic { launched < ALL_SUMS && launched - waited < WINDOW && MAY_SUM(r, launched) -> launched++ }
 #if WINDOW == 1
      sums[r]++;
      atomic { SUM_OVER(r, waited) -> waited++ }
 #else
   /* The oldest, when there is no room for another or none may go. */
-  :: atomic { waited < launched && (launched - waited == WINDOW || launched == SUMS || !MAY_SUM(r, launched)) -> sums[r]++ }
+  :: atomic { waited < launched && (launched - waited == WINDOW || launched == ALL_SUMS || !MAY_SUM(r, launched)) -> sums[r]++ }
      atomic { SUM_OVER(r, waited) -> waited++ }
 #endif
-  :: waited == SUMS -> break
-  od;
-  atomic { over[r] == 1 -> launched = 0; waited = 0; over[r] = 2 }
+  :: atomic { over[r] == 1 && waited == stages[r] / STAGES * SUMS -> over[r] = 2 }
+     if
+     :: atomic { waited == ALL_SUMS -> launched = 0; waited = 0 } break
+     :: waited < ALL_SUMS
+     fi
+  od
 }
 #endif
 #endif
@@ -149,7 +231,7 @@ init {
   byte r;
   atomic {
     do
-    :: r < N -> run Backward(r); run Sums(r); r++
+    :: r < N -> run Trainer(r); run Sums(r); r++
     :: r == N -> break
     od;
     r = 0

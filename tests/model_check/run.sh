@@ -25,7 +25,7 @@ check() {
   local model="$here/$1.pml" wanted="$2" name="$3" out found="none" states
   shift 3
   # (An aborted search says neither: it is no answer.)
-  spin -a -DLAYERS="$layers" "$@" "$model" > spin.txt 2>&1 && gcc -w -O2 -DSAFETY -DNOCLAIM -DCOLLAPSE -DMEMLIM=1800 -o pan pan.c ||
+  spin -a "$@" "$model" > spin.txt 2>&1 && gcc -w -O2 -DSAFETY -DNOCLAIM -DCOLLAPSE -DMEMLIM=1800 -o pan pan.c ||
     { cat spin.txt; echo "$name: the model does not compile"; bad=1; return; }
   out="$(timeout 300 ./pan -m100000 -n -w22 2>&1)"
   states="$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' <<< "$out")"
@@ -41,12 +41,20 @@ check() {
   fi
 }
 
-check collectives none "two channels" -DTWO_CHANNELS
-check collectives none "two channels, two sums at a time" -DTWO_CHANNELS -DWINDOW=2
-check collectives none "tickets of rank 0" -DTICKETS
-check collectives deadlock "a local queue, as in the paper" -DLOCAL_QUEUE
-check collectives deadlock "a rank with an order of its own" -DTWO_CHANNELS -DOWN_ORDER
+check collectives none "two channels" -DLAYERS="$layers" -DTWO_CHANNELS
+check collectives none "two channels, two sums at a time" -DLAYERS="$layers" -DTWO_CHANNELS -DWINDOW=2
+check collectives none "tickets of rank 0" -DLAYERS="$layers" -DTICKETS
+check collectives none "two steps of one layer" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS
+check collectives none "a repack between two steps" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DWINDOW=2 -DREPACK
+check collectives deadlock "a local queue, as in the paper" -DLAYERS="$layers" -DLOCAL_QUEUE
+check collectives deadlock "a rank with an order of its own" -DLAYERS="$layers" -DTWO_CHANNELS -DOWN_ORDER
+check collectives deadlock "rows before a gather on one rank" -DLAYERS="$layers" -DTWO_CHANNELS -DLATE_GATHER
+check collectives deadlock "words within backward on one rank" -DLAYERS="$layers" -DTWO_CHANNELS -DEARLY_WORDS
+check collectives deadlock "a rank that does not repack" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DREPACK -DOWN_DECISION
 check connections none "frames with grants" -DGRANTS
+check connections none "frames with grants, two sums at a time" -DGRANTS -DWINDOW=2 -DAT_ONCE
 check connections deadlock "frames in one queue" -DONE_QUEUE
+check connections deadlock "one queue, two sums at a time" -DONE_QUEUE -DWINDOW=2 -DAT_ONCE
+check connections deadlock "a word before rows on one rank" -DGRANTS -DEARLY_WORD
 check connections deadlock "frames without credit" -DNO_CREDIT
 exit $bad
