@@ -84,8 +84,16 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text) {
+  int deepest = 0;
+  const auto keep = [&](int parents, Json::parse_event_t event, Json&) {
+    if (event != Json::parse_event_t::object_start && event != Json::parse_event_t::array_start) return true;
+    deepest = std::max(deepest, parents + 1);
+    return parents < kMaxJsonDepth;
+  };
   try {  // without exceptions the parser does not say what is wrong
-    return Json::parse(text.begin(), text.end());
+    Json value = Json::parse(text.begin(), text.end(), keep);
+    if (deepest <= kMaxJsonDepth) return value;
+    return absl::InvalidArgumentError(absl::StrCat("JSON is nested ", deepest, " deep, limit ", kMaxJsonDepth));
   } catch (const Json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..."
     const absl::string_view what = error.what();

@@ -14,7 +14,11 @@ using Json = nlohmann::ordered_json;
 // One line.  Bytes that are not UTF-8 become U+FFFD.
 inline std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// InvalidArgument with what is wrong and at which byte.
+// What servers take within a field of a request is nested 64 deep.
+inline constexpr int kMaxJsonDepth = 128;
+
+// InvalidArgument with what is wrong and at which byte; also where it is nested deeper than kMaxJsonDepth, for whoever
+// walks or prints it recurses.
 absl::StatusOr<Json> ParseJson(absl::string_view text);
 
 }  // namespace switchyard

@@ -19,6 +19,8 @@
 namespace switchyard {
 namespace {
 
+constexpr size_t kMaxSpecBytes = 1 << 20;
+
 // What every command about one job has.
 struct JobFlags {
   ServerFlags server;
@@ -48,7 +50,7 @@ absl::StatusOr<v1::SubmitJobRequest> BuildSubmit(const SubmitFlags& flags) {
   v1::SubmitJobRequest request;
   request.set_request_id(flags.request_id);
   if (!flags.spec.empty()) {
-    const absl::StatusOr<std::string> text = ReadWhole(flags.spec);
+    const absl::StatusOr<std::string> text = ReadWhole(flags.spec, kMaxSpecBytes);
     if (!text.ok()) return text.status();
     const absl::StatusOr<Json> object = ParseJson(*text);
     const absl::Status status = object.ok() ? MergeJson(*object, request.mutable_spec()) : object.status();

@@ -6,24 +6,33 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <sstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "clients/cli/command.h"
 
 namespace switchyard {
+namespace {
+
+constexpr size_t kPieceBytes = 64 << 10;
+
+}  // namespace
 
 absl::Status RefuseFile(const std::string& path, absl::string_view why) {
   return BadInput(absl::StrCat(path, ": ", why));
 }
 
-absl::StatusOr<std::string> ReadWhole(const std::string& path) {
+absl::StatusOr<std::string> ReadWhole(const std::string& path, size_t max_bytes) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  // (Of an empty file the stream fails to take anything.)
-  if (file && file.peek() != std::ifstream::traits_type::eof()) bytes << file.rdbuf();
+  std::string bytes;
+  std::vector<char> piece(kPieceBytes);
+  while (file && bytes.size() <= max_bytes) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    bytes.append(piece.data(), static_cast<size_t>(file.gcount()));
+  }
   if (file.bad() || !file.is_open()) return RefuseFile(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
-  return bytes.str();
+  if (bytes.size() > max_bytes) return RefuseFile(path, absl::StrCat("has more bytes than the limit of ", max_bytes));
+  return bytes;
 }
 
 absl::Status WriteWhole(const std::string& path, absl::string_view bytes) {

@@ -37,6 +37,12 @@ v1::Job JobIn(v1::JobState state, int64_t step = 0) {
   return job;
 }
 
+// A good one, padded.
+std::string SpecOfBytes(size_t bytes) {
+  const std::string spec = R"({"steps": 8})";
+  return spec + std::string(bytes - spec.size(), ' ');
+}
+
 class TrainCommandTest : public testing::Test {
  protected:
   TrainCommandTest() { training_.job = JobIn(v1::JOB_STATE_PENDING); }
@@ -124,11 +130,14 @@ TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
            {R"({"balance": "al_layers"})", "balance is \"al_layers\"; did you mean \"all_layers\"?"},
            {R"({"labels": {"a": 1}})", "labels must be an object of texts"},
            {R"([1])", "must be an object"},
-           {"{", "not valid JSON"}}) {
+           {"{", "not valid JSON"},
+           {R"({"labels": )" + std::string(128, '[') + std::string(128, ']') + "}", "nested 129 deep, limit 128"},
+           {R"({"labels": )" + std::string(127, '[') + std::string(127, ']') + "}", "labels must be an object"},
+           {SpecOfBytes((1 << 20) + 1), "has more bytes than the limit of 1048576"}}) {
     std::vector<std::string> args = file(text);
     args.insert(args.begin(), "submit");
     const CliRun run = Train(args);
-    EXPECT_EQ(run.exit_code, 2) << text;
+    EXPECT_EQ(run.exit_code, 2) << complaint;
     EXPECT_THAT(run.err, AllOf(HasSubstr(file_), HasSubstr(complaint)));
   }
   for (const auto& [flag, complaint] : std::vector<std::pair<std::string, std::string>>{
@@ -142,6 +151,11 @@ TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
     EXPECT_THAT(run.err, HasSubstr(complaint));
   }
   EXPECT_FALSE(training_.submitted.has_spec());
+}
+
+TEST_F(TrainCommandTest, ASpecAtTheLimitIsSent) {
+  EXPECT_EQ(Train({"submit", SpecFile(SpecOfBytes(1 << 20))}).exit_code, 0);
+  EXPECT_EQ(training_.submitted.spec().steps(), 8);
 }
 
 TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
