@@ -30,7 +30,15 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
   census.busy_workers = 1;
   census.tokens = 100;
   census.not_finite = 2;
-  census.seconds = {.total = 5, .forward = 1, .backward = 2, .experts = 1.5, .all_to_all = .25, .all_reduce = .5};
+  census.dropped_rows = 11;
+  census.seconds = {.total = 5,
+                    .forward = 1,
+                    .backward = 2,
+                    .experts = 1.5,
+                    .all_to_all = .25,
+                    .all_reduce = .5,
+                    .optimizer = .75,
+                    .data = .125};
   metrics.Update(census);
   std::map<std::string, double> values = Values(*registry);
   const size_t idle = values.size();
@@ -39,23 +47,42 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
   EXPECT_EQ(values.at("switchyard_train_workers_busy"), 1);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 100);
   EXPECT_EQ(values.at("switchyard_train_not_finite_total"), 2);
-  EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=all_reduce"), .5);
-  EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=expert"), 1.5);
+  EXPECT_EQ(values.at("switchyard_train_dropped_rows_total"), 11);
+  EXPECT_EQ(values.at("switchyard_train_step_seconds_total"), 5);
+  const std::map<std::string, double> phases = {{"forward", 1},      {"backward", 2},    {"expert", 1.5},
+                                                {"all_to_all", .25}, {"all_reduce", .5}, {"optimizer", .75},
+                                                {"data", .125}};
+  for (const auto& [phase, seconds] : phases) {
+    EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=" + phase), seconds) << phase;
+  }
   EXPECT_FALSE(values.contains("switchyard_train_loss slot=0")) << "no job runs";
 
   census.tokens = 150;
   TrainingCensus::Slot& slot = census.slots[1];
-  slot.progress.loss = 2.5;
-  slot.progress.step = 7;
+  slot.progress = {
+      .step = 7, .loss = 2.5, .balance_loss = 1.25, .z_loss = .5, .learning_rate = .001, .gradient_norm = 3};
+  slot.progress.tokens_per_second = 640;
+  slot.progress.dead_experts = 4;
   slot.progress.packing = 2;
+  slot.checkpoint_step = 6;
   slot.checkpoint_age_seconds = 9;
   metrics.Update(census);
   values = Values(*registry);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 150);
-  EXPECT_EQ(values.at("switchyard_train_loss slot=1"), 2.5);
-  EXPECT_EQ(values.at("switchyard_train_step slot=1"), 7);
-  EXPECT_EQ(values.at("switchyard_train_packing slot=1"), 2);
-  EXPECT_EQ(values.at("switchyard_train_checkpoint_age_seconds slot=1"), 9);
+  const std::map<std::string, double> gauges = {{"loss", 2.5},
+                                                {"balance_loss", 1.25},
+                                                {"z_loss", .5},
+                                                {"learning_rate", .001},
+                                                {"gradient_norm", 3},
+                                                {"tokens_per_second", 640},
+                                                {"step", 7},
+                                                {"dead_experts", 4},
+                                                {"packing", 2},
+                                                {"checkpoint_step", 6},
+                                                {"checkpoint_age_seconds", 9}};
+  for (const auto& [name, value] : gauges) {
+    EXPECT_EQ(values.at("switchyard_train_" + name + " slot=1"), value) << name;
+  }
   EXPECT_FALSE(values.contains("switchyard_train_evaluation_loss slot=1")) << "nothing was evaluated";
   slot.evaluated = true;
   slot.evaluation.loss = 4;
