@@ -63,6 +63,7 @@ struct Job {
   std::string id;          // also the name of its folder beneath the checkpoint root
   std::string request_id;  // empty: none was given
   JobSpec spec;
+  int32_t submitted_workers = 0;  // spec.workers before a resume first changed it; 0 = none has
   JobState state = JobState::kPending;
   int64_t attempt = 0;  // starts of its trainer so far
   absl::Status error;   // of a FAILED one, and of one that was PAUSED by it

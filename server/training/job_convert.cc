@@ -113,6 +113,7 @@ v1::Job ToProto(const Job& job) {
   message.set_id(job.id);
   message.set_request_id(job.request_id);
   *message.mutable_spec() = ToProto(job.spec);
+  message.set_submitted_workers(job.submitted_workers);
   message.set_state(ToProto(job.state));
   message.set_attempt(job.attempt);
   if (!job.error.ok()) *message.mutable_error() = ToRpcStatus(job.error);
@@ -140,6 +141,7 @@ absl::StatusOr<Job> FromProto(const v1::Job& message) {
   job.id = message.id();
   job.request_id = message.request_id();
   ASSIGN_OR_RETURN(job.spec, FromProto(message.spec()));
+  job.submitted_workers = message.submitted_workers();
   ASSIGN_OR_RETURN(job.state, FromProto(message.state(), "state"));
   job.attempt = message.attempt();
   if (message.has_error()) job.error = FromRpcStatus(message.error());

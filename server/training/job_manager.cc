@@ -28,6 +28,17 @@ absl::Status JournalError(const absl::Status& status) {
                    absl::Seconds(1));
 }
 
+JobSpec AsSubmitted(const Job& job) {
+  JobSpec spec = job.spec;
+  if (job.submitted_workers != 0) spec.workers = job.submitted_workers;
+  return spec;
+}
+
+absl::Status BadWorkers(int32_t workers, absl::string_view problem) {
+  return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, problem,
+                   {{"field", "workers"}, {"actual", absl::StrCat(workers)}});
+}
+
 }  // namespace
 
 JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink)
@@ -59,13 +70,13 @@ absl::StatusOr<Job*> JobManager::FindJob(const std::string& id) {
 absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, const JobSpec& spec) {
   const Job* job = request_id.empty() ? nullptr : book_.FindRequest(request_id);
   if (job == nullptr) return JobPtr();
-  if (EncodeSpec(job->spec) == EncodeSpec(spec)) return JobBook::Picture(*job);
+  if (EncodeSpec(AsSubmitted(*job)) == EncodeSpec(spec)) return JobBook::Picture(*job);
   return MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
                    absl::StrCat("request_id: ", Quote(request_id), " has made ", job->id, " of another spec"),
                    {{"field", "request_id"}, {"actual", job->id}});
 }
 
-absl::Status JobManager::CheckWorkers(const JobSpec& spec) const {
+absl::Status JobManager::CheckWorkers(const JobSpec& spec, const std::string& field) const {
   const TrainerPool& pool = PoolOf(spec);
   if (pool.configured() == 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
@@ -79,9 +90,9 @@ absl::Status JobManager::CheckWorkers(const JobSpec& spec) const {
   if (spec.workers <= pool.configured()) return absl::OkStatus();
   return MakeError(
       absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS,
-      absl::StrCat("spec.workers: needs ", spec.workers, " ranks, ", pool.NumRegistered(), " alive, ",
-                   pool.configured(), " configured", spec.on_serving_workers ? " to serve" : ""),
-      {{"field", "spec.workers"}, {"limit", absl::StrCat(pool.configured())}, {"actual", absl::StrCat(spec.workers)}});
+      absl::StrCat(field, ": needs ", spec.workers, " ranks, ", pool.NumRegistered(), " alive, ", pool.configured(),
+                   " configured", spec.on_serving_workers ? " to serve" : ""),
+      {{"field", field}, {"limit", absl::StrCat(pool.configured())}, {"actual", absl::StrCat(spec.workers)}});
 }
 
 absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const JobSpec& spec) {
@@ -118,7 +129,7 @@ absl::StatusOr<JobPtr> JobManager::Get(const std::string& id) {
 }
 
 absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, const std::string& reason,
-                                       std::initializer_list<JobState> already) {
+                                       std::initializer_list<JobState> already, const std::function<void(Job*)>& edit) {
   Job* job = nullptr;
   ASSIGN_OR_RETURN(job, FindJob(id));
   if (std::find(already.begin(), already.end(), job->state) != already.end()) return JobBook::Picture(*job);
@@ -128,6 +139,7 @@ absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, co
     // Whoever goes on by a user's word has all its tries again.
     if (event == JobEvent::kResume) moved->losses = 0;
     if (event == JobEvent::kResume) moved->error = absl::OkStatus();
+    if (edit) edit(moved);
   };
   if (const absl::Status moved = book_.Move(job, event, reason, host_->UnixMs(), requeue); !moved.ok()) {
     return JournalError(moved);
@@ -141,9 +153,41 @@ absl::StatusOr<JobPtr> JobManager::Pause(const std::string& id) {
   return Ask(id, JobEvent::kPause, "pause was asked for", {JobState::kPausing, JobState::kPaused});
 }
 
-absl::StatusOr<JobPtr> JobManager::Resume(const std::string& id) {
-  return Ask(id, JobEvent::kResume, "resume was asked for",
-             {JobState::kPending, JobState::kPreparing, JobState::kRunning});
+absl::StatusOr<JobSpec> JobManager::CheckOtherWorkers(const Job& job, int32_t workers) const {
+  if (const absl::StatusOr<JobState> next = NextJobState(job.state, JobEvent::kResume); !next.ok()) {
+    return MakeError(next.status().code(), v1::JOB_STATE,
+                     absl::StrCat(next.status().message(), " on another number of workers: ", workers, " instead of ",
+                                  job.spec.workers),
+                     {{"field", "id"}, {"actual", std::string(JobStateName(job.state))}});
+  }
+  JobSpec spec = job.spec;
+  spec.workers = workers;
+  if (const absl::Status status = Validate(spec); !status.ok()) return BadWorkers(workers, status.message());
+  // Such a checkpoint is another job's to workers: which rows an expert drops would change.
+  if (spec.capacity_factor != 0 && spec.micro_batch_sequences != 0) {
+    return BadWorkers(
+        workers, absl::StrCat("workers: ", workers, " instead of ", job.spec.workers,
+                              " changes the rows that capacity_factor ", spec.capacity_factor,
+                              " is of: micro_batch_sequences is ", spec.micro_batch_sequences, ", must be 0 for that"));
+  }
+  RETURN_IF_ERROR(CheckWorkers(spec, "workers"));
+  return spec;
+}
+
+absl::StatusOr<JobPtr> JobManager::ResumeOn(const std::string& id, std::optional<int32_t> workers) {
+  std::string reason = "resume was asked for";
+  std::function<void(Job*)> edit;
+  Job* job = nullptr;
+  ASSIGN_OR_RETURN(job, FindJob(id));
+  if (workers.has_value() && *workers != job->spec.workers) {
+    RETURN_IF_ERROR(CheckOtherWorkers(*job, *workers).status());
+    absl::StrAppend(&reason, " on ", *workers, " workers instead of ", job->spec.workers);
+    edit = [workers](Job* moved) {
+      if (moved->submitted_workers == 0) moved->submitted_workers = moved->spec.workers;
+      moved->spec.workers = *workers;
+    };
+  }
+  return Ask(id, JobEvent::kResume, reason, {JobState::kPending, JobState::kPreparing, JobState::kRunning}, edit);
 }
 
 absl::StatusOr<JobPtr> JobManager::Cancel(const std::string& id) {

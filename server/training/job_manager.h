@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -77,13 +78,17 @@ class JobManager final : public TrainerEvents {
   };
   // The job that this request has made before; null: none.  ALREADY_EXISTS: of another spec.
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const JobSpec& spec);
-  // FAILED_PRECONDITION: there are not as many as it needs, nor will be.
-  absl::Status CheckWorkers(const JobSpec& spec) const;
+  // FAILED_PRECONDITION: there are not as many as it needs, nor will be.  `field` is for the message.
+  absl::Status CheckWorkers(const JobSpec& spec, const std::string& field = "spec.workers") const;
   absl::StatusOr<Submitted> Submit(const std::string& request_id, const JobSpec& spec);
   absl::StatusOr<JobPtr> Get(const std::string& id);
   JobPage List(const JobFilter& filter) const { return book_.List(filter); }
   absl::StatusOr<JobPtr> Pause(const std::string& id);
-  absl::StatusOr<JobPtr> Resume(const std::string& id);
+  absl::StatusOr<JobPtr> Resume(const std::string& id) { return ResumeOn(id, std::nullopt); }
+  // On so many workers from now on.  What the model allows is the caller's to check: this opens no file.
+  absl::StatusOr<JobPtr> ResumeOn(const std::string& id, std::optional<int32_t> workers);
+  // The spec that ResumeOn would give it with this other number, or why it would not.
+  absl::StatusOr<JobSpec> CheckOtherWorkers(const Job& job, int32_t workers) const;
   absl::StatusOr<JobPtr> Cancel(const std::string& id);
   absl::StatusOr<int64_t> Watch(const std::string& id, JobBook::WatchFn watch);
   void Unwatch(int64_t watcher) { book_.Unwatch(watcher); }
@@ -131,9 +136,9 @@ class JobManager final : public TrainerEvents {
   };
 
   absl::StatusOr<Job*> FindJob(const std::string& id);
-  // As for a user who asks for what is so, or on its way.
+  // As for a user who asks for what is so, or on its way.  `edit`: as JobBook::Move's.
   absl::StatusOr<JobPtr> Ask(const std::string& id, JobEvent event, const std::string& reason,
-                             std::initializer_list<JobState> already);
+                             std::initializer_list<JobState> already, const std::function<void(Job*)>& edit = nullptr);
 
   // Whose workers a job takes.
   TrainerPool& PoolOf(const JobSpec& spec) { return spec.on_serving_workers ? serving_ : pool_; }

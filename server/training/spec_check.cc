@@ -64,18 +64,21 @@ absl::StatusOr<int64_t> CheckData(const std::vector<std::string>& names, absl::s
   return text ? -1 : tokens;
 }
 
+absl::Status CheckExperts(const JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
+  if (facts.experts > 0 && facts.experts % spec.workers == 0) return absl::OkStatus();
+  return BadField(field,
+                  absl::StrCat("the model's ", facts.experts, " experts cannot be dealt out to ", spec.workers,
+                               " workers in equal parts"),
+                  absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
+}
+
 absl::Status CheckFits(const JobSpec& spec, const TrainedModelFacts& facts) {
   if (spec.sequence_length > facts.context) {
     return BadField("spec.sequence_length",
                     absl::StrCat(spec.sequence_length, " is beyond the model's context of ", facts.context),
                     absl::StrCat(facts.context), absl::StrCat(spec.sequence_length));
   }
-  if (facts.experts == 0 || facts.experts % spec.workers != 0) {
-    return BadField("spec.workers",
-                    absl::StrCat("the model's ", facts.experts, " experts cannot be dealt out to ", spec.workers,
-                                 " workers in equal parts"),
-                    absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
-  }
+  RETURN_IF_ERROR(CheckExperts(spec, facts, "spec.workers"));
   if (spec.balance_bias_rate > 0 && !facts.router_bias) {
     return BadField("spec.balance_bias_rate",
                     absl::StrCat(spec.balance_bias_rate, ", but this ", facts.architecture,
@@ -131,6 +134,23 @@ absl::Status CheckModelFolder(const JobSpec& spec, const RootDir& root, absl::st
   return absl::OkStatus();
 }
 
+// Which folder the model is of, and what field says so.
+struct ModelFolder {
+  std::string field, folder;
+};
+ModelFolder ModelFolderOf(const JobSpec& spec) {
+  if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint};
+  return {"spec.architecture", spec.architecture};
+}
+
+absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const RootDir& checkpoints) {
+  const absl::StatusOr<std::string> config = checkpoints.ReadSmallFile(model.folder + "/config.json", kMaxConfigBytes);
+  if (!config.ok()) return BadFile(model.field, config.status());
+  const absl::StatusOr<TrainedModelFacts> facts = ReadModelFacts(*config);
+  if (!facts.ok()) return BadFile(model.field, facts.status());
+  return *facts;
+}
+
 }  // namespace
 
 double CheckpointBytes(const JobSpec& spec, double parameters) {
@@ -141,27 +161,29 @@ double CheckpointBytes(const JobSpec& spec, double parameters) {
 }
 
 absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints) {
-  const bool base = !spec.base_checkpoint.empty();
-  const std::string field = base ? "spec.base_checkpoint" : "spec.architecture";
-  const std::string& folder = base ? spec.base_checkpoint : spec.architecture;
+  const ModelFolder model = ModelFolderOf(spec);
   if (const absl::Status mode = ReducePolicyOf(spec.communication).status(); !mode.ok()) {
     return MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
   }
-  RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, field, folder));
-  const absl::StatusOr<std::string> config = checkpoints.ReadSmallFile(folder + "/config.json", kMaxConfigBytes);
-  if (!config.ok()) return BadFile(field, config.status());
-  const absl::StatusOr<TrainedModelFacts> facts = ReadModelFacts(*config);
-  if (!facts.ok()) return BadFile(field, facts.status());
-  RETURN_IF_ERROR(CheckFits(spec, *facts));
+  RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
+  TrainedModelFacts facts;
+  ASSIGN_OR_RETURN(facts, ReadFacts(model, checkpoints));
+  RETURN_IF_ERROR(CheckFits(spec, facts));
   int64_t tokens = 0;
-  ASSIGN_OR_RETURN(tokens, CheckData(spec.datasets, "datasets", datasets, facts->vocab));
-  RETURN_IF_ERROR(CheckData(spec.evaluation, "evaluation", datasets, facts->vocab).status());
+  ASSIGN_OR_RETURN(tokens, CheckData(spec.datasets, "datasets", datasets, facts.vocab));
+  RETURN_IF_ERROR(CheckData(spec.evaluation, "evaluation", datasets, facts.vocab).status());
   const int64_t batch = spec.batch_sequences * spec.sequence_length + 1;
   if (tokens >= 0 && tokens < batch) {
     return BadFile("spec.datasets",
                    absl::InvalidArgumentError(absl::StrCat("dataset has ", tokens, " tokens, batch needs ", batch)));
   }
-  return CheckRoom(spec, *facts, checkpoints);
+  return CheckRoom(spec, facts, checkpoints);
+}
+
+absl::Status CheckWorkersOfModel(const JobSpec& spec, const RootDir& checkpoints) {
+  TrainedModelFacts facts;
+  ASSIGN_OR_RETURN(facts, ReadFacts(ModelFolderOf(spec), checkpoints));
+  return CheckExperts(spec, facts, "workers");
 }
 
 }  // namespace switchyard

@@ -14,6 +14,10 @@ namespace switchyard {
 // fit. FAILED_PRECONDITION (NO_TOKENIZER): text, but the model has no tokenizer; (DISK_FULL): too little room.
 absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints);
 
+// Of a job that goes on with another number of workers: whether its model can be dealt out to them.  INVALID_ARGUMENT
+// (BAD_FIELD, "workers"), or as above for a model that is not there any more.
+absl::Status CheckWorkersOfModel(const JobSpec& spec, const RootDir& checkpoints);
+
 // Bytes that the job's checkpoints take at most at a time, one that is being written included, beside those that
 // keep_every_steps keeps for ever.
 double CheckpointBytes(const JobSpec& spec, double parameters);

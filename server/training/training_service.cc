@@ -47,16 +47,19 @@ void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
   if (!jobs->Post(std::move(task))) call->Fail(Stopping());
 }
 
+template <class Request>
+absl::Status CheckAboutJob(const grpc::ByteBuffer& bytes, const JobLoop* jobs, Request* message) {
+  RETURN_IF_ERROR(ParseTraining(bytes, message));
+  if (jobs == nullptr) return NoTraining();
+  return CheckJobId(message->id());
+}
+
 // A method about one job: the answer is the job.
 template <class Request, class Response>
 grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, JobLoop* jobs,
                                    absl::StatusOr<JobPtr> (JobManager::*method)(const std::string&)) {
   Request message;
-  const absl::Status status = [&] {
-    RETURN_IF_ERROR(ParseTraining(call->request(), &message));
-    if (jobs == nullptr) return NoTraining();
-    return CheckJobId(message.id());
-  }();
+  const absl::Status status = CheckAboutJob(call->request(), jobs, &message);
   if (!status.ok()) {
     call->Fail(status);
     return call;
@@ -86,6 +89,30 @@ void Submit(UnaryCall* call, const TrainingDesk& desk, SubmitArgs args) {
     const absl::StatusOr<JobManager::Submitted> submitted = manager.Submit(args.request_id, args.spec);
     if (!submitted.ok()) return call->Fail(submitted.status());
     Answer(call, *submitted->job, submitted->existed);
+  });
+}
+
+void AnswerResume(UnaryCall* call, const absl::StatusOr<JobPtr>& job) {
+  if (!job.ok()) return call->Fail(job.status());
+  v1::ResumeJobResponse response;
+  *response.mutable_job() = ToProto(**job);
+  call->Reply(response);
+}
+
+// With another number of workers: what the job and the server allow first, then, off the jobs' thread, the model.
+void ResumeOn(UnaryCall* call, const TrainingDesk& desk, const std::string& id, int32_t workers) {
+  PostFor(call, desk.jobs, [call, desk, id, workers](JobManager& manager) {
+    const absl::StatusOr<JobPtr> job = manager.Get(id);
+    if (!job.ok() || (*job)->spec.workers == workers) return AnswerResume(call, manager.Resume(id));
+    absl::StatusOr<JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
+    if (!spec.ok()) return call->Fail(spec.status());
+    call->Start([desk, id, spec = *std::move(spec)](UnaryCall* call) {
+      const absl::Status model = CheckWorkersOfModel(spec, *desk.checkpoints);
+      if (!model.ok()) return call->Fail(model);
+      PostFor(call, desk.jobs, [call, id, workers = spec.workers](JobManager& manager) {
+        AnswerResume(call, manager.ResumeOn(id, workers));
+      });
+    });
   });
 }
 
@@ -128,8 +155,18 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::PauseJob(grpc::CallbackServerCont
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AboutJob<v1::ResumeJobRequest, v1::ResumeJobResponse>(new UnaryCall(desk_, context, request, response),
-                                                               training_.jobs, &JobManager::Resume);
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::ResumeJobRequest message;
+  const absl::Status status = CheckAboutJob(call->request(), training_.jobs, &message);
+  if (!status.ok()) {
+    call->Fail(status);
+  } else if (message.has_workers()) {
+    ResumeOn(call, training_, message.id(), message.workers());
+  } else {
+    PostFor(call, training_.jobs,
+            [call, id = message.id()](JobManager& manager) { AnswerResume(call, manager.Resume(id)); });
+  }
+  return call;
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::CancelJob(grpc::CallbackServerContext* context,

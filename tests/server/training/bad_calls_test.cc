@@ -164,5 +164,66 @@ TEST_F(BadCallsTest, BadRequests) {
   EXPECT_TRUE(response.existed());
 }
 
+// Another number of workers is checked as a spec's is, whoever has to say no to it.
+TEST_F(BadCallsTest, BadNumbersOfWorkers) {
+  const std::string odd = base_.path() + "/models/odd";
+  std::filesystem::create_directories(odd);
+  std::string config = kTinyConfig;
+  std::ofstream(odd + "/config.json") << config.replace(config.find("_experts\": 4"), 12, "_experts\": 5");
+  const auto paused = [&](const char* model, int workers) {
+    v1::SubmitJobRequest request = Request();
+    request.mutable_spec()->set_architecture(model);
+    request.mutable_spec()->set_workers(workers);
+    const std::string id = SubmitOk(request);
+    grpc::ClientContext context;
+    v1::PauseJobRequest pause;
+    v1::PauseJobResponse response;
+    pause.set_id(id);
+    EXPECT_TRUE(stub_->PauseJob(&context, pause, &response).ok());
+    return id;
+  };
+  v1::ResumeJobResponse response;
+  const auto resume = [&](const std::string& id, int workers) {
+    grpc::ClientContext context;
+    v1::ResumeJobRequest request;
+    request.set_id(id);
+    request.set_workers(workers);
+    return stub_->ResumeJob(&context, request, &response);
+  };
+  const auto expect = [&](const grpc::Status& status, grpc::StatusCode code, const char* reason,
+                          const std::string& message) {
+    EXPECT_EQ(status.error_code(), code) << message;
+    EXPECT_EQ(ViewError(status).reason, reason) << message;
+    EXPECT_THAT(status.error_message(), HasSubstr(message));
+  };
+  const std::string id = paused("demo", 2), five = paused("odd", 1);
+  expect(resume(id, 0), kBad, "BAD_FIELD", "workers: 0 is outside [1, 1024]");
+  expect(resume(id, -1), kBad, "BAD_FIELD", "workers: -1 is outside [1, 1024]");
+  expect(resume(id, 1025), kBad, "BAD_FIELD", "workers: 1025 is outside [1, 1024]");
+  const grpc::Status shares = resume(id, 3);
+  expect(shares, kBad, "BAD_FIELD", "batch_sequences: 4 cannot be dealt out to 3 workers in equal parts");
+  EXPECT_EQ(ViewError(shares).details.metadata().at("field"), "workers");
+  EXPECT_EQ(ViewError(shares).details.metadata().at("actual"), "3");
+  const grpc::Status few = resume(id, 4);
+  expect(few, kCannot, "TOO_FEW_WORKERS", "workers: needs 4 ranks, 0 alive, 2 configured");
+  EXPECT_EQ(ViewError(few).details.metadata().at("field"), "workers");
+  EXPECT_EQ(ViewError(few).details.metadata().at("limit"), "2");
+  expect(resume(five, 2), kBad, "BAD_FIELD",
+         "workers: the model's 5 experts cannot be dealt out to 2 workers in equal parts");
+  expect(resume("job-none", 1), kNone, "JOB_NOT_FOUND", "no job has the id \"job-none\"");
+  EXPECT_EQ(Get(id).state(), v1::JOB_STATE_PAUSED);
+
+  ASSERT_TRUE(resume(id, 1).ok());
+  EXPECT_EQ(response.job().spec().workers(), 1);
+  EXPECT_EQ(response.job().submitted_workers(), 2);
+  EXPECT_EQ(response.job().state(), v1::JOB_STATE_PENDING);
+  EXPECT_TRUE(resume(id, 1).ok()) << "it is so";
+  expect(resume(id, 2), kCannot, "JOB_STATE",
+         "job is PENDING: cannot resume on another number of workers: 2 instead of 1");
+  // The number that it has asks nothing of the model.
+  std::filesystem::remove_all(odd);
+  EXPECT_TRUE(resume(five, 1).ok());
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -29,6 +29,7 @@ Job Example(int64_t sequence) {
   job.spec.optimizer.schedule.total_steps = 10;
   job.spec.optimizer.epsilon = 1e-7;
   job.spec.labels = {{"a", "b"}};
+  job.submitted_workers = 4;
   job.state = JobState::kRunning;
   job.attempt = 7;
   job.error = MakeError(absl::StatusCode::kUnavailable, v1::DISK_FULL, "why", {{"field", "x"}});
@@ -90,6 +91,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.request_id, wanted.request_id);
   EXPECT_EQ(job.spec.optimizer.epsilon, 1e-7);
   EXPECT_EQ(job.spec.labels, wanted.spec.labels);
+  EXPECT_EQ(job.submitted_workers, 4);
   EXPECT_EQ(job.state, JobState::kRunning);
   EXPECT_EQ(job.attempt, 7);
   EXPECT_EQ(job.error, wanted.error);
