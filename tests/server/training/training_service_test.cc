@@ -62,6 +62,46 @@ TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {
   EXPECT_EQ(workers->StoreSet(&late, set, &done).error_code(), grpc::StatusCode::PERMISSION_DENIED);
 }
 
+// By the clock, so what is said of it holds for any machine: no more messages than the interval allows in the time that
+// has passed, and still the newest.
+TEST_F(TrainingTest, AWatchersIntervalThinsItsStream) {
+  constexpr int kSteps = 100, kBriskMs = 100;
+  LinkTrainer* trainer = Connect();
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_workers(1);
+  const std::string id = SubmitOk(request);
+  trainer->SayStarted(0);
+  AwaitState(id, v1::JOB_STATE_RUNNING);
+  grpc::ClientContext contexts[3];
+  const auto watch = [&](int which, int interval_ms) {
+    v1::WatchJobRequest message;
+    message.set_id(id);
+    message.set_min_interval_ms(interval_ms);
+    return stub_->WatchJob(&contexts[which], message);
+  };
+  const absl::Time begin = absl::Now();
+  const auto every = watch(0, 0), brisk = watch(1, kBriskMs), hourly = watch(2, 3'600'000);
+  v1::WatchJobResponse seen;
+  ASSERT_TRUE(hourly->Read(&seen)) << "the job as it is";
+  EXPECT_EQ(seen.job().progress().step(), 0);
+  int num_every = 0, num_brisk = 0;
+  for (int step = 1; step <= kSteps; ++step) {
+    trainer->SayStep(step, 1);
+    for (seen.Clear(); seen.job().progress().step() < step; ++num_every) ASSERT_TRUE(every->Read(&seen));
+  }
+  EXPECT_GE(num_every, kSteps);
+  for (seen.Clear(); seen.job().progress().step() < kSteps; ++num_brisk) ASSERT_TRUE(brisk->Read(&seen));
+  EXPECT_LE(num_brisk, 1 + (absl::Now() - begin) / absl::Milliseconds(kBriskMs));
+  trainer->SayEnded(v1::TRAINING_OUTCOME_FINISHED);
+  int num_hourly = 0;
+  for (; hourly->Read(&seen); ++num_hourly) EXPECT_EQ(seen.job().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(num_hourly, 1) << "the last one is not held back";
+  EXPECT_EQ(seen.job().progress().step(), kSteps);
+  for (const auto& stream : {&every, &brisk}) {
+    while ((*stream)->Read(&seen)) continue;
+  }
+}
+
 TEST_F(TrainingTest, PauseResumeCancel) {
   LinkTrainer* trainer = Connect();
   v1::SubmitJobRequest request = Request();
