@@ -1,6 +1,7 @@
 // switchyard train: jobs that train models, submitted, watched, paused, cancelled.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -113,21 +114,37 @@ void PrintJob(std::ostream& out, const v1::Job& job) {
   out << ToJson(job.spec()).dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
+// What became of a job by a call about it.
+void PrintState(std::ostream& out, const v1::Job& job) {
+  out << job.id() << " " << StateName(job.state()) << std::endl;
+}
+
 using JobCall = absl::StatusOr<v1::Job> (Client::*)(const std::string& id);
+using PrintFn = void (*)(std::ostream& out, const v1::Job& job);
+
+int Show(Console& console, const JobFlags& flags, const absl::StatusOr<v1::Job>& job, PrintFn print) {
+  if (!job.ok()) return Complain(console, job.status());
+  if (flags.json) {
+    console.out << Dump(ToJson(*job)) << std::endl;
+  } else {
+    print(console.out, *job);
+  }
+  return kExitOk;
+}
 
 int Ask(Console& console, const JobFlags& flags, JobCall call) {
   const auto client = flags.server.Connect();
   if (!client.ok()) return Complain(console, client.status());
-  const absl::StatusOr<v1::Job> job = ((**client).*call)(flags.id);
-  if (!job.ok()) return Complain(console, job.status());
-  if (flags.json) {
-    console.out << Dump(ToJson(*job)) << std::endl;
-  } else if (call == &Client::GetJob) {
-    PrintJob(console.out, *job);
-  } else {
-    console.out << job->id() << " " << StateName(job->state()) << std::endl;
-  }
-  return kExitOk;
+  return Show(console, flags, ((**client).*call)(flags.id), call == &Client::GetJob ? PrintJob : PrintState);
+}
+
+int Resume(Console& console, const JobFlags& flags, std::optional<int32_t> workers) {
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  v1::ResumeJobRequest request;
+  request.set_id(flags.id);
+  if (workers.has_value()) request.set_workers(*workers);
+  return Show(console, flags, (*client)->ResumeJob(request), PrintState);
 }
 
 int WatchOne(Console& console, const JobFlags& flags) {
@@ -255,6 +272,19 @@ void AddCall(CLI::App* train, RunCommand* run, const char* name, const char* hel
       [flags, run, call] { *run = [flags, call](Console& console) { return Ask(console, *flags, call); }; });
 }
 
+void AddResume(CLI::App* train, RunCommand* run) {
+  CLI::App* command = train->add_subcommand("resume", "let a paused job go on");
+  const std::shared_ptr<JobFlags> flags = AddJobFlags(command, /*watches=*/false);
+  auto workers = std::make_shared<std::optional<int32_t>>();
+  command->add_option("--workers", *workers, "on so many from now on; without: on as many as before")
+      ->type_name("NUMBER");
+  command->footer(
+      "On another number of workers a job's results are right, but no longer those of an undisturbed run "
+      "to the bit.");
+  command->callback(
+      [flags, workers, run] { *run = [=](Console& console) { return Resume(console, *flags, *workers); }; });
+}
+
 }  // namespace
 
 void AddTrainCommand(CLI::App* app, RunCommand* run) {
@@ -272,7 +302,7 @@ void AddTrainCommand(CLI::App* app, RunCommand* run) {
       "A server that is away is asked again for --timeout seconds.");
   watch->callback([flags, run] { *run = [flags](Console& console) { return WatchOne(console, *flags); }; });
   AddCall(command, run, "pause", "stop a job at a step, with a checkpoint", &Client::PauseJob);
-  AddCall(command, run, "resume", "let a paused job go on", &Client::ResumeJob);
+  AddResume(command, run);
   AddCall(command, run, "cancel", "end a job; its checkpoints stay", &Client::CancelJob);
 }
 

@@ -177,8 +177,11 @@ absl::StatusOr<v1::Job> Client::PauseJob(const std::string& id) {
   return OfJob(training_.get(), &v1::TrainingService::Stub::PauseJob, id, *this);
 }
 
-absl::StatusOr<v1::Job> Client::ResumeJob(const std::string& id) {
-  return OfJob(training_.get(), &v1::TrainingService::Stub::ResumeJob, id, *this);
+absl::StatusOr<v1::Job> Client::ResumeJob(const v1::ResumeJobRequest& request) {
+  absl::StatusOr<v1::ResumeJobResponse> answer =
+      Unary(training_.get(), &v1::TrainingService::Stub::ResumeJob, request, *this);
+  if (!answer.ok()) return answer.status();
+  return std::move(*answer->mutable_job());
 }
 
 absl::StatusOr<v1::Job> Client::CancelJob(const std::string& id) {

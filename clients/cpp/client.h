@@ -60,7 +60,7 @@ class Client {
   absl::StatusOr<v1::Job> GetJob(const std::string& id);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> PauseJob(const std::string& id);
-  absl::StatusOr<v1::Job> ResumeJob(const std::string& id);
+  absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> CancelJob(const std::string& id);
   // Blocks until the job is over, or watch_timeout; `on_job` runs on this thread.
   absl::Status WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job);

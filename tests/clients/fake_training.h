@@ -44,6 +44,7 @@ class FakeTraining final : public v1::TrainingService::Service {
   v1::WatchJobRequest watched;
   std::vector<v1::ListJobsRequest> listed;
   v1::PackDataRequest packed;
+  v1::ResumeJobRequest resumed;
   std::vector<std::string> calls;        // "pause job-1"
   absl::Notification was_watched_again;  // so the first stream has ended, all of it read
 
@@ -88,6 +89,7 @@ class FakeTraining final : public v1::TrainingService::Service {
   }
   grpc::Status ResumeJob(grpc::ServerContext*, const v1::ResumeJobRequest* request,
                          v1::ResumeJobResponse* response) override {
+    resumed = *request;
     return Answer("resume", *request, response);
   }
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,

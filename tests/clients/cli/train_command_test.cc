@@ -350,6 +350,25 @@ TEST_F(TrainCommandTest, CallsAboutOneJob) {
   EXPECT_EQ(Train({"pause"}).exit_code, 2);
 }
 
+// Without the flag the field stays unset: the server then keeps what the job has.
+TEST_F(TrainCommandTest, ResumeOnOtherWorkers) {
+  EXPECT_EQ(Train({"resume", "job-1"}).exit_code, 0);
+  EXPECT_FALSE(training_.resumed.has_workers());
+  training_.job.mutable_spec()->set_workers(3);
+  training_.job.set_submitted_workers(2);
+  const CliRun run = Train({"resume", "job-1", "--workers=3"});
+  EXPECT_EQ(run.out, "job-1 PENDING\n") << run.err;
+  EXPECT_EQ(training_.resumed.id(), "job-1");
+  EXPECT_EQ(training_.resumed.workers(), 3);
+  const Json json = Json::parse(Train({"resume", "job-1", "--workers=0", "--json"}).out);
+  EXPECT_TRUE(training_.resumed.has_workers()) << "the server says what is wrong with 0";
+  EXPECT_EQ(json["spec"]["workers"], 3);
+  EXPECT_EQ(json["submitted_workers"], 2);
+  EXPECT_EQ(Train({"resume", "job-1", "--workers=two"}).exit_code, 2);
+  EXPECT_EQ(Train({"pause", "job-1", "--workers=3"}).exit_code, 2);
+  EXPECT_THAT(Train({"resume", "--help"}).out, AllOf(HasSubstr("--workers NUMBER"), HasSubstr("to the bit")));
+}
+
 TEST_F(TrainCommandTest, DataPack) {
   training_.packing.resize(4);
   for (int i = 0; i < 4; ++i) {
