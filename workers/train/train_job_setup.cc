@@ -236,7 +236,7 @@ absl::Status TrainJob::ReadStart() {
     ASSIGN_OR_RETURN(text, ReadWholeFile(checkpoints_.get(), absl::StrCat(start_folder_, "/", kTrainerStateName),
                                          kMaxTrainerStateBytes));
     ASSIGN_OR_RETURN(start_, DecodeTrainerState(text));
-    // A job's spec stays, so what differs are files.
+    // A job's spec stays but for its workers, so what differs are files.
     RETURN_IF_ERROR(OfData(CompareShapes(start_.shape, ShapeOf(spec_, config_text_, data_names_)), input_.attempt > 1));
     if (start_.step == start_manifest_.step && start_.sample == start_.step * spec_.batch_sequences) {
       return absl::OkStatus();
