@@ -14,28 +14,37 @@ namespace {
 // In the job's folder: what its text became, datasets and evaluation.
 constexpr const char* kPackedNames[] = {"datasets.bin", "evaluation.bin"};
 constexpr int kPackedFiles = 2;
+constexpr int kDatasets = 0;  // of them
 constexpr absl::Duration kJournalPause = absl::Seconds(1);
 
 const std::vector<std::string>& FilesOf(const JobSpec& spec, int kind) {
   return kind == 0 ? spec.datasets : spec.evaluation;
 }
 
-std::vector<std::string> TextsOf(const JobSpec& spec, int kind) {
-  std::vector<std::string> texts;
+std::vector<std::string> NamesOf(const JobSpec& spec, int kind, bool text) {
+  std::vector<std::string> names;
   for (const std::string& name : FilesOf(spec, kind)) {
-    if (absl::EndsWith(name, ".jsonl")) texts.push_back(name);
+    if (absl::EndsWith(name, ".jsonl") == text) names.push_back(name);
   }
-  return texts;
+  return names;
 }
 
 // Tokens as they are, then what was made of text.
 std::vector<TrainData> DataOf(const JobSpec& spec, int kind) {
   std::vector<TrainData> data;
-  for (const std::string& name : FilesOf(spec, kind)) {
-    if (!absl::EndsWith(name, ".jsonl")) data.push_back({.of_job = false, .name = name});
-  }
+  for (const std::string& name : NamesOf(spec, kind, /*text=*/false)) data.push_back({.of_job = false, .name = name});
   if (data.size() < FilesOf(spec, kind).size()) data.push_back({.of_job = true, .name = kPackedNames[kind]});
   return data;
+}
+
+// Of tokens as they are and of what was made of text; a spec without text was checked when it was submitted.
+absl::Status CheckBatch(const JobSpec& spec, const PackedData& packed) {
+  const int64_t tokens = packed.tokens + packed.counted_tokens;
+  const int64_t batch = spec.batch_sequences * spec.sequence_length + 1;
+  if (tokens >= batch) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FILE,
+                   absl::StrCat("datasets: dataset has ", tokens, " tokens, batch needs ", batch),
+                   {{"field", "spec.datasets"}, {"limit", absl::StrCat(batch)}, {"actual", absl::StrCat(tokens)}});
 }
 
 // Whether the same would happen again.
@@ -126,8 +135,9 @@ void JobManager::Prepare(Run* run) {
   for (; job->files_ready < kPackedFiles; ++job->files_ready) {
     const int kind = job->files_ready;
     PackRequest request;
-    request.inputs = TextsOf(job->spec, kind);
+    request.inputs = NamesOf(job->spec, kind, /*text=*/true);
     if (request.inputs.empty()) continue;
+    if (kind == kDatasets) request.counted = NamesOf(job->spec, kind, /*text=*/false);
     request.output_root = PackRoot::kCheckpoints;
     request.output = absl::StrCat(job->id, "/", kPackedNames[kind]);
     request.replace = true;  // an earlier try's, not known to be whole
@@ -161,12 +171,7 @@ void JobManager::OnPrepared(const std::string& job_id, absl::StatusOr<PackedData
     return EndRun(run);
   }
   absl::Status status = packed.status();
-  const JobSpec& spec = job->spec;
-  const int64_t batch = spec.batch_sequences * spec.sequence_length + 1;
-  if (status.ok() && job->files_ready == 0 && DataOf(spec, 0).size() == 1 && packed->tokens < batch) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat("datasets: dataset has ", packed->tokens, " tokens, batch needs ", batch));
-  }
+  if (status.ok() && job->files_ready == kDatasets) status = CheckBatch(job->spec, *packed);
   if (!status.ok()) {
     // It was there when the job was submitted.
     if (absl::IsNotFound(status) || ReasonOf(status) == v1::DATASET_CHANGED) {

@@ -1,7 +1,5 @@
 #include "server/training/spec_check.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include "scheduler/training/reduce_policy.h"
 #include "scheduler/training/token_format.h"
 #include "server/training/model_facts.h"
+#include "server/training/pack/token_header.h"
 
 namespace switchyard {
 namespace {
@@ -25,21 +24,7 @@ absl::Status BadFile(absl::string_view field, const absl::Status& status) {
                    {{"field", std::string(field)}});
 }
 
-absl::StatusOr<TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name) {
-  int fd = -1;
-  ASSIGN_OR_RETURN(fd, root.OpenFile(name));
-  struct stat st = {};
-  fstat(fd, &st);
-  std::string first(static_cast<size_t>(std::min<int64_t>(st.st_size, kLlmcHeaderBytes)), '\0');
-  const ssize_t read = pread(fd, first.data(), first.size(), 0);
-  close(fd);
-  first.resize(static_cast<size_t>(std::max<ssize_t>(read, 0)));
-  absl::StatusOr<TokenFileHeader> header = DecodeTokenHeader(first, st.st_size);
-  if (header.ok()) return header;
-  return absl::Status(header.status().code(), absl::StrCat(Quote(name), ": ", header.status().message()));
-}
-
-// Tokens of the .bin files; -1 if there is text, too, whose tokens nobody knows yet.
+// Tokens of the .bin files; -1 if there is text, too, whose tokens are counted when it is packed.
 absl::StatusOr<int64_t> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
                                   int64_t vocab) {
   int64_t tokens = 0;

@@ -15,6 +15,7 @@
 #include "scheduler/training/job_spec.h"
 #include "server/training/pack/block_reader.h"
 #include "server/training/pack/encoder_pool.h"
+#include "server/training/pack/token_header.h"
 #include "server/training/pack/token_writer.h"
 
 namespace switchyard {
@@ -55,6 +56,20 @@ absl::StatusOr<int64_t> Measure(const RootDir& root, const std::vector<std::stri
     if (fstat(fd.get(), &st) == 0) bytes += st.st_size;
   }
   return bytes;
+}
+
+// They were whole when somebody chose them.
+absl::StatusOr<int64_t> CountTokens(const RootDir& root, const std::vector<std::string>& names) {
+  int64_t tokens = 0;
+  for (const std::string& name : names) {
+    const absl::StatusOr<TokenFileHeader> header = ReadTokenHeader(root, name);
+    if (absl::IsNotFound(header.status())) return header.status();
+    if (!header.ok()) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, header.status().message());
+    }
+    tokens += header->num_tokens;
+  }
+  return tokens;
 }
 
 // One call of Pack.
@@ -147,6 +162,7 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
   ASSIGN_OR_RETURN(const RootDir outputs, OpenRoot(beside ? options_.dataset_root : options_.checkpoint_root,
                                                    beside ? kDatasetRoot : kCheckpointRoot));
   ASSIGN_OR_RETURN(const int64_t total_bytes, Measure(datasets, request.inputs));
+  ASSIGN_OR_RETURN(const int64_t counted_tokens, CountTokens(datasets, request.counted));
   ASSIGN_OR_RETURN(const DocumentEncoder encoder, Encoder(request.tokenizer));
 
   const size_t slash = request.output.rfind('/');
@@ -170,7 +186,8 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
   return PackedData{.documents = writer->num_documents(),
                     .tokens = writer->num_tokens(),
                     .trained_tokens = writer->num_trained(),
-                    .bytes = packing.done_bytes()};
+                    .bytes = packing.done_bytes(),
+                    .counted_tokens = counted_tokens};
 }
 
 }  // namespace switchyard

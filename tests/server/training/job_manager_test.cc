@@ -118,13 +118,14 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   const std::string id = Begun(spec);
   ASSERT_EQ(host_.packs[id].size(), 1u);
   EXPECT_THAT(host_.packs[id][0].inputs, ElementsAre("a.jsonl", "c.jsonl"));
+  EXPECT_THAT(host_.packs[id][0].counted, ElementsAre("b.bin"));
   EXPECT_EQ(host_.packs[id][0].output, id + "/datasets.bin");
   EXPECT_EQ(host_.packs[id][0].output_root, PackRoot::kCheckpoints);
   EXPECT_EQ(host_.packs[id][0].tokenizer, "demo");
   EXPECT_TRUE(trainers_[1]->seats.empty());
   manager_->OnPrepareProgress(id, 5, 9);
   EXPECT_EQ(Get(id)->prepared_bytes, 5);
-  manager_->OnPrepared(id, PackedData{.tokens = 10});
+  manager_->OnPrepared(id, PackedData{.tokens = 10, .counted_tokens = 23});  // just a batch
   ASSERT_EQ(host_.packs[id].size(), 2u);
   EXPECT_THAT(host_.packs[id][1].inputs, ElementsAre("e.jsonl"));
   EXPECT_EQ(host_.packs[id][1].output, id + "/evaluation.bin");
@@ -156,6 +157,14 @@ TEST_F(ManagerTest, BadTextFailsTheJob) {
   manager_->OnPrepared(few, PackedData{.tokens = 32});
   EXPECT_EQ(StateOf(few), JobState::kFailed);
   EXPECT_EQ(Get(few)->error.message(), "datasets: dataset has 32 tokens, batch needs 33");
+  EXPECT_EQ(ReasonIn(Get(few)->error), "BAD_FILE");
+  JobSpec mixed = spec;
+  mixed.datasets.push_back("b.bin");
+  const std::string both = Submit(mixed);
+  manager_->Tick();
+  manager_->OnPrepared(both, PackedData{.tokens = 9, .counted_tokens = 22});
+  EXPECT_EQ(StateOf(both), JobState::kFailed);
+  EXPECT_EQ(Get(both)->error.message(), "datasets: dataset has 31 tokens, batch needs 33");
   const std::string full = Submit(spec);
   manager_->Tick();
   manager_->OnPrepared(full, absl::ResourceExhaustedError("the disk is full"));

@@ -198,6 +198,23 @@ TEST_F(TrainingTest, TextIsPackedBeforeWorkersHearOfIt) {
   EXPECT_TRUE(std::filesystem::exists(base_.path() + "/models/" + id + "/" + seat.data(0).name()));
 }
 
+// Text and tokens together are less than a batch: nobody knows before the text is packed.
+TEST_F(TrainingTest, MixedDataIsCountedTogether) {
+  base_.Write("data/few.bin", TokenFileBytes(40));
+  LinkTrainer* trainer = Connect();
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_workers(1);
+  request.mutable_spec()->set_datasets(0, "few.bin");
+  request.mutable_spec()->add_datasets("sub/text.jsonl");
+  const v1::Job job = AwaitState(SubmitOk(request), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(job.error().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(ReasonOf(FromRpcStatus(job.error())), v1::BAD_FILE);
+  EXPECT_THAT(job.error().message(), testing::MatchesRegex("datasets: dataset has [4-6][0-9] tokens, batch needs 65"));
+  request.mutable_spec()->add_datasets("few.bin");
+  const std::string enough = SubmitOk(request);  // 80 and some
+  EXPECT_EQ(trainer->seat().job_id(), enough);
+}
+
 TEST_F(TrainingTest, AServerAfterThisOneGoesOn) {
   LinkTrainer* trainer = Connect();
   v1::SubmitJobRequest request = Request();

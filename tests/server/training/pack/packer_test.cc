@@ -96,6 +96,22 @@ TEST_F(PackTest, WorkersReadWhatWasPacked) {
   EXPECT_EQ(packed->bytes, std::filesystem::file_size(datasets_.path() + "/in.jsonl"));
 }
 
+TEST_F(PackTest, TokensBesideItAreCounted) {
+  ASSERT_TRUE(PackText("{\"text\": \"ab\"}\n").ok());
+  PackRequest request = Request();
+  request.output = "next.bin";
+  request.counted = {"out.bin", "out.bin"};
+  const auto packed = Pack(request);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  EXPECT_EQ(packed->tokens, 4);
+  EXPECT_EQ(packed->counted_tokens, 8);
+  request.replace = true;
+  request.counted = {"none.bin"};
+  EXPECT_EQ(Pack(request).status().code(), absl::StatusCode::kNotFound);
+  request.counted = {"in.jsonl"};
+  EXPECT_EQ(ReasonOf(Pack(request).status()), v1::DATASET_CHANGED);
+}
+
 TEST_F(PackTest, WhereAllIsTrainedThereIsNoMask) {
   ASSERT_TRUE(PackText("{\"text\": \"ab\"}\n{\"text\": \"\"}").ok());
   const absl::StatusOr<Tokens> tokens = ReadTokens(datasets_.path(), "out.bin");
