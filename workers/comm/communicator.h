@@ -56,7 +56,7 @@ struct CommCall {
   int64_t sequence = kNextSequence;              // or the number that a plan gives it, which must be the class's next
   absl::Time deadline = absl::InfiniteFuture();  // must be finite where the group has peers
   // What the caller means by it, the same on all ranks: where calls of one shape follow one another, two ranks that
-  // take them in different orders are told apart.
+  // take them in different orders are told apart (call_tag.h).
   uint32_t tag = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "workers/comm/op_key.h"
 
 #include "absl/strings/str_cat.h"
+#include "workers/comm/call_tag.h"
 
 namespace switchyard {
 
@@ -22,7 +23,7 @@ std::string OpKey::ToString() const {
   std::string text = absl::StrCat(CommOpName(op), " #", sequence, " of class ", CommClassName(comm_class));
   if (bytes != kAnyBytes) absl::StrAppend(&text, " (", bytes, " bytes)");
   if (root >= 0) absl::StrAppend(&text, " from rank ", root);
-  if (tag != 0) absl::StrAppend(&text, " with tag ", tag);
+  if (tag != 0) absl::StrAppend(&text, " with ", CallTagName(tag));
   return text;
 }
 

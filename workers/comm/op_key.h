@@ -35,7 +35,7 @@ struct OpKey {
   int64_t sequence = 0;       // in its class, from 0 (one-way ops: per peer and direction)
   int64_t bytes = kAnyBytes;  // of each message; kAnyBytes: every rank its own
   int16_t root = -1;          // of a broadcast: who alone sends bytes
-  uint32_t tag = 0;           // what the caller means by it
+  uint32_t tag = 0;           // what the caller means by it (call_tag.h)
 
   std::string ToString() const;  // "all_gather #17 of class all_to_all (64 bytes)"
   bool operator==(const OpKey& other) const = default;

@@ -151,13 +151,13 @@ absl::Status DecidedPlacer::TellDecision(const GatedRows& rows) {
     std::copy_n(reinterpret_cast<const char*>(words.data()), bytes, out[rank].payload());
   }
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllToAllV({.stream = rows.stream, .deadline = rows.deadline}, std::move(out)));
+  ASSIGN_OR_RETURN(work, rows.comm->AllToAllV(rows.Call(CallUse::kDecision), std::move(out)));
   return work->Wait();
 }
 
 absl::Status DecidedPlacer::HearDecision(const GatedRows& rows) {
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllToAllV({.stream = rows.stream, .deadline = rows.deadline},
+  ASSIGN_OR_RETURN(work, rows.comm->AllToAllV(rows.Call(CallUse::kDecision),
                                               std::vector<Message>(static_cast<size_t>(rows.comm->world()))));
   RETURN_IF_ERROR(work->Wait());
   const Message& said = work->received()[0];

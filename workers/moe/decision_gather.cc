@@ -149,7 +149,7 @@ absl::Status DecisionGather::ReadWideCounts(const GatedRows& rows) {
     return absl::OkStatus();
   }
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllGather({.stream = rows.stream, .deadline = rows.deadline},
+  ASSIGN_OR_RETURN(work, rows.comm->AllGather(rows.Call(CallUse::kDecisionGather, 1),
                                               {reinterpret_cast<const char*>(own_counts_.data()), bytes}));
   RETURN_IF_ERROR(work->Wait());
   for (size_t rank = 0; rank < work->received().size(); ++rank) {
@@ -167,7 +167,7 @@ absl::Status DecisionGather::NameMismatch(const GatedRows& rows, const DecisionD
   using Fields = std::array<uint64_t, kNumDecisionFields>;
   const Fields& fields = mine.fields();
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllGather({.stream = rows.stream, .deadline = rows.deadline},
+  ASSIGN_OR_RETURN(work, rows.comm->AllGather(rows.Call(CallUse::kDecisionGather, 2),
                                               {reinterpret_cast<const char*>(fields.data()), sizeof(fields)}));
   RETURN_IF_ERROR(work->Wait());
   const auto digest_of = [&](int rank) {
@@ -190,7 +190,7 @@ absl::StatusOr<DecisionGather::Told> DecisionGather::Gather(const GatedRows& row
   std::vector<const char*> messages = {mine_.data()};
   std::unique_ptr<Work> work;
   if (world > 1) {
-    ASSIGN_OR_RETURN(work, rows.comm->AllGather({.stream = rows.stream, .deadline = rows.deadline}, mine_));
+    ASSIGN_OR_RETURN(work, rows.comm->AllGather(rows.Call(CallUse::kDecisionGather), mine_));
     RETURN_IF_ERROR(work->Wait());
     // (The communicator has checked that all sent the same size.)
     messages.clear();

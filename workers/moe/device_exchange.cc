@@ -42,7 +42,6 @@ absl::StatusOr<std::vector<TensorView>> Arrays(RowScratch* memory, Device device
   return arrays;
 }
 
-CommCall CallOf(const ExchangeContext& context) { return {.stream = context.stream, .deadline = context.deadline}; }
 SizedParts PartsOf(const TensorView& memory, const MessageParts& parts) {
   return {.memory = memory, .offsets = parts.offsets, .bytes = parts.bytes};
 }
@@ -192,8 +191,9 @@ absl::Status DeviceExchange::SendCounts(const ExchangeContext& context) {
     parts.offsets.push_back(r * pair_bytes);
     parts.bytes.push_back(pair_bytes);
   }
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllSized(CallOf(context), PartsOf(counts_.Rows(0, 1), parts),
-                                                      PartsOf(counts_.Rows(1, 1), parts)));
+  ASSIGN_OR_RETURN(
+      work_, context.comm->AllToAllSized(context.Call(CallUse::kDispatchCounts), PartsOf(counts_.Rows(0, 1), parts),
+                                         PartsOf(counts_.Rows(1, 1), parts)));
   return absl::OkStatus();
 }
 
@@ -243,8 +243,9 @@ absl::Status DeviceExchange::SendRows(const ExchangeContext& context) {
                             .first_output = plan_.num_outputs,
                             .output_row = output_row_}));
   context.stats->bytes_sent += plan_.dispatch_send.total_bytes();
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllSized(CallOf(context), PartsOf(send_, plan_.dispatch_send),
-                                                      PartsOf(recv_, plan_.dispatch_recv)));
+  ASSIGN_OR_RETURN(work_,
+                   context.comm->AllToAllSized(context.Call(CallUse::kDispatch), PartsOf(send_, plan_.dispatch_send),
+                                               PartsOf(recv_, plan_.dispatch_recv)));
   return absl::OkStatus();
 }
 
@@ -286,8 +287,9 @@ absl::Status DeviceExchange::StartCombine(const ExchangeContext& context) {
   RETURN_IF_ERROR(
       GatherPresent(*context.stream, y_, IntView(order_.slot_row).Part(own_pairs, plan_.num_answers), answers_));
   context.stats->bytes_sent += plan_.combine_send.total_bytes();
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllSized(CallOf(context), PartsOf(answers_, plan_.combine_send),
-                                                      PartsOf(all_y_, plan_.combine_recv)));
+  ASSIGN_OR_RETURN(work_,
+                   context.comm->AllToAllSized(context.Call(CallUse::kCombine), PartsOf(answers_, plan_.combine_send),
+                                               PartsOf(all_y_, plan_.combine_recv)));
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "workers/comm/call_tag.h"
 #include "workers/comm/communicator.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/moe_stats.h"
@@ -48,6 +49,13 @@ struct ExchangeContext {
   // own rule.
   SplitCursor* split = nullptr;
   TensorView gated = {};  // with a split, [T', K] int32: topk_idx of all rows of the layer, which its exchanges share
+  int64_t moe_layer = 0;  // of the model
+  int64_t chunk = 0;      // of the layer's rows
+
+  // Of a collective of this exchange.
+  CommCall Call(CallUse use) const {
+    return {.stream = stream, .deadline = deadline, .tag = CallTag(use, moe_layer, chunk)};
+  }
 };
 
 // What combine adds besides the experts' outputs; as in CombineInputs.

@@ -87,12 +87,12 @@ absl::Status ExchangeGradient::StartResend(const ExchangeContext& context, const
   routes_ = &routes;
   own_dy_ = dy;
   topk_weight_ = topk_weight;
-  return context.comm->world() == 1 ? context.comm->status() : Send(context, PackResend(context));
+  return context.comm->world() == 1 ? context.comm->status()
+                                    : Send(context, CallUse::kOutputGradients, PackResend(context));
 }
 
-absl::Status ExchangeGradient::Send(const ExchangeContext& context, std::vector<Message> out) {
-  ASSIGN_OR_RETURN(work_,
-                   context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
+absl::Status ExchangeGradient::Send(const ExchangeContext& context, CallUse use, std::vector<Message> out) {
+  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(context.Call(use), std::move(out)));
   return absl::OkStatus();
 }
 
@@ -166,7 +166,7 @@ absl::Status ExchangeGradient::StartReturn(const ExchangeContext& context) {
     GatherTo(*context.stream, dweight_, from.y_row, out[rank].payload() + parts.numbers_offset);
     context.stats->bytes_sent += parts.bytes;
   }
-  return Send(context, std::move(out));
+  return Send(context, CallUse::kInputGradients, std::move(out));
 }
 
 absl::Status ExchangeGradient::PlaceReturned(const ExchangeContext& context) {

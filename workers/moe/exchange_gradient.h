@@ -53,7 +53,7 @@ class ExchangeGradient {
 
  private:
   std::vector<Message> PackResend(const ExchangeContext& context) const;
-  absl::Status Send(const ExchangeContext& context, std::vector<Message> out);
+  absl::Status Send(const ExchangeContext& context, CallUse use, std::vector<Message> out);
   // OK if the rank's message has so many bytes; else aborts.
   absl::Status CheckSize(const ExchangeContext& context, int rank, int64_t bytes) const;
   absl::Status PlaceResent(const ExchangeContext& context);

@@ -41,7 +41,7 @@ int64_t DropBeyondCapacity(int64_t capacity, absl::Span<const int32_t> counts, i
   return dropped;
 }
 
-absl::StatusOr<int64_t> CapacityGate::Drop(const ExpertCapacity& capacity, absl::Time deadline, int64_t experts,
+absl::StatusOr<int64_t> CapacityGate::Drop(const ExpertCapacity& capacity, const CommCall& call, int64_t experts,
                                            const TensorView& topk_idx, const TensorView& topk_weight) {
   SY_CHECK(capacity.ranks != nullptr && topk_idx.device().is_cpu());
   const int64_t rows = topk_idx.dim(0), top_k = topk_idx.dim(1);
@@ -51,9 +51,8 @@ absl::StatusOr<int64_t> CapacityGate::Drop(const ExpertCapacity& capacity, absl:
   }
   const size_t bytes = mine_.size() * sizeof(int32_t);
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work,
-                   capacity.ranks->AllGather({.deadline = deadline},
-                                             absl::MakeConstSpan(reinterpret_cast<const char*>(mine_.data()), bytes)));
+  ASSIGN_OR_RETURN(
+      work, capacity.ranks->AllGather(call, absl::MakeConstSpan(reinterpret_cast<const char*>(mine_.data()), bytes)));
   RETURN_IF_ERROR(work->Wait());
   counts_.resize(mine_.size() * work->received().size());
   for (size_t r = 0; r < work->received().size(); ++r) {

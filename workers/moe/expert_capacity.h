@@ -44,9 +44,9 @@ int64_t DropBeyondCapacity(int64_t capacity, absl::Span<const int32_t> counts, i
 
 class CapacityGate {
  public:
-  // The same after the ranks have told each other their counts: a collective of class all-to-all over capacity.ranks,
+  // The same after the ranks have told each other their counts: `call`, a collective over capacity.ranks,
   // which all of them call, also with zero rows.  Errors: the communicator's.
-  absl::StatusOr<int64_t> Drop(const ExpertCapacity& capacity, absl::Time deadline, int64_t experts,
+  absl::StatusOr<int64_t> Drop(const ExpertCapacity& capacity, const CommCall& call, int64_t experts,
                                const TensorView& topk_idx, const TensorView& topk_weight);
 
  private:

@@ -114,8 +114,7 @@ absl::Status HostExchange::StartDispatch(const ExchangeContext& context, const T
   if (context.comm->world() == 1) return context.comm->status();  // whether it is given up
   std::vector<Message> out;
   for (const Outgoing& to : routes_.outgoing) out.push_back(Pack(context, to));
-  ASSIGN_OR_RETURN(work_,
-                   context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
+  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(context.Call(CallUse::kDispatch), std::move(out)));
   return absl::OkStatus();
 }
 
@@ -220,8 +219,7 @@ absl::Status HostExchange::StartCombine(const ExchangeContext& context) {
     GatherTo(*context.stream, y_, from.y_row, out[rank].payload());
     context.stats->bytes_sent += out[rank].bytes();
   }
-  ASSIGN_OR_RETURN(work_,
-                   context.comm->AllToAllV({.stream = context.stream, .deadline = context.deadline}, std::move(out)));
+  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(context.Call(CallUse::kCombine), std::move(out)));
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/layer_decision.h"
 #include "scheduler/placement/split.h"
+#include "workers/comm/call_tag.h"
 #include "workers/comm/communicator.h"
 #include "workers/moe/expert_layout.h"
 #include "workers/moe/moe_stats.h"
@@ -31,6 +32,11 @@ struct GatedRows {
   TensorView logits = {};  // [T, E] AccDType, the router's; as x
   // What a forecaster said after this gate, of this rank's rows (layer_forecaster.h); empty for the forecaster itself.
   absl::Span<const LayerEstimate> estimates = {};
+
+  // Of a collective of this layer.
+  CommCall Call(CallUse use, int64_t part = 0) const {
+    return {.stream = stream, .deadline = deadline, .tag = CallTag(use, moe_layer, part)};
+  }
 };
 
 // Borrowed from the placer, until its next Place.

@@ -80,11 +80,13 @@ class MoeBackward::Impl : public MicroOpRunner {
       case MicroOpKind::kGate:
         return absl::OkStatus();  // the router's turn comes when all weights have their gradients
       case MicroOpKind::kDispatch:
+        context_.chunk = op.chunk;
         return gradients_[op.chunk]->StartResend(context_, ExchangeOf(op).routes(), dy_.Rows(range.begin, range.count),
                                                  saved_->topk_weight.Rows(range.begin, range.count));
       case MicroOpKind::kExpert:
         return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(op);
       case MicroOpKind::kCombine:
+        context_.chunk = op.chunk;
         RETURN_IF_ERROR(gradients_[op.chunk]->StartReturn(context_));
         return RoutedWeights(op);
       default:
@@ -115,7 +117,8 @@ class MoeBackward::Impl : public MicroOpRunner {
                 .comm = step_->comm,
                 .layout = step_->layout,
                 .deadline = step_->deadline,
-                .stats = step_->stats != nullptr ? step_->stats : &unread_stats_};
+                .stats = step_->stats != nullptr ? step_->stats : &unread_stats_,
+                .moe_layer = step_->moe_layer};
     while (gradients_.size() < static_cast<size_t>(step_->schedule->num_chunks)) {
       gradients_.push_back(std::make_unique<ExchangeGradient>());
     }

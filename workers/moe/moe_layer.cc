@@ -73,12 +73,14 @@ class MoeExecutor::Impl : public MicroOpRunner {
         return AfterGate(op);
       case MicroOpKind::kDispatch: {
         const ChunkRange range = RangeOf(op);
+        context_.chunk = op.chunk;
         return exchange(op.chunk).StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
                                                 x_.Rows(range.begin, range.count), range.begin);
       }
       case MicroOpKind::kExpert:
         return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(op);
       case MicroOpKind::kCombine:
+        context_.chunk = op.chunk;
         return exchange(op.chunk).StartCombine(context_);
       default:
         return absl::UnimplementedError(absl::StrCat("moe_layer: op ", MicroOpKindName(op.kind), " of schedule ",
@@ -116,7 +118,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
                 .deadline = step_->deadline,
                 .stats = stats_,
                 .mode = step_->exchange,
-                .max_rows = RowsOfChunk(step_->max_rows, 0, step_->schedule->num_chunks).count};
+                .max_rows = RowsOfChunk(step_->max_rows, 0, step_->schedule->num_chunks).count,
+                .moe_layer = step_->moe_layer};
     estimates_ = {};
     TakeExchanges();
     MoeSaved* const saved = step_->saved;
@@ -201,8 +204,10 @@ class MoeExecutor::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(CopyTensor(*step_->stream, chosen_, topk_idx_));
     const Timed timed(&stats_->exchange_seconds);
     int64_t dropped = 0;
-    ASSIGN_OR_RETURN(dropped, capacity_gate_.Drop(step_->capacity, step_->deadline, step_->layout->num_experts(),
-                                                  topk_idx_, topk_weight_));
+    ASSIGN_OR_RETURN(dropped, capacity_gate_.Drop(step_->capacity,
+                                                  {.deadline = step_->deadline,
+                                                   .tag = CallTag(CallUse::kCapacityCounts, step_->moe_layer)},
+                                                  step_->layout->num_experts(), topk_idx_, topk_weight_));
     stats_->dropped_rows += dropped;
     return absl::OkStatus();
   }

@@ -12,7 +12,6 @@ namespace switchyard {
 
 namespace {
 
-constexpr uint32_t kFirstExpertTag = uint32_t{1} << 31;
 constexpr int32_t kMaxUnderWayAtTheEnd = 2;
 
 }  // namespace
@@ -28,8 +27,8 @@ absl::StatusOr<std::unique_ptr<GradSync>> GradSync::Create(const CommunicationSp
   ReducePolicy policy;
   ASSIGN_OR_RETURN(policy, ReducePolicyOf(spec));
   std::unique_ptr<GradSync> sync(new GradSync(policy, group, gradients));
-  RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, /*first_tag=*/1));
-  if (group.replicas != nullptr) RETURN_IF_ERROR(sync->Plan(sync->experts_, group.replicas, kFirstExpertTag));
+  RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, CallUse::kGradientSum));
+  if (group.replicas != nullptr) RETURN_IF_ERROR(sync->Plan(sync->experts_, group.replicas, CallUse::kReplicaSum));
   RETURN_IF_ERROR(sync->FinishPlan());
   return sync;
 }
@@ -48,7 +47,7 @@ GradSync::GradSync(const ReducePolicy& policy, const TrainerGroup& group, const 
   }
 }
 
-absl::Status GradSync::Plan(const Gradients& gradients, Communicator* over, uint32_t first_tag) {
+absl::Status GradSync::Plan(const Gradients& gradients, Communicator* over, CallUse use) {
   if (gradients.views.empty()) return absl::OkStatus();
   const DType dtype = dense_.views[0].dtype();
   std::vector<int64_t> elements;
@@ -59,13 +58,14 @@ absl::Status GradSync::Plan(const Gradients& gradients, Communicator* over, uint
     }
     elements.push_back(gradient.NumElements());
   }
+  int64_t number = 0;
   for (const ReduceOp& op : PlanReduces(elements, DTypeBytes(dtype), policy_.grouping, policy_.op_bytes)) {
     Sum& sum = sums_.emplace_back();
     for (const ReducePiece& piece : op.pieces) {
       sum.parts.push_back(gradients.views[piece.tensor].Rows(piece.begin, piece.count));
     }
     sum.over = over;
-    sum.tag = first_tag++;
+    sum.tag = NumberedTag(use, number++);
     sum.stage = gradients.stages[op.after];
   }
   return absl::OkStatus();

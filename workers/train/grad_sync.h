@@ -34,6 +34,7 @@
 #include "scheduler/training/comm_spec.h"
 #include "scheduler/training/reduce_plan.h"
 #include "scheduler/training/reduce_policy.h"
+#include "workers/comm/call_tag.h"
 #include "workers/comm/communicator.h"
 #include "workers/model/backward_stages.h"
 #include "workers/model/model_gradients.h"
@@ -88,7 +89,7 @@ class GradSync : public AllToAllWatch {
     std::vector<int32_t> stages;    // when
   };
   GradSync(const ReducePolicy& policy, const TrainerGroup& group, const ModelGradients& gradients);
-  absl::Status Plan(const Gradients& gradients, Communicator* over, uint32_t first_tag);
+  absl::Status Plan(const Gradients& gradients, Communicator* over, CallUse use);
   absl::Status FinishPlan();
 
   // Of the pass's thread.

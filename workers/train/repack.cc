@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/call_tag.h"
 #include "workers/tensor/work_gate.h"
 #include "workers/train/rank_agreement.h"
 
@@ -111,7 +112,8 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
     }
   }
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, group->AllToAllV({.comm_class = CommClass::kAllToAll, .deadline = deadline}, std::move(out)));
+  ASSIGN_OR_RETURN(work,
+                   group->AllToAllV({.deadline = deadline, .tag = CallTag(CallUse::kRepack, layer)}, std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;

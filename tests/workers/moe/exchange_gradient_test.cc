@@ -20,6 +20,7 @@ namespace switchyard {
 namespace {
 
 using test::Backend;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int64_t kHidden = 5;
@@ -121,7 +122,7 @@ class Exchanges {
     return absl::OkStatus();
   }
   const Rows& rows() const { return *rows_; }
-  const ExchangeContext& context() const { return context_; }
+  ExchangeContext& context() { return context_; }
   const HostExchange& forward() const { return forward_; }
   ExchangeGradient& gradient() { return gradient_; }
   const MoeStats& stats() const { return stats_; }
@@ -196,6 +197,28 @@ TEST(ExchangeGradientFaultTest, ALateRankChangesNothingAndAFailedOneEndsAll) {
       });
       for (const absl::Status& status : statuses) EXPECT_EQ(status.ok(), kind == CommFault::Kind::kDelay) << status;
     }
+  }
+}
+
+// Two chunks of one shape: gradients that come fit, but are of the other chunk.
+TEST(ExchangeGradientFaultTest, AnotherOrderOfChunksIsNamed) {
+  const ExpertLayout layout = ExpertLayout::Contiguous(6, 2);
+  for (const Backend backend : test::kBackends) {
+    auto ranks = test::MakeGroup(backend, 2);
+    const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
+      Exchanges exchanges(comm, &layout, 6);
+      exchanges.context().moe_layer = 5;
+      RETURN_IF_ERROR(exchanges.Forward(4, 2));
+      exchanges.context().chunk = comm->rank() + 1;
+      const absl::Status status = exchanges.Backward();
+      if (!status.ok()) comm->Abort(status.message());
+      return status;
+    });
+    EXPECT_FALSE(statuses[0].ok() || statuses[1].ok());
+    const absl::Status& found = statuses[0].code() == absl::StatusCode::kInternal ? statuses[0] : statuses[1];
+    EXPECT_THAT(std::string(found.message()),
+                AllOf(HasSubstr("collectives differ"), HasSubstr("outputs' gradients of MoE layer 5, part 1"),
+                      HasSubstr("outputs' gradients of MoE layer 5, part 2")));
   }
 }
 

@@ -90,7 +90,8 @@ TEST(CapacityGateTest, DropsTheSameOnAnyNumberOfRanks) {
               }
               CapacityGate gate;
               int64_t dropped = 0, seen = 0;
-              ASSIGN_OR_RETURN(dropped, gate.Drop({.rows = capacity, .ranks = comm}, test::Soon(), 7, idx, weight));
+              ASSIGN_OR_RETURN(
+                  dropped, gate.Drop({.rows = capacity, .ranks = comm}, {.deadline = test::Soon()}, 7, idx, weight));
               for (int64_t i = 0; i < rows * top_k; ++i) {
                 const int32_t want = expected[static_cast<size_t>(first * top_k + i)];
                 EXPECT_EQ(idx.data<int32_t>()[i], want) << "choice " << first * top_k + i << ", capacity " << capacity;

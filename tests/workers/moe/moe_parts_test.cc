@@ -23,6 +23,7 @@ namespace {
 
 using test::Backend;
 using test::ExchangeKind;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -139,23 +140,29 @@ TEST(RunSchedule, TellsTheWatchOfAllToAlls) {
   EXPECT_THAT(recorder.log, ElementsAre("gate0", "begin"));
 }
 
-// One rank's part of a layer over `comm`.
+const std::vector<int> kFourLayers = {0, 1, 2, 3};
+
+// One rank's part of layers over `comm`.
 absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const MoeSchedule& schedule,
-                    const TensorView& x, int layers = 4, ExchangeKind kind = ExchangeKind::kHost) {
+                    const TensorView& x, const std::vector<int>& layers = kFourLayers,
+                    ExchangeKind kind = ExchangeKind::kHost) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   const ExpertLayout layout = ExpertLayout::Contiguous(model.shape().num_experts, comm->world());
   const MoeLayer layer = model.LayerOf(stream, layout, comm->rank());
   MoeExecutor executor(test::MakerOf(kind));
   const Tensor residual = model.RandomResidual(x.dim(0), 2);
-  const MoeStep step{.stream = &stream,
-                     .comm = comm,
-                     .layout = &layout,
-                     .schedule = &schedule,
-                     .deadline = test::Soon(),
-                     .exchange = test::ModeOf(kind),
-                     .max_rows = 8};
-  for (int i = 0; i < layers; ++i) RETURN_IF_ERROR(executor.Run(step, layer, x, residual));
+  MoeStep step{.stream = &stream,
+               .comm = comm,
+               .layout = &layout,
+               .schedule = &schedule,
+               .deadline = test::Soon(),
+               .exchange = test::ModeOf(kind),
+               .max_rows = 8};
+  for (const int moe_layer : layers) {
+    step.moe_layer = moe_layer;
+    RETURN_IF_ERROR(executor.Run(step, layer, x, residual));
+  }
   return absl::OkStatus();
 }
 
@@ -180,8 +187,8 @@ TEST_P(MoeFaultTest, ARankThatFailsInAnyExchangeEndsTheOthersStep) {
   for (const int at : {0, 1, 2, 3, 7}) {
     auto ranks = test::MakeGroup(backend(), 3);
     ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kFail, at, {}});
-    const auto statuses =
-        test::RunRanks(&ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, x, 4, kind()); });
+    const auto statuses = test::RunRanks(
+        &ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, x, kFourLayers, kind()); });
     for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
 }
@@ -193,11 +200,27 @@ TEST_P(MoeFaultTest, AWrongShapeOnOneRankFreesTheOthers) {
   const MoeSchedule schedule = BuildExpertParallel({});
   auto ranks = test::MakeGroup(backend(), 2);
   const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
-    return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow, 4, kind());
+    return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow, kFourLayers, kind());
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable) << statuses[0];
   EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("x is fp32 [6, 32] cpu, wants fp32 [6, 64]"));
+}
+
+// Two layers of one shape: what a rank receives fits, but is of the other layer.
+TEST_P(MoeFaultTest, AnotherOrderOfLayersIsNamed) {
+  const test::MoeTestModel model({});
+  const Tensor x = model.RandomRows(6, 1);
+  const MoeSchedule schedule = BuildExpertParallel({});
+  auto ranks = test::MakeGroup(backend(), 2);
+  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+    return RunOne(comm, model, schedule, x, comm->rank() == 0 ? std::vector<int>{7, 8} : std::vector<int>{8, 7},
+                  kind());
+  });
+  EXPECT_FALSE(statuses[0].ok() || statuses[1].ok());
+  const absl::Status& found = statuses[0].code() == absl::StatusCode::kInternal ? statuses[0] : statuses[1];
+  EXPECT_THAT(std::string(found.message()), AllOf(HasSubstr("collectives differ"), HasSubstr("dispatch of MoE layer 7"),
+                                                  HasSubstr("dispatch of MoE layer 8")));
 }
 
 // A rank that cuts its rows differently launches other exchanges: that ends in an error on both, not in a hang.
@@ -208,7 +231,7 @@ TEST_P(MoeFaultTest, DifferentMicroBatchesAreNoHang) {
   const MoeSchedule two = BuildExpertParallel({.micro_batches = 2});
   auto ranks = test::MakeGroup(backend(), 2);
   const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
-    const absl::Status status = RunOne(comm, model, comm->rank() == 0 ? one : two, x, 1, kind());
+    const absl::Status status = RunOne(comm, model, comm->rank() == 0 ? one : two, x, {0}, kind());
     comm->Abort("done");  // as a worker does whose step failed
     return status;
   });
@@ -268,7 +291,7 @@ TEST(RowExchangeTest, ARowMoreThanTheBoundIsAnError) {
   for (const int64_t num_rows : {8, 9}) {  // of max_rows = 8
     auto ranks = test::MakeGroup(Backend::kLocal, 2);
     const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
-      return RunOne(comm, model, schedule, model.RandomRows(comm->rank() == 0 ? num_rows : 1, 1), 1,
+      return RunOne(comm, model, schedule, model.RandomRows(comm->rank() == 0 ? num_rows : 1, 1), {0},
                     ExchangeKind::kBounded);
     });
     EXPECT_EQ(statuses[0].code(), num_rows == 8 ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);

@@ -18,6 +18,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/comm_modes.h"
 #include "tests/workers/train/training_group.h"
+#include "workers/comm/call_tag.h"
 #include "workers/comm/faulty_communicator.h"
 
 namespace switchyard {
@@ -224,7 +225,8 @@ void ExpectNamed(TrainingGroup* group, const TrainRows& rows, uint32_t first) {
     ++named;
     EXPECT_THAT(std::string(report.status().message()),
                 AllOf(HasSubstr("collectives differ"), HasSubstr("rank 1 launched"), HasSubstr("all_reduce_sum"),
-                      HasSubstr(absl::StrCat("with tag ", first)), HasSubstr(absl::StrCat("with tag ", first + 1))));
+                      HasSubstr(absl::StrCat("with ", CallTagName(first))),
+                      HasSubstr(absl::StrCat("with ", CallTagName(first + 1)))));
   }
   EXPECT_GE(named, 1);
   EXPECT_EQ(group->Masters(), before);
@@ -236,8 +238,9 @@ TEST_P(GradSyncTest, ARankWithAnotherOrderIsNamed) {
     int packing;
     uint32_t first;
   };
-  std::vector<Swap> swaps = {{1, GetParam() == CommMode::kArLast ? 1u : 5u}};  // whose bucket holds the whole model
-  if (GetParam() == CommMode::kFull) swaps.push_back({2, 1u << 31});           // over replicas of experts
+  std::vector<Swap> swaps = {
+      {1, NumberedTag(CallUse::kGradientSum, GetParam() == CommMode::kArLast ? 0 : 4)}};  // whose bucket is the model
+  if (GetParam() == CommMode::kFull) swaps.push_back({2, NumberedTag(CallUse::kReplicaSum, 0)});
   for (const Backend backend : test::kBackends) {
     for (const Swap& swap : swaps) {
       SCOPED_TRACE(absl::StrCat(test::BackendName(backend), ", packing ", swap.packing));
