@@ -134,6 +134,37 @@ TEST(TrainingTest, PausedAndResumedItHasTheBitsOfAnUndisturbedRun) {
   EXPECT_EQ(training.Cancel(id).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST(TrainingTest, PausedOnTwoWorkersItGoesOnWithOne) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  v1::JobSpec spec = TrainingServer::TinySpec();
+  spec.set_steps(200);
+  const auto undisturbed = training.Submit(spec);
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.status();
+  const v1::Job whole = training.WaitUntilIn(undisturbed->id(), v1::JOB_STATE_SUCCEEDED);
+  ASSERT_EQ(whole.state(), v1::JOB_STATE_SUCCEEDED) << whole.DebugString();
+
+  const auto submitted = training.Submit(spec);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  const std::string id = submitted->id();
+  training.WaitFor(id, [](const v1::Job& job) { return job.progress().step() >= 5; });
+  ASSERT_TRUE(training.Pause(id).ok());
+  ASSERT_EQ(training.WaitUntilIn(id, v1::JOB_STATE_PAUSED).state(), v1::JOB_STATE_PAUSED);
+  const auto resume = Process::Start({Binary("switchyard"), "train", "resume", id, "--workers=1",
+                                      absl::StrCat("--server=", training.server()->address())});
+  EXPECT_EQ(resume->Wait(kStartLimit), 0) << resume->Output();
+  const v1::Job job = training.WaitUntilIn(id, v1::JOB_STATE_SUCCEEDED);
+  ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
+  EXPECT_EQ(job.attempt(), 2);
+  EXPECT_EQ(job.spec().workers(), 1);
+  EXPECT_EQ(job.submitted_workers(), 2);
+  EXPECT_EQ(job.progress().step(), 200);
+  // The same samples in the same order: another rounding alone.
+  EXPECT_NEAR(job.progress().loss(), whole.progress().loss(), 0.01 * whole.progress().loss());
+  const auto contents = TrainingServer::Contents(training.root() / "checkpoints" / job.checkpoint().folder());
+  EXPECT_EQ(contents.size(), 2u) << "weights and optimizer of one rank";
+}
+
 TEST(TrainingTest, CancelledItStopsAndItsWorkersTrainTheNext) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());
