@@ -1,9 +1,11 @@
 #include "scheduler/base/root_dir.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -163,6 +165,11 @@ absl::Status CheckWritableFolder(const std::string& name, const std::string& pat
   }
   if (access(path.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, "=", path, ": cannot be written"));
+}
+
+bool IsInMemory(const std::string& path) {
+  struct statfs system = {};
+  return statfs(path.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
 }  // namespace switchyard

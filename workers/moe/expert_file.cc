@@ -2,12 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +22,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/mib.h"
+#include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/expert_checksum.h"
 
@@ -55,11 +54,6 @@ int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 absl::Status Failed(const std::string& path, const char* what) {
   const std::string text = absl::StrCat("expert file ", path, ": ", what, ": ", std::strerror(errno));
   return errno == ENOSPC ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
-}
-
-bool IsInMemory(const std::string& dir) {
-  struct statfs system = {};
-  return statfs(dir.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
 }
 
 }  // namespace

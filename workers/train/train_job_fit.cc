@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/mib.h"
+#include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/packing_journal.h"
 #include "workers/train/rank_agreement.h"
@@ -111,9 +112,10 @@ absl::Status TrainJob::CheckPackingFits() {
 void TrainJob::TellOffload() {
   const int64_t bytes = parameters_->offload() == nullptr ? 0 : parameters_->offload()->counters().bytes;
   if (bytes == std::exchange(told_offload_, bytes)) return;
-  Stage(bytes == 0 ? "keeps masters and moments of experts in memory again"
-                   : absl::StrCat("keeps masters and moments of experts, ", Mib(bytes), ", in a file of ",
-                                  input_.offload_dir));
+  Stage(bytes == 0
+            ? "keeps masters and moments of experts in memory again"
+            : absl::StrCat("keeps masters and moments of experts, ", Mib(bytes), ", in a file of ", input_.offload_dir,
+                           IsInMemory(input_.offload_dir) ? ", which is tmpfs: they still take memory" : ""));
 }
 
 }  // namespace switchyard

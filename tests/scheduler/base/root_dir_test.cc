@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -123,6 +124,19 @@ TEST_F(RootDirTest, FoldersThatCannotBeWrittenAreSaid) {
   EXPECT_EQ(CheckWritableFolder("--a", base_ + "/secret").message(), "--a=" + base_ + "/secret: no such directory");
   if (geteuid() == 0) return;  // may write anywhere
   EXPECT_EQ(CheckWritableFolder("--a", "/proc").message(), "--a=/proc: cannot be written");
+}
+
+TEST_F(RootDirTest, KnowsFoldersInMemory) {
+  EXPECT_FALSE(IsInMemory("/proc"));
+  EXPECT_FALSE(IsInMemory(base_ + "/nowhere"));
+  std::ifstream mounts("/proc/mounts");
+  std::string mounted;
+  for (std::string device, path, type, rest; mounts >> device >> path >> type && std::getline(mounts, rest);) {
+    if (path == "/dev/shm") mounted = type;
+  }
+  if (!mounted.empty()) {
+    EXPECT_EQ(IsInMemory("/dev/shm"), mounted == "tmpfs");
+  }
 }
 
 }  // namespace
