@@ -108,7 +108,12 @@ absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
     if (errno == EXDEV || errno == ELOOP) {
       return absl::PermissionDeniedError(absl::StrCat(name, ": its link leads out of the model directory"));
     }
-    return absl::PermissionDeniedError(absl::StrCat(name, ": ", std::strerror(errno)));
+    const std::string text = absl::StrCat(name, ": ", std::strerror(errno));
+    // What passes says nothing of the file.
+    const bool passes = errno == EIO || errno == ESTALE || errno == ENOMEM || errno == EAGAIN || errno == EINTR;
+    if (passes) return absl::UnavailableError(text);
+    if (errno == EMFILE || errno == ENFILE) return absl::ResourceExhaustedError(text);
+    return absl::PermissionDeniedError(text);
   }
   struct stat st = {};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -138,7 +143,11 @@ absl::StatusOr<std::string> ModelDir::ReadSmallFile(const std::string& name, int
     while (done < text.size()) {
       const ssize_t n = pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) {
+      if (n < 0) {
+        status = absl::UnavailableError(absl::StrCat(name, ": read at ", done, ": ", std::strerror(errno)));
+        break;
+      }
+      if (n == 0) {
         status = absl::DataLossError(absl::StrCat(name, ": ended after ", done, " of ", text.size(), " bytes"));
         break;
       }

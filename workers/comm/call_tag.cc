@@ -20,11 +20,12 @@ constexpr const char* kNames[kNumCallUses] = {"",
                                               "the placement of MoE layer",
                                               "the repacked experts of layer",
                                               "the sum of gradients",
-                                              "the sum of experts' gradients"};
+                                              "the sum of experts' gradients",
+                                              "the lent rows, exchange"};
 
 constexpr uint32_t kNumberMask = (1u << kUseShift) - 1;
 
-bool IsNumbered(CallUse use) { return use == CallUse::kGradientSum || use == CallUse::kReplicaSum; }
+bool IsNumbered(CallUse use) { return use >= CallUse::kGradientSum; }
 
 }  // namespace
 
@@ -39,12 +40,12 @@ uint32_t NumberedTag(CallUse use, int64_t number) {
   return static_cast<uint32_t>(use) << kUseShift | (static_cast<uint32_t>(number) & kNumberMask);
 }
 
-std::string CallTagName(uint32_t tag) {
+std::string CallPurpose(uint32_t tag) {
   const uint32_t use = tag >> kUseShift;
-  if (use == 0 || use >= kNumCallUses) return absl::StrCat("tag ", tag);
-  if (IsNumbered(static_cast<CallUse>(use))) return absl::StrCat(kNames[use], " ", tag & kNumberMask);
+  if (use == 0 || use >= kNumCallUses) return absl::StrCat("with tag ", tag);
+  if (IsNumbered(static_cast<CallUse>(use))) return absl::StrCat("for ", kNames[use], " ", tag & kNumberMask);
   const uint32_t part = tag % kCallParts;
-  return absl::StrCat(kNames[use], " ", (tag >> kPartBits) % kCallLayers,
+  return absl::StrCat("for ", kNames[use], " ", (tag >> kPartBits) % kCallLayers,
                       part > 0 ? absl::StrCat(", part ", part) : "");
 }
 

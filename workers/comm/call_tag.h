@@ -20,8 +20,9 @@ enum class CallUse : uint8_t {
   kRepack,
   kGradientSum,
   kReplicaSum,  // of the gradients of experts
+  kLentRows,
 };
-inline constexpr int kNumCallUses = 12;
+inline constexpr int kNumCallUses = 13;
 
 inline constexpr int kCallLayers = 1 << 14, kCallParts = 1 << 14;
 
@@ -29,9 +30,9 @@ inline constexpr int kCallLayers = 1 << 14, kCallParts = 1 << 14;
 // What is too large for its bits is taken modulo kCallLayers and kCallParts.  Below 1 << 28 are a caller's own numbers;
 // 0: none.
 uint32_t CallTag(CallUse use, int64_t layer, int64_t part = 0);
-// Of what has no layer but a number: kGradientSum, kReplicaSum.  Modulo 1 << 28.
+// Of what has no layer but a number: kGradientSum, kReplicaSum, kLentRows.  Modulo 1 << 28.
 uint32_t NumberedTag(CallUse use, int64_t number);
-// "the dispatch of MoE layer 3, part 1", "the sum of gradients 12", "tag 12"
-std::string CallTagName(uint32_t tag);
+// "for the dispatch of MoE layer 3, part 1", "for the sum of gradients 12", "with tag 12"
+std::string CallPurpose(uint32_t tag);
 
 }  // namespace switchyard

@@ -2,8 +2,8 @@
 //
 // Rules that keep ranks in step:
 // - All ranks launch the collectives of one class in the same order.  Each has a sequence number in its class; every
-//   frame carries (op, class, sequence, bytes, epoch, ranks), and whoever receives one that does not fit its own call
-//   fails with both calls named.  Nothing ever hangs: every wait ends at its call's deadline.
+//   frame carries (op, class, sequence, bytes, tag, epoch, ranks), and whoever receives one that does not fit its own
+//   call fails with both calls named.  Nothing ever hangs: every wait ends at its call's deadline.
 // - Classes are independent: an all-to-all is never held behind an all-reduce.
 // - The first error is the group's end on this rank: it is sticky, every later call returns it, and the peers notice
 //   within milliseconds (their connections close).  A new epoch is a new communicator.

@@ -23,7 +23,7 @@ std::string OpKey::ToString() const {
   std::string text = absl::StrCat(CommOpName(op), " #", sequence, " of class ", CommClassName(comm_class));
   if (bytes != kAnyBytes) absl::StrAppend(&text, " (", bytes, " bytes)");
   if (root >= 0) absl::StrAppend(&text, " from rank ", root);
-  if (tag != 0) absl::StrAppend(&text, " with ", CallTagName(tag));
+  if (tag != 0) absl::StrAppend(&text, " ", CallPurpose(tag));
   return text;
 }
 

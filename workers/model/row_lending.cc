@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/call_tag.h"
 #include "workers/comm/timed.h"
 
 namespace switchyard {
@@ -30,6 +31,7 @@ absl::Status RowLending::Begin(absl::Span<const RowLoan> loans, int64_t planned_
   batch_ = batch;
   active_ = !loans.empty();
   work_.reset();
+  num_exchanges_ = 0;
   lent_.clear();
   borrowed_.clear();
   exchange_seconds_ = 0;
@@ -143,7 +145,9 @@ absl::Status RowLending::TakeTokens(const Message& message, Stretch* stretch) {
 
 absl::Status RowLending::Exchange(std::vector<Message> out) {
   SY_CHECK(work_ == nullptr);
-  ASSIGN_OR_RETURN(work_, comm_->AllToAllV({.deadline = deadline_}, std::move(out)));
+  ASSIGN_OR_RETURN(work_,
+                   comm_->AllToAllV({.deadline = deadline_, .tag = NumberedTag(CallUse::kLentRows, num_exchanges_++)},
+                                    std::move(out)));
   return absl::OkStatus();
 }
 

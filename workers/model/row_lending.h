@@ -80,6 +80,7 @@ class RowLending {
   std::vector<Stretch> lent_, borrowed_;
   std::vector<SequenceRows> kept_sequences_, lent_sequences_;
   std::unique_ptr<Work> work_;
+  int64_t num_exchanges_ = 0;  // since Begin
   double exchange_seconds_ = 0;
 };
 

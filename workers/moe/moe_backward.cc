@@ -96,6 +96,7 @@ class MoeBackward::Impl : public MicroOpRunner {
   }
 
   absl::Status Finish(const MicroOp& op) override {
+    context_.chunk = op.chunk;
     ExchangeGradient& gradient = *gradients_[op.chunk];
     if (op.kind == MicroOpKind::kDispatch) return gradient.FinishResend(context_);
     SY_CHECK(op.kind == MicroOpKind::kCombine);

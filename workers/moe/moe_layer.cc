@@ -89,6 +89,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status Finish(const MicroOp& op) override {
+    context_.chunk = op.chunk;  // rows may go out once their counts are there
     if (op.kind == MicroOpKind::kDispatch) return exchange(op.chunk).FinishDispatch(context_);
     SY_CHECK(op.kind == MicroOpKind::kCombine);
     const ChunkRange range = RangeOf(op);

@@ -42,12 +42,12 @@ absl::Status TrainJob::ReplayPacking(absl::string_view text) {
     return absl::OkStatus();
   }
   if (!replayed.ok()) return absl::Status(replayed.code(), absl::StrCat(kPackingJournalName, ": ", replayed.message()));
-  journalled_ = std::move(journal.decisions);
-  if (packing_->packing() != start_.packing) {
-    warnings_.push_back(absl::StrCat(
-        kPackingJournalName, " is not that of ", start_folder_, ", which was saved with packing ", start_.packing,
-        " and goes on with ", packing_->packing(), ": what follows need not be to the bit what it would have been"));
+  if (packing_->packing() != start_.packing) {  // of ranks that trained before others did
+    PackAnew(absl::StrCat(kPackingJournalName, " does not count: it says packing ", packing_->packing(), " where ",
+                          start_folder_, " was saved with packing ", start_.packing));
+    return absl::OkStatus();
   }
+  journalled_ = std::move(journal.decisions);
   return absl::OkStatus();
 }
 

@@ -63,10 +63,10 @@ absl::StatusOr<int64_t> CountTokens(const RootDir& root, const std::vector<std::
   int64_t tokens = 0;
   for (const std::string& name : names) {
     const absl::StatusOr<TokenFileHeader> header = ReadTokenHeader(root, name);
-    if (absl::IsNotFound(header.status())) return header.status();
-    if (!header.ok()) {
+    if (absl::IsInvalidArgument(header.status())) {
       return MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, header.status().message());
     }
+    RETURN_IF_ERROR(header.status());
     tokens += header->num_tokens;
   }
   return tokens;

@@ -9,7 +9,8 @@
 
 namespace switchyard {
 
-// Reads no token.  The root's errors, and those of DecodeTokenHeader, which begin with the name.
+// Reads no token.  The root's errors, Unavailable where reading fails, and those of DecodeTokenHeader
+// (InvalidArgument); all begin with the name.
 absl::StatusOr<TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name);
 
 }  // namespace switchyard

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <fstream>
 #include <future>
-#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -14,7 +13,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/call_tag.h"
 #include "workers/comm/frame_header.h"
 #include "workers/comm/gloo_communicator.h"
 #include "workers/comm/launch_ledger.h"
@@ -200,25 +198,6 @@ TEST(FrameHeaderTest, StrangersAndMismatchesAreToldApart) {
   bad = good;
   bad.split = 1;
   EXPECT_EQ(code(bad), absl::StatusCode::kInternal);
-}
-
-TEST(CallTagTest, SaysWhatACallIsFor) {
-  EXPECT_EQ(CallTagName(CallTag(CallUse::kDispatch, 3)), "the dispatch of MoE layer 3");
-  EXPECT_EQ(CallTagName(CallTag(CallUse::kCombine, kCallLayers - 1, kCallParts - 1)),
-            "the combine of MoE layer 16383, part 16383");
-  EXPECT_EQ(CallTagName(CallTag(CallUse::kRepack, 4)), "the repacked experts of layer 4");
-  EXPECT_EQ(CallTag(CallUse::kRepack, kCallLayers + 1, kCallParts + 2), CallTag(CallUse::kRepack, 1, 2));
-  EXPECT_EQ(CallTagName(NumberedTag(CallUse::kReplicaSum, 0)), "the sum of experts' gradients 0");
-  EXPECT_EQ(CallTagName(NumberedTag(CallUse::kGradientSum, (1 << 28) - 1)), "the sum of gradients 268435455");
-  EXPECT_EQ(CallTagName(12), "tag 12");
-  EXPECT_EQ(CallTagName(0xffffffff), "tag 4294967295");
-  std::set<uint32_t> tags;
-  for (int use = 1; use < static_cast<int>(CallUse::kGradientSum); ++use) {
-    for (const int layer : {0, 1, 2}) {
-      for (const int part : {0, 1, 2}) tags.insert(CallTag(static_cast<CallUse>(use), layer, part));
-    }
-  }
-  EXPECT_EQ(tags.size(), 9u * 9);
 }
 
 TEST(LaunchLedgerTest, OrderWithinAClassMattersOrderBetweenClassesDoesNot) {

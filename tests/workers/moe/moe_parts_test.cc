@@ -223,6 +223,25 @@ TEST_P(MoeFaultTest, AnotherOrderOfLayersIsNamed) {
                                                   HasSubstr("dispatch of MoE layer 8")));
 }
 
+// The same for two chunks of one shape.
+TEST_P(MoeFaultTest, AnotherOrderOfChunksIsNamed) {
+  const test::MoeTestModel model({});
+  const Tensor x = model.RandomRows(6, 1);
+  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
+  MoeSchedule swapped = schedule;
+  for (MicroOp& op : swapped.ops) {
+    if (op.num_chunks == 2) op.chunk = 1 - op.chunk;
+  }
+  auto ranks = test::MakeGroup(backend(), 2);
+  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+    return RunOne(comm, model, comm->rank() == 0 ? schedule : swapped, x, {5}, kind());
+  });
+  EXPECT_FALSE(statuses[0].ok() || statuses[1].ok());
+  const absl::Status& found = statuses[0].code() == absl::StatusCode::kInternal ? statuses[0] : statuses[1];
+  EXPECT_THAT(std::string(found.message()), AllOf(HasSubstr("collectives differ"), HasSubstr("dispatch of MoE layer 5"),
+                                                  HasSubstr("dispatch of MoE layer 5, part 1")));
+}
+
 // A rank that cuts its rows differently launches other exchanges: that ends in an error on both, not in a hang.
 TEST_P(MoeFaultTest, DifferentMicroBatchesAreNoHang) {
   const test::MoeTestModel model({});
