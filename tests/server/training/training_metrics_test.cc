@@ -59,8 +59,12 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
 
   census.tokens = 150;
   TrainingCensus::Slot& slot = census.slots[1];
-  slot.progress = {
-      .step = 7, .loss = 2.5, .balance_loss = 1.25, .z_loss = .5, .learning_rate = .001, .gradient_norm = 3};
+  slot.progress.step = 7;
+  slot.progress.loss = 2.5;
+  slot.progress.balance_loss = 1.25;
+  slot.progress.z_loss = .5;
+  slot.progress.learning_rate = .001;
+  slot.progress.gradient_norm = 3;
   slot.progress.tokens_per_second = 640;
   slot.progress.dead_experts = 4;
   slot.progress.packing = 2;
