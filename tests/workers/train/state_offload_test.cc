@@ -104,9 +104,14 @@ TEST(StateOffloadTest, ReadsAhead) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// The thread that reads and writes is inside of its user's gate: shut, both stand before it.
+// The thread that reads and writes is inside of its user's gate: shut, both stand before it.  It is shut when the
+// thread has the next layer but for its last read, and so comes to no piece more before it waits for the user.
 TEST(StateOffloadTest, BothItsThreadsStopAtTheGate) {
-  const std::unique_ptr<StateOffload> offload = Make(4);
+  absl::Notification last_read;
+  const std::unique_ptr<StateOffload> offload = Make(4, [&](bool writes, int64_t at) {
+    if (!writes && at == 2 * kLayerBytes - 5 * 4) last_read.Notify();
+    return absl::OkStatus();
+  });
   std::atomic<int> yields{0};
   WorkGate gate([&](absl::Duration) { ++yields; });
   gate.OpenFor(absl::Hours(1));
@@ -114,7 +119,10 @@ TEST(StateOffloadTest, BothItsThreadsStopAtTheGate) {
   std::thread user([&] {
     const InsideGate inside(&gate);
     status = offload->ForEachLayer(StateAccess::kUpdate, [&](size_t layer, absl::Span<StateOffload::Tensors>) {
-      if (layer == 0) gate.Shut();
+      if (layer == 0) {
+        last_read.WaitForNotification();
+        gate.Shut();
+      }
       return absl::OkStatus();
     });
   });
