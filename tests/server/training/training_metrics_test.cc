@@ -21,7 +21,7 @@ std::map<std::string, double> Values(const prometheus::Registry& registry) {
   return values;
 }
 
-TEST(TrainingMetricsTest, AreThoseOfTheTable) {
+TEST(TrainingMetricsTest, WhatIsCountedIsThatOfTheTable) {
   const auto registry = std::make_shared<prometheus::Registry>();
   TrainingMetrics metrics(registry);
   TrainingCensus census;
@@ -40,8 +40,7 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
                     .optimizer = .75,
                     .data = .125};
   metrics.Update(census);
-  std::map<std::string, double> values = Values(*registry);
-  const size_t idle = values.size();
+  const std::map<std::string, double> values = Values(*registry);
   EXPECT_EQ(values.at("switchyard_train_jobs state=pending"), 3);
   EXPECT_EQ(values.at("switchyard_train_jobs state=running"), 0);
   EXPECT_EQ(values.at("switchyard_train_workers_busy"), 1);
@@ -56,7 +55,14 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
     EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=" + phase), seconds) << phase;
   }
   EXPECT_FALSE(values.contains("switchyard_train_loss slot=0")) << "no job runs";
+}
 
+TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  TrainingMetrics metrics(registry);
+  TrainingCensus census;
+  metrics.Update(census);
+  const size_t idle = Values(*registry).size();
   census.tokens = 150;
   TrainingCensus::Slot& slot = census.slots[1];
   slot.progress.step = 7;
@@ -71,7 +77,7 @@ TEST(TrainingMetricsTest, AreThoseOfTheTable) {
   slot.checkpoint_step = 6;
   slot.checkpoint_age_seconds = 9;
   metrics.Update(census);
-  values = Values(*registry);
+  std::map<std::string, double> values = Values(*registry);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 150);
   const std::map<std::string, double> gauges = {{"loss", 2.5},
                                                 {"balance_loss", 1.25},
