@@ -62,7 +62,7 @@ void LinkClient::Start(const TrainingSeat& seat) {
   Send(std::move(message));
 }
 
-void LinkClient::StopTraining(int64_t epoch, StopKind kind) {
+void LinkClient::StopTraining(int64_t epoch, StopMode kind) {
   v1::LinkResponse message;
   *message.mutable_stop_training() = ToProto(epoch, kind);
   Send(std::move(message));

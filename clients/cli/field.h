@@ -28,7 +28,7 @@ enum class FieldKind {
 };
 
 template <class Request>
-struct Field {
+struct RequestField {
   const char* name;
   FieldKind kind;
   const char* help;
@@ -66,9 +66,10 @@ std::string SuggestName(absl::string_view wrong, const std::vector<std::string>&
 
 // The field called `name`, or an error with the nearest name.
 template <class Request>
-absl::StatusOr<const Field<Request>*> FindField(absl::Span<const Field<Request>> fields, absl::string_view name) {
+absl::StatusOr<const RequestField<Request>*> FindField(absl::Span<const RequestField<Request>> fields,
+                                                       absl::string_view name) {
   std::vector<std::string> names;
-  for (const Field<Request>& field : fields) {
+  for (const RequestField<Request>& field : fields) {
     if (name == field.name) return &field;
     names.push_back(field.name);
   }

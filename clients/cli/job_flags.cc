@@ -22,7 +22,7 @@ absl::Status Set(const Json& value, v1::JobSpec* spec) {
 }
 
 using enum FieldKind;
-constexpr Field<v1::JobSpec> kFields[] = {
+constexpr RequestField<v1::JobSpec> kFields[] = {
     {"base_checkpoint", kText,
      "go on from this checkpoint: config, tokenizer and weights, in the server's checkpoint root",
      Set<"base_checkpoint">},
@@ -80,7 +80,7 @@ constexpr Field<v1::JobSpec> kFields[] = {
 }  // namespace
 
 template <>
-absl::Span<const Field<v1::JobSpec>> RequestFields() {
+absl::Span<const RequestField<v1::JobSpec>> RequestFields() {
   return kFields;
 }
 

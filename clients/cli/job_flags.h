@@ -7,6 +7,6 @@
 namespace switchyard {
 
 template <>
-absl::Span<const Field<v1::JobSpec>> RequestFields();
+absl::Span<const RequestField<v1::JobSpec>> RequestFields();
 
 }  // namespace switchyard

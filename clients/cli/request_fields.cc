@@ -105,7 +105,7 @@ constexpr char kTemplateArgsHelp[] =
     "with messages: JSON object of further template variables, '{\"enable_thinking\": false}'";
 constexpr char kModelHelp[] = "the model's name (default: the served one)";
 
-const Field<GenerateRequest> kGenerateFields[] = {
+const RequestField<GenerateRequest> kGenerateFields[] = {
     {"text", FieldKind::kText, kTextHelp, &SetText},
     {"token_ids", FieldKind::kIds, "the prompt as token ids: 5,9,11", &SetPromptIds},
     {"messages", FieldKind::kJson, kMessagesHelp, &SetMessages},
@@ -160,7 +160,7 @@ const Field<GenerateRequest> kGenerateFields[] = {
     {"model", FieldKind::kText, kModelHelp, &SetModel},
 };
 
-const Field<TokenizeRequest> kTokenizeFields[] = {
+const RequestField<TokenizeRequest> kTokenizeFields[] = {
     {"text", FieldKind::kText, "the text to tokenize", &SetText},
     {"messages", FieldKind::kJson, kMessagesHelp, &SetMessages},
     {"tools", FieldKind::kJson, kToolsHelp, &SetTools},
@@ -176,7 +176,7 @@ const Field<TokenizeRequest> kTokenizeFields[] = {
     {"model", FieldKind::kText, kModelHelp, &SetModel},
 };
 
-const Field<DetokenizeRequest> kDetokenizeFields[] = {
+const RequestField<DetokenizeRequest> kDetokenizeFields[] = {
     {"token_ids", FieldKind::kIds, "the tokens: 5,9,11", &SetIds},
     {"skip_special_tokens", FieldKind::kBool, "leave special tokens out of the text (default true)",
      &Store<&DetokenizeRequest::set_skip_special_tokens>},
@@ -238,15 +238,15 @@ absl::StatusOr<Request> Build(const Json& object, const std::vector<const char*>
 }  // namespace
 
 template <>
-absl::Span<const Field<GenerateRequest>> RequestFields() {
+absl::Span<const RequestField<GenerateRequest>> RequestFields() {
   return kGenerateFields;
 }
 template <>
-absl::Span<const Field<TokenizeRequest>> RequestFields() {
+absl::Span<const RequestField<TokenizeRequest>> RequestFields() {
   return kTokenizeFields;
 }
 template <>
-absl::Span<const Field<DetokenizeRequest>> RequestFields() {
+absl::Span<const RequestField<DetokenizeRequest>> RequestFields() {
   return kDetokenizeFields;
 }
 

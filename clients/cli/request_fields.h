@@ -13,13 +13,13 @@ namespace switchyard {
 
 // The table of a request; specialized for GenerateRequest, TokenizeRequest and DetokenizeRequest.
 template <class Request>
-absl::Span<const Field<Request>> RequestFields();
+absl::Span<const RequestField<Request>> RequestFields();
 template <>
-absl::Span<const Field<v1::GenerateRequest>> RequestFields();
+absl::Span<const RequestField<v1::GenerateRequest>> RequestFields();
 template <>
-absl::Span<const Field<v1::TokenizeRequest>> RequestFields();
+absl::Span<const RequestField<v1::TokenizeRequest>> RequestFields();
 template <>
-absl::Span<const Field<v1::DetokenizeRequest>> RequestFields();
+absl::Span<const RequestField<v1::DetokenizeRequest>> RequestFields();
 
 // Conversations, as JSON: [{"role": "user", "content": "Hi", any further key}].
 absl::Status ReadMessages(const Json& value, v1::Messages* out);

@@ -18,7 +18,7 @@ template <class Request>
 class RequestFlags {
  public:
   void AddTo(CLI::App* app, std::initializer_list<absl::string_view> but = {}) {
-    for (const Field<Request>& field : RequestFields<Request>()) {
+    for (const RequestField<Request>& field : RequestFields<Request>()) {
       bool skipped = false;
       for (absl::string_view name : but) skipped = skipped || name == field.name;
       if (!skipped) AddOne(app, field);
@@ -28,7 +28,7 @@ class RequestFlags {
   // {"field": value} of the flags that were given.
   absl::StatusOr<Json> Given() const {
     Json object = Json::object();
-    for (const Field<Request>& field : RequestFields<Request>()) {
+    for (const RequestField<Request>& field : RequestFields<Request>()) {
       const auto values = values_.find(field.name);
       if (values == values_.end() || values->second.empty()) continue;
       absl::StatusOr<Json> value = FlagToJson(field.kind, values->second);
@@ -39,7 +39,7 @@ class RequestFlags {
   }
 
  private:
-  void AddOne(CLI::App* app, const Field<Request>& field) {
+  void AddOne(CLI::App* app, const RequestField<Request>& field) {
     std::vector<std::string>& values = values_[field.name];
     const std::string name = absl::StrCat("--", field.name);
     if (field.kind == FieldKind::kBool) {

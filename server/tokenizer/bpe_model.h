@@ -16,7 +16,7 @@
 
 namespace switchyard {
 
-class BpeModel : public Model {
+class BpeModel : public TokenizerModel {
  public:
   static absl::StatusOr<std::unique_ptr<BpeModel>> Parse(const Field& field);
 

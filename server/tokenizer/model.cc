@@ -12,7 +12,7 @@ absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token) {
                                                  ", nor the unk_token ", Quoted(unk_token), " that would replace it"));
 }
 
-absl::StatusOr<std::unique_ptr<Model>> ParseModel(const Field& field) {
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field) {
   RETURN_IF_ERROR(field.CheckObject());
   // Only BPE has merges; a file that names no type and has none is a Unigram, a WordPiece or a WordLevel.
   ASSIGN_OR_RETURN(const std::string type, field["type"].StringOr(field["merges"].present() ? "BPE" : ""));

@@ -13,9 +13,9 @@
 
 namespace switchyard {
 
-class Model {
+class TokenizerModel {
  public:
-  virtual ~Model() = default;
+  virtual ~TokenizerModel() = default;
   // Appends the ids of one piece.  Cancelled when the guard says so.  REQUIRES: piece is valid UTF-8 and not empty.
   virtual absl::Status Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
@@ -27,6 +27,6 @@ absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token);
 
 // BPE, WordLevel or WordPiece, by `type` (files of old leave it out: guessed as HuggingFace guesses).  Unigram is
 // refused.
-absl::StatusOr<std::unique_ptr<Model>> ParseModel(const Field& field);
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field);
 
 }  // namespace switchyard

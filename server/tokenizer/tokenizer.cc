@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Build(const Field& file) {
     ASSIGN_OR_RETURN(const std::string version, file["version"].String());
     if (version != "1.0") return file["version"].Expected("\"1.0\"");
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, ParseModel(file["model"]));
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenizerModel> model, ParseModel(file["model"]));
   ASSIGN_OR_RETURN(std::unique_ptr<Normalizer> normalizer, ParseNormalizer(file["normalizer"]));
   ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::Parse(file["added_tokens"], model->vocabulary(), normalizer.get()));
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(model), std::move(normalizer), std::move(added)));
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Build(const Field& file) {
   return tokenizer;
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<Model> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added)
+Tokenizer::Tokenizer(std::unique_ptr<TokenizerModel> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added)
     : model_(std::move(model)), normalizer_(std::move(normalizer)), added_(std::move(added)) {
   const Vocabulary& vocabulary = model_->vocabulary();
   vocab_size_ = static_cast<int32_t>(vocabulary.size());

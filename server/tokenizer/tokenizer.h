@@ -71,7 +71,7 @@ class Tokenizer {
  private:
   friend class StreamDecoder;
 
-  Tokenizer(std::unique_ptr<Model> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added);
+  Tokenizer(std::unique_ptr<TokenizerModel> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const Field& file);
   absl::Status EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard,
                                 std::vector<int32_t>* ids) const;
@@ -79,7 +79,7 @@ class Tokenizer {
   // What the decoder gets for an id; empty if no token has it.
   absl::string_view SpellingOf(int32_t id) const;
 
-  const std::unique_ptr<Model> model_;
+  const std::unique_ptr<TokenizerModel> model_;
   const std::unique_ptr<Normalizer> normalizer_;  // may be null
   const AddedTokens added_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;  // may be null

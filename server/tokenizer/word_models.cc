@@ -18,7 +18,7 @@ struct Unk {
   }
 };
 
-class WordLevelModel : public Model {
+class WordLevelModel : public TokenizerModel {
  public:
   WordLevelModel(Vocabulary vocabulary, Unk unk) : vocabulary_(std::move(vocabulary)), unk_(std::move(unk)) {}
 
@@ -38,7 +38,7 @@ class WordLevelModel : public Model {
   const Unk unk_;
 };
 
-class WordPieceModel : public Model {
+class WordPieceModel : public TokenizerModel {
  public:
   struct Options {
     std::string prefix;
@@ -92,13 +92,13 @@ absl::StatusOr<Unk> ParseUnk(const Field& field, const Vocabulary& vocabulary, a
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> ParseWordLevel(const Field& field) {
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordLevel(const Field& field) {
   ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Parse(field["vocab"]));
   ASSIGN_OR_RETURN(Unk unk, ParseUnk(field, vocabulary, "<unk>"));
   return std::make_unique<WordLevelModel>(std::move(vocabulary), std::move(unk));
 }
 
-absl::StatusOr<std::unique_ptr<Model>> ParseWordPiece(const Field& field) {
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& field) {
   constexpr int64_t kMaxWordChars = 1000;  // quadratic in it
   ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Parse(field["vocab"]));
   WordPieceModel::Options options;

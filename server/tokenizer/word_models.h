@@ -7,7 +7,7 @@
 
 namespace switchyard {
 
-absl::StatusOr<std::unique_ptr<Model>> ParseWordLevel(const Field& field);
-absl::StatusOr<std::unique_ptr<Model>> ParseWordPiece(const Field& field);
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordLevel(const Field& field);
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& field);
 
 }  // namespace switchyard

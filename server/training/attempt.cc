@@ -9,9 +9,9 @@
 
 namespace switchyard {
 
-Attempt::Attempt(int64_t epoch, std::vector<Trainer> members, const Limits& limits, absl::Time now)
+Attempt::Attempt(int64_t epoch, std::vector<TrainingWorker> members, const Limits& limits, absl::Time now)
     : epoch_(epoch), limits_(limits), deadline_(now + limits.form), awaited_("all ranks to start") {
-  for (Trainer& trainer : members) members_.push_back({.trainer = std::move(trainer)});
+  for (TrainingWorker& trainer : members) members_.push_back({.trainer = std::move(trainer)});
 }
 
 void Attempt::Start(TrainingSeat seat) {
@@ -93,11 +93,11 @@ void Attempt::OnLost(WorkerId id, const std::string& reason, absl::Time now) {
   Abort(absl::UnavailableError(absl::StrCat(NameOf(*member), ": ", reason)), now);
 }
 
-void Attempt::Stop(StopKind kind, absl::Time now) {
-  if (aborted_ || (stopping_ && (stop_ == StopKind::kNow || kind == stop_))) return;
+void Attempt::Stop(StopMode kind, absl::Time now) {
+  if (aborted_ || (stopping_ && (stop_ == StopMode::kNow || kind == stop_))) return;
   stopping_ = true;
   stop_ = kind;
-  deadline_ = now + (kind == StopKind::kNow ? limits_.stop_now : limits_.stall);
+  deadline_ = now + (kind == StopMode::kNow ? limits_.stop_now : limits_.stall);
   awaited_ = "all ranks to stop";
   for (const Member& member : members_) {
     if (!member.over) member.trainer.client->StopTraining(epoch_, kind);
@@ -115,11 +115,11 @@ void Attempt::Abort(absl::Status reason, absl::Time now) {
 }
 
 void Attempt::Postpone(absl::Duration by) {
-  if (!aborted_ && !(stopping_ && stop_ == StopKind::kNow)) deadline_ += by;
+  if (!aborted_ && !(stopping_ && stop_ == StopMode::kNow)) deadline_ += by;
 }
 
-std::vector<Trainer> Attempt::CheckTime(absl::Time now) {
-  std::vector<Trainer> given_up;
+std::vector<TrainingWorker> Attempt::CheckTime(absl::Time now) {
+  std::vector<TrainingWorker> given_up;
   if (now < deadline_ || over()) return given_up;
   if (!aborted_) {
     std::string late;

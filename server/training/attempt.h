@@ -29,7 +29,7 @@ class Attempt {
   };
 
   // members[r] has rank r.
-  Attempt(int64_t epoch, std::vector<Trainer> members, const Limits& limits, absl::Time now);
+  Attempt(int64_t epoch, std::vector<TrainingWorker> members, const Limits& limits, absl::Time now);
 
   // Sends each rank its seat: `seat` with epoch, rank, world and reach filled in.
   void Start(TrainingSeat seat);
@@ -43,13 +43,13 @@ class Attempt {
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);
 
   // Again only for a stop without a checkpoint after one with.
-  void Stop(StopKind kind, absl::Time now);
+  void Stop(StopMode kind, absl::Time now);
   // The first reason counts.
   void Abort(absl::Status reason, absl::Time now);
   // The ranks had to wait so long: what they are awaited for may come later, but for their end at once.
   void Postpone(absl::Duration by);
   // Those that did not end when they were told are given up: they are returned, nobody can use them any more.
-  std::vector<Trainer> CheckTime(absl::Time now);
+  std::vector<TrainingWorker> CheckTime(absl::Time now);
 
   int64_t epoch() const { return epoch_; }
   bool all_started() const { return all_started_; }
@@ -62,7 +62,7 @@ class Attempt {
 
  private:
   struct Member {
-    Trainer trainer;
+    TrainingWorker trainer;
     bool started = false;
     bool over = false;  // has ended, or is lost
     TrainingEnd end = {};
@@ -76,7 +76,7 @@ class Attempt {
   bool all_started_ = false;
   int64_t first_step_ = 0;
   bool stopping_ = false;
-  StopKind stop_ = StopKind::kSave;
+  StopMode stop_ = StopMode::kSave;
   bool aborted_ = false;
   absl::Status fault_;    // the first
   absl::Status failure_;  // of the first rank that says FAILED; OK: none does

@@ -148,10 +148,10 @@ class JobManager final : public TrainerEvents {
   void TryStart(Run* run);
   void SendSeats(Run* run);
   // Ends a worker that is of no use any more, by its process where that is this machine's.
-  void Fence(Trainer trainer, const std::string& why);
+  void Fence(TrainingWorker trainer, const std::string& why);
   // job_slices.cc: of the run that is on serving workers, if there is one.
   void WatchSlices();
-  void GiveUp(Run* run, const std::vector<Trainer>& members);
+  void GiveUp(Run* run, const std::vector<TrainingWorker>& members);
   // After a pause or a cancel of a run.
   void Obey(Run* run);
   void BeginRunning(Run* run);

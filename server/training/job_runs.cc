@@ -27,7 +27,7 @@ void JobManager::Tick() {
       TryStart(run);
       continue;
     }
-    const std::vector<Trainer> given_up = run->attempt->CheckTime(now);
+    const std::vector<TrainingWorker> given_up = run->attempt->CheckTime(now);
     if (!given_up.empty()) {
       GiveUp(run, given_up);
       continue;  // the run is over, and away
@@ -40,7 +40,7 @@ void JobManager::Tick() {
   Admit();
 }
 
-void JobManager::Fence(Trainer trainer, const std::string& why) {
+void JobManager::Fence(TrainingWorker trainer, const std::string& why) {
   LogWarn("training worker ", trainer.id, " (pid ", trainer.info.pid, ") is fenced: ", why);
   trainer.client->Close(absl::DeadlineExceededError(why));
   host_->KillWorker(trainer.info.local_index, trainer.info.pid);
@@ -58,7 +58,7 @@ void JobManager::Obey(Run* run) {
   if (!run->attempt->all_started()) {
     run->attempt->Abort(absl::CancelledError(cancel ? "the job is cancelled" : "the job is paused"), host_->Now());
   } else {
-    run->attempt->Stop(cancel ? StopKind::kNow : StopKind::kSave, host_->Now());
+    run->attempt->Stop(cancel ? StopMode::kNow : StopMode::kSave, host_->Now());
   }
 }
 
@@ -181,7 +181,7 @@ void JobManager::CheckRuntime(Run* run) {
   if (run->ran_before_ms + ToMs(now - run->running_since) < limit_ms) return;
   run->over_runtime = true;
   Note(run->job, "max_runtime_seconds: stops with a checkpoint");
-  run->attempt->Stop(StopKind::kSave, now);
+  run->attempt->Stop(StopMode::kSave, now);
 }
 
 void JobManager::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {
@@ -192,7 +192,7 @@ void JobManager::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {
 }
 
 void JobManager::OnTrainerLost(WorkerId id, std::string reason) {
-  std::optional<Trainer> trainer = pool_.Remove(id);
+  std::optional<TrainingWorker> trainer = pool_.Remove(id);
   if (!trainer.has_value()) trainer = serving_.Remove(id);
   if (!trainer.has_value()) return;
   const std::string end = host_->EndOf(trainer->info.local_index, trainer->info.pid);

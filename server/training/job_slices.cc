@@ -37,8 +37,8 @@ void JobManager::WatchSlices() {
 }
 
 // The attempt's end, whose ranks have not all ended.
-void JobManager::GiveUp(Run* run, const std::vector<Trainer>& members) {
-  for (const Trainer& trainer : members) {
+void JobManager::GiveUp(Run* run, const std::vector<TrainingWorker>& members) {
+  for (const TrainingWorker& trainer : members) {
     if (!trainer.info.also_trains) {
       Fence(trainer, "did not end when it was told");
       continue;

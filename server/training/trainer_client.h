@@ -33,7 +33,7 @@ struct TrainingSeat {
   std::string reach;  // a member's address that is not loopback; empty if there is none
 };
 
-enum class StopKind : uint8_t {
+enum class StopMode : uint8_t {
   kSave,  // at a step, with a checkpoint of it
   kNow,   // at a step, without
 };
@@ -51,7 +51,7 @@ class TrainerClient {
  public:
   virtual ~TrainerClient() = default;
   virtual void Start(const TrainingSeat& seat) = 0;
-  virtual void StopTraining(int64_t epoch, StopKind kind) = 0;
+  virtual void StopTraining(int64_t epoch, StopMode kind) = 0;
   virtual void AbortTraining(int64_t epoch, const std::string& reason) = 0;
   // Ends the link: the worker sees `status`.  OnTrainerLost follows.
   virtual void Close(const absl::Status& status) = 0;

@@ -56,10 +56,10 @@ v1::StartTraining ToProto(const TrainingSeat& seat) {
   return message;
 }
 
-v1::StopTraining ToProto(int64_t epoch, StopKind kind) {
+v1::StopTraining ToProto(int64_t epoch, StopMode kind) {
   v1::StopTraining message;
   message.set_epoch(epoch);
-  message.set_kind(kind == StopKind::kSave ? v1::STOP_KIND_SAVE : v1::STOP_KIND_NOW);
+  message.set_kind(kind == StopMode::kSave ? v1::STOP_KIND_SAVE : v1::STOP_KIND_NOW);
   return message;
 }
 

@@ -8,7 +8,7 @@
 namespace switchyard {
 
 v1::StartTraining ToProto(const TrainingSeat& seat);
-v1::StopTraining ToProto(int64_t epoch, StopKind kind);
+v1::StopTraining ToProto(int64_t epoch, StopMode kind);
 TrainingEnd FromProto(const v1::TrainingEnded& message);
 
 // Tells `events` what a training worker says.  InvalidArgument: the message is a serving worker's.

@@ -47,10 +47,10 @@ void TrainerPool::Heartbeat(WorkerId id, absl::Time now) {
   if (const auto it = trainers_.find(id); it != trainers_.end()) it->second.last_seen = now;
 }
 
-std::optional<Trainer> TrainerPool::Remove(WorkerId id) {
+std::optional<TrainingWorker> TrainerPool::Remove(WorkerId id) {
   const auto it = trainers_.find(id);
   if (it == trainers_.end()) return std::nullopt;
-  Trainer trainer = std::move(it->second);
+  TrainingWorker trainer = std::move(it->second);
   trainers_.erase(it);
   return trainer;
 }
@@ -81,7 +81,7 @@ std::vector<WorkerId> TrainerPool::LargestIdleKind() const {
 
 int TrainerPool::NumIdle() const { return static_cast<int>(LargestIdleKind().size()); }
 
-std::vector<Trainer> TrainerPool::Take(int count) {
+std::vector<TrainingWorker> TrainerPool::Take(int count) {
   std::vector<WorkerId> ids = LargestIdleKind();
   SY_CHECK_GE(static_cast<int>(ids.size()), count);
   const auto place = [this](WorkerId id) {
@@ -89,9 +89,9 @@ std::vector<Trainer> TrainerPool::Take(int count) {
     return std::make_tuple(index < 0, index, id);
   };
   std::sort(ids.begin(), ids.end(), [&](WorkerId a, WorkerId b) { return place(a) < place(b); });
-  std::vector<Trainer> taken;
+  std::vector<TrainingWorker> taken;
   for (int i = 0; i < count; ++i) {
-    Trainer& trainer = trainers_.at(ids[i]);
+    TrainingWorker& trainer = trainers_.at(ids[i]);
     trainer.busy = true;
     taken.push_back(trainer);
   }

@@ -18,7 +18,7 @@
 
 namespace switchyard {
 
-struct Trainer {
+struct TrainingWorker {
   WorkerId id = 0;
   std::shared_ptr<TrainerClient> client;  // shared with its link
   WorkerInfo info;
@@ -46,7 +46,7 @@ class TrainerPool {
   // It has ended an attempt that nobody awaits any more.
   void OnEnded(WorkerId id);
   // None: it was not there.
-  std::optional<Trainer> Remove(WorkerId id);
+  std::optional<TrainingWorker> Remove(WorkerId id);
   // Those that have said nothing for too long; they are not removed.
   std::vector<WorkerId> Silent(absl::Time now) const;
 
@@ -58,17 +58,17 @@ class TrainerPool {
   int NumRegistered() const { return static_cast<int>(trainers_.size()); }
   int configured() const { return options_.configured; }
   // Local ones first, by their index.  They are busy until Release.  REQUIRES: count <= NumIdle().
-  std::vector<Trainer> Take(int count);
+  std::vector<TrainingWorker> Take(int count);
   void Release(WorkerId id);
 
-  const std::map<WorkerId, Trainer>& trainers() const { return trainers_; }
+  const std::map<WorkerId, TrainingWorker>& trainers() const { return trainers_; }
 
  private:
   absl::Status CheckRoom(const WorkerInfo& info) const;
   std::vector<WorkerId> LargestIdleKind() const;
 
   const Options options_;
-  std::map<WorkerId, Trainer> trainers_;
+  std::map<WorkerId, TrainingWorker> trainers_;
 };
 
 }  // namespace switchyard

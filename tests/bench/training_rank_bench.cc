@@ -73,7 +73,7 @@ TrainRows DrawRows(const Flags& flags, int64_t vocab, int64_t step) {
 }
 
 void Print(absl::string_view mode, const StepReport& report) {
-  const StepSeconds& s = report.seconds;
+  const RankStepSeconds& s = report.seconds;
   std::cout << absl::StrCat("{\"mode\": \"", mode, "\", \"total\": ", s.total, ", \"forward\": ", s.forward,
                             ", \"backward\": ", s.backward, ", \"all_to_all\": ", s.all_to_all,
                             ", \"backward_all_to_all\": ", s.backward_all_to_all, ", \"all_reduce\": ", s.all_reduce,

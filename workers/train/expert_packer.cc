@@ -17,7 +17,7 @@ int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 }  // namespace
 
 PackingTimes TimesOf(const StepReport& report) {
-  const StepSeconds& seconds = report.seconds;
+  const RankStepSeconds& seconds = report.seconds;
   // Where rows are cut, an all-to-all is under way beside experts' products: ranks wait for it so much less.
   const double beside = report.chunks > 1 ? seconds.experts : 0;
   return {.experts_ns = Nanoseconds(seconds.experts),

@@ -60,7 +60,7 @@ struct TrainerOptions {
 };
 
 // Where a step's time went, on this rank.
-struct StepSeconds {
+struct RankStepSeconds {
   double total = 0;
   double forward = 0;   // with the sums of the routers' statistics
   double experts = 0;   // of that: their products
@@ -86,7 +86,7 @@ struct StepReport {
   int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
   int64_t expert_ops = 0;       // of forward, on each rank: experts' micro-ops, one a layer and chunk
   int32_t chunks = 1;           // that a MoE layer's rows were cut into
-  StepSeconds seconds = {};
+  RankStepSeconds seconds = {};
 };
 
 class Trainer {
@@ -169,7 +169,7 @@ class Trainer {
   int64_t steps_ = 0;
 
   // Of the present step.
-  StepSeconds seconds_;
+  RankStepSeconds seconds_;
   std::vector<int64_t> chosen_;  // [L * E] rows that chose an expert, on all ranks, before any was dropped; dense: none
   int64_t dropped_ = 0;          // choices of this rank
 };

@@ -172,7 +172,7 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
                 names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()));
   // Each sets a field of its own.
   std::set<std::string> set;
-  for (const Field<v1::JobSpec>& field : RequestFields<v1::JobSpec>()) {
+  for (const RequestField<v1::JobSpec>& field : RequestFields<v1::JobSpec>()) {
     v1::JobSpec one;
     const std::string name = field.name;
     const Json value = name == "precision"                ? Json("fp64")

@@ -2,14 +2,9 @@
 // tokens" puts before a text) and <|far|> = 258, which TinyModel() has no row for.
 #pragma once
 
-#include <stdlib.h>
-
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -17,6 +12,7 @@
 #include "server/config.h"
 #include "server/request.h"
 #include "server/text.h"
+#include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
 
@@ -81,30 +77,6 @@ inline std::string TinyTokenizerJson() {
         {"merges", json::array()}}}};
   return root.dump();
 }
-
-// A folder that goes with its owner.
-class TempDir {
- public:
-  TempDir() {
-    std::string path = testing::TempDir() + "/switchyard.XXXXXX";
-    if (mkdtemp(path.data()) != nullptr) path_ = path;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string Write(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ + "/" + name) << content;
-    return path_ + "/" + name;
-  }
-
- private:
-  std::string path_;
-};
 
 struct TinyTextOptions {
   bool tokenizer = true;

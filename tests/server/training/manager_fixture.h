@@ -71,8 +71,8 @@ class FakeHost final : public TrainingHost {
 class FakeTrainer final : public TrainerClient {
  public:
   void Start(const TrainingSeat& seat) override { seats.push_back(seat); }
-  void StopTraining(int64_t epoch, StopKind kind) override {
-    heard.push_back(absl::StrCat(kind == StopKind::kSave ? "save " : "now ", epoch));
+  void StopTraining(int64_t epoch, StopMode kind) override {
+    heard.push_back(absl::StrCat(kind == StopMode::kSave ? "save " : "now ", epoch));
   }
   void AbortTraining(int64_t epoch, const std::string& reason) override {
     heard.push_back(absl::StrCat("abort ", epoch));

@@ -22,10 +22,12 @@ class TempDir {
 
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const { return path_ + "/" + name; }
-  void Write(const std::string& name, const std::string& bytes) const {
+  // Returns the file's path.
+  std::string Write(const std::string& name, const std::string& bytes) const {
     std::ofstream out(File(name), std::ios::binary);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    ASSERT_TRUE(out.good()) << name;
+    EXPECT_TRUE(out.good()) << name;
+    return File(name);
   }
 
  private:

@@ -237,8 +237,8 @@ TEST_F(ExpertPackerTest, MeasuresStepsOfTheTrainer) {
     EXPECT_TRUE(status.ok()) << status;
   }
   EXPECT_EQ(decisions[0], decisions[1]);
-  const auto forward = [](const StepSeconds& s) { return s.all_to_all - s.backward_all_to_all; };
-  const StepSeconds &one = reports[0].seconds, &two = reports[1].seconds;
+  const auto forward = [](const RankStepSeconds& s) { return s.all_to_all - s.backward_all_to_all; };
+  const RankStepSeconds &one = reports[0].seconds, &two = reports[1].seconds;
   EXPECT_NEAR(static_cast<double>(decisions[0].times.experts_ns), 1e9 * (one.experts + two.experts), 2);
   EXPECT_NEAR(static_cast<double>(decisions[0].times.all_to_all_ns), 1e9 * (forward(one) + forward(two)), 2);
   EXPECT_EQ(decisions[0].times.micro_ops, 2 * group.model(0).config().num_moe_layers());

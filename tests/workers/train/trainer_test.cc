@@ -88,7 +88,7 @@ TEST_P(TrainerTest, SaysWhereItsTimeWent) {
     const TrainRows rows = RowsOfStep(golden_, 0);
     const StepReport report = group.Step({rows, rows}, kLearningRate);
     EXPECT_EQ(report.expert_ops, 2 * group.model(0).config().num_moe_layers());
-    const StepSeconds seconds = report.seconds;
+    const RankStepSeconds seconds = report.seconds;
     EXPECT_GT(seconds.experts, 0);
     EXPECT_GT(seconds.forward, seconds.experts + seconds.all_to_all - seconds.backward_all_to_all);
     EXPECT_GT(seconds.backward_experts, 0);

@@ -26,7 +26,7 @@ TEST_P(ElementwiseKernelsTest, SwiGlu) {
                        .y_stride = width,
                        .width = width};
     CpuKernels().swiglu(args, 0, 5);
-    for (const Layout& layout : kLayouts) {
+    for (const MatrixLayout& layout : kLayouts) {
       const DeviceMatrix g = ToDevice(gate.view(), layout), u = ToDevice(up.view(), layout);
       const DeviceMatrix y = PoisonOnDevice(dtype(), 5, width, layout);
       args.gate = g.get(), args.up = u.get(), args.y = y.get();
@@ -47,7 +47,7 @@ TEST_P(ElementwiseKernelsTest, Clamp) {
     Tensor want = Copy(x.view());
     ClampArgs args = {.dtype = code(), .x = want.view().raw(), .x_stride = width, .width = width, .limit = 6.0};
     CpuKernels().clamp(args, 0, 3);
-    for (const Layout& layout : kLayouts) {
+    for (const MatrixLayout& layout : kLayouts) {
       const DeviceMatrix in_place = ToDevice(x.view(), layout);
       args.x = in_place.get(), args.x_stride = in_place.stride();
       ASSERT_EQ(cuda::Clamp(call(), args, 3), 0);

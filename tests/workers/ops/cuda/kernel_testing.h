@@ -14,18 +14,18 @@
 namespace switchyard {
 
 // Rows `pad` elements longer than the matrix is wide, `shift` elements behind an aligned address.
-struct Layout {
+struct MatrixLayout {
   const char* name;
   int64_t pad;
   int64_t shift;
 };
-inline constexpr Layout kLayouts[] = {
+inline constexpr MatrixLayout kLayouts[] = {
     {"contiguous", 0, 0}, {"padded", 16, 16}, {"odd stride", 3, 0}, {"shifted", 16, 1}};
 
-inline DeviceMatrix ToDevice(const TensorView& from, const Layout& layout) {
+inline DeviceMatrix ToDevice(const TensorView& from, const MatrixLayout& layout) {
   return DeviceMatrix(from, from.dim(1) + layout.pad, layout.shift * DTypeBytes(from.dtype()));
 }
-inline DeviceMatrix PoisonOnDevice(DType dtype, int64_t rows, int64_t width, const Layout& layout) {
+inline DeviceMatrix PoisonOnDevice(DType dtype, int64_t rows, int64_t width, const MatrixLayout& layout) {
   return DeviceMatrix(dtype, rows, width, width + layout.pad, layout.shift * DTypeBytes(dtype));
 }
 

@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, WriteKvKernelTest, testing::ValuesIn(kAllDTypes
 TEST_P(WriteKvKernelTest, PutsRowsInTheirPlaces) {
   for (int64_t block_size : {1, 16, 24}) {
     for (int64_t dim : {24, 64, 7}) {
-      for (const Layout& layout : kLayouts) {
+      for (const MatrixLayout& layout : kLayouts) {
         const SceneShape shape = {
             .dtype = dtype(), .heads = 2, .kv_heads = 2, .head_dim = dim, .block_size = block_size};
         const PagedScene scene(shape, MixedStep(), kGraph, /*fill=*/false);
@@ -185,7 +185,7 @@ Tensor OnCuda(const CudaCall& call, const QkvCase& c, const QkvInputs& in) {
 class QkvKernelTest : public KernelTest {
  protected:
   // Runs the kernel over the scene; rows with table row -1 stay.  Returns the rows afterwards.
-  Tensor Run(const QkvCase& c, const PagedScene& scene, const QkvInputs& in, const Layout& layout) {
+  Tensor Run(const QkvCase& c, const PagedScene& scene, const QkvInputs& in, const MatrixLayout& layout) {
     const DeviceMatrix rows = ToDevice(in.rows.view(), layout);
     const DeviceMatrix q_gamma(in.q_gamma.view()), k_gamma(in.k_gamma.view()), cos(in.cos.view()), sin(in.sin.view());
     const DeviceArray<int32_t> table_rows(in.table_rows);
@@ -236,7 +236,7 @@ const std::vector<QkvCase>& Cases() {
 
 TEST_P(QkvKernelTest, IsTheOpsOneAfterTheOther) {
   for (const QkvCase& c : Cases()) {
-    for (const Layout& layout : kLayouts) {
+    for (const MatrixLayout& layout : kLayouts) {
       const PagedScene scene = Scene(c, MixedStep(), {});
       const QkvInputs in(dtype(), c, scene.num_rows());
       const std::string where = absl::StrCat(c.Name(), " ", layout.name);

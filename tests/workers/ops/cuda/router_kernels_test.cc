@@ -25,7 +25,7 @@ class RouterKernelsTest : public KernelTest {
     CpuKernels().router(args, 0, logits.dim(0));
     return out;
   }
-  Routes OnDevice(const TensorView& logits, int64_t top_k, bool renormalize, const Layout& layout,
+  Routes OnDevice(const TensorView& logits, int64_t top_k, bool renormalize, const MatrixLayout& layout,
                   const int32_t* num_rows = nullptr) {
     const int64_t rows = logits.dim(0);
     const DeviceMatrix from = ToDevice(logits, layout), idx = PoisonOnDevice(DType::kI32, rows, top_k, layout);
@@ -56,7 +56,7 @@ TEST_P(RouterKernelsTest, ChoosesAsTheCpu) {
     const Tensor logits = RandomMatrix(dtype(), s.rows, s.experts, 1, 2.0);
     for (bool renormalize : {false, true}) {
       const Routes want = OnCpu(logits.view(), s.top_k, renormalize);
-      for (const Layout& layout : kLayouts) {
+      for (const MatrixLayout& layout : kLayouts) {
         const Routes got = OnDevice(logits.view(), s.top_k, renormalize, layout);
         const std::string where = std::to_string(s.experts) + " experts, " + layout.name;
         EXPECT_TRUE(SameBits(got.idx.view(), 0, want.idx.view())) << where;

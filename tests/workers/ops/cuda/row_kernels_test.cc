@@ -21,7 +21,7 @@ TEST_P(RowKernelsTest, Embed) {
                       .width = width,
                       .accumulate = false};
     CpuKernels().embed(args, 0, 4);
-    for (const Layout& layout : kLayouts) {
+    for (const MatrixLayout& layout : kLayouts) {
       const DeviceMatrix from = ToDevice(table.view(), layout);
       const DeviceMatrix to = PoisonOnDevice(acc(), 4, width, layout);
       const DeviceArray<int32_t> device_tokens(tokens);
@@ -83,7 +83,7 @@ TEST_P(RowKernelsTest, RmsNorm) {
                           .width = s.width,
                           .eps = 1e-6};
       CpuKernels().rms_norm(args, 0, s.rows);
-      for (const Layout& layout : kLayouts) {
+      for (const MatrixLayout& layout : kLayouts) {
         const DeviceMatrix from = ToDevice(x.view(), layout), scale(gamma.view());
         const DeviceMatrix to = PoisonOnDevice(dtype(), s.rows, row, layout);
         args.x = from.get(), args.gamma = scale.get(), args.y = to.get();
@@ -103,7 +103,7 @@ TEST_P(RowKernelsTest, RmsNormOfARowIsTheSameAnywhere) {
   const Tensor x = RandomMatrix(dtype(), rows, row, 5), gamma = RandomMatrix(dtype(), 1, width, 6);
   const DeviceMatrix scale(gamma.view());
   Tensor whole(dtype(), {rows, row});
-  for (const Layout& layout : kLayouts) {
+  for (const MatrixLayout& layout : kLayouts) {
     const DeviceMatrix in_place = ToDevice(x.view(), layout);
     RmsNormArgs args = {.x_dtype = code(),
                         .dtype = code(),
@@ -148,7 +148,7 @@ TEST_P(RowKernelsTest, Rope) {
                      .head_dim = s.head_dim,
                      .half = s.half};
     CpuKernels().rope(args, 0, rows);
-    for (const Layout& layout : kLayouts) {
+    for (const MatrixLayout& layout : kLayouts) {
       const DeviceMatrix c(cos.view()), d(sin.view()), in_place = ToDevice(x.view(), layout);
       const DeviceArray<int32_t> device_rows(row_of);
       args.cos = c.get(), args.sin = d.get(), args.table_rows = device_rows.get();
@@ -195,7 +195,7 @@ TEST_P(RowKernelsTest, Combine) {
                           .top_k = top_k,
                           .width = width};
       CpuKernels().combine(args, 0, rows);
-      for (const Layout& layout : kLayouts) {
+      for (const MatrixLayout& layout : kLayouts) {
         const DeviceMatrix dy = ToDevice(y.view(), layout), dw = ToDevice(weight.view(), layout);
         const DeviceMatrix ds = ToDevice(shared.view(), layout), dg = ToDevice(gate.view(), layout);
         const DeviceMatrix to = ToDevice(residual.view(), layout);
@@ -217,7 +217,7 @@ TEST_P(RowKernelsTest, Gather) {
   const int64_t count = static_cast<int64_t>(rows.size()), bytes = DTypeBytes(dtype());
   for (int64_t width : {32, 33, 1}) {
     const Tensor x = RandomMatrix(dtype(), 5, width, 15);
-    for (const Layout& layout : kLayouts) {
+    for (const MatrixLayout& layout : kLayouts) {
       const DeviceMatrix from = ToDevice(x.view(), layout), to = PoisonOnDevice(dtype(), count, width, layout);
       const DeviceArray<int32_t> device_rows(rows);
       const GatherArgs args = {.x = from.get(),

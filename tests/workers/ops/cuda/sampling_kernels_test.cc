@@ -32,7 +32,7 @@ std::vector<int32_t> OnCpu(const TensorView& logits, const std::vector<Draw>& dr
 
 // Each row's token goes to the slot of the reversed row, but for row 1, which has none.
 std::vector<int32_t> OnDevice(const TensorView& logits, const std::vector<Draw>& draws,
-                              const Layout& layout = kLayouts[0]) {
+                              const MatrixLayout& layout = kLayouts[0]) {
   const int64_t n = logits.dim(0);
   std::vector<float> temperature, top_p, min_p;
   std::vector<int32_t> top_k, slot;
@@ -99,7 +99,7 @@ TEST_F(SamplingKernelsTest, DrawsTheTokensOfTheCpu) {
   const std::vector<Draw> draws = AllFilters(3);
   const Tensor logits = RandomMatrix(DType::kF32, static_cast<int64_t>(draws.size()), 131, 1, 3.0);
   const std::vector<int32_t> want = OnCpu(logits.view(), draws);
-  for (const Layout& layout : kLayouts) EXPECT_EQ(OnDevice(logits.view(), draws, layout), want) << layout.name;
+  for (const MatrixLayout& layout : kLayouts) EXPECT_EQ(OnDevice(logits.view(), draws, layout), want) << layout.name;
 }
 
 // Equal logits, in runs and in all of the row: ties are cut and drawn by id.
