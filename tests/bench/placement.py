@@ -76,23 +76,27 @@ def run_workers(binary, workers, link_bytes_per_s, arguments):
             lambda rank: [binary, f"--rank={rank}", f"--addresses={addresses}", f"--output={output}", *arguments])
         lines = [[json.loads(line) for line in Path(f"{output}.{rank}").read_text().splitlines()] for rank in range(workers)]
         decisions = dict(line.split() for line in Path(f"{output}.decisions").read_text().splitlines())
-        return figures.slowest(lines), {mode: float(seconds) * 1e6 for mode, seconds in decisions.items()}, idle
+        distinct = int(decisions.pop("distinct"))
+        return figures.slowest(lines), {mode: float(seconds) * 1e6 for mode, seconds in decisions.items()}, idle, distinct
 
 
 def measure(options, title, workers, tokens, top_k, source, sometimes=SOMETIMES):
-    """Prints a table; returns the runs and the share of the CPU that was idle."""
+    """Prints a table; returns the runs, the share of the CPU that was idle, what ideal's links and compute take by
+    themselves in ms, and how many batches the trace has."""
     link, row_bytes, scaled = hardware(options.stretch, workers, tokens * top_k)
     arguments = [*source, *scaled, f"--tokens={tokens}", f"--batches={options.batches}", f"--modes={','.join(ALWAYS)}",
                  f"--few_modes={','.join(sometimes)}", f"--few={FEW}"]
-    runs, decide_us, idle = run_workers(str(Path(options.bin) / "placement_worker"), workers, link, arguments)
+    runs, decide_us, idle, distinct = run_workers(str(Path(options.bin) / "placement_worker"), workers, link, arguments)
     estimate_us = decide_us.pop("estimate")
-    print(f"\n{title}, {workers} workers, {tokens} tokens a batch, {options.batches} batches; an estimate takes {estimate_us:.0f} us; "
-          f"{idle:.0%} of the CPU idle" + (": VOID, less than 20 %" if idle < parts.LEAST_IDLE else ""), flush=True)
+    print(f"\n{title}, {workers} workers, {tokens} tokens a batch, {options.batches} batches, {min(options.batches, distinct)} of them "
+          f"distinct; an estimate takes {estimate_us:.0f} us; {idle:.0%} of the CPU idle"
+          + (": VOID, less than 20 %" if idle < parts.LEAST_IDLE else ""), flush=True)
     row_ms = {"link": 2e3 * row_bytes / link, "compute": options.stretch * COMPUTE_MS * workers / (tokens * top_k)}
-    figures.print_modes(runs, decide_us, row_ms)
-    alone = figures.median_layer(runs["ideal"]) / (options.stretch * (EXCHANGE_MS + COMPUTE_MS))
-    print(f"  ideal takes {alone:.3f} of what its links and its compute take by themselves", flush=True)
-    return runs, idle
+    figures.print_modes(runs, decide_us, row_ms, distinct)
+    alone_ms = options.stretch * (EXCHANGE_MS + COMPUTE_MS)
+    print(f"  ideal takes {figures.median_layer(runs['ideal']) / alone_ms:.3f} of what its links and its compute take by themselves; "
+          f"by the old rule {figures.OLD_IDEAL[0]}", flush=True)
+    return runs, idle, alone_ms, distinct
 
 
 def with_batches(options, batches):
@@ -108,10 +112,10 @@ def run_table(options, name):
     source = options.real if real else ["--chain", "--estimator=path"]
     if name not in TARGETS:
         options = with_batches(options, max(2, options.batches // 4))
-    runs, idle = measure(options, f"{name}: " + ("demo model, mixed kinds of text" if real else "chains"), workers, tokens,
-                         2 if real else 1, source)
-    found = figures.figures_of(runs)
-    figures.print_figures(found, runs)
+    title = f"{name}: " + ("demo model, mixed kinds of text" if real else "chains")
+    runs, idle, alone_ms, distinct = measure(options, title, workers, tokens, 2 if real else 1, source)
+    found = figures.figures_of(runs, alone_ms)
+    figures.print_figures(found, runs, alone_ms, distinct)
     if not real:
         found["static_over_agreed_chain"] = found["static_over_agreed"]
     return {"figures": found if name in TARGETS else {}, "idle": idle, "batches": options.batches}
@@ -128,9 +132,9 @@ def run_domains(options):
              (f"{last} alone, path estimate, not in the profile", [*path, f"--leave_out={last}"])]
     least = 1
     for title, source in runs:
-        measured, idle = measure(options, title, 16, 256, 2, source, sometimes=[])
+        measured, idle, alone_ms, _ = measure(options, title, 16, 256, 2, source, sometimes=[])
         least = min(least, idle)
-        for key, value in figures.figures_of(measured).items():
+        for key, value in figures.figures_of(measured, alone_ms).items():
             print(f"  {key} {value:.3f}")
     return {"figures": {}, "idle": least, "batches": options.batches}
 

@@ -41,18 +41,22 @@ TABLES = [f"{name}_{workers}" for workers in (16, 4, 8) for name in NAMES]
 PARTS = ["calibration", *TABLES]
 TRAINERS = {"trainers_2": 2, "trainers_4": 4}
 STRETCH = {4: 5, 8: 6, 16: 12}  # by workers: what a message takes besides its bytes is this machine's, most among many ranks
-SAME = ("bytes", "stretch", "layers", "modes", "packing", "connections", "quick", "processor")  # of parts in one table
+SAME = ("bytes", "stretch", "burst", "layers", "modes", "packing", "connections", "quick", "processor")  # of parts in one table
 # name: (mode, whether calibrated, whether packed)
 MODES = {"fair_1": ("fair", False, False), "fair": ("fair", True, False), "fixed": ("fixed", True, False),
          "ar_last": ("ar_last", True, False), "priority": ("priority", True, False),
          "priority_ticketed": ("priority_ticketed", True, False), "partition": ("partition", True, False),
          "pipelining": ("pipelining", True, False), "preempt": ("preempt", True, False), "full": ("full", True, True)}
 CALIBRATED = "bert2gpt2"  # the others' buckets are not full before backward's end: no all-to-all is under a sum
-CALIBRATED_BY = ("bytes", "stretch", "layers", "quick", "processor")
+CALIBRATED_BY = ("bytes", "stretch", "burst", "layers", "quick", "processor")
 MINUTES = 19.5  # nothing is run again that would end later
 PAPER = {"LI-7": "2/4/8/16 experts 1.71 1.37 1.73 1.47", "LI-8 forward": "2, 8 experts 1.84 1.89", "LI-8 backward": "2.41 2.32",
          "LI-9": "4/8/16 2.21 2.39 2.31", "LI-12": "1.10 to 1.30, mean 1.24", "LI-13": "2/4/8/16 1.36 1.36 1.41 1.42",
          "pipelining": "little more than LI-13", "fixed": "the least gain"}
+
+
+def burst_of(options, workers):
+    return options.burst_kib << 10 or BURST[workers]
 
 
 def scale_of(options, workers):
@@ -63,6 +67,7 @@ def settings_of(options):
     """What is kept with each part."""
     return {**{key: getattr(options, key) for key in ("steps", "bytes", "layers", "modes", "quick")},
             "stretch": options.stretch or {str(workers): each for workers, each in STRETCH.items()},
+            "burst": {str(workers): burst_of(options, workers) for workers in WORKERS},
             "packing": options.packing}
 
 
@@ -80,7 +85,7 @@ def run_workers(options, model, workers, connections, modes, steps, probes):
     nodes = Nodes(models.GPUS_PER_NODE, scale.link(models.NODE_BYTES_PER_S) * 8) if workers > models.GPUS_PER_NODE else None
     classes = [TrafficClass(ROWS_TOS, 1), *(TrafficClass(tos, weight) for tos, weight in zip(SUMS_TOS, connections))]
     with tempfile.TemporaryDirectory() as directory, \
-         Cluster(workers, scale.link(models.GPU_BYTES_PER_S) * 8, BURST[workers], nodes, classes) as cluster:
+         Cluster(workers, scale.link(models.GPU_BYTES_PER_S) * 8, burst_of(options, workers), nodes, classes) as cluster:
         output, meeting = Path(directory) / "run", Path(directory) / "meeting"
         meeting.mkdir()
         addresses = ",".join(cluster.address(rank) for rank in range(workers))
@@ -209,6 +214,7 @@ def main():
     parser.add_argument("--packing", type=int, choices=(0, 1, 2, 4), default=0, help="of full; 0: as a job's controller chooses")
     parser.add_argument("--steps", type=int, default=3, help="in each mode")
     parser.add_argument("--stretch", type=float, help=f"how much slower than the paper's all is; without: by workers, {STRETCH}")
+    parser.add_argument("--burst_kib", type=int, default=0, help=f"that pass a link at once; without: by workers, bytes {BURST}")
     parser.add_argument("--bytes", type=float, default=120, help="how many times fewer bytes than the paper's")
     parser.add_argument("--layers", type=int, default=3, help="of a model's 12 or 24")
     parser.add_argument("--rounds", type=int, default=9, help="of trainers: steps in each mode")

@@ -117,16 +117,16 @@ def slowdowns(modes, mode, alone="ar_last"):
 
 def print_modes(found, paths, order):
     best = min(found[mode]["step"] for mode in found)
-    rows = [["mode", "step ms", "over best", "exposed ms", "its bound", "over it", "backward a2a ms", "bytes / bandwidth",
+    rows = [["mode", "step ms", "over best", "exposed ms", "by its model", "over it", "backward a2a ms", "bytes / bandwidth",
              "over it", "sums after backward"]]
     for mode in order:
         if mode not in found:
             rows.append([mode, "not built"] + [""] * 8)
             continue
         part, path = found[mode], paths[mode]
-        bound, wire = path["step_ms"] - path["compute_ms"], 2 * path["all_to_all_ms"] * path["layers"]
-        rows.append([mode, f"{part['step']:.0f}", f"{part['step'] / best:.3f}", f"{part['exposed']:.0f}", f"{bound:.0f}",
-                     f"{part['exposed'] / bound:.3f}", f"{part['a2a']:.0f}", f"{wire:.0f}",
+        model, wire = path["step_ms"] - path["compute_ms"], 2 * path["all_to_all_ms"] * path["layers"]
+        rows.append([mode, f"{part['step']:.0f}", f"{part['step'] / best:.3f}", f"{part['exposed']:.0f}", f"{model:.0f}",
+                     f"{part['exposed'] / model:.3f}", f"{part['a2a']:.0f}", f"{wire:.0f}",
                      f"{part['a2a'] / wire:.3f}" if wire else None, f"{part['tail']:.0f}"])
     report.table(rows)
 
@@ -158,12 +158,15 @@ WORST = {"exposed_over_bound": max, "a2a_over_wire": max, "microop_overhead": ma
 
 
 def conclude(figures):
-    """figures: {(model, workers): of figures_of}.  The worst of all, and fair_over_full's means over models."""
+    """figures: {(model, workers): of figures_of}.  The worst of all, and fair_over_full's means over models; of what is called a
+    bound also the least: below 1 it is beaten, so it is a model, which resolves no less than that."""
     keys = ("exposed_over_bound", "a2a_over_wire", "microop_overhead", "best_over_full")
     made = {}
     for key in keys:
         values = [found[key] for found in figures.values() if key in found]
         made[key] = WORST[key](values) if values else None
+        if key in ("exposed_over_bound", "a2a_over_wire"):
+            made[f"{key}_least"] = min(values) if values else None
     for workers in (4, 16):
         values = [found["fair_over_full"] for (_, count), found in figures.items() if count == workers and "fair_over_full" in found]
         made[f"fair_over_full_{workers}"] = mean(values) if values else None

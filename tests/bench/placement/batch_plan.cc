@@ -117,6 +117,7 @@ absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingT
       layers.push_back(planner.Plan(batches, options.first_layer + layer));
     }
   }
+  plan.num_distinct = batches.num_batches();
   plan.estimate_seconds = planner.MedianSeconds();
   return plan;
 }

@@ -39,6 +39,7 @@ struct BatchPlan {
   int num_ranks = 0;
   RoutingShape shape;
   std::vector<std::vector<PlannedLayer>> batches;  // [batches][layers]
+  int num_distinct = 0;                            // batches of the trace; those behind them are the same again
   double estimate_seconds = 0;                     // CPU time that one rank's rows of one layer take, median
 
   RowCounts CountsOf(const PlannedLayer& layer) const {

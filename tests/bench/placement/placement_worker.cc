@@ -124,7 +124,7 @@ absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs
       ASSIGN_OR_RETURN(const double seconds, ProbeSeconds(plan.shape, rows, hidden));
       estimate_seconds += kMaxAhead * seconds;
     }
-    file << "estimate " << estimate_seconds << "\n";
+    file << "distinct " << plan.num_distinct << "\nestimate " << estimate_seconds << "\n";
     for (NamedRun& run : *runs) {
       ASSIGN_OR_RETURN(const double seconds, run.run->MeasureDecision());
       file << run.name << " " << seconds << "\n";
@@ -134,7 +134,7 @@ absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs
   std::ifstream file(path);
   double seconds = 0;
   std::string name;
-  file >> name >> seconds;
+  file >> name >> seconds >> name >> seconds;  // of the two lines the estimate's
   for (NamedRun& run : *runs) {
     run.run->set_estimate_seconds(seconds);
   }
