@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<TrainFile>> FilesFromProto(
 
 }  // namespace
 
-absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
+absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& message) {
   JobSpec spec;
   spec.base_checkpoint = message.base_checkpoint();
   spec.architecture = message.architecture();
@@ -152,7 +152,7 @@ absl::StatusOr<TrainSeat> FromProto(const v1::StartTraining& message) {
   seat.token = message.store_token();
   seat.reach = message.reach();
   seat.form_timeout = absl::Milliseconds(message.form_deadline_ms());
-  ASSIGN_OR_RETURN(seat.job.spec, FromProto(message.spec()));
+  ASSIGN_OR_RETURN(seat.job.spec, JobSpecFromProto(message.spec()));
   RETURN_IF_ERROR(CheckPlainName(message.job_id()));
   seat.job.job_id = message.job_id();
   seat.job.attempt = message.attempt();

@@ -14,7 +14,7 @@ namespace switchyard {
 
 // InvalidArgument: all that is wrong with it, also values of enums that this program does not know.  Unset fields have
 // the defaults of scheduler/training/job_spec.h.
-absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message);
+absl::StatusOr<JobSpec> JobSpecFromProto(const v1::JobSpec& message);  // (the server has a FromProto of it)
 
 // A rank's attempt.
 struct TrainSeat {

@@ -2,7 +2,7 @@
 # One name, one definition: C++ lets a linker take any of two, in silence.
 # Sources: no two files define a type of one name in namespace switchyard (those in unnamed namespaces and in other classes aside).
 # Objects, where a build is given: no two objects have an external symbol of one name and different types, that is one that speaks of a
-# type which they read from different files; and what two of them define they both read from a file that names it.
+# type which they read from different files; and what several of them define they all read from a file that names it.
 # The generator must be Ninja, which knows the files that an object was made of.  usage: check_odr.sh [root] [bindir]
 set -euo pipefail
 root=$(cd "${1:-$(dirname "$0")/../..}" && pwd)
@@ -115,13 +115,15 @@ awk -v root="$root/" -v reads="$work/reads" '
       n = split(by[symbol], objects, " ")
       num_files = split(files[objects[1]], candidates, " ")
       found = 0
+      farthest = 2
       for (f = 1; f <= num_files && !found; ++f) {
         if (!names(candidates[f], name)) continue
         for (o = 2; o <= n && (objects[o] " " candidates[f]) in read; ++o) {}
         found = o > n
+        if (o > farthest) farthest = o
       }
       if (found) continue
-      printf "symbol %s: defined in %s and in %s, and no file that both read names %s\n", symbol, objects[1], objects[2], name
+      printf "symbol %s: defined in %s and in %s, and no file that all who define it read names %s\n", symbol, objects[1], objects[farthest], name
       bad = 1
     }
     exit bad

@@ -73,7 +73,7 @@ expect "symbol switchyard::Thing::~Thing(): switchyard::Thing is that of a/thing
 # Of one name no more, but the function is.
 header b/thing.h Other double
 sed -i 's/Thing\*/Other*/' b/b.cc
-expect "symbol switchyard::Same(int): defined in a.o and in b.o, and no file that both read names Same"
+expect "symbol switchyard::Same(int): defined in a.o and in b.o, and no file that all who define it read names Same"
 sed -i 's/Same/SameOther/' b/thing.h b/b.cc
 expect
 echo "check_odr.sh finds what is two"

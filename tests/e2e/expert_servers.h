@@ -33,7 +33,7 @@ inline std::vector<std::vector<int32_t>> Tokens(TestServer* server) {
   return tokens;
 }
 
-inline double Value(const std::string& page, const std::string& name) {
+inline double MetricValue(const std::string& page, const std::string& name) {
   double value = -1;
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
     const std::vector<std::string> parts = absl::StrSplit(line, ' ');
@@ -49,7 +49,7 @@ inline double Sum(TestServer* server, const std::string& name) {
   const auto load = server->client().GetLoad();
   EXPECT_TRUE(load.ok()) << load.status();
   for (const v1::WorkerLoad& worker : load->workers()) {
-    sum += Value(Scrape(worker.metrics_address()), absl::StrCat("switchyard_worker_", name));
+    sum += MetricValue(Scrape(worker.metrics_address()), absl::StrCat("switchyard_worker_", name));
   }
   return sum;
 }

@@ -22,7 +22,7 @@ v1::JobSpec Least() {
 }
 
 TEST(ServiceJobTest, UnsetFieldsHaveTheDefaults) {
-  const absl::StatusOr<JobSpec> spec = FromProto(Least());
+  const absl::StatusOr<JobSpec> spec = JobSpecFromProto(Least());
   ASSERT_TRUE(spec.ok()) << spec.status();
   const JobSpec defaults;
   EXPECT_EQ(spec->dtype, defaults.dtype);
@@ -68,7 +68,7 @@ TEST(ServiceJobTest, EveryFieldArrives) {
   (*message.mutable_labels())["who"] = "me";
   message.mutable_communication()->set_mode("partition");
   message.mutable_communication()->set_piece_bytes(4096);
-  const absl::StatusOr<JobSpec> spec = FromProto(message);
+  const absl::StatusOr<JobSpec> spec = JobSpecFromProto(message);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->base_checkpoint, "base");
   EXPECT_EQ(spec->architecture, "");
@@ -110,7 +110,7 @@ TEST(ServiceJobTest, EveryFieldOfTheOptimizerArrives) {
   optimizer->set_epsilon(0.125);
   optimizer->set_weight_decay(0);
   optimizer->set_clip_norm(0);
-  const absl::StatusOr<JobSpec> spec = FromProto(message);
+  const absl::StatusOr<JobSpec> spec = JobSpecFromProto(message);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->optimizer.schedule.peak, 0.5);
   EXPECT_EQ(spec->optimizer.schedule.shape, LrShape::kWsd);
@@ -128,7 +128,7 @@ TEST(ServiceJobTest, WhatIsUnknownIsSaid) {
   const auto problem = [](const std::function<void(v1::JobSpec*)>& change) {
     v1::JobSpec message = Least();
     change(&message);
-    const absl::Status status = FromProto(message).status();
+    const absl::Status status = JobSpecFromProto(message).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   };
