@@ -38,7 +38,7 @@ awk '
 [ -f "$build/.ninja_deps" ] || { echo "check_odr.sh: $build was not built by Ninja: its objects were not checked"; exit $((bad ? 1 : 77)); }
 # Lines "OBJECT FILE": what of ours, generated files among them, an object was made of.
 ninja -C "$build" -t deps | awk -v root="$root/" -v build="$(cd "$build" && pwd)/" '
-  /^[^ ]/ { object = /\(VALID\)$/ ? substr($1, 1, length($1) - 1) : ""; next }
+  /^[^ ]/ { object = /\.o: .*\(VALID\)$/ ? substr($1, 1, length($1) - 1) : ""; next }
   object == "" || $1 == "" { next }
   { file = $1 }
   file !~ /^\// { file = build file }
@@ -81,7 +81,7 @@ awk -v types="$work/types" -v reads="$work/reads" '
   END { exit bad }' "$work/demangled" || bad=1
 
 # Lines "OBJECT SYMBOL" of what they define, mangled: N10switchyard4name… says where the names end.
-xargs nm -A -P -g --defined-only <"$work/objects" 2>/dev/null |
+{ xargs nm -A -P -g --defined-only <"$work/objects" 2>/dev/null || true; } |
   sed -nE 's/^([^:]+): (_Z(TV|TI|TS|TT|GV|Z)?N[KVrRO]*10switchyard[^ ]*) [A-Za-z] .*/\1 \2/p' >"$work/defined"
 awk -v root="$root/" -v reads="$work/reads" '
   function last_name(symbol,  length_of, name) {
