@@ -180,7 +180,7 @@ __device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const Dec
 template <class Elem, int kDim>
 __global__ void __launch_bounds__(kThreads)
     DecodeKernel(const CudaAttentionArgs a, const int64_t first_row, const float scale_log2,
-                 const PartialLayout partials, void* __restrict__ workspace) {
+                 const PartialLayout partials, void* workspace) {
   WaitForPrecedingKernel();
   LaunchDependents();  // the merging kernel's blocks may come up; they wait for the end of this one
   DecodeWork work;
@@ -197,9 +197,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Merges a row's splits in their order.  Block (heads, row), a warp per head, 4 dimensions a lane.
 template <class Elem>
-__global__ void __launch_bounds__(kThreads)
-    MergeSplitsKernel(const CudaAttentionArgs a, const int64_t first_row, const PartialLayout partials,
-                      void* __restrict__ workspace) {
+__global__ void __launch_bounds__(kThreads) MergeSplitsKernel(const CudaAttentionArgs a, const int64_t first_row,
+                                                              const PartialLayout partials, void* workspace) {
   WaitForPrecedingKernel();
   LaunchDependents();
   const int sequence = a.sequences.decodes[first_row + blockIdx.y];

@@ -31,8 +31,8 @@ std::atomic<int64_t> cublas_refusals{0};
 
 // y[i][j] += bias[j], where the library's epilogue does not take this pair of types.
 template <class Elem, class Out>
-__global__ void __launch_bounds__(kBiasThreads) AddBiasKernel(const Elem* __restrict__ bias,  // [N]
-                                                              Out* __restrict__ y,            // [M, N]
+__global__ void __launch_bounds__(kBiasThreads) AddBiasKernel(const Elem* bias,  // [N]
+                                                              Out* y,            // [M, N]
                                                               int64_t n, int64_t y_stride) {
   WaitForPrecedingKernel();
   LaunchDependents();

@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) ScatterChunkKernel(const Order o) {
 }
 
 // A block counts in shared memory and adds each count once.
-__global__ void __launch_bounds__(kThreads) CountExpertsKernel(const int32_t* __restrict__ topk_idx,  // [n]
+__global__ void __launch_bounds__(kThreads) CountExpertsKernel(const int32_t* topk_idx,  // [n]
                                                                int64_t n, int experts,
                                                                int32_t* counts) {  // [E]
   WaitForPrecedingKernel();

@@ -86,7 +86,8 @@ __device__ __forceinline__ void CpAsyncWait() {
 }
 
 // Programmatic dependent launch (sm_90; nothing below): waits until the kernels before this one on the stream are done
-// and their writes visible.
+// and their writes visible.  Kernels that call it have no __restrict__ parameters: nvcc reads a const one by a path
+// that may see memory as it was before the wait (deploy/ci/check_ptx.sh).
 __device__ __forceinline__ void WaitForPrecedingKernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
