@@ -127,5 +127,5 @@ awk -v root="$root/" -v reads="$work/reads" '
       bad = 1
     }
     exit bad
-  }' "$work/defined" | c++filt || bad=1
+  }' "$work/defined" | c++filt | sort -u || bad=1
 exit $bad
