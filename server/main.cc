@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "proto/support/library_setup.h"
 #include "scheduler/base/flags.h"
 #include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
@@ -313,6 +314,7 @@ int Main() {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
+  switchyard::SetUpLibraries();
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-server",

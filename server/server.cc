@@ -147,6 +147,7 @@ absl::Status Server::StartRooms() {
   desk_.engine = engine_.get();
   desk_.pool = pool_.get();
   desk_.metrics = metrics_.get();
+  desk_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
   admin_ = std::make_unique<AdminServiceImpl>(&desk_);
   ASSIGN_OR_RETURN(training_, TrainingRoom::Open(&desk_, &store_, WorkerBinary()));
@@ -157,7 +158,6 @@ absl::Status Server::StartRooms() {
 void Server::Tick(absl::Time now) {
   store_.Sweep(now);
   workers_->CheckTime(now);
-  desk_.open_calls.CheckTime(now);
   metrics_->open_connections->Set(gate_->num_open());
   const int64_t refused = gate_->num_refused();
   metrics_->connections_refused->Increment(static_cast<double>(refused - std::exchange(refused_connections_, refused)));
@@ -316,6 +316,7 @@ void Server::Stop() {
   if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   pool_.reset();
   if (grpc_) grpc_->Wait();
+  desk_.open_calls.Stop();
   if (token_fd_ >= 0) close(token_fd_);
 }
 

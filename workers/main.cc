@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/support/host_port.h"
+#include "proto/support/library_setup.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/flags.h"
 #include "scheduler/base/join_token.h"
@@ -254,6 +255,7 @@ int Main() {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
+  switchyard::SetUpLibraries();
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-worker",

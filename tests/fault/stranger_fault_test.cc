@@ -1,0 +1,101 @@
+// Strangers who reach the gRPC port and speak HTTP/2 as no library would: the server is there again soon.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "proto/support/host_port.h"
+#include "tests/e2e/harness.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// A frame of HTTP/2.
+std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
+  const auto byte = [](uint64_t value, int shift) { return static_cast<char>(value >> shift); };
+  const size_t size = payload.size();
+  return std::string{byte(size, 16),   byte(size, 8),    byte(size, 0),   type,           flags,
+                     byte(stream, 24), byte(stream, 16), byte(stream, 8), byte(stream, 0)} +
+         payload;
+}
+const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, "");
+
+// A call's headers: the static table's POST and http, the others as literals.
+std::string CallHeaders(const std::string& path) {
+  const auto text = [](const std::string& value) { return static_cast<char>(value.size()) + value; };
+  return "\x83\x86\x04" + text(path) + "\x01" + text("here") + "\x0f\x10" + text("application/grpc") +
+         std::string(1, '\0') + text("te") + text("trailers");
+}
+
+class Connection {
+ public:
+  explicit Connection(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const HostPort at = *SplitHostPort(address);
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    inet_pton(AF_INET, at.host.c_str(), &to.sin_addr);
+    to.sin_port = htons(static_cast<uint16_t>(at.port));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    Send(kPreface);
+  }
+  ~Connection() { close(fd_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  bool Send(const std::string& bytes) {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t count = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (count <= 0) return false;
+      sent += static_cast<size_t>(count);
+    }
+    return true;
+  }
+  // Throws away what has come.
+  void Drain() {
+    char buffer[65536];
+    while (recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT) > 0) {
+    }
+  }
+
+ private:
+  const int fd_;
+};
+
+class StrangerFaultTest : public testing::Test {
+ protected:
+  void Start(int workers, const std::vector<std::string>& flags = {}) {
+    server_ = TestServer::Start({.model = kDemoModel, .workers = workers, .flags = flags});
+    ASSERT_NE(server_, nullptr);
+    ASSERT_TRUE(Generate(server_->client(), TextRequest("The", 4)).ok());
+  }
+  std::unique_ptr<TestServer> server_;
+};
+
+// 50 000 calls that are reset as soon as they are made, over one connection.
+TEST_F(StrangerFaultTest, AFloodOfResetsIsOverSoonAfterItsEnd) {
+  Start(2);
+  const std::string headers = CallHeaders("/switchyard.v1.InferenceService/Generate");
+  {
+    Connection flood(server_->address());
+    for (uint32_t call = 0; call < 50000; ++call) {
+      const uint32_t stream = 2 * call + 1;
+      ASSERT_TRUE(flood.Send(Frame(1, 4, stream, headers) + Frame(3, 0, stream, std::string("\0\0\0\x08", 4))));
+      if (call % 100 == 0) flood.Drain();
+    }
+  }
+  const absl::Time end = absl::Now();
+  const auto answers = [this] { return Generate(*server_->Connect(absl::Seconds(2)), TextRequest("The", 4)).ok(); };
+  EXPECT_TRUE(WaitUntil(answers, kPatience));
+  RecordProperty("seconds_until_an_answer", absl::StrCat(absl::ToDoubleSeconds(absl::Now() - end)));
+}
+
+}  // namespace
+}  // namespace switchyard
