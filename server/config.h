@@ -29,7 +29,8 @@ struct ServerConfig {
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
   std::string worker_binary;  // default: switchyard-worker beside this program
-  std::string join_token;     // workers must present it; default: drawn at the start (local workers get it)
+  std::string join_token;     // workers from elsewhere must present it; default: drawn at the start where none may come
+  std::string local_token;    // drawn at the start: local workers present it, and nobody else has it
   std::string dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i has GPU i

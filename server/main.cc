@@ -65,8 +65,8 @@ ABSL_FLAG(
     "(jobs.sqlite) are; the same on all workers; nothing outside of it is opened");
 ABSL_FLAG(std::string, worker_binary, "", "program of the local workers (default: switchyard-worker beside this one)");
 ABSL_FLAG(std::string, join_token_file, "",
-          "file with the token that workers must present (default: one is drawn for local workers; none if others are "
-          "awaited)");
+          "file with the token that workers from elsewhere must present; needed where some are awaited and --host is "
+          "not loopback (local workers have one of their own, drawn at each start)");
 ABSL_FLAG(std::string, dtype, "auto",
           "what workers compute in, wherever they are: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(std::string, device, "cpu", "what local workers compute on: cpu, or cuda: worker N on GPU N");

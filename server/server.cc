@@ -16,6 +16,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
+#include "server/join_tokens.h"
 #include "server/placement_convert.h"
 
 namespace switchyard {
@@ -99,8 +100,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   if (config.join_token.empty() && from_elsewhere) {
     LogWarn("no --join_token_file: anyone who reaches this port may join as a worker");
   } else if (config.join_token.empty()) {
-    config.join_token = absl::StrCat(DrawRequestId(), "-", DrawRequestId());
+    config.join_token = DrawToken();
   }
+  config.local_token = DrawToken();
   auto server = std::unique_ptr<Server>(new Server(std::move(config)));
   ASSIGN_OR_RETURN(server->text_, TextRoom::Load(server->config_));
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
@@ -151,7 +153,10 @@ absl::Status Server::StartRooms() {
   inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
   admin_ = std::make_unique<AdminServiceImpl>(&desk_);
   ASSIGN_OR_RETURN(training_, TrainingRoom::Open(&desk_, &store_, WorkerBinary()));
-  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, WorkerOptions(config_));
+  Admission admission;
+  admission.tokens = {.shared = config_.join_token, .local = config_.local_token};
+  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, WorkerOptions(config_),
+                                                 std::move(admission));
   return absl::OkStatus();
 }
 
@@ -210,7 +215,7 @@ std::string Server::WorkerBinary() const {
 
 absl::Status Server::StartWorkers() {
   if (config_.local_workers > 0 || config_.local_train_workers > 0) {
-    ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
+    ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.local_token));
   }
   const std::string server = JoinHostPort(IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host, port_);
   RETURN_IF_ERROR(StartServingWorkers(server));

@@ -1,16 +1,25 @@
-// Strangers who reach the gRPC port and speak HTTP/2 as no library would: the server is there again soon.
+// Strangers who reach the gRPC port and speak HTTP/2 as no library would: the server is there again soon, and its
+// workers stay.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "proto/support/host_port.h"
+#include "switchyard/v1/worker.pb.h"
 #include "tests/e2e/harness.h"
+#include "tests/e2e/raw_call.h"
 
 namespace switchyard {
 namespace {
@@ -69,6 +78,16 @@ class Connection {
   const int fd_;
 };
 
+int64_t PeakMegabytes(pid_t pid) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string word; status >> word;) {
+    int64_t kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes / 1024;
+  }
+  ADD_FAILURE() << "no peak of process " << pid;
+  return -1;
+}
+
 class StrangerFaultTest : public testing::Test {
  protected:
   void Start(int workers, const std::vector<std::string>& flags = {}) {
@@ -95,6 +114,32 @@ TEST_F(StrangerFaultTest, AFloodOfResetsIsOverSoonAfterItsEnd) {
   const auto answers = [this] { return Generate(*server_->Connect(absl::Seconds(2)), TextRequest("The", 4)).ok(); };
   EXPECT_TRUE(WaitUntil(answers, kPatience));
   RecordProperty("seconds_until_an_answer", absl::StrCat(absl::ToDoubleSeconds(absl::Now() - end)));
+}
+
+// Messages as large as the server takes, on links of those who have shown no token.
+TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
+  Start(2);
+  v1::LinkRequest large;
+  while (large.step_result().items_size() < 2000000) large.mutable_step_result()->add_items();
+  const std::string bytes = large.SerializeAsString();
+  ASSERT_GT(bytes.size(), size_t{3900000});
+  const auto epoch = server_->client().GetLoad()->group_epoch();
+  std::vector<std::thread> strangers;
+  std::atomic<int> refused{0};
+  for (int i = 0; i < 64; ++i) {
+    strangers.emplace_back([&] {
+      grpc::ChannelArguments apart;
+      apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+      const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), apart);
+      const RawAnswer answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
+      if (absl::StrContains(answer.status.error_message(), "limit 65536")) ++refused;
+    });
+  }
+  for (std::thread& stranger : strangers) stranger.join();
+  EXPECT_EQ(refused, 64);
+  EXPECT_LT(PeakMegabytes(server_->process().pid()), 500) << "64 x 4 MB, and not what they would be when parsed";
+  EXPECT_TRUE(Generate(server_->client(), TextRequest("The", 4)).ok());
+  EXPECT_EQ(server_->client().GetLoad()->group_epoch(), epoch) << "the group was lost";
 }
 
 }  // namespace
