@@ -61,7 +61,7 @@ struct ServerConfig {
 
   int max_streams = 512;               // open Generate calls
   int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback
-  int max_connections = 512;           // workers' links included
+  int max_connections = 512;           // those of local workers apart, and those kept for workers from elsewhere
   int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
   int64_t max_request_bytes = 4 << 20;
   int64_t max_prompt_bytes = 4 << 20;

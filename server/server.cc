@@ -15,6 +15,7 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/client_shares.h"
 #include "server/clock.h"
 #include "server/join_tokens.h"
 #include "server/placement_convert.h"
@@ -24,7 +25,8 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int kReflectionThreads = 16;
-constexpr int kOtherStreams = 64;  // on one connection
+constexpr int kOtherStreams = 64;     // on one connection
+constexpr int kLocalConnections = 2;  // of one worker: the last one may not be known to be gone
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
@@ -155,6 +157,10 @@ absl::Status Server::StartRooms() {
   ASSIGN_OR_RETURN(training_, TrainingRoom::Open(&desk_, &store_, WorkerBinary()));
   Admission admission;
   admission.tokens = {.shared = config_.join_token, .local = config_.local_token};
+  admission.on_joined = [self](const std::string& peer) {
+    // Without a token anybody may say that it is a worker.
+    if (!self->config_.join_token.empty()) self->gate_->KeepPlacesFor(AddressOfPeer(peer));
+  };
   workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, WorkerOptions(config_),
                                                  std::move(admission));
   return absl::OkStatus();
@@ -169,8 +175,12 @@ void Server::Tick(absl::Time now) {
 }
 
 absl::Status Server::Listen() {
-  auto gate =
-      ConnectionGate::Listen(config_.host, config_.port, {config_.max_connections, config_.max_connections_per_client});
+  const int local = config_.local_workers + config_.local_train_workers;
+  auto gate = ConnectionGate::Listen(config_.host, config_.port,
+                                     {.connections = config_.max_connections,
+                                      .per_client = config_.max_connections_per_client,
+                                      .kept = config_.num_workers() + config_.num_train_workers() - local,
+                                      .local = local > 0 ? kLocalConnections * local : 0});
   if (!gate.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
                                                    JoinHostPort(config_.host, config_.port),
@@ -219,7 +229,7 @@ absl::Status Server::StartWorkers() {
   }
   const std::string server = JoinHostPort(IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host, port_);
   RETURN_IF_ERROR(StartServingWorkers(server));
-  return training_->StartWorkers({server, absl::StrCat("/proc/self/fd/", token_fd_)});
+  return training_->StartWorkers({server, gate_->local_name(), absl::StrCat("/proc/self/fd/", token_fd_)});
 }
 
 absl::Status Server::StartServingWorkers(const std::string& server) {
@@ -235,6 +245,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
     const auto flag = [](bool on) { return on ? "true" : "false"; };
     std::vector<std::string> args = {
         absl::StrCat("--server=", server),
+        absl::StrCat("--server_socket=", gate_->local_name()),
         absl::StrCat("--model=", config_.model),
         absl::StrCat("--dtype=", config_.dtype),
         absl::StrCat("--threads=", config_.threads),

@@ -210,6 +210,7 @@ class Link final : public LinkReactor {
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
     *reply.mutable_registered()->mutable_options() = options_;
     client_->Send(reply);
+    if (info.local_index < 0 && admission_->on_joined) admission_->on_joined(peer_);
     info.also_trains = serves_ && trains_;
     if (trains_) trainers_->OnTrainer(id_, client_, info);
     if (serves_) events_->OnRegister(id_, client_, std::move(info));

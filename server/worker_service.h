@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -45,6 +46,8 @@ class LinkEvents {
 // Who may join.
 struct Admission {
   JoinTokens tokens;
+  // A worker from elsewhere has shown the token; its peer as gRPC names it.  On gRPC's threads; may be empty.
+  std::function<void(const std::string& peer)> on_joined;
 };
 
 // Every method raw: a stranger's bytes are counted, and parsed here, where they get an answer that says what is wrong.

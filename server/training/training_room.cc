@@ -100,6 +100,7 @@ absl::Status TrainingRoom::OpenJobs() {
 
 std::vector<std::string> TrainingRoom::WorkerArgs(int index) const {
   return {absl::StrCat("--server=", door_.server),
+          absl::StrCat("--server_socket=", door_.socket),
           "--role=train",
           absl::StrCat("--dataset_root=", config_->dataset_root),
           absl::StrCat("--checkpoint_root=", config_->checkpoint_root),

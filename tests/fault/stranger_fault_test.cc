@@ -1,7 +1,9 @@
-// Strangers who reach the gRPC port and speak HTTP/2 as no library would: the server is there again soon, and its
-// workers stay.
+// Strangers who reach the gRPC port and speak HTTP/2 as no library would: the server is there again soon, and its own
+// workers are not kept out.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -73,6 +75,12 @@ class Connection {
     while (recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT) > 0) {
     }
   }
+  // Whether the server speaks to it, and does not close it.
+  bool IsLetIn() {
+    pollfd wait = {fd_, POLLIN, 0};
+    char byte;
+    return poll(&wait, 1, 10000) == 1 && recv(fd_, &byte, 1, 0) == 1;
+  }
 
  private:
   const int fd_;
@@ -140,6 +148,53 @@ TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
   EXPECT_LT(PeakMegabytes(server_->process().pid()), 500) << "64 x 4 MB, and not what they would be when parsed";
   EXPECT_TRUE(Generate(server_->client(), TextRequest("The", 4)).ok());
   EXPECT_EQ(server_->client().GetLoad()->group_epoch(), epoch) << "the group was lost";
+}
+
+// Who holds all places, and takes each one that is free again.
+class Holder {
+ public:
+  explicit Holder(std::string address) : address_(std::move(address)), thread_([this] { Run(); }) {}
+  ~Holder() {
+    over_ = true;
+    thread_.join();
+  }
+  int held() const { return held_; }
+  int refused() const { return refused_; }
+
+ private:
+  void Run() {
+    std::vector<std::unique_ptr<Connection>> all;
+    while (!over_) {
+      auto next = std::make_unique<Connection>(address_);
+      if (next->IsLetIn()) {
+        all.push_back(std::move(next));
+        ++held_;
+      } else {
+        ++refused_;
+      }
+    }
+  }
+
+  const std::string address_;
+  std::atomic<bool> over_{false};
+  std::atomic<int> held_{0}, refused_{0};
+  std::thread thread_;
+};
+
+TEST_F(StrangerFaultTest, AFullDoorKeepsNoWorkerOut) {
+  Start(1, {"--max_connections=16", "--max_connections_per_client=16"});
+  const pid_t worker = server_->WorkerPids().at(0);
+  const Holder holder(server_->address());
+  ASSERT_TRUE(WaitUntil([&] { return holder.refused() > 0; }, kPatience)) << holder.held() << " are let in";
+  ASSERT_EQ(kill(worker, SIGKILL), 0);
+  const auto is_back = [&] {
+    const std::vector<pid_t> pids = server_->WorkerPids();
+    return pids.size() == 1 && pids[0] != worker;
+  };
+  EXPECT_TRUE(WaitUntil(is_back, kPatience)) << server_->process().Output();
+  EXPECT_TRUE(server_->WaitReady(true, kPatience));
+  const int before = holder.refused();
+  EXPECT_TRUE(WaitUntil([&] { return holder.refused() > before; }, kPatience)) << "the door is still full";
 }
 
 }  // namespace
