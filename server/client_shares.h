@@ -8,8 +8,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/support/host_port.h"
 
 namespace switchyard {
 
@@ -43,6 +45,13 @@ class ClientShares {
 inline std::string ClientOfPeer(absl::string_view peer) {
   const bool has_port = peer.substr(0, 2) == "ip";
   return std::string(has_port ? peer.substr(0, peer.rfind(':')) : peer);
+}
+
+// Its address alone, as the system writes it: "ipv6:%5B::1%5D:4711" is ::1.  Empty: it has none.
+inline std::string AddressOfPeer(absl::string_view peer) {
+  if (peer.substr(0, 2) != "ip") return "";
+  const std::string client = ClientOfPeer(peer);
+  return BareHost(absl::StrReplaceAll(client.substr(client.find(':') + 1), {{"%5B", "["}, {"%5D", "]"}}));
 }
 
 }  // namespace switchyard

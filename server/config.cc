@@ -131,6 +131,17 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   CheckExperts(config, problems);
 }
 
+// Whoever reaches the port could join.
+void CheckJoining(const ServerConfig& config, Problems* problems) {
+  const int elsewhere = config.workers - config.local_workers + config.train_workers - config.local_train_workers;
+  problems->Check(
+      IsLoopback(config.host) || elsewhere <= 0 || !config.join_token.empty(),
+      absl::StrCat(
+          "--join_token_file: missing; with --host=", config.host, " and ", elsewhere,
+          " workers from elsewhere whoever reaches the port could join: write a secret of at least 16 bytes to "
+          "a file (head -c 32 /dev/urandom | base64 >FILE) and give it to the server and to each worker"));
+}
+
 // Of training on serving workers.
 void CheckSlices(const ServerConfig& config, Problems* problems) {
   problems->Range("train_yield_ms", config.train_yield_ms, 1, 10000);
@@ -195,9 +206,7 @@ absl::Status ServerConfig::Finish() {
   if (!tokenizer.empty()) problems.File("tokenizer", tokenizer);
   if (!chat_template.empty()) problems.File("chat_template", chat_template);
   if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
-  if (served_model_name.empty()) {
-    served_model_name = NameOfModel(model);
-  }
+  if (served_model_name.empty()) served_model_name = NameOfModel(model);
   problems.Range("port", port, 0, 65535);
   problems.Range("metrics_port", metrics_port, -1, 65535);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
@@ -218,6 +227,7 @@ absl::Status ServerConfig::Finish() {
   }
   CheckDevice(*this, &problems);
   CheckTraining(this, &problems);
+  CheckJoining(*this, &problems);
   problems.Check(dtype == "auto" || dtype == "fp32" || dtype == "bf16" || dtype == "fp16" || dtype == "fp64",
                  absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
   problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);

@@ -29,7 +29,8 @@ struct ServerConfig {
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
   std::string worker_binary;  // default: switchyard-worker beside this program
-  std::string join_token;     // workers must present it; default: drawn at the start (local workers get it)
+  std::string join_token;     // workers from elsewhere must present it; default: drawn at the start where none may come
+  std::string local_token;    // drawn at the start: local workers present it, and nobody else has it
   std::string dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i has GPU i
@@ -60,7 +61,7 @@ struct ServerConfig {
 
   int max_streams = 512;               // open Generate calls
   int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback
-  int max_connections = 512;           // workers' links included
+  int max_connections = 512;           // those of local workers apart, and those kept for workers from elsewhere
   int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
   int64_t max_request_bytes = 4 << 20;
   int64_t max_prompt_bytes = 4 << 20;

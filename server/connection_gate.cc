@@ -7,17 +7,21 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "server/clock.h"
+#include "server/join_tokens.h"
 
 namespace switchyard {
 namespace {
@@ -26,6 +30,9 @@ constexpr int kBacklog = 512;
 constexpr int kPauseMs = 100;                   // when no descriptor is left
 constexpr int kProbeSeconds = 10, kProbes = 2;  // of a connection that says nothing
 constexpr absl::Duration kWarnEvery = absl::Seconds(10);
+// A door that is full is not searched for closed connections for each one that is refused.
+constexpr absl::Duration kSearchEvery = absl::Milliseconds(10);
+constexpr size_t kMostAddresses = 1024;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -71,7 +78,14 @@ absl::StatusOr<int> ListenOn(const addrinfo& address, int* port) {
 std::string AddressText(const sockaddr_storage& address, socklen_t length) {
   char text[NI_MAXHOST] = "";
   getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
-  return text;
+  return std::string(absl::StripPrefix(text, "::ffff:"));  // IPv4 on a socket of both families
+}
+
+// A process of the same user has opened it.
+bool IsOfThisUser(int fd) {
+  ucred peer = {};
+  socklen_t length = sizeof(peer);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
 }
 
 }  // namespace
@@ -80,6 +94,9 @@ absl::StatusOr<std::unique_ptr<ConnectionGate>> ConnectionGate::Listen(const std
                                                                        Limits limits) {
   std::unique_ptr<ConnectionGate> gate(new ConnectionGate(limits));
   if (const absl::Status status = gate->Bind(host, port); !status.ok()) return status;
+  if (limits.local > 0) {
+    if (const absl::Status status = gate->BindLocally(); !status.ok()) return status;
+  }
   gate->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (gate->wake_ < 0) return absl::UnavailableError(std::strerror(errno));
   return gate;
@@ -106,6 +123,22 @@ absl::Status ConnectionGate::Bind(const std::string& host, int port) {
     }
   }
   return listeners_.empty() ? last : absl::OkStatus();
+}
+
+// The name is drawn, so that nobody else has it already; it goes with the socket.
+absl::Status ConnectionGate::BindLocally() {
+  sockaddr_un at = {};
+  at.sun_family = AF_UNIX;
+  local_name_ = absl::StrCat("switchyard-", DrawToken());
+  local_name_.copy(at.sun_path + 1, sizeof(at.sun_path) - 1);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + local_name_.size());
+  local_listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (local_listener_ >= 0) listeners_.push_back(local_listener_);
+  if (local_listener_ < 0 || bind(local_listener_, reinterpret_cast<const sockaddr*>(&at), length) != 0 ||
+      listen(local_listener_, kBacklog) != 0) {
+    return absl::UnavailableError(absl::StrCat("the local workers' socket: ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
 }
 
 void ConnectionGate::Open(TakeFn take) {
@@ -142,7 +175,8 @@ void ConnectionGate::Accept(int listener) {
   socklen_t length = sizeof(from);
   const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd >= 0) {
-    if (Admit(fd, AddressText(from, length))) return take_(listener, fd);
+    const bool local = listener == local_listener_;
+    if (Admit(fd, local, local ? std::string() : AddressText(from, length))) return take_(listener, fd);
     close(fd);
     return;
   }
@@ -152,29 +186,46 @@ void ConnectionGate::Accept(int listener) {
   poll(&wait, 1, kPauseMs);
 }
 
-void ConnectionGate::ForgetClosed() {
-  const auto is_closed = [this](const Connection& connection) {
-    struct stat now = {};
-    if (fstat(connection.fd, &now) == 0 && now.st_dev == connection.device && now.st_ino == connection.inode) {
+void ConnectionGate::ForgetClosed(absl::Time now) {
+  looked_at_ = now;
+  const auto is_closed = [this](const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    struct stat found = {};
+    if (fstat(connection.fd, &found) == 0 && found.st_dev == connection.device && found.st_ino == connection.inode) {
       return false;
     }
-    shares_.Leave(connection.client);
+    --open_[connection.kind];
+    if (connection.kind == kClient) shares_.Leave(connection.client);
     return true;
   };
   connections_.erase(std::remove_if(connections_.begin(), connections_.end(), is_closed), connections_.end());
 }
 
-bool ConnectionGate::Admit(int fd, const std::string& client) {
+bool ConnectionGate::TakePlace(Kind kind, const std::string& client) {
+  const int limit = kind == kClient ? limits_.connections : kind == kKept ? limits_.kept : limits_.local;
+  if (open_[kind] >= limit) return false;
+  if (kind == kKept && !workers_from_.contains(client)) return false;
+  if (kind == kClient && !shares_.Enter(client, limits_.per_client)) return false;
+  ++open_[kind];
+  return true;
+}
+
+bool ConnectionGate::Admit(int fd, bool local, const std::string& client) {
   struct stat socket = {};
+  if (fstat(fd, &socket) != 0 || (local && !IsOfThisUser(fd))) return false;
   absl::MutexLock lock(&mu_);
-  ForgetClosed();
-  const bool room = static_cast<int>(connections_.size()) < limits_.connections;
-  if (room && fstat(fd, &socket) == 0 && shares_.Enter(client, limits_.per_client)) {
-    connections_.push_back({fd, socket.st_dev, socket.st_ino, client});
+  const absl::Time now = MonotonicNow();
+  Kind kind = local ? kLocal : kClient;
+  bool has_place = TakePlace(kind, client);
+  if (!has_place && now - looked_at_ >= kSearchEvery) {
+    ForgetClosed(now);
+    has_place = TakePlace(kind, client);
+  }
+  if (!has_place && !local) has_place = TakePlace(kind = kKept, client);
+  if (has_place) {
+    connections_.push_back({kind, fd, socket.st_dev, socket.st_ino, client});
     return true;
   }
   ++refused_;
-  const absl::Time now = MonotonicNow();
   if (now >= next_warning_) {
     next_warning_ = now + kWarnEvery;
     LogWarn("connections are refused: ", connections_.size(), " are open, limit ", limits_.connections,
@@ -183,9 +234,14 @@ bool ConnectionGate::Admit(int fd, const std::string& client) {
   return false;
 }
 
+void ConnectionGate::KeepPlacesFor(const std::string& address) {
+  absl::MutexLock lock(&mu_);
+  if (!address.empty() && workers_from_.size() < kMostAddresses) workers_from_.insert(address);
+}
+
 int ConnectionGate::num_open() {
   absl::MutexLock lock(&mu_);
-  ForgetClosed();
+  ForgetClosed(MonotonicNow());
   return static_cast<int>(connections_.size());
 }
 

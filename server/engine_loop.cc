@@ -22,7 +22,7 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
   options.world = config.num_workers();
   options.local_workers = config.local_workers;
   options.dtype = config.dtype;
-  options.join_token = config.join_token;
+  options.tokens = {config.join_token, config.local_token};
   options.step_timeout = config.step_timeout;
   options.row_timeout = config.row_timeout;
   return options;

@@ -44,7 +44,13 @@ void FeedCall::set_on_over(std::function<void()> on_over) {
 }
 
 void FeedCall::Pump() {
-  if (writing_ || finished_) return;
+  if (!writing_ && !finished_) Advance();
+  const absl::Duration limit = finished_ ? desk_->config->unread_end_timeout : desk_->config->slow_client_timeout;
+  if (writing_ || finished_) return CheckAt(reset_ ? absl::InfiniteFuture() : since_ + limit);
+  CheckAt(newest_ ? since_ + min_interval_ : absl::InfiniteFuture());
+}
+
+void FeedCall::Advance() {
   const absl::Time now = MonotonicNow();
   const bool failed = end_ != nullptr && !end_->ok();
   if (newest_ && !failed) {

@@ -56,8 +56,10 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
  private:
   friend class Feed;
   void CheckTime(absl::Time now) override;
-  // Starts the next write or finishes, if neither is under way.
+  // Starts the next write or finishes, if neither is under way; says when to look at the call again.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
+  // REQUIRES: neither is under way.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
 
   FrontDesk* const desk_;
   grpc::CallbackServerContext* const context_;

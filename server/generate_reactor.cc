@@ -16,6 +16,7 @@ GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* c
       arrival_(MonotonicNow()),
       handle_(desk->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {
+  CheckAt(arrival_ + desk_->config->request_message_timeout);
   desk_->open_calls.Add(this);
   if (const absl::Status room = Enter(); !room.ok()) {
     Refuse(room);
@@ -130,6 +131,7 @@ void GenerateReactor::Pump() {
       }
       writing_ = true;
       since_ = MonotonicNow();
+      CheckAt(NextCheck());
       writing_buffer_ = SerializeRaw(message);
       StartWrite(&writing_buffer_);
       return;
@@ -169,6 +171,12 @@ void GenerateReactor::End(const absl::Status& status) {
   desk_->engine->Cancel(handle_, status);
 }
 
+absl::Time GenerateReactor::NextCheck() const {
+  if (finished_) return reset_ ? absl::InfiniteFuture() : since_ + desk_->config->unread_end_timeout;
+  if (writing_) return since_ + desk_->config->slow_client_timeout;
+  return stage_ == Stage::kAwaited ? arrival_ + desk_->config->request_message_timeout : absl::InfiniteFuture();
+}
+
 void GenerateReactor::CheckTime(absl::Time now) {
   if (const absl::Duration wait = desk_->config->request_message_timeout;
       now - arrival_ > wait && TakeRequest(Stage::kDone)) {
@@ -184,6 +192,7 @@ void GenerateReactor::CheckTime(absl::Time now) {
     slow = writing_ && !finished_ && now - since_ > limit;
     gone = finished_ && !reset_ && now - since_ > desk_->config->unread_end_timeout;
     reset_ = reset_ || gone;
+    CheckAt(NextCheck());
   }
   // The engine ends requests that still run; here are those that were complete before their client read them.
   if (slow) End(SlowReader(limit));
@@ -194,6 +203,7 @@ void GenerateReactor::FinishOnce(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (std::exchange(finished_, true)) return;
   since_ = MonotonicNow();
+  CheckAt(NextCheck());
   Finish(OnTheWire(status, request_id_, context_));
 }
 

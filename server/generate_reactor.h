@@ -37,6 +37,8 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   enum class Stage { kAwaited, kPreparing, kDone };
 
   void CheckTime(absl::Time now) override;
+  // When its client, or its request, will have been waited for too long.
+  absl::Time NextCheck() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Whether there is room for this call; else why not.
   absl::Status Enter();
   // From kAwaited to `next`; false: it was not awaited any more.

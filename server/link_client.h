@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/training/trainer_client.h"
 #include "server/worker_client.h"
@@ -13,7 +14,7 @@
 
 namespace switchyard {
 
-using LinkReactor = grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>;
+using LinkReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // Of a serving worker and of one that trains.  Lives as long as someone may still send (the group, the pool of training
 // workers, or the reactor); thread-safe.
@@ -34,7 +35,7 @@ class LinkClient final : public WorkerClient, public TrainerClient {
   void AbortTraining(int64_t epoch, const std::string& reason) override;
   void Close(const absl::Status& status) override;
 
-  void Send(v1::LinkResponse message);
+  void Send(const v1::LinkResponse& message);
   void WriteDone(bool ok);
   // The reactor is about to go.
   void Detach();
@@ -43,7 +44,7 @@ class LinkClient final : public WorkerClient, public TrainerClient {
   absl::Mutex mu_;
   LinkReactor* reactor_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<v1::LinkResponse> outbox_ ABSL_GUARDED_BY(mu_);  // the front one is being written
+  std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mu_);  // the front one is being written
 };
 
 }  // namespace switchyard

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "proto/support/library_setup.h"
 #include "scheduler/base/flags.h"
 #include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
@@ -64,8 +65,8 @@ ABSL_FLAG(
     "(jobs.sqlite) are; the same on all workers; nothing outside of it is opened");
 ABSL_FLAG(std::string, worker_binary, "", "program of the local workers (default: switchyard-worker beside this one)");
 ABSL_FLAG(std::string, join_token_file, "",
-          "file with the token that workers must present (default: one is drawn for local workers; none if others are "
-          "awaited)");
+          "file with the token that workers from elsewhere must present; needed where some are awaited and --host is "
+          "not loopback (local workers have one of their own, drawn at each start)");
 ABSL_FLAG(std::string, dtype, "auto",
           "what workers compute in, wherever they are: auto (as the checkpoint), fp32, bf16, fp16, fp64");
 ABSL_FLAG(std::string, device, "cpu", "what local workers compute on: cpu, or cuda: worker N on GPU N");
@@ -144,7 +145,10 @@ ABSL_FLAG(int, max_streams, 512, "open Generate calls; beyond it RESOURCE_EXHAUS
 ABSL_FLAG(
     int, max_streams_per_client, 0,
     "open Generate calls of one client, that is of one address; 0 = half of max_streams, all of them on loopback");
-ABSL_FLAG(int, max_connections, 512, "open connections, the workers' among them; beyond it they are closed at once");
+ABSL_FLAG(
+    int, max_connections, 512,
+    "open connections; beyond it they are closed at once. Local workers do not count, and as many places as there "
+    "are workers from elsewhere are kept for addresses from which some have joined");
 ABSL_FLAG(int, max_connections_per_client, 0,
           "open connections of one client, that is of one address; 0 = half of max_connections");
 ABSL_FLAG(absl::Duration, request_message_timeout, absl::Seconds(30),
@@ -167,7 +171,7 @@ namespace {
 
 constexpr int kExitBadConfig = 2;
 constexpr size_t kMinTokenBytes = 16;
-constexpr int64_t kOwnOpenFiles = 128;  // besides the connections
+constexpr int64_t kOwnOpenFiles = 128;  // besides the connections of clients and workers
 
 // InvalidArgument: no placement of that name.
 absl::Status TakeExpertFlags(ServerConfig* config) {
@@ -255,9 +259,11 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   if (token.ok()) config.join_token = *token;
   // Every problem at once.
   const absl::Status finished = config.Finish();
-  const int64_t files = config.max_connections + kOwnOpenFiles;
-  const absl::Status guarded = GuardProcess(
-      files, absl::StrCat("--max_connections=", config.max_connections, " and ", kOwnOpenFiles, " of its own"));
+  const int64_t workers = int64_t{config.num_workers()} + config.num_train_workers();
+  const int64_t own_files = kOwnOpenFiles + 2 * workers;
+  const absl::Status guarded =
+      GuardProcess(config.max_connections + own_files,
+                   absl::StrCat("--max_connections=", config.max_connections, " and ", own_files, " of its own"));
   std::vector<std::string> problems;
   for (const absl::Status& status : {placement, finished, token.status(), guarded}) {
     if (!status.ok()) problems.emplace_back(status.message());
@@ -313,6 +319,7 @@ int Main() {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
+  switchyard::SetUpLibraries();
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-server",

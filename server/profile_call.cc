@@ -80,6 +80,7 @@ void ProfileCall::Write(const v1::GetProfileResponse& message) {
   buffer_ = SerializeRaw(message);
   writing_ = true;
   since_ = MonotonicNow();
+  CheckAt(since_ + desk_->config->slow_client_timeout);
   StartWrite(&buffer_);
 }
 
@@ -93,6 +94,7 @@ void ProfileCall::OnWriteDone(bool ok) {
 void ProfileCall::FinishWith(const absl::Status& status) {
   finished_ = true;
   since_ = MonotonicNow();
+  CheckAt(since_ + desk_->config->unread_end_timeout);
   if (!status.ok()) desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
   Finish(status.ok() ? grpc::Status::OK : OnTheWire(status, "", context_));
 }
@@ -100,8 +102,9 @@ void ProfileCall::FinishWith(const absl::Status& status) {
 void ProfileCall::CheckTime(absl::Time now) {
   absl::MutexLock lock(&mu_);
   const absl::Duration limit = finished_ ? desk_->config->unread_end_timeout : desk_->config->slow_client_timeout;
-  if (reset_ || !(writing_ || finished_) || now - since_ <= limit) return;
-  reset_ = true;
+  if (!writing_ && !finished_) return CheckAt(absl::InfiniteFuture());  // Write says when
+  if (now - since_ < limit) return CheckAt(since_ + limit);
+  CheckAt(absl::InfiniteFuture());
   context_->TryCancel();
 }
 

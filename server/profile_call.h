@@ -54,7 +54,6 @@ class ProfileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pri
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;  // the client is gone
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  bool reset_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time since_ ABSL_GUARDED_BY(mu_);  // when the write that is under way began, or the end
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(mu_);
 };

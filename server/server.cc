@@ -15,7 +15,9 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/client_shares.h"
 #include "server/clock.h"
+#include "server/join_tokens.h"
 #include "server/placement_convert.h"
 
 namespace switchyard {
@@ -23,7 +25,8 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int kReflectionThreads = 16;
-constexpr int kOtherStreams = 64;  // on one connection
+constexpr int kOtherStreams = 64;     // on one connection
+constexpr int kLocalConnections = 2;  // of one worker: the last one may not be known to be gone
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
@@ -99,8 +102,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   if (config.join_token.empty() && from_elsewhere) {
     LogWarn("no --join_token_file: anyone who reaches this port may join as a worker");
   } else if (config.join_token.empty()) {
-    config.join_token = absl::StrCat(DrawRequestId(), "-", DrawRequestId());
+    config.join_token = DrawToken();
   }
+  config.local_token = DrawToken();
   auto server = std::unique_ptr<Server>(new Server(std::move(config)));
   ASSIGN_OR_RETURN(server->text_, TextRoom::Load(server->config_));
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
@@ -147,25 +151,36 @@ absl::Status Server::StartRooms() {
   desk_.engine = engine_.get();
   desk_.pool = pool_.get();
   desk_.metrics = metrics_.get();
+  desk_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
   admin_ = std::make_unique<AdminServiceImpl>(&desk_);
   ASSIGN_OR_RETURN(training_, TrainingRoom::Open(&desk_, &store_, WorkerBinary()));
-  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, WorkerOptions(config_));
+  Admission admission;
+  admission.tokens = {.shared = config_.join_token, .local = config_.local_token};
+  admission.on_joined = [self](const std::string& peer) {
+    // Without a token anybody may say that it is a worker.
+    if (!self->config_.join_token.empty()) self->gate_->KeepPlacesFor(AddressOfPeer(peer));
+  };
+  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, WorkerOptions(config_),
+                                                 std::move(admission));
   return absl::OkStatus();
 }
 
 void Server::Tick(absl::Time now) {
   store_.Sweep(now);
   workers_->CheckTime(now);
-  desk_.open_calls.CheckTime(now);
   metrics_->open_connections->Set(gate_->num_open());
   const int64_t refused = gate_->num_refused();
   metrics_->connections_refused->Increment(static_cast<double>(refused - std::exchange(refused_connections_, refused)));
 }
 
 absl::Status Server::Listen() {
-  auto gate =
-      ConnectionGate::Listen(config_.host, config_.port, {config_.max_connections, config_.max_connections_per_client});
+  const int local = config_.local_workers + config_.local_train_workers;
+  auto gate = ConnectionGate::Listen(config_.host, config_.port,
+                                     {.connections = config_.max_connections,
+                                      .per_client = config_.max_connections_per_client,
+                                      .kept = config_.num_workers() + config_.num_train_workers() - local,
+                                      .local = local > 0 ? kLocalConnections * local : 0});
   if (!gate.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
                                                    JoinHostPort(config_.host, config_.port),
@@ -210,11 +225,11 @@ std::string Server::WorkerBinary() const {
 
 absl::Status Server::StartWorkers() {
   if (config_.local_workers > 0 || config_.local_train_workers > 0) {
-    ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.join_token));
+    ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.local_token));
   }
   const std::string server = JoinHostPort(IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host, port_);
   RETURN_IF_ERROR(StartServingWorkers(server));
-  return training_->StartWorkers({server, absl::StrCat("/proc/self/fd/", token_fd_)});
+  return training_->StartWorkers({server, gate_->local_name(), absl::StrCat("/proc/self/fd/", token_fd_)});
 }
 
 absl::Status Server::StartServingWorkers(const std::string& server) {
@@ -230,6 +245,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
     const auto flag = [](bool on) { return on ? "true" : "false"; };
     std::vector<std::string> args = {
         absl::StrCat("--server=", server),
+        absl::StrCat("--server_socket=", gate_->local_name()),
         absl::StrCat("--model=", config_.model),
         absl::StrCat("--dtype=", config_.dtype),
         absl::StrCat("--threads=", config_.threads),
@@ -316,6 +332,7 @@ void Server::Stop() {
   if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   pool_.reset();
   if (grpc_) grpc_->Wait();
+  desk_.open_calls.Stop();
   if (token_fd_ >= 0) close(token_fd_);
 }
 

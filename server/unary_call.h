@@ -65,13 +65,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
 
  private:
   void End(const grpc::Status& status) {
-    ended_at_.store(absl::ToUnixNanos(MonotonicNow()));  // before Finish: OnDone may delete this at once
+    CheckAt(MonotonicNow() + desk_->config->unread_end_timeout);  // before Finish: OnDone may delete this at once
     Finish(status);
   }
-  void CheckTime(absl::Time now) override {
-    const int64_t ended_at = ended_at_.load();
-    if (ended_at == 0 || reset_ || now - absl::FromUnixNanos(ended_at) <= desk_->config->unread_end_timeout) return;
-    reset_ = true;
+  void CheckTime(absl::Time) override {
+    CheckAt(absl::InfiniteFuture());
     context_->TryCancel();
   }
 
@@ -81,8 +79,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   grpc::ByteBuffer* const response_;
   std::string request_id_;
   std::atomic<bool> cancelled_{false};
-  std::atomic<int64_t> ended_at_{0};
-  bool reset_ = false;  // of CheckTime alone
 };
 
 }  // namespace switchyard

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/join_tokens.h"
 #include "server/worker_client.h"
 
 namespace switchyard {
@@ -33,7 +34,7 @@ class WorkerGroup {
     int world = 1;
     int local_workers = 0;       // started by this server; they say what all others must be
     std::string dtype = "auto";  // that all must compute in; auto: whatever they agree on
-    std::string join_token;
+    JoinTokens tokens;
     absl::Duration suspect_after = absl::Seconds(1);
     absl::Duration fence_after = absl::Milliseconds(1500);
     absl::Duration form_timeout = absl::Seconds(30);  // for joining, while no loading makes progress

@@ -2,23 +2,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/token_equal.h"
+#include "server/join_tokens.h"
 #include "server/worker_group.h"
 
 namespace switchyard {
 namespace {
-
-std::string DrawToken() {
-  absl::BitGen gen;
-  return absl::StrCat(absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16),
-                      absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
-}
 
 // Ranks that differ in one of these cannot make a group.
 absl::Status CheckAlike(const WorkerInfo& info, const WorkerInfo& group) {
@@ -59,10 +52,6 @@ bool WorkerGroup::IsOwn(const WorkerInfo& info) const {
 }
 
 absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
-  if (!ConstantTimeEqual(info.join_token, options_.join_token)) {
-    return absl::UnauthenticatedError(
-        "the join token is not this server's; start the worker with its --join_token_file");
-  }
   RETURN_IF_ERROR(CheckExperts(info));
   if (!served_weights_.empty() && info.weights_hash != served_weights_) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": this server has served ",
@@ -106,6 +95,7 @@ void WorkerGroup::AdoptOwn(const WorkerInfo& info, absl::Time now) {
 }
 
 absl::Status WorkerGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info, absl::Time now) {
+  RETURN_IF_ERROR(options_.tokens.Check(info.join_token, &info.local_index));
   RETURN_IF_ERROR(CheckCompatible(info));
   if (IsOwn(info)) AdoptOwn(info, now);
   LogInfo("worker ", id, " registered: pid ", info.pid, " on ", info.host, ", ", info.device, " ", info.isa, " (",

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "proto/support/link_protocol.h"
+#include "proto/support/raw_message.h"
+#include "scheduler/base/log.h"
 #include "server/clock.h"
 #include "server/link_client.h"
 #include "server/report_convert.h"
@@ -16,22 +18,36 @@ namespace switchyard {
 namespace {
 
 constexpr int kHeartbeatMs = 250;
+constexpr size_t kMostRegisterBytes = size_t{64} << 10;  // a registration has some hundred
 constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
 // Register.role.
 constexpr absl::string_view kTrains = "train", kDoesBoth = "both";
 
+// At most a line in ten seconds: they may come as fast as they like.
+void WarnOfStranger(const std::string& peer, const absl::Status& status) {
+  ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
+  static absl::Time next = absl::InfinitePast();
+  absl::MutexLock lock(&mu);
+  if (MonotonicNow() < next) return;
+  next = MonotonicNow() + absl::Seconds(10);
+  LogWarn("a worker from ", peer, " is refused: ", status.message());
+}
+
 class Link final : public LinkReactor {
  public:
-  Link(WorkerId id, LinkEvents* events, TrainerEvents* trainers, LinkLobby* lobby, const v1::EngineOptions& options)
+  Link(WorkerId id, std::string peer, LinkEvents* events, TrainerEvents* trainers, LinkLobby* lobby,
+       const Admission* admission, const v1::EngineOptions& options)
       : id_(id),
+        peer_(std::move(peer)),
+        admission_(admission),
         events_(events),
         trainers_(trainers),
         lobby_(lobby),
         options_(options),
         client_(std::make_shared<LinkClient>(this)) {
     if (lobby_->Enter(id_, client_, MonotonicNow())) {
-      StartRead(&request_);
+      StartRead(&incoming_);
     } else {
       client_->Close(
           absl::ResourceExhaustedError(absl::StrCat("links that have not registered: limit ", LinkLobby::kMaxWaiting)));
@@ -43,8 +59,8 @@ class Link final : public LinkReactor {
       client_->Close(absl::CancelledError("the worker closed its link"));
       return;
     }
-    if (!Handle()) return;
-    StartRead(&request_);
+    if (!Parse() || !Handle()) return;
+    StartRead(&incoming_);
   }
   void OnWriteDone(bool ok) override { client_->WriteDone(ok); }
   void OnCancel() override { client_->Close(absl::CancelledError("the worker's connection broke")); }
@@ -58,6 +74,21 @@ class Link final : public LinkReactor {
   }
 
  private:
+  // As Handle.
+  bool Parse() {
+    absl::Status status;
+    if (!registered_ && incoming_.Length() > kMostRegisterBytes) {
+      status =
+          absl::InvalidArgumentError(absl::StrCat("a link's first message has ", incoming_.Length(), " bytes, limit ",
+                                                  kMostRegisterBytes, ": a link begins with its registration"));
+    } else {
+      status = ParseRaw(incoming_, &request_);
+    }
+    incoming_.Clear();
+    if (!status.ok()) client_->Close(status);
+    return status.ok();
+  }
+
   // False: the link is being closed; no further read.
   bool Handle() {
     if (request_.has_register_() == registered_) {
@@ -153,6 +184,12 @@ class Link final : public LinkReactor {
   }
 
   bool HandleRegister(const v1::Register& message) {
+    WorkerInfo info = FromProto(message);
+    if (absl::Status known = admission_->tokens.Check(info.join_token, &info.local_index); !known.ok()) {
+      WarnOfStranger(peer_, known);
+      client_->Close(known);
+      return false;
+    }
     if (message.protocol_version() != kProtocolVersion) {
       client_->Close(absl::FailedPreconditionError(
           absl::StrCat("worker speaks protocol ", message.protocol_version(), ", this server ", kProtocolVersion)));
@@ -172,8 +209,8 @@ class Link final : public LinkReactor {
     reply.mutable_registered()->set_worker_id(absl::StrCat(id_));
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
     *reply.mutable_registered()->mutable_options() = options_;
-    client_->Send(std::move(reply));
-    WorkerInfo info = FromProto(message);
+    client_->Send(reply);
+    if (info.local_index < 0 && admission_->on_joined) admission_->on_joined(peer_);
     info.also_trains = serves_ && trains_;
     if (trains_) trainers_->OnTrainer(id_, client_, info);
     if (serves_) events_->OnRegister(id_, client_, std::move(info));
@@ -190,6 +227,8 @@ class Link final : public LinkReactor {
   }
 
   const WorkerId id_;
+  const std::string peer_;
+  const Admission* const admission_;
   LinkEvents* const events_;
   TrainerEvents* const trainers_;
   LinkLobby* const lobby_;
@@ -199,6 +238,7 @@ class Link final : public LinkReactor {
   std::string refused_;                       // likewise: why what it said ended it
   bool serves_ = true, trains_ = false;       // likewise
   int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
+  grpc::ByteBuffer incoming_;
   v1::LinkRequest request_;
   std::vector<v1::StepPart> parts_;  // of the result that comes next
   size_t part_bytes_ = 0;            // in parts_
@@ -206,26 +246,37 @@ class Link final : public LinkReactor {
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* WorkerServiceImpl::Link(grpc::CallbackServerContext*) {
-  return new switchyard::Link(next_id_.fetch_add(1), events_, trainers_, &lobby_, options_);
+LinkReactor* WorkerServiceImpl::Link(grpc::CallbackServerContext* context) {
+  return new switchyard::Link(next_id_.fetch_add(1), context->peer(), events_, trainers_, &lobby_, &admission_,
+                              options_);
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,
-                                                      const v1::StoreSetRequest* request, v1::StoreSetResponse*) {
+                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(store_->Set(request->store_token(), request->key(), request->value()), ""));
+  v1::StoreSetRequest message;
+  absl::Status status = ParseRaw(*request, &message);
+  if (status.ok()) status = store_->Set(message.store_token(), message.key(), message.value());
+  if (status.ok()) *response = SerializeRaw(v1::StoreSetResponse());
+  reactor->Finish(ToGrpcStatus(status, ""));
   return reactor;
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContext* context,
-                                                      const v1::StoreGetRequest* request,
-                                                      v1::StoreGetResponse* response) {
+                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::Duration timeout = std::min(absl::Milliseconds(request->timeout_ms()), absl::Duration(absl::Minutes(1)));
-  store_->Get(request->store_token(), {request->keys().begin(), request->keys().end()}, MonotonicNow() + timeout,
+  v1::StoreGetRequest message;
+  if (const absl::Status status = ParseRaw(*request, &message); !status.ok()) {
+    reactor->Finish(ToGrpcStatus(status, ""));
+    return reactor;
+  }
+  const absl::Duration timeout = std::min(absl::Milliseconds(message.timeout_ms()), absl::Duration(absl::Minutes(1)));
+  store_->Get(message.store_token(), {message.keys().begin(), message.keys().end()}, MonotonicNow() + timeout,
               [reactor, response](GroupStore::Values values) {
+                v1::StoreGetResponse found;
                 if (values.ok()) {
-                  for (std::string& value : *values) response->add_values(std::move(value));
+                  for (std::string& value : *values) found.add_values(std::move(value));
+                  *response = SerializeRaw(found);
                 }
                 reactor->Finish(ToGrpcStatus(values.status(), ""));
               });

@@ -3,17 +3,20 @@
 // A link turns messages into calls of LinkEvents and WorkerClient calls into messages; that of a training worker, which
 // says so when it registers, into those of TrainerEvents and TrainerClient, and that of one which does both into both.
 // Events of one link come in order, on gRPC's threads; a link that ends always says OnLinkLost or OnTrainerLost, or
-// both, exactly once, last.  A link's first message is its registration, soon, and there is no second one; what only
-// the other kind of worker may say ends it.
+// both, exactly once, last.  A link's first message is its registration, soon and of at most 64 KB, and there is no
+// second one; before it has shown a token nothing else of it is parsed.  What only the other kind of worker may say
+// ends it.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "scheduler/batching/step.h"
 #include "scheduler/placement/expert_report.h"
 #include "server/group_store.h"
+#include "server/join_tokens.h"
 #include "server/link_lobby.h"
 #include "server/profile_collector.h"
 #include "server/training/trainer_client.h"
@@ -40,17 +43,34 @@ class LinkEvents {
   virtual void OnLinkLost(WorkerId id, std::string reason) = 0;
 };
 
-class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
+// Who may join.
+struct Admission {
+  JoinTokens tokens;
+  // A worker from elsewhere has shown the token; its peer as gRPC names it.  On gRPC's threads; may be empty.
+  std::function<void(const std::string& peer)> on_joined;
+};
+
+// Every method raw: a stranger's bytes are counted, and parsed here, where they get an answer that says what is wrong.
+using RawWorkerService =
+    v1::WorkerService::WithRawCallbackMethod_Link<v1::WorkerService::WithRawCallbackMethod_StoreSet<
+        v1::WorkerService::WithRawCallbackMethod_StoreGet<v1::WorkerService::Service>>>;
+
+class WorkerServiceImpl final : public RawWorkerService {
  public:
   // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
-  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, v1::EngineOptions options)
-      : events_(events), trainers_(trainers), store_(store), options_(std::move(options)) {}
+  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, v1::EngineOptions options,
+                    Admission admission = {})
+      : events_(events),
+        trainers_(trainers),
+        store_(store),
+        options_(std::move(options)),
+        admission_(std::move(admission)) {}
 
-  grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* Link(grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* StoreSet(grpc::CallbackServerContext* context, const v1::StoreSetRequest* request,
-                                     v1::StoreSetResponse* response) override;
-  grpc::ServerUnaryReactor* StoreGet(grpc::CallbackServerContext* context, const v1::StoreGetRequest* request,
-                                     v1::StoreGetResponse* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Link(grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* StoreSet(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* StoreGet(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   // Ends links that do not register.  Call every 100 ms or so.
   void CheckTime(absl::Time now) { lobby_.CheckTime(now); }
 
@@ -59,6 +79,7 @@ class WorkerServiceImpl final : public v1::WorkerService::CallbackService {
   TrainerEvents* const trainers_;
   GroupStore* const store_;
   const v1::EngineOptions options_;
+  const Admission admission_;
   std::atomic<WorkerId> next_id_{1};
   LinkLobby lobby_;
 };

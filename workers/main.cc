@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/support/host_port.h"
+#include "proto/support/library_setup.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/flags.h"
 #include "scheduler/base/join_token.h"
@@ -104,6 +105,7 @@ ABSL_FLAG(std::string, address, "auto",
           "which this machine reaches the server");
 ABSL_FLAG(std::string, join_token_file, "", "file with the server's join token");
 ABSL_FLAG(int, local_index, -1, "set by a server for the workers that it starts");
+ABSL_FLAG(std::string, server_socket, "", "set by a server for the workers that it starts: where they reach it");
 ABSL_FLAG(int, metrics_port, -1,
           "port of http://METRICS_HOST:PORT/metrics; 0 = any free one (switchyard status tells it), -1 = none");
 ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
@@ -184,6 +186,7 @@ absl::StatusOr<LinkOptions> LinkFlags(WorkerMetrics* metrics) {
   options.metrics_host = BareHost(absl::GetFlag(FLAGS_metrics_host));
   ASSIGN_OR_RETURN(options.metrics_port, ExposeMetrics(options.metrics_host, metrics));
   options.server = absl::GetFlag(FLAGS_server);
+  options.socket = absl::GetFlag(FLAGS_server_socket);
   options.join_token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), 0).value_or("");
   options.local_index = absl::GetFlag(FLAGS_local_index);
   options.address = BareHost(absl::GetFlag(FLAGS_address));
@@ -254,6 +257,7 @@ int Main() {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
+  switchyard::SetUpLibraries();
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-worker",

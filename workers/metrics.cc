@@ -198,10 +198,11 @@ std::vector<prometheus::MetricFamily> WorkerMetrics::Traffic::Collect() const {
 
 int WorkerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken
-    // Two threads, and five seconds for a request: a scraper that hangs holds neither for long.
+    // Each request has a thread while it comes, two seconds at most: those that hang hold some of them, and not for
+    // long.
     exposer_ = std::make_unique<prometheus::Exposer>(
-        std::vector<std::string>{"listening_ports", JoinHostPort(host, port), "num_threads", "2", "request_timeout_ms",
-                                 "5000", "enable_keep_alive", "no"});
+        std::vector<std::string>{"listening_ports", JoinHostPort(host, port), "num_threads", "32", "request_timeout_ms",
+                                 "2000", "enable_keep_alive", "no"});
     exposer_->RegisterCollectable(registry_);
     exposer_->RegisterCollectable(traffic_);
     const std::vector<int> ports = exposer_->GetListeningPorts();

@@ -136,7 +136,9 @@ absl::Status WorkerLink::Run() {
 
 absl::Status WorkerLink::RunSession() {
   ASSIGN_OR_RETURN(Place place, FindPlace(options_));
-  auto session = std::make_shared<LinkSession>(ConnectToServer(options_.server), role_);
+  const std::string target =
+      options_.socket.empty() ? options_.server : absl::StrCat("unix-abstract:", options_.socket);
+  auto session = std::make_shared<LinkSession>(ConnectToServer(target), role_);
   {
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();

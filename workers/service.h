@@ -23,6 +23,7 @@ struct LinkOptions {
   std::string metrics_host;  // of the metrics' page; 0.0.0.0 or ::, every address of this machine
   int metrics_port = -1;     // -1: there is none
   std::string server;        // HOST:PORT
+  std::string socket;        // abstract socket of this machine by which to reach it; empty: by HOST:PORT
   std::string join_token;
   int local_index = -1;
   std::string address = kAutoAddress;  // where the other ranks reach this worker

@@ -4,8 +4,10 @@
 #include <iostream>
 
 #include "clients/cli/app.h"
+#include "proto/support/library_setup.h"
 
 int main(int argc, char** argv) {
+  switchyard::SetUpLibraries();
   std::ios::sync_with_stdio(false);
   // Tied streams flush each other: reading a line, or telling an error, would touch what another thread is writing.
   std::cin.tie(nullptr);

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
@@ -85,11 +84,7 @@ absl::Time JobLoop::Now() { return MonotonicNow(); }
 
 int64_t JobLoop::UnixMs() { return absl::ToUnixMillis(absl::Now()); }
 
-std::string JobLoop::DrawHex() {
-  absl::BitGen gen;
-  return absl::StrCat(absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16),
-                      absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
-}
+std::string JobLoop::DrawHex() { return DrawToken(); }
 
 void JobLoop::Prepare(const std::string& job_id, PackRequest request) {
   runner_->Start(

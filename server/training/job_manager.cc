@@ -48,7 +48,7 @@ JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host,
       book_(journal, options_.max_kept_jobs),
       pool_(options_.trainers),
       serving_(TrainerPool::Options{
-          .configured = options_.serving_workers, .join_token = options_.trainers.join_token, .serving = true}),
+          .configured = options_.serving_workers, .tokens = options_.trainers.tokens, .serving = true}),
       last_epoch_(host->UnixMs() * 1000) {}  // beyond those of servers before this one
 
 absl::Status JobManager::Start() {

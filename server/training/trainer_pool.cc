@@ -8,16 +8,12 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/token_equal.h"
 
 namespace switchyard {
 
 absl::Status TrainerPool::Register(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info,
                                    absl::Time now) {
-  if (!ConstantTimeEqual(info.join_token, options_.join_token)) {
-    return absl::UnauthenticatedError(
-        "the join token is not this server's; start the worker with its --join_token_file");
-  }
+  RETURN_IF_ERROR(options_.tokens.Check(info.join_token, &info.local_index));
   if (options_.configured == 0) {
     return absl::FailedPreconditionError(
         options_.serving ? "this server's serving workers do not train (--train_on_serving)"

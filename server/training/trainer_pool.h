@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/join_tokens.h"
 #include "server/training/trainer_client.h"
 
 namespace switchyard {
@@ -30,9 +31,9 @@ struct TrainingWorker {
 class TrainerPool {
  public:
   struct Options {
-    int configured = 0;      // that may be there at once
-    std::string join_token;  // that they must present
-    bool serving = false;    // they also serve
+    int configured = 0;    // that may be there at once
+    JoinTokens tokens;     // of which they must present one
+    bool serving = false;  // they also serve
     absl::Duration silence =
         absl::Seconds(5);  // then one is given up: training is in no hurry, its peers see a link break
   };

@@ -75,7 +75,7 @@ absl::Status TrainingRoom::OpenJobs() {
   }
   JobManager::Options options;
   options.trainers.configured = config_->num_train_workers();
-  options.trainers.join_token = config_->join_token;
+  options.trainers.tokens = {config_->join_token, config_->local_token};
   options.serving_workers = config_->train_on_serving ? config_->num_workers() : 0;
   options.limits.form = config_->start_timeout;
   JobLoop::Hooks hooks;
@@ -100,6 +100,7 @@ absl::Status TrainingRoom::OpenJobs() {
 
 std::vector<std::string> TrainingRoom::WorkerArgs(int index) const {
   return {absl::StrCat("--server=", door_.server),
+          absl::StrCat("--server_socket=", door_.socket),
           "--role=train",
           absl::StrCat("--dataset_root=", config_->dataset_root),
           absl::StrCat("--checkpoint_root=", config_->checkpoint_root),

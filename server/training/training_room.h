@@ -31,6 +31,7 @@ class TrainingRoom {
   // Where a worker of this machine finds its server.
   struct Door {
     std::string server;      // HOST:PORT
+    std::string socket;      // of this machine, that leads to the same
     std::string token_file;  // that the workers inherit
   };
 

@@ -51,6 +51,8 @@ ip link set lo up
 "${there[@]}" ip link set far up
 "${there[@]}" ip link set lo up
 
+head -c 24 /dev/urandom | base64 >"$work/token"
+
 # start NAME FLAGS...: a server; its port is in $port.
 start() {
   local name=$1
@@ -85,6 +87,12 @@ start one --local_workers=1
 ask 127.0.0.1 one
 stop "$server"
 
+# Without a token, whoever reaches the port could join.
+if "$bin/switchyard-server" --model="$model" --port=0 --metrics_port=-1 --host=192.168.77.1 --insecure --workers=2 2>"$work/no-token.log"; then
+  fail "a server without a token started"
+fi
+grep -q -e '--join_token_file: missing' "$work/no-token.log" || fail "no word of the token"
+
 # An address that is not private: --insecure is the server's word for its own workers, too, which then meet on loopback.
 for host in 192.168.77.1 198.51.100.1; do
   start "alone-$host" --host="$host" --insecure --local_workers=2
@@ -95,8 +103,8 @@ for host in 192.168.77.1 198.51.100.1; do
 done
 
 for host in 192.168.77.1 0.0.0.0; do
-  start "$host" --host="$host" --insecure --local_workers=1 --workers=2
-  "${there[@]}" "$bin/switchyard-worker" --server="192.168.77.1:$port" --model="$model" 2>"$work/worker-$host.log" &
+  start "$host" --host="$host" --insecure --local_workers=1 --workers=2 --join_token_file="$work/token"
+  "${there[@]}" "$bin/switchyard-worker" --server="192.168.77.1:$port" --model="$model" --join_token_file="$work/token" 2>"$work/worker-$host.log" &
   worker=$!
   pids+=("$worker")
   ask 192.168.77.1 "two-$host"

@@ -239,7 +239,7 @@ TEST(StartTest, PortsInUseAreNamed) {
 TEST(StartTest, TooFewOpenFilesAreToldAtTheStart) {
   ExpectRefusal({"/bin/sh", "-c",
                  absl::StrCat("ulimit -n 100; exec ", Binary("switchyard-server"), " ", kModelFlag, " --port=0")},
-                "open files: the limit is 100 \\(hard limit 100\\), 640 are needed for --max_connections=512 and 128");
+                "open files: the limit is 100 \\(hard limit 100\\), 642 are needed for --max_connections=512 and 130");
 }
 
 // The metrics page stays on 127.0.0.1 whatever --host is, and the processes are guarded.

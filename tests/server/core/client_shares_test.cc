@@ -32,5 +32,12 @@ TEST(ClientOfPeerTest, IsTheAddressWithoutThePort) {
   EXPECT_EQ(ClientOfPeer("unix:/run/x"), "unix:/run/x");
 }
 
+TEST(AddressOfPeerTest, IsAsTheSystemWritesIt) {
+  EXPECT_EQ(AddressOfPeer("ipv4:10.0.0.1:4711"), "10.0.0.1");
+  EXPECT_EQ(AddressOfPeer("ipv6:%5Bfd00::1%5D:4711"), "fd00::1");
+  EXPECT_EQ(AddressOfPeer("ipv6:[fd00::1]:4711"), "fd00::1");
+  EXPECT_EQ(AddressOfPeer("unix:"), "");
+}
+
 }  // namespace
 }  // namespace switchyard

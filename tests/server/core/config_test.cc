@@ -278,6 +278,23 @@ TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
   EXPECT_TRUE(config_.Finish().ok());
 }
 
+// Whoever reaches the port could join: as a rank, with a rank's prompts.
+TEST_F(ConfigTest, WorkersFromElsewhereWantATokenUnlessOnLoopback) {
+  config_.workers = config_.local_workers + 1;
+  EXPECT_TRUE(config_.Finish().ok());
+  config_.host = "0.0.0.0";
+  config_.insecure = true;
+  const absl::Status status = config_.Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("--join_token_file: missing; with --host=0.0.0.0 and 1 workers"));
+  config_.join_token = "0123456789abcdef";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.join_token.clear();
+  config_.workers = config_.local_workers;
+  EXPECT_TRUE(config_.Finish().ok()) << "local workers have a token of their own";
+}
+
 TEST_F(ConfigTest, OneClientsShareIsHalfButOnLoopbackWhereAllLookAlike) {
   ServerConfig local = config_, network = config_, said = config_;
   network.host = "192.0.2.7";

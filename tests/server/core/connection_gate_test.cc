@@ -5,8 +5,10 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,14 @@ class Socket {
     to.sin_port = htons(static_cast<uint16_t>(port));
     EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  // Over an abstract socket of this machine.
+  explicit Socket(const std::string& name) : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un to = {};
+    to.sun_family = AF_UNIX;
+    name.copy(to.sun_path + 1, sizeof(to.sun_path) - 1);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), length), 0);
   }
   ~Socket() { close(fd_); }
   Socket(const Socket&) = delete;
@@ -102,9 +112,43 @@ TEST_F(ConnectionGateTest, OneClientHasItsShare) {
   const Socket another(gate_->port(), "127.0.0.2");
   AwaitTaken(2);
   CloseTaken(0);
+  EXPECT_EQ(gate_->num_open(), 1);
   const Socket again(gate_->port());
   AwaitTaken(2);
   EXPECT_EQ(gate_->num_refused(), 1);
+}
+
+TEST_F(ConnectionGateTest, ProcessesOfThisUserHaveASocketOfTheirOwn) {
+  Open({.connections = 1, .per_client = 1, .local = 1});
+  const Socket client(gate_->port());
+  AwaitTaken(1);
+  EXPECT_TRUE(Socket(gate_->port()).IsClosed());
+  ASSERT_FALSE(gate_->local_name().empty());
+  const Socket worker(gate_->local_name());
+  AwaitTaken(2);
+  EXPECT_TRUE(Socket(gate_->local_name()).IsClosed()) << "one is the limit";
+  EXPECT_EQ(gate_->num_open(), 2);
+  CloseTaken(1);
+  EXPECT_EQ(gate_->num_open(), 1);
+  const Socket again(gate_->local_name());
+  AwaitTaken(2);
+}
+
+TEST_F(ConnectionGateTest, PlacesAreKeptForAddressesOfWorkers) {
+  Open({.connections = 1, .per_client = 1, .kept = 1});
+  EXPECT_EQ(gate_->local_name(), "");
+  const Socket client(gate_->port());
+  AwaitTaken(1);
+  EXPECT_TRUE(Socket(gate_->port(), "127.0.0.3").IsClosed()) << "nobody knows it";
+  gate_->KeepPlacesFor("127.0.0.3");
+  EXPECT_TRUE(Socket(gate_->port(), "127.0.0.2").IsClosed());
+  const Socket worker(gate_->port(), "127.0.0.3");
+  AwaitTaken(2);
+  EXPECT_TRUE(Socket(gate_->port(), "127.0.0.3").IsClosed()) << "one is kept";
+  CloseTaken(1);
+  EXPECT_EQ(gate_->num_open(), 1);
+  const Socket again(gate_->port(), "127.0.0.3");
+  AwaitTaken(2);
 }
 
 // The numbers of closed sockets are used again.

@@ -252,7 +252,7 @@ class EngineTest : public testing::Test {
  protected:
   void SetUp() override {
     config.served_model_name = "tiny";
-    config.join_token = "secret";
+    config.join_token = config.local_token = "secret";
     config.workers = 1;
     config.batching.max_model_len = 0;
     config.batching.max_num_seqs = 4;

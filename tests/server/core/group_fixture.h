@@ -58,7 +58,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     options.world = world;
     options.local_workers = local_workers;
     options.dtype = dtype;
-    options.join_token = "secret";
+    options.tokens = {.shared = "secret", .local = local_token};
     group = std::make_unique<WorkerGroup>(options, this);
   }
 
@@ -118,6 +118,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   }
   void OnLocalWorkerFenced(int index, int64_t pid) override { log.push_back(absl::StrCat("kill ", index, " ", pid)); }
 
+  std::string local_token = "secret";  // whoever has the shared one may be local
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   std::unique_ptr<WorkerGroup> group;
   std::map<WorkerId, std::shared_ptr<FakeWorker>> workers;

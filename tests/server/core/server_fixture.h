@@ -211,7 +211,8 @@ class ServerTest : public testing::Test {
     return request;
   }
   // Sends raw bytes to a method.
-  grpc::Status Call(const std::string& method, const std::string& bytes) {
+  grpc::Status Call(const std::string& method, const std::string& bytes,
+                    const std::string& service = "/switchyard.v1.InferenceService/") {
     grpc::GenericStub stub(channel_);
     grpc::ClientContext context;
     grpc::Slice slice(bytes);
@@ -219,11 +220,10 @@ class ServerTest : public testing::Test {
     grpc::ByteBuffer response;
     grpc::Status status;
     absl::Notification done;
-    stub.UnaryCall(&context, "/switchyard.v1.InferenceService/" + method, grpc::StubOptions(), &request, &response,
-                   [&](grpc::Status result) {
-                     status = result;
-                     done.Notify();
-                   });
+    stub.UnaryCall(&context, service + method, grpc::StubOptions(), &request, &response, [&](grpc::Status result) {
+      status = result;
+      done.Notify();
+    });
     done.WaitForNotification();
     return status;
   }

@@ -108,6 +108,32 @@ TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
   EXPECT_EQ(LinkEnd(channel_, {old}).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
+// Nobody parses for a stranger what a registration cannot be.
+TEST_F(ServerTest, ALinksFirstMessageIsSmall) {
+  v1::LinkRequest results, hello;
+  for (int i = 0; i < 40000; ++i) results.mutable_step_result()->add_items();
+  hello.mutable_register_()->set_protocol_version(kProtocolVersion);
+  hello.mutable_register_()->set_join_token(kToken);
+  hello.mutable_register_()->set_host(std::string(70000, 'h'));
+  for (const v1::LinkRequest& first : {results, hello}) {
+    const grpc::Status status = LinkEnd(channel_, {first});
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message(), absl::StrCat("a link's first message has ", first.ByteSizeLong(),
+                                                   " bytes, limit 65536: a link begins with its registration"));
+  }
+}
+
+TEST_F(ServerTest, BytesThatAreNoMessageOfAWorkerGetAReason) {
+  const std::string no_text = "\x0a\x01\xff";
+  for (const char* method : {"StoreSet", "StoreGet"}) {
+    const grpc::Status status = Call(method, no_text, "/switchyard.v1.WorkerService/");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("request is not a valid Store"));
+    EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
+    EXPECT_EQ(ViewError(status).reason, "BAD_REQUEST_BYTES");
+  }
+}
+
 TEST_F(ServerTest, ALostWorkerEndsTheStreamAndAnotherTakesOver) {
   auto worker = Connect();
   worker->Hold();

@@ -110,6 +110,26 @@ TEST_F(GroupTest, TheServersOwnWorkersComeFirst) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
 }
 
+// Who joins by the token that all have is no worker of this server's, whatever it says.
+TEST_F(GroupTest, AStrangerWithALocalIndexEvictsNobody) {
+  local_token = "of own workers alone";
+  Make(2, /*local_workers=*/1);
+  WorkerInfo early = Info("early", 0);
+  early.weights_hash = "h2";
+  EXPECT_EQ(Register(1, early).code(), absl::StatusCode::kUnavailable) << "own workers come first";
+  WorkerInfo own = Info("own", 0);
+  own.join_token = local_token;
+  ASSERT_TRUE(Register(2, own).ok());
+  WorkerInfo stranger = Info("stranger", 0);
+  stranger.weights_hash = "h2";
+  EXPECT_EQ(Register(3, stranger).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(workers[2]->closed.ok()) << workers[2]->closed;
+  EXPECT_EQ(group->members().count(2), 1u);
+  ASSERT_TRUE(Register(4, Info("remote", 0)).ok());
+  EXPECT_EQ(RankOf(2), 0);
+  EXPECT_EQ(group->members().at(4).info.local_index, -1);
+}
+
 TEST_F(GroupTest, WhatTheServersOwnWorkersSetOutlivesThem) {
   Make(3, /*local_workers=*/1);
   ASSERT_TRUE(Register(1, Info("local", 0)).ok());

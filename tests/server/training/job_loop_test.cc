@@ -29,7 +29,7 @@ class JobLoopTest : public testing::Test {
  protected:
   JobLoopTest() {
     JobManager::Options options;
-    options.trainers = {.configured = 1, .join_token = "token", .silence = absl::Hours(1)};
+    options.trainers = {.configured = 1, .tokens = {.shared = "token", .local = ""}, .silence = absl::Hours(1)};
     JobLoop::Hooks hooks;
     hooks.open_store = hooks.close_store = [](const std::string&) {};
     hooks.kill_worker = [](int, int64_t) {};

@@ -110,7 +110,7 @@ class ManagerTest : public testing::Test {
 
   void Configure(int workers) {
     options_.trainers.configured = workers;
-    options_.trainers.join_token = "token";
+    options_.trainers.tokens = {.shared = "token", .local = "token"};
     options_.max_losses = 3;
     Restart();
   }

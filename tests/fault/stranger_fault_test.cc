@@ -1,0 +1,201 @@
+// Strangers who reach the gRPC port and speak HTTP/2 as no library would: the server is there again soon, and its own
+// workers are not kept out.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+#include "proto/support/host_port.h"
+#include "switchyard/v1/worker.pb.h"
+#include "tests/e2e/harness.h"
+#include "tests/e2e/raw_call.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// A frame of HTTP/2.
+std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
+  const auto byte = [](uint64_t value, int shift) { return static_cast<char>(value >> shift); };
+  const size_t size = payload.size();
+  return std::string{byte(size, 16),   byte(size, 8),    byte(size, 0),   type,           flags,
+                     byte(stream, 24), byte(stream, 16), byte(stream, 8), byte(stream, 0)} +
+         payload;
+}
+const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, "");
+
+// A call's headers: the static table's POST and http, the others as literals.
+std::string CallHeaders(const std::string& path) {
+  const auto text = [](const std::string& value) { return static_cast<char>(value.size()) + value; };
+  return "\x83\x86\x04" + text(path) + "\x01" + text("here") + "\x0f\x10" + text("application/grpc") +
+         std::string(1, '\0') + text("te") + text("trailers");
+}
+
+class Connection {
+ public:
+  explicit Connection(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const HostPort at = *SplitHostPort(address);
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    inet_pton(AF_INET, at.host.c_str(), &to.sin_addr);
+    to.sin_port = htons(static_cast<uint16_t>(at.port));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    Send(kPreface);
+  }
+  ~Connection() { close(fd_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  bool Send(const std::string& bytes) {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t count = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (count <= 0) return false;
+      sent += static_cast<size_t>(count);
+    }
+    return true;
+  }
+  // Throws away what has come.
+  void Drain() {
+    char buffer[65536];
+    while (recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT) > 0) {
+    }
+  }
+  // Whether the server speaks to it, and does not close it.
+  bool IsLetIn() {
+    pollfd wait = {fd_, POLLIN, 0};
+    char byte;
+    return poll(&wait, 1, 10000) == 1 && recv(fd_, &byte, 1, 0) == 1;
+  }
+
+ private:
+  const int fd_;
+};
+
+int64_t PeakMegabytes(pid_t pid) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string word; status >> word;) {
+    int64_t kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes / 1024;
+  }
+  ADD_FAILURE() << "no peak of process " << pid;
+  return -1;
+}
+
+class StrangerFaultTest : public testing::Test {
+ protected:
+  void Start(int workers, const std::vector<std::string>& flags = {}) {
+    server_ = TestServer::Start({.model = kDemoModel, .workers = workers, .flags = flags});
+    ASSERT_NE(server_, nullptr);
+    ASSERT_TRUE(Generate(server_->client(), TextRequest("The", 4)).ok());
+  }
+  std::unique_ptr<TestServer> server_;
+};
+
+// 50 000 calls that are reset as soon as they are made, over one connection.
+TEST_F(StrangerFaultTest, AFloodOfResetsIsOverSoonAfterItsEnd) {
+  Start(2);
+  const std::string headers = CallHeaders("/switchyard.v1.InferenceService/Generate");
+  {
+    Connection flood(server_->address());
+    for (uint32_t call = 0; call < 50000; ++call) {
+      const uint32_t stream = 2 * call + 1;
+      ASSERT_TRUE(flood.Send(Frame(1, 4, stream, headers) + Frame(3, 0, stream, std::string("\0\0\0\x08", 4))));
+      if (call % 100 == 0) flood.Drain();
+    }
+  }
+  const absl::Time end = absl::Now();
+  const auto answers = [this] { return Generate(*server_->Connect(absl::Seconds(2)), TextRequest("The", 4)).ok(); };
+  EXPECT_TRUE(WaitUntil(answers, kPatience));
+  RecordProperty("seconds_until_an_answer", absl::StrCat(absl::ToDoubleSeconds(absl::Now() - end)));
+}
+
+// Messages as large as the server takes, on links of those who have shown no token.
+TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
+  Start(2);
+  v1::LinkRequest large;
+  while (large.step_result().items_size() < 2000000) large.mutable_step_result()->add_items();
+  const std::string bytes = large.SerializeAsString();
+  ASSERT_GT(bytes.size(), size_t{3900000});
+  const auto epoch = server_->client().GetLoad()->group_epoch();
+  std::vector<std::thread> strangers;
+  std::atomic<int> refused{0};
+  for (int i = 0; i < 64; ++i) {
+    strangers.emplace_back([&] {
+      grpc::ChannelArguments apart;
+      apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+      const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), apart);
+      const RawAnswer answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
+      if (absl::StrContains(answer.status.error_message(), "limit 65536")) ++refused;
+    });
+  }
+  for (std::thread& stranger : strangers) stranger.join();
+  EXPECT_EQ(refused, 64);
+  EXPECT_LT(PeakMegabytes(server_->process().pid()), 500) << "64 x 4 MB, and not what they would be when parsed";
+  EXPECT_TRUE(Generate(server_->client(), TextRequest("The", 4)).ok());
+  EXPECT_EQ(server_->client().GetLoad()->group_epoch(), epoch) << "the group was lost";
+}
+
+// Who holds all places, and takes each one that is free again.
+class Holder {
+ public:
+  explicit Holder(std::string address) : address_(std::move(address)), thread_([this] { Run(); }) {}
+  ~Holder() {
+    over_ = true;
+    thread_.join();
+  }
+  int held() const { return held_; }
+  int refused() const { return refused_; }
+
+ private:
+  void Run() {
+    std::vector<std::unique_ptr<Connection>> all;
+    while (!over_) {
+      auto next = std::make_unique<Connection>(address_);
+      if (next->IsLetIn()) {
+        all.push_back(std::move(next));
+        ++held_;
+      } else {
+        ++refused_;
+      }
+    }
+  }
+
+  const std::string address_;
+  std::atomic<bool> over_{false};
+  std::atomic<int> held_{0}, refused_{0};
+  std::thread thread_;
+};
+
+TEST_F(StrangerFaultTest, AFullDoorKeepsNoWorkerOut) {
+  Start(1, {"--max_connections=16", "--max_connections_per_client=16"});
+  const pid_t worker = server_->WorkerPids().at(0);
+  const Holder holder(server_->address());
+  ASSERT_TRUE(WaitUntil([&] { return holder.refused() > 0; }, kPatience)) << holder.held() << " are let in";
+  ASSERT_EQ(kill(worker, SIGKILL), 0);
+  const auto is_back = [&] {
+    const std::vector<pid_t> pids = server_->WorkerPids();
+    return pids.size() == 1 && pids[0] != worker;
+  };
+  EXPECT_TRUE(WaitUntil(is_back, kPatience)) << server_->process().Output();
+  EXPECT_TRUE(server_->WaitReady(true, kPatience));
+  const int before = holder.refused();
+  EXPECT_TRUE(WaitUntil([&] { return holder.refused() > before; }, kPatience)) << "the door is still full";
+}
+
+}  // namespace
+}  // namespace switchyard
