@@ -35,6 +35,7 @@ struct ConvertArgs {
   absl::Time now;
   absl::Time wall_now;  // for templates that print a date
   absl::Time deadline = absl::InfiniteFuture();
+  std::function<absl::Time()> clock;  // of `now` and `deadline`; rendering a chat template ends at the deadline by it
   std::function<bool()> cancelled;
 };
 

@@ -98,6 +98,19 @@ absl::Status TextLimit(const char* field, const absl::Status& status) {
                    {{"field", field}});
 }
 
+namespace {
+
+// What ends a chat template that takes too long.
+absl::Status MustEnd(const ConvertArgs& args) {
+  if (args.cancelled && args.cancelled()) return absl::CancelledError("the client cancelled");
+  if (!args.clock || args.clock() < args.deadline) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "still rendering at the call's deadline, ", absl::FormatDuration(args.deadline - args.now),
+      " after it was begun; send shorter messages, allow more time, or ask the operator to look at the template"));
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args) {
   if (!args.text->has_chat_template()) {
     return MakeError(
@@ -125,8 +138,12 @@ absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const C
     request.tools.push_back(std::move(tool));
   }
   request.add_generation_prompt = !messages.has_add_generation_prompt() || messages.add_generation_prompt();
-  absl::StatusOr<std::string> rendered = args.text->Render(request, args.wall_now);
+  const ChatTemplateClock clock = {args.wall_now, absl::UTCTimeZone(), [&args] { return MustEnd(args); }};
+  absl::StatusOr<std::string> rendered = args.text->Render(request, clock);
   if (absl::IsResourceExhausted(rendered.status())) return TextLimit("messages", rendered.status());
+  if (absl::IsDeadlineExceeded(rendered.status()) || absl::IsCancelled(rendered.status())) {
+    return absl::Status(rendered.status().code(), absl::StrCat("messages: ", rendered.status().message()));
+  }
   if (!rendered.ok()) {
     return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD,
                      absl::StrCat("messages: ", rendered.status().message()), {{"field", "messages"}});

@@ -47,6 +47,7 @@ absl::StatusOr<ConvertArgs> FrontDesk::Args(const grpc::ServerContextBase& conte
   args.drawn_id = DrawRequestId();
   args.drawn_seed = DrawSeed();
   args.now = MonotonicNow();
+  args.clock = &MonotonicNow;
   args.wall_now = absl::Now();
   args.deadline = args.now + std::min(config->default_deadline, config->max_deadline);
   // gRPC's deadline is a wall-clock time; what counts is how far away it is.

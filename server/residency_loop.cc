@@ -16,6 +16,12 @@ int64_t CopiesOf(const ResidencyStage& stage) {
                        [](const ResidencyMove& move) { return move.kind == MoveKind::kCopy; });
 }
 
+// Measured times scatter, and a stage is not for nothing: within a factor of 2 decisions are much the same.
+bool Alike(const MoveCosts& a, const MoveCosts& b) {
+  const auto near = [](int64_t x, int64_t y) { return x / 2 <= y && y / 2 <= x; };
+  return near(a.copy_ps, b.copy_ps) && near(a.row_ps, b.row_ps) && near(a.layer_ps, b.layer_ps);
+}
+
 }  // namespace
 
 absl::string_view PlanOutcomeName(PlanOutcome outcome) {
@@ -42,7 +48,9 @@ std::vector<LayerResidency> ResidencyLoop::FirstResidency() const {
 }
 
 GroupPlacement ResidencyLoop::Begin(const Shape& shape, const MoveCosts& costs) {
-  costs_ = costs;
+  costs_ = told_costs_ = costs;
+  epoch_ = view_.epoch;  // what ranks begin with
+  steps_since_costs_ = 0;
   // A group that never stood may have been of another model.
   const bool known = !view_.layers.empty() && shape.IsOfModel(shape_);
   if (!known) SY_CHECK_EQ(view_.epoch, 0);
@@ -76,7 +84,7 @@ void ResidencyLoop::GroupDown(const std::string& reason, absl::Time now) {
     discard_ = true;
     EndPlan(PlanOutcome::kAborted, absl::StrCat("the group was lost: ", reason), now);
   }
-  if (plan_ == nullptr) return;
+  if (plan_ == nullptr) return stage_.reset();
   // What is committed is what the next group begins with, so nobody has to release anything.
   const bool in_force = stage_->state() == EpochState::kCommitted || stage_->state() == EpochState::kReleasing;
   if (in_force && stage_idx_ + 1 == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
@@ -84,7 +92,7 @@ void ResidencyLoop::GroupDown(const std::string& reason, absl::Time now) {
 }
 
 int64_t ResidencyLoop::placement_epoch() const {
-  return stage_.has_value() ? static_cast<int64_t>(stage_->placement_epoch()) : view_.epoch;
+  return stage_.has_value() ? static_cast<int64_t>(stage_->placement_epoch()) : epoch_;
 }
 
 void ResidencyLoop::StepPlanned(int64_t step, absl::Time now) {
@@ -97,8 +105,24 @@ void ResidencyLoop::StepPlanned(int64_t step, absl::Time now) {
 
 void ResidencyLoop::StepDone(int64_t step, const ExpertCensus& census, PlacementMeter* meter, absl::Time now) {
   if (stage_.has_value()) Handle(stage_->StepDone(step), now);
-  if (!settings_.rebalances() || shape_.devices < 2 || !up_) return;
-  if (++steps_since_plan_ >= settings_.rebalance_steps && idle()) StartPlan(census, meter);
+  if (shape_.devices < 2 || !up_) return;
+  ++steps_since_costs_;
+  if (settings_.rebalances() && ++steps_since_plan_ >= settings_.rebalance_steps && idle()) StartPlan(census, meter);
+  if (settings_.mode == PlacementMode::kAgreed && idle()) TellCosts(meter, now);
+}
+
+void ResidencyLoop::TellCosts(PlacementMeter* meter, absl::Time now) {
+  const bool measured = told_costs_.layer_ps > 0;
+  if (steps_since_costs_ < (measured ? kCostsApart : kFirstCosts)) return;
+  if (meter->row_seconds() <= 0 || meter->layer_seconds() <= 0) return;
+  steps_since_costs_ = 0;
+  costs_ = meter->Costs();
+  if (!settings_.rebalances()) meter->Fade();  // else whoever plans does
+  if (measured && Alike(costs_, told_costs_)) return;
+  PlacementStage stage;  // without moves
+  stage.epoch = next_epoch_++;
+  stage.costs = costs_;
+  SendStage(std::move(stage), now);
 }
 
 void ResidencyLoop::StartPlan(const ExpertCensus& census, PlacementMeter* meter) {
@@ -141,16 +165,25 @@ void ResidencyLoop::StartStage(absl::Time now) {
   stage.arrivals = moves.arrivals;
   stage.departures = moves.departures;
   stage.costs = costs_;
-  stage_.emplace(static_cast<uint64_t>(stage.epoch), static_cast<uint64_t>(view_.epoch), shape_.devices,
-                 now + kPatience);
+  SendStage(std::move(stage), now);
+}
+
+void ResidencyLoop::SendStage(PlacementStage stage, absl::Time now) {
+  stage_.emplace(static_cast<uint64_t>(stage.epoch), static_cast<uint64_t>(epoch_), shape_.devices, now + kPatience);
   release_by_ = absl::InfiniteFuture();
   host_->Prepare(stage);
 }
 
 void ResidencyLoop::CommitStage() {
+  epoch_ = static_cast<int64_t>(stage_->epoch());
+  told_costs_ = costs_;
+  if (plan_ == nullptr) {
+    return LogInfo("experts: moves are weighed by what was measured: a copy of ", costs_.copy_ps / 1'000'000, " us, ",
+                   costs_.row_ps / 1000, " ns a row more, ", costs_.layer_ps / 1'000'000, " us a layer");
+  }
   const ResidencyStage& stage = plan_->stages[stage_idx_];
   view_.layers = std::move(after_[stage_idx_]);
-  view_.epoch = static_cast<int64_t>(stage_->epoch());
+  view_.epoch = epoch_;
   view_.plan = nullptr;
   const int64_t copies = CopiesOf(stage);
   const bool copied = plan_->copies > 0 && shape_.budget_slots == 0;
@@ -187,6 +220,7 @@ void ResidencyLoop::Released(int rank, int64_t epoch, absl::Time now) {
   if (!stage_.has_value() || static_cast<uint64_t>(epoch) != stage_->epoch()) return;
   Handle(stage_->RankReleased(rank), now);
   if (stage_->state() != EpochState::kDone) return;
+  if (plan_ == nullptr) return stage_.reset();
   if (++stage_idx_ == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
   StartStage(now);
 }
@@ -202,6 +236,11 @@ void ResidencyLoop::Tick(absl::Time now) {
 }
 
 void ResidencyLoop::AbortPlan(const std::string& why, absl::Time now) {
+  if (plan_ == nullptr) {
+    steps_since_costs_ = kFirstCosts - kCostsApart;  // who cannot take them is not asked with every step
+    LogWarn("experts: not all ranks have taken up measured costs: ", why);
+    return stage_.reset();
+  }
   EndPlan(PlanOutcome::kAborted, absl::StrCat("after ", view_.stages_in_use, " of ", view_.stages, " stages: ", why),
           now);
 }

@@ -6,8 +6,11 @@
 // A stage that fails before its commit, a group that is lost, or a plan that cannot be made ends the plan; what was
 // committed stays, and the next group begins with it.  Answers that carry an epoch other than the stage's are late and
 // change nothing.  One plan at a time.
+//
+// What the fast loop weighs moves by goes the same way: costs are sent as soon as the first steps have measured them,
+// and again when they have become others, as a stage without moves, so that every rank takes them up at the same step.
 // No thread, clock or socket of its own: the engine loop owns it and calls it with the time; Host does the rest.  Where
-// --rebalance_steps is 0 it only knows where experts are.
+// --rebalance_steps is 0 it plans nothing.
 #pragma once
 
 #include <cstdint>
@@ -87,6 +90,9 @@ class ResidencyLoop {
 
   ResidencyLoop(const PlacementSettings& settings, Host* host);
 
+  // After so many steps of a group costs count as measured; so often they are looked at again.
+  static constexpr int64_t kFirstCosts = 4, kCostsApart = 64;
+
   // A group of that shape forms: what it begins with.  Only the budget may be another once a group stood; then what is
   // known of residents is forgotten, as it may not fit.
   GroupPlacement Begin(const Shape& shape, const MoveCosts& costs);
@@ -110,7 +116,10 @@ class ResidencyLoop {
  private:
   // Neighbouring experts on a device, as many in memory as fit.
   std::vector<LayerResidency> FirstResidency() const;
-  bool idle() const { return !planning_ && plan_ == nullptr; }
+  bool idle() const { return !planning_ && !stage_.has_value(); }
+  // All ranks get the costs as measured, if those that they have are not about the same.
+  void TellCosts(PlacementMeter* meter, absl::Time now);
+  void SendStage(PlacementStage stage, absl::Time now);
   void StartPlan(const ExpertCensus& census, PlacementMeter* meter);
   void StartStage(absl::Time now);
   void CommitStage();
@@ -123,15 +132,18 @@ class ResidencyLoop {
   Host* const host_;
   Shape shape_;
   ResidencyLimits limits_;
-  MoveCosts costs_;
+  MoveCosts costs_;       // of the stages to come, or of that on its way
+  MoveCosts told_costs_;  // that ranks have
   ResidencyView view_;
+  int64_t epoch_ = 0;       // that steps name: the view's, or that of costs since
   int64_t next_epoch_ = 1;  // never used before, not even by an aborted stage
-  int64_t steps_since_plan_ = 0;
+  int64_t steps_since_plan_ = 0, steps_since_costs_ = 0;
   bool up_ = false;
   bool planning_ = false;
-  bool discard_ = false;                       // the plan that is being made
-  std::shared_ptr<const ResidencyPlan> plan_;  // being carried out; shared with the view
-  std::vector<LayerStates> after_;             // its stages
+  bool discard_ = false;  // the plan that is being made
+  // Being carried out; shared with the view.  Null while a stage is under way: that one is of costs alone.
+  std::shared_ptr<const ResidencyPlan> plan_;
+  std::vector<LayerStates> after_;  // its stages
   size_t stage_idx_ = 0;
   int64_t plan_copies_ = 0, plan_bytes_ = 0;  // of its stages in use
   std::optional<ResidencyEpoch> stage_;

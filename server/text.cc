@@ -63,9 +63,9 @@ absl::StatusOr<std::vector<int32_t>> TextRoom::Encode(absl::string_view text, co
   return tokenizer_->Encode(text, options);
 }
 
-absl::StatusOr<std::string> TextRoom::Render(const ChatRequest& request, absl::Time wall_now) const {
+absl::StatusOr<std::string> TextRoom::Render(const ChatRequest& request, const ChatTemplateClock& clock) const {
   if (!template_) return absl::FailedPreconditionError("this model has no chat template");
-  return template_->Render(request, {wall_now, absl::UTCTimeZone()});
+  return template_->Render(request, clock);
 }
 
 absl::StatusOr<std::string> TextRoom::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {

@@ -37,8 +37,8 @@ class TextRoom {
     std::function<bool()> cancelled;  // polled now and then; true stops with Cancelled
   };
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeArgs& args) const;
-  // `wall_now` is what a template that prints a date sees, in UTC.
-  absl::StatusOr<std::string> Render(const ChatRequest& request, absl::Time wall_now) const;
+  // The clock says what a template that prints a date sees, and when rendering has to end.
+  absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
   // One token as the vocabulary spells it; "" for an id without one.
   std::string TokenText(int32_t id) const;

@@ -46,12 +46,13 @@ std::optional<size_t> Place(int64_t index, size_t length) {
 
 absl::StatusOr<std::optional<Value>> OwnItem(Runtime& runtime, const Value& object, const Value& index) {
   if (const Dict* dict = object.dict()) {
+    RETURN_IF_ERROR(runtime.StepsForKey(index));
     const Value* found = dict->Find(index);
     return found == nullptr ? std::nullopt : std::optional<Value>(*found);
   }
   if (!index.IsIntegral()) return std::nullopt;
   if (object.IsString()) {
-    RETURN_IF_ERROR(runtime.StepsForBytes(object.AsString().size()));
+    RETURN_IF_ERROR(runtime.StepsForCharacters(object.AsString().size()));
     const auto characters = SplitCodePoints(object.AsString());
     const std::optional<size_t> place = Place(index.AsInt(), characters.size());
     if (!place.has_value()) return std::nullopt;
@@ -84,6 +85,7 @@ absl::StatusOr<Value> GetAttribute(Runtime& runtime, const Value& object, absl::
   ASSIGN_OR_RETURN(std::optional<Value> own, OwnAttribute(runtime, object, name));
   if (own.has_value()) return *std::move(own);
   if (const Dict* dict = object.dict()) {
+    RETURN_IF_ERROR(runtime.StepsForBytes(name.size()));
     if (const Value* item = dict->Find(name)) return *item;
   }
   return NoAttribute(object, name);
@@ -130,7 +132,7 @@ absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Valu
     }
   }
   if (object.IsString()) {
-    RETURN_IF_ERROR(runtime.StepsForBytes(object.AsString().size()));
+    RETURN_IF_ERROR(runtime.StepsForCharacters(object.AsString().size()));
     const auto characters = SplitCodePoints(object.AsString());
     ASSIGN_OR_RETURN(const SliceIndices at, ResolveSlice(start, stop, step, static_cast<int64_t>(characters.size())));
     std::string out;

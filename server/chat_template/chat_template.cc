@@ -54,7 +54,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& v
 
 absl::StatusOr<RenderedChat> ChatTemplate::RenderChat(const nlohmann::ordered_json& variables,
                                                       const ChatTemplateClock& clock) const {
-  jinja::Runtime runtime(parsed_->limits, clock.now, clock.zone);
+  jinja::Runtime runtime(parsed_->limits, clock);
   absl::StatusOr<RenderedChat> chat = Run(runtime, parsed_->block, variables);
   if (chat.ok()) return chat;
   const std::string place = runtime.line > 0 ? absl::StrCat(" (line ", runtime.line, ")") : "";

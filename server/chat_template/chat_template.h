@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,10 +22,12 @@
 
 namespace switchyard {
 
-// What strftime_now() says.
+// What strftime_now() says, and when rendering has to end.
 struct ChatTemplateClock {
   absl::Time now;
   absl::TimeZone zone;  // default: UTC
+  // Asked every few thousand steps; an error ends the render with it.  None: nothing but the limits ends it.
+  std::function<absl::Status()> must_end = nullptr;
 };
 
 // Bytes [begin, end) of a text.
@@ -47,6 +50,7 @@ class ChatTemplate {
   // `variables` is an object: what the template sees by name.  Errors, all "chat template: … (line N)":
   //   INVALID_ARGUMENT    the template failed on these variables; raise_exception's message comes first
   //   RESOURCE_EXHAUSTED  a limit
+  //   any other           what clock.must_end gave
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables, const ChatTemplateClock& clock) const;
   // The same, and what of it the model is to write.
   absl::StatusOr<RenderedChat> RenderChat(const nlohmann::ordered_json& variables,

@@ -22,7 +22,7 @@ absl::StatusOr<bool> EqualItems(Runtime& runtime, const Sequence& a, const Seque
 absl::StatusOr<bool> EqualDicts(Runtime& runtime, const Dict& a, const Dict& b) {
   if (a.size() != b.size()) return false;
   for (const auto& [key, value] : a.items()) {
-    RETURN_IF_ERROR(runtime.Steps());
+    RETURN_IF_ERROR(runtime.StepsForKey(key));
     const Value* other = b.Find(key);
     if (other == nullptr) return false;
     ASSIGN_OR_RETURN(const bool equal, Equal(runtime, value, *other));
@@ -112,6 +112,7 @@ absl::StatusOr<bool> Contains(Runtime& runtime, const Value& container, const Va
     return FindText(text, item.AsString(), 0) != absl::string_view::npos;
   }
   if (const Dict* dict = container.dict()) {
+    RETURN_IF_ERROR(runtime.StepsForKey(item));
     if (!HashKey(item).has_value()) return Error("unhashable type: '", item.TypeName(), "'");
     return dict->Find(item) != nullptr;
   }

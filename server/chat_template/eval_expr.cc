@@ -19,7 +19,11 @@ absl::StatusOr<Value> Interpreter::Eval(const ast::Expr& expr) {
 }
 
 absl::StatusOr<Value> Interpreter::EvalNode(const ast::Name& node) {
+  // A name may be as long as the template, and scopes as deep as it nests.
+  RETURN_IF_ERROR(runtime_.Steps(static_cast<int64_t>(node.name.size() / 64)));
+  int64_t scopes = 0;
   for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+    if (++scopes % 8 == 0) RETURN_IF_ERROR(runtime_.Steps());
     if (const auto it = scope->names.find(node.name); it != scope->names.end()) return it->second;
   }
   return Value::Undefined(absl::StrCat("'", node.name, "' is undefined"));
@@ -39,6 +43,7 @@ absl::StatusOr<Value> Interpreter::EvalNode(const ast::DictLiteral& node) {
   for (const auto& [key_expr, value_expr] : node.items) {
     ASSIGN_OR_RETURN(const Value key, Eval(*key_expr));
     ASSIGN_OR_RETURN(Value value, Eval(*value_expr));
+    RETURN_IF_ERROR(runtime_.StepsForKey(key));
     if (!out.Set(key, std::move(value))) return Error("unhashable type: '", key.TypeName(), "'");
   }
   return runtime_.NewDict(std::move(out));
@@ -112,6 +117,7 @@ absl::Status Interpreter::AddStarArguments(const ast::Arguments& arguments, Args
   if (arguments.star != nullptr) {
     ASSIGN_OR_RETURN(const Value star, Eval(*arguments.star));
     ASSIGN_OR_RETURN(const SequencePtr items, Iterate(runtime_, star));
+    RETURN_IF_ERROR(runtime_.Steps(static_cast<int64_t>(items->items.size())));
     args->positional.insert(args->positional.end(), items->items.begin(), items->items.end());
   }
   if (arguments.double_star != nullptr) {
@@ -119,6 +125,7 @@ absl::Status Interpreter::AddStarArguments(const ast::Arguments& arguments, Args
     if (star.dict() == nullptr) return Error("the argument after ** must be a mapping, not ", star.TypeName());
     for (const auto& [key, value] : star.dict()->items()) {
       if (!key.IsString()) return Error("keywords must be strings");
+      RETURN_IF_ERROR(runtime_.StepsForKey(key));
       args->named.emplace_back(key.AsString(), value);
     }
   }

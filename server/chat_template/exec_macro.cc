@@ -81,6 +81,7 @@ absl::StatusOr<Value> Interpreter::CallMacro(const ast::MacroBody& macro, Scope*
     if (i < args.positional.size()) {
       value = args.positional[i];
     } else {
+      RETURN_IF_ERROR(runtime_.Steps(static_cast<int64_t>(args.named.size())));
       value = TakeNamed(&args, names[i]);
     }
     if (!value.has_value() && i >= first_default) {

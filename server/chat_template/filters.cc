@@ -42,6 +42,7 @@ absl::StatusOr<Value> DigAttribute(Runtime& runtime, const Value& item, const Va
   if (!attribute.IsString()) return GetItem(runtime, item, attribute);
   Value value = item;
   for (absl::string_view part : absl::StrSplit(attribute.AsString(), '.')) {
+    RETURN_IF_ERROR(runtime.StepsForBytes(part.size()));
     int64_t index = 0;
     const bool is_index =
         !part.empty() && std::all_of(part.begin(), part.end(), absl::ascii_isdigit) && absl::SimpleAtoi(part, &index);
@@ -51,6 +52,10 @@ absl::StatusOr<Value> DigAttribute(Runtime& runtime, const Value& item, const Va
   return value;
 }
 
-Value WithoutCase(const Value& value) { return value.IsString() ? Value::String(ToLower(value.AsString())) : value; }
+absl::StatusOr<Value> WithoutCase(Runtime& runtime, const Value& value) {
+  if (!value.IsString()) return value;
+  RETURN_IF_ERROR(runtime.StepsForCharacters(value.AsString().size()));
+  return runtime.NewString(ToLower(value.AsString()));
+}
 
 }  // namespace switchyard::jinja

@@ -35,6 +35,6 @@ void AddSelectionFilters(FilterTable* table);
 // What `attribute` arguments mean: "a.0.b" digs through items, digits index; none at all is the item itself.
 absl::StatusOr<Value> DigAttribute(Runtime& runtime, const Value& item, const Value& attribute);
 // Jinja compares text without regard to case unless asked to.
-Value WithoutCase(const Value& value);
+absl::StatusOr<Value> WithoutCase(Runtime& runtime, const Value& value);
 
 }  // namespace switchyard::jinja

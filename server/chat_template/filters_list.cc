@@ -43,6 +43,7 @@ absl::StatusOr<Value> Join(Runtime& runtime, const Value& input, const Args& arg
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("join", args, {"d", "attribute"}));
   ASSIGN_OR_RETURN(const std::string separator, Str(runtime, bound.Get(0, Value::String(""))));
   ASSIGN_OR_RETURN(const SequencePtr items, Iterate(runtime, input));
+  RETURN_IF_ERROR(runtime.Steps(static_cast<int64_t>(items->items.size())));
   std::string out;
   for (size_t i = 0; i < items->items.size(); ++i) {
     ASSIGN_OR_RETURN(const Value item, DigAttribute(runtime, items->items[i], bound.Get(1)));
@@ -61,7 +62,8 @@ struct KeyOptions {
 };
 absl::StatusOr<Value> KeyOf(Runtime& runtime, const Value& item, const KeyOptions& options) {
   ASSIGN_OR_RETURN(const Value key, DigAttribute(runtime, item, options.attribute));
-  return options.case_sensitive ? key : WithoutCase(key);
+  if (options.case_sensitive) return key;
+  return WithoutCase(runtime, key);
 }
 
 // The items in the order of their keys.
@@ -100,14 +102,16 @@ absl::StatusOr<Value> DictSort(Runtime& runtime, const Value& input, const Args&
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("dictsort", args, {"case_sensitive", "by", "reverse"}));
   RETURN_IF_ERROR(RequireDefined(input));
   if (input.dict() == nullptr) return Error("dictsort: a mapping is required, not ", input.TypeName());
-  ASSIGN_OR_RETURN(const std::string by, bound.Text(1, "key"));
+  ASSIGN_OR_RETURN(const absl::string_view by, bound.Text(1, "key"));
   if (by != "key" && by != "value") return Error("dictsort: by must be \"key\" or \"value\"");
   Items pairs, keys;
   for (const auto& [key, value] : input.dict()->items()) {
     ASSIGN_OR_RETURN(Value pair, runtime.NewTuple({key, value}));
     pairs.push_back(std::move(pair));
     const Value& compared = by == "key" ? key : value;
-    keys.push_back(bound.Flag(0, false) ? compared : WithoutCase(compared));
+    ASSIGN_OR_RETURN(Value sorted_by,
+                     bound.Flag(0, false) ? absl::StatusOr<Value>(compared) : WithoutCase(runtime, compared));
+    keys.push_back(std::move(sorted_by));
   }
   ASSIGN_OR_RETURN(Items sorted, SortBy(runtime, pairs, keys, bound.Flag(2, false)));
   return runtime.NewList(std::move(sorted));
@@ -140,6 +144,7 @@ absl::StatusOr<Value> Unique(Runtime& runtime, const Value& input, const Args& a
   Items out;
   for (const Value& item : items->items) {
     ASSIGN_OR_RETURN(const Value key, KeyOf(runtime, item, {bound.Get(1), bound.Flag(0, false)}));
+    RETURN_IF_ERROR(runtime.StepsForKey(key));
     const size_t before = seen.size();
     if (!seen.Set(key, Value::None())) return Error("unhashable type: '", key.TypeName(), "'");
     if (seen.size() > before) out.push_back(item);
@@ -209,7 +214,8 @@ absl::StatusOr<Value> GroupBy(Runtime& runtime, const Value& input, const Args& 
   for (const Value& item : items->items) {
     ASSIGN_OR_RETURN(Value key, DigAttribute(runtime, item, bound.Get(0)));
     if (key.IsUndefined() && !bound.Get(1).IsNone()) key = bound.Get(1);
-    keys.push_back(bound.Flag(2, false) ? key : WithoutCase(key));
+    ASSIGN_OR_RETURN(Value grouped_by, bound.Flag(2, false) ? absl::StatusOr<Value>(key) : WithoutCase(runtime, key));
+    keys.push_back(std::move(grouped_by));
     raw_keys.push_back(std::move(key));
   }
   ASSIGN_OR_RETURN(const std::vector<size_t> places, SortedPlaces(runtime, keys, false));

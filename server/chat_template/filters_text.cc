@@ -3,7 +3,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "scheduler/base/status_macros.h"
 #include "server/chat_template/filters.h"
@@ -20,6 +19,7 @@ template <std::string (*kMap)(absl::string_view)>
 absl::StatusOr<Value> MapText(Runtime& runtime, const Value& input, const Args& args) {
   RETURN_IF_ERROR(Bound::Bind("filter", args, {}).status());
   ASSIGN_OR_RETURN(const std::string text, Str(runtime, input));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   return runtime.NewString(kMap(text));
 }
 
@@ -74,7 +74,8 @@ std::string UrlEncode(absl::string_view text) {
     if (plain) {
       out.push_back(c);
     } else {
-      absl::StrAppendFormat(&out, "%%%02X", static_cast<unsigned char>(c));
+      constexpr char kHex[] = "0123456789ABCDEF";
+      out.append({'%', kHex[static_cast<unsigned char>(c) / 16], kHex[static_cast<unsigned char>(c) % 16]});
     }
   }
   return out;
@@ -83,8 +84,10 @@ std::string UrlEncode(absl::string_view text) {
 absl::StatusOr<Value> Trim(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("trim", args, {"chars"}));
   ASSIGN_OR_RETURN(const std::string text, Str(runtime, input));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   if (!bound.Has(0) || bound.Get(0).IsNone()) return runtime.NewString(Strip(text, Side::kBoth));
-  ASSIGN_OR_RETURN(const std::string chars, bound.Text(0, ""));
+  ASSIGN_OR_RETURN(const absl::string_view chars, bound.Text(0, ""));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(chars.size()));
   return runtime.NewString(StripChars(text, chars, Side::kBoth));
 }
 
@@ -111,9 +114,11 @@ absl::StatusOr<Value> Indent(Runtime& runtime, const Value& input, const Args& a
     RETURN_IF_ERROR(runtime.Allocate(static_cast<size_t>(std::max<int64_t>(width, 0))));
     indention.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   }
+  RETURN_IF_ERROR(runtime.StepsForCharacters(input.AsString().size()));
   const std::string text = input.AsString() + "\n";
   const auto lines = SplitLines(text, false);
   RETURN_IF_ERROR(runtime.Allocate(text.size() + lines.size() * (indention.size() + 1)));
+  RETURN_IF_ERROR(runtime.StepsForBytes(lines.size() * (indention.size() + 1)));
   std::string out = bound.Flag(1, false) ? indention : "";
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out.push_back('\n');
@@ -127,8 +132,9 @@ absl::StatusOr<Value> Truncate(Runtime& runtime, const Value& input, const Args&
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("truncate", args, {"length", "killwords", "end", "leeway"}));
   if (!input.IsString()) return Error("truncate: expected str, not ", input.TypeName());
   ASSIGN_OR_RETURN(const int64_t length, bound.Int(0, 255));
-  ASSIGN_OR_RETURN(const std::string end, bound.Text(2, "..."));
+  ASSIGN_OR_RETURN(const absl::string_view end, bound.Text(2, "..."));
   ASSIGN_OR_RETURN(const int64_t leeway, bound.Get(3).IsNone() ? absl::StatusOr<int64_t>(5) : bound.Int(3, 5));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(input.AsString().size() + end.size()));
   const auto end_length = static_cast<int64_t>(CountCodePoints(end));
   if (length < end_length) return Error("truncate: expected length >= ", end_length, ", got ", length);
   if (leeway < 0) return Error("truncate: expected leeway >= 0, got ", leeway);
@@ -153,6 +159,7 @@ absl::StatusOr<Value> Center(Runtime& runtime, const Value& input, const Args& a
 
 absl::StatusOr<Value> WordCount(Runtime& runtime, const Value& input, const Args&) {
   ASSIGN_OR_RETURN(const std::string text, Str(runtime, input));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   int64_t words = 0;
   bool in_word = false;
   for (size_t pos = 0; pos < text.size();) {

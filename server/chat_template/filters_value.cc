@@ -63,7 +63,7 @@ std::optional<int64_t> TruncateToInt(double d) {
   return static_cast<int64_t>(d);
 }
 
-absl::StatusOr<Value> IntFilter(Runtime&, const Value& input, const Args& args) {
+absl::StatusOr<Value> IntFilter(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("int", args, {"default", "base"}));
   RETURN_IF_ERROR(RequireDefined(input));
   ASSIGN_OR_RETURN(const int64_t base, bound.Int(1, 10));
@@ -72,6 +72,7 @@ absl::StatusOr<Value> IntFilter(Runtime&, const Value& input, const Args& args) 
   if (input.IsIntegral()) value = input.AsInt();
   if (input.IsFloat()) value = TruncateToInt(input.AsDouble());
   if (input.IsString()) {
+    RETURN_IF_ERROR(runtime.StepsForCharacters(2 * input.AsString().size()));  // at worst it is read as either
     value = ParseInt(input.AsString(), static_cast<int>(base));
     const std::optional<double> number = value.has_value() ? std::nullopt : ParseFloat(input.AsString());
     if (number.has_value()) value = TruncateToInt(*number);
@@ -79,12 +80,15 @@ absl::StatusOr<Value> IntFilter(Runtime&, const Value& input, const Args& args) 
   return value.has_value() ? Value::Int(*value) : bound.Get(0, Value::Int(0));
 }
 
-absl::StatusOr<Value> FloatFilter(Runtime&, const Value& input, const Args& args) {
+absl::StatusOr<Value> FloatFilter(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("float", args, {"default"}));
   RETURN_IF_ERROR(RequireDefined(input));
   std::optional<double> value;
   if (input.IsNumber()) value = input.AsDouble();
-  if (input.IsString()) value = ParseFloat(input.AsString());
+  if (input.IsString()) {
+    RETURN_IF_ERROR(runtime.StepsForCharacters(input.AsString().size()));
+    value = ParseFloat(input.AsString());
+  }
   return value.has_value() ? Value::Float(*value) : bound.Get(0, Value::Float(0));
 }
 
@@ -108,7 +112,7 @@ absl::StatusOr<Value> Round(Runtime&, const Value& input, const Args& args) {
   RETURN_IF_ERROR(RequireDefined(input));
   if (!input.IsNumber()) return Error("round: a number is required, not ", input.TypeName());
   ASSIGN_OR_RETURN(const int64_t precision, bound.Int(0, 0));
-  ASSIGN_OR_RETURN(const std::string method, bound.Text(1, "common"));
+  ASSIGN_OR_RETURN(const absl::string_view method, bound.Text(1, "common"));
   if (method == "common") return RoundCommon(input, precision);
   if (method != "ceil" && method != "floor") return Error("round: method must be common, ceil or floor");
   const double scale = std::pow(10.0, static_cast<double>(precision));
@@ -118,7 +122,7 @@ absl::StatusOr<Value> Round(Runtime&, const Value& input, const Args& args) {
 
 absl::StatusOr<Value> Attr(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("attr", args, {"name"}, 1));
-  ASSIGN_OR_RETURN(const std::string name, bound.Text(0, ""));
+  ASSIGN_OR_RETURN(const absl::string_view name, bound.Text(0, ""));
   // Attributes only: an item of this name does not count.
   if (input.dict() != nullptr) {
     ASSIGN_OR_RETURN(const Value empty, runtime.NewDict(Dict()));

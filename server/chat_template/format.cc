@@ -125,6 +125,7 @@ absl::StatusOr<Value> FieldValue(Runtime& runtime, absl::string_view field, cons
     if (i >= args.positional.size()) return Error("format: no argument ", i, " among ", args.positional.size());
     value = args.positional[i];
   } else {
+    RETURN_IF_ERROR(runtime.Steps(static_cast<int64_t>(args.named.size())));
     bool found = false;
     for (const auto& [name, named] : args.named) {
       if (first == name) value = named, found = true;
@@ -132,6 +133,7 @@ absl::StatusOr<Value> FieldValue(Runtime& runtime, absl::string_view field, cons
     if (!found) return Error("format: no argument '", first, "'");
   }
   for (field.remove_prefix(end); !field.empty(); field.remove_prefix(end)) {
+    RETURN_IF_ERROR(runtime.Steps());
     const bool is_item = field[0] == '[';
     end = is_item ? field.find(']') : std::min(field.find_first_of(".[", 1), field.size());
     if (end == kNone || (!is_item && field[0] != '.')) return Error("format: malformed field name");
@@ -169,6 +171,7 @@ absl::StatusOr<std::string> FormatPercent(Runtime& runtime, absl::string_view te
   PercentArguments source(arguments);
   std::string out;
   while (!text.empty()) {
+    RETURN_IF_ERROR(runtime.Steps());
     const size_t percent = std::min(text.find('%'), text.size());
     out.append(std::string(text.substr(0, percent)));
     text.remove_prefix(percent);
@@ -178,6 +181,7 @@ absl::StatusOr<std::string> FormatPercent(Runtime& runtime, absl::string_view te
     if (TakeChar(&text, '(')) {
       const size_t close = text.find(')');
       if (close == kNone) return Error("incomplete % format key");
+      RETURN_IF_ERROR(runtime.StepsForBytes(close));
       ASSIGN_OR_RETURN(value, source.Named(text.substr(0, close)));
       text.remove_prefix(close + 1);
     }
@@ -199,6 +203,7 @@ absl::StatusOr<std::string> FormatPercent(Runtime& runtime, absl::string_view te
 }
 
 absl::StatusOr<std::string> FormatBraces(Runtime& runtime, absl::string_view text, const Args& args) {
+  RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   std::string out;
   size_t next_auto = 0;
   while (!text.empty()) {
@@ -212,6 +217,7 @@ absl::StatusOr<std::string> FormatBraces(Runtime& runtime, absl::string_view tex
       const size_t close = text.find('}');
       if (close == kNone) return Error("single '{' in a format string");
       if (text.substr(0, close).find('{') != kNone) return Error("nested fields in a format string are not supported");
+      RETURN_IF_ERROR(runtime.Steps());
       ASSIGN_OR_RETURN(const std::string piece, FormatField(runtime, text.substr(0, close), args, &next_auto));
       out += piece;
       if (out.size() > runtime.limits().max_value_bytes) RETURN_IF_ERROR(runtime.Allocate(out.size()));

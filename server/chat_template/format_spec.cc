@@ -23,6 +23,7 @@ absl::StatusOr<std::string> Pad(Runtime& runtime, const FormatSpec& spec, char a
   if (spec.width <= length) return absl::StrCat(sign, body);
   const auto missing = static_cast<size_t>(spec.width - length);
   RETURN_IF_ERROR(runtime.Allocate(missing * spec.fill.size() + body.size()));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(missing));
   const size_t left = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
   std::string before, after;
   for (size_t i = 0; i < left; ++i) before += spec.fill;
@@ -96,6 +97,7 @@ absl::StatusOr<std::string> FormatNumber(Runtime& runtime, const Value& value, F
 
 absl::StatusOr<std::string> FormatText(Runtime& runtime, std::string text, const FormatSpec& spec, char default_align) {
   if (spec.precision >= 0) {
+    RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
     const auto characters = SplitCodePoints(text);
     if (characters.size() > static_cast<size_t>(spec.precision)) {
       const size_t end = static_cast<size_t>(characters[static_cast<size_t>(spec.precision)].data() - text.data());

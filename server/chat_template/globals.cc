@@ -17,12 +17,16 @@ absl::StatusOr<Dict> DictOf(Runtime& runtime, absl::string_view callee, const Ar
   Dict dict;
   if (args.positional.size() > 1) return Error(callee, " takes at most 1 positional argument");
   if (!args.positional.empty() && args.positional[0].dict() != nullptr) {
-    dict = *args.positional[0].dict();
+    const Dict& copied = *args.positional[0].dict();
+    RETURN_IF_ERROR(runtime.Allocate(copied.size() * 128));
+    for (const auto& [key, value] : copied.items()) RETURN_IF_ERROR(runtime.StepsForKey(key));
+    dict = copied;
   } else if (!args.positional.empty()) {
     ASSIGN_OR_RETURN(const SequencePtr pairs, Iterate(runtime, args.positional[0]));
     for (const Value& pair : pairs->items) {
       ASSIGN_OR_RETURN(const SequencePtr parts, Iterate(runtime, pair));
       if (parts->items.size() != 2) return Error(callee, ": the items of a sequence must be pairs");
+      RETURN_IF_ERROR(runtime.StepsForKey(parts->items[0]));
       if (!dict.Set(parts->items[0], parts->items[1])) {
         return Error("unhashable type: '", parts->items[0].TypeName(), "'");
       }
@@ -123,12 +127,13 @@ absl::StatusOr<Value> RaiseException(Runtime& runtime, const Args& args) {
 absl::StatusOr<Value> StrftimeNow(Runtime& runtime, const Args& args) {
   constexpr size_t kMaxFormat = 1024;
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("strftime_now", args, {"format"}, 1));
-  ASSIGN_OR_RETURN(std::string format, bound.Text(0, ""));
-  if (format.size() > kMaxFormat) return Error("strftime_now: the format has more than ", kMaxFormat, " bytes");
-  if (format.empty()) return Value::String("");
+  ASSIGN_OR_RETURN(const absl::string_view given, bound.Text(0, ""));
+  if (given.size() > kMaxFormat) return Error("strftime_now: the format has more than ", kMaxFormat, " bytes");
+  if (given.empty()) return Value::String("");
+  RETURN_IF_ERROR(runtime.Steps(static_cast<int64_t>(given.size())));
   const int64_t micros =
       absl::ToInt64Microseconds(runtime.now() - absl::FromUnixSeconds(absl::ToUnixSeconds(runtime.now())));
-  format = absl::StrReplaceAll(format, {{"%%", "%%"}, {"%f", absl::StrFormat("%06d", micros)}});
+  const std::string format = absl::StrReplaceAll(given, {{"%%", "%%"}, {"%f", absl::StrFormat("%06d", micros)}});
   const std::tm time = absl::ToTM(runtime.now(), runtime.zone());
   std::string out(kMaxFormat * 16, '\0');
   out.resize(std::strftime(out.data(), out.size(), format.c_str(), &time));

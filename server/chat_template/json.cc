@@ -99,7 +99,7 @@ class Dumper {
 
   absl::Status DumpString(absl::string_view text) {
     static constexpr absl::string_view kFrom = "\"\\\n\r\t\f\b", kTo = "\"\\nrtfb";
-    RETURN_IF_ERROR(runtime_.StepsForBytes(text.size()));
+    RETURN_IF_ERROR(runtime_.StepsForCharacters(text.size()));
     out_.push_back('"');
     for (size_t pos = 0; pos < text.size();) {
       const auto [c, len] = DecodeAt(text, pos);

@@ -10,7 +10,7 @@ namespace switchyard {
 struct ChatTemplateLimits {
   size_t max_source_bytes = 1 << 20;       // the template's text
   int max_nesting = 200;                   // parse: brackets, operators and blocks within each other
-  int64_t max_steps = 20'000'000;          // render: nodes evaluated, items and 64-byte pieces of text looked at
+  int64_t max_steps = 20'000'000;          // render: nodes, items, 64 bytes of text copied or 16 read by character
   int max_depth = 400;                     // render: expressions, blocks and macro calls within each other
   int max_value_depth = 100;               // lists and dicts within each other, in the input too
   size_t max_value_bytes = 64 << 20;       // one string or list

@@ -13,8 +13,9 @@ absl::StatusOr<Value> NewView(Runtime& runtime, std::vector<Value> items, absl::
   return runtime.NewSequence({SequenceKind::kView, std::move(items), std::string(type)});
 }
 
-absl::StatusOr<Value> DictGet(Runtime&, const Value& self, const Args& args) {
+absl::StatusOr<Value> DictGet(Runtime& runtime, const Value& self, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("get", args, {"key", "default"}, 1));
+  RETURN_IF_ERROR(runtime.StepsForKey(bound.Get(0)));
   if (!HashKey(bound.Get(0)).has_value()) return Error("unhashable type: '", bound.Get(0).TypeName(), "'");
   const Value* found = self.dict()->Find(bound.Get(0));
   return found != nullptr ? *found : bound.Get(1);

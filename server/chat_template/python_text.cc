@@ -69,7 +69,7 @@ absl::Status AppendRepr(Runtime& runtime, const Value& value, std::string* out) 
   if (const Sequence* sequence = value.sequence()) return AppendSequence(runtime, *sequence, out);
   if (const Dict* dict = value.dict()) return AppendDict(runtime, *dict, out);
   if (value.IsString()) {
-    RETURN_IF_ERROR(runtime.StepsForBytes(value.AsString().size()));
+    RETURN_IF_ERROR(runtime.StepsForCharacters(value.AsString().size()));
     out->append(StringRepr(value.AsString()));
   } else if (value.IsUndefined()) {
     out->append("Undefined");

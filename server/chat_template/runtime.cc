@@ -8,9 +8,24 @@
 namespace switchyard::jinja {
 
 absl::Status Runtime::Steps(int64_t n) {
+  // By calls for small work, by steps for large: either way a fraction of a second apart, and no part of the cost.
+  constexpr int kCallsApart = 256;
+  constexpr int64_t kStepsApart = 4096;
   steps_ += n;
-  if (steps_ <= limits_.max_steps) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("the template took more than ", limits_.max_steps, " steps"));
+  if (steps_ > limits_.max_steps) {
+    return absl::ResourceExhaustedError(absl::StrCat("the template took more than ", limits_.max_steps, " steps"));
+  }
+  if (clock_.must_end == nullptr) return absl::OkStatus();
+  if (++calls_since_asked_ < kCallsApart && steps_ - asked_at_step_ < kStepsApart) return absl::OkStatus();
+  calls_since_asked_ = 0;
+  asked_at_step_ = steps_;
+  return clock_.must_end();
+}
+
+absl::Status Runtime::StepsForKey(const Value& key) {
+  constexpr int64_t kStepsOfTuple = 1024;  // HashKey bounds a tuple's key at 64 KiB
+  if (key.IsString()) return StepsForBytes(key.AsString().size());
+  return Steps(key.IsTuple() ? kStepsOfTuple : 1);
 }
 
 absl::Status Runtime::Allocate(size_t bytes) {
@@ -72,6 +87,7 @@ absl::StatusOr<SequencePtr> Iterate(Runtime& runtime, const Value& value) {
   Sequence out;
   if (value.IsString()) {
     const std::string& text = value.AsString();
+    RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
     RETURN_IF_ERROR(runtime.Allocate(CountCodePoints(text) * (sizeof(Value) + 48)));
     for (absl::string_view c : SplitCodePoints(text))
       out.items.push_back(Value::String(std::string(c.data(), c.size())));
@@ -126,9 +142,9 @@ absl::StatusOr<int64_t> Bound::Int(size_t i, int64_t otherwise) const {
   return Error(callee_, ": argument '", names_[i], "' must be int, not ", values_[i]->TypeName());
 }
 
-absl::StatusOr<std::string> Bound::Text(size_t i, absl::string_view otherwise) const {
-  if (!Has(i) || values_[i]->IsNone()) return std::string(otherwise.data(), otherwise.size());
-  if (values_[i]->IsString()) return values_[i]->AsString();
+absl::StatusOr<absl::string_view> Bound::Text(size_t i, absl::string_view otherwise) const {
+  if (!Has(i) || values_[i]->IsNone()) return otherwise;
+  if (values_[i]->IsString()) return absl::string_view(values_[i]->AsString());
   return Error(callee_, ": argument '", names_[i], "' must be str, not ", values_[i]->TypeName());
 }
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/chat_template/chat_template.h"
 #include "server/chat_template/limits.h"
 #include "server/chat_template/value.h"
 
@@ -24,18 +25,23 @@ namespace switchyard::jinja {
 
 class Runtime {
  public:
-  Runtime(const ChatTemplateLimits& limits, absl::Time now, absl::TimeZone zone)
-      : limits_(limits), now_(now), zone_(zone) {}
+  // Borrows the clock.
+  Runtime(const ChatTemplateLimits& limits, const ChatTemplateClock& clock) : limits_(limits), clock_(clock) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   const ChatTemplateLimits& limits() const { return limits_; }
-  absl::Time now() const { return now_; }
-  absl::TimeZone zone() const { return zone_; }
+  absl::Time now() const { return clock_.now; }
+  absl::TimeZone zone() const { return clock_.zone; }
 
-  // Charge for work: nodes, items, and bytes of text that is searched or copied.
+  // Charge for work, before it is done where it can be told: nodes, items, bytes of text that is searched or copied,
+  // and bytes that are looked at one character at a time, which takes several times as long.  Every so often they ask
+  // the clock whether the render has to end.
   absl::Status Steps(int64_t n = 1);
   absl::Status StepsForBytes(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 64) + 1); }
+  absl::Status StepsForCharacters(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 16) + 1); }
+  // Hashing a value, which copies its text.
+  absl::Status StepsForKey(const Value& key);
   // Before something of this size is made: one value's limit and the sum over the render.
   absl::Status Allocate(size_t bytes);
 
@@ -79,9 +85,10 @@ class Runtime {
 
  private:
   const ChatTemplateLimits limits_;
-  const absl::Time now_;
-  const absl::TimeZone zone_;
+  const ChatTemplateClock& clock_;
   int64_t steps_ = 0;
+  int64_t asked_at_step_ = 0;  // when the clock was asked last
+  int calls_since_asked_ = 0;  // of Steps
   size_t allocated_bytes_ = 0;
   int depth_ = 0;
   std::vector<std::unique_ptr<Object>> objects_;
@@ -118,8 +125,9 @@ class Bound {
   Value Get(size_t i, Value otherwise = Value::None()) const { return Has(i) ? *values_[i] : otherwise; }
   bool Flag(size_t i, bool otherwise) const { return Has(i) ? values_[i]->Truth() : otherwise; }
   absl::StatusOr<int64_t> Int(size_t i, int64_t otherwise) const;
-  // None counts as not passed.
-  absl::StatusOr<std::string> Text(size_t i, absl::string_view otherwise) const;
+  // None counts as not passed.  A view, for a copy would have to be charged: valid as long as this object and
+  // `otherwise` are.
+  absl::StatusOr<absl::string_view> Text(size_t i, absl::string_view otherwise) const;
 
  private:
   std::string callee_;

@@ -66,18 +66,22 @@ absl::StatusOr<bool> IsDivisibleBy(Runtime& runtime, const Value& input, const A
 template <bool kUpper>
 absl::StatusOr<bool> IsCase(Runtime& runtime, const Value& input, const Args&) {
   ASSIGN_OR_RETURN(const std::string text, Str(runtime, input));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   return HasCase(text, kUpper);
 }
 
-absl::StatusOr<bool> IsSameAs(Runtime&, const Value& input, const Args& args) {
+absl::StatusOr<bool> IsSameAs(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("sameas", args, {"other"}, 1));
+  if (input.IsString()) RETURN_IF_ERROR(runtime.StepsForBytes(input.AsString().size()));
   return input.SameAs(bound.Get(0));
 }
 
-absl::StatusOr<bool> IsFilter(Runtime&, const Value& input, const Args&) {
+absl::StatusOr<bool> IsFilter(Runtime& runtime, const Value& input, const Args&) {
+  if (input.IsString()) RETURN_IF_ERROR(runtime.StepsForBytes(input.AsString().size()));
   return input.IsString() && FindFilter(input.AsString()) != nullptr;
 }
-absl::StatusOr<bool> IsTest(Runtime&, const Value& input, const Args&) {
+absl::StatusOr<bool> IsTest(Runtime& runtime, const Value& input, const Args&) {
+  if (input.IsString()) RETURN_IF_ERROR(runtime.StepsForBytes(input.AsString().size()));
   return input.IsString() && FindTest(input.AsString()) != nullptr;
 }
 

@@ -91,13 +91,14 @@ size_t FindLastText(absl::string_view text, absl::string_view needle) {
 }
 
 absl::StatusOr<Value> ReplaceText(Runtime& runtime, absl::string_view text, const Replacement& r) {
-  RETURN_IF_ERROR(runtime.StepsForBytes(text.size()));
+  RETURN_IF_ERROR(runtime.StepsForBytes(text.size() + r.from.size()));
   std::string out;
   int64_t left = r.count < 0 ? static_cast<int64_t>(text.size()) + 1 : r.count;
   size_t pos = 0;
   while (left-- > 0) {
     const size_t at = FindText(text, r.from, pos);
     if (at == kNone) break;
+    RETURN_IF_ERROR(runtime.Steps());
     out.append(std::string(text.substr(pos, at - pos)));
     out.append(r.to.data(), r.to.size());
     pos = at + r.from.size();
@@ -114,11 +115,13 @@ absl::StatusOr<Value> ReplaceText(Runtime& runtime, absl::string_view text, cons
 }
 
 absl::StatusOr<Value> Justify(Runtime& runtime, absl::string_view text, const Justification& how) {
+  RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   const auto length = static_cast<int64_t>(CountCodePoints(text));
   if (how.width <= length) return runtime.NewString(text);
   const auto missing = static_cast<size_t>(how.width - length);
   RETURN_IF_ERROR(runtime.Allocate(missing));
   RETURN_IF_ERROR(runtime.Allocate(missing * how.fill.size() + text.size()));
+  RETURN_IF_ERROR(runtime.StepsForCharacters(missing));
   // CPython's rule for where the odd space of a centered text goes.
   const size_t centered = missing / 2 + (missing & static_cast<size_t>(how.width) & 1);
   const size_t left = how.side == Side::kLeft ? 0 : how.side == Side::kRight ? missing : centered;

@@ -3,6 +3,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "absl/container/flat_hash_set.h"
+
 namespace switchyard::jinja {
 namespace {
 
@@ -194,14 +196,13 @@ absl::string_view Strip(absl::string_view text, Side side) {
 }
 
 absl::string_view StripChars(absl::string_view text, absl::string_view chars, Side side) {
-  std::vector<int32_t> set;
-  for (absl::string_view c : SplitCodePoints(chars)) set.push_back(DecodeAt(c, 0).first);
-  return StripWhere(text, side, [&](int32_t c) {
-    for (int32_t s : set) {
-      if (s == c) return true;
-    }
-    return false;
-  });
+  absl::flat_hash_set<int32_t> set;  // linear in both texts
+  for (size_t pos = 0; pos < chars.size();) {
+    const auto [c, len] = DecodeAt(chars, pos);
+    set.insert(c);
+    pos += len;
+  }
+  return StripWhere(text, side, [&](int32_t c) { return set.contains(c); });
 }
 
 size_t FindText(absl::string_view text, absl::string_view needle, size_t from) {

@@ -23,6 +23,7 @@ constexpr size_t kMaxTupleKeyBytes = 1 << 16;
 
 bool AppendHashKey(const Value& value, int depth, std::string* key) {
   if (value.IsString()) {
+    if (depth > 0 && value.AsString().size() > kMaxTupleKeyBytes) return false;  // not copied to learn that
     absl::StrAppend(key, "s", value.AsString());
   } else if (value.IsIntegral()) {
     absl::StrAppend(key, "i", value.AsInt());

@@ -63,7 +63,7 @@ absl::StatusOr<Job*> JobBook::Add(Job job) {
   job.sequence = last_sequence_ + 1;
   job.queued = NextPlace();
   Enter(&job, JobState::kPending, "submitted", job.created_unix_ms);
-  RETURN_IF_ERROR(journal_->Save(job));
+  RETURN_IF_ERROR(Write(job));
   last_sequence_ = job.sequence;
   auto kept = std::make_unique<Job>(std::move(job));
   Job* const raw = kept.get();
@@ -131,7 +131,7 @@ absl::Status JobBook::Move(Job* job, JobEvent event, const std::string& reason, 
   Job moved = *job;
   Enter(&moved, *next, reason, unix_ms);
   if (edit) edit(&moved);
-  RETURN_IF_ERROR(journal_->Save(moved));
+  RETURN_IF_ERROR(Write(moved));
   *job = std::move(moved);
   unsaved_.erase(job->sequence);
   LogInfo(job->id, " is ", JobStateName(job->state), ": ", reason);
@@ -151,7 +151,7 @@ void JobBook::Happen(Job* job, JobEvent event, const std::string& reason, int64_
 }
 
 absl::Status JobBook::Save(Job* job) {
-  absl::Status status = journal_->Save(*job);
+  absl::Status status = Write(*job);
   if (status.ok()) {
     unsaved_.erase(job->sequence);
   } else {

@@ -63,6 +63,8 @@ class JobBook {
   // Tries again to write what could not be written.
   void Flush();
   bool clean() const { return unsaved_.empty(); }
+  // Of the last write: why it failed, or OK.
+  const absl::Status& journal_status() const { return journal_status_; }
   int64_t NextPlace() { return ++last_place_; }
 
   // At once, and whenever Tell is called (every change of state does), until Unwatch.  ResourceExhausted: too many.
@@ -74,6 +76,7 @@ class JobBook {
   static JobPtr Picture(const Job& job) { return std::make_shared<const Job>(job); }
 
  private:
+  absl::Status Write(const Job& job) { return journal_status_ = journal_->Save(job); }
   struct Watcher {
     int64_t sequence = 0;  // of the job
     WatchFn watch;
@@ -85,6 +88,7 @@ class JobBook {
   std::map<int64_t, std::unique_ptr<Job>> jobs_;
   std::map<std::string, Job*> by_id_, by_request_;
   std::set<int64_t> unsaved_;
+  absl::Status journal_status_;
   std::map<int64_t, Watcher> watchers_;
   int64_t last_sequence_ = 0, last_place_ = 0, last_watcher_ = 0;
 };

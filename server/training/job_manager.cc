@@ -20,7 +20,8 @@ absl::Status Draining() { return MakeError(absl::StatusCode::kUnavailable, v1::D
 absl::Status JournalError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kResourceExhausted) {
     return MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
-                     absl::StrCat("the journal of jobs: ", status.message()));
+                     absl::StrCat("the journal of jobs: ", status.message(),
+                                  "; make room beneath the checkpoint root, then try again"));
   }
   if (status.code() == absl::StatusCode::kFailedPrecondition) return status;  // the state's, not the journal's
   return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::ENGINE_ERROR,
@@ -55,8 +56,8 @@ absl::Status JobManager::Start() {
   RETURN_IF_ERROR(book_.Load());
   for (const auto& [sequence, job] : book_.jobs()) {
     if (!NextJobState(job->state, JobEvent::kLose).ok()) continue;
-    RETURN_IF_ERROR(
-        book_.Move(job.get(), JobEvent::kLose, "its server has ended and was started again", host_->UnixMs()));
+    // It has happened, whether or not the disk takes it.
+    book_.Happen(job.get(), JobEvent::kLose, "its server has ended and was started again", host_->UnixMs());
   }
   return absl::OkStatus();
 }
@@ -237,6 +238,7 @@ void JobManager::End() {
 
 const TrainingCensus& JobManager::census() {
   census_.jobs.fill(0);
+  census_.journal_ok = book_.journal_status().ok();
   for (const auto& [sequence, job] : book_.jobs()) ++census_.jobs[static_cast<size_t>(job->state)];
   census_.workers = pool_.NumRegistered() + serving_.NumRegistered();
   census_.busy_workers = pool_.NumBusy() + serving_.NumBusy();

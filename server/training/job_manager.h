@@ -68,7 +68,8 @@ class JobManager final : public TrainerEvents {
   // All borrowed.  `sink` may be null.
   JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink);
 
-  // Reads the journal; jobs that were under way when a server ended wait again, or are what they were to become.
+  // Reads the journal; jobs that were under way when a server ended wait again, or are what they were to become.  Where
+  // it cannot be written nothing starts until it can.
   absl::Status Start();
 
   // --- what users ask for ---
@@ -170,6 +171,7 @@ class JobManager final : public TrainerEvents {
   void CheckRuntime(Run* run);
   void SaveProgress(Run* run);
   void Note(Job* job, const std::string& note);
+  void NoteJournal(Job* job);  // that it waits for it, and why
   int FreeSlot() const;
 
   const Options options_;

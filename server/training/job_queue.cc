@@ -65,8 +65,18 @@ bool IsFault(const absl::Status& status) {
 
 }  // namespace
 
+void JobManager::NoteJournal(Job* job) {
+  Note(job, absl::StrCat("waits for the journal: ", book_.journal_status().message()));
+}
+
 void JobManager::Admit() {
-  if (draining_ || !book_.clean()) return;
+  if (draining_) return;
+  if (!book_.clean()) {
+    for (const auto& [sequence, job] : book_.jobs()) {
+      if (job->state == JobState::kPending) NoteJournal(job.get());
+    }
+    return;
+  }
   // Of workers that train alone, and of those that serve as well.
   struct Room {
     int available = 0;
@@ -105,9 +115,7 @@ void JobManager::Admit() {
       continue;
     }
     not_before_.erase(job->sequence);
-    if (const absl::Status moved = book_.Move(job, JobEvent::kAdmit, "it is its turn", host_->UnixMs()); !moved.ok()) {
-      return LogWarn(job->id, " cannot begin: ", moved.message());
-    }
+    if (!book_.Move(job, JobEvent::kAdmit, "it is its turn", host_->UnixMs()).ok()) return NoteJournal(job);
     Run run;
     run.job = job;
     run.slot = FreeSlot();
@@ -200,7 +208,7 @@ void JobManager::TryStart(Run* run) {
   if (const absl::Status saved = book_.Save(job); !saved.ok()) {
     --job->attempt;
     run->retry_at = now + kJournalPause;
-    return Note(job, absl::StrCat("waits for the journal: ", saved.message()));
+    return NoteJournal(job);
   }
   SendSeats(run);
 }

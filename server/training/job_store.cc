@@ -63,14 +63,14 @@ absl::Status CheckSchema(Sqlite* db) {
   ASSIGN_OR_RETURN(tables, Ask(*db, "SELECT count(*) FROM sqlite_schema"));
   if (tables == 0 && application == 0) return db->Run(kSchema);
   if (application != kApplicationId) {
-    return absl::FailedPreconditionError(absl::StrCat(db->path(), ": is no journal of training jobs"));
+    return absl::FailedPreconditionError(absl::StrCat(db->name(), ": is no journal of training jobs"));
   }
   if (version == 1) {
     RETURN_IF_ERROR(CheckWhole(*db));
     return db->Run(kFromVersion1);
   }
   if (version != JobStore::kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(db->path(), ": schema version ", version, ", this server knows ",
+    return absl::FailedPreconditionError(absl::StrCat(db->name(), ": schema version ", version, ", this server knows ",
                                                       JobStore::kSchemaVersion, "; a newer server wrote it"));
   }
   return CheckWhole(*db);
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<Job>> JobStore::Load() {
     absl::StatusOr<Job> job = parsed ? FromProto(message) : absl::DataLossError("not a switchyard.v1.Job");
     if (!job.ok()) {
       return absl::DataLossError(
-          absl::StrCat(handle_->db.path(), ": job of sequence ", rows.Int(0), ": ", job.status().message()));
+          absl::StrCat(handle_->db.name(), ": job of sequence ", rows.Int(0), ": ", job.status().message()));
     }
     job->sequence = rows.Int(0);
     job->queued = rows.Int(1);

@@ -1,6 +1,9 @@
 #include "server/training/sqlite.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/log.h"
 
 namespace switchyard {
 
@@ -22,13 +25,18 @@ absl::Status Sqlite::Run(const char* sql) {
   return code == SQLITE_OK ? absl::OkStatus() : Error(code, sql);
 }
 
+std::string Sqlite::name() const { return path_.substr(path_.rfind('/') + 1); }
+
 absl::Status Sqlite::Error(int code, absl::string_view what) const {
-  const std::string text =
-      absl::StrCat(path_, ": ", db_ != nullptr ? sqlite3_errmsg(db_) : sqlite3_errstr(code), " (", what, ")");
+  const char* const says = db_ != nullptr ? sqlite3_errmsg(db_) : sqlite3_errstr(code);
+  std::string detail = absl::StrCat(path_, ": ", says, " (", what, ")");
+  if (detail != last_logged_) LogWarn(detail);
+  last_logged_ = std::move(detail);
+  const std::string text = absl::StrCat(name(), ": ", says);
   switch (code & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return absl::FailedPreconditionError(absl::StrCat(path_, ": another process has it open"));
+      return absl::FailedPreconditionError(absl::StrCat(name(), ": another process has it open"));
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return absl::DataLossError(absl::StrCat(text, "; move it away to begin anew, or put a copy in its place"));

@@ -1,7 +1,8 @@
 // A thin layer over SQLite: handles that close themselves, errors as statuses.  Thread-compatible; blocks on the disk.
 //
-// Errors name the file and what SQLite says.  FailedPrecondition: another process has it open.  DataLoss: the file is
-// damaged, or none of SQLite's.  ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
+// Errors go to clients, so they say the file's name without its folder and what SQLite says; where it is and what was
+// asked of it is in the log.  FailedPrecondition: another process has it open.  DataLoss: the file is damaged, or none
+// of SQLite's.  ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
 #pragma once
 
 #include <sqlite3.h>
@@ -20,7 +21,10 @@ class Sqlite {
  public:
   // Opens the file, or makes it.
   static absl::StatusOr<Sqlite> Open(const std::string& path);
-  Sqlite(Sqlite&& other) noexcept : path_(std::move(other.path_)), db_(std::exchange(other.db_, nullptr)) {}
+  Sqlite(Sqlite&& other) noexcept
+      : path_(std::move(other.path_)),
+        db_(std::exchange(other.db_, nullptr)),
+        last_logged_(std::move(other.last_logged_)) {}
   Sqlite& operator=(Sqlite&&) = delete;
   ~Sqlite();
 
@@ -28,7 +32,8 @@ class Sqlite {
   absl::Status Run(const char* sql);
   // What SQLite's last error was; `what` was being done.
   absl::Status Error(int code, absl::string_view what) const;
-  const std::string& path() const { return path_; }
+  // Of the file, without its folder: for messages.
+  std::string name() const;
   sqlite3* db() const { return db_; }
 
  private:
@@ -36,6 +41,7 @@ class Sqlite {
 
   std::string path_;
   sqlite3* db_ = nullptr;
+  mutable std::string last_logged_;  // who tries again and again does not fill the log with it
 };
 
 // One statement.  Errors stick: Step tells the first.

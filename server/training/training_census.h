@@ -23,6 +23,7 @@ struct TrainingCensus {
   std::array<int64_t, kNumJobStates> jobs = {};  // now, by state
   std::map<int, Slot> slots;                     // of running jobs that have done a step
   int workers = 0, busy_workers = 0;
+  bool journal_ok = true;  // it took what was written last
   // Since the server's start:
   int64_t attempts = 0;
   int64_t losses = 0;

@@ -102,6 +102,9 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
   workers_ = AddGauge(registry_.get(), "switchyard_train_workers",
                       "Registered workers that train, those that also serve among them.");
   busy_workers_ = AddGauge(registry_.get(), "switchyard_train_workers_busy", "Of those, the ones that a job has.");
+  journal_ok_ = AddGauge(registry_.get(), "switchyard_train_journal_ok",
+                         "1: the journal of jobs takes what is written; 0: it does not, nothing new starts.");
+  journal_ok_->Set(1);
   for (const CounterRow& row : kCounters) {
     counters_.push_back(&prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add({}));
   }
@@ -126,6 +129,7 @@ void TrainingMetrics::Update(const TrainingCensus& census) {
   for (int state = 0; state < kNumJobStates; ++state) jobs_[state]->Set(static_cast<double>(census.jobs[state]));
   workers_->Set(census.workers);
   busy_workers_->Set(census.busy_workers);
+  journal_ok_->Set(census.journal_ok ? 1 : 0);
   for (size_t i = 0; i < counters_.size(); ++i) Reach(counters_[i], kCounters[i].value(census));
   for (size_t i = 0; i < phases_.size(); ++i) Reach(phases_[i], census.seconds.*kPhases[i].seconds);
   for (int slot = 0; slot < TrainingCensus::kSlots; ++slot) {

@@ -20,6 +20,8 @@ class TrainingMetrics {
 
   // What there is now.  Counters take what has grown since the last call.
   void Update(const TrainingCensus& census);
+  // There are no jobs, as their journal cannot be used.
+  void JournalLost() { journal_ok_->Set(0); }
 
  private:
   using SlotGauges = std::vector<prometheus::Gauge*>;  // by the table's rows
@@ -28,6 +30,7 @@ class TrainingMetrics {
   std::array<prometheus::Gauge*, kNumJobStates> jobs_ = {};
   prometheus::Gauge* workers_ = nullptr;
   prometheus::Gauge* busy_workers_ = nullptr;
+  prometheus::Gauge* journal_ok_ = nullptr;
   std::vector<prometheus::Counter*> counters_, phases_;
   std::vector<prometheus::Family<prometheus::Gauge>*> slot_families_;
   std::array<SlotGauges, TrainingCensus::kSlots> slots_;  // empty: no job has it

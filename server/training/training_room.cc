@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/cores.h"
+#include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 #include "server/engine_loop.h"
@@ -17,6 +18,11 @@ namespace {
 constexpr char kJournal[] = "/jobs.sqlite";
 constexpr absl::Duration kStopGrace = absl::Seconds(2);
 
+// What the disk is at fault for, not whoever has started the server.
+bool IsOfDisk(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
+}
+
 }  // namespace
 
 TrainingRoom::~TrainingRoom() { Stop(); }
@@ -25,9 +31,18 @@ absl::StatusOr<std::unique_ptr<TrainingRoom>> TrainingRoom::Open(FrontDesk* desk
                                                                  std::string worker_binary) {
   std::unique_ptr<TrainingRoom> room(new TrainingRoom(desk, store, std::move(worker_binary)));
   RETURN_IF_ERROR(room->OpenRoots());
-  if (desk->config->num_train_workers() > 0 || desk->config->train_on_serving) RETURN_IF_ERROR(room->OpenJobs());
+  if (desk->config->num_train_workers() > 0 || desk->config->train_on_serving) {
+    const absl::Status jobs = room->OpenJobs();
+    if (IsOfDisk(jobs)) {
+      room->DisableJobs(jobs);
+    } else if (!jobs.ok()) {
+      return absl::Status(jobs.code(),
+                          absl::StrCat("--checkpoint_root=", desk->config->checkpoint_root, ": ", jobs.message()));
+    }
+  }
   TrainingDesk training;
   training.jobs = room->jobs_.get();
+  training.no_jobs = room->no_jobs_;
   training.packs = room->packs_.get();
   training.datasets = room->datasets_.has_value() ? &*room->datasets_ : nullptr;
   training.checkpoints = room->checkpoints_.has_value() ? &*room->checkpoints_ : nullptr;
@@ -57,13 +72,21 @@ absl::Status TrainingRoom::OpenRoots() {
   return absl::OkStatus();
 }
 
+void TrainingRoom::DisableJobs(const absl::Status& why) {
+  LogError("serving goes on without training jobs: ", config_->checkpoint_root, ": ", why.message());
+  no_jobs_ = why;
+  jobs_ = nullptr;
+  fleet_ = nullptr;
+  metrics_->JournalLost();
+}
+
 absl::Status TrainingRoom::OpenJobs() {
+  metrics_ = std::make_unique<TrainingMetrics>(desk_->metrics->registry());
   std::unique_ptr<JobStore> journal;
   ASSIGN_OR_RETURN(journal, JobStore::Open(config_->checkpoint_root + kJournal));
   absl::StatusOr<RootDir> logs = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
   RETURN_IF_ERROR(logs.status());
   sink_ = std::make_unique<LossLog>(*std::move(logs), [] { return absl::Now(); });
-  metrics_ = std::make_unique<TrainingMetrics>(desk_->metrics->registry());
   if (config_->local_train_workers > 0) {
     LocalFleet::Options fleet;
     fleet.what = "training worker";

@@ -1,5 +1,6 @@
 // All of the server that trains, put together: roots, journal, jobs, packing, logs, service, this machine's training
-// workers.  A server without training workers has the service alone, which says so.
+// workers.  A server without training workers has the service alone, which says so; so has one whose journal of jobs is
+// damaged or whose disk does not take or give it: it serves on.
 //
 // Open, then StartWorkers, Drain, StopWorkers, Stop, in this order.
 #pragma once
@@ -35,7 +36,8 @@ class TrainingRoom {
     std::string token_file;  // that the workers inherit
   };
 
-  // Borrowed: desk, with all but its engine, and store; they outlive the room.  Errors are those of roots and journal.
+  // Borrowed: desk, with all but its engine, and store; they outlive the room.  Errors: roots that cannot be opened; a
+  // journal that another server has, or another program or a newer server wrote.
   static absl::StatusOr<std::unique_ptr<TrainingRoom>> Open(FrontDesk* desk, GroupStore* store,
                                                             std::string worker_binary);
   ~TrainingRoom();
@@ -54,6 +56,8 @@ class TrainingRoom {
       : config_(desk->config), desk_(desk), store_(store), worker_binary_(std::move(worker_binary)) {}
   absl::Status OpenRoots();
   absl::Status OpenJobs();
+  // OpenJobs has failed for a reason that is not this server's to refuse.
+  void DisableJobs(const absl::Status& why);
   std::vector<std::string> WorkerArgs(int index) const;
 
   const ServerConfig* const config_;
@@ -67,6 +71,7 @@ class TrainingRoom {
   Door door_;
   std::unique_ptr<LocalFleet> fleet_;
   std::unique_ptr<JobLoop> jobs_;
+  absl::Status no_jobs_;  // why there are none
   std::unique_ptr<PackRunner> packs_;
   std::unique_ptr<TrainingServiceImpl> service_;
 };

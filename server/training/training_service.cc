@@ -18,9 +18,15 @@ namespace {
 
 constexpr char kPackPrefix[] = "call-";
 
-absl::Status NoTraining() {
-  return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
-                   "this server has no training workers (--local_train_workers)");
+absl::Status NoTraining(const TrainingDesk& desk) {
+  if (desk.no_jobs.ok()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+                     "this server has no training workers (--local_train_workers)");
+  }
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, absl::IsResourceExhausted(desk.no_jobs) ? v1::DISK_FULL : v1::NO_TRAINING,
+      absl::StrCat("training jobs are disabled since this server started: ", desk.no_jobs.message(),
+                   "; mend that beneath the checkpoint root and start the server again (its log says more)"));
 }
 
 absl::Status Stopping() { return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"); }
@@ -48,23 +54,23 @@ void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
 }
 
 template <class Request>
-absl::Status CheckAboutJob(const grpc::ByteBuffer& bytes, const JobLoop* jobs, Request* message) {
+absl::Status CheckAboutJob(const grpc::ByteBuffer& bytes, const TrainingDesk& desk, Request* message) {
   RETURN_IF_ERROR(ParseTraining(bytes, message));
-  if (jobs == nullptr) return NoTraining();
+  if (desk.jobs == nullptr) return NoTraining(desk);
   return CheckJobId(message->id());
 }
 
 // A method about one job: the answer is the job.
 template <class Request, class Response>
-grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, JobLoop* jobs,
+grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingDesk& desk,
                                    absl::StatusOr<JobPtr> (JobManager::*method)(const std::string&)) {
   Request message;
-  const absl::Status status = CheckAboutJob(call->request(), jobs, &message);
+  const absl::Status status = CheckAboutJob(call->request(), desk, &message);
   if (!status.ok()) {
     call->Fail(status);
     return call;
   }
-  PostFor(call, jobs, [call, method, id = message.id()](JobManager& manager) {
+  PostFor(call, desk.jobs, [call, method, id = message.id()](JobManager& manager) {
     const absl::StatusOr<JobPtr> job = (manager.*method)(id);
     if (!job.ok()) return call->Fail(job.status());
     Response response;
@@ -126,7 +132,7 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
     v1::SubmitJobRequest message;
     absl::StatusOr<SubmitArgs> args = [&]() -> absl::StatusOr<SubmitArgs> {
       RETURN_IF_ERROR(ParseTraining(call->request(), &message));
-      if (desk.jobs == nullptr) return NoTraining();
+      if (desk.jobs == nullptr) return NoTraining(desk);
       return FromProto(message);
     }();
     if (!args.ok()) return call->Fail(args.status());
@@ -143,21 +149,21 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::GetJob(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(desk_, context, request, response),
-                                                         training_.jobs, &JobManager::Get);
+  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(desk_, context, request, response), training_,
+                                                         &JobManager::Get);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::PauseJob(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return AboutJob<v1::PauseJobRequest, v1::PauseJobResponse>(new UnaryCall(desk_, context, request, response),
-                                                             training_.jobs, &JobManager::Pause);
+                                                             training_, &JobManager::Pause);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(desk_, context, request, response);
   v1::ResumeJobRequest message;
-  const absl::Status status = CheckAboutJob(call->request(), training_.jobs, &message);
+  const absl::Status status = CheckAboutJob(call->request(), training_, &message);
   if (!status.ok()) {
     call->Fail(status);
   } else if (message.has_workers()) {
@@ -172,7 +178,7 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* TrainingServiceImpl::CancelJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return AboutJob<v1::CancelJobRequest, v1::CancelJobResponse>(new UnaryCall(desk_, context, request, response),
-                                                               training_.jobs, &JobManager::Cancel);
+                                                               training_, &JobManager::Cancel);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerContext* context,
@@ -181,7 +187,7 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerCont
   v1::ListJobsRequest message;
   absl::StatusOr<JobFilter> filter = [&]() -> absl::StatusOr<JobFilter> {
     RETURN_IF_ERROR(ParseTraining(*request, &message));
-    if (training_.jobs == nullptr) return NoTraining();
+    if (training_.jobs == nullptr) return NoTraining(training_);
     return FromProto(message);
   }();
   if (!filter.ok()) {
@@ -202,7 +208,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
   v1::WatchJobRequest message;
   absl::StatusOr<absl::Duration> interval = [&]() -> absl::StatusOr<absl::Duration> {
     RETURN_IF_ERROR(ParseTraining(*request, &message));
-    if (training_.jobs == nullptr) return NoTraining();
+    if (training_.jobs == nullptr) return NoTraining(training_);
     RETURN_IF_ERROR(CheckJobId(message.id()));
     return WatchInterval(message);
   }();

@@ -12,6 +12,7 @@ namespace switchyard {
 // What is behind the service.  Borrowed; null where this server has none.
 struct TrainingDesk {
   JobLoop* jobs = nullptr;
+  absl::Status no_jobs;  // why it has none although it was to have some
   PackRunner* packs = nullptr;
   const RootDir* datasets = nullptr;
   const RootDir* checkpoints = nullptr;

@@ -103,6 +103,34 @@ TEST(TrainingTest, AGpt2WithExpertsTrainsAndServes) {
   EXPECT_EQ(seen.choices.at(0).token_ids.size(), 8u);
 }
 
+// Inference does not wait for the disk of jobs.
+TEST(TrainingTest, AJournalThatCannotBeReadDisablesJobsAndServingGoesOn) {
+  for (const bool folder : {false, true}) {
+    SCOPED_TRACE(folder ? "a folder in its place" : "a file of another kind");
+    TrainingServer training;
+    const fs::path journal = training.root() / "checkpoints/jobs.sqlite";
+    if (folder) {
+      fs::create_directory(journal);
+    } else {
+      std::ofstream(journal) << std::string(8192, 'x');
+    }
+    ASSERT_TRUE(training.Start());
+    const StreamSeen seen = Generate(training.server()->client(), TextRequest("The", 8));
+    ASSERT_TRUE(seen.ok()) << seen.end << seen.fault;
+    for (const absl::Status& status : {training.Submit(TrainingServer::TinySpec()).status(),
+                                       training.Get("job-1").status(), training.Pause("job-1")}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      const std::string text(status.message());
+      EXPECT_THAT(text, HasSubstr("training jobs are disabled since this server started: jobs.sqlite: "));
+      EXPECT_THAT(text, HasSubstr(folder ? "unable to open database file" : "file is not a database"));
+      EXPECT_THAT(text, testing::Not(HasSubstr(training.root().string())));
+    }
+    EXPECT_TRUE(training.TrainWorkerPids().empty()) << "nothing that they could do";
+    EXPECT_THAT(Scrape(training.server()->metrics_address()), HasSubstr("\nswitchyard_train_journal_ok 0\n"));
+    EXPECT_THAT(training.server()->process().Output(), HasSubstr("serving goes on without training jobs"));
+  }
+}
+
 TEST(TrainingTest, PausedAndResumedItHasTheBitsOfAnUndisturbedRun) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());

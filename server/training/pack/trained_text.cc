@@ -24,7 +24,8 @@ absl::Status Differs(size_t message) {
 // Renders the first messages of a document, as if there were no more.
 class Beginnings {
  public:
-  Beginnings(const Document& document, const ModelChatTemplate& chat) : document_(document), chat_(chat) {}
+  Beginnings(const Document& document, const ModelChatTemplate& chat, const std::function<bool()>& cancelled)
+      : document_(document), chat_(chat), cancelled_(cancelled) {}
 
   absl::StatusOr<RenderedChat> Render(size_t num_messages, bool add_generation_prompt) const {
     ChatRequest request;
@@ -33,15 +34,21 @@ class Beginnings {
     for (size_t i = 0; i < num_messages; ++i) request.messages.push_back(all[i]);
     request.tools = document_.tools;
     request.add_generation_prompt = add_generation_prompt;
-    absl::StatusOr<RenderedChat> chat = chat_.RenderChat(request, {absl::UnixEpoch(), absl::UTCTimeZone()});
+    absl::StatusOr<RenderedChat> chat =
+        chat_.RenderChat(request, {absl::UnixEpoch(), absl::UTCTimeZone(), [this] { return MustEnd(); }});
     if (chat.ok()) return chat;
     const std::string which = num_messages == all.size() ? "" : absl::StrCat(" (the first ", num_messages, ")");
     return absl::Status(chat.status().code(), absl::StrCat("messages", which, ": ", chat.status().message()));
   }
 
  private:
+  absl::Status MustEnd() const {
+    return cancelled_ && cancelled_() ? absl::CancelledError("no longer wanted") : absl::OkStatus();
+  }
+
   const Document& document_;
   const ModelChatTemplate& chat_;
+  const std::function<bool()>& cancelled_;
 };
 
 // Up to the EOS that ends a turn, if one does.
@@ -93,7 +100,7 @@ class TokenFinder {
 
 absl::StatusOr<TrainedText> RenderTrained(const Document& document, const ModelChatTemplate& chat,
                                           absl::string_view eos, const std::function<bool()>& cancelled) {
-  const Beginnings beginnings(document, chat);
+  const Beginnings beginnings(document, chat, cancelled);
   const size_t num_messages = document.messages.size();
   ASSIGN_OR_RETURN(RenderedChat whole, beginnings.Render(num_messages, /*add_generation_prompt=*/false));
   TrainedText out = {std::move(whole.text), std::move(whole.generated)};

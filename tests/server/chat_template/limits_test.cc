@@ -162,6 +162,120 @@ TEST(ChatTemplateLimitsTest, BigValues) {
   ExpectError("{{ strftime_now('%c' * 10000) }}", kInvalid, "more than 1024 bytes");
 }
 
+// Each of these looks at a megabyte, or at fifty thousand things and more, and gives almost nothing back.  What it
+// looked at has to be charged, or a template keeps a thread for hours: a thousand of them are more than a million
+// steps.
+TEST(ChatTemplateLimitsTest, WhatIsLookedAtIsCharged) {
+  const std::string setup =
+      "{% set blank = ' ' * 1000000 %}{% set text = 'ab' * 500000 %}{% set zeros = '0' * 1000000 %}"
+      "{% set items = [''] * 100000 %}{% set pairs = {'a': 1, text: 2} %}{% set ns = namespace() %}"
+      "{% set ns.me = ns %}{% set path = 'me.' * 100000 ~ 'me' %}{% set other = 'ab' * 500000 %}"
+      "{% set fields = '%%' * 50000 %}{% set braces = '{:d}' * 50000 %}{% set ones = [1] * 50000 %}";
+  const char* kExpressions[] = {
+      "blank.strip()",
+      "blank.strip(' a')",
+      "text.lstrip('ab')",
+      "text.rstrip(text)",
+      "blank | trim",
+      "blank | trim(' ')",
+      "zeros | int",
+      "zeros | float",
+      "text.title()",
+      "text.islower()",
+      "text is lower",
+      "text.isalpha()",
+      "text.startswith('b', 1)",
+      "text.endswith(other)",
+      "text.removeprefix(text)",
+      "text.count('c', 0, 5)",
+      "text.count('a')",
+      "text | replace('ab', '')",
+      "'a'.rfind(text)",
+      "'a'.rpartition(text)",
+      "text | wordcount",
+      "text | truncate(3)",
+      "blank | striptags",
+      "''.join(items)",
+      "items | join",
+      "'%.1s' % text",
+      "fields % ()",
+      "braces.format(*ones)",
+      "{}[text]",
+      "pairs.get(text)",
+      "text in pairs",
+      "{text: 1} | length",
+      "[text] | unique | list",
+      "[text] | max | length",
+      "[ns] | map(attribute=path) | first is defined",
+      "dict(pairs, **{text: 1}) | length",
+      "namespace(pairs) is defined",
+      "text is sameas(other)",
+      "text is filter",
+      "text is test",
+      "text | default(1) | urlencode | length",
+  };
+  ChatTemplateLimits enough, tight;
+  enough.max_steps = 20'000'000;
+  tight.max_steps = 1'000'000;
+  for (const char* expression : kExpressions) {
+    // Truth alone: nothing is copied or written.
+    const std::string once = setup + "{% if " + expression + " %}{% endif %}";
+    EXPECT_TRUE(Render(once, Json::object(), enough).ok()) << expression << ": " << Render(once).status();
+    const std::string often = setup + "{% for i in range(1000) %}{% if " + expression + " %}{% endif %}{% endfor %}";
+    EXPECT_EQ(Render(often, Json::object(), tight).status().code(), kExhausted) << expression;
+  }
+}
+
+// Reading text character by character takes several times as long as copying it, and so costs more.
+TEST(ChatTemplateLimitsTest, CharactersCostMoreThanBytes) {
+  ChatTemplateLimits limits;
+  limits.max_steps = 1'500'000;
+  const std::string setup = "{% set text = 'ab' * 500000 %}";
+  for (const char* expression : {"text[999999]", "text[:1]", "text.title()", "text | title", "text | upper", "text[9:]",
+                                 "text.isalpha()", "text is lower", "text | wordcount", "text | tojson"}) {
+    const std::string often = setup + "{% for i in range(40) %}{% if " + expression + " %}{% endif %}{% endfor %}";
+    EXPECT_EQ(Render(often, Json::object(), limits).status().code(), kExhausted) << expression;
+  }
+}
+
+TEST(ChatTemplateLimitsTest, StrippingIsLinearInBothTexts) {
+  // Quadratic stripping would take days.
+  EXPECT_EQ(*Render("{% set chars = 'é' * 1000000 ~ 'b' %}{{ ('b' * 2000000 ~ 'c').strip(chars) }}"), "c");
+}
+
+TEST(ChatTemplateLimitsTest, TheCallerEndsARenderSoon) {
+  // By a count of questions, not by time: each is at most a few thousand steps after the one before.
+  int asked = 0;
+  ChatTemplateClock clock = {absl::UnixEpoch(), absl::UTCTimeZone()};
+  clock.must_end = [&asked] {
+    return ++asked < 3 ? absl::OkStatus() : absl::DeadlineExceededError("the deadline has passed");
+  };
+  for (const char* source : {"{% for a in range(100000) %}x{% endfor %}",
+                             "\n{% set s = ' ' * 60000 %}{% for i in range(99) %}{{ s|int }}"
+                             "{% endfor %}"}) {
+    asked = 0;
+    const auto got = ChatTemplate::Parse(source)->Render(Json::object(), clock);
+    EXPECT_EQ(got.status().code(), absl::StatusCode::kDeadlineExceeded) << got.status();
+    EXPECT_THAT(std::string(got.status().message()), HasSubstr("chat template: the deadline has passed (line "));
+    EXPECT_EQ(asked, 3) << "an error is final";
+  }
+}
+
+TEST(ChatTemplateLimitsTest, FourMegabytesOfMessagesAreNoProblem) {
+  // What the templates of Qwen3 and its kin do with each message, ten times over.
+  Json messages = Json::array();
+  for (int i = 0; i < 16; ++i) messages.push_back({{"role", "user"}, {"content", std::string(256 << 10, 'x')}});
+  const auto got = Render(
+      "{% for m in messages[::-1] %}{% if m.content.startswith('<t>') and m.content.endswith('</t>') %}{% endif %}"
+      "{% endfor %}{% for m in messages %}{% set content = m.content %}{% if '</think>' in content %}{% endif %}"
+      "{% for i in range(4) %}{% set content = content.split('</think>')[-1].lstrip('\n').rstrip('\n') | trim %}"
+      "{% endfor %}{{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>' + '\n' }}{{ m.content | tojson }}"
+      "{% endfor %}",
+      {{"messages", messages}});
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_GT(got->size(), size_t{8} << 20);
+}
+
 TEST(ChatTemplateLimitsTest, SearchIsLinear) {
   // Quadratic search would take minutes here.
   const std::string setup =

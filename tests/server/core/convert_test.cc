@@ -181,6 +181,30 @@ TEST_F(ConvertTest, MessagesAreRenderedWithTheirSpecialTokens) {
   EXPECT_EQ(Convert()->prompt, (Ids{'u', ':', 'x', kEnd}));
 }
 
+// The template is a stranger's code: a call ends when its time is over, not when the template is done.
+TEST_F(ConvertTest, RenderingEndsAtTheDeadlineAndWhenTheClientLeaves) {
+  TinyTextOptions options;
+  options.chat_template = "{% for a in range(1000) %}{% for b in range(100) %}{% endfor %}{% endfor %}x";
+  Use(options);
+  request_.mutable_messages()->add_messages()->set_role("u");
+  absl::Time now = args_.now;
+  args_.clock = [&now] { return now += absl::Seconds(1); };  // one second for each look at it
+  const ErrorView late = Refusal(absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late.reason, "DEADLINE");
+  const absl::Status status = ConvertGenerate(request_, args_).status();
+  EXPECT_EQ(status.message(),
+            "messages: chat template: still rendering at the call's deadline, 1m after it was begun; send shorter "
+            "messages, allow more time, or ask the operator to look at the template (line 1)");
+  now = args_.now;
+  args_.deadline = absl::InfiniteFuture();
+  bool cancelled = false;
+  args_.clock = [&] { return cancelled = true, now; };  // the client leaves while it is rendered
+  args_.cancelled = [&cancelled] { return cancelled; };
+  EXPECT_EQ(ConvertGenerate(request_, args_).status().code(), absl::StatusCode::kCancelled);
+  args_.cancelled = nullptr;
+  EXPECT_EQ(Convert()->prompt, Ids{'x'});
+}
+
 TEST_F(ConvertTest, TemplatesSeeToolsExtrasAndArguments) {
   TinyTextOptions options;
   options.chat_template = "{{ messages[0].name }}{{ tools[0].t }}{% if think %}T{% endif %}";

@@ -82,6 +82,77 @@ TEST_F(ResidencyLoopTest, TheNextGroupBeginsWithWhatIsCommitted) {
   EXPECT_TRUE(CheckGroupPlacement(next, bounds).ok()) << CheckGroupPlacement(next, bounds);
 }
 
+// A group forms before anything is measured: what its first steps cost goes to all ranks as a stage without moves,
+// which a step commits, and again when it has become quite different.
+TEST_F(ResidencyLoopTest, MeasuredCostsReachRanksFromTheFirstSteps) {
+  for (const int64_t rebalance_steps : {int64_t{0}, int64_t{1000}}) {
+    SCOPED_TRACE(rebalance_steps);
+    log.clear();
+    Make({.mode = PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = rebalance_steps});
+    loop->GroupDown("a test", now);
+    const ResidencyLoop::Shape shape = {.layers = kLayers, .experts = kExperts, .devices = kRanks};
+    const MoveCosts unmeasured = {.copy_ps = 7, .row_ps = 8, .layer_ps = 0};
+    EXPECT_EQ(loop->Begin(shape, unmeasured).costs, unmeasured);
+    loop->GroupUp();
+    Steps(4);
+    ASSERT_THAT(log, ElementsAre("prepare 1"));
+    EXPECT_EQ(prepared.costs, meter.Costs());
+    EXPECT_GT(prepared.costs.layer_ps, 0);
+    EXPECT_THAT(prepared.arrivals, IsEmpty());
+    EXPECT_THAT(prepared.departures, IsEmpty());
+    loop->Prepared(0, 1, "", now);
+    EXPECT_EQ(loop->placement_epoch(), 0) << "not all ranks know it";
+    loop->Prepared(1, 1, "", now);
+    EXPECT_EQ(loop->placement_epoch(), 1) << "all take it up at the same step";
+    Step();
+    EXPECT_EQ(log.back(), "release 1");
+    AllReleased();
+    EXPECT_EQ(loop->placement_epoch(), 1);
+    EXPECT_EQ(loop->view().epoch, 0) << "nothing has moved";
+    EXPECT_EQ(Plans(PlanOutcome::kCommitted), 0);
+    Steps(200);
+    EXPECT_EQ(log.size(), 2u) << "they are what they were: " << log.back();
+    meter.NoteCopies(0, PlacementMeter::kTellingBytes, 1e3);
+    Steps(64);
+    EXPECT_EQ(log.back(), "prepare 2") << "copies turned out to be slow";
+    // A group that is lost meanwhile begins anew with what is measured by then.
+    loop->GroupDown("a test", now);
+    EXPECT_EQ(loop->Begin(shape, meter.Costs()).epoch, 0);
+    EXPECT_EQ(loop->placement_epoch(), 0);
+    loop->GroupUp();
+    Steps(8);
+    EXPECT_EQ(log.back(), "prepare 2");
+    meter = PlacementMeter(1000, 0);
+  }
+}
+
+// The costs' stage is given up as any other, and is no plan.
+TEST_F(ResidencyLoopTest, CostsThatARankCannotTakeAreToldAgain) {
+  Make({.mode = PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 0});
+  loop->GroupDown("a test", now);
+  loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, {.copy_ps = 7, .row_ps = 8, .layer_ps = 0});
+  loop->GroupUp();
+  Steps(4);
+  loop->Prepared(0, 1, "no", now);
+  EXPECT_EQ(log.back(), "drop 1");
+  EXPECT_EQ(Plans(PlanOutcome::kAborted), 0);
+  EXPECT_EQ(loop->placement_epoch(), 0);
+  Steps(64);
+  EXPECT_EQ(log.back(), "prepare 2");
+}
+
+// Where costs decide nothing there is nothing to tell.
+TEST_F(ResidencyLoopTest, NoCostsForModesThatDoNotAskThem) {
+  for (const PlacementMode mode : {PlacementMode::kStatic, PlacementMode::kStaticSpare, PlacementMode::kCentral}) {
+    Make({.mode = mode, .spare_slots = mode == PlacementMode::kStatic ? 0 : 1});
+    loop->GroupDown("a test", now);
+    loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, {});
+    loop->GroupUp();
+    Steps(100);
+    EXPECT_THAT(log, IsEmpty()) << NameOf(mode);
+  }
+}
+
 TEST_F(ResidencyLoopTest, AGroupOfAnotherModelThatNeverStoodLeavesNothing) {
   ResidencyLoop first({.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 1},
                       this);
@@ -183,6 +254,9 @@ TEST_F(ResidencyLoopTest, NoPlansWithoutAPeriodOrAnotherRank) {
   Make({.mode = PlacementMode::kAgreed, .spare_slots = 1});
   Steps(100);
   EXPECT_EQ(LayerAt(0), ContiguousPlacement(kExperts, kRanks, 0));
+  EXPECT_THAT(log, ElementsAre("prepare 1"));
+  EXPECT_THAT(prepared.arrivals, IsEmpty()) << "costs alone";
+  log.clear();
   Make({.mode = PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = kPeriod}, /*devices=*/1);
   Steps(100);
   EXPECT_THAT(log, IsEmpty());

@@ -1,4 +1,5 @@
 // What a server that is killed or stopped leaves to the next, and a journal that cannot be written.
+#include "proto/support/errors.h"
 #include "server/training/job_manager.h"
 #include "tests/server/training/manager_fixture.h"
 
@@ -89,6 +90,42 @@ TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
   Pass(absl::Minutes(1));
   EXPECT_EQ(trainers_[1]->seats.size(), 2u);
   EXPECT_EQ(journal_.kept.begin()->second.attempt, 2);
+}
+
+// The disk may still be full when the next server starts: it starts, keeps what it knows, and writes it when it can.
+TEST_F(ManagerTest, AServerStartsWithAJournalThatCannotBeWritten) {
+  const std::string id = Begun();
+  AllStart();
+  journal_.error = absl::ResourceExhaustedError("jobs.sqlite: database or disk is full");
+  Restart();
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  ConnectBoth();
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_THAT(Get(id)->note, HasSubstr("waits for the journal: jobs.sqlite: database or disk is full"));
+  EXPECT_FALSE(manager_->census().journal_ok);
+  const absl::Status pause = manager_->Pause(id).status();
+  EXPECT_EQ(pause.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(switchyard::ReasonOf(pause), v1::DISK_FULL);
+  EXPECT_THAT(std::string(pause.message()), HasSubstr("make room beneath the checkpoint root"));
+  journal_.error = {};
+  Pass(absl::Minutes(1));
+  EXPECT_TRUE(manager_->census().journal_ok);
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+}
+
+TEST_F(ManagerTest, AJobThatTheJournalKeepsFromBeginningSaysSo) {
+  ConnectBoth();
+  const std::string id = Submit(Spec());
+  journal_.error = absl::ResourceExhaustedError("jobs.sqlite: database or disk is full");
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(Get(id)->note, "waits for the journal: jobs.sqlite: database or disk is full");
+  EXPECT_FALSE(manager_->census().journal_ok);
+  journal_.error = {};
+  manager_->Tick();
+  EXPECT_TRUE(manager_->census().journal_ok);
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
 }
 
 TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {

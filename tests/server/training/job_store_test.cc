@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sqlite3.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@ namespace switchyard {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Job Example(int64_t sequence) {
   Job job;
@@ -184,7 +186,7 @@ TEST_F(JobStoreTest, OneServerAtATime) {
   if (child == 0) {
     const absl::Status status = OpenStatus();
     const bool told = status.code() == absl::StatusCode::kFailedPrecondition &&
-                      status.message() == absl::StrCat(path_, ": another process has it open");
+                      status.message() == "jobs.sqlite: another process has it open";
     _exit(told ? 0 : 1);
   }
   int status = -1;
@@ -208,7 +210,7 @@ TEST_F(JobStoreTest, RefusesWhatItDoesNotKnow) {
 TEST_F(JobStoreTest, DamageIsTold) {
   std::ofstream(path_) << std::string(8192, 'x');
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr(path_));
+  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("jobs.sqlite"));
   std::filesystem::remove(path_);
   {
     auto store = JobStore::Open(path_);
@@ -222,6 +224,57 @@ TEST_F(JobStoreTest, DamageIsTold) {
   auto store = JobStore::Open(path_);
   EXPECT_EQ((*store)->Load().status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(JobStore::Open(folder_).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Errors go to clients: they say what is wrong, and neither where this machine has its files nor how they are asked.
+TEST_F(JobStoreTest, ErrorsShowNeitherPathsNorStatements) {
+  std::vector<absl::Status> errors;
+  std::ofstream(path_) << std::string(8192, 'x');
+  errors.push_back(OpenStatus());
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(OpenStatus().ok());
+  Raw("PRAGMA user_version=3");
+  errors.push_back(OpenStatus());
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(OpenStatus().ok());
+  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0)");
+  {
+    auto store = JobStore::Open(path_);
+    errors.push_back((*store)->Load().status());
+    ASSERT_TRUE((*store)->Save(Example(2)).ok());
+    Job twin = Example(5);
+    twin.id = Example(2).id;
+    errors.push_back((*store)->Save(twin));
+  }
+  errors.push_back(JobStore::Open(folder_).status());
+  for (const absl::Status& error : errors) {
+    const std::string text(error.message());
+    EXPECT_FALSE(error.ok());
+    EXPECT_THAT(text, Not(HasSubstr(folder_)));
+    EXPECT_THAT(text, Not(HasSubstr("INSERT")));
+    EXPECT_THAT(text, Not(HasSubstr("PRAGMA")));
+  }
+  EXPECT_THAT(std::string(errors[0].message()), HasSubstr("jobs.sqlite: file is not a database; move it away"));
+}
+
+// A file that may not grow stands for a disk that is full.
+TEST_F(JobStoreTest, AFullDiskIsTold) {
+  ASSERT_TRUE(OpenStatus().ok());
+  auto store = JobStore::Open(path_);
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE((*store)->Save(Example(1)).ok());
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit full = before;
+  full.rlim_cur = 1;
+  signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  const absl::Status status = (*store)->Save(Example(2));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_DFL);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr(folder_)));
+  EXPECT_TRUE((*store)->Save(Example(2)).ok()) << "there is room again";
 }
 
 }  // namespace

@@ -44,6 +44,10 @@ TEST(TrainingMetricsTest, WhatIsCountedIsThatOfTheTable) {
   EXPECT_EQ(values.at("switchyard_train_jobs state=pending"), 3);
   EXPECT_EQ(values.at("switchyard_train_jobs state=running"), 0);
   EXPECT_EQ(values.at("switchyard_train_workers_busy"), 1);
+  EXPECT_EQ(values.at("switchyard_train_journal_ok"), 1);
+  census.journal_ok = false;
+  metrics.Update(census);
+  EXPECT_EQ(Values(*registry).at("switchyard_train_journal_ok"), 0);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 100);
   EXPECT_EQ(values.at("switchyard_train_not_finite_total"), 2);
   EXPECT_EQ(values.at("switchyard_train_dropped_rows_total"), 11);
