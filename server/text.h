@@ -40,6 +40,8 @@ class TextRoom {
   // `wall_now` is what a template that prints a date sees, in UTC.
   absl::StatusOr<std::string> Render(const ChatRequest& request, absl::Time wall_now) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
+  // What one token adds to a text, and its bytes; both empty for an id without one.
+  TokenPiece PieceOf(int32_t id) const;
   // One token as the vocabulary spells it; "" for an id without one.
   std::string TokenText(int32_t id) const;
 
