@@ -384,5 +384,18 @@ TEST_F(ConvertTest, LogprobsHaveDecodedTextAndItsBytes) {
   EXPECT_EQ(message.logprobs(2).top(0).bytes(), "\n");
 }
 
+// OpenAI's content parts, with a template that knows content as text only.
+TEST_F(ConvertTest, ContentPartsAreJoinedForATemplateOfStrings) {
+  v1::ChatMessage* message = request_.mutable_messages()->add_messages();
+  message->set_role("u");
+  message->set_extra_json(R"({"content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]})");
+  const auto result = Convert();
+  EXPECT_EQ(*text_->Decode(result->prompt, true), "u:h\niA:");
+  message->set_extra_json(R"({"content": [{"type": "text", "text": "h"}, {"type": "image_url", "image_url": {}}]})");
+  EXPECT_EQ(Refusal(absl::StatusCode::kInvalidArgument).reason, "BAD_FIELD");
+  EXPECT_EQ(std::string(ConvertGenerate(request_, args_).status().message()),
+            "messages: content[1] of message 0 has type \"image_url\": this model's chat template takes text only");
+}
+
 }  // namespace
 }  // namespace switchyard
