@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
     Flags, BadWorkerStartTest,
     testing::Values(
         BadStart{"NoModel", {}, "--model: missing"},
-        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "model directory /nonexistent: No such file"},
+        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "model directory /nonexistent: no such directory"},
         BadStart{"UnknownFlag", {kModelFlag, "--port=5"}, "unknown flag --port"},
         BadStart{"NoGpu", {kModelFlag, "--device=cuda:7"}, "cuda:7: (this program is built without CUDA|[0-7] found)"},
         BadStart{"OfGpusAlone",
