@@ -222,5 +222,13 @@ TEST(GenerateCommandTest, AMissingInputFileIsAUsageError) {
   EXPECT_THAT(directory.err, HasSubstr("--input=/tmp: is a directory"));
 }
 
+TEST(GenerateCommandTest, APromptGivenTwiceIsRefused) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"generate", "a", "--text=b", server.flag()});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("the prompt is given twice: \"a\" and --text"));
+  EXPECT_TRUE(server.requests().empty());
+}
+
 }  // namespace
 }  // namespace switchyard
