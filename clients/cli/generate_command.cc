@@ -104,6 +104,11 @@ absl::Status CheckEffect(const GenerateFlags& flags, const Json& given) {
   if (!flags.prompt.empty() && given.contains("text")) {
     return BadInput(absl::StrCat("the prompt is given twice: ", Quote(flags.prompt), " and --text; give one of them"));
   }
+  for (const char* name : {"logprobs", "prompt_logprobs", "return_expert_paths"}) {
+    if (given.contains(name) && !flags.lines.json) {
+      return BadInput(absl::StrCat("what --", name, " asks for is shown with --json only; give that, too"));
+    }
+  }
   return absl::OkStatus();
 }
 
