@@ -174,31 +174,42 @@ TEST(ClientTest, AnUnknownHostIsNotARefusal) {
   EXPECT_EQ(std::string(status.message()), "cannot reach no..host:50051: no address is known for \"no..host\" (DNS)");
 }
 
-TEST(ClientTest, APortThatSpeaksHttpIsNotARefusal) {
+// Connects to what answers so and closes.
+absl::Status ConnectToWebServer(absl::string_view answer, std::string* at) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
-  ASSERT_EQ(listen(listener, 8), 0);
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  std::thread web([listener] {
+  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(listen(listener, 8), 0);
+  EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  std::thread web([listener, answer] {
     for (int peer; (peer = accept(listener, nullptr, nullptr)) >= 0; close(peer)) {
       char request[256];
       (void)!read(peer, request, sizeof(request));
-      const absl::string_view answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
       (void)!write(peer, answer.data(), answer.size());
     }
   });
-  const std::string at = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  const absl::Status status = Client::Connect(at).status();
-  EXPECT_EQ(Describe(status).reason, "UNREACHABLE");
-  EXPECT_EQ(std::string(status.message()),
-            absl::StrCat("cannot reach ", at, ": what listens there does not speak gRPC (the server's metrics page?)"));
+  *at = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  const absl::Status status = Client::Connect(*at).status();
   shutdown(listener, SHUT_RDWR);
   web.join();
   close(listener);
+  return status;
+}
+
+TEST(ClientTest, APortThatSpeaksHttpIsNotARefusal) {
+  for (const char* answer : {"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                             "HTTP/1.1 505 HTTP version not supported\r\n", ""}) {
+    std::string at;
+    const absl::Status status = ConnectToWebServer(answer, &at);
+    EXPECT_EQ(Describe(status).reason, "UNREACHABLE");
+    EXPECT_EQ(
+        std::string(status.message()),
+        absl::StrCat("cannot reach ", at, ": what listens there does not speak gRPC (the server's metrics page?)"))
+        << answer;
+  }
 }
 
 TEST(ClientTest, APortWhereNobodyListensIsARefusal) {
