@@ -42,6 +42,9 @@ stop() {
 trap stop EXIT
 trap 'stop; exit 130' INT TERM
 
+# A server that does not listen yet is not to be called unreachable.
+while kill -0 "$server" 2>/dev/null && ! grep -q ' gRPC on ' "$log"; do sleep 0.05; done
+
 # A large checkpoint takes its time; `status` shows how far it is.  A server that ends is not waited for.
 "$bin/switchyard" status --server="127.0.0.1:$port" --wait=3600 >/dev/null &
 waiter=$!

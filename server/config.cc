@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
+#include "scheduler/base/no_model_dir.h"
 #include "scheduler/base/root_dir.h"
 #include "scheduler/popularity/path_profile.h"
 
@@ -199,7 +200,7 @@ absl::Status ServerConfig::Finish() {
   if (model.empty()) {
     problems.Check(false, "--model: missing; give the directory of a HuggingFace checkpoint");
   } else {
-    problems.Check(IsDirectory(model), absl::StrCat("--model=", model, ": no such directory"));
+    problems.Check(IsDirectory(model), absl::StrCat("--model=", model, ": ", WhyNoModelDir(model)));
     problems.Check(!IsDirectory(model) || IsFile(model + "/config.json"),
                    absl::StrCat("--model=", model, ": has no config.json"));
   }

@@ -71,7 +71,7 @@ struct ServerConfig {
   absl::Duration slow_client_timeout = absl::Seconds(30);
   absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream is reset whose client does not take its end
   absl::Duration drain_timeout = absl::Seconds(25);       // after SIGTERM
-  absl::Duration start_timeout = absl::Minutes(10);       // for the first group to form, while nothing makes progress
+  absl::Duration start_timeout = absl::Minutes(10);       // for a group to form, while nothing makes progress
   // A step that takes longer than step_timeout + its rows x row_timeout is a lost group; see WorkerGroup::Options.
   absl::Duration step_timeout = absl::Seconds(120);
   absl::Duration row_timeout = absl::Seconds(1);

@@ -59,7 +59,9 @@ absl::StatusOr<ordered_json> ConvertMessage(const v1::ChatMessage& message, int 
 v1::TokenLogprob ToProto(const TokenLogprob& in, const TextRoom& text) {
   v1::TokenLogprob out;
   out.set_token_id(in.token);
-  out.set_text(text.TokenText(in.token));
+  TokenPiece piece = text.PieceOf(in.token);
+  out.set_text(std::move(piece.text));
+  out.set_bytes(std::move(piece.bytes));
   out.set_logprob(in.logprob);
   out.set_rank(in.rank);
   return out;

@@ -14,8 +14,6 @@ namespace switchyard {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// How long queued requests wait for a lost group to come back.
-constexpr absl::Duration kRestartBudget = absl::Seconds(30);
 
 WorkerGroup::Options GroupOptions(const ServerConfig& config) {
   WorkerGroup::Options options;
@@ -130,8 +128,7 @@ void EngineLoop::Tick(absl::Time now) {
   if (hooks_.on_tick) hooks_.on_tick(now);
   EndSlowReaders(now);
   if (!scheduler_) CheckStart(now);
-  if (scheduler_ && group_.state() != WorkerGroup::State::kReady && now - down_since_ > kRestartBudget &&
-      !live_.empty()) {
+  if (scheduler_ && GivenUp(now) && !live_.empty()) {
     std::vector<Event> events;
     scheduler_->LoseGroup(/*fail_waiting=*/true, now, &events);
     Publish(std::move(events), now);
@@ -164,8 +161,19 @@ bool EngineLoop::Gathering(absl::Time now) {
 void EngineLoop::CheckStart(absl::Time now) {
   group_.NoteStart(now);
   if (now - group_.last_progress() <= config_->start_timeout || !hooks_.on_fatal) return;
-  hooks_.on_fatal(absl::StrCat("no group of workers within --start_timeout=",
-                               absl::FormatDuration(config_->start_timeout), ": ", group_.NotReadyReason()));
+  hooks_.on_fatal(WhyNoGroup());
+}
+
+std::string EngineLoop::WhyNoGroup() const {
+  return absl::StrCat("no group of workers within --start_timeout=", absl::FormatDuration(config_->start_timeout), ": ",
+                      group_.NotReadyReason());
+}
+
+// A lost group of which nothing came back for as long as the first one may take: nobody waits for it any more, until a
+// worker makes progress again.
+bool EngineLoop::GivenUp(absl::Time now) const {
+  return group_.state() != WorkerGroup::State::kReady &&
+         now - std::max(down_since_, group_.last_progress()) > config_->start_timeout;
 }
 
 // SY_DUMP_STEP: a file for each step's plan and one for its result.

@@ -146,6 +146,8 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   void Tick(absl::Time now);
   bool Gathering(absl::Time now);
   void CheckStart(absl::Time now);
+  bool GivenUp(absl::Time now) const;
+  std::string WhyNoGroup() const;
   void PlanAll(absl::Time now, std::vector<Event>* events);
   bool WaitsForSlice(absl::Time now);
   void GiveSlice(absl::Time now);
@@ -181,7 +183,8 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
   // engine_requests.cc: requests
   void HandleSubmit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
   void HandleCancel(uint64_t handle, const absl::Status& status);
-  absl::Status Admit(const InferenceRequest& request) const;
+  absl::Status Admit(const InferenceRequest& request, absl::Time now) const;
+  absl::Status GivenUpError() const;
   absl::Status Refusal(const absl::Status& status) const;
   void EndSlowReaders(absl::Time now);
   void EndAll(const absl::Status& status);

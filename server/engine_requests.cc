@@ -62,22 +62,28 @@ void EngineLoop::Abort(std::string request_id, std::function<void(bool)> done) {
   if (!posted) done(false);
 }
 
-absl::Status EngineLoop::Admit(const InferenceRequest& request) const {
+absl::Status EngineLoop::Admit(const InferenceRequest& request, absl::Time now) const {
   if (draining_) return Stopping();
-  if (group_.state() != WorkerGroup::State::kReady) {
-    const std::string why = group_.NotReadyReason();
-    return WithRetry(scheduler_ ? MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST,
-                                            absl::StrCat("not ready: ", why, "; ", down_reason_))
-                                : MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
-                                            absl::StrCat("model ", config_->served_model_name, " is LOADING: ", why)),
-                     absl::Seconds(1));
+  if (!scheduler_) {
+    return WithRetry(
+        MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                  absl::StrCat("model ", config_->served_model_name, " is LOADING: ", group_.NotReadyReason())),
+        absl::Seconds(1));
   }
+  // While a lost group forms anew requests queue, as far as the queue's bound and their deadlines allow.
+  if (GivenUp(now)) return GivenUpError();
   if (by_request_id_.contains(request.request_id)) {
     return MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
                      absl::StrCat("request_id ", Quote(request.request_id), " belongs to a running request"),
                      {{"field", "request_id"}});
   }
   return absl::OkStatus();
+}
+
+absl::Status EngineLoop::GivenUpError() const {
+  return WithRetry(
+      MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, absl::StrCat(WhyNoGroup(), "; ", down_reason_)),
+      absl::Seconds(1));
 }
 
 // The scheduler's refusal in the API's words.
@@ -95,7 +101,7 @@ absl::Status EngineLoop::Refusal(const absl::Status& status) const {
 void EngineLoop::HandleSubmit(uint64_t handle, std::unique_ptr<InferenceRequest> request,
                               std::shared_ptr<TokenStream> stream) {
   const absl::Time now = MonotonicNow();
-  absl::Status status = Admit(*request);
+  absl::Status status = Admit(*request, now);
   if (status.ok()) {
     status = scheduler_->Submit(ToSchedulerRequest(handle, *request), now);
     if (!status.ok()) status = Refusal(status);
@@ -274,11 +280,16 @@ absl::Status EngineLoop::ErrorOf(const LiveRequest& live, FinishReason reason) c
     case FinishReason::kDeadline:
       return MakeError(absl::StatusCode::kDeadlineExceeded, v1::DEADLINE,
                        absl::StrCat("the request's deadline passed (one without gets the server's --default_deadline, ",
-                                    absl::FormatDuration(config_->default_deadline), ")"));
+                                    absl::FormatDuration(config_->default_deadline), ")",
+                                    group_.state() == WorkerGroup::State::kReady
+                                        ? std::string()
+                                        : absl::StrCat("; no group of workers stands: ", group_.NotReadyReason(), "; ",
+                                                       down_reason_)));
     case FinishReason::kError:
       return MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
                        "the model computed NaN or Inf for this request");
     case FinishReason::kUnavailable:
+      if (GivenUp(MonotonicNow())) return GivenUpError();
       return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST,
                                  absl::StrCat("the workers' group was lost: ", down_reason_)),
                        absl::Seconds(1));

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,7 +12,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
@@ -28,6 +31,14 @@ constexpr int kCannotRun = 127;  // exec failed
 std::string HowItEnded(int status) {
   if (WIFEXITED(status)) return absl::StrCat("exit code ", WEXITSTATUS(status));
   return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+}
+
+// What a worker wrote into its file; empty if nothing.
+std::string ReadRefusal(int fd) {
+  char text[4096];
+  const ssize_t size = fd < 0 ? 0 : pread(fd, text, sizeof(text), 0);
+  const absl::string_view words(text, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  return absl::StrReplaceAll(absl::StripAsciiWhitespace(words), {{"\n", "; "}});  // one line, as the last one counts
 }
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
@@ -54,6 +65,9 @@ absl::Status LocalFleet::Start() {
 absl::Status LocalFleet::Spawn(int index) {
   std::vector<std::string> args = options_.args(index);
   args.insert(args.begin(), options_.binary);
+  UniqueFd refusal(memfd_create("refusal", MFD_CLOEXEC));
+  const int refusal_fd = refusal.get();
+  if (refusal_fd >= 0) args.push_back(absl::StrCat("--refusal_file=/proc/self/fd/", refusal_fd));
   const std::vector<char*> argv = Pointers(args);
   const pid_t server = getpid();
   // vfork-like spawn would be cheaper, but PDEATHSIG must be set in the child.  Between fork and exec only
@@ -67,10 +81,12 @@ absl::Status LocalFleet::Spawn(int index) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (refusal_fd >= 0) fcntl(refusal_fd, F_SETFD, 0);  // this child alone inherits it
     execv(argv[0], argv.data());
     _exit(kCannotRun);
   }
   children_[index].pid = pid;
+  children_[index].refusal = std::move(refusal);
   children_[index].started = MonotonicNow();
   LogInfo("started ", options_.what, " ", index, ", pid ", pid);
   return absl::OkStatus();
@@ -88,10 +104,10 @@ std::string LocalFleet::Bury(int index, int status, absl::Time now) {
   if (!stopping_) LogWarn(options_.what, " ", index, " (pid ", child.last_pid, ") ended: ", how);
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
   if (stopping_) return "";
+  const std::string why = refused ? ReadRefusal(child.refusal.get()) : std::string();
   if (settled_ && refused) {
-    LogWarn(options_.what, " ", index,
-            " could not serve what was served before (its message is above); trying again in ",
-            absl::FormatDuration(child.start_at - now));
+    LogWarn(options_.what, " ", index, " could not serve what was served before (",
+            why.empty() ? "it gave no reason" : why, "); trying again in ", absl::FormatDuration(child.start_at - now));
   }
   const int limit = options_.max_deaths_unsettled;
   child.refused = !settled_ && (refused || (limit > 0 && child.deaths >= limit));
@@ -101,7 +117,8 @@ std::string LocalFleet::Bury(int index, int status, absl::Time now) {
                         " times before the group formed, at last with ", how);
   }
   if (WEXITSTATUS(status) == kCannotRun) return absl::StrCat("cannot run ", options_.binary);
-  return absl::StrCat("worker ", index, " (rank ", index, ") refused to start (exit code 2; its message is above)");
+  return absl::StrCat("worker ", index, " (rank ", index, ") refused to start",
+                      why.empty() ? " (exit code 2; it gave no reason)" : absl::StrCat(": ", why));
 }
 
 void LocalFleet::Reap() {

@@ -1,10 +1,12 @@
 // The workers that this server starts on this machine: one process each, restarted when it dies.
 //
-// A worker that exits with code 2 refuses its model, its flags or this machine's memory.  Before the model was served
-// that is fatal: it is reported once and not tried again; likewise one that ends again and again.  Once it was served
-// the reason may pass (memory is short for a while, a file is being replaced), so such a worker is restarted as any
-// other: after a pause that grows from 50 ms to 5 s while they die young.  Worker `index` is the one that takes rank
-// `index`.  The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the children.
+// A worker that exits with code 2 refuses its model, its flags or this machine's memory; why it writes into a file in
+// memory that it inherits (--refusal_file), besides its standard error, which is the server's.  Before the model was
+// served that is fatal: it is reported once and not tried again; likewise one that ends again and again.  Once it was
+// served the reason may pass (memory is short for a while, a file is being replaced), so such a worker is restarted as
+// any other: after a pause that grows from 50 ms to 5 s while they die young.  Worker `index` is the one that takes
+// rank `index`.  The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the
+// children.
 #pragma once
 
 #include <sys/types.h>
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "scheduler/base/unique_fd.h"
 
 namespace switchyard {
 
@@ -63,6 +66,7 @@ class LocalFleet {
     int early_deaths = 0;
     int deaths = 0;
     bool refused = false;
+    UniqueFd refusal;  // the file for its last words
   };
 
   absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -159,8 +159,10 @@ ABSL_FLAG(absl::Duration, default_deadline, absl::Seconds(300),
 ABSL_FLAG(absl::Duration, max_deadline, absl::Hours(1), "longest deadline that a request may have");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25),
           "how long running requests may go on after SIGTERM or Ctrl-C; a second one ends them at once");
-ABSL_FLAG(absl::Duration, start_timeout, absl::Minutes(10),
-          "how long the first group of workers may take to form, while none registers or loads");
+ABSL_FLAG(
+    absl::Duration, start_timeout, absl::Minutes(10),
+    "how long a group of workers may take to form, while none registers or loads: the first one or the server ends, "
+    "a later one or requests do not wait for it any more");
 ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(120),
           "a step that takes longer, beside what --row_timeout adds for its tokens, ends the workers' group");
 ABSL_FLAG(absl::Duration, row_timeout, absl::Seconds(1),

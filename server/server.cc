@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
@@ -191,6 +192,8 @@ absl::Status Server::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
   // Whoever may speak plaintext to this port may also ask what it serves.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // gRPC's health service comes without its descriptor, which reflection is asked for: this use links ours.
+  (void)grpc::health::v1::HealthCheckRequest::descriptor();
   if (!IsLoopback(config_.host)) {
     LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
   }

@@ -73,6 +73,10 @@ absl::StatusOr<std::string> TextRoom::Decode(const std::vector<int32_t>& ids, bo
   return tokenizer_->Decode(ids, skip_special_tokens);
 }
 
+TokenPiece TextRoom::PieceOf(int32_t id) const {
+  return tokenizer_ == nullptr ? TokenPiece() : tokenizer_->PieceOf(id);
+}
+
 std::string TextRoom::TokenText(int32_t id) const {
   return tokenizer_ == nullptr ? std::string() : std::string(tokenizer_->IdToToken(id));
 }

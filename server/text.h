@@ -40,6 +40,8 @@ class TextRoom {
   // The clock says what a template that prints a date sees, and when rendering has to end.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
+  // What one token adds to a text, and its bytes; both empty for an id without one.
+  TokenPiece PieceOf(int32_t id) const;
   // One token as the vocabulary spells it; "" for an id without one.
   std::string TokenText(int32_t id) const;
 

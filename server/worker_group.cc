@@ -82,9 +82,13 @@ void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr) return;
   if (dismissed_) return Remove(id);
-  LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
+  // Why an own one ended before it served, its fleet tells with the worker's last words; a lost link would bury them.
+  const bool by_fleet =
+      served_weights_.empty() && IsOwn(member->info) && now - member->last_seen <= options_.fence_after;
+  if (!by_fleet) LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
   // What clients are told names no process.
-  const std::string told = absl::StrCat("worker of rank ", member->rank, " was lost: ", reason);
+  const std::string told = by_fleet ? absl::StrCat("worker of rank ", member->rank, " ended before it served")
+                                    : absl::StrCat("worker of rank ", member->rank, " was lost: ", reason);
   Remove(id);
   GoDown(told, now, absl::ZeroDuration());
 }

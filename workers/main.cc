@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,6 +107,8 @@ ABSL_FLAG(std::string, address, "auto",
 ABSL_FLAG(std::string, join_token_file, "", "file with the server's join token");
 ABSL_FLAG(int, local_index, -1, "set by a server for the workers that it starts");
 ABSL_FLAG(std::string, server_socket, "", "set by a server for the workers that it starts: where they reach it");
+ABSL_FLAG(std::string, refusal_file, "",
+          "set by a server for the workers that it starts: file for why one ends with code 2, besides standard error");
 ABSL_FLAG(int, metrics_port, -1,
           "port of http://METRICS_HOST:PORT/metrics; 0 = any free one (switchyard status tells it), -1 = none");
 ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
@@ -122,6 +125,7 @@ constexpr int64_t kOpenFiles = 512;  // a few for each peer
 
 int Complain(absl::string_view text) {
   std::fprintf(stderr, "switchyard-worker: %s\n", std::string(text).c_str());
+  if (const std::string path = absl::GetFlag(FLAGS_refusal_file); !path.empty()) std::ofstream(path) << text;
   return kExitBadConfig;
 }
 

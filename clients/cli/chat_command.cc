@@ -134,8 +134,8 @@ void AddChatCommand(CLI::App* app, RunCommand* run) {
   auto flags = std::make_shared<ChatFlags>();
   command->add_option("--system", flags->system, "what the model is told first")->type_name("TEXT");
   flags->server.AddTo(command);
-  flags->request.AddTo(command, {"text", "token_ids", "messages", "n", "logprobs", "prompt_logprobs", "request_id",
-                                 "add_generation_prompt"});
+  flags->request.AddTo(command, {"text", "token_ids", "messages", "n", "logprobs", "prompt_logprobs",
+                                 "return_expert_paths", "request_id", "add_generation_prompt"});
   command->footer(absl::StrCat("In the conversation:\n", kHelp));
   command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
 }

@@ -9,7 +9,13 @@ namespace switchyard {
 namespace {
 
 Json TokenJson(const v1::TokenLogprob& token) {
-  return {{"token_id", token.token_id()}, {"text", token.text()}, {"logprob", token.logprob()}, {"rank", token.rank()}};
+  Json bytes = Json::array();
+  for (const char byte : token.bytes()) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token_id", token.token_id()},
+          {"text", token.text()},
+          {"logprob", token.logprob()},
+          {"rank", token.rank()},
+          {"bytes", std::move(bytes)}};
 }
 
 Json PositionJson(const v1::PositionLogprobs& position) {

@@ -8,6 +8,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/generate_answer.h"
 #include "clients/cli/request_lines.h"
+#include "proto/support/errors.h"
 
 namespace switchyard {
 namespace {
@@ -98,9 +99,23 @@ int RunOne(Console& console, const GenerateFlags& flags, Client* client, const G
   return kExitOk;
 }
 
+// What was asked for must not be dropped in silence.
+absl::Status CheckEffect(const GenerateFlags& flags, const Json& given) {
+  if (!flags.prompt.empty() && given.contains("text")) {
+    return BadInput(absl::StrCat("the prompt is given twice: ", Quote(flags.prompt), " and --text; give one of them"));
+  }
+  for (const char* name : {"logprobs", "prompt_logprobs", "return_expert_paths"}) {
+    if (given.contains(name) && !flags.lines.json) {
+      return BadInput(absl::StrCat("what --", name, " asks for is shown with --json only; give that, too"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 int Run(Console& console, const GenerateFlags& flags) {
   absl::StatusOr<Json> given = flags.request.Given();
   if (!given.ok()) return Complain(console, BadInput(given.status().message()));
+  if (const absl::Status status = CheckEffect(flags, *given); !status.ok()) return Complain(console, status);
   if (!flags.prompt.empty()) (*given)["text"] = flags.prompt;
   const bool many = !flags.lines.input.empty();
   const absl::StatusOr<GenerateRequest> request = many ? GenerateRequest() : BuildRequest<GenerateRequest>(*given);

@@ -54,9 +54,24 @@ int CountInto(Console& console, const std::string& trace_path, const MakeFlags& 
   return Write(console, *bundle, flags.output);
 }
 
+// A trace that is there is counted as it is.
+absl::Status CheckAlone(const RecordFlags& record) {
+  const absl::StatusOr<Json> given = record.request.Given();
+  if (!given.ok()) return BadInput(given.status().message());
+  std::string flag = given->empty() ? "" : given->begin().key();
+  if (!record.input.empty()) flag = "dataset";
+  if (!record.label.empty()) flag = "label";
+  if (record.window != 0) flag = "window";
+  if (flag.empty()) return absl::OkStatus();
+  return BadInput(absl::StrCat("--", flag, " has no effect with --trace, which counts a trace as it is"));
+}
+
 int Make(Console& console, MakeFlags flags) {
   if (flags.output.empty()) return Complain(console, BadInput("give --output=FILE"));
-  if (!flags.trace.empty()) return CountInto(console, flags.trace, flags);
+  if (!flags.trace.empty()) {
+    if (const absl::Status status = CheckAlone(flags.record); !status.ok()) return Complain(console, status);
+    return CountInto(console, flags.trace, flags);
+  }
   flags.record.output = absl::StrCat(flags.output, ".", getpid(), ".trace");
   const absl::Cleanup remove = [&] { std::remove(flags.record.output.c_str()); };
   const int code = RecordTrace(console, flags.record);

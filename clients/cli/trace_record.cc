@@ -23,6 +23,13 @@ namespace {
 
 using v1::GenerateRequest;
 
+// They shape what is generated behind a document, from its second token on: the first one's routing is no more
+// recorded.
+constexpr const char* kOfGeneration[] = {"min_tokens",         "temperature",       "top_p",      "top_k", "min_p",
+                                         "presence_penalty",   "frequency_penalty", "logit_bias", "seed",  "stop",
+                                         "repetition_penalty", "stop_token_ids",    "ignore_eos"};
+constexpr char kGenerationGroup[] = "With --max_tokens above 1";
+
 // One line of the input.
 struct Document {
   GenerateRequest request;
@@ -184,7 +191,9 @@ void AddDocumentFlags(CLI::App* command, const std::string& input, RecordFlags* 
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   flags->server.AddTo(command);
-  flags->request.AddTo(command, {"n", "request_id", "return_expert_paths", "logprobs", "prompt_logprobs"});
+  flags->request.AddTo(
+      command, {"n", "request_id", "return_expert_paths", "logprobs", "prompt_logprobs", "skip_special_tokens"});
+  for (const char* name : kOfGeneration) command->get_option(absl::StrCat("--", name))->group(kGenerationGroup);
 }
 
 int RecordTrace(Console& console, const RecordFlags& flags) {
@@ -193,6 +202,13 @@ int RecordTrace(Console& console, const RecordFlags& flags) {
   const bool one = flags.input.empty();
   if (one && !given->contains("text") && !given->contains("token_ids") && !given->contains("messages")) {
     return Complain(console, BadInput("give --input=FILE, --text=TEXT or --token_ids=IDS"));
+  }
+  // In a file each line may say how many tokens it wants.
+  const bool generates = !one || (given->contains("max_tokens") && (*given)["max_tokens"] != 1);
+  for (const char* name : kOfGeneration) {
+    if (generates || !given->contains(name)) continue;
+    return Complain(
+        console, BadInput(absl::StrCat("--", name, " has no effect on a document: it goes with --max_tokens above 1")));
   }
   absl::Status opened;
   const auto file = one || flags.input == "-" ? nullptr : OpenInput(flags.input, &opened);

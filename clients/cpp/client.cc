@@ -41,15 +41,40 @@ absl::Status CheckAddress(absl::string_view address) {
   return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT", absl::StrCat("server ", status.message()));
 }
 
+// Why the last try to connect failed, as far as gRPC says: it tells calls, not channels.  Empty: it is connected now.
+std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl::string_view address) {
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineIn(absl::Seconds(1)));
+  grpc::health::v1::HealthCheckResponse response;
+  const grpc::Status status =
+      grpc::health::v1::Health::NewStub(channel)->Check(&context, grpc::health::v1::HealthCheckRequest(), &response);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return "no answer";
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return "";  // whoever answers is there
+  const std::string& text = status.error_message();
+  const auto says = [&text](absl::string_view part) { return absl::StrContains(text, part); };
+  if (says("DNS resolution failed")) {
+    const absl::StatusOr<HostPort> parts = SplitHostPort(address);
+    return absl::StrCat("no address is known for \"", parts.ok() ? parts->host : address, "\" (DNS)");
+  }
+  if (says("Connection refused")) return "the connection was refused";
+  if (says("http1.x server") || says("parsing HTTP/2") || says("Socket closed") || says("Connection reset")) {
+    return "what listens there does not speak gRPC (the server's metrics page?)";
+  }
+  return absl::StrCat("the connection failed: ", text);
+}
+
 // Connected, or the reason why not.  Does not sit out the limit when every address refuses at once.
-absl::Status WaitForConnection(grpc::Channel* channel, const std::string& address, absl::Duration timeout) {
+absl::Status WaitForConnection(const std::shared_ptr<grpc::Channel>& channel, const std::string& address,
+                               absl::Duration timeout) {
   const auto deadline = DeadlineIn(timeout);
   for (;;) {
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
+      const std::string why = WhyNotConnected(channel, address);
+      if (why.empty()) return absl::OkStatus();
       return ClientError(absl::StatusCode::kUnavailable, "UNREACHABLE",
-                         absl::StrCat("cannot reach ", address, ": the connection was refused"));
+                         absl::StrCat("cannot reach ", address, ": ", why));
     }
     if (!channel->WaitForStateChange(state, deadline)) {
       return ClientError(absl::StatusCode::kUnavailable, "UNREACHABLE",
@@ -99,8 +124,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   if (absl::Status status = CheckAddress(address); !status.ok()) return status;
   std::shared_ptr<grpc::Channel> channel =
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelSettings());
-  if (absl::Status status = WaitForConnection(channel.get(), address, options.connect_timeout); !status.ok())
-    return status;
+  if (absl::Status status = WaitForConnection(channel, address, options.connect_timeout); !status.ok()) return status;
   return std::unique_ptr<Client>(new Client(address, options, std::move(channel)));
 }
 

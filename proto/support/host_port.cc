@@ -47,6 +47,9 @@ std::string JoinHostPort(absl::string_view host, int port) {
 }
 
 absl::StatusOr<HostPort> SplitHostPort(absl::string_view text) {
+  if (const size_t scheme = text.find("://"); scheme != absl::string_view::npos) {
+    return NotAnAddress(text, absl::StrCat("must be HOST:PORT; leave \"", text.substr(0, scheme + 3), "\" away"));
+  }
   const size_t colon = text.rfind(':');
   HostPort out;
   if (colon == absl::string_view::npos || !absl::SimpleAtoi(text.substr(colon + 1), &out.port) || out.port < 1 ||

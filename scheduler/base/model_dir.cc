@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "scheduler/base/no_model_dir.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
@@ -51,15 +52,9 @@ absl::Status CheckPlainName(absl::string_view name) {
 absl::StatusOr<ModelDir> ModelDir::Open(const std::string& path) {
   struct stat st = {};
   if (stat(path.c_str(), &st) != 0) {
-    return absl::NotFoundError(absl::StrCat("model directory ", path, ": ", std::strerror(errno)));
+    return absl::NotFoundError(absl::StrCat("model directory ", path, ": ", WhyNoModelDir(path)));
   }
-  if (!S_ISDIR(st.st_mode)) {
-    const bool safetensors = absl::string_view(path).find(".safetensors") != absl::string_view::npos;
-    return absl::InvalidArgumentError(absl::StrCat("model ", path,
-                                                   safetensors
-                                                       ? ": is a file; give the directory that holds it"
-                                                       : ": unsupported format; only safetensors, in a directory"));
-  }
+  if (!S_ISDIR(st.st_mode)) return absl::InvalidArgumentError(absl::StrCat("model ", path, ": ", WhyNoModelDir(path)));
   char* resolved = realpath(path.c_str(), nullptr);
   if (resolved == nullptr)
     return absl::NotFoundError(absl::StrCat("model directory ", path, ": ", std::strerror(errno)));

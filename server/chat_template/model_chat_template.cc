@@ -9,6 +9,7 @@
 #include "scheduler/base/json_shape.h"
 #include "scheduler/base/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "server/chat_template/content_parts.h"
 
 namespace switchyard {
 namespace {
@@ -148,16 +149,30 @@ absl::StatusOr<ModelChatTemplate> ModelChatTemplate::LoadFrom(const ModelDir& di
     ASSIGN_OR_RETURN(const std::optional<std::string> source, ReadIfThere(override_file, limits.max_source_bytes));
     if (!source.has_value()) return absl::NotFoundError(absl::StrCat("chat template: no file ", override_file));
     ASSIGN_OR_RETURN(out.default_, ParseFrom(override_file, *source, limits));
+    out.TryContents();
     return out;
   }
   RETURN_IF_ERROR(out.LoadFiles(dir, model_dir, limits));
   if (!out.default_.has_value() && !out.tool_use_.has_value()) {
     RETURN_IF_ERROR(out.LoadConfig(config.value("chat_template", PlainJson()), config_path, limits));
   }
+  out.TryContents();
   if (out.default_.has_value() || out.tool_use_.has_value()) return out;
   return absl::NotFoundError(absl::StrCat("chat template: neither ", model_dir, "/", kTemplateFile, " nor ",
                                           config_path,
                                           " has one; pass --chat_template=FILE, or send text instead of messages"));
+}
+
+void ModelChatTemplate::TryContents() {
+  Json variables = special_tokens_;
+  variables["documents"] = variables["tools"] = nullptr;
+  variables["add_generation_prompt"] = true;
+  if (default_.has_value()) default_knows_text_only_ = KnowsTextOnly(*default_, variables);
+  if (!tool_use_.has_value()) return;
+  variables["tools"] = Json::parse(
+      R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object",
+          "properties": {"x": {"type": "string", "description": "d"}}, "required": ["x"]}}}])");
+  tool_use_knows_text_only_ = KnowsTextOnly(*tool_use_, variables);
 }
 
 // As transformers does: any template file makes it forget the configuration's.
@@ -222,6 +237,9 @@ absl::StatusOr<RenderedChat> ModelChatTemplate::RenderChat(const ChatRequest& re
   if (request.template_args.is_object()) variables.update(request.template_args);
   variables["messages"] = Json::array();
   for (const Json& message : request.messages) variables["messages"].push_back(WithReasoning(WithoutNulls(message)));
+  if (for_tools ? tool_use_knows_text_only_ : default_knows_text_only_) {
+    RETURN_IF_ERROR(JoinContentParts(&variables["messages"]));
+  }
   variables["tools"] = request.tools;
   variables["add_generation_prompt"] = request.add_generation_prompt;
   return (for_tools ? *tool_use_ : *default_).RenderChat(variables, clock);

@@ -37,7 +37,8 @@ class ModelChatTemplate {
 
   // The prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
   // template_args, which win over all but messages, tools and add_generation_prompt.  With tools, the template named
-  // "tool_use" serves if there is one.  Tokenize the text without adding special tokens.
+  // "tool_use" serves if there is one.  Content that is a list of parts is joined where that template knows text only
+  // (content_parts.h).  Tokenize the text without adding special tokens.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
   // The same, and what of it the model is to write where the template says so.
   absl::StatusOr<RenderedChat> RenderChat(const ChatRequest& request, const ChatTemplateClock& clock) const;
@@ -48,9 +49,11 @@ class ModelChatTemplate {
   ModelChatTemplate() = default;
   absl::Status LoadFiles(const ModelDir& dir, const std::string& path, const ChatTemplateLimits& limits);
   absl::Status LoadConfig(const nlohmann::json& templates, const std::string& path, const ChatTemplateLimits& limits);
+  void TryContents();
 
   std::optional<ChatTemplate> default_;
   std::optional<ChatTemplate> tool_use_;
+  bool default_knows_text_only_ = false, tool_use_knows_text_only_ = false;
   nlohmann::ordered_json special_tokens_ = nlohmann::ordered_json::object();  // name → text
 };
 

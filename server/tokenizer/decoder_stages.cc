@@ -7,9 +7,6 @@
 #include "server/tokenizer/byte_level.h"
 
 namespace switchyard {
-namespace {
-
-// The byte of a token "<0xHH>", or -1.
 int ByteOfToken(absl::string_view token) {
   if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return -1;
   const auto digit = [](char c) {
@@ -20,8 +17,6 @@ int ByteOfToken(absl::string_view token) {
   const int low = digit(token[4]);
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
-
-}  // namespace
 
 absl::Status FuseStage::Finish() {
   RETURN_IF_ERROR(next().EndToken());

@@ -12,6 +12,9 @@
 
 namespace switchyard {
 
+// The byte of a token "<0xHH>", or -1.
+int ByteOfToken(absl::string_view token);
+
 // Base of all: knows the next stage.
 class ChainedStage : public DecoderStage {
  public:

@@ -4,9 +4,13 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
+#include "server/tokenizer/byte_level.h"
+#include "server/tokenizer/decoder_stages.h"
 #include "server/tokenizer/stream_decoder.h"
 #include "server/tokenizer/utf8.h"
 
@@ -45,6 +49,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Build(const Field& file) {
   ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(file["pre_tokenizer"]));
   ASSIGN_OR_RETURN(tokenizer->post_processor_, ParsePostProcessor(file["post_processor"], tokenizer->id_end_));
   ASSIGN_OR_RETURN(tokenizer->decoder_, ParseDecoder(file["decoder"]));
+  tokenizer->FindAnchor();
   return tokenizer;
 }
 
@@ -119,6 +124,39 @@ absl::StatusOr<std::string> Tokenizer::Decode(absl::Span<const int32_t> ids, boo
   for (const int32_t id : ids) RETURN_IF_ERROR(stream.Append(id, &text));
   RETURN_IF_ERROR(stream.Flush(&text));
   return text;
+}
+
+void Tokenizer::FindAnchor() {
+  const int32_t id = model_->vocabulary().IdOf("a");
+  if (id < 0) return;
+  const absl::StatusOr<std::string> one = Decode({id}, false), two = Decode({id, id}, false);
+  if (!one.ok() || !two.ok() || !absl::StartsWith(*two, *one)) return;
+  anchor_ = id;
+  anchor_text_ = *one;
+  anchor_again_ = two->substr(one->size());
+}
+
+// Decoders treat a text's ends differently (a space that was put before it goes), so the token gets company there.
+TokenPiece Tokenizer::PieceOf(int32_t id) const {
+  const absl::string_view spelling = SpellingOf(id);
+  if (spelling.empty()) return {};
+  TokenPiece piece;
+  const bool anchored = anchor_ >= 0;
+  const absl::StatusOr<std::string> text = anchored ? Decode({anchor_, id, anchor_}, false) : Decode({id}, false);
+  absl::string_view middle = text.ok() ? absl::string_view(*text) : spelling;  // a regex of the decoder hit its limit
+  if (text.ok() && anchored) {
+    const bool inside = absl::ConsumePrefix(&middle, anchor_text_) && absl::ConsumeSuffix(&middle, anchor_again_);
+    if (!inside) middle = spelling;
+  }
+  piece.text = std::string(middle);
+  if (!absl::StrContains(piece.text, kReplacementCharacter)) {
+    piece.bytes = piece.text;
+  } else if (const int byte = ByteOfToken(spelling); byte >= 0) {
+    piece.bytes.push_back(static_cast<char>(byte));
+  } else {
+    AppendByteLevelDecoded(spelling, &piece.bytes);
+  }
+  return piece;
 }
 
 int32_t Tokenizer::TokenToId(absl::string_view token) const {

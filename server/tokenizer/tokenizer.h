@@ -28,6 +28,12 @@ namespace switchyard {
 // Of a file; the largest seen in the wild has 35 MB.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 
+// What one token adds to a text.
+struct TokenPiece {
+  std::string text;   // U+FFFD for bytes that are only a part of a character
+  std::string bytes;  // the true ones
+};
+
 struct EncodeOptions {
   bool add_special_tokens = true;     // the post-processor's (BOS, EOS)
   bool allow_special = true;          // false: special tokens' strings in the text are plain text
@@ -51,6 +57,9 @@ class Tokenizer {
   // Ids that no token has are passed over, as the original does; validate them before if they come from outside.
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const;
 
+  // Of a token in the middle of a text, special ones included; both parts empty for an id that no token has.
+  TokenPiece PieceOf(int32_t id) const;
+
   // -1 if there is none.
   int32_t TokenToId(absl::string_view token) const;
   // The token as the file spells it ("Ġthe", "<0x0A>"); empty if no token has this id.  Lives as long as the tokenizer.
@@ -73,6 +82,7 @@ class Tokenizer {
 
   Tokenizer(std::unique_ptr<TokenizerModel> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const Field& file);
+  void FindAnchor();
   absl::Status EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard,
                                 std::vector<int32_t>* ids) const;
   absl::Status EncodePlain(NormalizedText text, WorkGuard* guard, std::vector<int32_t>* ids) const;
@@ -87,6 +97,9 @@ class Tokenizer {
   std::unique_ptr<Decoder> decoder_;
   int32_t vocab_size_ = 0;
   int32_t id_end_ = 0;
+  int32_t anchor_ = -1;      // a letter, as company for PieceOf; -1: the vocabulary has no such token
+  std::string anchor_text_;  // of the anchor alone, and what another one adds to it
+  std::string anchor_again_;
   uint64_t file_hash_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -78,7 +79,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"LongerThanTheContext",
                  {kModelFlag, "--max_model_len=4096"},
                  "--max_model_len=4096: the model's context is 1024 tokens"},
-        BadStart{"CacheForLessThanASequence", {kModelFlag, "--kv_cache_bytes=1"}, "rank 0.*refused to start"},
+        BadStart{"CacheForLessThanASequence",
+                 {kModelFlag, "--kv_cache_bytes=1"},
+                 "rank 0.*refused to start: .*kv_cache_bytes"},
         BadStart{"NoTokenizerFile", {kModelFlag, "--tokenizer=/nonexistent.json"}, "nonexistent.json: no such file"},
         BadStart{
             "TokenizerIsADevice", {kModelFlag, "--tokenizer=/dev/zero"}, "--tokenizer=/dev/zero: not a regular file"},
@@ -103,6 +106,18 @@ INSTANTIATE_TEST_SUITE_P(
                  "no such directory\n.*--threads=-1.*\n.*--join_token_file=/dev/null"}),
     NameOf);
 
+// The last line is all that a pod's status shows: it has the worker's own words, and no lost link before it hides them.
+TEST(RefusalTest, TheLastLineHasTheCause) {
+  const auto process = Process::Start({Binary("switchyard-server"), kModelFlag, "--port=0", "--metrics_port=-1",
+                                       "--local_workers=2", "--kv_cache_bytes=1"});
+  ASSERT_NE(process, nullptr);
+  EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), 2);
+  const std::string output(absl::StripAsciiWhitespace(process->Output()));
+  EXPECT_THAT(output.substr(output.rfind('\n') + 1), testing::ContainsRegex("refused to start: .*kv_cache_bytes"));
+  EXPECT_THAT(output, testing::Not(testing::HasSubstr("is lost")));
+  EXPECT_THAT(output, testing::Not(testing::HasSubstr("its link ended")));
+}
+
 class BadWorkerStartTest : public testing::TestWithParam<BadStart> {};
 
 TEST_P(BadWorkerStartTest, ExitsWithTwoAndSaysWhy) {
@@ -115,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
     Flags, BadWorkerStartTest,
     testing::Values(
         BadStart{"NoModel", {}, "--model: missing"},
-        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "model directory /nonexistent: No such file"},
+        BadStart{"NoSuchModel", {"--model=/nonexistent"}, "model directory /nonexistent: no such directory"},
         BadStart{"UnknownFlag", {kModelFlag, "--port=5"}, "unknown flag --port"},
         BadStart{"NoGpu", {kModelFlag, "--device=cuda:7"}, "cuda:7: (this program is built without CUDA|[0-7] found)"},
         BadStart{"OfGpusAlone",

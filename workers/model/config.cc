@@ -202,9 +202,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl
   nlohmann::json root;
   ASSIGN_OR_RETURN(root, ParseStrictJson(kConfigFile, config_text, {.max_depth = kMaxConfigDepth}));
   if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(kConfigFile, ": not an object"));
-  RETURN_IF_ERROR(CheckFields(root));
-  const ModelFamily* family = nullptr;
+  const ModelFamily* family = nullptr;  // first: of an unknown one nothing else matters
   ASSIGN_OR_RETURN(family, ChooseFamily(root));
+  RETURN_IF_ERROR(CheckFields(root));
   ConfigReader reader(root, kConfigFile);
   reader.Know(kOtherKeys);
   ModelConfig config;

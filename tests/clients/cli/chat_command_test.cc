@@ -85,5 +85,12 @@ TEST(ChatCommandTest, NeedsAChatTemplate) {
   EXPECT_THAT(run.err, HasSubstr("--chat_template=FILE"));
 }
 
+TEST(ChatCommandTest, WhatItCannotShowIsNotOffered) {
+  const CliRun run = RunCliWith({"chat", "--return_expert_paths"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("--return_expert_paths"));
+  EXPECT_THAT(RunCliWith({"help", "chat"}).out, testing::Not(HasSubstr("expert_paths")));
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -222,5 +222,23 @@ TEST(GenerateCommandTest, AMissingInputFileIsAUsageError) {
   EXPECT_THAT(directory.err, HasSubstr("--input=/tmp: is a directory"));
 }
 
+TEST(GenerateCommandTest, APromptGivenTwiceIsRefused) {
+  FakeServer server;
+  const CliRun run = RunCliWith({"generate", "a", "--text=b", server.flag()});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("the prompt is given twice: \"a\" and --text"));
+  EXPECT_TRUE(server.requests().empty());
+}
+
+TEST(GenerateCommandTest, WhatOnlyJsonShowsIsRefusedWithoutIt) {
+  FakeServer server;
+  for (const char* flag : {"--logprobs=2", "--prompt_logprobs=0", "--return_expert_paths"}) {
+    const CliRun run = RunCliWith({"generate", "a", flag, server.flag()});
+    EXPECT_EQ(run.exit_code, 2) << flag;
+    EXPECT_THAT(run.err, HasSubstr("is shown with --json only"));
+    EXPECT_EQ(RunCliWith({"generate", "a", flag, server.flag(), "--json"}).exit_code, 0) << flag;
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -115,5 +115,13 @@ TEST_F(ProfileCommandTest, WhatCannotBeReadOrWrittenIsNamed) {
   EXPECT_THAT(nowhere.err, HasSubstr("no/such"));
 }
 
+TEST_F(ProfileCommandTest, ATraceIsCountedWithoutDocuments) {
+  for (const char* flag : {"--text=a", "--dataset=x", "--label=prose", "--window=5"}) {
+    const CliRun run = RunCliWith({"profile", "--trace=" + At("t"), flag, "--output=" + At("p")});
+    EXPECT_EQ(run.exit_code, 2) << flag;
+    EXPECT_THAT(run.err, HasSubstr("has no effect with --trace")) << flag;
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

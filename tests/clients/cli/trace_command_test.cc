@@ -182,5 +182,24 @@ TEST_F(TraceCommandTest, WhatIsNoTraceIsNamed) {
   EXPECT_THAT(run.err, HasSubstr("workers is 9, wants 1 to 4, the experts"));
 }
 
+// Of a document nothing is sampled: sampling begins with the second token that is generated.
+TEST_F(TraceCommandTest, SamplingWithoutGeneratingIsRefused) {
+  const CliRun run = Record({"--text=abc", "--temperature=0.5"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("--temperature has no effect on a document: it goes with --max_tokens above 1"));
+  EXPECT_TRUE(server_.requests().empty());
+  EXPECT_EQ(Record({"--text=abc", "--temperature=0.5", "--max_tokens=2"}).exit_code, 0);
+  EXPECT_EQ(Record({"--input=-", "--temperature=0.5"}, "{\"text\": \"a\", \"max_tokens\": 3}\n").exit_code, 0)
+      << "a default of lines that generate";
+  for (const std::vector<std::string>& help :
+       {std::vector<std::string>{"trace", "record", "--help"}, {"profile", "--help"}}) {
+    const std::string text = RunCliWith(help).out;
+    EXPECT_THAT(text, testing::Not(HasSubstr("--skip_special_tokens"))) << help[0];
+    const size_t group = text.find("With --max_tokens above 1:"), flag = text.find("--temperature");
+    EXPECT_NE(group, std::string::npos) << help[0];
+    EXPECT_LT(group, flag) << help[0];
+  }
+}
+
 }  // namespace
 }  // namespace switchyard

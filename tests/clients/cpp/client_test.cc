@@ -1,5 +1,12 @@
 #include "clients/cpp/client.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -158,6 +165,63 @@ TEST(ClientTest, UnaryCalls) {
   EXPECT_FALSE(*(*client)->IsServing("readiness"));
   EXPECT_TRUE(*(*client)->IsServing(""));
   EXPECT_EQ((*client)->IsServing("nonsense").status().code(), absl::StatusCode::kNotFound);
+}
+
+// Why nothing answers is told: a name that is none, a port of another protocol, a port where nobody listens.
+TEST(ClientTest, AnUnknownHostIsNotARefusal) {
+  const absl::Status status = Client::Connect("no..host:50051").status();  // no question to a name server
+  EXPECT_EQ(Describe(status).reason, "UNREACHABLE");
+  EXPECT_EQ(std::string(status.message()), "cannot reach no..host:50051: no address is known for \"no..host\" (DNS)");
+}
+
+// Connects to what answers so and closes.
+absl::Status ConnectToWebServer(absl::string_view answer, std::string* at) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(listen(listener, 8), 0);
+  EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  std::thread web([listener, answer] {
+    for (int peer; (peer = accept(listener, nullptr, nullptr)) >= 0; close(peer)) {
+      char request[256];
+      (void)!read(peer, request, sizeof(request));
+      (void)!write(peer, answer.data(), answer.size());
+    }
+  });
+  *at = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  const absl::Status status = Client::Connect(*at).status();
+  shutdown(listener, SHUT_RDWR);
+  web.join();
+  close(listener);
+  return status;
+}
+
+TEST(ClientTest, APortThatSpeaksHttpIsNotARefusal) {
+  for (const char* answer : {"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                             "HTTP/1.1 505 HTTP version not supported\r\n", ""}) {
+    std::string at;
+    const absl::Status status = ConnectToWebServer(answer, &at);
+    EXPECT_EQ(Describe(status).reason, "UNREACHABLE");
+    EXPECT_EQ(
+        std::string(status.message()),
+        absl::StrCat("cannot reach ", at, ": what listens there does not speak gRPC (the server's metrics page?)"))
+        << answer;
+  }
+}
+
+TEST(ClientTest, APortWhereNobodyListensIsARefusal) {
+  const absl::Status status = Client::Connect("127.0.0.1:1").status();
+  EXPECT_EQ(std::string(status.message()), "cannot reach 127.0.0.1:1: the connection was refused");
+}
+
+TEST(ClientTest, AUrlIsNoAddress) {
+  const absl::Status status = Client::Connect("http://127.0.0.1:50051").status();
+  EXPECT_EQ(Describe(status).reason, "BAD_INPUT");
+  EXPECT_EQ(std::string(status.message()),
+            "server address \"http://127.0.0.1:50051\": must be HOST:PORT; leave \"http://\" away");
 }
 
 }  // namespace

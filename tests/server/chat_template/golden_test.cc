@@ -70,6 +70,9 @@ TEST(ChatTemplateGolden, SnippetsRenderAsTransformersDoes) {
 }
 
 TEST(ChatTemplateGolden, FamiliesRenderAsTransformersDoes) {
+  // They know a message's content as text only: content parts are joined for them, which transformers leaves undone.
+  const std::set<std::string> text_only = {"demo_chatml.jinja", "mixtral_instruct.jinja", "mixtral_tools.jinja",
+                                           "olmoe_tulu.jinja",  "qwen2_chatml.jinja",     "qwen3.jinja"};
   const Json golden = Json::parse(ReadFile("families.json"));
   ASSERT_GE(golden["cases"].size(), 150u);
   for (const Json& test : golden["cases"]) {
@@ -85,8 +88,14 @@ TEST(ChatTemplateGolden, FamiliesRenderAsTransformersDoes) {
     }
     const auto model = ModelChatTemplate::Load(kFolder, kFolder + ("templates/" + file));
     ASSERT_TRUE(model.ok()) << model.status();
-    const std::string difference = Difference(test, model->Render(request, ClockOf(golden)));
-    EXPECT_EQ(difference, "") << file << ": " << test["request"];
+    const absl::StatusOr<std::string> got = model->Render(request, ClockOf(golden));
+    if (test["request"] == "content parts" && text_only.contains(file)) {
+      request.messages[0]["content"] = "Hi";
+      ASSERT_TRUE(got.ok()) << file << ": " << got.status();
+      EXPECT_EQ(*got, *model->Render(request, ClockOf(golden))) << file;
+      continue;
+    }
+    EXPECT_EQ(Difference(test, got), "") << file << ": " << test["request"];
   }
 }
 

@@ -167,5 +167,34 @@ TEST_F(ModelChatTemplateTest, TheClockIsTheCallers) {
             "1971-01-02 01:00");
 }
 
+// Content parts reach a template that reads them, and are joined for one that knows content as text only.
+TEST_F(ModelChatTemplateTest, ContentPartsAreJoinedWhereTheTemplateKnowsTextOnly) {
+  ChatRequest request;
+  request.messages = Json::parse(
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, "b", {"type": "text", "text": "c"}]}])");
+  const auto of = [&](const std::string& source) {
+    Write("chat_template.jinja", source);
+    const absl::StatusOr<std::string> text = Render(request);
+    return text.ok() ? *text : std::string(text.status().message());
+  };
+  EXPECT_EQ(of("{% for m in messages %}<{{ m.content }}>{% endfor %}"), "<a\nb\nc>");
+  EXPECT_EQ(of("{% for m in messages %}{{ '<' + m['content'] + '>' }}{% endfor %}"), "<a\nb\nc>");
+  EXPECT_EQ(of("{% for m in messages %}<{{ m.content | trim }}>{% endfor %}"), "<a\nb\nc>");
+  EXPECT_EQ(of("{% for m in messages %}<{% if m.content is string %}{{ m.content }}{% endif %}>{% endfor %}"),
+            "<a\nb\nc>");
+  // As its author meant it: through a macro, a filter, a loop.
+  request.messages[0]["content"].erase(1);
+  EXPECT_EQ(of("{% for m in messages %}<{% for p in m.content %}[{{ p.text }}]{% endfor %}>{% endfor %}"), "<[a][c]>");
+  EXPECT_EQ(of("{% macro show(c) %}{% if c is string %}{{ c }}{% else %}{% for p in c %}[{{ p['text'] }}]{% endfor %}"
+               "{% endif %}{% endmacro %}{% for m in messages %}<{{ show(m.content) }}>{% endfor %}"),
+            "<[a][c]>");
+  EXPECT_EQ(of("{% for m in messages %}{{ m.content | map(attribute='text') | join('+') }}{% endfor %}"), "a+c");
+  // A template that fails on what it is tried with gets what the request has.
+  EXPECT_EQ(
+      of("{% if messages | length < 1 or messages[0].content | length != 2 %}{{ raise_exception('no') }}{% endif %}"
+         "{{ messages[0].content[1].text }}"),
+      "c");
+}
+
 }  // namespace
 }  // namespace switchyard

@@ -460,5 +460,24 @@ TEST(TextRoomLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
   EXPECT_TRUE(TextRoom::Load(config).ok());
 }
 
+TEST(NoModelDirectoryTest, SaysWhatToDoInstead) {
+  ServerConfig config;
+  const auto why = [&config](const std::string& model) {
+    config.model = model;
+    const std::string prefix = "--model=" + model + ": ", text(config.Finish().message());
+    return text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text;
+  };
+  EXPECT_EQ(why("Qwen/Qwen3-30B-A3B"),
+            "no such directory; if it is a model's name on a hub, download it: hf download Qwen/Qwen3-30B-A3B "
+            "--local-dir Qwen3-30B-A3B; then --model=Qwen3-30B-A3B");
+  for (const char* path : {"/none", "a/b/c", "./a/b", "/a/b", "none", "../none", "none/.."}) {
+    EXPECT_EQ(why(path), "no such directory") << path;
+  }
+  const TempDir dir;
+  EXPECT_EQ(why(dir.Write("x.gguf", "GGUF")),
+            "GGUF is not read yet; give the directory of a checkpoint with safetensors");
+  EXPECT_EQ(why(dir.Write("model.safetensors", "")), "is a file; give the directory that holds it");
+}
+
 }  // namespace
 }  // namespace switchyard

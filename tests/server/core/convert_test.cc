@@ -389,5 +389,37 @@ TEST_F(ConvertTest, AFinishedChunkCarriesReasonUsageAndTimings) {
   EXPECT_EQ(message.finish().timings().decode_seconds(), 3);
 }
 
+// Of each token what it adds to a text, not how the vocabulary spells it ("Ġ"), and the bytes behind it.
+TEST_F(ConvertTest, LogprobsHaveDecodedTextAndItsBytes) {
+  OutputChunk chunk;
+  chunk.logprobs.resize(3);
+  chunk.logprobs[0].chosen = {' ', -0.5f, 1};
+  chunk.logprobs[1].chosen = {0xC3, -0.5f, 1};  // the first byte of two
+  chunk.logprobs[2].chosen = {kEnd, -0.5f, 2};
+  chunk.logprobs[2].top = {{'\n', -0.25f, 1}};
+  const v1::GenerateResponse message = ToProto(chunk, *text_);
+  EXPECT_EQ(message.logprobs(0).chosen().text(), " ");
+  EXPECT_EQ(message.logprobs(1).chosen().text(), "\xEF\xBF\xBD");
+  EXPECT_EQ(message.logprobs(2).chosen().text(), "<|end|>");
+  EXPECT_EQ(message.logprobs(2).top(0).text(), "\n");
+  EXPECT_EQ(message.logprobs(0).chosen().bytes(), " ");
+  EXPECT_EQ(message.logprobs(1).chosen().bytes(), "\xC3");
+  EXPECT_EQ(message.logprobs(2).chosen().bytes(), "<|end|>");
+  EXPECT_EQ(message.logprobs(2).top(0).bytes(), "\n");
+}
+
+// OpenAI's content parts, with a template that knows content as text only.
+TEST_F(ConvertTest, ContentPartsAreJoinedForATemplateOfStrings) {
+  v1::ChatMessage* message = request_.mutable_messages()->add_messages();
+  message->set_role("u");
+  message->set_extra_json(R"({"content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]})");
+  const auto result = Convert();
+  EXPECT_EQ(*text_->Decode(result->prompt, true), "u:h\niA:");
+  message->set_extra_json(R"({"content": [{"type": "text", "text": "h"}, {"type": "image_url", "image_url": {}}]})");
+  EXPECT_EQ(Refusal(absl::StatusCode::kInvalidArgument).reason, "BAD_FIELD");
+  EXPECT_EQ(std::string(ConvertGenerate(request_, args_).status().message()),
+            "messages: content[1] of message 0 has type \"image_url\": this model's chat template takes text only");
+}
+
 }  // namespace
 }  // namespace switchyard

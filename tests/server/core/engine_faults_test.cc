@@ -16,7 +16,7 @@ TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
   config.batching.max_num_seqs = 1;
   StartReady();
   worker->Allow(0);
-  Reader running, waiting, refused;
+  Reader running, waiting;
   Submit(running, "a", 5);
   worker->AwaitHeld();
   Submit(waiting, "b", 5);
@@ -26,9 +26,7 @@ TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
   EXPECT_EQ(running.Reason(), "WORKER_LOST");
   EXPECT_THAT(std::string(running.End().message()), HasSubstr("its link ended"));
   AwaitReady(false);
-  Submit(refused, "c", 5);
-  EXPECT_EQ(refused.End().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(refused.Reason(), "WORKER_LOST");
+  Settle();
   EXPECT_FALSE(engine->load().ready);
   Connect(2);
   EXPECT_TRUE(waiting.End().ok());
@@ -36,23 +34,92 @@ TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
   AwaitReady(true);
 }
 
+TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewWaitForIt) {
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader arrival;
+  Submit(arrival, "c", 5);
+  Settle();
+  EXPECT_FALSE(engine->load().ready);
+  Connect(2);
+  EXPECT_TRUE(arrival.End().ok()) << arrival.End();
+  EXPECT_EQ(arrival.text(), "abcde");
+}
+
+TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewAreBoundByTheQueueAndTheirDeadlines) {
+  config.batching.max_queue = 1;
+  end_of = "signal 9 (Killed)";
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader waiting, refused, next;
+  const uint64_t handle = Submit(waiting, "a", 5);
+  Submit(refused, "b", 5);
+  EXPECT_EQ(refused.Reason(), "QUEUE_FULL");
+  engine->Cancel(handle, absl::CancelledError("the client cancelled"));
+  EXPECT_EQ(waiting.End().code(), absl::StatusCode::kCancelled);
+  auto late = Request("c", 5);
+  late->deadline = MonotonicNow() + absl::Milliseconds(30);
+  Submit(next, std::move(late));
+  EXPECT_EQ(next.End().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(
+      std::string(next.End().message()),
+      HasSubstr("); no group of workers stands: 0 of 1 workers registered; none for rank 0; worker of rank 0 was "
+                "lost: process ended with signal 9 (Killed)"));
+}
+
+// --start_timeout without any progress: whoever waits is told, and whoever comes is refused at once until a worker
+// comes.
+TEST_F(EngineTest, AGroupThatDoesNotReturnIsGivenUpUntilAWorkerComes) {
+  config.workers = 2;
+  config.start_timeout = absl::Milliseconds(200);
+  Start();
+  Connect(1);
+  Connect(2, "secret", 1);
+  AwaitReady(true);
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader waiting, refused, returned;
+  Submit(waiting, "a", 5);
+  EXPECT_EQ(waiting.Reason(), "WORKER_LOST");
+  Submit(refused, "b", 5);
+  EXPECT_EQ(refused.Reason(), "WORKER_LOST");
+  EXPECT_EQ(std::string(refused.End().message()),
+            "no group of workers within --start_timeout=200ms: 1 of 2 workers registered; none for rank 0; worker of "
+            "rank 0 was lost: its link ended");
+  Connect(3);
+  AwaitReady(true);
+  Submit(returned, "c", 5);
+  EXPECT_TRUE(returned.End().ok()) << returned.End();
+}
+
+TEST_F(EngineTest, ADrainWithoutAGroupEndsArrivalsThatWaited) {
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader waiting, late;
+  Submit(waiting, "a", 5);
+  Settle();
+  absl::Notification drained;
+  engine->Drain(absl::Milliseconds(1), [&] { drained.Notify(); });
+  EXPECT_EQ(waiting.Reason(), "DRAINING");
+  EXPECT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+  Submit(late, "b", 5);
+  EXPECT_EQ(late.Reason(), "DRAINING");
+}
+
 // Rank and reason, but no process: that is for the log.
 TEST_F(EngineTest, ClientsAreToldHowAWorkerEndedButNotWhichProcessItWas) {
   end_of = "signal 9 (Killed)";
   StartReady();
   worker->Allow(0);
-  Reader running, refused;
+  Reader running;
   Submit(running, "a", 5);
   worker->AwaitHeld();
   engine->OnLinkLost(1, "its link ended");
   EXPECT_EQ(std::string(running.End().message()),
             "the workers' group was lost: worker of rank 0 was lost: process ended with signal 9 (Killed)");
-  AwaitReady(false);
-  Submit(refused, "c", 5);
-  EXPECT_EQ(
-      std::string(refused.End().message()),
-      "not ready: 0 of 1 workers registered; none for rank 0; worker of rank 0 was lost: process ended with signal 9 "
-      "(Killed)");
 }
 
 TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {

@@ -227,5 +227,13 @@ TEST_F(LocalFleetTest, WorkersDieWithTheServer) {
   for (int fd : {pipe_fds[0], pipe_fds[1], ready[0], ready[1], 8}) close(fd);
 }
 
+// A pod's termination message is its last line: it has to have the cause.
+TEST_F(LocalFleetTest, ARefusalCarriesTheWorkersMessage) {
+  auto fleet = Make(1, "for a; do case $a in --refusal_file=*) echo 'config.json: no' >${a#*=};; esac; done; exit 2");
+  ASSERT_TRUE(fleet->Start().ok());
+  EXPECT_TRUE(Eventually([&] { return fatal().size() == 1; }));
+  EXPECT_EQ(fatal()[0], "worker 0 (rank 0) refused to start: config.json: no");
+}
+
 }  // namespace
 }  // namespace switchyard

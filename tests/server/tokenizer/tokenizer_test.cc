@@ -152,6 +152,30 @@ TEST_P(TokenizerTest, StreamsDoNotHoldPlainTextBack) {
   EXPECT_EQ(text, "plain words come at once");
 }
 
+TEST_P(TokenizerTest, PiecesHaveTheBytesOfTheText) {
+  const std::string text = "One by one, \u043e\u0434\u0438\u043d \U0001F389\U0001F9E9 \u4e9c\u9f98\n\tend";
+  const auto ids = tokenizer_->Encode(text, {.add_special_tokens = false});
+  ASSERT_TRUE(ids.ok());
+  std::string bytes;
+  bool part_of_a_character = false;
+  for (const int32_t id : *ids) {
+    const TokenPiece piece = tokenizer_->PieceOf(id);
+    EXPECT_EQ(FindInvalidUtf8(piece.text), absl::string_view::npos);
+    if (piece.text != piece.bytes) {
+      part_of_a_character = true;
+      EXPECT_THAT(piece.text, HasSubstr(std::string(kReplacementCharacter)));
+    }
+    bytes += piece.bytes;
+  }
+  EXPECT_TRUE(part_of_a_character) << "this text was to have such a token";
+  // Some put a space before a text, which decoding the whole takes away again.
+  EXPECT_THAT(bytes, testing::AnyOf(text, " " + text));
+  const TokenPiece special = tokenizer_->PieceOf(tokenizer_->TokenToId("<|im_start|>"));
+  EXPECT_EQ(special.text, "<|im_start|>");
+  EXPECT_EQ(special.bytes, "<|im_start|>");
+  EXPECT_EQ(tokenizer_->PieceOf(tokenizer_->id_end()).text + tokenizer_->PieceOf(-1).bytes, "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerTest, testing::Values("gpt2", "o200k_removed", "llama2", "gemma"),
                          [](const auto& info) { return std::string(info.param); });
 

@@ -398,5 +398,15 @@ TEST(EditDistanceTest, Edits) {
   EXPECT_EQ(EditDistance("same", "same"), 0);
 }
 
+// As DeepSeek-R1's configuration has all three: what is told first is what no other file could change.
+TEST(ConfigTest, AnUnknownArchitectureIsToldBeforeRemoteCodeAndQuantization) {
+  nlohmann::json config = Qwen3();
+  config["auto_map"] = {{"AutoModel", "modeling_x.X"}};
+  config["quantization_config"] = {{"quant_method", "fp8"}};
+  config["model_type"] = "deepseek_v3";
+  EXPECT_THAT(std::string(ParseModelConfig(config.dump(), "").status().message()),
+              HasSubstr("unknown architecture \"deepseek_v3\"; known: mixtral (MixtralForCausalLM)"));
+}
+
 }  // namespace
 }  // namespace switchyard
