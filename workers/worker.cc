@@ -133,7 +133,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
 absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(CheckPlacement(settings.placement, seat.world));
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
-  RETURN_IF_ERROR(Load(seat, settings, tell));
+  const bool loaded = HasLoaded(seat, settings);
+  if (!loaded) RETURN_IF_ERROR(Unload());
+  RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] { return AgreeOnBudget(seat, settings, store); }));
+  if (!loaded) RETURN_IF_ERROR(Load(seat, settings, tell));
   RETURN_IF_ERROR(MakeRunner(seat, settings));
   if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(seat.placement, tell));
   ASSIGN_OR_RETURN(Communicator* const comm, group_.Form(seat.epoch, store, [&] { return FormGroup(seat, store); }));
