@@ -51,6 +51,8 @@ class RankExperts {
     if (cold_ != nullptr) return cold_.get();
     return offload_.get();
   }
+  // With all of the model's experts.
+  const ExpertFile& file() const { return *file_; }
   int64_t slot_bytes() const { return offload_->store().bytes(); }
   ExpertOffloadCounters counters() const { return offload_->counters(); }
   ColdCounters cold_counters() const { return cold_ == nullptr ? ColdCounters() : cold_->counters(); }

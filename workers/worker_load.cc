@@ -1,5 +1,6 @@
 // What a worker loads when it takes a seat: weights, experts' slots, the KV cache, and who foresees.
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "workers/model/dummy_weights.h"
 #include "workers/model/memory_plan.h"
 #include "workers/model/warm_up.h"
+#include "workers/moe/expert_checksum.h"
 #include "workers/process_stats.h"
 #include "workers/tensor/device_backend.h"
 #include "workers/worker.h"
@@ -87,6 +89,8 @@ absl::Status Worker::AgreeOnBudget(const Seat& seat, const EngineSettings& setti
 absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress) {
   LoadOptions load;
   load.dtype = dtype_;
+  weight_sums_.clear();
+  load.replicated_sums = &weight_sums_;
   layout_ = LayoutOf(config_, seat.world);
   const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
@@ -108,6 +112,7 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
     input.file = ExpertFileInput(host);
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, tell));
+    SumExpertFile(placement_->file());
   } else if (budget) {
     RankExpertsInput input = {.file = ExpertFileInput(host),
                               .options = options_.experts,
@@ -115,6 +120,7 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
                               .experts_per_layer = need.experts_per_layer};
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, tell));
+    SumExpertFile(experts_->file());
     RETURN_IF_ERROR(experts_->Fill(tell));
   }
   load.experts = !budget && !placed;
@@ -123,6 +129,17 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   load.progress = std::move(progress);
   if (!checkpoint_.has_value()) return MakeDummyWeights(config_, std::move(load));
   return LoadWeights(*checkpoint_, config_, std::move(load));
+}
+
+void Worker::SumExpertFile(const ExpertFile& file) {
+  for (int layer = 0; layer < config_.num_moe_layers(); ++layer) {
+    ExpertChecksum all;
+    for (int expert = 0; expert < config_.num_experts; ++expert) {
+      const std::array<uint64_t, 8> words = {file.checksum(layer, expert)};
+      all.Add(reinterpret_cast<const char*>(words.data()), sizeof(words));
+    }
+    weight_sums_[absl::StrCat("experts of MoE layer ", layer)] = all.value();
+  }
 }
 
 absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
