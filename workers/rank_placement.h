@@ -60,6 +60,8 @@ class RankPlacement {
   ExpertLayout SlotsOfLayer() const;
   // What the model's layers compute from.
   LayerExperts* experts();
+  // RankExperts'; without a budget stages look (PlacedExperts).
+  bool found_damage() const { return budgeted_ != nullptr && budgeted_->found_damage(); }
   // With all of the model's experts.
   const ExpertFile& file() const { return budgeted_ != nullptr ? budgeted_->file() : *file_; }
   int64_t slot_bytes() const;

@@ -161,6 +161,8 @@ class Worker final : public PlacementHost {
   // Whether what this seat holds is loaded.
   bool HasLoaded(const Seat& seat, const EngineSettings& settings) const;
   absl::Status Unload();
+  // The machine's expert file, if it is open and turned out to be damaged; null otherwise.
+  const ExpertFile* DamagedFile() const;
   RankPlacementInput PlacementInput(const Seat& seat, const EngineSettings& settings) const;
   // Of the seat, on the device.
   absl::StatusOr<MemoryNeed> NeedOf(const Seat& seat, const EngineSettings& settings) const;

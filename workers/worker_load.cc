@@ -172,8 +172,14 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   return input;
 }
 
+const ExpertFile* Worker::DamagedFile() const {
+  if (experts_ != nullptr && experts_->found_damage()) return &experts_->file();
+  if (placement_ != nullptr && placement_->found_damage()) return &placement_->file();
+  return nullptr;
+}
+
 bool Worker::HasLoaded(const Seat& seat, const EngineSettings& settings) const {
-  return model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world &&
+  return model_ != nullptr && DamagedFile() == nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world &&
          loaded_placement_ == settings.placement;
 }
 
@@ -185,6 +191,7 @@ absl::Status Worker::Unload() {
   }
   forecaster_.reset();
   model_.reset();
+  if (const ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
   placement_.reset();
   return absl::OkStatus();
