@@ -63,6 +63,9 @@ constexpr CounterRow kCounters[] = {
     {"switchyard_worker_expert_wasted_total", "Prefetched experts that went before a layer needed them.",
      &M::expert_wasted},
     {"switchyard_worker_expert_copied_bytes_total", "Bytes of experts that were copied.", &M::expert_copied_bytes},
+    {"switchyard_worker_expert_failed_copies_total",
+     "Copies for an expert budget that failed, or brought other bytes than the expert file was made with.",
+     &M::expert_failed_copies},
     {"switchyard_worker_expert_wait_seconds_total", "Seconds that layers waited for experts.", &M::expert_wait_seconds},
     {"switchyard_worker_expert_plan_seconds_total", "Seconds in which copies were planned.", &M::expert_plan_seconds},
     {"switchyard_worker_expert_host_rows_total", "Rows of a GPU's cold experts that the host computed.",
@@ -214,7 +217,10 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
 
 void WorkerMetrics::ObserveExperts(const ExpertOffloadCounters& now, ExpertOffloadCounters* told) {
   // Another store, which has counted anew.
-  if (now.copied_bytes < told->copied_bytes || now.hits < told->hits || now.misses < told->misses) *told = {};
+  if (now.copied_bytes < told->copied_bytes || now.hits < told->hits || now.misses < told->misses ||
+      now.failed < told->failed) {
+    *told = {};
+  }
   const auto add = [](prometheus::Counter* counter, auto from, auto to) {
     counter->Increment(static_cast<double>(to - from));
   };
@@ -224,6 +230,7 @@ void WorkerMetrics::ObserveExperts(const ExpertOffloadCounters& now, ExpertOfflo
   add(expert_prefetched, told->prefetched, now.prefetched);
   add(expert_wasted, told->wasted, now.wasted);
   add(expert_copied_bytes, told->copied_bytes, now.copied_bytes);
+  add(expert_failed_copies, told->failed, now.failed);
   add(expert_wait_seconds, told->wait_seconds, now.wait_seconds);
   add(expert_plan_seconds, told->plan_seconds, now.plan_seconds);
   *told = now;

@@ -6,11 +6,11 @@
 
 namespace switchyard {
 
-int64_t ResidentBytes();         // of this process; 0 when unknown
-int64_t MachineMemoryBytes();    // in all, a container's limit considered
-int64_t AvailableMemoryBytes();  // that can be taken without swapping, a container's limit considered
-// What AvailableMemoryBytes is of: processes with the same name take from the same memory.  This machine's boot, and
-// the container where it has a limit of its own.
+int64_t ResidentBytes();   // of this process; 0 when unknown
+int64_t OwnMemoryBytes();  // of those, what is of no file and shared with nobody
+// As machine_memory.h has them.
+int64_t MachineMemoryBytes();
+int64_t AvailableMemoryBytes();
 std::string MemoryDomain();
 
 }  // namespace switchyard

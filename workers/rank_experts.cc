@@ -91,7 +91,14 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   store_options.chunk_bytes = CopyChunkBytes(packed);
   store_options.source = [file = experts->file_.get()](const ExpertId& id) { return file->At(id.layer, id.expert); };
   ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*experts->file_, device));
-  auto copier = std::make_unique<TimedCopier>(std::move(plain));
+  auto summed = std::make_unique<SummedCopier>(
+      SummedCopierOptions{.expert_bytes = packed.bytes,
+                          .slots_on_host = device.is_cpu(),
+                          .checksum = [file = experts->file_.get()](
+                                          const ExpertId& id) { return file->checksum(id.layer, id.expert); }},
+      std::move(plain));
+  experts->summed_ = summed.get();
+  auto copier = std::make_unique<TimedCopier>(std::move(summed));
   experts->copier_ = copier.get();
   ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
   const auto bytes = static_cast<double>(packed.bytes);

@@ -14,6 +14,7 @@
 #include "workers/moe/cold_experts.h"
 #include "workers/moe/expert_file.h"
 #include "workers/moe/expert_offload.h"
+#include "workers/moe/summed_copier.h"
 #include "workers/moe/timed_copier.h"
 #include "workers/rank_expert_file.h"
 
@@ -51,6 +52,10 @@ class RankExperts {
     if (cold_ != nullptr) return cold_.get();
     return offload_.get();
   }
+  // Whether bytes that were copied were not the file's as it was made: it has to be discarded.
+  bool found_damage() const { return summed_->found_damage(); }
+  // With all of the model's experts.
+  const ExpertFile& file() const { return *file_; }
   int64_t slot_bytes() const { return offload_->store().bytes(); }
   ExpertOffloadCounters counters() const { return offload_->counters(); }
   ColdCounters cold_counters() const { return cold_ == nullptr ? ColdCounters() : cold_->counters(); }
@@ -61,7 +66,8 @@ class RankExperts {
   absl::Status MakeCold(const RankExpertsInput& input, ExpertFile::Progress progress);
 
   std::unique_ptr<ExpertFile> file_;
-  const TimedCopier* copier_ = nullptr;     // offload_ has it
+  const TimedCopier* copier_ = nullptr;  // offload_ has it, and the next
+  const SummedCopier* summed_ = nullptr;
   std::unique_ptr<ExpertOffload> offload_;  // copies from the file
   std::unique_ptr<ExpertFile> host_file_;   // --cold_experts=host, and so is the next
   std::unique_ptr<ColdExperts> cold_;       // borrows offload_

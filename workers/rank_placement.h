@@ -60,6 +60,10 @@ class RankPlacement {
   ExpertLayout SlotsOfLayer() const;
   // What the model's layers compute from.
   LayerExperts* experts();
+  // RankExperts'; without a budget stages look (PlacedExperts).
+  bool found_damage() const { return budgeted_ != nullptr && budgeted_->found_damage(); }
+  // With all of the model's experts.
+  const ExpertFile& file() const { return budgeted_ != nullptr ? budgeted_->file() : *file_; }
   int64_t slot_bytes() const;
   // Of copies that the placement asked for: none under a budget, whose policy asks for them (expert_counters).
   RankSlotsCounters counters() const { return placed_ == nullptr ? RankSlotsCounters() : placed_->counters(); }

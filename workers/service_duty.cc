@@ -193,6 +193,7 @@ void Duty::Fault(int64_t epoch, const absl::Status& status) {
   LogWarn("epoch ", epoch, " ends here: ", status.message());
   metrics_->group_faults->Increment();
   metrics_->rank->Set(-1);
+  metrics_->ObserveExperts(worker_->expert_counters(), &experts_told_);
   worker_->Leave();
   started_.clear();
   Enter(0);

@@ -11,7 +11,9 @@
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/mib.h"
+#include "scheduler/base/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/base_folder.h"
 #include "workers/comm/gloo_communicator.h"
 #include "workers/model/families/family.h"
 #include "workers/model/memory_plan.h"
@@ -19,6 +21,7 @@
 #include "workers/ops/isa.h"
 #include "workers/process_stats.h"
 #include "workers/tensor/device_backend.h"
+#include "workers/weight_agreement.h"
 
 namespace switchyard {
 namespace {
@@ -58,11 +61,18 @@ Worker::Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoi
 Worker::~Worker() { Leave(); }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
+  // Before any of its files is believed.
+  std::optional<Manifest> manifest;
+  if (!options.dummy_weights) {
+    ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(options.model_dir));
+    ASSIGN_OR_RETURN(manifest, CheckServedFolder(dir));
+  }
   ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
   std::optional<Checkpoint> checkpoint;
   DType dtype = config.file_dtype.value_or(DType::kBf16);
   if (!options.dummy_weights) {
     ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
+    if (manifest.has_value()) RETURN_IF_ERROR(ExpectManifest(*manifest, *checkpoint));
     ASSIGN_OR_RETURN(dtype, ServingDType(options.dtype, config, *checkpoint));
     RETURN_IF_ERROR(CheckTensors(*checkpoint, config, dtype));
   } else if (options.dtype != "auto") {
@@ -133,9 +143,15 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
 absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(CheckPlacement(settings.placement, seat.world));
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
-  RETURN_IF_ERROR(Load(seat, settings, tell));
+  const bool loaded = HasLoaded(seat, settings);
+  if (!loaded) RETURN_IF_ERROR(Unload());
+  RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] { return AgreeOnBudget(seat, settings, store); }));
+  if (!loaded) RETURN_IF_ERROR(Load(seat, settings, tell));
   RETURN_IF_ERROR(MakeRunner(seat, settings));
   if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(seat.placement, tell));
+  RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] {
+    return AgreeOnWeights(seat.rank, seat.world, weight_sums_, store, absl::Now() + seat.form_timeout);
+  }));
   ASSIGN_OR_RETURN(Communicator* const comm, group_.Form(seat.epoch, store, [&] { return FormGroup(seat, store); }));
   return runner_->SetGroup(
       comm, &layout_,

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,8 +25,11 @@
 #include "workers/comm/epoch_group.h"
 #include "workers/comm/rendezvous_store.h"
 #include "workers/device_setup.h"
+#include "workers/machine_memory.h"
+#include "workers/memory_budget.h"
 #include "workers/model/config.h"
 #include "workers/model/loader.h"
+#include "workers/model/memory_plan.h"
 #include "workers/model/model.h"
 #include "workers/model/model_runner.h"
 #include "workers/moe/expert_layout.h"
@@ -52,6 +56,7 @@ struct WorkerOptions {
   ExpertBudgetOptions experts;
   ForecastOptions forecast;                       // of what coming layers' experts get
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
+  std::function<MachineMemory()> memory = [] { return ReadMachineMemory(); };
 };
 
 // What the server's flags say; they come with the registration.
@@ -153,6 +158,18 @@ class Worker final : public PlacementHost {
   }
   Stream stream();
   absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
+  // Whether what this seat holds is loaded.
+  bool HasLoaded(const Seat& seat, const EngineSettings& settings) const;
+  absl::Status Unload();
+  // The machine's expert file, if it is open and turned out to be damaged; null otherwise.
+  const ExpertFile* DamagedFile() const;
+  RankPlacementInput PlacementInput(const Seat& seat, const EngineSettings& settings) const;
+  // Of the seat, on the device.
+  absl::StatusOr<MemoryNeed> NeedOf(const Seat& seat, const EngineSettings& settings) const;
+  // budget_, with the ranks that share this host's memory.
+  absl::Status AgreeOnBudget(const Seat& seat, const EngineSettings& settings, RendezvousStore* store);
+  // Adds those of the file with all experts to weight_sums_, by layer.
+  void SumExpertFile(const ExpertFile& file);
   absl::Status CheckPlacement(const PlacementSettings& placement, int world) const;
   // available: bytes of the host's memory that, if it is built in memory, the file may take.
   RankExpertFileInput ExpertFileInput(int64_t available) const;
@@ -177,6 +194,8 @@ class Worker final : public PlacementHost {
   ThreadPool pool_;
   std::unique_ptr<DeviceQueue> queue_;  // null on the CPU
   int64_t weight_bytes_ = 0;
+  TensorSums weight_sums_;  // of what all ranks have
+  MemoryBudget budget_;     // of the host's memory, since the seat was taken
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
   PlacementSettings loaded_placement_;

@@ -1,5 +1,6 @@
 // What a worker loads when it takes a seat: weights, experts' slots, the KV cache, and who foresees.
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -12,11 +13,19 @@
 #include "workers/model/dummy_weights.h"
 #include "workers/model/memory_plan.h"
 #include "workers/model/warm_up.h"
+#include "workers/moe/expert_checksum.h"
 #include "workers/process_stats.h"
 #include "workers/tensor/device_backend.h"
 #include "workers/worker.h"
 
 namespace switchyard {
+namespace {
+
+ExpertLayout LayoutOf(const ModelConfig& config, int world) {
+  return ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
+}
+
+}  // namespace
 
 ExpertOffloadCounters Worker::expert_counters() const {
   if (placement_ != nullptr) return placement_->expert_counters();
@@ -30,45 +39,80 @@ ColdCounters Worker::cold_counters() const {
 
 // What weights, scratch and cache may still take.
 absl::StatusOr<int64_t> Worker::AvailableBytes() const {
-  if (options_.device.is_cpu()) return AvailableMemoryBytes();
+  if (options_.device.is_cpu()) return options_.memory().available_bytes;
   ASSIGN_OR_RETURN(const DeviceDescription now,
                    RegisteredBackend(options_.device.kind).Describe(options_.device.index));
   const auto allowed = static_cast<int64_t>(options_.gpu_memory_fraction * static_cast<double>(now.total_bytes));
   return std::min(now.free_bytes, allowed - MemoryInUse(options_.device.kind));
 }
 
-absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress) {
-  LoadOptions load;
-  load.dtype = dtype_;
-  layout_ = ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config_.num_experts, 1)), seat.world);
-  const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
-  if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
-  MemoryNeed need = {dtype_, static_cast<int64_t>(load.residents.size()), settings.kv_cache_bytes};
-  const bool budget = !options_.experts.empty() && !load.residents.empty();
-  const bool placed = settings.placement.mode != PlacementMode::kStatic;
-  const RankPlacementInput placement_input = {.file = ExpertFileInput(0),
-                                              .settings = settings.placement,
-                                              .rank = seat.rank,
-                                              .world = seat.world,
-                                              .experts = options_.experts};
-  if (placed) {
-    ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(placement_input));
-  } else if (budget) {
+RankPlacementInput Worker::PlacementInput(const Seat& seat, const EngineSettings& settings) const {
+  return {.file = ExpertFileInput(0),
+          .settings = settings.placement,
+          .rank = seat.rank,
+          .world = seat.world,
+          .experts = options_.experts};
+}
+
+absl::StatusOr<MemoryNeed> Worker::NeedOf(const Seat& seat, const EngineSettings& settings) const {
+  MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes};
+  if (config_.num_experts > 0) {
+    need.experts_per_layer = static_cast<int64_t>(LayoutOf(config_, seat.world).Residents(seat.rank).size());
+  }
+  if (settings.placement.mode != PlacementMode::kStatic) {
+    ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(PlacementInput(seat, settings)));
+  } else if (!options_.experts.empty() && need.experts_per_layer > 0) {
     ASSIGN_OR_RETURN(need.expert_slots,
                      ExpertSlots(options_.experts, config_, dtype_, options_.device.kind, need.experts_per_layer));
   }
-  ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
-  RETURN_IF_ERROR(CheckMemory(config_, need, available));
-  // Of the host's memory, where the expert file may have to be built: on a device the rest is not in it.
-  const int64_t host = options_.device.is_cpu()
-                           ? available - static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) - settings.kv_cache_bytes
-                           : AvailableMemoryBytes();
+  return need;
+}
+
+absl::Status Worker::AgreeOnBudget(const Seat& seat, const EngineSettings& settings, RendezvousStore* store) {
+  MemoryClaim claim = ClaimOf(options_.memory());
+  if (!options_.device.is_cpu()) {  // what it holds is the device's
+    budget_ = ShareMemory(0, {claim});
+    return absl::OkStatus();
+  }
+  if (runner_ != nullptr) claim.cache_bytes = runner_->cache_bytes();
+  if (HasLoaded(seat, settings)) {
+    // A cache takes memory as it is used.
+    claim.to_come = std::max<int64_t>(0, weight_bytes_ + claim.cache_bytes - OwnMemoryBytes());
+  } else {
+    ASSIGN_OR_RETURN(const MemoryNeed need, NeedOf(seat, settings));
+    claim.to_come = static_cast<int64_t>(std::min<absl::int128>(MemoryBytes(config_, need), INT64_MAX));
+  }
+  ASSIGN_OR_RETURN(budget_, AgreeOnMemory(seat.rank, seat.world, claim, store, absl::Now() + seat.form_timeout));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress) {
+  LoadOptions load;
+  load.dtype = dtype_;
+  weight_sums_.clear();
+  load.replicated_sums = &weight_sums_;
+  layout_ = LayoutOf(config_, seat.world);
+  const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
+  if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
+  const bool budget = !options_.experts.empty() && !load.residents.empty();
+  const bool placed = settings.placement.mode != PlacementMode::kStatic;
+  ASSIGN_OR_RETURN(const MemoryNeed need, NeedOf(seat, settings));
+  int64_t host = budget_.own_bytes();
+  if (options_.device.is_cpu()) {
+    RETURN_IF_ERROR(CheckMemory(config_, need, host, budget_.ToString()));
+    // The expert file may have to be built in the same memory.
+    host -= static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
+  } else {
+    ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
+    RETURN_IF_ERROR(CheckMemory(config_, need, available));
+  }
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   if (placed) {
-    RankPlacementInput input = placement_input;
+    RankPlacementInput input = PlacementInput(seat, settings);
     input.file = ExpertFileInput(host);
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, tell));
+    SumExpertFile(placement_->file());
   } else if (budget) {
     RankExpertsInput input = {.file = ExpertFileInput(host),
                               .options = options_.experts,
@@ -76,6 +120,7 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
                               .experts_per_layer = need.experts_per_layer};
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, tell));
+    SumExpertFile(experts_->file());
     RETURN_IF_ERROR(experts_->Fill(tell));
   }
   load.experts = !budget && !placed;
@@ -84,6 +129,17 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   load.progress = std::move(progress);
   if (!checkpoint_.has_value()) return MakeDummyWeights(config_, std::move(load));
   return LoadWeights(*checkpoint_, config_, std::move(load));
+}
+
+void Worker::SumExpertFile(const ExpertFile& file) {
+  for (int layer = 0; layer < config_.num_moe_layers(); ++layer) {
+    ExpertChecksum all;
+    for (int expert = 0; expert < config_.num_experts; ++expert) {
+      const std::array<uint64_t, 8> words = {file.checksum(layer, expert)};
+      all.Add(reinterpret_cast<const char*>(words.data()), sizeof(words));
+    }
+    weight_sums_[absl::StrCat("experts of MoE layer ", layer)] = all.value();
+  }
 }
 
 absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
@@ -116,11 +172,18 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   return input;
 }
 
-absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
-  if (model_ != nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world &&
-      loaded_placement_ == settings.placement) {
-    return absl::OkStatus();
-  }
+const ExpertFile* Worker::DamagedFile() const {
+  if (experts_ != nullptr && experts_->found_damage()) return &experts_->file();
+  if (placement_ != nullptr && placement_->found_damage()) return &placement_->file();
+  return nullptr;
+}
+
+bool Worker::HasLoaded(const Seat& seat, const EngineSettings& settings) const {
+  return model_ != nullptr && DamagedFile() == nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world &&
+         loaded_placement_ == settings.placement;
+}
+
+absl::Status Worker::Unload() {
   runner_.reset();
   // What was learned is of the model, whatever part of it this worker holds.
   if (forecaster_ != nullptr) {
@@ -128,8 +191,13 @@ absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Prog
   }
   forecaster_.reset();
   model_.reset();
+  if (const ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
   placement_.reset();
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
   const absl::Time start = absl::Now();
   ASSIGN_OR_RETURN(ModelWeights weights, MakeWeights(seat, settings, std::move(progress)));
   weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
@@ -157,13 +225,15 @@ absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t 
     available -= forecaster_->MapBytesToCome(options_.device.kind);
   int64_t bytes = settings.kv_cache_bytes;
   if (bytes == 0) {
-    // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take.
-    const double share = options_.device.is_cpu() ? options_.kv_memory_fraction : 1.0;
+    // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take,
+    // on a host what is left once its workers have loaded, in equal parts.
+    const bool cpu = options_.device.is_cpu();
+    if (cpu && budget_.workers > 1) available = std::min(available, budget_.room_for_caches);
+    const double share = cpu ? options_.kv_memory_fraction / budget_.workers : 1.0;
     const auto most = static_cast<int64_t>(share * static_cast<double>(available));
     RETURN_IF_ERROR(CheckKvRoom(
         {.available = most,
-         .limit = options_.device.is_cpu()
-                      ? absl::StrCat(share, " of the machine's ", available)
+         .limit = cpu ? absl::StrCat(share, " of the machine's ", available, budget_.ToString())
                       : absl::StrCat("--gpu_memory_fraction=", options_.gpu_memory_fraction, " of ", memory_bytes()),
          .token_bytes = KvBytesPerToken(config_, dtype_),
          .block_size = settings.block_size}));
@@ -219,12 +289,13 @@ absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
   ForecastOptions forecast = options_.forecast;
   if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
   std::unique_ptr<RowForecaster> forecaster;
-  ASSIGN_OR_RETURN(forecaster, MakeRankForecaster(stream(),
-                                                  {.model = model_.get(),
-                                                   .weights_hash = weights_hash_,
-                                                   .placement = settings.placement.mode,
-                                                   .available_bytes = AvailableMemoryBytes()},
-                                                  forecast));
+  ASSIGN_OR_RETURN(forecaster,
+                   MakeRankForecaster(stream(),
+                                      {.model = model_.get(),
+                                       .weights_hash = weights_hash_,
+                                       .placement = settings.placement.mode,
+                                       .available_bytes = options_.memory().available_bytes / budget_.workers},
+                                      forecast));
   if (learned_.has_value()) RETURN_IF_ERROR(forecaster->Load(stream(), *learned_));
   if (!options_.device.is_cpu()) RETURN_IF_ERROR(forecaster->Reserve(stream(), settings.max_batched_tokens));
   learned_.reset();

@@ -1,6 +1,6 @@
 // CRC-32C (Castagnoli, RFC 3720 B.4): what storage formats check blocks with.  It finds every change of up to 32
 // neighbouring bits and any other but for one in 2^32; it is no defence against forgery.  Pure, the same on every
-// machine; some 1.5 GB/s on one core, without instructions of its own.
+// machine; by the instruction that x86 has for it since SSE 4.2, else some 1.5 GB/s on one core from tables.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,7 @@ namespace switchyard {
 
 // `crc` continues an earlier one: Crc32c("ab") == Crc32c("b", Crc32c("a")).
 uint32_t Crc32c(absl::string_view bytes, uint32_t crc = 0);
+// The same on machines without the instruction: for tests.
+uint32_t Crc32cByTables(absl::string_view bytes, uint32_t crc = 0);
 
 }  // namespace switchyard

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/block_check.h"
 #include "workers/checkpoint/checkpoint_writer.h"
 #include "workers/checkpoint/find_checkpoint.h"
 #include "workers/checkpoint/manifest.h"
@@ -42,12 +43,15 @@ bool IsSomebodyElses(absl::string_view manifest) {
          !absl::StrContains(manifest, "\"manifest_sha256\"") && nlohmann::json::accept(manifest);
 }
 
-absl::Status CheckFiles(const ModelDir& dir, const OnRead& on_read) {
+bool IsWeights(absl::string_view name) { return absl::EndsWith(name, ".safetensors"); }
+
+// Without what is not read; none if it is not ours.
+absl::StatusOr<std::optional<Manifest>> ReadOwnManifest(const ModelDir& dir) {
   const absl::StatusOr<std::string> text = dir.ReadSmallFile(kManifestName, kMaxManifestBytes);
-  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  if (absl::IsNotFound(text.status())) return std::nullopt;
   RETURN_IF_ERROR(text.status());
-  if (IsSomebodyElses(*text)) return absl::OkStatus();
-  const absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
+  if (IsSomebodyElses(*text)) return std::nullopt;
+  absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
   if (!manifest.ok()) {
     return absl::Status(manifest.status().code(), absl::StrCat(kManifestName, ": ", manifest.status().message()));
   }
@@ -55,9 +59,14 @@ absl::Status CheckFiles(const ModelDir& dir, const OnRead& on_read) {
   if (dir.Exists(kSingleFile) && std::none_of(manifest->files.begin(), manifest->files.end(), is_single)) {
     return absl::DataLossError(absl::StrCat(kSingleFile, ": is there, the manifest does not name it"));
   }
-  for (const FileRecord& record : manifest->files) {
-    if (IsRead(record.name)) RETURN_IF_ERROR(CheckFile(dir, record, on_read));
-  }
+  std::erase_if(manifest->files, [](const FileRecord& record) { return !IsRead(record.name); });
+  return *std::move(manifest);
+}
+
+absl::Status CheckFiles(const ModelDir& dir, const OnRead& on_read) {
+  ASSIGN_OR_RETURN(const std::optional<Manifest> manifest, ReadOwnManifest(dir));
+  if (!manifest.has_value()) return absl::OkStatus();
+  for (const FileRecord& record : manifest->files) RETURN_IF_ERROR(CheckFile(dir, record, on_read));
   return absl::OkStatus();
 }
 
@@ -107,6 +116,41 @@ absl::Status CheckBaseFolder(const RootDir& root, const std::string& path, const
   const std::string older = OlderComplete(root, path);
   if (older.empty()) return checked;
   return absl::DataLossError(absl::StrCat(checked.message(), "; ", older, " of the same job is complete"));
+}
+
+absl::StatusOr<std::optional<Manifest>> CheckServedFolder(const ModelDir& dir) {
+  ASSIGN_OR_RETURN(std::optional<Manifest> manifest, ReadOwnManifest(dir));
+  if (!manifest.has_value()) return manifest;
+  for (const FileRecord& record : manifest->files) {
+    if (!IsWeights(record.name)) RETURN_IF_ERROR(CheckFile(dir, record, nullptr));
+  }
+  return manifest;
+}
+
+absl::Status ExpectManifest(const Manifest& manifest, const Checkpoint& checkpoint) {
+  const auto named = [&](const std::string& name) -> const FileRecord* {
+    const auto at = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                 [&](const FileRecord& record) { return record.name == name; });
+    return at == manifest.files.end() ? nullptr : &*at;
+  };
+  for (const std::unique_ptr<SafetensorsFile>& file : checkpoint.files()) {
+    const FileRecord* const record = named(file->name());
+    if (record == nullptr) {
+      return absl::DataLossError(absl::StrCat(file->name(), ": has weights, the manifest does not name it"));
+    }
+    if (record->sums.bytes != file->size()) {
+      return absl::DataLossError(
+          absl::StrCat(file->name(), ": ", file->size(), " bytes, the manifest says ", record->sums.bytes));
+    }
+    file->set_block_sums(record->sums.crc32c);
+    RETURN_IF_ERROR(BlockCheck(file.get()).CheckHeader());
+  }
+  for (const FileRecord& record : manifest.files) {
+    const auto is_it = [&](const std::unique_ptr<SafetensorsFile>& file) { return file->name() == record.name; };
+    if (!IsWeights(record.name) || std::any_of(checkpoint.files().begin(), checkpoint.files().end(), is_it)) continue;
+    return absl::DataLossError(absl::StrCat(record.name, ": the manifest names it, the index of the weights does not"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard

@@ -54,6 +54,10 @@ class SafetensorsFile {
   const std::string& header() const { return header_; }  // its JSON text
   // By rising offset.
   const std::vector<std::pair<std::string, TensorEntry>>& tensors() const { return tensors_; }
+  // What blocks of it have to have, as its folder's manifest says (file_sums.h); empty: nobody says.  Whoever reads
+  // compares (block_check.h).  Set while nobody reads.
+  const std::vector<uint32_t>& block_sums() const { return block_sums_; }
+  void set_block_sums(std::vector<uint32_t> crc32c) { block_sums_ = std::move(crc32c); }
   // Reads exactly `bytes` bytes at `begin` of the file.  Blocks on the disk.  Thread-safe.
   absl::Status Read(int64_t begin, int64_t bytes, void* to) const;
 
@@ -68,6 +72,7 @@ class SafetensorsFile {
   int64_t modified_ns_ = 0;
   std::string header_;
   std::vector<std::pair<std::string, TensorEntry>> tensors_;
+  std::vector<uint32_t> block_sums_;
 };
 
 // Where a checkpoint's tensor is.

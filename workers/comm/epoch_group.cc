@@ -9,25 +9,30 @@
 
 namespace switchyard {
 
-absl::StatusOr<Communicator*> EpochGroup::Form(int64_t epoch, RendezvousStore* store, FormFn form) {
+absl::Status EpochGroup::Await(int64_t epoch, RendezvousStore* store, absl::FunctionRef<absl::Status()> wait) {
   {
     absl::MutexLock lock(&mu_);
     if (epoch <= aborted_epoch_) return absl::AbortedError(absl::StrCat("epoch ", epoch, " was over before it began"));
     forming_ = store;
     epoch_ = epoch;
   }
-  absl::StatusOr<std::unique_ptr<Communicator>> comm = [&] {
-    // (Also if it throws: the store is the caller's.)
-    const absl::Cleanup formed = [this] {
-      absl::MutexLock lock(&mu_);
-      forming_ = nullptr;
-    };
-    return form();
-  }();
-  RETURN_IF_ERROR(comm.status());
+  // (Also if it throws: the store is the caller's.)
+  const absl::Cleanup waited = [this] {
+    absl::MutexLock lock(&mu_);
+    forming_ = nullptr;
+  };
+  return wait();
+}
+
+absl::StatusOr<Communicator*> EpochGroup::Form(int64_t epoch, RendezvousStore* store, FormFn form) {
+  std::unique_ptr<Communicator> comm;
+  RETURN_IF_ERROR(Await(epoch, store, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(comm, form());
+    return absl::OkStatus();
+  }));
   absl::MutexLock lock(&mu_);
   if (epoch <= aborted_epoch_) return absl::AbortedError(absl::StrCat("epoch ", epoch, " was aborted while it formed"));
-  comm_ = *std::move(comm);
+  comm_ = std::move(comm);
   return comm_.get();
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "workers/comm/communicator.h"
@@ -23,6 +24,8 @@ class EpochGroup {
   // Blocks until `form`, whose waits are the store's, has formed it.  The communicator is this's until Leave.  Errors:
   // form's; Aborted for an epoch that was aborted before or meanwhile.
   absl::StatusOr<Communicator*> Form(int64_t epoch, RendezvousStore* store, FormFn form);
+  // Blocks in `wait`, whose waits are the store's, before the epoch's Form.  Errors: wait's; Aborted, as Form's.
+  absl::Status Await(int64_t epoch, RendezvousStore* store, absl::FunctionRef<absl::Status()> wait);
   // Whether a group stands.
   bool stands() const;
   void Leave();

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -17,8 +19,10 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/block_check.h"
 #include "workers/checkpoint/strict_json.h"
 #include "workers/model/params.h"
+#include "workers/moe/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
 #include "workers/tensor/work_gate.h"
 
@@ -82,8 +86,16 @@ class Loader {
   int64_t total_bytes() const { return total_bytes_; }
 
  private:
+  // A thread's own.
+  struct Staging {
+    Tensor rows;
+    int64_t capacity = 0;
+    std::string block;
+  };
+
   void Work();
-  absl::Status Load(const Piece& piece, char* staging);
+  absl::Status Load(const Piece& piece, Staging* staging);
+  void AddSum(const Piece& piece, absl::string_view bytes);
   absl::Status CheckValues(const Piece& piece, const TensorView& rows) const;
   absl::Status Place(const Piece& piece, const TensorView& rows) const;
   void Report(int64_t bytes);
@@ -93,6 +105,7 @@ class Loader {
   LoadOptions* const options_;
   DeviceWriter* const writer_;
   std::vector<Piece> pieces_;
+  absl::flat_hash_map<const SafetensorsFile*, std::unique_ptr<BlockCheck>> checks_;  // of files with block sums
   int64_t total_bytes_ = 0;
   absl::Time start_;
   std::atomic<size_t> next_{0};
@@ -119,6 +132,9 @@ void Loader::AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& p
                          .row = row,
                          .rows = std::min(step, param.rows - row)});
       total_bytes_ += pieces_.back().bytes();
+    }
+    if (!at.file->block_sums().empty() && !checks_.contains(at.file)) {
+      checks_[at.file] = std::make_unique<BlockCheck>(at.file);
     }
   }
   std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
@@ -149,28 +165,41 @@ absl::Status Loader::Run() {
 }
 
 void Loader::Work() {
-  Tensor staging;
-  int64_t capacity = 0;
+  Staging staging;
   while (!stop_.load(std::memory_order_relaxed)) {
     const size_t i = next_.fetch_add(1);
     if (i >= pieces_.size()) return;
     WorkGate::PassOwn();
-    if (pieces_[i].bytes() > capacity) {
-      capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
-      staging = Tensor(DType::kU8, {capacity});
+    if (pieces_[i].bytes() > staging.capacity) {
+      staging.capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
+      staging.rows = Tensor(DType::kU8, {staging.capacity});
     }
-    if (absl::Status status = Load(pieces_[i], reinterpret_cast<char*>(staging.data<uint8_t>())); !status.ok()) {
-      return Fail(status);
-    }
+    if (absl::Status status = Load(pieces_[i], &staging); !status.ok()) return Fail(status);
     Report(pieces_[i].bytes());
   }
 }
 
-absl::Status Loader::Load(const Piece& piece, char* staging) {
-  RETURN_IF_ERROR(piece.at.file->Read(piece.begin, piece.bytes(), staging));
-  const TensorView rows(staging, piece.dtype, {piece.rows, piece.param->columns});
+absl::Status Loader::Load(const Piece& piece, Staging* staging) {
+  char* const to = reinterpret_cast<char*>(staging->rows.data<uint8_t>());
+  RETURN_IF_ERROR(piece.at.file->Read(piece.begin, piece.bytes(), to));
+  const absl::string_view bytes(to, static_cast<size_t>(piece.bytes()));
+  if (const auto check = checks_.find(piece.at.file); check != checks_.end()) {
+    RETURN_IF_ERROR(check->second->Check(piece.begin, bytes, &staging->block));
+  }
+  AddSum(piece, bytes);
+  const TensorView rows(to, piece.dtype, {piece.rows, piece.param->columns});
   RETURN_IF_ERROR(CheckValues(piece, rows));
   return Place(piece, rows);
+}
+
+// The same in whatever order pieces come: a sum of sums, each bound to its place in the tensor.
+void Loader::AddSum(const Piece& piece, absl::string_view bytes) {
+  if (options_->replicated_sums == nullptr || piece.param->shard != Shard::kReplicated) return;
+  const uint64_t words[2] = {ChecksumOf(bytes.data(), static_cast<int64_t>(bytes.size())),
+                             static_cast<uint64_t>(piece.begin - piece.at.entry->begin)};
+  const uint64_t sum = ChecksumOf(reinterpret_cast<const char*>(words), sizeof(words));
+  absl::MutexLock lock(&mu_);
+  (*options_->replicated_sums)[piece.param->name] += sum;
 }
 
 absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) const {

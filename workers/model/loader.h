@@ -1,10 +1,12 @@
 // Loads a rank's weights from a checkpoint: each needed byte is read once, checked, converted to the model's dtype and
 // packed, through small staging buffers; to a device through pinned ones.
 //
+// Where the checkpoint's files have block sums (a manifest of ours), what is read is compared with them.
 // Resident memory stays below the held weights + kStagingBytes + a few MB.  Several threads read and pack; LoadWeights
 // blocks until all is there.
 // Errors name file, tensor, expected and found; nothing half-loaded is returned.  NaN and Inf weights are errors, as
-// are those that fp16 cannot hold. Does not do: memory limits (memory_plan.h).
+// are those that fp16 cannot hold, and DataLoss what the manifest knows otherwise. Does not do: memory limits
+// (memory_plan.h).
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,12 +29,16 @@ namespace switchyard {
 
 inline constexpr int64_t kStagingBytes = 32 << 20;  // of all threads together
 
+// A checksum of each tensor's bytes, as they were read, by name.
+using TensorSums = absl::btree_map<std::string, uint64_t>;
+
 struct LoadOptions {
   DType dtype = DType::kBf16;      // to serve in; the files' own may differ
   std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
   int num_threads = 1;
-  Device device = Device::Cpu();  // where the weights go
-  bool experts = true;            // false: without those of routed experts, which a store brings
+  Device device = Device::Cpu();          // where the weights go
+  bool experts = true;                    // false: without those of routed experts, which a store brings
+  TensorSums* replicated_sums = nullptr;  // gets those of tensors that every rank loads alike
   // Called by the loading threads, one at a time, every 250 ms or so and at the end.  false stops the load (Cancelled).
   absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };

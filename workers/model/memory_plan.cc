@@ -46,18 +46,22 @@ absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts
   return elements * DTypeBytes(dtype) + biases * DTypeBytes(AccDType(dtype));
 }
 
-absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes) {
+absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need) {
   const bool store = need.expert_slots >= 0;
   const absl::int128 slots =
       store ? need.expert_slots * FfnElements(config, config.expert_intermediate) * DTypeBytes(need.dtype) : 0;
-  const absl::int128 total =
-      WeightBytes(config, need.dtype, store ? 0 : need.experts_per_layer) + slots + need.kv_cache_bytes;
+  return WeightBytes(config, need.dtype, store ? 0 : need.experts_per_layer) + slots + need.kv_cache_bytes;
+}
+
+absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
+                         absl::string_view why) {
+  const absl::int128 total = MemoryBytes(config, need);
   if (total <= worker_bytes) return absl::OkStatus();
-  const std::string experts = store ? absl::StrFormat("%d experts at a time", need.expert_slots)
-                                    : absl::StrFormat("%d experts a layer", need.experts_per_layer);
-  return absl::ResourceExhaustedError(
-      absl::StrFormat("config needs %d bytes (weights in %s with %s, KV cache %d bytes), worker has %d bytes available",
-                      total, DTypeName(need.dtype), experts, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0)));
+  const std::string experts = need.expert_slots >= 0 ? absl::StrFormat("%d experts at a time", need.expert_slots)
+                                                     : absl::StrFormat("%d experts a layer", need.experts_per_layer);
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "config needs %d bytes (weights in %s with %s, KV cache %d bytes), worker has %d bytes available%s", total,
+      DTypeName(need.dtype), experts, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0), why));
 }
 
 absl::Status CheckKvRoom(const KvRoom& room) {

@@ -8,6 +8,7 @@
 
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "workers/model/config.h"
 #include "workers/tensor/dtype.h"
 
@@ -28,9 +29,13 @@ struct MemoryNeed {
   int64_t expert_slots = -1;
 };
 
-// ResourceExhausted "config needs X bytes ..., worker has Y bytes available" when weights and cache do not fit into
-// worker_bytes (negative: more is taken already than may be).
-absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes);
+// Of weights, slots and cache.
+absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need);
+
+// ResourceExhausted "config needs X bytes ..., worker has Y bytes available" when they do not fit into worker_bytes
+// (negative: more is taken already than may be).  `why`: where those come from, which ends the sentence (": …").
+absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
+                         absl::string_view why = "");
 
 // What is left for the KV cache, where nobody said how large it has to be.
 struct KvRoom {

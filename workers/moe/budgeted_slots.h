@@ -8,7 +8,8 @@
 // wants in memory, or no more, the policy hears with the step that commits it.
 //
 // Thread-compatible: the step's thread.  Does not do: copies of its own, so that its stages are ready at once and
-// nothing of them is compared with checksums: the file was when it was opened; CopyReason.
+// nothing of them is compared with checksums, as all copies of a budget are when they are made (summed_copier.h);
+// CopyReason.
 #pragma once
 
 #include <cstdint>

@@ -37,9 +37,10 @@ absl::StatusOr<std::unique_ptr<DeviceExpertCopier>> DeviceExpertCopier::Create(D
   return copier;
 }
 
-absl::Status DeviceExpertCopier::Copy(const ExpertChunk& chunk) {
+absl::Status DeviceExpertCopier::CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) {
   if (chunk.after != nullptr) RETURN_IF_ERROR(queue_->WaitFor(*chunk.after));
   RETURN_IF_ERROR(pinned() ? queue_->Copy(chunk.to, chunk.from, chunk.bytes) : EnqueueByPieces(chunk));
+  beside();
   return Await();
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/moe/expert_copier.h"
@@ -33,7 +34,10 @@ class DeviceExpertCopier : public ExpertCopier {
   // Errors: Unimplemented (no such backend), ResourceExhausted, the device's.
   static absl::StatusOr<std::unique_ptr<DeviceExpertCopier>> Create(Device device, const ExpertSource& source);
 
-  absl::Status Copy(const ExpertChunk& chunk) override;
+  absl::Status Copy(const ExpertChunk& chunk) override {
+    return CopyBeside(chunk, [] {});
+  }
+  absl::Status CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) override;
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override;
   bool pinned() const { return pin_ != nullptr; }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/moe/packed_expert.h"
@@ -33,6 +34,12 @@ class ExpertCopier {
   virtual ~ExpertCopier() = default;
   // Blocks until the chunk is in the slot.  An error fails the whole copy: its waiters get it.
   virtual absl::Status Copy(const ExpertChunk& chunk) = 0;
+  // The same, and runs `beside` once the slot has the bytes, or while a device's queue moves them.  Not after an error.
+  virtual absl::Status CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) {
+    absl::Status status = Copy(chunk);
+    if (status.ok()) beside();
+    return status;
+  }
   // Looks at what is in the slot since an earlier copy; chunks as Copy's, `from` and `after` are null.  An error is the
   // copier's to keep.
   virtual void Recheck(const ExpertChunk&) {}

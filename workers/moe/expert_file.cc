@@ -322,6 +322,13 @@ const char* ExpertFile::At(int layer, int expert) const {
   return memory_ + data_ + (int64_t{layer} * num_experts_ + expert) * stride_;
 }
 
+void ExpertFile::Discard() const {
+  struct stat mine = {}, named = {};
+  if (fstat(fd_, &mine) != 0 || stat(path_.c_str(), &named) != 0) return;
+  if (mine.st_dev != named.st_dev || mine.st_ino != named.st_ino) return;
+  if (unlink(path_.c_str()) == 0) LogWarn("expert file ", path_, " is damaged: removed, and built again");
+}
+
 uint64_t ExpertFile::checksum(int layer, int expert) const {
   SY_CHECK(0 <= layer && layer < num_layers_ && 0 <= expert && expert < num_experts_);
   uint64_t sum;

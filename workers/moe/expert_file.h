@@ -67,6 +67,9 @@ class ExpertFile {
   // REQUIRES: layer and expert are the model's.
   const char* At(int layer, int expert) const;
   uint64_t checksum(int layer, int expert) const;  // of its bytes, as they were when the file was made
+  // Whoever opens it from now on builds it anew; this and all who have it open keep what they have.  For a file whose
+  // bytes turned out to be damaged.  Nothing if another one has its name by now.
+  void Discard() const;
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }
   bool built() const { return built_; }  // by this Open

@@ -28,6 +28,7 @@ TEST(Crc32cTest, EveryLengthAndEveryCut) {
   std::string bytes;
   for (int i = 0; i < 41; ++i) {
     EXPECT_EQ(Crc32c(bytes), BitByBit(bytes)) << i;
+    EXPECT_EQ(Crc32cByTables(bytes), BitByBit(bytes)) << i;
     for (size_t cut = 0; cut <= bytes.size(); ++cut) {
       EXPECT_EQ(Crc32c(bytes.substr(cut), Crc32c(bytes.substr(0, cut))), Crc32c(bytes)) << i << " cut at " << cut;
     }

@@ -1,6 +1,8 @@
 // A worker, without its network, whose experts are brought to slots: from the machine's expert file, under a budget and
 // under a placement, the tokens of one that has all of them.
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@ namespace switchyard {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
 constexpr int kTokens = 6;
@@ -41,18 +44,17 @@ class WorkerExpertsTest : public testing::Test {
     auto worker = Worker::Open(std::move(options));
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
-    const EngineSettings settings = {.kv_cache_bytes = 1 << 20,
-                                     .max_num_seqs = 4,
-                                     .max_batched_tokens = 32,
-                                     .max_model_len = 128,
-                                     .placement = placement};
+    settings_ = {.kv_cache_bytes = 1 << 20,
+                 .max_num_seqs = 4,
+                 .max_batched_tokens = 32,
+                 .max_model_len = 128,
+                 .placement = placement};
     InMemoryStore store;
     const Seat seat = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
-    const absl::Status joined = worker_->Join(seat, settings, &store, nullptr);
+    const absl::Status joined = worker_->Join(seat, settings_, &store, nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
   }
-  // Of a prompt of 20 tokens.
-  std::vector<int32_t> Tokens() {
+  static StepItem Prompt() {
     StepItem item;
     item.num_query = 20;
     item.sample = true;
@@ -60,6 +62,34 @@ class WorkerExpertsTest : public testing::Test {
     item.init = SlotInit{.tokens = {}, .num_prompt_tokens = item.num_query, .sampling = {}};
     for (int32_t i = 0; i < item.num_query; ++i) item.init->tokens.push_back(5 + 7 * i);
     item.init->sampling.temperature = 0;
+    return item;
+  }
+  // The prompt's alone.
+  absl::Status Step(int64_t step) {
+    StepPlan head;
+    head.step = step;
+    RankPlan part;
+    if (step > 1) part.freed_slots = {0};
+    part.items = {Prompt()};
+    return worker_->Execute(head, part, kLimit).status();
+  }
+  // Of all experts, one bit each.
+  void DamageExpertFile() {
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      if (entry.path().extension() != ".pack") continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      for (int64_t at = 8192 + 100; at < static_cast<int64_t>(entry.file_size()); at += 4096) {
+        file.seekg(at);
+        const char flipped = static_cast<char>(file.get() ^ 64);
+        file.seekp(at);
+        file.put(flipped);
+      }
+      ASSERT_TRUE(file.good());
+    }
+  }
+  // Of a prompt of 20 tokens.
+  std::vector<int32_t> Tokens() {
+    StepItem item = Prompt();
     std::vector<int32_t> tokens;
     for (int64_t step = 1; step <= kTokens; ++step) {
       StepPlan head;
@@ -106,6 +136,7 @@ class WorkerExpertsTest : public testing::Test {
   }
 
   const TempDir dir_;
+  EngineSettings settings_;
   std::unique_ptr<Worker> worker_;
   std::vector<int64_t> counts_;  // [L * E] of Tokens, so far
 };
@@ -166,6 +197,34 @@ TEST_F(WorkerExpertsTest, ABudgetBesideAPlacement) {
       EXPECT_EQ(counters.misses + counters.late > 0, std::string(budget) == "40%") << budget << " " << NameOf(mode);
       EXPECT_EQ(worker_->num_replayed(), 0);
     }
+  }
+}
+
+// The expert file lives as long as the machine: what becomes of its bytes while it is open is noticed when they are
+// copied, not computed with, and the file is made anew.
+TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
+  for (const PlacementSettings& placement :
+       {PlacementSettings{}, PlacementSettings{.mode = PlacementMode::kNoEstimate, .spare_slots = 1}}) {
+    SCOPED_TRACE(NameOf(placement.mode));
+    ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, placement));
+    const std::vector<int32_t> expected = Tokens();
+    ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
+    ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, placement));
+    DamageExpertFile();
+    absl::Status noticed;
+    for (int64_t step = 1; noticed.ok() && step <= kTokens; ++step) noticed = Step(step);
+    EXPECT_TRUE(absl::IsDataLoss(noticed)) << noticed;
+    EXPECT_THAT(std::string(noticed.message()), HasSubstr("its bytes have changed since the file was opened"));
+    EXPECT_THAT(std::string(noticed.message()), Not(HasSubstr(dir_.path()))) << "clients get it";
+    EXPECT_GT(worker_->expert_counters().failed, 0);
+    // As the next epoch's.
+    worker_->Leave();
+    InMemoryStore store;
+    const absl::Status joined =
+        worker_->Join({.epoch = 2, .token = "other", .address = "127.0.0.1"}, settings_, &store, nullptr);
+    ASSERT_TRUE(joined.ok()) << joined;
+    EXPECT_EQ(Tokens(), expected);
+    EXPECT_EQ(worker_->expert_counters().failed, 0);
   }
 }
 
