@@ -15,6 +15,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/work_gate.h"
 #include "workers/train/breathing_files.h"
+#include "workers/train/check_trainable.h"
 #include "workers/train/job_folder.h"
 #include "workers/train/parameter_files.h"
 #include "workers/train/rank_agreement.h"
@@ -82,15 +83,12 @@ absl::Status TrainJob::OpenModel() {
   absl::StatusOr<std::string> text = model_dir_->ReadSmallFile("config.json", kMaxConfigBytes);
   if (!text.ok()) return In(where, text.status());
   config_text_ = *std::move(text);
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(config_text_, "");
+  absl::StatusOr<ModelConfig> config = ParseTrainableConfig(config_text_);
   if (!config.ok()) return In(where, config.status());
   config_ = *std::move(config);
   if (spec_.sequence_length > config_.context) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence_length: ", spec_.sequence_length, ", the context of ", path, " is ", config_.context));
-  }
-  if (config_.num_experts == 0) {
-    return absl::UnimplementedError(absl::StrCat(path, ": training of a model without experts"));
   }
   if (config_.num_experts % comm_->world() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("workers: the ", config_.num_experts, " experts of ", path,
