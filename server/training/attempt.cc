@@ -104,6 +104,13 @@ void Attempt::Stop(StopKind kind, absl::Time now) {
   }
 }
 
+void Attempt::Cancel(absl::Time now) {
+  if (aborted_ || cancelled_) return;
+  cancelled_ = true;
+  Stop(StopKind::kSave, now);
+  if (stop_ == StopKind::kSave) deadline_ = std::min(deadline_, now + limits_.cancel_save);
+}
+
 void Attempt::Abort(absl::Status reason, absl::Time now) {
   if (aborted_) return;
   aborted_ = true;
@@ -115,12 +122,16 @@ void Attempt::Abort(absl::Status reason, absl::Time now) {
 }
 
 void Attempt::Postpone(absl::Duration by) {
-  if (!aborted_ && !(stopping_ && stop_ == StopKind::kNow)) deadline_ += by;
+  if (!aborted_ && !cancelled_ && !(stopping_ && stop_ == StopKind::kNow)) deadline_ += by;
 }
 
 std::vector<Trainer> Attempt::CheckTime(absl::Time now) {
   std::vector<Trainer> given_up;
   if (now < deadline_ || over()) return given_up;
+  if (!aborted_ && cancelled_ && stop_ == StopKind::kSave) {
+    Stop(StopKind::kNow, now);
+    return given_up;
+  }
   if (!aborted_) {
     std::string late;
     for (const Member& member : members_) {

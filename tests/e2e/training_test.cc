@@ -226,7 +226,14 @@ TEST(TrainingTest, CancelledItStopsAndItsWorkersTrainTheNext) {
   training.WaitFor(submitted->id(), [](const v1::Job& job) { return job.progress().step() >= 3; });
   EXPECT_EQ(training.Get(next->id())->state(), v1::JOB_STATE_PENDING);
   ASSERT_TRUE(training.Cancel(submitted->id()).ok());
-  EXPECT_EQ(training.WaitUntilIn(submitted->id(), v1::JOB_STATE_CANCELLED).state(), v1::JOB_STATE_CANCELLED);
+  const v1::Job cancelled = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(cancelled.state(), v1::JOB_STATE_CANCELLED);
+  // All that was trained is kept.
+  EXPECT_GE(cancelled.checkpoint().step(), 3) << cancelled.DebugString();
+  EXPECT_EQ(cancelled.checkpoint().step(), cancelled.progress().step());
+  EXPECT_TRUE(fs::exists(training.root() / "checkpoints" / cancelled.checkpoint().folder() / "MANIFEST.json"));
+  EXPECT_THAT(cancelled.changes(cancelled.changes_size() - 1).reason(),
+              HasSubstr(absl::StrCat("saved at step ", cancelled.checkpoint().step())));
   const v1::Job job = training.WaitUntilIn(next->id(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
 }
