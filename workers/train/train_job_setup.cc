@@ -275,8 +275,10 @@ absl::Status TrainJob::MakeModel() {
 
 absl::Status TrainJob::LoadStart() {
   const int packing = packer_->groups().packing();
+  const std::string anew =
+      spec_.base_checkpoint.empty() ? "begins anew" : absl::StrCat("begins from ", spec_.base_checkpoint);
   Stage(start_folder_.empty()
-            ? "begins anew"
+            ? anew
             : absl::StrCat("goes on from ", start_folder_, packing > 1 ? absl::StrCat(", packing ", packing) : ""));
   if (!start_folder_.empty()) {
     const absl::Status restored = In(start_folder_, Restore());
