@@ -22,6 +22,7 @@
 #include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/process_guard.h"
+#include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo_communicator.h"
 #include "workers/device_setup.h"
@@ -33,6 +34,7 @@
 #include "workers/service_both.h"
 #include "workers/service_serving.h"
 #include "workers/service_training.h"
+#include "workers/train/check_trainable.h"
 #include "workers/worker.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:50051",
@@ -47,6 +49,10 @@ ABSL_FLAG(std::string, dataset_root, "",
 ABSL_FLAG(std::string, checkpoint_root, "",
           "with --role=train or both (required): directory beneath which jobs name models, and have their "
           "checkpoints");
+ABSL_FLAG(std::string, check_model, "",
+          "folder of a model beneath --checkpoint_root: prints one line of JSON, what a job would train or why none "
+          "can, and ends; a server asks so before it accepts a job");
+ABSL_FLAG(bool, check_weights, false, "with --check_model: a job begins from its weights, so their files are opened");
 ABSL_FLAG(std::string, train_offload_dir, "",
           "with --role=train or both: directory of a disk for masters and moments of experts that do not fit into "
           "memory (a job's "
@@ -211,6 +217,15 @@ std::unique_ptr<LinkRole> MakeRole(WorkerRole kind, Worker* worker, int threads,
   return std::make_unique<BothRole>(worker, std::move(training), metrics);
 }
 
+int CheckModel() {
+  const absl::StatusOr<RootDir> root = RootDir::Open(absl::GetFlag(FLAGS_checkpoint_root), "--checkpoint_root");
+  if (!root.ok()) return Complain(root.status().message());
+  const absl::StatusOr<ModelConfig> checked =
+      CheckTrainable(*root, absl::GetFlag(FLAGS_check_model), absl::GetFlag(FLAGS_check_weights));
+  std::fputs(ModelCheckLine(checked).c_str(), stdout);
+  return std::fflush(stdout) == 0 && checked.ok() ? 0 : kExitBadConfig;
+}
+
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -222,6 +237,7 @@ sigset_t BlockSignals() {
 }
 
 int Main() {
+  if (!absl::GetFlag(FLAGS_check_model).empty()) return CheckModel();
   const int local_index = absl::GetFlag(FLAGS_local_index);
   const WorkerRole kind = RoleFlag().value_or(WorkerRole::kServe);
   const std::string name = kind == WorkerRole::kTrain ? "trainer" : "worker";

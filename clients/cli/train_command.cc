@@ -303,7 +303,7 @@ void AddTrainCommand(CLI::App* app, RunCommand* run) {
   watch->callback([flags, run] { *run = [flags](Console& console) { return WatchOne(console, *flags); }; });
   AddCall(command, run, "pause", "stop a job at a step, with a checkpoint", &Client::PauseJob);
   AddResume(command, run);
-  AddCall(command, run, "cancel", "end a job; its checkpoints stay", &Client::CancelJob);
+  AddCall(command, run, "cancel", "end a job; a running one saves a checkpoint first", &Client::CancelJob);
 }
 
 }  // namespace switchyard

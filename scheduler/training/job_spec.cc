@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "scheduler/training/trainer_limits.h"
 
 namespace switchyard {
 namespace {
@@ -27,9 +29,9 @@ class Problems {
   void CheckIn(absl::string_view field, int64_t value, int64_t least, int64_t most) {
     if (value < least || value > most) Add(field, absl::StrCat(value, " is outside [", least, ", ", most, "]"));
   }
-  // least <= value < below, and a number.
-  void CheckReal(absl::string_view field, double value, double least, double below) {
-    if (!(value >= least && value < below)) Add(field, absl::StrCat(value, " is outside [", least, ", ", below, ")"));
+  void CheckReal(absl::string_view field, double value, const RealRange& range) {
+    if (range.Holds(value)) return;
+    Add(field, absl::StrCat(value, " is outside [", range.least, ", ", range.below, ")"));
   }
   absl::Status Status() const {
     return lines_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(lines_, "\n"));
@@ -84,13 +86,15 @@ void CheckOptimizer(const OptimizerSpec& optimizer, int64_t steps, Problems* pro
   LrSchedule schedule = optimizer.schedule;
   schedule.total_steps = std::max<int64_t>(steps, 1);
   problems->Add("optimizer", Validate(schedule));
-  problems->CheckReal("optimizer.beta1", optimizer.beta1, 0, 1);
-  problems->CheckReal("optimizer.beta2", optimizer.beta2, 0, 1);
-  if (!(optimizer.epsilon > 0 && optimizer.epsilon < 1)) {
-    problems->Add("optimizer.epsilon", absl::StrCat(optimizer.epsilon, " is outside (0, 1)"));
-  }
-  problems->CheckReal("optimizer.weight_decay", optimizer.weight_decay, 0, 10);
-  problems->CheckReal("optimizer.clip_norm", optimizer.clip_norm, 0, 1e30);
+  problems->CheckReal("optimizer.beta1", optimizer.beta1, kBetas);
+  problems->CheckReal("optimizer.beta2", optimizer.beta2, kBetas);
+  problems->CheckReal("optimizer.epsilon", optimizer.epsilon, kEpsilons);
+  problems->CheckReal("optimizer.weight_decay", optimizer.weight_decay, kWeightDecays);
+  problems->CheckReal("optimizer.clip_norm", optimizer.clip_norm, kClipNorms);
+}
+
+bool HasControl(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_iscntrl(c); });
 }
 
 void CheckLabels(const JobSpec& spec, Problems* problems) {
@@ -103,6 +107,10 @@ void CheckLabels(const JobSpec& spec, Problems* problems) {
     if (name.empty() || name.size() > kMaxLabelBytes || value.size() > kMaxLabelBytes) {
       problems->Add("labels", absl::StrCat(Shown(name), " = ", Shown(value), ": a name of 1 to ", kMaxLabelBytes,
                                            " bytes and a value of at most as many are wanted"));
+    }
+    if (HasControl(name) || HasControl(value)) {  // lists of jobs have a line for each
+      problems->Add("labels", absl::StrCat(Shown(name), " = ", Shown(value),
+                                           ": a name and a value may have no control characters"));
     }
     names.push_back(name);
   }
@@ -137,13 +145,13 @@ absl::Status Validate(const JobSpec& spec) {
   CheckFiles("evaluation", spec.evaluation, &problems);
   CheckShape(spec, &problems);
   CheckOptimizer(spec.optimizer, spec.steps, &problems);
-  problems.CheckReal("balance_weight", spec.balance_weight, 0, 1e6);
-  problems.CheckReal("z_weight", spec.z_weight, 0, 1e6);
+  problems.CheckReal("balance_weight", spec.balance_weight, kRouterLossWeights);
+  problems.CheckReal("z_weight", spec.z_weight, kRouterLossWeights);
   if (spec.capacity_factor != 0) {  // (NaN is not)
-    problems.CheckReal("capacity_factor (0 = no row is dropped)", spec.capacity_factor, kMinCapacityFactor,
-                       kCapacityFactorLimit);
+    problems.CheckReal("capacity_factor (0 = no row is dropped)", spec.capacity_factor,
+                       {kMinCapacityFactor, kCapacityFactorLimit});
   }
-  problems.CheckReal("balance_bias_rate", spec.balance_bias_rate, 0, 1);
+  problems.CheckReal("balance_bias_rate", spec.balance_bias_rate, kBalanceBiasRates);
   problems.CheckIn("evaluate_every_steps", spec.evaluate_every_steps, 0, kMaxTrainSteps);
   problems.CheckIn("checkpoints.every_steps", spec.checkpoints.every_steps, 1, kMaxTrainSteps);
   problems.CheckIn("checkpoints.keep_last", spec.checkpoints.keep_last, 1, 1'000'000);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
+#include "scheduler/training/trainer_limits.h"
 
 namespace switchyard {
 
@@ -14,6 +15,10 @@ absl::Status Validate(const LrSchedule& schedule) {
     return absl::InvalidArgumentError(absl::StrCat("learning rate: ", field, " is ", value, ", must be ", limit));
   };
   if (!(schedule.peak > 0) || !std::isfinite(schedule.peak)) return wrong("peak", schedule.peak, "positive and finite");
+  if (schedule.peak > kMaxLearningRate) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("learning rate: peak is ", schedule.peak, ", must be at most ", kMaxLearningRate));
+  }
   if (!(schedule.final_fraction >= 0 && schedule.final_fraction <= 1)) {
     return wrong("final_fraction", schedule.final_fraction, "in [0, 1]");
   }

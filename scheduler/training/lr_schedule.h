@@ -14,7 +14,7 @@ enum class LrShape : uint8_t { kCosine, kLinear, kConstant, kWsd };
 
 struct LrSchedule {
   LrShape shape = LrShape::kCosine;
-  double peak = 3e-4;
+  double peak = 3e-4;           // above 0, at most kMaxLearningRate (trainer_limits.h)
   double final_fraction = 0.1;  // of the peak, at the last step; in [0, 1].  Not of kConstant.
   int64_t warmup_steps = 0;     // step s < warmup_steps has peak · (s + 1) / warmup_steps
   int64_t total_steps = 1;      // of the job

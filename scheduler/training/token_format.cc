@@ -93,4 +93,16 @@ absl::StatusOr<TokenFileHeader> DecodeTokenHeader(absl::string_view first_bytes,
   return CheckedSize(header, file_bytes);
 }
 
+absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_bytes, int64_t vocab) {
+  const auto count = static_cast<int64_t>(bytes.size()) / token_bytes;
+  for (int64_t i = 0; i < count; ++i) {
+    const char* const at = bytes.data() + i * token_bytes;
+    const int64_t token = token_bytes == 2 ? LoadInt<uint16_t>(at) : LoadInt<uint32_t>(at);
+    if (token >= vocab) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", first + i, " is ", token, ", outside [0, ", vocab, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace switchyard

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -58,5 +59,8 @@ std::string EncodeTokenHeader(const TokenFileHeader& header);
 // first_bytes: the file's first kLlmcHeaderBytes, or all of a shorter one.  The file must be as long as its header
 // says.
 absl::StatusOr<TokenFileHeader> DecodeTokenHeader(absl::string_view first_bytes, int64_t file_bytes);
+// bytes: tokens of `token_bytes` each, the first of which is token `first` of its file.  InvalidArgument "token 7 is
+// 400, outside [0, 300)".
+absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_bytes, int64_t vocab);
 
 }  // namespace switchyard

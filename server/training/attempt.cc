@@ -104,6 +104,13 @@ void Attempt::Stop(StopMode kind, absl::Time now) {
   }
 }
 
+void Attempt::Cancel(absl::Time now) {
+  if (aborted_ || cancelled_) return;
+  cancelled_ = true;
+  Stop(StopMode::kSave, now);
+  if (stop_ == StopMode::kSave) deadline_ = std::min(deadline_, now + limits_.cancel_save);
+}
+
 void Attempt::Abort(absl::Status reason, absl::Time now) {
   if (aborted_) return;
   aborted_ = true;
@@ -115,12 +122,16 @@ void Attempt::Abort(absl::Status reason, absl::Time now) {
 }
 
 void Attempt::Postpone(absl::Duration by) {
-  if (!aborted_ && !(stopping_ && stop_ == StopMode::kNow)) deadline_ += by;
+  if (!aborted_ && !cancelled_ && !(stopping_ && stop_ == StopMode::kNow)) deadline_ += by;
 }
 
 std::vector<TrainingWorker> Attempt::CheckTime(absl::Time now) {
   std::vector<TrainingWorker> given_up;
   if (now < deadline_ || over()) return given_up;
+  if (!aborted_ && cancelled_ && stop_ == StopMode::kSave) {
+    Stop(StopMode::kNow, now);
+    return given_up;
+  }
   if (!aborted_) {
     std::string late;
     for (const Member& member : members_) {

@@ -24,8 +24,9 @@ class Attempt {
     absl::Duration form = absl::Minutes(10);   // until all ranks have started: their models are loaded
     absl::Duration stall = absl::Minutes(30);  // between two words of rank 0, and for a stop with a checkpoint
     absl::Duration stop_now = absl::Seconds(30);
-    absl::Duration last_ranks = absl::Minutes(1);  // between the first rank's end and the last's
-    absl::Duration abort = absl::Seconds(30);      // until a rank that was told has ended
+    absl::Duration cancel_save = absl::Minutes(5);  // for a checkpoint of a job that is cancelled; then stop_now
+    absl::Duration last_ranks = absl::Minutes(1);   // between the first rank's end and the last's
+    absl::Duration abort = absl::Seconds(30);       // until a rank that was told has ended
   };
 
   // members[r] has rank r.
@@ -44,9 +45,11 @@ class Attempt {
 
   // Again only for a stop without a checkpoint after one with.
   void Stop(StopMode kind, absl::Time now);
+  // With a checkpoint if that takes no longer than cancel_save, else without; a slice is not waited for longer.
+  void Cancel(absl::Time now);
   // The first reason counts.
   void Abort(absl::Status reason, absl::Time now);
-  // The ranks had to wait so long: what they are awaited for may come later, but for their end at once.
+  // The ranks had to wait so long: what they are awaited for may come later, but for their end at once or a cancel.
   void Postpone(absl::Duration by);
   // Those that did not end when they were told are given up: they are returned, nobody can use them any more.
   std::vector<TrainingWorker> CheckTime(absl::Time now);
@@ -77,6 +80,7 @@ class Attempt {
   int64_t first_step_ = 0;
   bool stopping_ = false;
   StopMode stop_ = StopMode::kSave;
+  bool cancelled_ = false;
   bool aborted_ = false;
   absl::Status fault_;    // the first
   absl::Status failure_;  // of the first rank that says FAILED; OK: none does

@@ -13,6 +13,16 @@ namespace {
 
 int64_t ToMs(absl::Duration duration) { return absl::ToInt64Milliseconds(duration); }
 
+// What a job that goes on no more leaves behind.
+std::string Kept(const Job& job) {
+  const int64_t done = job.progress.has_value() ? job.progress->step : 0;
+  const int64_t saved = job.checkpoint.has_value() ? job.checkpoint->step : 0;
+  if (done == 0 && saved == 0) return "it has done no step";
+  if (saved >= done) return absl::StrCat("saved at step ", saved);
+  if (saved + 1 == done) return absl::StrCat("step ", done, " is not saved");
+  return absl::StrCat("steps ", saved + 1, " to ", done, " are not saved");
+}
+
 }  // namespace
 
 void JobManager::Tick() {
@@ -58,7 +68,7 @@ void JobManager::Obey(Run* run) {
   if (!run->attempt->all_started()) {
     run->attempt->Abort(absl::CancelledError(cancel ? "the job is cancelled" : "the job is paused"), host_->Now());
   } else {
-    run->attempt->Stop(cancel ? StopMode::kNow : StopMode::kSave, host_->Now());
+    cancel ? run->attempt->Cancel(host_->Now()) : run->attempt->Stop(StopMode::kSave, host_->Now());
   }
 }
 
@@ -220,15 +230,23 @@ void JobManager::Conclude(Run* run, TrainingEnd end) {
   const bool ran = run->running_since < absl::InfiniteFuture();
   if (ran) job->ran_ms = run->ran_before_ms + ToMs(now - run->running_since);
   const std::string message(end.status.message());
-  const bool asked = job->state == JobState::kPausing || job->state == JobState::kCancelling;
+  const bool cancelled = job->state == JobState::kCancelling;
+  const bool pausing = job->state == JobState::kPausing;
   if (end.outcome == TrainingOutcome::kFinished) {
     BeginAndFinish(job);
+  } else if (cancelled) {
+    // Also where its checkpoint could not be saved: nobody waits for it any more.
+    const bool stopped = end.outcome == TrainingOutcome::kStopped;
+    book_.Happen(job, stopped ? JobEvent::kStopped : JobEvent::kLose,
+                 absl::StrCat(stopped ? "its workers have stopped" : absl::StrCat("its workers have ended: ", message),
+                              "; ", Kept(*job)),
+                 host_->UnixMs());
   } else if (end.outcome == TrainingOutcome::kFailed) {
     if (SaysNotFinite(end.status)) ++census_.not_finite;
     Fail(job, end.status);
   } else if (end.outcome == TrainingOutcome::kBlocked) {
     Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
-  } else if (asked) {
+  } else if (pausing) {
     const bool stopped = end.outcome == TrainingOutcome::kStopped;
     book_.Happen(job, stopped ? JobEvent::kStopped : JobEvent::kLose,
                  stopped ? "its workers have stopped" : absl::StrCat("its workers have ended: ", message),

@@ -8,16 +8,19 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/training/reduce_policy.h"
 #include "scheduler/training/token_format.h"
 #include "server/training/model_facts.h"
 #include "server/training/pack/token_header.h"
+#include "server/training/token_scan.h"
 
 namespace switchyard {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int64_t kMaxScannedBytes = 64 << 20;  // of tokens, of all files of a list
 
 absl::Status BadFile(absl::string_view field, const absl::Status& status) {
   return MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
@@ -44,6 +47,9 @@ absl::StatusOr<int64_t> CheckData(const std::vector<std::string>& names, absl::s
       return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
                                                                     header->vocab_size, ", the model has ", vocab)));
     }
+    const auto share = kMaxScannedBytes / static_cast<int64_t>(names.size());
+    const absl::Status inside = ScanTokens(root, names[i], *header, vocab, share);
+    if (!inside.ok()) return BadFile(field, inside);
     tokens += header->num_tokens;
   }
   return text ? -1 : tokens;
@@ -122,13 +128,28 @@ absl::Status CheckModelFolder(const JobSpec& spec, const RootDir& root, absl::st
 // Which folder the model is of, and what field says so.
 struct ModelFolder {
   std::string field, folder;
+  bool has_weights = false;  // that the job begins from
 };
 ModelFolder ModelFolderOf(const JobSpec& spec) {
-  if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint};
-  return {"spec.architecture", spec.architecture};
+  if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint, true};
+  return {"spec.architecture", spec.architecture, false};
 }
 
-absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const RootDir& checkpoints) {
+// The workers' own word on it, as the API has it.
+absl::Status Refusal(const ModelFolder& model, const absl::Status& said) {
+  if (absl::IsNotFound(said)) return BadFile(model.field, said);
+  return BadFile(model.field, absl::InvalidArgumentError(absl::StrCat(Quote(model.folder), ": ", said.message())));
+}
+
+absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const RootDir& checkpoints,
+                                            const CheckModelFn& check_model) {
+  if (check_model) {
+    const absl::StatusOr<TrainedModelFacts> said = check_model(model.folder, model.has_weights);
+    if (said.ok()) return said;
+    if (!absl::IsUnavailable(said.status())) return Refusal(model, said.status());
+    LogWarn(model.field, ": ", Quote(model.folder),
+            " is checked by a few keys of its config.json alone: ", said.status().message());
+  }
   const absl::StatusOr<std::string> config = checkpoints.ReadSmallFile(model.folder + "/config.json", kMaxConfigBytes);
   if (!config.ok()) return BadFile(model.field, config.status());
   const absl::StatusOr<TrainedModelFacts> facts = ReadModelFacts(*config);
@@ -145,14 +166,15 @@ double CheckpointBytes(const JobSpec& spec, double parameters) {
   return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + 1);
 }
 
-absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints) {
+absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
+                            const CheckModelFn& check_model) {
   const ModelFolder model = ModelFolderOf(spec);
   if (const absl::Status mode = ReducePolicyOf(spec.communication).status(); !mode.ok()) {
     return MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
   }
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
   TrainedModelFacts facts;
-  ASSIGN_OR_RETURN(facts, ReadFacts(model, checkpoints));
+  ASSIGN_OR_RETURN(facts, ReadFacts(model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
   int64_t tokens = 0;
   ASSIGN_OR_RETURN(tokens, CheckData(spec.datasets, "datasets", datasets, facts.vocab));
@@ -165,9 +187,9 @@ absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const 
   return CheckRoom(spec, facts, checkpoints);
 }
 
-absl::Status CheckWorkersOfModel(const JobSpec& spec, const RootDir& checkpoints) {
+absl::Status CheckWorkersOfModel(const JobSpec& spec, const RootDir& checkpoints, const CheckModelFn& check_model) {
   TrainedModelFacts facts;
-  ASSIGN_OR_RETURN(facts, ReadFacts(ModelFolderOf(spec), checkpoints));
+  ASSIGN_OR_RETURN(facts, ReadFacts(ModelFolderOf(spec), checkpoints, check_model));
   return CheckExperts(spec, facts, "workers");
 }
 

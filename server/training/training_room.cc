@@ -46,7 +46,9 @@ absl::StatusOr<std::unique_ptr<TrainingRoom>> TrainingRoom::Open(FrontDesk* desk
   training.packs = room->packs_.get();
   training.datasets = room->datasets_.has_value() ? &*room->datasets_ : nullptr;
   training.checkpoints = room->checkpoints_.has_value() ? &*room->checkpoints_ : nullptr;
-  room->service_ = std::make_unique<TrainingServiceImpl>(desk, training);
+  training.check_model =
+      AskWorkerProgram({.binary = room->worker_binary_, .checkpoint_root = room->config_->checkpoint_root});
+  room->service_ = std::make_unique<TrainingServiceImpl>(desk, std::move(training));
   return room;
 }
 

@@ -89,7 +89,7 @@ void Answer(UnaryCall* call, const Job& job, bool existed) {
 
 void Submit(UnaryCall* call, const TrainingDesk& desk, SubmitArgs args) {
   // Off the jobs' thread.
-  const absl::Status files = CheckSpecFiles(args.spec, *desk.datasets, *desk.checkpoints);
+  const absl::Status files = CheckSpecFiles(args.spec, *desk.datasets, *desk.checkpoints, desk.check_model);
   if (!files.ok()) return call->Fail(files);
   PostFor(call, desk.jobs, [call, args = std::move(args)](JobManager& manager) {
     const absl::StatusOr<JobManager::Submitted> submitted = manager.Submit(args.request_id, args.spec);
@@ -113,7 +113,7 @@ void ResumeOn(UnaryCall* call, const TrainingDesk& desk, const std::string& id, 
     absl::StatusOr<JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
     if (!spec.ok()) return call->Fail(spec.status());
     call->Start([desk, id, spec = *std::move(spec)](UnaryCall* call) {
-      const absl::Status model = CheckWorkersOfModel(spec, *desk.checkpoints);
+      const absl::Status model = CheckWorkersOfModel(spec, *desk.checkpoints, desk.check_model);
       if (!model.ok()) return call->Fail(model);
       PostFor(call, desk.jobs, [call, id, workers = spec.workers](JobManager& manager) {
         AnswerResume(call, manager.ResumeOn(id, workers));

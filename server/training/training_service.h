@@ -1,9 +1,12 @@
 // The service of training jobs: raw methods, as the users' one (server/inference_service.h).
 #pragma once
 
+#include <utility>
+
 #include "scheduler/base/root_dir.h"
 #include "server/front_desk.h"
 #include "server/training/job_loop.h"
+#include "server/training/model_check.h"
 #include "server/training/pack_runner.h"
 #include "switchyard/v1/training.grpc.pb.h"
 
@@ -16,6 +19,7 @@ struct TrainingDesk {
   PackRunner* packs = nullptr;
   const RootDir* datasets = nullptr;
   const RootDir* checkpoints = nullptr;
+  CheckModelFn check_model = nullptr;  // not borrowed
 };
 
 using RawTrainingService = v1::TrainingService::WithRawCallbackMethod_SubmitJob<
@@ -29,7 +33,7 @@ class TrainingServiceImpl final : public RawTrainingService {
   static constexpr int kMaxPackCalls = 4;  // at a time
 
   // Borrowed; outlive the gRPC server.
-  TrainingServiceImpl(FrontDesk* desk, TrainingDesk training) : desk_(desk), training_(training) {}
+  TrainingServiceImpl(FrontDesk* desk, TrainingDesk training) : desk_(desk), training_(std::move(training)) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;

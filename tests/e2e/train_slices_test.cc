@@ -131,7 +131,8 @@ TEST_F(TrainSlicesTest, AKilledWorkerEndsNeither) {
 TEST_F(TrainSlicesTest, AJobThatFailsOrIsCancelledLeavesServingAlone) {
   v1::JobSpec spec = Spec();
   spec.set_steps(1'000'000);
-  spec.mutable_optimizer()->set_learning_rate(1e20);
+  spec.mutable_optimizer()->set_learning_rate(10);
+  spec.mutable_optimizer()->set_weight_decay(9);  // weights become 89 times as large in each step
   spec.mutable_optimizer()->set_clip_norm(0);
   const auto diverges = training_.Submit(spec);
   ASSERT_TRUE(diverges.ok()) << diverges.status();
@@ -140,6 +141,7 @@ TEST_F(TrainSlicesTest, AJobThatFailsOrIsCancelledLeavesServingAlone) {
   EXPECT_EQ(TokensOf(GenerateAll(client(), Requests())), alone_);
 
   spec.mutable_optimizer()->set_learning_rate(1e-3);
+  spec.mutable_optimizer()->clear_weight_decay();
   const auto endless = training_.Submit(spec);
   ASSERT_TRUE(endless.ok()) << endless.status();
   training_.WaitFor(endless->id(), [](const v1::Job& job) { return job.progress().step() >= 3; });

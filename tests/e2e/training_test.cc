@@ -5,7 +5,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/e2e/training_fixture.h"
 
 namespace switchyard {
@@ -131,6 +134,49 @@ TEST(TrainingTest, AJournalThatCannotBeReadDisablesJobsAndServingGoesOn) {
   }
 }
 
+// The workers' own parser says so, not hours later when the job's turn has come.
+TEST(TrainingTest, WhatNoWorkerTrainsIsRefusedWhenItIsSubmitted) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  std::stringstream text;
+  text << std::ifstream(training.root() / "checkpoints/tiny/config.json").rdbuf();
+  const nlohmann::json good = nlohmann::json::parse(text.str());
+  struct Case {
+    std::string name;
+    std::function<void(nlohmann::json*)> spoil;
+    std::string message;
+  };
+  const Case cases[] = {
+      {"top_k", [](auto* c) { (*c)["num_experts_per_tok"] = 1000; }, "num_experts_per_tok"},
+      {"activation", [](auto* c) { (*c)["hidden_act"] = "sine"; }, "unknown activation \"sine\""},
+      {"rope",
+       [](auto* c) {
+         (*c)["rope_scaling"] = {{"rope_type", "spiral"}, {"factor", 2.0}};
+       },
+       "spiral"},
+      {"quantized",
+       [](auto* c) {
+         (*c)["quantization_config"] = {{"bits", 4}};
+       },
+       "quantized weights are not supported"},
+  };
+  for (const Case& each : cases) {
+    nlohmann::json config = good;
+    each.spoil(&config);
+    std::filesystem::create_directories(training.root() / "checkpoints" / each.name);
+    for (const auto& file : fs::directory_iterator(training.root() / "checkpoints/tiny")) {
+      fs::copy(file.path(), training.root() / "checkpoints" / each.name / file.path().filename());
+    }
+    std::ofstream(training.root() / "checkpoints" / each.name / "config.json") << config.dump();
+    v1::JobSpec spec = TrainingServer::TinySpec();
+    spec.set_architecture(each.name);
+    const absl::Status status = training.Submit(spec).status();
+    EXPECT_FALSE(status.ok()) << each.name << " was taken";
+    EXPECT_THAT(std::string(status.message()), HasSubstr(each.message)) << each.name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("spec.architecture: ")) << each.name;
+  }
+}
+
 TEST(TrainingTest, PausedAndResumedItHasTheBitsOfAnUndisturbedRun) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());
@@ -208,7 +254,14 @@ TEST(TrainingTest, CancelledItStopsAndItsWorkersTrainTheNext) {
   training.WaitFor(submitted->id(), [](const v1::Job& job) { return job.progress().step() >= 3; });
   EXPECT_EQ(training.Get(next->id())->state(), v1::JOB_STATE_PENDING);
   ASSERT_TRUE(training.Cancel(submitted->id()).ok());
-  EXPECT_EQ(training.WaitUntilIn(submitted->id(), v1::JOB_STATE_CANCELLED).state(), v1::JOB_STATE_CANCELLED);
+  const v1::Job cancelled = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(cancelled.state(), v1::JOB_STATE_CANCELLED);
+  // All that was trained is kept.
+  EXPECT_GE(cancelled.checkpoint().step(), 3) << cancelled.DebugString();
+  EXPECT_EQ(cancelled.checkpoint().step(), cancelled.progress().step());
+  EXPECT_TRUE(fs::exists(training.root() / "checkpoints" / cancelled.checkpoint().folder() / "MANIFEST.json"));
+  EXPECT_THAT(cancelled.changes(cancelled.changes_size() - 1).reason(),
+              HasSubstr(absl::StrCat("saved at step ", cancelled.checkpoint().step())));
   const v1::Job job = training.WaitUntilIn(next->id(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
 }

@@ -91,15 +91,8 @@ absl::Status TokenFile::CheckUnchanged() const {
 }
 
 absl::Status TokenFile::VerifyTokens(absl::string_view bytes, int64_t first, int64_t vocab) const {
-  const auto count = static_cast<int64_t>(bytes.size()) / header_.token_bytes;
-  for (int64_t i = 0; i < count; ++i) {
-    const int32_t token = TokenAt(bytes, i, header_.token_bytes);
-    if (token < 0 || token >= vocab) {
-      return Wrong(
-          absl::StrCat("token ", first + i, " is ", static_cast<uint32_t>(token), ", outside [0, ", vocab, ")"));
-    }
-  }
-  return absl::OkStatus();
+  const absl::Status inside = CheckTokens(bytes, first, header_.token_bytes, vocab);
+  return inside.ok() ? inside : Wrong(inside.message());
 }
 
 absl::Status TokenFile::VerifyDocuments() const {

@@ -135,6 +135,8 @@ class TrainJob {
   // train_job_fit.cc, with so many replicas of every expert; null: nothing can be offloaded.
   OpenStateFileFn OffloadFile() const;
   TrainingNeed NeedOf(int32_t packing, bool offload) const;
+  // Failed, with what would help.
+  absl::Status DoesNotFit(const TrainingNeed& need, int64_t available, const absl::Status& status) const;
   // Whether it fits into that memory only so; an error where it does not fit at all.
   absl::StatusOr<bool> MustOffload(int32_t packing, int64_t available) const;
   int64_t OffloadedBytes(int32_t packing) const;

@@ -50,19 +50,28 @@ TrainingNeed TrainJob::NeedOf(int32_t packing, bool offload) const {
           .offload = offload};
 }
 
+absl::Status TrainJob::DoesNotFit(const TrainingNeed& need, int64_t available, const absl::Status& status) const {
+  const MemoryChoices choices = {.micro_batch_sequences = need.rows / spec_.sequence_length,
+                                 .offload = spec_.offload,
+                                 .world = comm_->world(),
+                                 .ranks_here = ranks_here_};
+  return Failed(absl::Status(status.code(),
+                             absl::StrCat(status.message(), "; ", MemoryRemedy(config_, need, choices, available))));
+}
+
 absl::StatusOr<bool> TrainJob::MustOffload(int32_t packing, int64_t available) const {
-  const absl::Status without = CheckTrainingMemory(config_, NeedOf(packing, false), available);
+  const TrainingNeed in_memory = NeedOf(packing, false), in_file = NeedOf(packing, true);
+  const absl::Status without = CheckTrainingMemory(config_, in_memory, available);
+  const bool can = spec_.offload != OffloadPolicy::kNever && OffloadFile() != nullptr;
   if (spec_.offload != OffloadPolicy::kAlways) {
     if (without.ok()) return false;
-    if (spec_.offload == OffloadPolicy::kNever) return Failed(without);
+    if (!can) return DoesNotFit(in_memory, available, without);
+  } else if (!can) {
+    return Failed(absl::FailedPreconditionError(
+        "offload: always, but this worker has no --train_offload_dir for masters and moments of experts"));
   }
-  if (OffloadFile() == nullptr) {
-    constexpr char kNoDirectory[] =
-        "offload: this worker has no --train_offload_dir for masters and moments of experts";
-    return Failed(without.ok() ? absl::FailedPreconditionError(kNoDirectory) : In(kNoDirectory, without));
-  }
-  if (const absl::Status with = CheckTrainingMemory(config_, NeedOf(packing, true), available); !with.ok()) {
-    return Failed(with);
+  if (const absl::Status with = CheckTrainingMemory(config_, in_file, available); !with.ok()) {
+    return DoesNotFit(in_file, available, with);
   }
   return true;
 }

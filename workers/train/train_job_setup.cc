@@ -15,6 +15,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/work_gate.h"
 #include "workers/train/breathing_files.h"
+#include "workers/train/check_trainable.h"
 #include "workers/train/job_folder.h"
 #include "workers/train/parameter_files.h"
 #include "workers/train/rank_agreement.h"
@@ -82,15 +83,12 @@ absl::Status TrainJob::OpenModel() {
   absl::StatusOr<std::string> text = model_dir_->ReadSmallFile("config.json", kMaxConfigBytes);
   if (!text.ok()) return In(where, text.status());
   config_text_ = *std::move(text);
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(config_text_, "");
+  absl::StatusOr<ModelConfig> config = ParseTrainableConfig(config_text_);
   if (!config.ok()) return In(where, config.status());
   config_ = *std::move(config);
   if (spec_.sequence_length > config_.context) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence_length: ", spec_.sequence_length, ", the context of ", path, " is ", config_.context));
-  }
-  if (config_.num_experts == 0) {
-    return absl::UnimplementedError(absl::StrCat(path, ": training of a model without experts"));
   }
   if (config_.num_experts % comm_->world() != 0) {
     return absl::InvalidArgumentError(absl::StrCat("workers: the ", config_.num_experts, " experts of ", path,
@@ -277,8 +275,10 @@ absl::Status TrainJob::MakeModel() {
 
 absl::Status TrainJob::LoadStart() {
   const int packing = packer_->groups().packing();
+  const std::string anew =
+      spec_.base_checkpoint.empty() ? "begins anew" : absl::StrCat("begins from ", spec_.base_checkpoint);
   Stage(start_folder_.empty()
-            ? "begins anew"
+            ? anew
             : absl::StrCat("goes on from ", start_folder_, packing > 1 ? absl::StrCat(", packing ", packing) : ""));
   if (!start_folder_.empty()) {
     const absl::Status restored = In(start_folder_, Restore());

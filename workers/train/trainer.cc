@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "scheduler/training/job_state.h"
+#include "scheduler/training/trainer_limits.h"
 #include "workers/comm/timed.h"
 #include "workers/moe/expert_capacity.h"
 #include "workers/ops/attention.h"
@@ -28,23 +28,17 @@ int32_t BlockSizeOf(const TrainerOptions& options) {
 
 int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_size - 1) / block_size; }
 
-absl::Status CheckNumber(const char* name, double value, double least, double below) {
-  if (value >= least && value < below) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("trainer: ", name, " is ", value, ", outside [", least, ", ", below, ")"));
-}
-
+// The limits of a spec, asked again of whatever makes a trainer.
 absl::Status CheckNumbers(const TrainerOptions& options) {
-  constexpr double kMost = 1e30;
-  RETURN_IF_ERROR(CheckNumber("beta1", options.adamw.beta1, 0, 1));
-  RETURN_IF_ERROR(CheckNumber("beta2", options.adamw.beta2, 0, 1));
-  RETURN_IF_ERROR(CheckNumber("epsilon", options.adamw.epsilon, std::numeric_limits<double>::min(), kMost));
-  RETURN_IF_ERROR(CheckNumber("weight_decay", options.adamw.weight_decay, 0, kMost));
-  RETURN_IF_ERROR(CheckNumber("clip_norm", options.clip_norm, 0, kMost));
-  RETURN_IF_ERROR(CheckNumber("balance_weight", options.router.balance_weight, 0, kMost));
-  RETURN_IF_ERROR(CheckNumber("capacity_factor", options.capacity_factor, 0, kCapacityFactorLimit));
-  RETURN_IF_ERROR(CheckNumber("balance_bias_rate", options.balance_bias_rate, 0, 1));
-  return CheckNumber("z_weight", options.router.z_weight, 0, kMost);
+  RETURN_IF_ERROR(CheckReal("trainer: beta1", options.adamw.beta1, kBetas));
+  RETURN_IF_ERROR(CheckReal("trainer: beta2", options.adamw.beta2, kBetas));
+  RETURN_IF_ERROR(CheckReal("trainer: epsilon", options.adamw.epsilon, kEpsilons));
+  RETURN_IF_ERROR(CheckReal("trainer: weight_decay", options.adamw.weight_decay, kWeightDecays));
+  RETURN_IF_ERROR(CheckReal("trainer: clip_norm", options.clip_norm, kClipNorms));
+  RETURN_IF_ERROR(CheckReal("trainer: balance_weight", options.router.balance_weight, kRouterLossWeights));
+  RETURN_IF_ERROR(CheckReal("trainer: capacity_factor", options.capacity_factor, {0, kCapacityFactorLimit}));
+  RETURN_IF_ERROR(CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, kBalanceBiasRates));
+  return CheckReal("trainer: z_weight", options.router.z_weight, kRouterLossWeights);
 }
 
 int64_t CountTokens(const TrainRows& rows) {
@@ -339,7 +333,10 @@ absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> repor
 absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                             absl::Time deadline) {
   SY_CHECK(group_.world != nullptr && !micro_batches.empty());
-  RETURN_IF_ERROR(CheckNumber("learning_rate", learning_rate, 0, 1e30));
+  if (!(learning_rate >= 0 && learning_rate <= kMaxLearningRate)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", kMaxLearningRate, "]"));
+  }
   RETURN_IF_ERROR(CheckRows(micro_batches));
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));

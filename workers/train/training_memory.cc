@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "workers/model/memory_plan.h"
 
@@ -26,13 +27,17 @@ TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need
   TrainingBytes bytes;
   bytes.weights = 2 * WeightBytes(config, need.dtype, need.experts_per_layer);
   bytes.parameters = 4 * WeightBytes(config, AccDType(need.dtype), need.experts_per_layer);
+  const auto of_experts = [&](DType dtype) {
+    return WeightBytes(config, dtype, need.experts_per_layer) - WeightBytes(config, dtype, 0);
+  };
+  const absl::int128 experts = of_experts(AccDType(need.dtype));
+  bytes.experts = 2 * of_experts(need.dtype) + 4 * experts;
   if (need.offload) {
-    const DType wide = AccDType(need.dtype);
-    const absl::int128 experts = WeightBytes(config, wide, need.experts_per_layer) - WeightBytes(config, wide, 0);
     const int64_t layers = std::max<int64_t>(1, config.num_moe_layers());
     bytes.offloaded = 3 * experts;
-    bytes.parameters -= bytes.offloaded;
-    bytes.parameters += bytes.offloaded * std::min<int64_t>(layers, 2) / layers;  // state_offload.h
+    const absl::int128 saved = bytes.offloaded - bytes.offloaded * std::min<int64_t>(layers, 2) / layers;
+    bytes.parameters -= saved;  // state_offload.h
+    bytes.experts -= saved;
   }
   absl::int128 row = KvBytesPerToken(config, need.dtype);
   absl::int128 largest = 0;
@@ -57,6 +62,37 @@ absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& 
                       bytes.total(), DTypeName(need.dtype), need.experts_per_layer, bytes.weights, bytes.parameters,
                       need.offload ? absl::StrFormat(" beside %d in a file", bytes.offloaded) : "", need.rows,
                       bytes.activations, std::max<int64_t>(available_bytes, 0)));
+}
+
+std::string MemoryRemedy(const ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
+                         int64_t available_bytes) {
+  const TrainingBytes bytes = TrainingMemory(config, need);
+  TrainingNeed in_file = need;
+  in_file.offload = true;
+  const TrainingBytes with_file = TrainingMemory(config, in_file);
+  const std::string file =
+      absl::StrFormat("%s, with which masters and moments of experts, %d bytes, are in a file",
+                      choices.offload == OffloadPolicy::kNever ? "offload is never, not auto"
+                                                               : "this worker has no --train_offload_dir",
+                      with_file.offloaded);
+  if (!need.offload && with_file.total() <= available_bytes) return file;
+  const absl::int128 everywhere = bytes.weights + bytes.parameters - bytes.experts;
+  if (bytes.activations >= std::max(bytes.experts, everywhere)) {
+    const std::string fewer = choices.micro_batch_sequences > 1 ? absl::StrCat("a lower micro_batch_sequences (now ",
+                                                                               choices.micro_batch_sequences, ")")
+                                                                : "a lower sequence_length";
+    return absl::StrCat("most are activations: ", fewer, need.recompute ? "" : " or recompute", " makes them fewer");
+  }
+  if (bytes.experts >= everywhere) {
+    return absl::StrFormat("most are experts', %d bytes: %smore workers than %d share them", bytes.experts,
+                           need.offload ? "" : absl::StrCat(file, "; "), choices.world);
+  }
+  const std::string apart =
+      choices.ranks_here > 1
+          ? absl::StrFormat(", or fewer of them on a machine (%d share this one's)", choices.ranks_here)
+          : "";
+  return absl::StrFormat("most are parameters that every worker has, %d bytes: workers with more memory are needed%s",
+                         everywhere, apart);
 }
 
 }  // namespace switchyard

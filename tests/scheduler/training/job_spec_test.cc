@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace switchyard {
@@ -49,10 +50,15 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
             "micro_batch_sequences: 5 does not divide a worker's 12 sequences of a step (0 = all of them)");
   EXPECT_EQ(Wrong([&](JobSpec* s) { s->optimizer.schedule.peak = nan; }),
             "optimizer: learning rate: peak is nan, must be positive and finite");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.schedule.peak = 1e300; }),
+            "optimizer: learning rate: peak is 1e+300, must be at most 10");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.schedule.peak = 10; }), "");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.epsilon = 1e-300; }),
+            "optimizer.epsilon: 1e-300 is outside [1e-30, 1)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.schedule.warmup_steps = 101; }),
             "optimizer: learning rate: warmup_steps is 101, must be in [0, total_steps]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.beta2 = 1; }), "optimizer.beta2: 1 is outside [0, 1)");
-  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.epsilon = 0; }), "optimizer.epsilon: 0 is outside (0, 1)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.epsilon = 0; }), "optimizer.epsilon: 0 is outside [1e-30, 1)");
   EXPECT_EQ(Wrong([&](JobSpec* s) { s->optimizer.weight_decay = nan; }),
             "optimizer.weight_decay: nan is outside [0, 10)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.clip_norm = -1; }), "optimizer.clip_norm: -1 is outside [0, 1e+30)");
@@ -77,6 +83,12 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
               s->labels = {{"", "x"}};
             }),
             "labels: \"\" = \"x\": a name of 1 to 63 bytes and a value of at most as many are wanted");
+  // They are printed in tables of one line a job.
+  for (const char* text : {"a\nb", "a\tb", "\x1b[2J", "a\x7f"}) {
+    EXPECT_THAT(Wrong([&](JobSpec* s) { s->labels = {{text, "x"}}; }), testing::EndsWith("no control characters"));
+    EXPECT_THAT(Wrong([&](JobSpec* s) { s->labels = {{"x", text}}; }), testing::EndsWith("no control characters"));
+  }
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->labels = {{"équipe", "ß x"}}; }), "");
 }
 
 TEST(JobSpecTest, AllProblemsAtOnce) {

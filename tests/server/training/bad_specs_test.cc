@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <string>
@@ -35,6 +36,8 @@ std::vector<BadSpec> BadNumbers() {
        "optimizer: learning rate: peak is nan"},
       {"RateInf", [=](auto* s) { s->mutable_optimizer()->set_learning_rate(inf); }, kBad, "BAD_FIELD",
        "optimizer: learning rate: peak is inf, must be positive and finite"},
+      {"RateHuge", [](auto* s) { s->mutable_optimizer()->set_learning_rate(1e300); }, kBad, "BAD_FIELD",
+       "peak is 1e+300, must be at most 10"},
       {"RateZero", [](auto* s) { s->mutable_optimizer()->set_learning_rate(0); }, kBad, "BAD_FIELD", "peak is 0"},
       {"RateNegative", [](auto* s) { s->mutable_optimizer()->set_learning_rate(-1e-3); }, kBad, "BAD_FIELD",
        "peak is -0.001"},
@@ -69,8 +72,6 @@ std::vector<BadSpec> BadNumbers() {
       {"BiasRateNegative", [](auto* s) { s->set_balance_bias_rate(-1e-3); }, kBad, "BAD_FIELD",
        "balance_bias_rate: -0.001 is outside [0, 1)"},
       {"BiasRateNaN", [=](auto* s) { s->set_balance_bias_rate(nan); }, kBad, "BAD_FIELD", "balance_bias_rate: nan"},
-      {"TwoModels", [](auto* s) { s->set_base_checkpoint("demo"); }, kBad, "BAD_FIELD", "exactly one is wanted"},
-      {"NoData", [](auto* s) { s->clear_datasets(); }, kBad, "BAD_FIELD", "datasets: none"},
       {"TooMuchData",
        [](auto* s) {
          for (int i = 0; i < 1024; ++i) s->add_datasets("a.bin");
@@ -92,6 +93,7 @@ std::vector<BadSpec> BadNumbers() {
 std::vector<BadSpec> BadFiles() {
   const auto data = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_datasets(0, path); }; };
   return {
+      {"NoData", [](auto* s) { s->clear_datasets(); }, kBad, "BAD_FIELD", "datasets: none"},
       {"Absolute", data("/etc/passwd.bin"), kBad, "BAD_FIELD", "path must be under the dataset root: it is absolute"},
       {"DotDot", data("../models/x.bin"), kBad, "BAD_FIELD", "path must be under the dataset root"},
       {"Home", data("~/x.bin"), kBad, "BAD_FIELD", "path must be under the dataset root"},
@@ -117,6 +119,9 @@ std::vector<BadSpec> BadFiles() {
       {"DamagedHeader", data("header.bin"), kBad, "BAD_FILE", "its header is damaged: another hash"},
       {"TokensPastAnyFile", data("length.bin"), kBad, "BAD_FILE", "\"length.bin\": token file: "},
       {"OtherVocabulary", data("vocab.bin"), kBad, "BAD_FILE", "made for a vocabulary of 301, the model has 300"},
+      {"TokenOutside", data("outside.bin"), kBad, "BAD_FILE",
+       "spec.datasets[0]: \"outside.bin\": token 999 is 300, outside [0, 300)"},
+      {"LlmcTokenOutside", data("llmc.bin"), kBad, "BAD_FILE", "\"llmc.bin\": token 7 is 65535, outside [0, 300)"},
       {"FewTokens", data("few.bin"), kBad, "BAD_FILE", "spec.datasets: dataset has 64 tokens, batch needs 65"},
       {"BadEvaluation", [](auto* s) { s->add_evaluation("none.jsonl"); }, kNone, "BAD_FILE", "spec.evaluation[0]"},
   };
@@ -128,6 +133,7 @@ std::vector<BadSpec> BadModels() {
       {"ModelAbsolute", model("/etc"), kBad, "BAD_FIELD", "path must be under the checkpoint root: it is absolute"},
       {"ModelUrl", model("https://x/y"), kBad, "BAD_FIELD", "path must be under the checkpoint root: it is a URL"},
       {"ModelHome", model("~"), kBad, "BAD_FIELD", "it begins with ~"},
+      {"TwoModels", [](auto* s) { s->set_base_checkpoint("demo"); }, kBad, "BAD_FIELD", "exactly one is wanted"},
       {"NoModel", model("none"), kNone, "BAD_FILE", "spec.architecture: \"none\": not in the checkpoint root"},
       {"ModelIsAFile", model("file"), kBad, "BAD_FILE", "spec.architecture: \"file\": not a folder"},
       {"ModelOut", model("out"), kBad, "BAD_FILE", "path must be under the checkpoint root"},
@@ -185,6 +191,12 @@ class BadSpecsTest : public TrainingTest {
     std::ofstream(data + "length.bin") << EncodeTokenHeader(
         {.vocab_size = 300, .num_tokens = std::numeric_limits<int64_t>::max(), .num_documents = 1});
     std::ofstream(data + "vocab.bin") << TokenFileBytes(1000, 301);
+    // Its header says that all are below 300.
+    with("outside.bin", 72 + 2 * 999, "\x2c\x01");
+    std::string llmc(1024, '\0');
+    const int32_t first[] = {20240520, 1, 1000};
+    std::memcpy(llmc.data(), first, sizeof(first));
+    std::ofstream(data + "llmc.bin") << llmc + std::string(2000, '\0').replace(14, 2, "\xff\xff");
     std::ofstream(data + "few.bin") << TokenFileBytes(64);
     ASSERT_EQ(symlink("..", (models + "out").c_str()), 0);
     std::ofstream(models + "file").close();

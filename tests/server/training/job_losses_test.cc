@@ -188,6 +188,8 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   Pass(absl::Seconds(1));
   AllStart();
   ASSERT_TRUE(manager_->Cancel(id).ok());
+  Pass(options_.limits.cancel_save);
+  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("now "));
   Pass(options_.limits.stop_now);
   EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("abort "));
   Pass(options_.limits.abort);

@@ -224,9 +224,10 @@ TEST_F(ManagerTest, CancelInEveryState) {
   AllStart();
   ASSERT_TRUE(manager_->Pause(running).ok());
   ASSERT_TRUE(manager_->Cancel(running).ok());
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("now ", trainers_[1]->epoch()));
+  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
   AllEnd(TrainingOutcome::kStopped);
   EXPECT_EQ(StateOf(running), JobState::kCancelled);
+  EXPECT_EQ(ReasonOf(running), "its workers have stopped; it has done no step");
 
   const std::string done = Submit(Spec());
   manager_->Tick();
@@ -238,6 +239,54 @@ TEST_F(ManagerTest, CancelInEveryState) {
     EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(answer.status().message(), absl::StrCat("job is SUCCEEDED: cannot ", asked));
     EXPECT_EQ(ReasonIn(answer.status()), "JOB_STATE");
+  }
+}
+
+TEST_F(ManagerTest, CancelSavesFirst) {
+  const std::string id = Running();
+  Step(123);
+  manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 123, .folder = "x"});
+  Step(179);
+  ASSERT_TRUE(manager_->Cancel(id).ok());
+  EXPECT_EQ(StateOf(id), JobState::kCancelling);
+  for (const WorkerId rank : {1, 2}) {
+    EXPECT_THAT(trainers_[rank]->heard, ElementsAre(absl::StrCat("save ", trainers_[rank]->epoch())));
+  }
+  Step(180);  // was under way
+  manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 180, .folder = "y"});
+  AllEnd(TrainingOutcome::kStopped);
+  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  EXPECT_EQ(Get(id)->checkpoint->step, 180);
+  EXPECT_EQ(ReasonOf(id), "its workers have stopped; saved at step 180");
+}
+
+TEST_F(ManagerTest, CancelWaitsForASaveOnlySoLong) {
+  const std::string id = Running();
+  Step(7);
+  ASSERT_TRUE(manager_->Pause(id).ok());
+  ASSERT_TRUE(manager_->Cancel(id).ok()) << "what a pause saves is not waited for longer";
+  Pass(options_.limits.cancel_save - absl::Seconds(1));
+  EXPECT_EQ(trainers_[2]->heard.size(), 1u);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(trainers_[2]->heard.back(), absl::StrCat("now ", trainers_[2]->epoch()));
+  AllEnd(TrainingOutcome::kStopped);
+  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  EXPECT_EQ(ReasonOf(id), "its workers have stopped; steps 1 to 7 are not saved");
+}
+
+TEST_F(ManagerTest, ASaveThatFailsOrWorkersThatAreLostDoNotKeepAJobFromItsEnd) {
+  for (const TrainingOutcome outcome : {TrainingOutcome::kLost, TrainingOutcome::kFailed, TrainingOutcome::kBlocked}) {
+    Restart();
+    const std::string id = Running();
+    Step(4);
+    manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 4, .folder = "x"});
+    Step(5);
+    ASSERT_TRUE(manager_->Cancel(id).ok());
+    AllEnd(outcome, absl::ResourceExhaustedError("no space left"));
+    EXPECT_EQ(StateOf(id), JobState::kCancelled);
+    EXPECT_THAT(ReasonOf(id), HasSubstr("no space left"));
+    EXPECT_THAT(ReasonOf(id), testing::EndsWith("; step 5 is not saved"));
+    EXPECT_TRUE(manager_->idle());
   }
 }
 

@@ -141,14 +141,18 @@ TEST_F(SlicesTest, WaitingIsNoRuntime) {
   EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 61 s of 60"));
 }
 
-TEST_F(SlicesTest, AStopAtOnceWaitsForNoSlice) {
+TEST_F(SlicesTest, ACancelWaitsForNoSlice) {
   const std::string id = RunningShared();
   ASSERT_TRUE(manager_->Cancel(id).ok());
-  Pass(absl::Seconds(29));
-  EXPECT_EQ(trainers_[1]->heard.size(), 1u);
-  Pass(absl::Seconds(2));
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(HasSubstr("save")));
+  Pass(options_.limits.cancel_save);
   ASSERT_EQ(trainers_[1]->heard.size(), 2u);
-  EXPECT_THAT(trainers_[1]->heard[1], HasSubstr("abort"));
+  EXPECT_THAT(trainers_[1]->heard[1], HasSubstr("now"));
+  Pass(absl::Seconds(29));
+  EXPECT_EQ(trainers_[1]->heard.size(), 2u);
+  Pass(absl::Seconds(2));
+  ASSERT_EQ(trainers_[1]->heard.size(), 3u);
+  EXPECT_THAT(trainers_[1]->heard[2], HasSubstr("abort"));
 }
 
 TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {

@@ -139,7 +139,7 @@ TEST_F(TrainingTest, PauseResumeCancel) {
     cancel.set_id(id);
     EXPECT_TRUE(stub_->CancelJob(&context, cancel, &response).ok()) << "the second asks for what is on its way";
   }
-  EXPECT_EQ(trainer->AwaitCommand().stop_training().kind(), v1::STOP_KIND_NOW);
+  EXPECT_EQ(trainer->AwaitCommand().stop_training().kind(), v1::STOP_KIND_SAVE);
   trainer->SayEnded(v1::TRAINING_OUTCOME_STOPPED);
   AwaitState(id, v1::JOB_STATE_CANCELLED);
 }

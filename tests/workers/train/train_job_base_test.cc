@@ -77,6 +77,8 @@ TEST_F(TrainJobBaseTest, OneThatIsWholeIsTrainedOn) {
   const std::vector<RankStory> stories = Run(spec, {.world = 2, .note_interval = absl::ZeroDuration()});
   ASSERT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
   EXPECT_THAT(stories[0].notes, testing::Contains(HasSubstr("checks first/step-00000012: ")));
+  EXPECT_THAT(stories[0].notes, testing::Contains("begins from first/step-00000012"));
+  EXPECT_THAT(stories[0].notes, Not(testing::Contains("begins anew")));
   ForgetJob();
   // Masters and moments are not read; a copy may have any name.
   std::filesystem::rename(FirstPath(kStep), root_.path() + "/checkpoints/weights");

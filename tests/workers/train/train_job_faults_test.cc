@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
+#include "scheduler/training/trainer_limits.h"
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/checkpoint/checkpoint_writer.h"
@@ -125,7 +126,7 @@ TEST_F(TrainJobFaultsTest, AnAttemptThatIsOverSavesNothing) {
 
 TEST_F(TrainJobFaultsTest, ALossThatIsNotFiniteFails) {
   JobSpec spec = Spec();
-  spec.optimizer.schedule.peak = 1e3;
+  spec.optimizer.schedule.peak = kMaxLearningRate;
   spec.optimizer.schedule.warmup_steps = 0;
   spec.optimizer.clip_norm = 0;
   // A weight that overflows: fp32's largest number is about 3.4e38.

@@ -141,9 +141,21 @@ TEST_F(TrainJobOffloadTest, AutoOffloadsWhatWouldNotFit) {
   };
   EXPECT_THAT(refused(OffloadPolicy::kAuto, with, ""), HasSubstr("has no --train_offload_dir"));
   EXPECT_THAT(refused(OffloadPolicy::kAuto, with, ""), HasSubstr("training needs at least"));
-  EXPECT_THAT(refused(OffloadPolicy::kNever, with, Directory()), testing::Not(HasSubstr("offload")));
+  EXPECT_THAT(refused(OffloadPolicy::kNever, with, Directory()), HasSubstr("; offload is never, not auto"));
   EXPECT_THAT(refused(OffloadPolicy::kAlways, without, ""), HasSubstr("has no --train_offload_dir"));
   EXPECT_THAT(refused(OffloadPolicy::kAuto, with / 2, Directory()), HasSubstr(" in a file, activations"));
+}
+
+// A file for experts would not help.
+TEST_F(TrainJobOffloadTest, TooManyRowsAreSaidToBeSo) {
+  JobSpec spec = Spec(OffloadPolicy::kAuto);
+  spec.batch_sequences = spec.micro_batch_sequences = 1 << 14;
+  const RankStory story = Run(spec, {.available_memory = [] { return int64_t{64} << 20; }, .offload_dir = ""})[0];
+  EXPECT_EQ(story.end.outcome, TrainOutcome::kFailed) << story.end.status;
+  const std::string message(story.end.status.message());
+  EXPECT_THAT(message, testing::StartsWith("training needs at least "));
+  EXPECT_THAT(message, HasSubstr("; most are activations: a lower micro_batch_sequences (now 16384) or recompute"));
+  EXPECT_THAT(message, testing::Not(HasSubstr("train_offload_dir")));
 }
 
 }  // namespace

@@ -74,5 +74,48 @@ TEST_P(TrainingMemoryTest, SaysWhatIsNeededAndWhatIsThere) {
   EXPECT_TRUE(absl::IsResourceExhausted(CheckTrainingMemory(absurd, need, int64_t{1} << 62)));
 }
 
+TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
+  ModelConfig config = *ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
+  TrainingNeed need = {.experts_per_layer = config.num_experts, .rows = 1 << 20};
+  const MemoryChoices choices = {.micro_batch_sequences = 8, .world = 1};
+  EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
+            "most are activations: a lower micro_batch_sequences (now 8) or recompute makes them fewer");
+  need.recompute = true;
+  EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
+            "most are activations: a lower micro_batch_sequences (now 8) makes them fewer");
+  EXPECT_EQ(MemoryRemedy(config, need, {.micro_batch_sequences = 1}, 0),
+            "most are activations: a lower sequence_length makes them fewer");
+
+  need.rows = 1;
+  config.expert_intermediate = 1 << 14;
+  const TrainingBytes bytes = TrainingMemory(config, need);
+  EXPECT_LT(bytes.activations, bytes.experts);
+  const auto size = [](absl::int128 value) { return static_cast<int64_t>(value); };
+  const std::string experts = absl::StrCat("most are experts', ", size(bytes.experts), " bytes: ");
+  TrainingNeed in_file = need;
+  in_file.offload = true;
+  const TrainingBytes with_file = TrainingMemory(config, in_file);
+  const std::string file =
+      absl::StrCat(", with which masters and moments of experts, ", size(with_file.offloaded), " bytes, are in a file");
+  EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
+            experts + "this worker has no --train_offload_dir" + file + "; more workers than 1 share them");
+  EXPECT_EQ(MemoryRemedy(config, need, {.offload = OffloadPolicy::kNever}, 0),
+            experts + "offload is never, not auto" + file + "; more workers than 1 share them");
+  EXPECT_EQ(MemoryRemedy(config, need, choices, size(with_file.total())),
+            "this worker has no --train_offload_dir" + file)
+      << "it is enough";
+  EXPECT_EQ(MemoryRemedy(config, in_file, choices, 0),
+            absl::StrCat("most are experts', ", size(with_file.experts), " bytes: more workers than 1 share them"));
+
+  config.vocab_size = 1 << 24;
+  const TrainingBytes wide = TrainingMemory(config, need);
+  const std::string dense =
+      absl::StrCat("most are parameters that every worker has, ", size(wide.weights + wide.parameters - wide.experts),
+                   " bytes: workers with more memory are needed");
+  EXPECT_EQ(MemoryRemedy(config, need, choices, 0), dense);
+  EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, 0),
+            dense + ", or fewer of them on a machine (2 share this one's)");
+}
+
 }  // namespace
 }  // namespace switchyard
