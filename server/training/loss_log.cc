@@ -156,18 +156,21 @@ void LossLog::OnStep(const Job& job, const TrainProgress& progress) {
   const auto files = jobs_.find(job.id);
   if (files == jobs_.end()) return;
   const StepSeconds& seconds = progress.seconds;
-  files->second.steps.Append(
-      absl::StrFormat("%d,%.9g,%.9g,%.9g,%.9g,%.9g,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n",
-                      progress.step, progress.loss, progress.balance_loss, progress.z_loss, progress.learning_rate,
-                      progress.gradient_norm, progress.tokens, progress.tokens_per_second, seconds.total,
-                      seconds.forward, seconds.backward, seconds.experts, seconds.all_to_all, seconds.all_reduce,
-                      seconds.optimizer, seconds.data, progress.dropped_rows, progress.dead_experts));
+  const auto measured = [&](double value) { return progress.skipped ? std::string() : absl::StrFormat("%.9g", value); };
+  files->second.steps.Append(absl::StrFormat(
+      "%d,%s,%s,%s,%.9g,%s,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n", progress.step,
+      measured(progress.loss), measured(progress.balance_loss), measured(progress.z_loss), progress.learning_rate,
+      measured(progress.gradient_norm), progress.tokens, progress.tokens_per_second, seconds.total, seconds.forward,
+      seconds.backward, seconds.experts, seconds.all_to_all, seconds.all_reduce, seconds.optimizer, seconds.data,
+      progress.dropped_rows, progress.dead_experts));
   tensorboard::Event event = NewEvent(progress.step);
-  AddValue(&event, "train/loss", progress.loss);
-  AddValue(&event, "train/balance_loss", progress.balance_loss);
-  AddValue(&event, "train/z_loss", progress.z_loss);
+  if (!progress.skipped) {
+    AddValue(&event, "train/loss", progress.loss);
+    AddValue(&event, "train/balance_loss", progress.balance_loss);
+    AddValue(&event, "train/z_loss", progress.z_loss);
+  }
   AddValue(&event, "train/lr", progress.learning_rate);
-  AddValue(&event, "train/grad_norm", progress.gradient_norm);
+  if (!progress.skipped) AddValue(&event, "train/grad_norm", progress.gradient_norm);
   AddValue(&event, "train/tokens_per_second", progress.tokens_per_second);
   files->second.events.Append(EventRecord(event));
 }

@@ -2,6 +2,7 @@
 //   log/steps.csv          a line a step; the first line names the columns
 //   log/evaluations.csv    a line an evaluation
 //   log/events.out.tfevents.TIME.HOST.ATTEMPT   the same curves for TensorBoard, a file an attempt
+// A step that was skipped for want of a target has empty losses and an empty norm there, and none in the events.
 // Each row is one write, as it happens (no fsync).  An attempt that goes on from step k cuts off the CSVs' rows of
 // later steps, and a torn last line; TensorBoard is told that events of later steps are void.  A CSV with other columns
 // is renamed to NAME.old.  What cannot be written (a full disk) is left out and said once a job and file; later rows

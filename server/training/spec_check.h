@@ -10,8 +10,9 @@ namespace switchyard {
 
 // REQUIRES: Validate(spec) is OK.  The first problem, naming the field:
 // NOT_FOUND (BAD_FILE): a file is not there.  INVALID_ARGUMENT (BAD_FILE): it leads out of its root, is a folder, a
-// FIFO, damaged, of another vocabulary, too short for a batch.  INVALID_ARGUMENT (BAD_FIELD): spec and model do not
-// fit. FAILED_PRECONDITION (NO_TOKENIZER): text, but the model has no tokenizer; (DISK_FULL): too little room.
+// FIFO, damaged, of another vocabulary, too short for a batch, empty text, or no token of a list is a target.
+// INVALID_ARGUMENT (BAD_FIELD): spec and model do not fit.  FAILED_PRECONDITION (NO_TOKENIZER): text, but the model has
+// no tokenizer; (DISK_FULL): too little room.
 absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints);
 
 // Of a job that goes on with another number of workers: whether its model can be dealt out to them.  INVALID_ARGUMENT

@@ -125,6 +125,7 @@ class TrainJob {
   absl::Status OpenPackingJournal();
   absl::StatusOr<std::vector<TokenFile>> OpenFiles(const std::vector<TrainFile>& files, absl::string_view what);
   absl::Status Restore();
+  absl::Status CheckTargets(const DataSource& source, size_t num_files, absl::string_view what);
   int64_t AvailableMemory() const;
   // An error of data: Blocked if they have been right before.
   absl::Status OfData(const absl::Status& status, bool were_right) const;
@@ -149,6 +150,7 @@ class TrainJob {
 
   absl::Status Train();
   // Where the files have changed: what was trained is kept.
+  void TellSkipped();
   absl::Status SaveBlocked(absl::Status why);
   absl::StatusOr<StopKind> Control(const absl::Status& mine);
   absl::Status LoadStep(std::vector<TrainRows>* micro_batches) const;

@@ -8,6 +8,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/training/token_targets.h"
 #include "workers/checkpoint/base_folder.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/checkpoint/shard_table.h"
@@ -137,6 +138,18 @@ absl::Status TrainJob::OpenData() {
     for (size_t i = 0; i < tokens.size(); ++i) {
       const TokenFileHeader& header = tokens[i].header();
       seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
+// Rank 0 looks, as it does for the rest of the contents.
+absl::Status TrainJob::CheckTargets(const DataSource& source, size_t num_files, absl::string_view what) {
+  if (!leads()) return absl::OkStatus();
+  bool found = false;
+  ASSIGN_OR_RETURN(found, source.HasTarget([&](int64_t done, int64_t total) {
+    WorkGate::PassOwn();
+    Note(absl::StrCat("looks for targets of ", what, ": ", done >> 20, " of ", total >> 20, " MiB"));
+    return comm_->status().ok() && stop_.load() != StopKind::kNow;
+  }));
+  return found ? absl::OkStatus() : In(what, NoTargetError(num_files, source.num_tokens(), spec_.sequence_length));
+}
+
       if (!in_order) data_names_.push_back({files[i].name, header});
     }
     absl::StatusOr<std::unique_ptr<DataSource>> made = DataSource::Create(
@@ -144,7 +157,7 @@ absl::Status TrainJob::OpenData() {
         {.length = spec_.sequence_length, .vocab = config_.vocab_size, .seed = spec_.seed, .in_order = in_order});
     if (!made.ok()) return In(what, made.status());
     *source = *std::move(made);
-    return absl::OkStatus();
+    return CheckTargets(**source, files.size(), what);
   };
   Stage("checks its data");
   absl::Status mine = open(input_.data, "datasets", false, &data_);
@@ -321,7 +334,7 @@ absl::Status TrainJob::Restore() {
   WarnOfOtherBits(start_manifest_.saved_by);
   step_ = saved_step_ = start_.step;
   tokens_ = start_.tokens;
-  trainer_->set_steps(start_.step);
+  trainer_->set_steps(start_.step, start_.skipped);
   return absl::OkStatus();
 }
 
