@@ -137,7 +137,7 @@ absl::Status Validate(const JobSpec& spec) {
   CheckFiles("evaluation", spec.evaluation, &problems);
   CheckShape(spec, &problems);
   CheckOptimizer(spec.optimizer, spec.steps, &problems);
-  problems.CheckReal("balance_weight", spec.balance_weight, 0, 1e6);
+  problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), 0, 1e6);
   problems.CheckReal("z_weight", spec.z_weight, 0, 1e6);
   if (spec.capacity_factor != 0) {  // (NaN is not)
     problems.CheckReal("capacity_factor (0 = no row is dropped)", spec.capacity_factor, kMinCapacityFactor,

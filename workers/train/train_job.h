@@ -30,6 +30,7 @@
 #include "workers/comm/communicator.h"
 #include "workers/model/config.h"
 #include "workers/model/model.h"
+#include "workers/model/training_config.h"
 #include "workers/tensor/device.h"
 #include "workers/train/checkpoint_saver.h"
 #include "workers/train/data_source.h"
@@ -167,7 +168,7 @@ class TrainJob {
   SavedBy OwnSavedBy() const;
 
   const TrainJobInput input_;
-  const JobSpec& spec_;
+  JobSpec spec_;  // its balance_weight is set when the model's config.json was read
   const Stream stream_;
   Communicator* const comm_;
   TrainListener* const listener_;
@@ -181,6 +182,7 @@ class TrainJob {
   int ranks_here_ = 1;                       // that share memory
   std::string config_text_;
   ModelConfig config_;
+  TrainingConfig training_config_;
   std::unique_ptr<ModelDir> model_dir_;
   std::vector<NamedTokens> data_names_;
   std::unique_ptr<DataSource> data_, evaluation_;

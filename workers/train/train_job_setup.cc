@@ -86,6 +86,15 @@ absl::Status TrainJob::OpenModel() {
   absl::StatusOr<ModelConfig> config = ParseModelConfig(config_text_, "");
   if (!config.ok()) return In(where, config.status());
   config_ = *std::move(config);
+  const absl::StatusOr<TrainingConfig> training_config = ParseTrainingConfig(config_text_);
+  if (!training_config.ok()) return In(where, training_config.status());
+  training_config_ = *training_config;
+  // From here on it is the job's, and in its checkpoints (ShapeOf).
+  if (!spec_.balance_weight.has_value()) {
+    spec_.balance_weight = training_config_.router_aux_loss_coef.value_or(kDefaultBalanceWeight);
+    if (leads())
+      LogInfo("job ", input_.job_id, ": balance_weight is ", *spec_.balance_weight, ", as the spec says none");
+  }
   if (spec_.sequence_length > config_.context) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence_length: ", spec_.sequence_length, ", the context of ", path, " is ", config_.context));
@@ -277,7 +286,7 @@ absl::Status TrainJob::MakeModel() {
                    .epsilon = spec_.optimizer.epsilon,
                    .weight_decay = spec_.optimizer.weight_decay};
   options.clip_norm = spec_.optimizer.clip_norm;
-  options.router = {.balance = spec_.balance, .balance_weight = spec_.balance_weight, .z_weight = spec_.z_weight};
+  options.router = {.balance = spec_.balance, .balance_weight = *spec_.balance_weight, .z_weight = spec_.z_weight};
   options.capacity_factor = spec_.capacity_factor;
   options.balance_bias_rate = spec_.balance_bias_rate;
   options.save = spec_.recompute ? SavePolicy::kLayerInputs : SavePolicy::kAll;
@@ -300,7 +309,7 @@ absl::Status TrainJob::LoadStart() {
     RETURN_IF_ERROR(restored);
   } else if (spec_.base_checkpoint.empty()) {
     noted_bytes_ = 0;
-    RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed},
+    RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed, .range = training_config_.initializer_range},
                                             [this](int64_t bytes) { return NoteRead("draws weights", bytes); }));
   } else {
     // All of it once: who loads then reads what was checked.
@@ -372,6 +381,10 @@ absl::Status TrainJob::OpenSaver() {
   if (leads()) {
     absl::StatusOr<std::vector<CheckpointFile>> side = SideFiles(*model_dir_);
     if (!side.ok()) return side.status();
+    for (CheckpointFile& file : *side) {
+      if (file.name != "config.json") continue;
+      ASSIGN_OR_RETURN(file.text, ConfigWithDType(file.text, options.weights));
+    }
     options.side_files = *std::move(side);
   }
   options.available_memory = [this] { return AvailableMemory(); };

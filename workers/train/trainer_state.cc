@@ -49,7 +49,7 @@ JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<
       {"batch_sequences", absl::StrCat(spec.batch_sequences)},
       {"optimizer", OptimizerText(spec.optimizer)},
       {"balance", kBalance[static_cast<int>(spec.balance)]},
-      {"balance_weight", Exact(spec.balance_weight)},
+      {"balance_weight", Exact(spec.balance_weight.value_or(kDefaultBalanceWeight))},
       {"z_weight", Exact(spec.z_weight)},
       {"seed", absl::StrCat(spec.seed)},
       {"datasets", absl::StrCat(data.size(), " files")},
