@@ -125,8 +125,8 @@ class TrainJob {
   absl::Status OpenSaver();
   absl::Status OpenPackingJournal();
   absl::StatusOr<std::vector<TokenFile>> OpenFiles(const std::vector<TrainFile>& files, absl::string_view what);
-  absl::Status Restore();
   absl::Status CheckTargets(const DataSource& source, size_t num_files, absl::string_view what);
+  absl::Status Restore();
   int64_t AvailableMemory() const;
   // An error of data: Blocked if they have been right before.
   absl::Status OfData(const absl::Status& status, bool were_right) const;
@@ -150,8 +150,8 @@ class TrainJob {
   absl::StatusOr<std::optional<PackingDecision>> Pack(const StepReport& report);
 
   absl::Status Train();
-  // Where the files have changed: what was trained is kept.
   void TellSkipped();
+  // Where the files have changed: what was trained is kept.
   absl::Status SaveBlocked(absl::Status why);
   absl::StatusOr<StopKind> Control(const absl::Status& mine);
   absl::Status LoadStep(std::vector<TrainRows>* micro_batches) const;

@@ -138,15 +138,6 @@ absl::StatusOr<std::vector<TokenFile>> TrainJob::OpenFiles(const std::vector<Tra
   return opened;
 }
 
-absl::Status TrainJob::OpenData() {
-  uint64_t seen = Fnv1a("");
-  const auto open = [&](const std::vector<TrainFile>& files, absl::string_view what, bool in_order,
-                        std::unique_ptr<DataSource>* source) -> absl::Status {
-    std::vector<TokenFile> tokens;
-    ASSIGN_OR_RETURN(tokens, OpenFiles(files, what));
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      const TokenFileHeader& header = tokens[i].header();
-      seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
 // Rank 0 looks, as it does for the rest of the contents.
 absl::Status TrainJob::CheckTargets(const DataSource& source, size_t num_files, absl::string_view what) {
   if (!leads()) return absl::OkStatus();
@@ -159,6 +150,15 @@ absl::Status TrainJob::CheckTargets(const DataSource& source, size_t num_files, 
   return found ? absl::OkStatus() : In(what, NoTargetError(num_files, source.num_tokens(), spec_.sequence_length));
 }
 
+absl::Status TrainJob::OpenData() {
+  uint64_t seen = Fnv1a("");
+  const auto open = [&](const std::vector<TrainFile>& files, absl::string_view what, bool in_order,
+                        std::unique_ptr<DataSource>* source) -> absl::Status {
+    std::vector<TokenFile> tokens;
+    ASSIGN_OR_RETURN(tokens, OpenFiles(files, what));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const TokenFileHeader& header = tokens[i].header();
+      seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
       if (!in_order) data_names_.push_back({files[i].name, header});
     }
     absl::StatusOr<std::unique_ptr<DataSource>> made = DataSource::Create(
