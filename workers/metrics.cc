@@ -1,6 +1,7 @@
 #include "workers/metrics.h"
 
 #include <exception>
+#include <limits>
 
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
@@ -300,8 +301,10 @@ void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
   train_data_seconds->Increment(progress.data_seconds);
   train_dropped_rows->Increment(static_cast<double>(report.dropped_rows));
   train_step->Set(static_cast<double>(progress.step));
-  train_loss->Set(report.loss);
-  train_gradient_norm->Set(report.gradient_norm);
+  // A step that was skipped has measured nothing; a zero would look like a value.
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  train_loss->Set(report.skipped ? kNone : report.loss);
+  train_gradient_norm->Set(report.skipped ? kNone : report.gradient_norm);
   train_learning_rate->Set(progress.learning_rate);
   train_tokens_per_second->Set(progress.tokens_per_second);
   train_dead_experts->Set(static_cast<double>(report.dead_experts));

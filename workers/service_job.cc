@@ -190,6 +190,8 @@ v1::LinkRequest StepMessage(int64_t epoch, const StepProgress& progress) {
   out->set_dropped_rows(progress.report.dropped_rows);
   out->set_dead_experts(progress.report.dead_experts);
   out->set_packing(progress.packing);
+  out->set_skipped(progress.report.skipped);
+  out->set_skipped_steps(progress.skipped_steps);
   v1::StepSeconds* const seconds = out->mutable_seconds();
   seconds->set_total(progress.total_seconds);
   seconds->set_forward(progress.report.seconds.forward);

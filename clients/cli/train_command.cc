@@ -158,7 +158,8 @@ void PrintRow(std::ostream& out, const v1::Job& job) {
   for (const auto& [name, value] : job.spec().labels()) labels.push_back(absl::StrCat(name, "=", value));
   std::sort(labels.begin(), labels.end());
   const std::string step = absl::StrCat(job.progress().step(), "/", job.spec().steps());
-  const std::string loss = job.has_progress() ? absl::StrFormat("%.4f", job.progress().loss()) : "";
+  const bool has_loss = job.has_progress() && !job.progress().skipped();
+  const std::string loss = has_loss ? absl::StrFormat("%.4f", job.progress().loss()) : "";
   out << absl::StreamFormat("%-24s %-10s %15s %9s  %s  %s\n", job.id(), StateName(job.state()), step, loss,
                             TimeText(job.created_unix_ms()), absl::StrJoin(labels, " "));
 }

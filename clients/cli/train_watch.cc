@@ -98,11 +98,15 @@ std::string ProgressLine(const v1::Job& job) {
   }
   if (job.has_progress()) {
     const v1::TrainProgress& progress = job.progress();
-    absl::StrAppendFormat(&line, "%sstep %d/%d | loss %.4f", line.empty() ? "" : " | ", progress.step(),
-                          job.spec().steps(), progress.loss());
+    absl::StrAppendFormat(&line, "%sstep %d/%d | ", line.empty() ? "" : " | ", progress.step(), job.spec().steps());
+    if (progress.skipped()) {
+      absl::StrAppend(&line, "skipped");
+    } else {
+      absl::StrAppendFormat(&line, "loss %.4f", progress.loss());
+    }
     if (job.has_evaluation()) absl::StrAppendFormat(&line, " | eval %.4f", job.evaluation().loss());
-    absl::StrAppendFormat(&line, " | norm %.2f | lr %.2e | %.0f tok/s", progress.gradient_norm(),
-                          progress.learning_rate(), progress.tokens_per_second());
+    if (!progress.skipped()) absl::StrAppendFormat(&line, " | norm %.2f", progress.gradient_norm());
+    absl::StrAppendFormat(&line, " | lr %.2e | %.0f tok/s", progress.learning_rate(), progress.tokens_per_second());
     if (progress.packing() > 1) absl::StrAppend(&line, " | packing ", progress.packing());
     if (progress.dropped_rows() > 0) absl::StrAppend(&line, " | ", progress.dropped_rows(), " dropped");
   }

@@ -145,7 +145,7 @@ absl::Status Validate(const JobSpec& spec) {
   CheckFiles("evaluation", spec.evaluation, &problems);
   CheckShape(spec, &problems);
   CheckOptimizer(spec.optimizer, spec.steps, &problems);
-  problems.CheckReal("balance_weight", spec.balance_weight, kRouterLossWeights);
+  problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), kRouterLossWeights);
   problems.CheckReal("z_weight", spec.z_weight, kRouterLossWeights);
   if (spec.capacity_factor != 0) {  // (NaN is not)
     problems.CheckReal("capacity_factor (0 = no row is dropped)", spec.capacity_factor,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,7 +49,9 @@ struct JobSpec {
   bool on_serving_workers = false;  // in the slices that serving leaves; else on workers that train alone
   OptimizerSpec optimizer = {};
   BalanceLoss balance = BalanceLoss::kAllLayers;
-  double balance_weight = 0.01, z_weight = 0;
+  // Unset: the model's router_aux_loss_coef, else kDefaultBalanceWeight.
+  std::optional<double> balance_weight = {};
+  double z_weight = 0;
   double capacity_factor = 0;  // of experts: workers/moe/expert_capacity.h; 0 = no row is dropped
   double balance_bias_rate =
       0;                   // of routers' biases, where a model has them: workers/train/router_balance.h; 0 = fixed
@@ -62,6 +65,7 @@ struct JobSpec {
   std::vector<std::pair<std::string, std::string>> labels = {};  // names are different
 };
 
+inline constexpr double kDefaultBalanceWeight = 0.01;
 inline constexpr int64_t kMaxTrainSteps = int64_t{1} << 53;
 inline constexpr int64_t kMaxSequenceLength = int64_t{1} << 20;
 inline constexpr int64_t kMaxBatchSequences = int64_t{1} << 20;

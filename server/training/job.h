@@ -32,9 +32,11 @@ struct TrainProgress {
   int64_t tokens = 0;        // trained so far
   double tokens_per_second = 0;
   StepSeconds seconds;
-  int64_t dropped_rows = 0;  // of the step
-  int64_t dead_experts = 0;  // of the step, of all layers
-  int32_t packing = 0;       // replicas of every expert; 0: an older worker's
+  int64_t dropped_rows = 0;   // of the step
+  int64_t dead_experts = 0;   // of the step, of all layers
+  int32_t packing = 0;        // replicas of every expert; 0: an older worker's
+  bool skipped = false;       // the step had no target: losses and norm were not measured
+  int64_t skipped_steps = 0;  // so far
 };
 
 struct EvaluationResult {

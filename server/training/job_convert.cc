@@ -38,6 +38,8 @@ v1::TrainProgress ToProto(const TrainProgress& progress) {
   message.set_dropped_rows(progress.dropped_rows);
   message.set_dead_experts(progress.dead_experts);
   message.set_packing(progress.packing);
+  message.set_skipped(progress.skipped);
+  message.set_skipped_steps(progress.skipped_steps);
   return message;
 }
 
@@ -93,6 +95,8 @@ TrainProgress FromProto(const v1::TrainProgress& message) {
   progress.dropped_rows = message.dropped_rows();
   progress.dead_experts = message.dead_experts();
   progress.packing = message.packing();
+  progress.skipped = message.skipped();
+  progress.skipped_steps = message.skipped_steps();
   return progress;
 }
 

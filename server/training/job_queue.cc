@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
+#include "scheduler/training/token_targets.h"
 #include "server/training/job_manager.h"
 
 namespace switchyard {
@@ -45,6 +46,15 @@ absl::Status CheckBatch(const JobSpec& spec, const PackedData& packed) {
   return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FILE,
                    absl::StrCat("datasets: dataset has ", tokens, " tokens, batch needs ", batch),
                    {{"field", "spec.datasets"}, {"limit", absl::StrCat(batch)}, {"actual", absl::StrCat(tokens)}});
+}
+
+// Files of tokens beside the text may have targets: whether one is in a window the workers find out before step 1.
+absl::Status CheckTargets(const JobSpec& spec, int kind, const PackedData& packed) {
+  if (packed.trained_tokens > 0 || !NamesOf(spec, kind, /*text=*/false).empty()) return absl::OkStatus();
+  const char* const field = kind == kDatasets ? "datasets" : "evaluation";
+  const absl::Status none = NoTargetError(FilesOf(spec, kind).size(), packed.tokens, spec.sequence_length);
+  return MakeError(none.code(), v1::BAD_FILE, absl::StrCat(field, ": ", none.message()),
+                   {{"field", absl::StrCat("spec.", field)}});
 }
 
 // Whether the same would happen again.
@@ -180,6 +190,7 @@ void JobManager::OnPrepared(const std::string& job_id, absl::StatusOr<PackedData
   }
   absl::Status status = packed.status();
   if (status.ok() && job->files_ready == kDatasets) status = CheckBatch(job->spec, *packed);
+  if (status.ok()) status = CheckTargets(job->spec, job->files_ready, *packed);
   if (!status.ok()) {
     // It was there when the job was submitted.
     if (absl::IsNotFound(status) || ReasonOf(status) == v1::DATASET_CHANGED) {

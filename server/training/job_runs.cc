@@ -121,7 +121,8 @@ void JobManager::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progre
         absl::ToDoubleSeconds(now - run->first_step_at) / static_cast<double>(progress.step - run->first_step);
     job->seconds_left = each * static_cast<double>(std::max<int64_t>(job->spec.steps - progress.step, 0));
   }
-  job->note.clear();
+  job->note =
+      progress.skipped ? absl::StrCat("step ", progress.step, " was skipped: none of its tokens is a target") : "";
   if (job->progress.has_value()) job->most_tokens = std::max(job->most_tokens, job->progress->tokens);
   CountStep(job->most_tokens, progress);
   if (progress.step > job->best_step) {

@@ -27,11 +27,15 @@ constexpr absl::string_view kStepsHeader =
 constexpr absl::string_view kEvaluationsHeader = "step,loss,tokens\n";
 constexpr int64_t kMaxRowBytes = 4096;
 
-// How many bytes of a CSV an attempt keeps that goes on from `step`: the header and the whole rows up to that step.  0:
-// it is empty, torn in its header, or has another one.
-int64_t KeptBytes(int fd, const std::string& name, absl::string_view header, int64_t step) {
+// What an attempt keeps of a CSV when it goes on from `step`: the header and the whole rows up to that step.
+struct KeptRows {
+  int64_t bytes = 0;  // 0: it is empty, torn in its header, or has another one
+  int64_t step = -1;  // of the last row
+};
+
+KeptRows FindKeptRows(int fd, const std::string& name, absl::string_view header, int64_t step) {
   absl::StatusOr<BlockReader> reader = BlockReader::Create(fd, name, kMaxRowBytes);
-  int64_t kept = 0;
+  KeptRows kept;
   while (reader.ok()) {
     const absl::StatusOr<LineBlock> block = reader->Next();
     if (!block.ok() || block->bytes.empty()) break;
@@ -40,11 +44,12 @@ int64_t KeptBytes(int fd, const std::string& name, absl::string_view header, int
       const size_t newline = rest.find('\n');
       if (newline == absl::string_view::npos) return kept;
       const absl::string_view row = rest.substr(0, newline + 1);
-      int64_t row_step = 0;
-      const bool good =
-          kept == 0 ? row == header : absl::SimpleAtoi(row.substr(0, row.find(',')), &row_step) && row_step <= step;
+      int64_t row_step = -1;
+      const bool good = kept.bytes == 0 ? row == header
+                                        : absl::SimpleAtoi(row.substr(0, row.find(',')), &row_step) && row_step <= step;
       if (!good) return kept;
-      kept += static_cast<int64_t>(row.size());
+      kept.bytes += static_cast<int64_t>(row.size());
+      kept.step = row_step;
       rest.remove_prefix(row.size());
     }
   }
@@ -87,14 +92,15 @@ void RowFile::Append(absl::string_view row) {
   if (ftruncate(fd_.get(), end_) != 0) Complain(std::strerror(errno));
 }
 
-absl::StatusOr<RowFile> LossLog::OpenCsv(const std::string& name, absl::string_view header, int64_t step) const {
+absl::StatusOr<RowFile> LossLog::OpenCsv(const std::string& name, absl::string_view header, int64_t step,
+                                         int64_t* last_step) const {
   ASSIGN_OR_RETURN(const int opened, root_.OpenAs(name, O_RDWR | O_CREAT | O_NONBLOCK, 0666));
   UniqueFd fd(opened);
-  const int64_t kept = KeptBytes(fd.get(), name, header, step);
+  const KeptRows kept = FindKeptRows(fd.get(), name, header, step);
   std::string first(header.size(), '\0');
   const ssize_t had = pread(fd.get(), first.data(), first.size(), 0);
   // A beginning of the header was torn off; anything else is somebody's.
-  const bool others = kept == 0 && had > 0 && first.substr(0, static_cast<size_t>(had)) != header.substr(0, had);
+  const bool others = kept.bytes == 0 && had > 0 && first.substr(0, static_cast<size_t>(had)) != header.substr(0, had);
   if (others) {
     const size_t slash = name.rfind('/');
     ASSIGN_OR_RETURN(const int folder_fd, root_.OpenFolder(name.substr(0, slash)));
@@ -103,10 +109,11 @@ absl::StatusOr<RowFile> LossLog::OpenCsv(const std::string& name, absl::string_v
     if (renameat(folder.get(), plain.c_str(), folder.get(), (plain + ".old").c_str()) != 0) {
       return absl::InternalError(absl::StrCat(name, ": has other columns: rename: ", std::strerror(errno)));
     }
-    return OpenCsv(name, header, step);
+    return OpenCsv(name, header, step, last_step);
   }
-  RowFile file(std::move(fd), name, kept);
-  if (kept == 0) file.Append(header);
+  *last_step = kept.step;
+  RowFile file(std::move(fd), name, kept.bytes);
+  if (kept.bytes == 0) file.Append(header);
   return file;
 }
 
@@ -134,12 +141,12 @@ absl::StatusOr<RowFile> LossLog::OpenEvents(const Job& job, const std::string& f
 absl::StatusOr<LossLog::Files> LossLog::Open(const Job& job, int64_t step) const {
   const std::string folder = absl::StrCat(job.id, "/log");
   RETURN_IF_ERROR(root_.MakeFolders(folder));
-  ASSIGN_OR_RETURN(RowFile steps, OpenCsv(absl::StrCat(folder, "/steps.csv"), kStepsHeader, step));
-  // (Who goes on from a step evaluates it again.)
+  int64_t last_step = -1, evaluated = -1;
+  ASSIGN_OR_RETURN(RowFile steps, OpenCsv(absl::StrCat(folder, "/steps.csv"), kStepsHeader, step, &last_step));
   ASSIGN_OR_RETURN(RowFile evaluations,
-                   OpenCsv(absl::StrCat(folder, "/evaluations.csv"), kEvaluationsHeader, step - 1));
+                   OpenCsv(absl::StrCat(folder, "/evaluations.csv"), kEvaluationsHeader, step, &evaluated));
   ASSIGN_OR_RETURN(RowFile events, OpenEvents(job, folder, step));
-  return Files{std::move(steps), std::move(evaluations), std::move(events)};
+  return Files{std::move(steps), std::move(evaluations), std::move(events), evaluated};
 }
 
 void LossLog::OnStarted(const Job& job, int64_t step) {
@@ -156,25 +163,29 @@ void LossLog::OnStep(const Job& job, const TrainProgress& progress) {
   const auto files = jobs_.find(job.id);
   if (files == jobs_.end()) return;
   const StepSeconds& seconds = progress.seconds;
-  files->second.steps.Append(
-      absl::StrFormat("%d,%.9g,%.9g,%.9g,%.9g,%.9g,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n",
-                      progress.step, progress.loss, progress.balance_loss, progress.z_loss, progress.learning_rate,
-                      progress.gradient_norm, progress.tokens, progress.tokens_per_second, seconds.total,
-                      seconds.forward, seconds.backward, seconds.experts, seconds.all_to_all, seconds.all_reduce,
-                      seconds.optimizer, seconds.data, progress.dropped_rows, progress.dead_experts));
+  const auto measured = [&](double value) { return progress.skipped ? std::string() : absl::StrFormat("%.9g", value); };
+  files->second.steps.Append(absl::StrFormat(
+      "%d,%s,%s,%s,%.9g,%s,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n", progress.step,
+      measured(progress.loss), measured(progress.balance_loss), measured(progress.z_loss), progress.learning_rate,
+      measured(progress.gradient_norm), progress.tokens, progress.tokens_per_second, seconds.total, seconds.forward,
+      seconds.backward, seconds.experts, seconds.all_to_all, seconds.all_reduce, seconds.optimizer, seconds.data,
+      progress.dropped_rows, progress.dead_experts));
   tensorboard::Event event = NewEvent(progress.step);
-  AddValue(&event, "train/loss", progress.loss);
-  AddValue(&event, "train/balance_loss", progress.balance_loss);
-  AddValue(&event, "train/z_loss", progress.z_loss);
+  if (!progress.skipped) {
+    AddValue(&event, "train/loss", progress.loss);
+    AddValue(&event, "train/balance_loss", progress.balance_loss);
+    AddValue(&event, "train/z_loss", progress.z_loss);
+  }
   AddValue(&event, "train/lr", progress.learning_rate);
-  AddValue(&event, "train/grad_norm", progress.gradient_norm);
+  if (!progress.skipped) AddValue(&event, "train/grad_norm", progress.gradient_norm);
   AddValue(&event, "train/tokens_per_second", progress.tokens_per_second);
   files->second.events.Append(EventRecord(event));
 }
 
 void LossLog::OnEvaluated(const Job& job, const EvaluationResult& result) {
   const auto files = jobs_.find(job.id);
-  if (files == jobs_.end()) return;
+  // Who goes on from a step evaluates it again: the same weights, already logged.
+  if (files == jobs_.end() || result.step <= files->second.evaluated) return;
   files->second.evaluations.Append(absl::StrFormat("%d,%.9g,%d\n", result.step, result.loss, result.tokens));
   tensorboard::Event event = NewEvent(result.step);
   AddValue(&event, "eval/loss", result.loss);

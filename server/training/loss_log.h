@@ -2,8 +2,10 @@
 //   log/steps.csv          a line a step; the first line names the columns
 //   log/evaluations.csv    a line an evaluation
 //   log/events.out.tfevents.TIME.HOST.ATTEMPT   the same curves for TensorBoard, a file an attempt
+// A step that was skipped for want of a target has empty losses and an empty norm there, and none in the events.
 // Each row is one write, as it happens (no fsync).  An attempt that goes on from step k cuts off the CSVs' rows of
-// later steps, and a torn last line; TensorBoard is told that events of later steps are void.  A CSV with other columns
+// later steps, and a torn last line; TensorBoard is told that events of later steps are void.  An evaluation of step k
+// itself, which such an attempt makes again, is logged once.  A CSV with other columns
 // is renamed to NAME.old.  What cannot be written (a full disk) is left out and said once a job and file; later rows
 // are tried again.  Thread-compatible, as its interface says.
 #pragma once
@@ -55,9 +57,12 @@ class LossLog final : public ProgressSink {
  private:
   struct Files {
     RowFile steps, evaluations, events;
+    int64_t evaluated = -1;  // the newest evaluation that an earlier attempt has logged; later ones are cut off
   };
   absl::StatusOr<Files> Open(const Job& job, int64_t step) const;
-  absl::StatusOr<RowFile> OpenCsv(const std::string& name, absl::string_view header, int64_t step) const;
+  // last_step: becomes the step of the last row that is kept; -1 = there is none.
+  absl::StatusOr<RowFile> OpenCsv(const std::string& name, absl::string_view header, int64_t step,
+                                  int64_t* last_step) const;
   absl::StatusOr<RowFile> OpenEvents(const Job& job, const std::string& folder, int64_t step) const;
   tensorboard::Event NewEvent(int64_t step) const;
 

@@ -1,5 +1,6 @@
 #include "server/training/spec_check.h"
 
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/training/reduce_policy.h"
 #include "scheduler/training/token_format.h"
+#include "scheduler/training/token_targets.h"
 #include "server/training/model_facts.h"
 #include "server/training/pack/token_header.h"
 #include "server/training/token_scan.h"
@@ -27,18 +29,32 @@ absl::Status BadFile(absl::string_view field, const absl::Status& status) {
                    {{"field", std::string(field)}});
 }
 
-// Tokens of the .bin files; -1 if there is text, too, whose tokens are counted when it is packed.
-absl::StatusOr<int64_t> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
-                                  int64_t vocab) {
-  int64_t tokens = 0;
-  bool text = false;
+// It is packed when the job's turn comes; nothing at all can be told before.
+absl::Status CheckText(const RootDir& root, const std::string& name, absl::string_view field) {
+  const absl::StatusOr<int> fd = root.OpenFile(name);
+  if (!fd.ok()) return BadFile(field, fd.status());
+  struct stat st = {};
+  const bool empty = fstat(*fd, &st) == 0 && st.st_size == 0;
+  close(*fd);
+  if (!empty) return absl::OkStatus();
+  return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(name), ": is empty: it has no documents")));
+}
+
+// What the files of a list have together.
+struct DataFacts {
+  bool text = false;        // some files are text, whose tokens are counted when it is packed
+  int64_t tokens = 0;       // of the .bin files
+  bool has_target = false;  // of one of those
+};
+
+absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
+                                    int64_t vocab, int64_t window) {
+  DataFacts facts;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
     if (absl::EndsWith(names[i], ".jsonl")) {
-      const absl::StatusOr<int> fd = root.OpenFile(names[i]);
-      if (!fd.ok()) return BadFile(field, fd.status());
-      close(*fd);
-      text = true;
+      RETURN_IF_ERROR(CheckText(root, names[i], field));
+      facts.text = true;
       continue;
     }
     const absl::StatusOr<TokenFileHeader> header = ReadTokenHeader(root, names[i]);
@@ -50,9 +66,13 @@ absl::StatusOr<int64_t> CheckData(const std::vector<std::string>& names, absl::s
     const auto share = kMaxScannedBytes / static_cast<int64_t>(names.size());
     const absl::Status inside = ScanTokens(root, names[i], *header, vocab, share);
     if (!inside.ok()) return BadFile(field, inside);
-    tokens += header->num_tokens;
+    facts.tokens += header->num_tokens;
+    if (facts.has_target) continue;
+    const absl::StatusOr<bool> found = ReadHasTarget(root, names[i], *header, window);
+    if (!found.ok()) return BadFile(field, found.status());
+    facts.has_target = *found;
   }
-  return text ? -1 : tokens;
+  return facts;
 }
 
 absl::Status CheckExperts(const JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
@@ -176,13 +196,21 @@ absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const 
   TrainedModelFacts facts;
   ASSIGN_OR_RETURN(facts, ReadFacts(model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
-  int64_t tokens = 0;
-  ASSIGN_OR_RETURN(tokens, CheckData(spec.datasets, "datasets", datasets, facts.vocab));
-  RETURN_IF_ERROR(CheckData(spec.evaluation, "evaluation", datasets, facts.vocab).status());
-  const int64_t batch = spec.batch_sequences * spec.sequence_length + 1;
-  if (tokens >= 0 && tokens < batch) {
-    return BadFile("spec.datasets",
-                   absl::InvalidArgumentError(absl::StrCat("dataset has ", tokens, " tokens, batch needs ", batch)));
+  const int64_t window = spec.sequence_length;
+  DataFacts data, evaluation;
+  ASSIGN_OR_RETURN(data, CheckData(spec.datasets, "datasets", datasets, facts.vocab, window));
+  ASSIGN_OR_RETURN(evaluation, CheckData(spec.evaluation, "evaluation", datasets, facts.vocab, window));
+  const int64_t batch = spec.batch_sequences * window + 1;
+  if (!data.text && data.tokens < batch) {
+    return BadFile("spec.datasets", absl::InvalidArgumentError(
+                                        absl::StrCat("dataset has ", data.tokens, " tokens, batch needs ", batch)));
+  }
+  // (Of text it is known when it is packed.)
+  if (!data.text && !data.has_target) {
+    return BadFile("spec.datasets", NoTargetError(spec.datasets.size(), data.tokens, window));
+  }
+  if (!spec.evaluation.empty() && !evaluation.text && !evaluation.has_target) {
+    return BadFile("spec.evaluation", NoTargetError(spec.evaluation.size(), evaluation.tokens, window));
   }
   return CheckRoom(spec, facts, checkpoints);
 }

@@ -174,7 +174,7 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   message.set_on_serving_workers(spec.on_serving_workers);
   PutOptimizer(spec.optimizer, message.mutable_optimizer());
   message.set_balance(PutEnum(kBalances, spec.balance));
-  message.set_balance_weight(spec.balance_weight);
+  if (spec.balance_weight.has_value()) message.set_balance_weight(*spec.balance_weight);
   message.set_z_weight(spec.z_weight);
   message.set_capacity_factor(spec.capacity_factor);
   message.set_balance_bias_rate(spec.balance_bias_rate);

@@ -1,5 +1,6 @@
 #include "server/training/training_metrics.h"
 
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -55,17 +56,21 @@ struct SlotRow {
   const char* help;
   double (*value)(const Slot&);
 };
+// A step that was skipped has measured nothing; a zero would look like a value.
+double Measured(const Slot& slot, double value) {
+  return slot.progress.skipped ? std::numeric_limits<double>::quiet_NaN() : value;
+}
 const SlotRow kSlotGauges[] = {
     {"switchyard_train_loss", "Mean cross-entropy of the last step, nats a token.",
-     [](const Slot& s) { return s.progress.loss; }},
+     [](const Slot& s) { return Measured(s, s.progress.loss); }},
     {"switchyard_train_balance_loss", "Load-balancing loss of the last step, without its weight.",
-     [](const Slot& s) { return s.progress.balance_loss; }},
+     [](const Slot& s) { return Measured(s, s.progress.balance_loss); }},
     {"switchyard_train_z_loss", "Router z-loss of the last step, without its weight.",
-     [](const Slot& s) { return s.progress.z_loss; }},
+     [](const Slot& s) { return Measured(s, s.progress.z_loss); }},
     {"switchyard_train_learning_rate", "Learning rate of the last step.",
      [](const Slot& s) { return s.progress.learning_rate; }},
     {"switchyard_train_gradient_norm", "Norm of the last step's gradient, before it was clipped.",
-     [](const Slot& s) { return s.progress.gradient_norm; }},
+     [](const Slot& s) { return Measured(s, s.progress.gradient_norm); }},
     {"switchyard_train_tokens_per_second", "Tokens trained a second, lately.",
      [](const Slot& s) { return s.progress.tokens_per_second; }},
     {"switchyard_train_step", "Steps done.", [](const Slot& s) { return static_cast<double>(s.progress.step); }},

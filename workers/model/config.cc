@@ -27,7 +27,7 @@ constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 30;
 constexpr int64_t kMaxTokenId = (int64_t{1} << 31) - 1;
 
-// Keys of all families that we need not read, but that others are misspelled from.
+// Keys of all families that serving need not read (training: training_config.h), but that others are misspelled from.
 constexpr const char* kOtherKeys[] = {"architectures",
                                       "attention_dropout",
                                       "initializer_range",

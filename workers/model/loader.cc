@@ -10,9 +10,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -258,22 +261,42 @@ void Loader::Fail(const absl::Status& status) {
   stop_ = true;
 }
 
-// A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it
-// may also be a sign of a wrong config, so it is said.
-void LogUnused(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+std::vector<std::string> UnusedTensors(const Checkpoint& checkpoint, const std::vector<Param>& params) {
   absl::flat_hash_set<absl::string_view> used;
   for (const Param& param : params) used.insert(param.name);
   std::vector<std::string> unused;
   for (std::string& name : checkpoint.TensorNames()) {
     // Other ranks' experts are used elsewhere.
     const bool expert = absl::string_view(name).find(".experts.") != absl::string_view::npos;
-    if (!used.contains(name) && !expert) unused.push_back(Excerpt(name));
+    if (!used.contains(name) && !expert) unused.push_back(std::move(name));
   }
-  if (unused.empty()) return;
+  return unused;
+}
+
+std::string ToString(const std::vector<std::string>& unused, const ModelConfig& config) {
   const size_t shown = std::min<size_t>(unused.size(), 3);
-  LogWarn(unused.size(), " tensors of the checkpoint are not part of ", config.architecture, ": ",
-          absl::StrJoin(unused.begin(), unused.begin() + static_cast<int64_t>(shown), ", "),
-          unused.size() > shown ? " ..." : "");
+  std::vector<std::string> names;
+  for (size_t i = 0; i < shown; ++i) names.push_back(Excerpt(unused[i]));
+  return absl::StrCat(unused.size(), " tensors of the checkpoint are not part of ", config.architecture, ": ",
+                      absl::StrJoin(names, ", "), unused.size() > shown ? " ..." : "");
+}
+
+// A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it
+// may also be a sign of a wrong config, so it is said.
+void LogUnused(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+  const std::vector<std::string> unused = UnusedTensors(checkpoint, params);
+  if (!unused.empty()) LogWarn(ToString(unused, config));
+}
+
+// One more than the highest layer that a name has; 0: none has one.
+int64_t LayersOf(const std::vector<std::string>& names) {
+  int64_t layers = 0;
+  for (absl::string_view name : names) {
+    int64_t layer = 0;
+    if (!absl::ConsumePrefix(&name, "model.layers.")) continue;
+    if (absl::SimpleAtoi(name.substr(0, name.find('.')), &layer)) layers = std::max(layers, layer + 1);
+  }
+  return layers;
 }
 
 const ModelFamily& FamilyOf(const ModelConfig& config) {
@@ -318,6 +341,20 @@ absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config
   ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   std::erase_if(params, [](const Param& param) { return param.shard != Shard::kExpert; });
   return RunLoader(checkpoint, params, &options, nullptr);
+}
+
+absl::Status CheckAllUsed(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+  std::vector<std::string> unused = UnusedTensors(checkpoint, params);
+  std::erase_if(unused, [&](const std::string& name) {
+    return (config.tie_embeddings && name == "lm_head.weight") || absl::EndsWith(name, ".rotary_emb.inv_freq");
+  });
+  if (unused.empty()) return absl::OkStatus();
+  const int64_t layers = LayersOf(unused);
+  const std::string cause = layers > config.num_layers() ? absl::StrCat("num_hidden_layers is ", config.num_layers(),
+                                                                        ", the checkpoint has ", layers, " layers")
+                                                         : "config.json is of another model, or lacks what they are of";
+  return absl::InvalidArgumentError(absl::StrCat(ToString(unused, config), "; they would not be trained nor saved: ",
+                                                 cause, "; correct config.json, or take them out of the checkpoint"));
 }
 
 absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options) {

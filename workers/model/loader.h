@@ -52,6 +52,11 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Mod
 absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place);
 
+// InvalidArgument if the checkpoint has tensors that the model leaves unused, naming some and the likely cause: who
+// trains would leave them behind without a word.  What transformers leaves unused, too, is no error: the untied copy of
+// a tied head, and buffers of old versions.
+absl::Status CheckAllUsed(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params);
+
 // Loads the params of a table (params.h) to where it says: options.dtype is that of its tensors.
 // Errors as above; then what is there is undefined.
 absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options);

@@ -7,6 +7,7 @@
 #include "workers/checkpoint/base_folder.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/model/memory_plan.h"
+#include "workers/model/training_config.h"
 
 namespace switchyard {
 
@@ -16,6 +17,7 @@ absl::StatusOr<ModelConfig> ParseTrainableConfig(absl::string_view config_text) 
   if (config.num_experts == 0) {
     return absl::UnimplementedError("config.json: training of a model without experts is not supported");
   }
+  RETURN_IF_ERROR(ParseTrainingConfig(config_text).status());
   return config;
 }
 

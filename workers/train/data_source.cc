@@ -26,6 +26,21 @@ absl::StatusOr<std::unique_ptr<DataSource>> DataSource::Create(std::vector<Token
   return std::unique_ptr<DataSource>(new DataSource(std::move(files), options, std::move(first_window)));
 }
 
+int64_t DataSource::num_tokens() const {
+  int64_t tokens = 0;
+  for (const TokenFile& file : files_) tokens += file.header().num_tokens;
+  return tokens;
+}
+
+absl::StatusOr<bool> DataSource::HasTarget(absl::FunctionRef<bool(int64_t, int64_t)> progress) const {
+  for (const TokenFile& file : files_) {
+    bool found = false;
+    ASSIGN_OR_RETURN(found, file.HasTarget(options_.length, progress));
+    if (found) return true;
+  }
+  return false;
+}
+
 absl::Status DataSource::Append(int64_t window, TrainRows* rows) const {
   const auto behind = std::upper_bound(first_window_.begin(), first_window_.end(), window);
   const size_t file = static_cast<size_t>(behind - first_window_.begin()) - 1;

@@ -100,7 +100,8 @@ absl::StatusOr<PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
 absl::StatusOr<std::optional<PackingDecision>> ExpertPacker::AfterStep(const StepReport& report, absl::Time deadline) {
   const int64_t step = trainer_->steps();
   if (!options_.adjusts) return std::nullopt;
-  if (controller_.Measures(step)) measured_ += options_.times ? options_.times(report) : TimesOf(report);
+  if (controller_.Measures(step) && !report.skipped)
+    measured_ += options_.times ? options_.times(report) : TimesOf(report);
   if (!controller_.Decides(step)) return std::nullopt;
   ends_alike_ = false;
   absl::StatusOr<PackingDecision> decision = Decide(deadline);

@@ -209,6 +209,7 @@ absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads,
   std::vector<Param> params;
   ASSIGN_OR_RETURN(params, BuildParams(model_->config(), *FindFamily(model_->config().model_type), checkpoint,
                                        model_->mutable_weights()));
+  RETURN_IF_ERROR(CheckAllUsed(checkpoint, model_->config(), params));
   const auto is_of = [](const Param& param, const ParameterBlock* block) {
     return block->weight == param.weight && block->tensor == param.tensor;
   };

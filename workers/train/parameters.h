@@ -100,7 +100,7 @@ class Parameters {
   // on_bytes: now and then, of values that were drawn; not OK ends it.
   absl::Status Initialise(const InitialValues& values, const OnRead& on_bytes = nullptr);
   // Masters as the checkpoint has them, whatever its dtype.  progress: as LoadOptions has it.  Errors: the
-  // loader's.
+  // loader's; CheckAllUsed's.
   absl::Status Load(const Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // The model's weights, and their transposes, become the masters, rounded to the model's dtype.

@@ -13,6 +13,7 @@ struct StepProgress {
   StepReport report = {};
   double learning_rate = 0;
   int64_t tokens = 0;            // trained since the job began, in all attempts
+  int64_t skipped_steps = 0;     // of `step`: those without a target, likewise
   double tokens_per_second = 0;  // lately
   double total_seconds = 0;      // of the step on this rank, what follows included
   double data_seconds = 0;       // reading tokens

@@ -14,6 +14,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/fnv1a.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/training/token_targets.h"
 #include "workers/tensor/work_gate.h"
 
 namespace switchyard {
@@ -140,6 +141,14 @@ absl::Status TokenFile::Verify(int64_t vocab, absl::FunctionRef<bool(int64_t, in
   }
   RETURN_IF_ERROR(VerifyDocuments());
   return CheckUnchanged();
+}
+
+absl::StatusOr<bool> TokenFile::HasTarget(int64_t length, absl::FunctionRef<bool(int64_t, int64_t)> progress) const {
+  return switchyard::HasTarget(header_, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
+    const int64_t end = begin + static_cast<int64_t>(to.size());
+    if (!progress(end, header_.file_bytes())) return absl::CancelledError(absl::StrCat(name_, ": no longer wanted"));
+    return ReadBytes(begin, to);
+  });
 }
 
 absl::Status TokenFile::Read(int64_t first, absl::Span<int32_t> tokens, absl::Span<uint8_t> trained) const {

@@ -151,9 +151,23 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   progress.tokens_per_second = meter_.TokensPerSecond(progress.report.tokens, progress.total_seconds);
   progress.packing = packer_->groups().packing();
   progress.packing_decided = packed.has_value();
+  progress.skipped_steps = trainer_->skipped_steps();
   listener_->StepDone(progress);
+  if (progress.report.skipped) TellSkipped();
   if (packed.has_value()) Stage(packed->ToString());
   return absl::OkStatus();
+}
+
+// The first at once, of many no more than others notes.
+void TrainJob::TellSkipped() {
+  const int64_t skipped = trainer_->skipped_steps();
+  const std::string text = absl::StrCat("step ", step_, " is skipped: none of its tokens is a target (", skipped,
+                                        " of ", step_, " steps so far)");
+  if (skipped == 1) {
+    Stage(text);
+  } else {
+    Note(text);
+  }
 }
 
 absl::Status TrainJob::Train() {
@@ -206,11 +220,8 @@ absl::StatusOr<bool> TrainJob::Evaluate() {
     Note(absl::StrCat("evaluation after step ", step_, ": ", std::min(windows, done + micro * comm_->world()), " of ",
                       windows, " windows"));
   }
-  if (tokens == 0) {
-    Stage(absl::StrCat("evaluation after step ", step_, ": no token of its data is a target, so there is no loss"));
-  } else if (leads()) {
-    listener_->Evaluated(step_, loss / static_cast<double>(tokens), tokens);
-  }
+  // (Some are, since the data has targets.)
+  if (leads()) listener_->Evaluated(step_, loss / static_cast<double>(tokens), tokens);
   return true;
 }
 
@@ -224,6 +235,7 @@ absl::Status TrainJob::Save() {
                                                     .tokens = tokens_,
                                                     .sample = step_ * spec_.batch_sequences,
                                                     .packing = packer_->groups().packing(),
+                                                    .skipped = trainer_->skipped_steps(),
                                                     .shape = ShapeOf(spec_, config_text_, data_names_)})));
   return saver_->copied() ? absl::OkStatus() : AwaitSave(/*written=*/true);
 }

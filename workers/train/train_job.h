@@ -30,6 +30,7 @@
 #include "workers/comm/communicator.h"
 #include "workers/model/config.h"
 #include "workers/model/model.h"
+#include "workers/model/training_config.h"
 #include "workers/tensor/device.h"
 #include "workers/train/checkpoint_saver.h"
 #include "workers/train/data_source.h"
@@ -124,6 +125,7 @@ class TrainJob {
   absl::Status OpenSaver();
   absl::Status OpenPackingJournal();
   absl::StatusOr<std::vector<TokenFile>> OpenFiles(const std::vector<TrainFile>& files, absl::string_view what);
+  absl::Status CheckTargets(const DataSource& source, size_t num_files, absl::string_view what);
   absl::Status Restore();
   int64_t AvailableMemory() const;
   // An error of data: Blocked if they have been right before.
@@ -150,6 +152,7 @@ class TrainJob {
   absl::StatusOr<std::optional<PackingDecision>> Pack(const StepReport& report);
 
   absl::Status Train();
+  void TellSkipped();
   // Where the files have changed: what was trained is kept.
   absl::Status SaveBlocked(absl::Status why);
   absl::StatusOr<StopKind> Control(const absl::Status& mine);
@@ -167,7 +170,7 @@ class TrainJob {
   SavedBy OwnSavedBy() const;
 
   const TrainJobInput input_;
-  const JobSpec& spec_;
+  JobSpec spec_;  // its balance_weight is set when the model's config.json was read
   const Stream stream_;
   Communicator* const comm_;
   TrainListener* const listener_;
@@ -181,6 +184,7 @@ class TrainJob {
   int ranks_here_ = 1;                       // that share memory
   std::string config_text_;
   ModelConfig config_;
+  TrainingConfig training_config_;
   std::unique_ptr<ModelDir> model_dir_;
   std::vector<NamedTokens> data_names_;
   std::unique_ptr<DataSource> data_, evaluation_;

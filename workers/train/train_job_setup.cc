@@ -8,6 +8,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/root_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/training/token_targets.h"
 #include "workers/checkpoint/base_folder.h"
 #include "workers/checkpoint/safetensors.h"
 #include "workers/checkpoint/shard_table.h"
@@ -86,6 +87,15 @@ absl::Status TrainJob::OpenModel() {
   absl::StatusOr<ModelConfig> config = ParseTrainableConfig(config_text_);
   if (!config.ok()) return In(where, config.status());
   config_ = *std::move(config);
+  const absl::StatusOr<TrainingConfig> training_config = ParseTrainingConfig(config_text_);
+  if (!training_config.ok()) return In(where, training_config.status());
+  training_config_ = *training_config;
+  // From here on it is the job's, and in its checkpoints (ShapeOf).
+  if (!spec_.balance_weight.has_value()) {
+    spec_.balance_weight = training_config_.router_aux_loss_coef.value_or(kDefaultBalanceWeight);
+    if (leads())
+      LogInfo("job ", input_.job_id, ": balance_weight is ", *spec_.balance_weight, ", as the spec says none");
+  }
   if (spec_.sequence_length > config_.context) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence_length: ", spec_.sequence_length, ", the context of ", path, " is ", config_.context));
@@ -126,6 +136,18 @@ absl::StatusOr<std::vector<TokenFile>> TrainJob::OpenFiles(const std::vector<Tra
   return opened;
 }
 
+// Rank 0 looks, as it does for the rest of the contents.
+absl::Status TrainJob::CheckTargets(const DataSource& source, size_t num_files, absl::string_view what) {
+  if (!leads()) return absl::OkStatus();
+  bool found = false;
+  ASSIGN_OR_RETURN(found, source.HasTarget([&](int64_t done, int64_t total) {
+    WorkGate::PassOwn();
+    Note(absl::StrCat("looks for targets of ", what, ": ", done >> 20, " of ", total >> 20, " MiB"));
+    return comm_->status().ok() && stop_.load() != StopKind::kNow;
+  }));
+  return found ? absl::OkStatus() : In(what, NoTargetError(num_files, source.num_tokens(), spec_.sequence_length));
+}
+
 absl::Status TrainJob::OpenData() {
   uint64_t seen = Fnv1a("");
   const auto open = [&](const std::vector<TrainFile>& files, absl::string_view what, bool in_order,
@@ -142,7 +164,7 @@ absl::Status TrainJob::OpenData() {
         {.length = spec_.sequence_length, .vocab = config_.vocab_size, .seed = spec_.seed, .in_order = in_order});
     if (!made.ok()) return In(what, made.status());
     *source = *std::move(made);
-    return absl::OkStatus();
+    return CheckTargets(**source, files.size(), what);
   };
   Stage("checks its data");
   absl::Status mine = open(input_.data, "datasets", false, &data_);
@@ -262,7 +284,7 @@ absl::Status TrainJob::MakeModel() {
                    .epsilon = spec_.optimizer.epsilon,
                    .weight_decay = spec_.optimizer.weight_decay};
   options.clip_norm = spec_.optimizer.clip_norm;
-  options.router = {.balance = spec_.balance, .balance_weight = spec_.balance_weight, .z_weight = spec_.z_weight};
+  options.router = {.balance = spec_.balance, .balance_weight = *spec_.balance_weight, .z_weight = spec_.z_weight};
   options.capacity_factor = spec_.capacity_factor;
   options.balance_bias_rate = spec_.balance_bias_rate;
   options.save = spec_.recompute ? SavePolicy::kLayerInputs : SavePolicy::kAll;
@@ -287,7 +309,7 @@ absl::Status TrainJob::LoadStart() {
     RETURN_IF_ERROR(restored);
   } else if (spec_.base_checkpoint.empty()) {
     noted_bytes_ = 0;
-    RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed},
+    RETURN_IF_ERROR(parameters_->Initialise({.seed = spec_.seed, .range = training_config_.initializer_range},
                                             [this](int64_t bytes) { return NoteRead("draws weights", bytes); }));
   } else {
     // All of it once: who loads then reads what was checked.
@@ -321,7 +343,7 @@ absl::Status TrainJob::Restore() {
   WarnOfOtherBits(start_manifest_.saved_by);
   step_ = saved_step_ = start_.step;
   tokens_ = start_.tokens;
-  trainer_->set_steps(start_.step);
+  trainer_->set_steps(start_.step, start_.skipped);
   return absl::OkStatus();
 }
 
@@ -359,6 +381,10 @@ absl::Status TrainJob::OpenSaver() {
   if (leads()) {
     absl::StatusOr<std::vector<CheckpointFile>> side = SideFiles(*model_dir_);
     if (!side.ok()) return side.status();
+    for (CheckpointFile& file : *side) {
+      if (file.name != "config.json") continue;
+      ASSIGN_OR_RETURN(file.text, ConfigWithDType(file.text, options.weights));
+    }
     options.side_files = *std::move(side);
   }
   options.available_memory = [this] { return AvailableMemory(); };

@@ -277,9 +277,8 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   report->z_loss += share * router.z;
   const TensorView d_residual = d_residual_.Rows(residual.dim(0));
   LossSum sum;
-  ASSIGN_OR_RETURN(
-      sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(std::max<int64_t>(counts.tokens, 1)),
-                     parameters_->gradients(), d_residual));
+  ASSIGN_OR_RETURN(sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
+                                  parameters_->gradients(), d_residual));
   report->loss += sum.loss;
   MoeStats stats;
   BackwardIn in = {.forward = StageOf(deadline),
@@ -307,7 +306,7 @@ absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batch
   chosen_.clear();
   dropped_ = 0;
   absl::StatusOr<StepReport> report = EndingGroup(RunStep(micro_batches, learning_rate, deadline));
-  if (!report.ok()) return report;
+  if (!report.ok() || report->skipped) return report;
   for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
     if (!model_->weights().layers[layer].moe.has_value()) continue;
     const auto first = chosen_.begin() + static_cast<int64_t>(layer) * model_->config().num_experts;
@@ -340,6 +339,12 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   RETURN_IF_ERROR(CheckRows(micro_batches));
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
+  if (counts.tokens == 0) {
+    ++steps_;
+    ++skipped_steps_;
+    return StepReport{.skipped = true};
+  }
   RETURN_IF_ERROR(parameters_->ZeroGradients());
   StepReport report = {.tokens = counts.tokens};
   for (size_t i = 0; i < micro_batches.size(); ++i) {
@@ -348,7 +353,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   RETURN_IF_ERROR(FinishSums());
   double sums[] = {report.loss, static_cast<double>(dropped_)};
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
-  report.loss = sums[0] / static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  report.loss = sums[0] / static_cast<double>(counts.tokens);
   report.dropped_rows = static_cast<int64_t>(sums[1]);
   const Timed timed(&seconds_.optimizer);
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));

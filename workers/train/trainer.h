@@ -10,6 +10,8 @@
 // undone on no rank: the job goes back to its last checkpoint); InvalidArgument for tokens and targets outside the
 // vocabulary, shapes, and numbers that cannot be.  Any error of a rank in a group of several aborts the group, so that
 // nobody waits for it. DataLoss "loss is not finite …", before any parameter has changed.
+// A step without a single target on any rank is skipped: nothing is computed, no parameter, moment or count of AdamW's
+// changes.
 // An error of the file that offloaded masters are in leaves some changed: the attempt is over.
 #pragma once
 
@@ -79,6 +81,7 @@ struct StepReport {
   double z_loss = 0;
   double gradient_norm = 0;  // before it was clipped
   int64_t tokens = 0;        // unmasked, of all ranks
+  bool skipped = false;      // there was none, so nothing was done: the numbers above were not measured
   // Over all MoE layers, the same on all ranks: experts that no row of the step chose, and choices that found no room
   // (of rows whose expert that was: a choice that is dropped was one).
   int64_t dead_experts = 0;
@@ -111,8 +114,13 @@ class Trainer {
   // it is served.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
 
-  int64_t steps() const { return steps_; }  // of the optimizer, since the moments were zero
-  void set_steps(int64_t steps) { steps_ = steps; }
+  // Since the moments were zero; of these the optimizer has not seen the skipped ones.
+  int64_t steps() const { return steps_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  void set_steps(int64_t steps, int64_t skipped = 0) {
+    steps_ = steps;
+    skipped_steps_ = skipped;
+  }
 
  private:
   Trainer(const Stream& stream, Model* model, Parameters* parameters, const TrainerOptions& options, KvCache cache);
@@ -166,7 +174,7 @@ class Trainer {
   Batch batch_;
   std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
   ScratchTensor d_residual_;     // [T, H] AccDType
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, skipped_steps_ = 0;
 
   // Of the present step.
   RankStepSeconds seconds_;

@@ -49,7 +49,7 @@ JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<
       {"batch_sequences", absl::StrCat(spec.batch_sequences)},
       {"optimizer", OptimizerText(spec.optimizer)},
       {"balance", kBalance[static_cast<int>(spec.balance)]},
-      {"balance_weight", Exact(spec.balance_weight)},
+      {"balance_weight", Exact(spec.balance_weight.value_or(kDefaultBalanceWeight))},
       {"z_weight", Exact(spec.z_weight)},
       {"seed", absl::StrCat(spec.seed)},
       {"datasets", absl::StrCat(data.size(), " files")},
@@ -89,8 +89,10 @@ absl::Status CompareShapes(const JobShape& was, const JobShape& is) {
 
 std::string EncodeTrainerState(const TrainerState& state) {
   nlohmann::ordered_json json = {{"format", kFormat},      {"version", kVersion},         {"global_step", state.step},
-                                 {"tokens", state.tokens}, {"next_sample", state.sample}, {"packing", state.packing},
-                                 {"shape", state.shape}};
+                                 {"tokens", state.tokens}, {"next_sample", state.sample}, {"packing", state.packing}};
+  // (Left out where it is 0: so it was in checkpoints that do not know it.)
+  if (state.skipped != 0) json["skipped_steps"] = state.skipped;
+  json["shape"] = state.shape;
   return json.dump(1) + "\n";
 }
 
@@ -119,6 +121,13 @@ absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
           absl::StrCat(kTrainerStateName, ": packing ", packing, " is outside [1, ", kMaxTrainWorkers, "]"));
     }
     state.packing = static_cast<int32_t>(packing);
+  }
+  if (json.contains("skipped_steps")) {
+    ASSIGN_OR_RETURN(state.skipped, Count(json, "skipped_steps"));
+    if (state.skipped > state.step) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kTrainerStateName, ": skipped_steps ", state.skipped, " of ", state.step, " steps"));
+    }
   }
   for (const auto& [key, value] : json["shape"].items()) {
     if (!value.is_string()) {

@@ -39,6 +39,7 @@ struct TrainerState {
   int64_t tokens = 0;   // trained so far
   int64_t sample = 0;   // of the data source: what comes next
   int32_t packing = 1;  // replicas of every expert (expert_packer.h); how it came to that is in packing.log
+  int64_t skipped = 0;  // of those steps: that had no target, so that the optimizer has not seen them
   JobShape shape = {};
 };
 

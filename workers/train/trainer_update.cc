@@ -32,7 +32,7 @@ absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
 absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
   ++steps_;
   const AdamWOptions& adamw = options_.adamw;
-  AdamWDesc desc = {.step = steps_,
+  AdamWDesc desc = {.step = steps_ - skipped_steps_,
                     .lr = learning_rate,
                     .beta1 = adamw.beta1,
                     .beta2 = adamw.beta2,

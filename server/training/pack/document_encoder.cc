@@ -1,10 +1,12 @@
 #include "server/training/pack/document_encoder.h"
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "scheduler/base/status_macros.h"
 #include "server/tokenizer/tokenizer_config.h"
 #include "server/training/pack/trained_text.h"
@@ -16,6 +18,33 @@ constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr const char* kEosFiles[] = {"tokenizer_config.json", "special_tokens_map.json"};
 constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
 constexpr size_t kMaxTextBytes = size_t{64} << 20;  // a template may write more than a line has
+
+bool BeginsWith(absl::Span<const int32_t> ids, absl::Span<const int32_t> first) {
+  return ids.size() >= first.size() && ids.subspan(0, first.size()) == first;
+}
+
+// Tokens of a completion that follow those of its prompt.  Who serves has the prompt's tokens first and then asks for
+// more, so no token may have characters of both: as long as the whole text's tokens begin with the prompt's they are
+// the whole's; else the completion has tokens of its own.  Some tokenizers put a space before a text; behind an anchor,
+// whose tokens are taken off again, they do not.
+absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const Tokenizer& tokenizer, const Document& document,
+                                                      const std::vector<int32_t>& prompt, EncodeFn encode) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(document.text + document.completion));
+  if (BeginsWith(whole, prompt)) return std::vector<int32_t>(whole.begin() + std::ssize(prompt), whole.end());
+  ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(whole, /*skip_special_tokens=*/false));
+  std::vector<int32_t> own;
+  for (const absl::string_view anchor : {"", "\n"}) {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> lead, encode(anchor));
+    ASSIGN_OR_RETURN(const std::vector<int32_t> led, encode(absl::StrCat(anchor, document.completion)));
+    if (!BeginsWith(led, lead)) continue;
+    std::vector<int32_t> both = prompt;
+    both.insert(both.end(), led.begin() + std::ssize(lead), led.end());
+    ASSIGN_OR_RETURN(const std::string joined, tokenizer.Decode(both, /*skip_special_tokens=*/false));
+    if (joined == text || anchor.empty()) own.assign(both.begin() + std::ssize(prompt), both.end());
+    if (joined == text) break;
+  }
+  return own;  // where none gives the text exactly (a normalizer joins characters): as the completion alone has them
+}
 
 absl::Status AtFolder(const std::string& folder, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(folder, "/", status.message()));
@@ -81,18 +110,16 @@ absl::Status DocumentEncoder::AppendText(const Document& document, const std::fu
         {.add_special_tokens = false, .allow_special = false, .max_text_bytes = kMaxTextBytes, .cancelled = cancelled});
   };
   const bool completion = document.kind == DocumentKind::kCompletion;
-  const TrainedText whole = {document.text + document.completion,
-                             {{document.text.size(), document.text.size() + document.completion.size()}}};
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encode(whole.text));
-  std::vector<uint8_t> trained(ids.size(), 1);
+  std::vector<int32_t> ids, answer;
+  ASSIGN_OR_RETURN(ids, encode(document.text));
   if (completion) {
-    ASSIGN_OR_RETURN(trained, MarkTrained(whole, ids, encode));
+    ASSIGN_OR_RETURN(answer, EncodeCompletion(*tokenizer_, document, ids, encode));
   }
   const std::vector<int32_t>&before = tokenizer_->ids_before(), &after = tokenizer_->ids_after();
   out->ids.insert(out->ids.end(), before.begin(), before.end());
-  out->trained.resize(out->ids.size(), completion ? 0 : 1);
   out->ids.insert(out->ids.end(), ids.begin(), ids.end());
-  out->trained.insert(out->trained.end(), trained.begin(), trained.end());
+  out->trained.resize(out->ids.size(), completion ? 0 : 1);
+  out->ids.insert(out->ids.end(), answer.begin(), answer.end());
   out->ids.insert(out->ids.end(), after.begin(), after.end());
   if (after.empty() || after.back() != eos_) out->ids.push_back(eos_);
   out->trained.resize(out->ids.size(), 1);

@@ -1,7 +1,9 @@
 // Documents to tokens.
 //
 // text         what the tokenizer puts before a text (BOS), its tokens, what it puts after; all of them are trained
-// completion   the same of prompt and completion as one text; what is of the prompt is not trained
+// completion   the prompt's tokens as they are served, none of them trained, then the completion's, all of them
+// trained:
+//              no token has characters of both
 // messages     the chat template's text, which has the special tokens that it wants; trained: trained_text.h
 // Each document ends with the tokenizer's EOS: added where it is not there yet, in a conversation only if the last turn
 // is not closed by one.  That a text says "<|end|>" makes no special token; what a template says does.

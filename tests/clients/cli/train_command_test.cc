@@ -233,6 +233,10 @@ TEST(ProgressLineTest, SaysHowFarItIs) {
   EXPECT_EQ(ProgressLine(job),
             "step 120/2000 | loss 3.2500 | eval 3.5000 | norm 0.88 | lr 3.00e-04 | 12345 tok/s | packing 2 | 40 "
             "dropped | 1m20s left");
+  job = JobIn(v1::JOB_STATE_RUNNING, 120);
+  job.mutable_progress()->set_skipped(true);
+  job.set_note("step 120 was skipped");
+  EXPECT_EQ(ProgressLine(job), "step 120/2000 | skipped | lr 3.00e-04 | 12345 tok/s | step 120 was skipped");
   job = JobIn(v1::JOB_STATE_PREPARING);
   job.set_prepared_bytes(2'500'000);
   job.set_prepare_bytes(10'000'000);

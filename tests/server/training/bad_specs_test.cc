@@ -123,6 +123,18 @@ std::vector<BadSpec> BadFiles() {
        "spec.datasets[0]: \"outside.bin\": token 999 is 300, outside [0, 300)"},
       {"LlmcTokenOutside", data("llmc.bin"), kBad, "BAD_FILE", "\"llmc.bin\": token 7 is 65535, outside [0, 300)"},
       {"FewTokens", data("few.bin"), kBad, "BAD_FILE", "spec.datasets: dataset has 64 tokens, batch needs 65"},
+      {"NoTarget", data("untrained.bin"), kBad, "BAD_FILE",
+       "spec.datasets: none of the 1000 tokens of 1 file is a target in a window of 16 tokens, at least 1 is wanted"},
+      {"NoTargetInAWindow", data("tail.bin"), kBad, "BAD_FILE", "spec.datasets: none of the 1000 tokens of 1 file is"},
+      {"NoTargetOfAny",
+       [](auto* s) {
+         s->set_datasets(0, "untrained.bin");
+         s->add_datasets("tail.bin");
+       },
+       kBad, "BAD_FILE", "spec.datasets: none of the 2000 tokens of 2 files is a target"},
+      {"NoTargetToEvaluate", [](auto* s) { s->add_evaluation("untrained.bin"); }, kBad, "BAD_FILE",
+       "spec.evaluation: none of the 1000 tokens of 1 file is a target in a window of 16 tokens"},
+      {"EmptyText", data("empty.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: \"empty.jsonl\": is empty"},
       {"BadEvaluation", [](auto* s) { s->add_evaluation("none.jsonl"); }, kNone, "BAD_FILE", "spec.evaluation[0]"},
   };
 }
@@ -177,7 +189,9 @@ class BadSpecsTest : public TrainingTest {
     ASSERT_EQ(mkfifo((data + "fifo.bin").c_str(), 0600), 0);
     ASSERT_EQ(mknod((data + "socket.bin").c_str(), S_IFSOCK | 0600, 0), 0);
     std::filesystem::create_directories(data + "folder.bin");
-    std::ofstream(data + "empty.bin").close();
+    for (const char* empty : {"empty.bin", "empty.jsonl"}) std::ofstream(data + empty).close();
+    std::ofstream(data + "untrained.bin") << MaskedFileBytes(1000);
+    std::ofstream(data + "tail.bin") << MaskedFileBytes(1000, 993);  // 62 windows of 16 end with token 992
     std::ofstream(data + "magic.bin") << std::string(4096, 'x');
     std::ofstream(data + "short.bin") << TokenFileBytes(1000).substr(0, 500);
     std::ofstream(data + "sparse.bin") << TokenFileBytes(1000);
@@ -242,6 +256,16 @@ TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
   grpc::ClientContext context;
   ASSERT_TRUE(stub_->ListJobs(&context, v1::ListJobsRequest(), &jobs).ok());
   EXPECT_EQ(jobs.jobs_size(), 0) << "none of them was taken";
+}
+
+TEST_F(BadSpecsTest, OneTargetIsEnough) {
+  std::ofstream(base_.path() + "/data/none.bin") << MaskedFileBytes(1000);
+  std::ofstream(base_.path() + "/data/one.bin") << MaskedFileBytes(1000, 992);
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_datasets(0, "none.bin");
+  request.mutable_spec()->add_datasets("one.bin");
+  request.mutable_spec()->add_evaluation("one.bin");
+  SubmitOk(request);
 }
 
 TEST_F(BadSpecsTest, AllProblemsOfASpecAtOnce) {

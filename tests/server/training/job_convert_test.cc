@@ -38,7 +38,9 @@ Job FullJob() {
                                            .data = 16.5},
                                .dropped_rows = 17,
                                .dead_experts = 18,
-                               .packing = 19};
+                               .packing = 19,
+                               .skipped = true,
+                               .skipped_steps = 38};
   job.evaluation = EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22};
   job.checkpoint =
       SavedCheckpoint{.step = 23, .folder = "job-1/step-23", .bytes = 24, .seconds = 25.5, .saved_unix_ms = 26};
@@ -78,6 +80,8 @@ void ExpectProgress(const v1::TrainProgress& progress) {
   EXPECT_EQ(progress.dropped_rows(), 17);
   EXPECT_EQ(progress.dead_experts(), 18);
   EXPECT_EQ(progress.packing(), 19);
+  EXPECT_TRUE(progress.skipped());
+  EXPECT_EQ(progress.skipped_steps(), 38);
   const v1::StepSeconds& seconds = progress.seconds();
   EXPECT_EQ(Missing(seconds), std::vector<std::string>());
   EXPECT_EQ(seconds.total(), 9.5);

@@ -125,7 +125,7 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   EXPECT_TRUE(trainers_[1]->seats.empty());
   manager_->OnPrepareProgress(id, 5, 9);
   EXPECT_EQ(Get(id)->prepared_bytes, 5);
-  manager_->OnPrepared(id, PackedData{.tokens = 10, .counted_tokens = 23});  // just a batch
+  manager_->OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 10, .counted_tokens = 23});  // just a batch
   ASSERT_EQ(host_.packs[id].size(), 2u);
   EXPECT_THAT(host_.packs[id][1].inputs, ElementsAre("e.jsonl"));
   EXPECT_EQ(host_.packs[id][1].output, id + "/evaluation.bin");
@@ -135,7 +135,7 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   manager_->Tick();
   ASSERT_EQ(host_.packs[id].size(), 1u);
   EXPECT_EQ(host_.packs[id][0].output, id + "/evaluation.bin");
-  manager_->OnPrepared(id, PackedData{.tokens = 10});
+  manager_->OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 1});
   ASSERT_EQ(trainers_[1]->seats.size(), 1u);
   const TrainingSeat& seat = trainers_[1]->seats[0];
   ASSERT_EQ(seat.data.size(), 2u);
@@ -144,6 +144,35 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   EXPECT_EQ(seat.data[1].name, "datasets.bin");
   EXPECT_TRUE(seat.data[1].of_job);
   ASSERT_EQ(seat.evaluation.size(), 1u);
+}
+
+TEST_F(ManagerTest, TextWithoutATargetFailsTheJob) {
+  JobSpec spec = TextSpec();
+  const std::string none = Begun(spec);
+  manager_->OnPrepared(none, PackedData{.tokens = 100});
+  EXPECT_EQ(StateOf(none), JobState::kFailed);
+  EXPECT_THAT(std::string(Get(none)->error.message()),
+              HasSubstr("datasets: none of the 100 tokens of 1 file is a target"));
+  EXPECT_EQ(ReasonIn(Get(none)->error), "BAD_FILE");
+  spec.evaluation = {"e.jsonl"};
+  const std::string evaluation = Submit(spec);
+  manager_->Tick();
+  manager_->OnPrepared(evaluation, PackedData{.tokens = 100, .trained_tokens = 1});
+  EXPECT_EQ(StateOf(evaluation), JobState::kPreparing);
+  manager_->OnPrepared(evaluation, PackedData{.tokens = 100});
+  EXPECT_EQ(StateOf(evaluation), JobState::kFailed);
+  EXPECT_THAT(std::string(Get(evaluation)->error.message()), HasSubstr("evaluation: none of the 100 tokens"));
+}
+
+TEST_F(ManagerTest, ASkippedStepIsSaid) {
+  const std::string id = Running();
+  TrainProgress progress;
+  progress.step = 3;
+  progress.skipped = true;
+  manager_->OnTrainingStep(1, trainers_.at(1)->epoch(), progress);
+  EXPECT_EQ(Get(id)->note, "step 3 was skipped: none of its tokens is a target");
+  Step(4);
+  EXPECT_EQ(Get(id)->note, "");
 }
 
 TEST_F(ManagerTest, BadTextFailsTheJob) {
@@ -293,7 +322,7 @@ TEST_F(ManagerTest, ASaveThatFailsOrWorkersThatAreLostDoNotKeepAJobFromItsEnd) {
 TEST_F(ManagerTest, AJobWithoutWorkersYetStopsAtOnce) {
   const std::string id = Begun(TextSpec());
   manager_->OnTrainerLost(2, "gone");
-  manager_->OnPrepared(id, PackedData{.tokens = 100});
+  manager_->OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
   EXPECT_EQ(StateOf(id), JobState::kPreparing);
   EXPECT_EQ(Get(id)->note, "waits for workers: 1 of 2 are free");
   ASSERT_TRUE(manager_->Pause(id).ok());

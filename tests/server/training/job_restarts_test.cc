@@ -131,7 +131,7 @@ TEST_F(ManagerTest, AJobThatTheJournalKeepsFromBeginningSaysSo) {
 TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {
   const std::string id = Begun(TextSpec());
   journal_.error = absl::UnavailableError("no disk");
-  manager_->OnPrepared(id, PackedData{.tokens = 100});
+  manager_->OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
   EXPECT_TRUE(trainers_[1]->seats.empty());
   EXPECT_THAT(Get(id)->note, HasSubstr("waits for the journal"));
   journal_.error = {};

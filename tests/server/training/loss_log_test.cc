@@ -134,9 +134,60 @@ TEST_F(LossLogTest, GoingOnFromAStepCutsLaterRowsOff) {
   EXPECT_THAT(Steps("steps.csv"), ElementsAre("1", "2", "3", "4", "5"));
   EXPECT_THAT(Steps("evaluations.csv"), ElementsAre("2", "5"));
   Log().OnStarted(job_, 5);
-  EXPECT_THAT(Steps("evaluations.csv"), ElementsAre("2")) << "step 5 will be evaluated again";
+  EXPECT_THAT(Steps("evaluations.csv"), ElementsAre("2", "5"));
   Log().OnStarted(job_, 2);
   EXPECT_THAT(Steps("steps.csv"), ElementsAre("1", "2"));
+}
+
+// Who goes on from an evaluated step evaluates it again: TensorBoard would show two points.
+TEST_F(LossLogTest, AnEvaluationIsLoggedOnce) {
+  LossLog log = Log();
+  const auto evaluate = [&](int64_t step) { log.OnEvaluated(job_, {.step = step, .loss = 1.5, .tokens = 9}); };
+  log.OnStarted(job_, 0);
+  Step(&log, 1);
+  evaluate(1);
+  Step(&log, 2);
+  evaluate(2);
+  ++job_.attempt;
+  log.OnStarted(job_, 2);
+  evaluate(2);
+  Step(&log, 3);
+  evaluate(3);
+  ++job_.attempt;
+  log.OnStarted(job_, 1);  // from a checkpoint before: what followed is void, and comes again
+  evaluate(1);
+  Step(&log, 2);
+  evaluate(2);
+  ++job_.attempt;
+  log.OnStarted(job_, 2);
+  evaluate(2);
+  EXPECT_THAT(Steps("evaluations.csv"), ElementsAre("1", "2"));
+  // What a reader of events is left with, who takes a start as the end of what it voids.
+  std::vector<int64_t> points;
+  for (const tensorboard::Event& event : Events()) {
+    if (event.session_log().status() == tensorboard::SessionLog::START) {
+      std::erase_if(points, [&](int64_t step) { return step >= event.step(); });
+    }
+    for (const auto& value : event.summary().value()) {
+      if (value.tag() == "eval/loss") points.push_back(event.step());
+    }
+  }
+  EXPECT_THAT(points, ElementsAre(1, 2));
+}
+
+// It measured nothing: a zero would look like a value.
+TEST_F(LossLogTest, ASkippedStepHasNoLoss) {
+  LossLog log = Log();
+  log.OnStarted(job_, 0);
+  log.OnStep(job_, {.step = 1, .learning_rate = 0.25, .tokens = 10, .seconds = {}, .skipped = true});
+  EXPECT_THAT(Read("steps.csv"), HasSubstr("\n1,,,,0.25,,10,"));
+  std::vector<std::string> tags;
+  for (const tensorboard::Event& event : Events()) {
+    for (const auto& value : event.summary().value()) tags.push_back(value.tag());
+  }
+  EXPECT_THAT(tags, ElementsAre("train/lr", "train/tokens_per_second"));
+  Step(&log, 2);
+  EXPECT_THAT(Read("steps.csv"), HasSubstr("\n2,1.5,0,0,0.25,2,20,"));
 }
 
 // Killed in the middle of a row, or of the header.

@@ -151,6 +151,20 @@ inline std::string TokenFileBytes(int64_t count, int64_t vocab = 300) {
   return EncodeTokenHeader(header) + body;
 }
 
+// The same with a mask, in which no token is trained but the `trained`-th (-1: none).
+inline std::string MaskedFileBytes(int64_t count, int64_t trained = -1) {
+  TokenFileHeader header;
+  header.vocab_size = 300;
+  header.num_tokens = count;
+  header.num_documents = 1;
+  header.masked = true;
+  std::string body(static_cast<size_t>(header.file_bytes() - header.tokens_at()), '\0');
+  if (trained >= 0)
+    body[static_cast<size_t>(header.mask_at() - header.tokens_at() + trained / 8)] |= 1 << (trained % 8);
+  header.contents = Fnv1a(body);
+  return EncodeTokenHeader(header) + body;
+}
+
 class TrainingTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,6 +1,8 @@
 #include "server/training/training_metrics.h"
 
+#include <cmath>
 #include <map>
+#include <string>
 
 #include "gtest/gtest.h"
 
@@ -59,6 +61,20 @@ TEST(TrainingMetricsTest, WhatIsCountedIsThatOfTheTable) {
     EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=" + phase), seconds) << phase;
   }
   EXPECT_FALSE(values.contains("switchyard_train_loss slot=0")) << "no job runs";
+}
+
+TEST(TrainingMetricsTest, ASkippedStepHasMeasuredNothing) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  TrainingMetrics metrics(registry);
+  TrainingCensus census;
+  census.slots[0].progress.step = 3;
+  census.slots[0].progress.skipped = true;
+  metrics.Update(census);
+  const std::map<std::string, double> values = Values(*registry);
+  for (const std::string name : {"loss", "balance_loss", "z_loss", "gradient_norm"}) {
+    EXPECT_TRUE(std::isnan(values.at("switchyard_train_" + name + " slot=0"))) << name;
+  }
+  EXPECT_EQ(values.at("switchyard_train_step slot=0"), 3);
 }
 
 TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {

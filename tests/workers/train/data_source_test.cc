@@ -194,5 +194,35 @@ TEST_F(DataSourceTest, AFileThatChanges) {
   }
 }
 
+// Of tokens 0 to 10 in windows of 4: 1 to 8 are targets of one.
+TEST_F(DataSourceTest, ATargetIsOneOfAWindow) {
+  const auto has_target = [&](std::vector<bool> trained, int64_t length) {
+    Write("a.bin", FileOf({.tokens = Counting(0, 11), .trained = std::move(trained)}));
+    return *(*Source({"a.bin"}, {.length = length, .vocab = kVocab}))->HasTarget([](int64_t, int64_t) { return true; });
+  };
+  EXPECT_TRUE(has_target({}, 4)) << "without a mask all are";
+  for (size_t i = 0; i < 11; ++i) {
+    std::vector<bool> one(11, false);
+    one[i] = true;
+    EXPECT_EQ(has_target(one, 4), i >= 1 && i <= 8) << i;
+    EXPECT_EQ(has_target(one, 10), i >= 1) << i;
+    EXPECT_EQ(has_target(one, 7), i >= 1 && i <= 7) << i;
+  }
+}
+
+TEST_F(DataSourceTest, ATargetOfAnyFileAndAnyPieceOfItsMaskCounts) {
+  const auto always = [](int64_t, int64_t) { return true; };
+  constexpr int32_t kTokens = (8 << 20) + 100;  // more than a piece of the mask
+  std::vector<bool> trained(kTokens, false);
+  Write("none.bin", FileOf({.tokens = Counting(0, kTokens), .trained = trained}));
+  trained[kTokens - 50] = true;
+  Write("one.bin", FileOf({.tokens = Counting(0, kTokens), .trained = trained}));
+  const DataOptions options = {.length = 4, .vocab = kVocab};
+  EXPECT_FALSE(*(*Source({"none.bin"}, options))->HasTarget(always));
+  EXPECT_TRUE(*(*Source({"none.bin", "one.bin"}, options))->HasTarget(always));
+  EXPECT_EQ((*Source({"one.bin"}, options))->HasTarget([](int64_t, int64_t) { return false; }).status().code(),
+            absl::StatusCode::kCancelled);
+}
+
 }  // namespace
 }  // namespace switchyard

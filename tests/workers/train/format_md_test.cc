@@ -32,7 +32,7 @@ TEST(FormatMdTest, NamesEveryKeyOfTrainerState) {
   spec.batch_sequences = 4;
   spec.capacity_factor = 1.25;
   spec.balance_bias_rate = 0.5;
-  const TrainerState state = {.shape = ShapeOf(spec, "{}", std::vector<NamedTokens>{{"a.bin", {}}})};
+  const TrainerState state = {.skipped = 1, .shape = ShapeOf(spec, "{}", std::vector<NamedTokens>{{"a.bin", {}}})};
   const nlohmann::json json = nlohmann::json::parse(EncodeTrainerState(state));
   for (const auto& [key, unused] : json.items()) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));
   for (const auto& [key, unused] : state.shape) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));

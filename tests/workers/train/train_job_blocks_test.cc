@@ -258,14 +258,5 @@ TEST_F(TrainJobBlocksTest, WhatTakesLongIsTold) {
   told(stories, "draws weights: ");
 }
 
-// Nothing is trained of the evaluation's data, so there is no loss to tell.
-TEST_F(TrainJobBlocksTest, AnEvaluationWithoutTargetsHasNoLoss) {
-  WriteTokens("held_out.bin", 5000, 61, 256, /*trained=*/false);
-  const std::vector<RankStory> stories = Run(Spec(), {.world = 2});
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
-  EXPECT_TRUE(stories[0].evaluations.empty());
-  EXPECT_THAT(stories[0].notes, Contains(HasSubstr("no token of its data is a target")));
-}
-
 }  // namespace
 }  // namespace switchyard

@@ -34,6 +34,17 @@ TEST(TrainerStateTest, ComesBackAsItWas) {
   EXPECT_EQ(back->shape, state.shape);
 }
 
+TEST(TrainerStateTest, SkippedStepsAreThereWhereThereAreSome) {
+  TrainerState state = {.step = 7, .shape = ShapeOf(Spec(), "{}", kData)};
+  EXPECT_EQ(EncodeTrainerState(state).find("skipped"), std::string::npos) << "as older checkpoints";
+  EXPECT_EQ(DecodeTrainerState(EncodeTrainerState(state))->skipped, 0);
+  state.skipped = 7;
+  EXPECT_EQ(DecodeTrainerState(EncodeTrainerState(state))->skipped, 7);
+  state.skipped = 8;
+  EXPECT_THAT(std::string(DecodeTrainerState(EncodeTrainerState(state)).status().message()),
+              HasSubstr("skipped_steps 8 of 7 steps"));
+}
+
 // Each field that decides what is trained tells itself; the others do not.
 TEST(TrainerStateTest, SaysWhatDiffers) {
   const JobShape was = ShapeOf(Spec(), "{}", kData);

@@ -64,6 +64,29 @@ TEST_P(TrainerTest, TheSameStepsHaveTheSameBits) {
   EXPECT_EQ(first.Masters(), second.Masters());
 }
 
+// Nothing moves by balance losses, moments or decay alone, and AdamW has not seen the step.
+TEST_P(TrainerTest, AStepWithoutATargetIsSkipped) {
+  TrainRows empty = RowsOfStep(golden_, 1);
+  std::fill(empty.targets.begin(), empty.targets.end(), -1);
+  for (const int world : {1, 2, 4}) {
+    TrainingGroup group(golden_.dir, {.world = world}), other(golden_.dir, {.world = world});
+    group.Step({RowsOfStep(golden_, 0)}, kLearningRate);
+    other.Step({RowsOfStep(golden_, 0)}, kLearningRate);
+    const StepReport report = group.Step({empty}, kLearningRate);
+    EXPECT_EQ(report.tokens, 0);
+    EXPECT_EQ(report.dead_experts, 0);
+    EXPECT_EQ(group.Masters(), other.Masters()) << world;
+    EXPECT_EQ(group.Moments(), other.Moments()) << world;
+    EXPECT_TRUE(report.skipped);
+    EXPECT_EQ(group.trainer(0).steps(), 2);
+    EXPECT_EQ(group.trainer(0).skipped_steps(), 1);
+    const StepReport next = group.Step({RowsOfStep(golden_, 2)}, kLearningRate);
+    EXPECT_FALSE(next.skipped);
+    EXPECT_EQ(next.loss, other.Step({RowsOfStep(golden_, 2)}, kLearningRate).loss);
+    EXPECT_EQ(group.Masters(), other.Masters()) << world;
+  }
+}
+
 // One row chooses K experts of each MoE layer, and leaves the others.
 TEST_P(TrainerTest, CountsExpertsThatNobodyChose) {
   for (const int world : {1, 2}) {

@@ -197,6 +197,7 @@ absl::StatusOr<StepReport> TheSameOfAll(const std::vector<absl::StatusOr<StepRep
     EXPECT_EQ(report->z_loss, reports[0]->z_loss);
     EXPECT_EQ(report->gradient_norm, reports[0]->gradient_norm);
     EXPECT_EQ(report->tokens, reports[0]->tokens);
+    EXPECT_EQ(report->skipped, reports[0]->skipped);
     EXPECT_EQ(report->dead_experts, reports[0]->dead_experts);
     EXPECT_EQ(report->dropped_rows, reports[0]->dropped_rows);
   }
