@@ -11,11 +11,11 @@ namespace switchyard {
 
 // REQUIRES: Validate(spec) is OK.  The first problem, naming the field:
 // NOT_FOUND (BAD_FILE): a file is not there.  INVALID_ARGUMENT (BAD_FILE): it leads out of its root, is a folder, a
-// FIFO, damaged, of another vocabulary, too short for a batch, empty text, or without a target in any list; a model that
-// workers do not train.  INVALID_ARGUMENT (BAD_FIELD): spec and model do not fit.  FAILED_PRECONDITION (NO_TOKENIZER):
-// text, but the model has no tokenizer; (DISK_FULL): too little room.  check_model: asks the workers what they say of
-// the model.  Where nobody can say (or it is null) its config.json is read by a few keys alone (model_facts.h), which a
-// log line says; workers then refuse the rest when it is the job's turn.
+// FIFO, damaged, of another vocabulary, too short for a batch, empty text, or without a target in any list; a model
+// that workers do not train.  INVALID_ARGUMENT (BAD_FIELD): spec and model do not fit.  FAILED_PRECONDITION
+// (NO_TOKENIZER): text, but the model has no tokenizer; (DISK_FULL): too little room.  check_model: asks the workers
+// what they say of the model.  Where nobody can say (or it is null) its config.json is read by a few keys alone
+// (model_facts.h), which a log line says; workers then refuse the rest when it is the job's turn.
 absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
                             const CheckModelFn& check_model);
 
