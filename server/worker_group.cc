@@ -153,7 +153,16 @@ void WorkerGroup::GiveSlice(absl::Duration slice) {
   for (auto& [id, member] : members_) member.client->Execute(plan, member.rank, options_.step_timeout);
 }
 
+// All that waits for workers waits longer by our own pause.
+void WorkerGroup::Forgive(absl::Duration pause, absl::Time now) {
+  if (pause > options_.suspect_after) LogWarn("this process stood still for ", absl::FormatDuration(pause));
+  for (auto& [id, member] : members_) member.last_seen = WithoutPause(member.last_seen, pause, now);
+  joining_since_ = WithoutPause(joining_since_, pause, now);
+  for (Step& step : steps_) step.begun = WithoutPause(step.begun, pause, now);
+}
+
 void WorkerGroup::Tick(absl::Time now) {
+  if (const absl::Duration pause = own_pause_.Look(now); pause > absl::ZeroDuration()) Forgive(pause, now);
   std::vector<WorkerId> dead;
   for (auto& [id, member] : members_) {
     const absl::Duration silent = now - member.last_seen;

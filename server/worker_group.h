@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/join_tokens.h"
+#include "server/own_pause.h"
 #include "server/worker_client.h"
 
 namespace switchyard {
@@ -99,7 +100,8 @@ class WorkerGroup {
   void Break(const std::string& reason, absl::Time now);
   // The server stops: no more plans and groups, and a member that goes is no loss.
   void Dismiss();
-  // Heartbeats, time limits, another try at forming.  Call at least every 100 ms.
+  // Heartbeats, time limits, another try at forming.  Call at least every 100 ms.  When it comes late, the process
+  // stood still, and nobody is blamed for what it did not read meanwhile.
   void Tick(absl::Time now);
 
   State state() const { return state_; }
@@ -126,6 +128,7 @@ class WorkerGroup {
   absl::Duration LimitOf(int64_t rows) const;
   Member* Find(WorkerId id);
   void GoDown(const std::string& reason, absl::Time now, absl::Duration pause);
+  void Forgive(absl::Duration pause, absl::Time now);
   void Remove(WorkerId id);
 
   // worker_group_forming.cc
@@ -147,6 +150,7 @@ class WorkerGroup {
   absl::Time next_try_ = absl::InfinitePast();
   int failed_tries_ = 0;
   bool dismissed_ = false;
+  OwnPause own_pause_;
   std::unique_ptr<const WorkerInfo> own_;  // the last of the server's own workers that registered; null before
   std::string served_weights_;             // hash of the first group that was ready; empty before
   absl::Duration slowest_row_;             // of the steps done so far; zero before the first

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/cancel_watch.h"
 #include "workers/comm/gloo_lane.h"
 #include "workers/comm/local_communicator.h"
 
@@ -209,7 +210,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GroupOptions& 
   std::shared_ptr<MessagePool> pool = MessagePool::Create();
   ASSIGN_OR_RETURN(Lanes lanes, ConnectLanes(options, id, GroupPrefix(options), store, pool));
   auto group = std::make_shared<GlooGroup>(id, std::move(lanes));
-  RETURN_IF_ERROR(ShakeHands(options, group.get()));
+  {
+    const CancelWatch watch(store, [&group](const absl::Status& cancelled) { (void)group->Fail(cancelled); });
+    RETURN_IF_ERROR(ShakeHands(options, group.get()));
+  }
   return std::make_unique<GlooCommunicator>(std::move(pool), std::move(group));
 }
 

@@ -11,6 +11,7 @@
 #include "gloo/transport/tcp/device.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/cancel_watch.h"
 #include "workers/comm/gloo_store.h"
 #include "workers/comm/peer_order.h"
 #include "workers/tensor/work_gate.h"
@@ -37,14 +38,19 @@ absl::StatusOr<std::unique_ptr<GlooLane>> GlooLane::Connect(const Options& optio
   GlooStore adapter(store, options.key_prefix, options.deadline);
   try {
     lane->device_ = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
-    lane->context_ = std::make_unique<gloo::rendezvous::Context>(options.group.rank, options.group.world);
+    lane->context_ = std::make_unique<GlooMesh>(options.group.rank, options.group.world);
     // Gloo gives a connection attempt five times its timeout.
     lane->context_->setTimeout(
         std::max(absl::ToChronoMilliseconds((options.deadline - absl::Now()) / 5), std::chrono::milliseconds(1)));
-    lane->context_->connectFullMesh(adapter, lane->device_);
+    {
+      // The store tells of an abort; nothing else would free a wait for a peer that died or stopped while it connected.
+      const CancelWatch watch(store, [mesh = lane->context_.get()](const absl::Status&) { mesh->Close(); });
+      lane->context_->Connect(&adapter, lane->device_);
+    }
     lane->sentinels_ = std::make_unique<GlooSentinels>(lane->context_.get(), kSentinelSlot);
   } catch (const std::exception&) {
     if (!adapter.status().ok()) return adapter.status();
+    if (const absl::Status cancelled = store->Cancelled(); !cancelled.ok()) return cancelled;
     if (absl::Now() >= options.deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("the connections of class ", CommClassName(options.comm_class), " were not made in time"));
@@ -145,11 +151,7 @@ void GlooLane::Abort() {
       buffer->abortWaitSend();
     }
   }
-  try {
-    context_->closeConnections();
-  } catch (const std::exception&) {
-    // Already closed: that is what was wanted.
-  }
+  context_->Close();
 }
 
 void GlooLane::FreeOrphans() {

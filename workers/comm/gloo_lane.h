@@ -23,9 +23,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "gloo/rendezvous/context.h"
 #include "workers/comm/communicator.h"
 #include "workers/comm/frame_header.h"
+#include "workers/comm/gloo_mesh.h"
 #include "workers/comm/gloo_sentinels.h"
 #include "workers/comm/rendezvous_store.h"
 
@@ -40,7 +40,7 @@ class GlooLane {
     std::string key_prefix;
     absl::Time deadline;
   };
-  // Blocks until every peer is connected.
+  // Blocks until every peer is connected, or the store is cancelled.
   // Errors: the store's, DeadlineExceeded, Unavailable.
   static absl::StatusOr<std::unique_ptr<GlooLane>> Connect(const Options& options, RendezvousStore* store,
                                                            std::shared_ptr<MessagePool> pool);
@@ -127,7 +127,7 @@ class GlooLane {
 
   // Destroyed from the last: buffers, then connections, then the device, which joins its thread.
   std::shared_ptr<gloo::transport::Device> device_;  // shared with the context, as Gloo wants it
-  std::unique_ptr<gloo::rendezvous::Context> context_;
+  std::unique_ptr<GlooMesh> context_;
   std::unique_ptr<GlooSentinels> sentinels_;
   std::map<uint32_t, Channel> channels_ ABSL_GUARDED_BY(use_mu_);  // by split
 };

@@ -13,7 +13,7 @@
 namespace switchyard {
 
 // Puts `prefix` before every key and ends every wait at `deadline`, whatever Gloo asks for.  Failures leave as
-// exceptions, for that is Gloo's way; status() keeps the first as it was.  Lives for one connectFullMesh; one thread.
+// exceptions, for that is Gloo's way; status() keeps the first as it was.  Lives for one GlooMesh::Connect; one thread.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   GlooStore(RendezvousStore* store, std::string prefix, absl::Time deadline);

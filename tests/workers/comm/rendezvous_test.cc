@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -103,6 +104,82 @@ TEST_P(RendezvousTest, CancelWaitsEndsTheForming) {
   const absl::Status status = wait.get();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 died while loading"));
+}
+
+// Of one rank, over what all ranks share.
+class ViewOfStore : public RendezvousStore {
+ public:
+  explicit ViewOfStore(RendezvousStore* shared) : shared_(shared) {}
+  absl::Status Set(absl::string_view key, absl::string_view value) override { return shared_->Set(key, value); }
+  absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override {
+    return shared_->Get(keys, deadline);
+  }
+  void CancelWaits(absl::string_view reason) override { own_.CancelWaits(reason); }
+  // Of those that come from here: whatever a rank still asks the store is answered as if nothing was.
+  absl::Status Cancelled() override { return own_.Cancelled(); }
+
+ private:
+  RendezvousStore* const shared_;
+  InMemoryStore own_;
+};
+
+// A rank that stops (as by SIGSTOP) when it is about to learn where another one listens: its own sockets are there, and
+// the kernel accepts for them.
+class StoppingRank : public ViewOfStore {
+ public:
+  using ViewOfStore::ViewOfStore;
+  absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override {
+    if (keys[0].find("/member/") != std::string::npos || !absl::EndsWith(keys[0], "/0")) {
+      return ViewOfStore::Get(keys, deadline);
+    }
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    mu_.Await(absl::Condition(&over_));
+    return absl::CancelledError("the test is over");
+  }
+  void AwaitStop() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&stopped_));
+  }
+  void End() {
+    absl::MutexLock lock(&mu_);
+    over_ = true;
+  }
+
+ private:
+  absl::Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Which end of a pair connects is up to the ports, so each of several rounds may wait for a connection (that the peer
+// does not make) or for the peer's hello (over one that its kernel took).
+TEST_P(RendezvousTest, CancelWaitsEndsTheFormingAlsoWhileItConnects) {
+  const int fds = test::OpenFds(), threads = test::NumThreads();
+  for (int round = 0; round < 8; ++round) {
+    InMemoryStore shared;
+    ViewOfStore own(&shared);
+    StoppingRank peer(&shared);
+    const auto options = [&](int rank) {
+      GroupOptions options = test::FormingOptions(rank, 2);
+      options.control_only = round % 2 == 0;
+      return options;
+    };
+    auto stopped = std::async(std::launch::async, [&] { return Form(options(1), &peer).status(); });
+    auto wait = std::async(std::launch::async, [&] { return Form(options(0), &own).status(); });
+    peer.AwaitStop();
+    const absl::Time begin = absl::Now();
+    own.CancelWaits("rank 1 stopped");
+    const absl::Status status = wait.get();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 stopped"));
+    EXPECT_LT(absl::Now() - begin, absl::Seconds(10)) << "not the deadline's 20 s";
+    peer.End();
+    EXPECT_FALSE(stopped.get().ok());
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(test::OpenFds(), fds);
+  EXPECT_EQ(test::NumThreads(), threads);
 }
 
 // The ports on which this process listens on loopback.
