@@ -51,10 +51,12 @@ std::optional<TrainingWorker> TrainerPool::Remove(WorkerId id) {
   return trainer;
 }
 
-std::vector<WorkerId> TrainerPool::Silent(absl::Time now) const {
+std::vector<WorkerId> TrainerPool::Silent(absl::Time now) {
   std::vector<WorkerId> silent;
   if (options_.serving) return silent;
-  for (const auto& [id, trainer] : trainers_) {
+  const absl::Duration pause = own_pause_.Look(now);
+  for (auto& [id, trainer] : trainers_) {
+    trainer.last_seen = WithoutPause(trainer.last_seen, pause, now);
     if (now - trainer.last_seen > options_.silence) silent.push_back(id);
   }
   return silent;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/join_tokens.h"
+#include "server/own_pause.h"
 #include "server/training/trainer_client.h"
 
 namespace switchyard {
@@ -48,8 +49,9 @@ class TrainerPool {
   void OnEnded(WorkerId id);
   // None: it was not there.
   std::optional<TrainingWorker> Remove(WorkerId id);
-  // Those that have said nothing for too long; they are not removed.
-  std::vector<WorkerId> Silent(absl::Time now) const;
+  // Those that have said nothing for too long; they are not removed.  To be asked all the time: a pause between two
+  // questions was the server's own, and is nobody's silence.
+  std::vector<WorkerId> Silent(absl::Time now);
 
   // The most that a job can get.
   int NumIdle() const;
@@ -70,6 +72,7 @@ class TrainerPool {
 
   const Options options_;
   std::map<WorkerId, TrainingWorker> trainers_;
+  OwnPause own_pause_;
 };
 
 }  // namespace switchyard

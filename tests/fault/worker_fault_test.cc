@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,19 @@ class Streams {
     absl::MutexLock lock(&mu_);
     const auto all = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return begun_ == seen_.size(); };
     return mu_.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60));
+  }
+  bool AllEnded() {
+    absl::MutexLock lock(&mu_);
+    return std::count(ended_.begin(), ended_.end(), absl::InfiniteFuture()) == 0;
+  }
+  void ExpectWhole(size_t tokens) {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      const absl::Status end = streams_[i]->Wait();
+      EXPECT_TRUE(end.ok()) << end;
+      absl::MutexLock lock(&mu_);
+      EXPECT_EQ(seen_[i].fault, "");
+      EXPECT_EQ(seen_[i].choices.at(0).token_ids.size(), tokens);
+    }
   }
   void ExpectLost(absl::Time since) {
     for (size_t i = 0; i < streams_.size(); ++i) {
@@ -132,6 +146,22 @@ TEST(WorkerLostTest, TheMessageNamesRankAndReasonTheLogTheProcess) {
 TEST_F(WorkerFaultTest, SigstopIsFenced) {
   Break(1, SIGSTOP);
   if (!HasFailure()) Break(0, SIGSTOP);
+}
+
+// A server that is stopped for longer than it waits for heartbeats: what they said meanwhile lies in its sockets.
+TEST_F(WorkerFaultTest, TheServersOwnPauseEndsNoStream) {
+  Streams streams(server_->client(), 4);
+  ASSERT_TRUE(streams.WaitBegun());
+  const std::vector<pid_t> pids = server_->WorkerPids();
+  const auto epoch = server_->client().GetLoad()->group_epoch();
+  server_->process().Signal(SIGSTOP);
+  absl::SleepFor(absl::Seconds(4));  // the fault itself, no wait for something
+  EXPECT_FALSE(streams.AllEnded()) << "nothing ran while it stood";
+  server_->process().Signal(SIGCONT);
+  streams.ExpectWhole(900);
+  EXPECT_EQ(server_->WorkerPids(), pids);
+  EXPECT_EQ(server_->client().GetLoad()->group_epoch(), epoch);
+  EXPECT_THAT(server_->process().Output(), testing::Not(testing::HasSubstr("is lost")));
 }
 
 TEST_F(WorkerFaultTest, RequestsThatComeWhileItIsDownWait) {

@@ -199,9 +199,18 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
 TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   const std::string id = Running();
   const int64_t epoch = trainers_[1]->epoch();
-  host_.now += options_.trainers.silence + absl::Milliseconds(1);
-  manager_->OnTrainerHeartbeat(1);
+  const auto pass = [&](absl::Duration time) {  // in which the second says nothing
+    for (const absl::Time end = host_.now + time; host_.now < end;) {
+      host_.now += absl::Milliseconds(50);
+      manager_->OnTrainerHeartbeat(1);
+      manager_->Tick();
+    }
+  };
+  pass(options_.trainers.silence - absl::Seconds(1));
+  host_.now += absl::Seconds(6);  // the server itself stood still
   manager_->Tick();
+  EXPECT_TRUE(trainers_[1]->closed.ok() && trainers_[2]->closed.ok()) << trainers_[2]->closed;
+  pass(absl::Seconds(1));
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
