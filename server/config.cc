@@ -241,6 +241,7 @@ absl::Status ServerConfig::Finish() {
     max_streams_per_client = IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
   }
   if (max_connections_per_client == 0) max_connections_per_client = std::max(1, max_connections / 2);
+  problems.Range<int64_t>("max_waiting_text_bytes", max_waiting_text_bytes, 4 * max_request_bytes, int64_t{1} << 40);
   problems.Span("request_message_timeout", request_message_timeout);
   problems.Span("slow_client_timeout", slow_client_timeout);
   problems.Span("default_deadline", default_deadline);

@@ -64,6 +64,7 @@ struct ServerConfig {
   int max_connections = 512;           // those of local workers apart, and those kept for workers from elsewhere
   int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
   int64_t max_request_bytes = 4 << 20;
+  int64_t max_waiting_text_bytes = 64 << 20;  // of calls whose text waits to be read; of one client half
   int64_t max_prompt_bytes = 4 << 20;
   absl::Duration default_deadline = absl::Seconds(300);        // of requests that come without one
   absl::Duration max_deadline = absl::Hours(1);                // longest that a request may ask for

@@ -239,6 +239,13 @@ void ConnectionGate::KeepPlacesFor(const std::string& address) {
   if (!address.empty() && workers_from_.size() < kMostAddresses) workers_from_.insert(address);
 }
 
+void ConnectionGate::EndConnections() {
+  absl::MutexLock lock(&mu_);
+  ForgetClosed(MonotonicNow());
+  // Of a socket that gRPC closes just now the number might already be another's; by now nobody here opens any.
+  for (const Connection& connection : connections_) shutdown(connection.fd, SHUT_RDWR);
+}
+
 int ConnectionGate::num_open() {
   absl::MutexLock lock(&mu_);
   ForgetClosed(MonotonicNow());

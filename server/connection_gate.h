@@ -56,6 +56,9 @@ class ConnectionGate {
 
   // A worker has joined from that address: the kept places are for it, too.
   void KeepPlacesFor(const std::string& address);
+  // Ends every connection that is still open, also one whose other end never reads: what is on its way to it is lost.
+  // After Close.
+  void EndConnections();
 
   int num_open();  // connections
   int64_t num_refused() const;

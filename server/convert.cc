@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "server/convert_messages.h"
@@ -229,6 +230,32 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   return out;
 }
 
+namespace {
+
+// What gRPC's clients take of a message unless they are told otherwise.
+constexpr size_t kMostAnswerBytes = 4 << 20;
+
+// Before the answer is made: it may be several times the text.
+absl::Status CheckAnswerBytes(const char* field, const std::vector<int32_t>& ids, const std::string& rendered,
+                              const TextRoom& text) {
+  using Coded = google::protobuf::io::CodedOutputStream;
+  constexpr size_t kHeads = 16;  // of the two other fields
+  size_t bytes = kHeads + rendered.size();
+  for (const int32_t id : ids) {
+    const size_t spelled = text.TokenText(id).size();
+    bytes += Coded::VarintSize32(static_cast<uint32_t>(id)) + 1 + Coded::VarintSize32(static_cast<uint32_t>(spelled)) +
+             spelled;
+  }
+  if (bytes <= kMostAnswerBytes) return absl::OkStatus();
+  const std::string limit = absl::StrCat(kMostAnswerBytes), actual = absl::StrCat(bytes);
+  return MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
+                   absl::StrCat(field, ": the answer would be of ", actual, " bytes, limit ", limit,
+                                ", which is what clients take; send the text in parts"),
+                   {{"field", field}, {"limit", limit}, {"actual", actual}});
+}
+
+}  // namespace
+
 absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& message, const ConvertArgs& args) {
   RETURN_IF_ERROR(CheckModelName(message.model(), *args.model));
   v1::TokenizeResponse response;
@@ -250,6 +277,7 @@ absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& 
   const char* field = message.input_case() == v1::TokenizeRequest::kMessages ? "messages" : "text";
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                    Encode(field, text, {add_special, allow_special, args.cancelled}, args));
+  RETURN_IF_ERROR(CheckAnswerBytes(field, ids, response.rendered_text(), *args.text));
   for (int32_t id : ids) {
     response.add_token_ids(id);
     response.add_tokens(args.text->TokenText(id));

@@ -69,10 +69,10 @@ void GenerateReactor::OnReadDone(bool ok) {
   }
   request_.Swap(&incoming_);
   StartRead(&incoming_);
-  if (desk_->pool->Post([this] { Prepare(); })) return;
-  Refuse(WithRetry(
-      MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS, "too many requests are being read"),
-      absl::Milliseconds(500)));
+  desk_->pool->Post({.client = FrontClientOfPeer(context_->peer()),
+                     .bytes = static_cast<int64_t>(request_.Length()),
+                     .run = [this] { Prepare(); },
+                     .refuse = [this](const absl::Status& why) { Refuse(why); }});
 }
 
 void GenerateReactor::Prepare() {

@@ -151,6 +151,9 @@ ABSL_FLAG(
     "are workers from elsewhere are kept for addresses from which some have joined");
 ABSL_FLAG(int, max_connections_per_client, 0,
           "open connections of one client, that is of one address; 0 = half of max_connections");
+ABSL_FLAG(int64_t, max_waiting_text_bytes, 64 << 20,
+          "bytes of calls whose text waits to be parsed and tokenized, of one client (on loopback: of one connection) "
+          "half of them; beyond it RESOURCE_EXHAUSTED at once");
 ABSL_FLAG(absl::Duration, request_message_timeout, absl::Seconds(30),
           "how long a Generate call may be open before its request message has come");
 ABSL_FLAG(absl::Duration, slow_client_timeout, absl::Seconds(30), "how long a client may leave its stream unread");
@@ -213,6 +216,22 @@ void TakeWorkerFlags(ServerConfig* config) {
   config->train_offload_dir = absl::GetFlag(FLAGS_train_offload_dir);
 }
 
+void TakeLimitFlags(ServerConfig* config) {
+  config->max_streams = absl::GetFlag(FLAGS_max_streams);
+  config->max_streams_per_client = absl::GetFlag(FLAGS_max_streams_per_client);
+  config->max_connections = absl::GetFlag(FLAGS_max_connections);
+  config->max_connections_per_client = absl::GetFlag(FLAGS_max_connections_per_client);
+  config->max_waiting_text_bytes = absl::GetFlag(FLAGS_max_waiting_text_bytes);
+  config->request_message_timeout = absl::GetFlag(FLAGS_request_message_timeout);
+  config->slow_client_timeout = absl::GetFlag(FLAGS_slow_client_timeout);
+  config->max_deadline = absl::GetFlag(FLAGS_max_deadline);
+  config->default_deadline = absl::GetFlag(FLAGS_default_deadline);
+  config->row_timeout = absl::GetFlag(FLAGS_row_timeout);
+  config->drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  config->step_timeout = absl::GetFlag(FLAGS_step_timeout);
+  config->start_timeout = absl::GetFlag(FLAGS_start_timeout);
+}
+
 absl::StatusOr<ServerConfig> ConfigFromFlags() {
   ServerConfig config;
   config.model = absl::GetFlag(FLAGS_model);
@@ -245,18 +264,7 @@ absl::StatusOr<ServerConfig> ConfigFromFlags() {
   config.batching.min_loan_rows = absl::GetFlag(FLAGS_min_loan_rows);
   config.batching.max_in_flight = absl::GetFlag(FLAGS_max_in_flight);
   config.batching.preempt_every_step = absl::GetFlag(FLAGS_preempt_every_step);
-  config.max_streams = absl::GetFlag(FLAGS_max_streams);
-  config.max_streams_per_client = absl::GetFlag(FLAGS_max_streams_per_client);
-  config.max_connections = absl::GetFlag(FLAGS_max_connections);
-  config.max_connections_per_client = absl::GetFlag(FLAGS_max_connections_per_client);
-  config.request_message_timeout = absl::GetFlag(FLAGS_request_message_timeout);
-  config.slow_client_timeout = absl::GetFlag(FLAGS_slow_client_timeout);
-  config.max_deadline = absl::GetFlag(FLAGS_max_deadline);
-  config.default_deadline = absl::GetFlag(FLAGS_default_deadline);
-  config.row_timeout = absl::GetFlag(FLAGS_row_timeout);
-  config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
-  config.step_timeout = absl::GetFlag(FLAGS_step_timeout);
-  config.start_timeout = absl::GetFlag(FLAGS_start_timeout);
+  TakeLimitFlags(&config);
   const absl::StatusOr<std::string> token = ReadJoinToken(absl::GetFlag(FLAGS_join_token_file), kMinTokenBytes);
   if (token.ok()) config.join_token = *token;
   // Every problem at once.

@@ -120,6 +120,10 @@ const Row kTable[] = {
             &M::train_slice_seconds),
     Counter("switchyard_connections_refused_total", "Connections closed at once because there were too many.",
             &M::connections_refused),
+    Gauge("switchyard_waiting_text_bytes", "Bytes of calls that wait for their text to be read.",
+          &M::waiting_text_bytes),
+    Counter("switchyard_texts_refused_total", "Calls refused for want of room or memory to read their text.",
+            &M::texts_refused),
 };
 
 // vLLM's series for tokens: 1, 2, 5, 10 … while not above `most`.

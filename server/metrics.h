@@ -100,6 +100,8 @@ class ServerMetrics {
   prometheus::Gauge* open_streams = nullptr;
   prometheus::Gauge* open_connections = nullptr;
   prometheus::Counter* connections_refused = nullptr;
+  prometheus::Gauge* waiting_text_bytes = nullptr;
+  prometheus::Counter* texts_refused = nullptr;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;

@@ -28,25 +28,24 @@ void ProfileCall::Start(const grpc::ByteBuffer& request) {
     return CheckProfileRequest(message, weights_hash_);
   }();
   if (!status.ok()) return End(status);
-  desk_->engine->CollectProfile(
-      {.on_progress =
-           [this](const ProfileCollector::Progress& progress) {
-             absl::MutexLock lock(&mu_);
-             progress_.emplace();
-             progress_->set_workers(progress.num_ranks);
-             progress_->set_workers_done(progress.rank);
-             progress_->set_collected_bytes(progress.bytes);
-             Pump();
-           },
-       .done =
-           [this](absl::StatusOr<std::vector<std::string>> bundles) {
-             if (!bundles.ok()) return End(bundles.status());
-             // Off the engine's thread.
-             if (!desk_->pool->Post([this, bundles = *std::move(bundles)] { Merge(bundles); })) {
-               End(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "too many calls wait"),
-                             absl::Milliseconds(500)));
-             }
-           }});
+  desk_->engine->CollectProfile({.on_progress =
+                                     [this](const ProfileCollector::Progress& progress) {
+                                       absl::MutexLock lock(&mu_);
+                                       progress_.emplace();
+                                       progress_->set_workers(progress.num_ranks);
+                                       progress_->set_workers_done(progress.rank);
+                                       progress_->set_collected_bytes(progress.bytes);
+                                       Pump();
+                                     },
+                                 .done =
+                                     [this](absl::StatusOr<std::vector<std::string>> bundles) {
+                                       if (!bundles.ok()) return End(bundles.status());
+                                       // Off the engine's thread.
+                                       desk_->pool->Post(
+                                           {.client = FrontClientOfPeer(context_->peer()),
+                                            .run = [this, bundles = *std::move(bundles)] { Merge(bundles); },
+                                            .refuse = [this](const absl::Status& why) { End(why); }});
+                                     }});
 }
 
 void ProfileCall::Merge(const std::vector<std::string>& bundles) { End(MergeProfiles(bundles, weights_hash_)); }

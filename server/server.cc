@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,8 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int kReflectionThreads = 16;
+// At the end: for calls to end, and then for what they were told to be taken.
+constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
 constexpr int kOtherStreams = 64;     // on one connection
 constexpr int kLocalConnections = 2;  // of one worker: the last one may not be known to be gone
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
@@ -146,7 +149,9 @@ absl::Status Server::StartRooms() {
     if (self->fleet_) self->fleet_->Settle();
   };
   engine_ = std::make_unique<EngineLoop>(&config_, text_.get(), metrics_.get(), std::move(hooks));
-  pool_ = std::make_unique<FrontPool>(2, static_cast<size_t>(config_.max_streams) * 2);
+  pool_ = std::make_unique<FrontPool>(2, FrontPool::Limits{.calls = static_cast<size_t>(config_.max_streams) * 2,
+                                                           .bytes = config_.max_waiting_text_bytes,
+                                                           .bytes_per_client = config_.max_waiting_text_bytes / 2});
   desk_.config = &config_;
   desk_.text = text_.get();
   desk_.engine = engine_.get();
@@ -172,6 +177,9 @@ void Server::Tick(absl::Time now) {
   workers_->CheckTime(now);
   metrics_->open_connections->Set(gate_->num_open());
   const int64_t refused = gate_->num_refused();
+  metrics_->waiting_text_bytes->Set(static_cast<double>(pool_->waiting_bytes()));
+  const int64_t refused_texts = pool_->num_refused();
+  metrics_->texts_refused->Increment(static_cast<double>(refused_texts - std::exchange(refused_texts_, refused_texts)));
   metrics_->connections_refused->Increment(static_cast<double>(refused - std::exchange(refused_connections_, refused)));
 }
 
@@ -320,6 +328,20 @@ void Server::Drain(const std::function<bool()>& give_up) {
   }
 }
 
+// Calls that still do not end are cancelled.  gRPC then waits, without a bound, until every connection's last bytes are
+// taken; one whose client does not read is ended.
+void Server::ShutDownGrpc() {
+  absl::Notification down;
+  std::thread bound([this, &down] {
+    while (!down.WaitForNotificationWithTimeout(kLastBytes)) gate_->EndConnections();
+  });
+  grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kLastCalls));
+  pool_.reset();
+  grpc_->Wait();
+  down.Notify();
+  bound.join();
+}
+
 void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (engine_) engine_->Dismiss();
@@ -331,10 +353,7 @@ void Server::Stop() {
   if (training_) training_->Stop();
   store_.CloseAll();  // whoever waits in it is answered, else Shutdown would wait for them
   if (gate_) gate_->Close();
-  // Calls that still do not end (a client that does not read) are cancelled.
-  if (grpc_) grpc_->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
-  pool_.reset();
-  if (grpc_) grpc_->Wait();
+  if (grpc_) ShutDownGrpc();
   desk_.open_calls.Stop();
   if (token_fd_ >= 0) close(token_fd_);
 }

@@ -53,6 +53,7 @@ class Server {
   absl::Status StartWorkers();
   absl::Status StartServingWorkers(const std::string& server);
   std::string WorkerBinary() const;
+  void ShutDownGrpc();
   void SetReady(bool ready);
   void Fail(std::string text);
 
@@ -78,7 +79,7 @@ class Server {
   absl::Notification failed_;
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
-  int64_t refused_connections_ = 0;  // as the metrics have it
+  int64_t refused_connections_ = 0, refused_texts_ = 0;  // as the metrics have it
   bool stopped_ = false;
 };
 

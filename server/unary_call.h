@@ -38,10 +38,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   // Runs `work(call)` on the pool; it must lead to Reply or Fail.
   template <class WorkFn>
   void Start(WorkFn work) {
-    if (!desk_->pool->Post([this, work = std::move(work)]() mutable { work(this); })) {
-      Fail(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "too many calls wait"),
-                     absl::Milliseconds(500)));
-    }
+    desk_->pool->Post({.client = FrontClientOfPeer(context_->peer()),
+                       .bytes = static_cast<int64_t>(request_.Length()),
+                       .run = [this, work = std::move(work)]() mutable { work(this); },
+                       .refuse = [this](const absl::Status& why) { Fail(why); }});
   }
   void Reply(const google::protobuf::Message& message) {
     *response_ = SerializeRaw(message);
@@ -64,7 +64,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   const std::atomic<bool>& cancelled() const { return cancelled_; }
 
  private:
-  void End(const grpc::Status& status) {
+  // Nothing that runs out of memory here may end the call a second time.
+  void End(const grpc::Status& status) noexcept {
     CheckAt(MonotonicNow() + desk_->config->unread_end_timeout);  // before Finish: OnDone may delete this at once
     Finish(status);
   }

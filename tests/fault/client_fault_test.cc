@@ -1,5 +1,10 @@
 // Clients that die, stop, or do not read; and a server that is told to stop.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "absl/strings/str_cat.h"
 #include "clients/cpp/client_error.h"
@@ -7,6 +12,8 @@
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
+#include "proto/support/host_port.h"
+#include "scheduler/base/unique_fd.h"
 #include "tests/e2e/harness.h"
 
 namespace switchyard {
@@ -111,6 +118,59 @@ TEST_F(ClientFaultTest, SigtermDrains) {
   ASSERT_FALSE(seen.choices.empty());
   EXPECT_EQ(seen.choices[0].token_ids.size(), 600u);
   EXPECT_EQ(server_->process().Wait(absl::Seconds(10)).value_or(-1), 0);
+}
+
+// A peer that speaks HTTP/2, asks for answers all the time and reads none: what the server has for it goes nowhere.
+class NeverReader {
+ public:
+  explicit NeverReader(const std::string& server) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const auto at = SplitHostPort(server);
+    const int small = 4096;
+    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(at->port));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    connected_ = connect(fd_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
+    fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
+    connected_ = connected_ && Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(0, 4, ""));
+  }
+  bool connected() const { return connected_; }
+  // PINGs until the server takes no more, as it cannot get rid of its answers, or `most_bytes`.
+  void Flood(size_t most_bytes) {
+    std::string pings;
+    for (int i = 0; i < 1000; ++i) pings += Frame(8, 6, "12345678");
+    for (size_t sent = 0; sent < most_bytes && Send(pings); sent += pings.size()) {
+    }
+  }
+
+ private:
+  static std::string Frame(char bytes, char type, const std::string& payload) {
+    return std::string("\0\0", 2) + bytes + type + std::string("\0\0\0\0\0", 5) + payload;
+  }
+  // False: the other end has taken nothing for a second, or is gone.
+  bool Send(const std::string& bytes) {
+    for (size_t at = 0; at < bytes.size();) {
+      pollfd wait = {fd_.get(), POLLOUT, 0};
+      if (poll(&wait, 1, 1000) <= 0) return false;
+      const ssize_t sent = send(fd_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent < 0) return false;
+      at += static_cast<size_t>(sent);
+    }
+    return true;
+  }
+  UniqueFd fd_;
+  bool connected_ = false;
+};
+
+TEST(NeverReadingPeerTest, SigtermEndsTheServerWithoutWaitingForIt) {
+  const auto server = TestServer::Start({.model = kDemoModel, .workers = 1, .flags = {"--drain_timeout=1s"}});
+  ASSERT_NE(server, nullptr);
+  NeverReader peer(server->address());
+  ASSERT_TRUE(peer.connected());
+  peer.Flood(64 << 20);
+  server->process().Signal(SIGTERM);
+  EXPECT_EQ(server->process().Wait(absl::Seconds(20)).value_or(-1), 0) << "it still waits for the peer";
 }
 
 }  // namespace

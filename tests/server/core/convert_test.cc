@@ -323,6 +323,21 @@ TEST_F(ConvertTest, CancelledClientsAreNotTokenizedFor) {
   EXPECT_EQ(ConvertGenerate(request_, args_).status().code(), absl::StatusCode::kCancelled);
 }
 
+// gRPC's clients take 4 MiB unless they are told otherwise.
+TEST_F(ConvertTest, AnAnswerOfTokenizeIsNoLongerThanClientsTake) {
+  v1::TokenizeRequest request;
+  for (int i = 0; i < 300'000; ++i) request.mutable_text()->append("a b ");
+  const absl::Status status = ConvertTokenize(request, args_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  const ErrorView view = ViewError(ToGrpcStatus(status, ""));
+  EXPECT_EQ(view.reason, "TEXT_LIMIT");
+  EXPECT_EQ(view.details.metadata().at("field"), "text");
+  EXPECT_EQ(view.details.metadata().at("limit"), "4194304");
+  EXPECT_EQ(view.details.metadata().at("actual").size(), 7u) << status;
+  request.mutable_text()->resize(request.text().size() / 2);
+  EXPECT_TRUE(ConvertTokenize(request, args_).ok());
+}
+
 TEST_F(ConvertTest, TokenizeTellsIdsSpellingsAndRenderedText) {
   v1::TokenizeRequest request;
   request.set_text("a<|end|>");
