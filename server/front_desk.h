@@ -21,6 +21,7 @@ struct FrontDesk {
   const TextRoom* text = nullptr;
   EngineLoop* engine = nullptr;
   FrontPool* pool = nullptr;
+  FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may have to wait for a disk
   ServerMetrics* metrics = nullptr;
   std::atomic<int> open_streams{0};
   ClientShares streams_of;  // open Generate calls of each client

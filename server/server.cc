@@ -27,6 +27,7 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int kReflectionThreads = 16;
+constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of calls that wait for the files of jobs to be looked at
 // At the end: for calls to end, and then for what they were told to be taken.
 constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
 constexpr int kOtherStreams = 64;     // on one connection
@@ -156,6 +157,9 @@ absl::Status Server::StartRooms() {
   desk_.text = text_.get();
   desk_.engine = engine_.get();
   desk_.pool = pool_.get();
+  file_pool_ = std::make_unique<FrontPool>(
+      1, FrontPool::Limits{.calls = 64, .bytes = kFileCallBytes, .bytes_per_client = kFileCallBytes / 2});
+  desk_.file_pool = file_pool_.get();
   desk_.metrics = metrics_.get();
   desk_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
@@ -337,6 +341,7 @@ void Server::ShutDownGrpc() {
   });
   grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kLastCalls));
   pool_.reset();
+  file_pool_.reset();
   grpc_->Wait();
   down.Notify();
   bound.join();

@@ -63,7 +63,7 @@ class Server {
   GroupStore store_;
   std::string serving_token_;  // of the serving group's store; of the engine's thread
   std::unique_ptr<EngineLoop> engine_;
-  std::unique_ptr<FrontPool> pool_;
+  std::unique_ptr<FrontPool> pool_, file_pool_;
   FrontDesk desk_;
   std::unique_ptr<InferenceServiceImpl> inference_;
   std::unique_ptr<AdminServiceImpl> admin_;

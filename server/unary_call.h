@@ -38,10 +38,14 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   // Runs `work(call)` on the pool; it must lead to Reply or Fail.
   template <class WorkFn>
   void Start(WorkFn work) {
-    desk_->pool->Post({.client = FrontClientOfPeer(context_->peer()),
-                       .bytes = static_cast<int64_t>(request_.Length()),
-                       .run = [this, work = std::move(work)]() mutable { work(this); },
-                       .refuse = [this](const absl::Status& why) { Fail(why); }});
+    StartOn(desk_->pool, std::move(work));
+  }
+  template <class WorkFn>
+  void StartOn(FrontPool* pool, WorkFn work) {
+    pool->Post({.client = FrontClientOfPeer(context_->peer()),
+                .bytes = static_cast<int64_t>(request_.Length()),
+                .run = [this, work = std::move(work)]() mutable { work(this); },
+                .refuse = [this](const absl::Status& why) { Fail(why); }});
   }
   void Reply(const google::protobuf::Message& message) {
     *response_ = SerializeRaw(message);

@@ -21,8 +21,16 @@ constexpr int kHeartbeatMs = 250;
 constexpr size_t kMostRegisterBytes = size_t{64} << 10;  // a registration has some hundred
 constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
+constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
 // Register.role.
 constexpr absl::string_view kTrains = "train", kDoesBoth = "both";
+
+// Before anything of it is parsed.
+absl::Status CheckLength(const grpc::ByteBuffer& request, size_t limit) {
+  if (request.Length() <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("rendezvous: a message of ", request.Length(), " bytes, limit ", limit));
+}
 
 // At most a line in ten seconds: they may come as fast as they like.
 void WarnOfStranger(const std::string& peer, const absl::Status& status) {
@@ -255,7 +263,8 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContex
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreSetRequest message;
-  absl::Status status = ParseRaw(*request, &message);
+  absl::Status status = CheckLength(*request, GroupStore::kMaxValueBytes + kMostStoreBytes);
+  if (status.ok()) status = ParseRaw(*request, &message);
   if (status.ok()) status = store_->Set(message.store_token(), message.key(), message.value());
   if (status.ok()) *response = SerializeRaw(v1::StoreSetResponse());
   reactor->Finish(ToGrpcStatus(status, ""));
@@ -266,7 +275,9 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContex
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreGetRequest message;
-  if (const absl::Status status = ParseRaw(*request, &message); !status.ok()) {
+  absl::Status status = CheckLength(*request, kMostStoreBytes);
+  if (status.ok()) status = ParseRaw(*request, &message);
+  if (!status.ok()) {
     reactor->Finish(ToGrpcStatus(status, ""));
     return reactor;
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -43,6 +44,18 @@ absl::StatusOr<TensorSums> Decode(absl::string_view text) {
   return sums;
 }
 
+constexpr char kNone[] = "none";
+
+std::string SumOf(const TensorSums& sums) {
+  return sums.empty() ? kNone : absl::StrCat(absl::Hex(Fnv1a(Encode(sums, SIZE_MAX)), absl::kZeroPad16));
+}
+
+// Of two ranks' words, which are the sum of what all have and that of their expert files.
+bool Agree(const std::string& a, const std::string& b) {
+  const std::pair<std::string, std::string> mine = absl::StrSplit(a, ' '), theirs = absl::StrSplit(b, ' ');
+  return mine.first == theirs.first && (mine.second == theirs.second || mine.second == kNone || theirs.second == kNone);
+}
+
 // "tensor "a" and 3 others differ"; where none of those that both have does, that.
 std::string Difference(const TensorSums& mine, const TensorSums& theirs) {
   std::string first;
@@ -63,22 +76,25 @@ std::string Difference(const TensorSums& mine, const TensorSums& theirs) {
 
 }  // namespace
 
-absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, RendezvousStore* store, absl::Time deadline) {
+absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const TensorSums& experts,
+                            RendezvousStore* store, absl::Time deadline) {
   if (world == 1) return absl::OkStatus();
-  const std::string own = absl::StrCat(absl::Hex(Fnv1a(Encode(mine, SIZE_MAX)), absl::kZeroPad16));
+  const std::string own = absl::StrCat(SumOf(mine), " ", SumOf(experts));
   std::vector<std::string> keys, all;
   for (int r = 0; r < world; ++r) keys.push_back(KeyOf("weights", r));
   RETURN_IF_ERROR(store->Set(keys[static_cast<size_t>(rank)], own));
   ASSIGN_OR_RETURN(all, store->Get(keys, deadline));
   int other = 0;
-  while (other < world && all[static_cast<size_t>(other)] == own) ++other;
+  while (other < world && Agree(all[static_cast<size_t>(other)], own)) ++other;
   if (other == world) return absl::OkStatus();
-  // If two ranks differ, each one differs from some: all come here.
-  RETURN_IF_ERROR(store->Set(KeyOf("tensors", rank), Encode(mine, kMostBytes)));
+  // Whoever differs from this rank finds that it does, too, and publishes its sums.
+  TensorSums everything = mine;
+  everything.insert(experts.begin(), experts.end());
+  RETURN_IF_ERROR(store->Set(KeyOf("tensors", rank), Encode(everything, kMostBytes)));
   ASSIGN_OR_RETURN(all, store->Get({KeyOf("tensors", other)}, deadline));
   ASSIGN_OR_RETURN(const TensorSums theirs, Decode(all[0]));
   return absl::DataLossError(absl::StrCat(
-      "ranks ", rank, " and ", other, " of ", world, " have loaded different weights: ", Difference(mine, theirs),
+      "ranks ", rank, " and ", other, " of ", world, " have loaded different weights: ", Difference(everything, theirs),
       "; the --model of one of them is damaged or of another version: copy it anew"));
 }
 

@@ -9,9 +9,11 @@
 
 namespace switchyard {
 
-// `mine`: sums of what every rank has, by tensor.  Every rank of the group calls it once it has loaded; ranks tell each
-// other one sum of all, and those of each tensor only if that differs.
+// `mine`: sums of what every rank has, by tensor; `experts`: by layer, of the expert file, empty on a rank that has
+// none (no budget, or no experts), which then is compared with nobody's.  Every rank of the group calls it once it has
+// loaded; ranks publish one sum of each kind, and those of each tensor only if these differ.
 // Errors: DataLoss that names two ranks and a tensor; the store's.
-absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, RendezvousStore* store, absl::Time deadline);
+absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const TensorSums& experts,
+                            RendezvousStore* store, absl::Time deadline);
 
 }  // namespace switchyard

@@ -150,7 +150,7 @@ absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, Rend
   RETURN_IF_ERROR(MakeRunner(seat, settings));
   if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(seat.placement, tell));
   RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] {
-    return AgreeOnWeights(seat.rank, seat.world, weight_sums_, store, absl::Now() + seat.form_timeout);
+    return AgreeOnWeights(seat.rank, seat.world, weight_sums_, expert_sums_, store, absl::Now() + seat.form_timeout);
   }));
   ASSIGN_OR_RETURN(Communicator* const comm, group_.Form(seat.epoch, store, [&] { return FormGroup(seat, store); }));
   return runner_->SetGroup(

@@ -168,7 +168,7 @@ class Worker final : public PlacementHost {
   absl::StatusOr<MemoryNeed> NeedOf(const Seat& seat, const EngineSettings& settings) const;
   // budget_, with the ranks that share this host's memory.
   absl::Status AgreeOnBudget(const Seat& seat, const EngineSettings& settings, RendezvousStore* store);
-  // Adds those of the file with all experts to weight_sums_, by layer.
+  // Adds those of the file with all experts to expert_sums_, by layer.
   void SumExpertFile(const ExpertFile& file);
   absl::Status CheckPlacement(const PlacementSettings& placement, int world) const;
   // available: bytes of the host's memory that, if it is built in memory, the file may take.
@@ -195,6 +195,7 @@ class Worker final : public PlacementHost {
   std::unique_ptr<DeviceQueue> queue_;  // null on the CPU
   int64_t weight_bytes_ = 0;
   TensorSums weight_sums_;  // of what all ranks have
+  TensorSums expert_sums_;  // by layer, of the expert file where there is one
   MemoryBudget budget_;     // of the host's memory, since the seat was taken
   int loaded_rank_ = -1;
   int loaded_world_ = 0;

@@ -90,6 +90,7 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   LoadOptions load;
   load.dtype = dtype_;
   weight_sums_.clear();
+  expert_sums_.clear();
   load.replicated_sums = &weight_sums_;
   layout_ = LayoutOf(config_, seat.world);
   const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
@@ -138,7 +139,7 @@ void Worker::SumExpertFile(const ExpertFile& file) {
       const std::array<uint64_t, 8> words = {file.checksum(layer, expert)};
       all.Add(reinterpret_cast<const char*>(words.data()), sizeof(words));
     }
-    weight_sums_[absl::StrCat("experts of MoE layer ", layer)] = all.value();
+    expert_sums_[absl::StrCat("experts of MoE layer ", layer)] = all.value();
   }
 }
 

@@ -57,8 +57,13 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
     return absl::StrCat("no address is known for \"", parts.ok() ? parts->host : address, "\" (DNS)");
   }
   if (says("Connection refused")) return "the connection was refused";
-  if (says("http1.x server") || says("parsing HTTP/2") || says("Socket closed") || says("Connection reset")) {
+  if (says("http1.x server") || says("parsing HTTP/2")) {
     return "what listens there does not speak gRPC (the server's metrics page?)";
+  }
+  if (says("Socket closed") || says("Connection reset")) {
+    return "it closed the connection at once: it has too many (--max_connections), or does not speak gRPC (the "
+           "server's "
+           "metrics page?)";
   }
   return absl::StrCat("the connection failed: ", text);
 }

@@ -26,6 +26,7 @@ namespace {
 
 constexpr int kCannotRun = 127;  // exec failed
 constexpr absl::Duration kReapPoll = absl::Milliseconds(2);
+constexpr int64_t kStopPollMs = 50;
 
 // A child whose standard output is `answers`, the write end of a pipe.
 absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int answers) {
@@ -66,13 +67,14 @@ std::string Reap(pid_t pid, absl::Time deadline) {
 }
 
 // The first line that comes through the pipe, or all up to its end.
-absl::StatusOr<std::string> ReadLine(int fd, int64_t max_bytes, absl::Time deadline) {
+absl::StatusOr<std::string> ReadLine(int fd, const ModelCheckOptions& options, absl::Time deadline) {
   std::string text;
   while (text.find('\n') == std::string::npos) {
     struct pollfd wait = {fd, POLLIN, 0};
     const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
     if (left <= 0) return absl::UnavailableError("it gave no answer in time");
-    const int ready = poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30)));
+    if (options.stopping && options.stopping()) return absl::UnavailableError("the server stops");
+    const int ready = poll(&wait, 1, static_cast<int>(std::min(left, kStopPollMs)));
     if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
     char bytes[4096];
     const ssize_t count = read(fd, bytes, sizeof(bytes));
@@ -80,8 +82,8 @@ absl::StatusOr<std::string> ReadLine(int fd, int64_t max_bytes, absl::Time deadl
     if (count < 0) return absl::UnavailableError(absl::StrCat("its answer cannot be read: ", std::strerror(errno)));
     if (count == 0) break;
     text.append(bytes, static_cast<size_t>(count));
-    if (static_cast<int64_t>(text.size()) > max_bytes) {
-      return absl::UnavailableError(absl::StrCat("its answer is longer than ", max_bytes, " bytes"));
+    if (static_cast<int64_t>(text.size()) > options.max_answer_bytes) {
+      return absl::UnavailableError(absl::StrCat("its answer is longer than ", options.max_answer_bytes, " bytes"));
     }
   }
   return text;
@@ -98,7 +100,7 @@ absl::StatusOr<TrainedModelFacts> Ask(const ModelCheckOptions& options, const st
                                           ends[1]);
   close(ends[1]);
   RETURN_IF_ERROR(pid.status());
-  const absl::StatusOr<std::string> text = ReadLine(ends[0], options.max_answer_bytes, deadline);
+  const absl::StatusOr<std::string> text = ReadLine(ends[0], options, deadline);
   const bool whole = text.ok() && text->find('\n') != std::string::npos;
   // What follows a line, or an answer that is given up, nobody waits for.
   const std::string end = Reap(*pid, text.ok() && !whole ? deadline : absl::InfinitePast());

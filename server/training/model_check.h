@@ -25,6 +25,7 @@ struct ModelCheckOptions {
   std::string checkpoint_root;  // an absolute path, or one of this process's folder
   absl::Duration limit = absl::Seconds(30);
   int64_t max_answer_bytes = 64 << 10;
+  std::function<bool()> stopping = nullptr;  // asked while it waits: true ends the wait, as the limit does
 };
 CheckModelFn AskWorkerProgram(ModelCheckOptions options);
 

@@ -46,8 +46,9 @@ absl::StatusOr<std::unique_ptr<TrainingRoom>> TrainingRoom::Open(FrontDesk* desk
   training.packs = room->packs_.get();
   training.datasets = room->datasets_.has_value() ? &*room->datasets_ : nullptr;
   training.checkpoints = room->checkpoints_.has_value() ? &*room->checkpoints_ : nullptr;
-  training.check_model =
-      AskWorkerProgram({.binary = room->worker_binary_, .checkpoint_root = room->config_->checkpoint_root});
+  training.check_model = AskWorkerProgram({.binary = room->worker_binary_,
+                                           .checkpoint_root = room->config_->checkpoint_root,
+                                           .stopping = [room = room.get()] { return room->stopping_.load(); }});
   room->service_ = std::make_unique<TrainingServiceImpl>(desk, std::move(training));
   return room;
 }
@@ -155,6 +156,7 @@ void TrainingRoom::StopWorkers() {
 }
 
 void TrainingRoom::Stop() {
+  stopping_ = true;
   if (packs_ != nullptr) packs_->Stop();
   if (jobs_ != nullptr) jobs_->Stop();
 }

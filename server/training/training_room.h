@@ -5,6 +5,7 @@
 // Open, then StartWorkers, Drain, StopWorkers, Stop, in this order.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -73,6 +74,7 @@ class TrainingRoom {
   std::unique_ptr<JobLoop> jobs_;
   absl::Status no_jobs_;  // why there are none
   std::unique_ptr<PackRunner> packs_;
+  std::atomic<bool> stopping_ = false;  // whoever asks the workers' program about a model waits no longer
   std::unique_ptr<TrainingServiceImpl> service_;
 };
 

@@ -112,7 +112,7 @@ void ResumeOn(UnaryCall* call, const TrainingDesk& desk, const std::string& id, 
     if (!job.ok() || (*job)->spec.workers == workers) return AnswerResume(call, manager.Resume(id));
     absl::StatusOr<JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
     if (!spec.ok()) return call->Fail(spec.status());
-    call->Start([desk, id, spec = *std::move(spec)](UnaryCall* call) {
+    call->StartOn(call->desk()->file_pool, [desk, id, spec = *std::move(spec)](UnaryCall* call) {
       const absl::Status model = CheckWorkersOfModel(spec, *desk.checkpoints, desk.check_model);
       if (!model.ok()) return call->Fail(model);
       PostFor(call, desk.jobs, [call, id, workers = spec.workers](JobManager& manager) {
@@ -141,7 +141,8 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
       if (!before.ok()) return call->Fail(before.status());
       if (*before != nullptr) return Answer(call, **before, /*existed=*/true);
       if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
-      call->Start([desk, args = std::move(args)](UnaryCall* call) mutable { Submit(call, desk, std::move(args)); });
+      call->StartOn(call->desk()->file_pool,
+                    [desk, args = std::move(args)](UnaryCall* call) mutable { Submit(call, desk, std::move(args)); });
     });
   });
   return call;

@@ -66,8 +66,8 @@ TEST_F(PlacementTest, CostsAreMeasuredFromTheFirstSteps) {
   ASSERT_EQ(load->workers_size(), 2);
   for (const v1::WorkerLoad& worker : load->workers()) {
     const std::string page = Scrape(worker.metrics_address());
-    EXPECT_GE(Value(page, "switchyard_worker_placement_prefetch_copies_total"), 100) << "rank " << worker.rank();
-    EXPECT_EQ(Value(page, "switchyard_worker_placement_failed_copies_total"), 0) << "rank " << worker.rank();
+    EXPECT_GE(MetricValue(page, "switchyard_worker_placement_prefetch_copies_total"), 100) << "rank " << worker.rank();
+    EXPECT_EQ(MetricValue(page, "switchyard_worker_placement_failed_copies_total"), 0) << "rank " << worker.rank();
   }
 }
 

@@ -205,10 +205,9 @@ TEST(ClientTest, APortThatSpeaksHttpIsNotARefusal) {
     std::string at;
     const absl::Status status = ConnectToWebServer(answer, &at);
     EXPECT_EQ(Describe(status).reason, "UNREACHABLE");
-    EXPECT_EQ(
-        std::string(status.message()),
-        absl::StrCat("cannot reach ", at, ": what listens there does not speak gRPC (the server's metrics page?)"))
-        << answer;
+    const std::string text(status.message());
+    EXPECT_TRUE(absl::StartsWith(text, absl::StrCat("cannot reach ", at, ": "))) << text;
+    EXPECT_TRUE(absl::EndsWith(text, "does not speak gRPC (the server's metrics page?)")) << text;
   }
 }
 

@@ -73,7 +73,7 @@ TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewAreBoundByTheQueueAndTheirDeadl
 // comes.
 TEST_F(EngineTest, AGroupThatDoesNotReturnIsGivenUpUntilAWorkerComes) {
   config.workers = 2;
-  config.start_timeout = absl::Milliseconds(200);
+  config.start_timeout = absl::Seconds(2);  // which bounds the first forming, too
   Start();
   Connect(1);
   Connect(2, "secret", 1);
@@ -86,7 +86,7 @@ TEST_F(EngineTest, AGroupThatDoesNotReturnIsGivenUpUntilAWorkerComes) {
   Submit(refused, "b", 5);
   EXPECT_EQ(refused.Reason(), "WORKER_LOST");
   EXPECT_EQ(std::string(refused.End().message()),
-            "no group of workers within --start_timeout=200ms: 1 of 2 workers registered; none for rank 0; worker of "
+            "no group of workers within --start_timeout=2s: 1 of 2 workers registered; none for rank 0; worker of "
             "rank 0 was lost: its link ended");
   Connect(3);
   AwaitReady(true);

@@ -55,6 +55,20 @@ TEST_F(ModelCheckTest, FactsOfAModel) {
   EXPECT_EQ(asked.str(), "--check_model=a/b --checkpoint_root=/root of models --check_weights=true\n");
 }
 
+// A server that stops does not wait for a program that does not answer.
+TEST_F(ModelCheckTest, AServerThatStopsWaitsForNoAnswer) {
+  const std::string program = base_.path() + "/worker";
+  std::ofstream(program) << "#!/bin/sh\nexec sleep 100\n";
+  ASSERT_EQ(chmod(program.c_str(), 0700), 0);
+  int asked = 0;
+  const CheckModelFn check =
+      AskWorkerProgram({.binary = program, .checkpoint_root = "/", .limit = absl::Seconds(60), .stopping = [&asked] {
+                          return ++asked > 2;
+                        }});
+  EXPECT_THAT(std::string(check("a", false).status().message()), HasSubstr("the server stops"));
+  EXPECT_EQ(asked, 3);
+}
+
 TEST_F(ModelCheckTest, WhatTheWorkersRefuse) {
   const absl::Status status = Ask(R"(echo '{"code":3,"error":"config.json: top_k"}'; exit 2)").status();
   EXPECT_EQ(status, absl::InvalidArgumentError("config.json: top_k"));

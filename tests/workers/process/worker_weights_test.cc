@@ -95,14 +95,16 @@ constexpr EngineSettings SettingsOf() {
   return {.kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 32, .max_model_len = 128};
 }
 
-// What ranks with these models say to a seat.
-std::vector<absl::Status> JoinAll(const std::vector<std::string>& models, const ExpertBudgetOptions& experts = {}) {
+// What ranks with these models say to a seat; those before `with_budget` have the experts' budget, the others none.
+std::vector<absl::Status> JoinAll(const std::vector<std::string>& models, const ExpertBudgetOptions& experts = {},
+                                  size_t with_budget = SIZE_MAX) {
   InMemoryStore store;
   std::vector<absl::Status> joined(models.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < models.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      ExpertBudgetOptions own = experts;  // each as on a machine of its own
+      ExpertBudgetOptions own;  // each as on a machine of its own
+      if (rank < with_budget) own = experts;
       if (!own.file_dir.empty()) own.file_dir += absl::StrCat("/", rank);
       auto worker = Open(models[rank], own);
       joined[rank] = worker.status();
@@ -194,6 +196,15 @@ TEST(WorkerAgreementTest, RanksWithOtherExpertsInTheirFilesDoNotFormAGroup) {
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("\"experts of MoE layer 1\" differs"));
   }
+}
+
+// A budget is each worker's own: what only one of two has is not compared.
+TEST(WorkerAgreementTest, RanksWithAndWithoutABudgetFormAGroup) {
+  const ModelCopy whole;
+  const TempDir files;
+  const std::vector<absl::Status> joined = JoinAll({whole.path(), whole.path(), whole.path()},
+                                                   {.budget = "60%", .file_dir = files.path()}, /*with_budget=*/1);
+  EXPECT_THAT(joined, Each(absl::OkStatus()));
 }
 
 }  // namespace
