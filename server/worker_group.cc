@@ -83,8 +83,7 @@ void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   if (member == nullptr) return;
   if (dismissed_) return Remove(id);
   // Why an own one ended before it served, its fleet tells with the worker's last words; a lost link would bury them.
-  const bool by_fleet =
-      served_weights_.empty() && IsOwn(member->info) && now - member->last_seen <= options_.fence_after;
+  const bool by_fleet = !has_served_ && IsOwn(member->info) && now - member->last_seen <= options_.fence_after;
   if (!by_fleet) LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
   // What clients are told names no process.
   const std::string told = by_fleet ? absl::StrCat("worker of rank ", member->rank, " ended before it served")

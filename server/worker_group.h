@@ -152,6 +152,7 @@ class WorkerGroup {
   bool dismissed_ = false;
   OwnPause own_pause_;
   std::unique_ptr<const WorkerInfo> own_;  // the last of the server's own workers that registered; null before
+  bool has_served_ = false;                // a group was ready
   std::string served_weights_;             // hash of the first group that was ready; empty before
   absl::Duration slowest_row_;             // of the steps done so far; zero before the first
 };

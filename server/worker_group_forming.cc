@@ -189,6 +189,7 @@ void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl:
   }
   SY_CHECK(first != nullptr);
   state_ = State::kReady;
+  has_served_ = true;
   served_weights_ = first->weights_hash;
   LogInfo("group ready: epoch ", epoch_, ", ", options_.world, " workers, ", blocks, " KV blocks each");
   listener_->OnGroupUp(epoch_, options_.world, blocks, *first);

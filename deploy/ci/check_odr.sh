@@ -112,6 +112,9 @@ awk -v root="$root/" -v reads="$work/reads" '
   END {
     for (symbol in count) if (count[symbol] > 1) {
       name = last_name(symbol)
+      if (name == "" && match(symbol, /NS_[0-9]+/)) {  # an operator: the type that it is of
+        name = substr(symbol, RSTART + RLENGTH, substr(symbol, RSTART + 3, RLENGTH - 3) + 0)
+      }
       n = split(by[symbol], objects, " ")
       num_files = split(files[objects[1]], candidates, " ")
       found = 0

@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
