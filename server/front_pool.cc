@@ -53,9 +53,7 @@ void FrontPool::Post(Work work) {
     const std::string name = work.client;
     Client& client = clients_[name];
     if (client.waiting.empty()) turns_.push_back(name);
-    client.bytes += work.bytes + kCallBytes;
-    bytes_ += work.bytes + kCallBytes;
-    ++calls_;
+    Count(work, 1, &client);
     client.waiting.push_back(std::move(work));
     for (absl::Status full = CheckLimits(name); !full.ok(); full = CheckLimits(name)) {
       // A client's share is its own affair; where the whole is full, whoever holds most gives way.
@@ -89,13 +87,18 @@ const std::string& FrontPool::Largest() const {
   return std::max_element(clients_.begin(), clients_.end(), less)->first;
 }
 
+void FrontPool::Count(const Work& work, int calls, Client* client) {
+  const int64_t bytes = calls * (work.bytes + kCallBytes);
+  client->bytes += bytes;
+  bytes_ += bytes;
+  calls_ += static_cast<size_t>(calls);
+}
+
 FrontPool::Work FrontPool::TakeNewest(const std::string& name) {
   const auto it = clients_.find(name);
   Work work = std::move(it->second.waiting.back());
   it->second.waiting.pop_back();
-  it->second.bytes -= work.bytes + kCallBytes;
-  bytes_ -= work.bytes + kCallBytes;
-  --calls_;
+  Count(work, -1, &it->second);
   if (it->second.waiting.empty()) {
     turns_.erase(std::find(turns_.begin(), turns_.end(), name));
     clients_.erase(it);
@@ -109,9 +112,7 @@ FrontPool::Work FrontPool::TakeNext() {
   const auto it = clients_.find(name);
   Work work = std::move(it->second.waiting.front());
   it->second.waiting.pop_front();
-  it->second.bytes -= work.bytes + kCallBytes;
-  bytes_ -= work.bytes + kCallBytes;
-  --calls_;
+  Count(work, -1, &it->second);
   if (it->second.waiting.empty()) {
     clients_.erase(it);
   } else {

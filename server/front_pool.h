@@ -65,6 +65,8 @@ class FrontPool {
   void Refuse(Work* work, const absl::Status& why);
   // OK, or which limit the waiting calls are beyond.
   absl::Status CheckLimits(const std::string& client) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Adds `calls`, 1 or -1, such calls to what waits.
+  void Count(const Work& work, int calls, Client* client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Work TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Work TakeNewest(const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   const std::string& Largest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
