@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <tuple>
@@ -14,8 +15,8 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
-#include "scheduler/base/no_model_dir.h"
-#include "scheduler/base/root_dir.h"
+#include "scheduler/base/io/no_model_dir.h"
+#include "scheduler/base/io/root_dir.h"
 #include "scheduler/popularity/path_profile.h"
 
 namespace switchyard {
@@ -179,11 +180,12 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
     problems->Check(!trains || !path->empty(), absl::StrCat("--", flag, ": missing; training workers want it"));
     if (path->empty()) continue;
     const absl::Status status = RootDir::Open(*path, what).status();
-    problems->Check(status.ok(), absl::StrCat("--", flag, ": ", status.message()));
+    const bool only_disables_jobs = path == &config->checkpoint_root && absl::IsUnavailable(status);
+    problems->Check(status.ok() || only_disables_jobs, absl::StrCat("--", flag, ": ", status.message()));
   }
   const std::string& root = config->checkpoint_root;
-  problems->Check(!trains || root.empty() || !IsDirectory(root) || access(root.c_str(), W_OK | X_OK) == 0,
-                  absl::StrCat("--checkpoint_root=", root, ": cannot be written"));
+  const bool may_write = root.empty() || access(root.c_str(), W_OK | X_OK) == 0 || errno != EACCES;
+  problems->Check(!trains || may_write, absl::StrCat("--checkpoint_root=", root, ": cannot be written"));
   for (const absl::Status& status : {CheckRootsApart("--dataset_root", config->dataset_root, "--checkpoint_root", root),
                                      CheckWritableFolder("--train_offload_dir", config->train_offload_dir)}) {
     problems->Check(status.ok(), std::string(status.message()));

@@ -1,6 +1,7 @@
 // The server's configuration: filled from flags, validated once, constant afterwards.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -45,7 +46,7 @@ struct ServerConfig {
   int path_length = 3;               // of local workers: l of the paths that foresee, [1, kMaxPathLength]
   PlacementSettings placement;       // of all workers
 
-  // Training jobs (server/training).
+  // Training jobs (server/jobs).
   int local_train_workers = 0;    // started by this server on this machine
   int train_workers = 0;          // that there may be, those from elsewhere included; 0 = local_train_workers
   int train_threads = 0;          // per local training worker; 0 = usable cores / local training workers
@@ -79,6 +80,10 @@ struct ServerConfig {
 
   // Fills what is derived (names, workers).  Returns every problem at once, one a line: InvalidArgument.
   absl::Status Finish();
+  // Calls of all kinds that one connection may have open at a time.
+  int StreamsPerConnection() const { return 2 * max_streams_per_client + 64; }
+  // Generate calls that one connection may reset without their request within some seconds.
+  int MostWithoutRequest() const { return std::max(2000, 2 * StreamsPerConnection()); }
   int num_workers() const { return workers; }
   int num_train_workers() const { return train_workers; }
 };

@@ -17,10 +17,10 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/client_shares.h"
+#include "server/admission/client_shares.h"
+#include "server/admission/join_tokens.h"
+#include "server/api/placement_convert.h"
 #include "server/clock.h"
-#include "server/join_tokens.h"
-#include "server/placement_convert.h"
 
 namespace switchyard {
 namespace {
@@ -30,7 +30,6 @@ constexpr int kReflectionThreads = 16;
 constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of calls that wait for the files of jobs to be looked at
 // At the end: for calls to end, and then for what they were told to be taken.
 constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
-constexpr int kOtherStreams = 64;     // on one connection
 constexpr int kLocalConnections = 2;  // of one worker: the last one may not be known to be gone
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
@@ -64,7 +63,7 @@ void SetLimits(grpc::ServerBuilder* builder, const ServerConfig& config) {
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
   // Of all kinds: also of those that never become calls here, as their request does not come, and of Health.Watch. What
   // is beyond waits in its client, so there is room for the refusals of what is beyond the client's share.
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * config.max_streams_per_client + kOtherStreams);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.StreamsPerConnection());
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // a connection that says nothing
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
   // Reflection alone takes a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
@@ -139,6 +138,14 @@ absl::Status Server::StartRooms() {
   };
   hooks.end_of = [self](int index, int64_t pid) {
     return self->fleet_ ? self->fleet_->EndOf(index, pid) : std::string();
+  };
+  hooks.has_unread = [self](const WorkerInfo& info) { return self->gate_->HasUnread(info.peer, info.pid); };
+  desk_.has_unread = hooks.has_unread;
+  desk_.end_connection = [self](const std::string& peer) {
+    if (!self->gate_->End(peer)) return;
+    self->metrics_->connections_ended->Increment();
+    LogWarn("the connection of ", peer, " is ended: more than ", self->config_.MostWithoutRequest(),
+            " Generate calls within ", absl::FormatDuration(ResetGuard::kWindow), " were reset without a request");
   };
   hooks.on_epoch = [self](const std::string& token) {
     self->store_.Close(std::exchange(self->serving_token_, token));
@@ -219,7 +226,7 @@ absl::Status Server::Listen() {
   builder.RegisterService(training_->service());
   builder.RegisterService(workers_.get());
   grpc_ = builder.BuildAndStart();
-  if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its message is above");
+  if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its own line in this log says why");
   grpc_->GetHealthCheckService()->SetServingStatus("", true);
   SetReady(false);
   gate_->Open([this](int listener, int connection) {

@@ -11,12 +11,11 @@ includes() {
 
 includes | awk '
   function room(path) { split(path, p, "/"); return p[1] }
-  function sub2(path) { split(path, p, "/"); return p[1] "/" p[2] }
   function breach(why) { printf "%s includes %s: %s\n", $1, $2, why; bad = 1 }
-  function outer(path) { return path ~ /^(main|service(_[a-z]+)?|convert|remote_store|metrics)\.(h|cc)$/ }
+  function outer(path) { return path ~ /^workers\/(process|session)\// }
   BEGIN {
     # Order inside workers: a room may include itself and those to its right.
-    n = split("train model checkpoint moe comm ops tensor", order, " ")
+    n = split("serving train model checkpoint moe comm ops tensor", order, " ")
     for (i = 1; i <= n; ++i) level[order[i]] = i
     # comm and ops are side by side.
   }
@@ -25,19 +24,18 @@ includes | awk '
     ours = to ~ /^(proto|scheduler|server|workers|clients|deploy|tests)$/
     generated = $2 ~ /^(switchyard\/v1|google\/rpc)\//
     grpc = $2 ~ /^(grpcpp|grpc)\// || generated
-    file = $1; sub(/^.*\//, "", file)
 
     if (to == "tests") breach("nothing includes tests")
     if (from == "scheduler" && ours && to != "scheduler") breach("scheduler includes Abseil only")
     if (from == "scheduler" && (grpc || $2 ~ /^(google|prometheus|nlohmann|gloo|cuda)/)) breach("scheduler includes Abseil only")
     # Files of traces and profiles are read by the pure library that knows them.
-    routing_files = $1 ~ /^clients\/cli\/(trace|profile)_/ && $2 ~ /^scheduler\/(popularity|simulator)\//
+    routing_files = $1 ~ /^clients\/cli\/commands\/(trace|profile)_/ && $2 ~ /^scheduler\/(popularity|simulator)\//
     if (from == "clients" && ours && to != "clients" && to != "proto" && !routing_files) breach("clients speak proto only")
     if (from == "server" && ours && to != "server" && to != "scheduler" && to != "proto") breach("server includes proto and scheduler")
     if (from == "proto" && ours && to != "proto" && $2 !~ /^scheduler\/base\//) breach("proto/support includes scheduler/base only")
     if (from == "workers" && ours && to != "workers" && to != "scheduler" && to != "proto") breach("workers include scheduler")
-    if (from == "workers" && (grpc || to == "proto") && !(sub2($1) == "workers/" file && outer(file)))
-      breach("only main, service, convert and remote_store of workers know gRPC")
+    if (from == "workers" && (grpc || to == "proto") && !outer($1))
+      breach("only process and session of workers know gRPC")
     if (from == "workers" && to == "workers") {
       split($1, a, "/"); split($2, b, "/")
       if (a[2] in level && b[2] in level && level[b[2]] < level[a[2]]) breach("a lower room includes a higher one")
@@ -45,11 +43,11 @@ includes | awk '
       if (a[2] == "comm" && b[2] == "ops") breach("comm does not know ops")
       if (a[2] in level && !(b[2] in level)) breach("a room includes the process around it")
     }
-    if ($2 ~ /^prometheus\// && $1 !~ /^(server|workers)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
-    if ($2 ~ /^gloo\// && $1 !~ /^workers\/comm\/gloo_/) breach("only comm/gloo_* know Gloo")
-    if ($2 ~ /^nccl/ && $1 !~ /^workers\/comm\/nccl_/) breach("only comm/nccl_* know NCCL")
-    if ($2 ~ /^(oneapi\/)?dnnl/ && $1 !~ /^workers\/ops\/onednn_/) breach("one file knows oneDNN")
-    if ($2 ~ /^(cuda|cublas)/ && $1 !~ /_cuda\.|^workers\/tensor\/|^workers\/comm\/nccl_/) breach("only *_cuda.*, tensor and comm/nccl_* know CUDA")
+    if ($2 ~ /^prometheus\// && $1 !~ /^(server\/metrics|workers\/process)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
+    if ($2 ~ /^gloo\// && $1 !~ /^workers\/comm\/gloo\//) breach("only comm/gloo knows Gloo")
+    if ($2 ~ /^nccl/ && $1 !~ /^workers\/comm\/nccl\//) breach("only comm/nccl knows NCCL")
+    if ($2 ~ /^(oneapi\/)?dnnl/ && $1 !~ /^workers\/ops\/gemm\/onednn_/) breach("one file knows oneDNN")
+    if ($2 ~ /^(cuda|cublas)/ && $1 !~ /_cuda\.|^workers\/tensor\/|^workers\/comm\/nccl\//) breach("only *_cuda.*, tensor and comm/nccl know CUDA")
   }
   END { exit bad }
 '

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/trace_bytes.h"
+#include "scheduler/base/io/trace_bytes.h"
 
 namespace switchyard {
 

@@ -1,7 +1,7 @@
 // Routing-trace files from what the API returns: GetModelInfo and Generate with return_expert_paths.
 //
-// The format is in scheduler/base/trace_bytes.h; scheduler/popularity/trace_file.h reads it.  Pure: bytes, no files.
-// Errors are DataLoss: a server that says what its model cannot be.
+// The format is in scheduler/base/io/trace_bytes.h; scheduler/popularity/trace/trace_file.h reads it.  Pure: bytes, no
+// files. Errors are DataLoss: a server that says what its model cannot be.
 #pragma once
 
 #include <cstdint>

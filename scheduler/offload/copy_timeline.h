@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/offload/cache_policy.h"
+#include "scheduler/offload/policies/cache_policy.h"
 
 namespace switchyard {
 

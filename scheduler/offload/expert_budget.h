@@ -1,5 +1,5 @@
 // What flags say of an expert budget, and whether it can be.  Plain data; who makes slots of it:
-// workers/rank_experts.h.
+// workers/serving/rank_experts.h.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/offload/policy_kind.h"
+#include "scheduler/offload/policies/policy_kind.h"
 
 namespace switchyard {
 

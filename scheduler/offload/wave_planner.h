@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "scheduler/offload/cache_policy.h"
-#include "scheduler/offload/cheapest_slots.h"
 #include "scheduler/offload/expert_cache.h"
+#include "scheduler/offload/policies/cache_policy.h"
+#include "scheduler/offload/policies/cheapest_slots.h"
 
 namespace switchyard {
 

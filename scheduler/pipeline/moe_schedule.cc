@@ -8,7 +8,7 @@
 namespace switchyard {
 namespace {
 
-// S1, C1, R1 are the papers' names of a chunk's dispatch, computation and return.
+// S1, C1, R1 are the papers' names of a chunk's dispatch, computation and return (scheduler/PAPERS.md).
 std::string ShortName(const MicroOp& op) {
   switch (op.kind) {
     case MicroOpKind::kDispatch:

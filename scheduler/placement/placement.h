@@ -1,7 +1,7 @@
 // Where the experts of one MoE layer are: which device holds which, one or several replicas of each.
 //
 // Plain data; compares by value.  Slots matter: an expert that stays in its slot does not move.  The workers' form of
-// it is ExpertLayout (workers/moe/expert_layout.h).  Does not say which rows a replica gets: split.h.
+// it is ExpertLayout (workers/moe/dispatch/expert_layout.h).  Does not say which rows a replica gets: split.h.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "scheduler/popularity/path_profile.h"
-#include "scheduler/popularity/routing_view.h"
+#include "scheduler/popularity/trace/routing_view.h"
 
 namespace switchyard {
 

@@ -39,7 +39,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "scheduler/popularity/count_table.h"
-#include "scheduler/popularity/routing_view.h"
+#include "scheduler/popularity/trace/routing_view.h"
 
 namespace switchyard {
 

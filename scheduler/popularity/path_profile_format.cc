@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/byte_io.h"
-#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/io/byte_io.h"
+#include "scheduler/base/io/fnv1a.h"
 #include "scheduler/popularity/path_profile.h"
 
 namespace switchyard {

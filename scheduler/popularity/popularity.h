@@ -31,7 +31,7 @@ Popularity ScaledTo(absl::Span<const int64_t> popularity, int64_t total);
 std::vector<int32_t> TopExperts(absl::Span<const int64_t> popularity, int n);
 
 // Whether the sets (not the order) of the n most popular experts are equal: the paper's accuracy with n = 2 * top_k
-// (Lina, section 5.2; sets, as spec/papers.md A4 item 7 reads it).
+// (Lina, section 5.2; sets, as scheduler/PAPERS.md, item 7, reads it).
 bool SameTopExperts(absl::Span<const int64_t> a, absl::Span<const int64_t> b, int n);
 
 // Total-variation distance of the two shares, [0, 1]: half the sum of |share - share|.  0 if both are empty, 1 if one

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/byte_io.h"
-#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/io/byte_io.h"
+#include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {

@@ -20,11 +20,11 @@ namespace switchyard {
 struct ProbeMap {
   int layer = 0;
   int ahead = 1;              // 1 or 2
-  bool in_context = false;    // also from a mean of the rows before in the text (workers/moe/text_context.h)
+  bool in_context = false;    // also from a mean of the rows before in the text (workers/moe/popularity/text_context.h)
   int64_t num_rows = 0;       // that it was fitted on
   std::vector<float> values;  // [E, WidthOf(hidden)], the bias last; finite
-  // In place of values, where a network can run: the same with a hidden layer of U units (workers/moe/hidden_probe.h).
-  // Of maps in context alone; U = 0: there is none.
+  // In place of values, where a network can run: the same with a hidden layer of U units
+  // (workers/moe/popularity/hidden_probe.h). Of maps in context alone; U = 0: there is none.
   int64_t num_units = 0;
   std::vector<float> network = {};  // [E + U, WidthOf(hidden)], the units' rows below the experts'; then [E, U]; finite
 

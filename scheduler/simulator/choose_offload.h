@@ -1,17 +1,17 @@
 // Which cache policy an epoch runs: the one that is fastest on recorded routing, at this budget, link and batch.
 //
 // No forecast pays everywhere: where copies are slow or a batch touches everything, a cache that copies on demand is as
-// good or better (spec/prediction.md).  So every candidate is run over a workload of the fitting trace, by the virtual
-// clock, and the winner is a constant of the epoch: all ranks choose alike.  ExpectedUsePolicy has to stall 2 % less
-// than the best baseline, so that it is not taken for an accident of the fitting text.  Ties: the earlier candidate.
-// Pure; print it with ToString.
+// good or better (tests/bench/offload.md).  So every candidate is run over a workload of the fitting trace, by the
+// virtual clock, and the winner is a constant of the epoch: all ranks choose alike.  ExpectedUsePolicy has to stall 2 %
+// less than the best baseline, so that it is not taken for an accident of the fitting text.  Ties: the earlier
+// candidate. Pure; print it with ToString.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "scheduler/offload/policy_kind.h"
+#include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/simulator/offload_sim.h"
 
 namespace switchyard {

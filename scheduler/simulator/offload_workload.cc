@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/offload/forecast_calibration.h"
-#include "scheduler/offload/need_forecast.h"
+#include "scheduler/offload/forecast/forecast_calibration.h"
+#include "scheduler/offload/forecast/need_forecast.h"
 #include "scheduler/popularity/popularity.h"
 
 namespace switchyard {
@@ -115,7 +115,7 @@ Popularity ExpectByToken(const RoutingTrace& trace, const PathProfile& profile, 
   return rows;
 }
 
-// As a worker tells its policy what its forecaster expects (workers/moe/expert_offload.h).
+// As a worker tells its policy what its forecaster expects (workers/moe/experts/expert_offload.h).
 void TellForecasts(absl::Span<const Expected> expected, OffloadWorkload* workload) {
   NeedForecast forecast({workload->num_layers, workload->num_experts, 0});
   for (size_t i = 0; i < workload->steps.size(); ++i) {

@@ -13,7 +13,7 @@
 //
 // Tuned exactly (not by drawing), by bisection:
 //   skew        max / min popularity of a layer over all domains, mean over layers: 4.02 with 4 experts, 5.56 with 16
-//               (papers.md LI-5)
+//               (scheduler/PAPERS.md, row LI-5)
 //   pattern k   of the tokens that share a first choice in layer i, the share that goes to that group's k most frequent
 //               ones in layer i + 1, mean over tokens and layers: 0.4194 for k = 1, 0.5459 for k = 2 (LI-6)
 // With 4 experts and that skew, pattern 2 cannot be as low: two of four experts have 0.68 of the rows by themselves, so
@@ -27,7 +27,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "scheduler/popularity/routing_trace.h"
+#include "scheduler/popularity/trace/routing_trace.h"
 
 namespace switchyard {
 

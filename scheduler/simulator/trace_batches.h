@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 #include "scheduler/popularity/path_profile.h"
-#include "scheduler/popularity/routing_trace.h"
+#include "scheduler/popularity/trace/routing_trace.h"
 
 namespace switchyard {
 

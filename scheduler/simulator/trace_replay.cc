@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/placement/layer_decision.h"
-#include "scheduler/popularity/live_estimates.h"
+#include "scheduler/placement/per_step/layer_decision.h"
+#include "scheduler/popularity/predictors/live_estimates.h"
 #include "scheduler/simulator/trace_batches.h"
 
 namespace switchyard {

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "scheduler/placement/placement_mode.h"
 #include "scheduler/popularity/path_profile.h"
-#include "scheduler/popularity/routing_trace.h"
+#include "scheduler/popularity/trace/routing_trace.h"
 
 namespace switchyard {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "tests/bench/op_bench.h"
-#include "workers/ops/attention.h"
-#include "workers/ops/backward/attention_backward.h"
-#include "workers/ops/isa.h"
+#include "workers/ops/attention/attention.h"
+#include "workers/ops/attention/attention_backward.h"
+#include "workers/ops/core/isa.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

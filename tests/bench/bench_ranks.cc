@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
+#include "workers/comm/gloo/gloo_communicator.h"
 
 namespace switchyard::bench {
 

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "workers/comm/communicator.h"
-#include "workers/comm/socket_communicator.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard::bench {
 

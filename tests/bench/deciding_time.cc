@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "scheduler/offload/dueling_policy.h"
-#include "scheduler/offload/policy_kind.h"
+#include "scheduler/offload/policies/dueling_policy.h"
+#include "scheduler/offload/policies/policy_kind.h"
 
 namespace switchyard::bench {
 namespace {

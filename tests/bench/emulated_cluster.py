@@ -3,7 +3,7 @@
     with Cluster(num_hosts=4, bits_per_second=250e6) as cluster:
         processes = [cluster.start(host, ["program", cluster.address(host)]) for host in range(4)]
 
-Every host has a veth to a bridge, shaped both ways by HTB with bursts of 64 KB at most (spec/papers.md, A5, a2), and an
+Every host has a veth to a bridge, shaped both ways by HTB with bursts of 64 KB at most (scheduler/PAPERS.md, "Emulated clusters"), and an
 address of its own; all share the file system.  With Nodes, hosts are on machines: a bridge each, whose link to the switch
 is shaped, too.  With classes, each shaped link shares its bandwidth between kinds of packets (TrafficClass).  Nothing leaves the namespaces that this module makes: call
 enter_namespace() first, which starts the program again in a network namespace of its own (with user namespaces if it is

@@ -24,9 +24,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "tests/bench/op_bench.h"
-#include "workers/ops/expert_ffn.h"
-#include "workers/ops/gemm.h"
-#include "workers/ops/onednn_gemm.h"
+#include "workers/ops/gemm/expert_ffn.h"
+#include "workers/ops/gemm/gemm.h"
+#include "workers/ops/gemm/onednn_gemm.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

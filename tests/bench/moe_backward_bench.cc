@@ -10,11 +10,11 @@
 
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/bench/op_bench.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/moe/moe_backward.h"
-#include "workers/moe/moe_layer.h"
-#include "workers/ops/backward/transposed_weight.h"
-#include "workers/ops/isa.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/moe/layer/moe_backward.h"
+#include "workers/moe/layer/moe_layer.h"
+#include "workers/ops/core/isa.h"
+#include "workers/ops/gemm/backward/transposed_weight.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

@@ -23,8 +23,8 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/bench_ranks.h"
-#include "workers/comm/communicator.h"
-#include "workers/comm/socket_communicator.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard {
 namespace {

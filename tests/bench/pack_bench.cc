@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/cores.h"
-#include "server/training/pack/packer.h"
+#include "server/jobs/pack/packer.h"
 
 namespace switchyard {
 namespace {

@@ -1,6 +1,6 @@
 """Modes of expert placement beside each other: 4, 8 or 16 workers, each in a network namespace with a shaped link.
 
-Messages are real; experts' compute and weight copies are time that passes (scaled hardware, spec/papers.md A5);
+Messages are real; experts' compute and weight copies are time that passes (scaled hardware, scheduler/PAPERS.md, "Emulated clusters");
 decisions are the scheduler's own code, and its CPU time is charged, scaled, wherever it blocks.  Modes take turns batch by
 batch in changing order; figures are medians and 95th percentiles over the layers of the batches, with bootstrap
 intervals over batches, beside those of `ideal` (a gate that is forced to be balanced).
@@ -23,7 +23,7 @@ import report
 from emulated_cluster import Cluster, enter_namespace
 from record_traces import KINDS, traces
 
-# The emulated layer is the paper's with 16 GPUs, 12 layers (LI-2, LI-3): its all-to-alls take 102 ms / 12 = 8.5 ms,
+# The emulated layer is the paper's with 16 GPUs, 12 layers (LI-2, LI-3 of scheduler/PAPERS.md): its all-to-alls take 102 ms / 12 = 8.5 ms,
 # three quarters of it, and 14.8 ms pass between two layers; an expert (16.8 MB) is copied in 0.8 ms.  Five times as slow
 # here (--stretch), so that sixteen workers leave two cores idle in between; between two layers less passes, which only
 # leaves less to hide copies behind, so that all takes less than twenty minutes.
@@ -44,7 +44,7 @@ TARGETS = [name for name, (_, workers, _) in TABLES.items() if workers == 16]  #
 PARTS = [*TABLES, "domains", "estimators", "decision"]
 MINUTES = 19.5  # nothing is run again that would end later
 PAPER = """
-The paper's rows (spec/papers.md A4; other models, data and GPUs; TXL, BERT with 16 experts)
+The paper's rows (scheduler/PAPERS.md; other models, data and GPUs; TXL, BERT with 16 experts)
   LI-16, 17  static / Lina, batch: median 1.45, 1.46; 95 % 1.82, 1.68
   LI-18, 19  static / Lina, MoE layer: 95 % 1.77, 1.81; its all-to-alls 1.96 on average, 2.50 at most
   LI-20      no_estimate / central, batch: median 1.24, 1.19

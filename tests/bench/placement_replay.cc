@@ -19,14 +19,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
-#include "scheduler/placement/alias_placement.h"
-#include "scheduler/placement/layer_decision.h"
-#include "scheduler/placement/paper_allocation.h"
-#include "scheduler/popularity/share_correction.h"
-#include "scheduler/popularity/trace_file.h"
+#include "scheduler/placement/lina/alias_placement.h"
+#include "scheduler/placement/lina/paper_allocation.h"
+#include "scheduler/placement/per_step/layer_decision.h"
+#include "scheduler/popularity/predictors/share_correction.h"
+#include "scheduler/popularity/trace/trace_file.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "tests/bench/read_trace.h"
-#include "workers/comm/timed.h"
+#include "workers/comm/core/timed.h"
 
 namespace switchyard {
 namespace {

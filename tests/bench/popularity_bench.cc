@@ -5,7 +5,8 @@
 //     [--leave_out=LABEL]    keeps the fit trace's sequences of that label out of the profile
 //     [--min_tokens=2] [--choices=2] [--length=6] [--rows=BYTES]   ProfileEstimatorOptions, ProfileIdentity,
 //     ProfileLimits
-//   popularity_bench --chain …     chains tuned to the Lina paper's skew and pattern (LI-5, LI-6) instead
+//   popularity_bench --chain …     chains tuned to the Lina paper's skew and pattern (scheduler/PAPERS.md, LI-5, LI-6)
+//   instead
 //
 // Per phase (prefill: neighbouring tokens, decode: one token of each stream), batch size and estimator, over the layers
 // in which it has an estimate but layer 0:
@@ -28,14 +29,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/check.h"
-#include "scheduler/popularity/blend_estimator.h"
-#include "scheduler/popularity/calibrated_estimator.h"
-#include "scheduler/popularity/corrected_estimator.h"
-#include "scheduler/popularity/estimate_score.h"
-#include "scheduler/popularity/last_batch_estimator.h"
-#include "scheduler/popularity/observed_estimator.h"
-#include "scheduler/popularity/profile_estimator.h"
-#include "scheduler/popularity/trace_file.h"
+#include "scheduler/popularity/predictors/blend_estimator.h"
+#include "scheduler/popularity/predictors/calibrated_estimator.h"
+#include "scheduler/popularity/predictors/corrected_estimator.h"
+#include "scheduler/popularity/predictors/estimate_score.h"
+#include "scheduler/popularity/predictors/last_batch_estimator.h"
+#include "scheduler/popularity/predictors/observed_estimator.h"
+#include "scheduler/popularity/predictors/profile_estimator.h"
+#include "scheduler/popularity/trace/trace_file.h"
 #include "scheduler/simulator/routing_chain.h"
 #include "scheduler/simulator/trace_batches.h"
 

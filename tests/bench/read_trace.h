@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "scheduler/popularity/trace_file.h"
+#include "scheduler/popularity/trace/trace_file.h"
 
 namespace switchyard::bench {
 

@@ -25,9 +25,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/check.h"
-#include "scheduler/placement/min_max.h"
-#include "scheduler/placement/residency.h"
-#include "scheduler/popularity/trace_file.h"
+#include "scheduler/placement/background/residency.h"
+#include "scheduler/placement/route/min_max.h"
+#include "scheduler/popularity/trace/trace_file.h"
 
 namespace switchyard {
 namespace {

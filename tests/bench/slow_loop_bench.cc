@@ -1,5 +1,6 @@
-// How long the engine's thread is held up by the slow loop of placement (server/residency_loop.h), how long a worker's
-// thread is by its stages (workers/moe/decided_placer.h), and how long the plan takes on its own thread.
+// How long the engine's thread is held up by the slow loop of placement (server/balancer/residency_loop.h), how long a
+// worker's thread is by its stages (workers/moe/placement/decided_placer.h), and how long the plan takes on its own
+// thread.
 //
 //   slow_loop_bench LAYERS EXPERTS RANKS
 //
@@ -19,10 +20,10 @@
 
 #include "absl/strings/numbers.h"
 #include "scheduler/base/check.h"
-#include "scheduler/placement/resident_change.h"
-#include "server/placement_convert.h"
-#include "server/residency_loop.h"
-#include "workers/moe/decided_placer.h"
+#include "scheduler/placement/per_step/resident_change.h"
+#include "server/api/placement_convert.h"
+#include "server/balancer/residency_loop.h"
+#include "workers/moe/placement/decided_placer.h"
 
 namespace switchyard {
 namespace {

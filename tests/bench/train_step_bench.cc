@@ -18,12 +18,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/model/loader.h"
-#include "workers/model/model.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/model/forward/model.h"
+#include "workers/model/weights/loader.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/parameters.h"
-#include "workers/train/trainer.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/step/trainer.h"
 
 namespace switchyard {
 namespace {

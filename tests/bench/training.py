@@ -6,8 +6,8 @@ MoE layers); layers' compute is time that passes.  Steps are the Lina paper's mo
 its source), scaled.  Modes take turns step by step in changing order.
 
 Links tell all-to-alls and sums apart and share themselves between them by weight, as if sums had so many connections to
-each rank where an all-to-all has one: that number is calibrated, in mode fair on 16 workers, to LI-1's median slowdown of
-an all-to-all under a sum (--connections: given), holds for all modes, and fair_1 is fair with one connection.
+each rank where an all-to-all has one: that number is calibrated, in mode fair on 16 workers, to the median slowdown of an
+all-to-all under a sum (row LI-1 of scheduler/PAPERS.md; --connections: given), holds for all modes, and fair_1 is fair with one connection.
 
 Part MODEL_WORKERS is a table; no table without an alpha-beta fit of its links with r2 > 0.99, and none counts with less
 than 20 % of the CPU idle.  Parts trainers_N, which run when they are named, are real trainers (training_trainers.py).
@@ -31,7 +31,7 @@ from emulated_cluster import Cluster, Nodes, TrafficClass, enter_namespace
 ROWS_TOS = 0x20
 SUMS_TOS = [0x40, 0x48, 0x50, 0x58, 0x60, 0x68]
 CONNECTIONS = [0.75, 0.9, 1, 1.25, 2]  # that are tried; below 1: sums share links as if all-to-alls had more of them
-SLOWDOWN = 1.83  # LI-1
+SLOWDOWN = 1.83  # LI-1 of scheduler/PAPERS.md
 # By workers: with bursts of 12 KB an all-to-all by itself takes 4 ms besides its bytes among 16 ranks of two cores and none
 # among 4 or 8; these make all alike.
 BURST = {4: 12 << 10, 8: 12 << 10, 16: 20 << 10}

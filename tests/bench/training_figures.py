@@ -146,7 +146,7 @@ def figures_of(found, paths, overhead):
 
 
 def ratios_of(found):
-    """Beside the paper's rows."""
+    """Beside the paper's rows (scheduler/PAPERS.md)."""
     fair = found["fair"]
     over = lambda mode, part: fair[part] / found[mode][part] if mode in found and found[mode][part] > 0 else None
     return {"LI-7": over("full", "step"), "LI-8 forward": over("full", "moe_forward"),

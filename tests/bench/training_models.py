@@ -1,6 +1,6 @@
 """The Lina paper's training models as steps: what their layers take, send and sum, with where each figure is from.
 
-[P]: the paper (/spec/papers.md A4, rows LI-n); [D]: derived here from such rows; [U]: not in the paper's text that we
+[P]: the paper (scheduler/PAPERS.md, rows LI-n); [D]: derived here from such rows; [U]: not in the paper's text that we
 have, taken from the model's own publication or code.
 """
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ TOP_K = 2  # [P]
 NUMBER_BYTES = 4  # [U]: of activations and gradients; the paper does not say
 
 # An all-to-all of 16 GPUs by itself is `a`.  Its pair is 74.9 % of a MoE layer's forward (LI-3), so the rest takes 0.67 a
-# [D]; it is 33 to 36 % of the pair as LI-10's efficiency without packing says.  Backward takes twice as long (A1).
+# [D]; it is 33 to 36 % of the pair as LI-10's efficiency without packing says.  Backward takes twice as long.
 # All-to-alls are 38.0 % of a step of 16 GPUs (LI-2, mean of three): of (2 + 2 * 1.83) a a layer the other 62 % are 9.23 a,
 # less 3 * 0.67 a of experts: 7.2 a for attention, norms and all else, a third of it forward [D].
 EXPERTS_OVER_A2A = 0.67
 ATTENTION_OVER_A2A = 2.4
 
-PIECE_BYTES = 30e6  # [P]; the buckets of fair and fixed are DDP's to it (scheduler/training/reduce_policy.h)
+PIECE_BYTES = 30e6  # [P]; the buckets of fair and fixed are DDP's to it (scheduler/jobs/reduce_policy.h)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/training/reduce_policy.h"
+#include "scheduler/jobs/reduce_policy.h"
 #include "tests/bench/bench_ranks.h"
-#include "workers/model/model.h"
+#include "workers/model/forward/model.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/parameters.h"
-#include "workers/train/trainer.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/step/trainer.h"
 
 namespace switchyard {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "tests/bench/op_bench.h"
-#include "workers/ops/backward/transposed_weight.h"
-#include "workers/ops/backward/weight_gradient.h"
-#include "workers/ops/gemm.h"
+#include "workers/ops/gemm/backward/transposed_weight.h"
+#include "workers/ops/gemm/backward/weight_gradient.h"
+#include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "workers/comm/communicator.h"
-#include "workers/comm/rendezvous_store.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/comm/group/rendezvous_store.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"

@@ -1,5 +1,5 @@
 #include "tests/devices/test_device.h"
-#include "workers/comm/local_communicator.h"
+#include "workers/comm/local/local_communicator.h"
 
 namespace switchyard {
 

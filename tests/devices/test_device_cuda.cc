@@ -5,11 +5,11 @@
 #include "scheduler/base/check.h"
 #include "tests/devices/test_device.h"
 #include "tests/gpu/gpu_test.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/comm/nccl_communicator.h"
-#include "workers/comm/rendezvous_store.h"
-#include "workers/ops/kernels_cuda.h"
-#include "workers/tensor/cuda_backend.h"
+#include "workers/comm/group/rendezvous_store.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/comm/nccl/nccl_communicator.h"
+#include "workers/ops/core/kernels_cuda.h"
+#include "workers/tensor/cuda/cuda_backend.h"
 
 namespace switchyard {
 

@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "scheduler/base/trace_bytes.h"
-#include "scheduler/popularity/trace_file.h"
+#include "scheduler/base/io/trace_bytes.h"
+#include "scheduler/popularity/trace/trace_file.h"
 #include "tests/e2e/shared_server.h"
 
 namespace switchyard {

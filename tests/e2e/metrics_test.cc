@@ -90,6 +90,7 @@ const Families& ServerFamilies() {
       {"switchyard_open_streams", {"gauge", kOurs, ""}},
       {"switchyard_open_connections", {"gauge", kOurs, ""}},
       {"switchyard_connections_refused_total", {"counter", kOurs, ""}},
+      {"switchyard_connections_ended_total", {"counter", kOurs, ""}},
       {"switchyard_waiting_text_bytes", {"gauge", kOurs, ""}},
       {"switchyard_texts_refused_total", {"counter", kOurs, ""}},
   };

@@ -1,8 +1,14 @@
 // Training jobs end to end: submitted over gRPC, trained by worker processes, saved, served.
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -132,6 +138,56 @@ TEST(TrainingTest, AJournalThatCannotBeReadDisablesJobsAndServingGoesOn) {
     EXPECT_THAT(Scrape(training.server()->metrics_address()), HasSubstr("\nswitchyard_train_journal_ok 0\n"));
     EXPECT_THAT(training.server()->process().Output(), HasSubstr("serving goes on without training jobs"));
   }
+}
+
+bool MountReadOnly(const std::string& root) { return mount("none", root.c_str(), "tmpfs", MS_RDONLY, nullptr) == 0; }
+
+// A disk that does not answer: a FUSE mount whose program is gone.
+bool MountDead(const std::string& root) {
+  const int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+  const std::string options = absl::StrCat("fd=", fuse, ",rootmode=40000,user_id=0,group_id=0");
+  const bool mounted = fuse >= 0 && mount("none", root.c_str(), "fuse", 0, options.c_str()) == 0;
+  const int error = errno;
+  close(fuse);
+  errno = error;
+  return mounted;
+}
+
+// Serving goes on, jobs are disabled with a sentence.
+void StartBesideRoot(TrainingServer* training, bool (*mount_root)(const std::string& root), const std::string& why) {
+  const std::string root = training->root() / "checkpoints";
+  // Of this thread and what it starts alone.
+  if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      !mount_root(root)) {
+    GTEST_SKIP() << "may not mount here: " << std::strerror(errno);
+  }
+  const bool started = training->Start();
+  EXPECT_EQ(umount2(root.c_str(), MNT_DETACH), 0);  // its files are still removed if the rest fails
+  ASSERT_TRUE(started);
+  const StreamSeen seen = Generate(training->server()->client(), TextRequest("The", 8));
+  EXPECT_TRUE(seen.ok()) << seen.end << seen.fault;
+  const absl::Status status = training->Get("job-1").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("training jobs are disabled since this server started: "), HasSubstr(why),
+                             testing::Not(HasSubstr(root))));
+  EXPECT_THAT(Scrape(training->server()->metrics_address()), HasSubstr("\nswitchyard_train_journal_ok 0\n"));
+}
+
+TEST(TrainingTest, ACheckpointRootThatIsReadOnlyDisablesJobsAndServingGoesOn) {
+  TrainingServer training;
+  StartBesideRoot(&training, MountReadOnly, "jobs.sqlite: ");
+}
+
+TEST(TrainingTest, ACheckpointRootThatDoesNotAnswerDisablesJobsAndServingGoesOn) {
+  TrainingServer training;
+  StartBesideRoot(&training, MountDead, "Transport endpoint is not connected");
+}
+
+// Their workers serve, too.
+TEST(TrainingTest, ACheckpointRootThatDoesNotAnswerEndsNoWorkerThatServes) {
+  TrainingServer training(1, {"--train_on_serving"});
+  StartBesideRoot(&training, MountDead, "Transport endpoint is not connected");
 }
 
 // The workers' own parser says so, not hours later when the job's turn has come.

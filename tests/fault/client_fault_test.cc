@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
 #include "proto/support/host_port.h"
-#include "scheduler/base/unique_fd.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "tests/e2e/harness.h"
 
 namespace switchyard {

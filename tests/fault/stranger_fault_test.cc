@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -106,23 +107,50 @@ class StrangerFaultTest : public testing::Test {
   std::unique_ptr<TestServer> server_;
 };
 
-// 50 000 calls that are reset as soon as they are made, over one connection.
-TEST_F(StrangerFaultTest, AFloodOfResetsIsOverSoonAfterItsEnd) {
+class FloodOfResetsTest : public StrangerFaultTest, public testing::WithParamInterface<std::string> {};
+
+// 50 000 calls in three seconds, each reset as soon as it is made, over one connection and beside eight streams.  One
+// of Generate calls is soon ended by the server; others it sits out.
+TEST_P(FloodOfResetsTest, IsOverSoonAfterItsEnd) {
   Start(2);
-  const std::string headers = CallHeaders("/switchyard.v1.InferenceService/Generate");
+  const std::vector<pid_t> pids = server_->WorkerPids();
+  const auto epoch = server_->client().GetLoad()->group_epoch();
+  const auto beside = server_->Connect();
+  const std::vector<v1::GenerateRequest> requests(8, TextRequest("The", 900));
+  auto streams = std::async(std::launch::async, [&] { return GenerateAll(*beside, requests); });
+  ASSERT_TRUE(WaitUntil([this] { return server_->client().GetLoad()->running_requests() == 8; }, kPatience));
+  const std::string headers = CallHeaders(absl::StrCat("/switchyard.v1.InferenceService/", GetParam()));
+  bool was_ended = false;
   {
     Connection flood(server_->address());
+    const absl::Time begin = absl::Now();
     for (uint32_t call = 0; call < 50000; ++call) {
       const uint32_t stream = 2 * call + 1;
-      ASSERT_TRUE(flood.Send(Frame(1, 4, stream, headers) + Frame(3, 0, stream, std::string("\0\0\0\x08", 4))));
-      if (call % 100 == 0) flood.Drain();
+      const std::string reset = Frame(3, 0, stream, std::string("\0\0\0\x08", 4));
+      was_ended = !flood.Send(Frame(1, 4, stream, headers) + reset);
+      if (was_ended) break;
+      if (call % 100 != 0) continue;
+      flood.Drain();
+      absl::SleepFor(begin + call * absl::Seconds(3) / 50000 - absl::Now());
     }
   }
   const absl::Time end = absl::Now();
   const auto answers = [this] { return Generate(*server_->Connect(absl::Seconds(2)), TextRequest("The", 4)).ok(); };
   EXPECT_TRUE(WaitUntil(answers, kPatience));
   RecordProperty("seconds_until_an_answer", absl::StrCat(absl::ToDoubleSeconds(absl::Now() - end)));
+  for (const StreamSeen& stream : streams.get()) {
+    ASSERT_TRUE(stream.ok()) << stream.end;
+    EXPECT_EQ(stream.choices[0].token_ids.size(), 900u);
+  }
+  EXPECT_EQ(server_->client().GetLoad()->group_epoch(), epoch);
+  EXPECT_EQ(server_->WorkerPids(), pids);
+  EXPECT_THAT(server_->process().Output(), testing::Not(testing::HasSubstr("is lost")));
+  EXPECT_EQ(absl::StrContains(server_->process().Output(), "were reset without a request"), was_ended);
+  EXPECT_EQ(was_ended, GetParam() == "Generate");
 }
+
+INSTANTIATE_TEST_SUITE_P(All, FloodOfResetsTest, testing::Values("Generate", "Tokenize"),
+                         [](const auto& info) { return info.param; });
 
 // Messages as large as the server takes, on links of those who have shown no token.
 TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {

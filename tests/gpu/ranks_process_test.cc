@@ -27,8 +27,8 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/temp_dir.h"
-#include "workers/comm/gloo_communicator.h"
-#include "workers/model/device_steps.h"
+#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/model/runner/device_steps.h"
 #include "workers/tensor/device_backend.h"
 
 namespace switchyard {

@@ -2,16 +2,16 @@
 
    Experts are packed twice, so groups overlap: rows travel within {0,1} and {2,3} (all-to-alls); gradients of experts are
    summed over {0,2} and {1,3}, all others over all four (all-reduces).  Forward comes first: where experts have a capacity, a
-   gather over all four goes before a layer's rows, in the same class as they (workers/moe/expert_capacity.h).  Exchanges of
-   class control end the step: a barrier, then the words that ranks stop, save and repack by (workers/train/rank_agreement.h).
-   A collective is over when every member waits for it: for long messages nothing weaker holds (workers/comm/communicator.h).
+   gather over all four goes before a layer's rows, in the same class as they (workers/moe/layer/expert_capacity.h).  Exchanges of
+   class control end the step: a barrier, then the words that ranks stop, save and repack by (workers/train/job/rank_agreement.h).
+   A collective is over when every member waits for it: for long messages nothing weaker holds (workers/comm/core/communicator.h).
    A delay is that others go first, which spin tries in every order.
 
    -DSTEPS=n takes n steps.  With REPACK experts move within the old groups behind the first, then a barrier of class control;
-   from there on rows travel among all four, and a replica's gradients are its own (workers/train/repack.h).
+   from there on rows travel among all four, and a replica's gradients are its own (workers/train/packing/repack.h).
 
    The designs (-D), and what must come out:
-     TWO_CHANNELS  workers/train/grad_sync.h: two threads, each with its class; the rule delays only sums   no deadlock
+     TWO_CHANNELS  workers/train/reduce/grad_sync.h: two threads, each with its class; the rule delays only sums   no deadlock
      TWO_CHANNELS, WINDOW=2   with two sums under way at a time (preempt)                                   no deadlock
      TICKETS       priority_ticketed: one order over both, which rank 0 tells                               no deadlock
      LOCAL_QUEUE   Lina's rule as the paper has it: one queue a rank, by what is ready there                a deadlock

@@ -5,7 +5,7 @@
    second with another rank, so that groups overlap in a ring.  Ranks need not agree when a sum may start: the even ones launch
    it when their gradients are complete, the odd ones when their backward is done.  Whose rows and sums are over tells both its
    neighbours a word, of class control, and waits for theirs.  A message of rows or of a word is one frame, one of a sum FRAMES.
-   A connection carries one frame at a time, in order, of the class that is first in kSendOrder (workers/comm/socket_traffic.h); a
+   A connection carries one frame at a time, in order, of the class that is first in kSendOrder (workers/comm/tcp/socket_traffic.h); a
    frame that has been sent is in front of all that follow.  A collective is over when all its frames have come and gone.
    A delay is that others go first, which spin tries in every order.  (A grant comes at once here: a later one is a sender that
    goes later.)

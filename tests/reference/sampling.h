@@ -1,5 +1,5 @@
 // The sampler's distribution and logprobs, naive and in double: full sorts, nothing clever.  Shares no code with
-// workers/ops/sampling.
+// workers/ops/sampling/sampling.
 #pragma once
 
 #include <algorithm>

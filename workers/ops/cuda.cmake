@@ -1,7 +1,7 @@
 # The CUDA kernels of this room: sy_ops_cuda where CUDA is built, and the same sources emulated on the CPU for tests.  Linking one of
 # them gives RegisterCudaOps().
-set(kernels_cuda combine_cuda.cu elementwise_cuda.cu embedding_cuda.cu expert_places_cuda.cu fading_sum_cuda.cu permute_cuda.cu rms_norm_cuda.cu rope_cuda.cu
-                 router_cuda.cu row_exchange_cuda.cu sampling_cuda.cu attention_cuda.cu attention_decode_cuda.cu attention_plain_cuda.cu attention_prefill_cuda.cu
-                 kv_cache_cuda.cu qkv_cuda.cu)
-sy_cuda_library(sy_ops_cuda SRCS kernel_table_cuda.cc ${kernels_cuda} DEPS sy_ops_common sy_gemm_cuda)
-sy_cuda_emulated(sy_ops_cuda_emulated SRCS kernel_table_cuda.cc ${kernels_cuda} DEPS sy_ops_common sy_gemm_cuda_emulated)
+set(kernels_cuda exchange/combine_cuda.cu activation/elementwise_cuda.cu embedding/embedding_cuda.cu exchange/expert_places_cuda.cu embedding/fading_sum_cuda.cu exchange/permute_cuda.cu norm/rms_norm_cuda.cu rope/rope_cuda.cu
+                 router/router_cuda.cu exchange/row_exchange_cuda.cu sampling/sampling_cuda.cu attention/attention_cuda.cu attention/attention_decode_cuda.cu attention/attention_plain_cuda.cu attention/attention_prefill_cuda.cu
+                 attention/kv_cache_cuda.cu rope/qkv_cuda.cu)
+sy_cuda_library(sy_ops_cuda SRCS core/kernel_table_cuda.cc ${kernels_cuda} DEPS sy_ops_common sy_gemm_cuda)
+sy_cuda_emulated(sy_ops_cuda_emulated SRCS core/kernel_table_cuda.cc ${kernels_cuda} DEPS sy_ops_common sy_gemm_cuda_emulated)

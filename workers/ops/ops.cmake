@@ -1,10 +1,10 @@
 # sy_ops: every op but GEMM.  Kernel files (*_cpu.cc) are compiled once per instruction set, each into a namespace of
 # its own; kernels.cc chooses at run time.  (maybe-uninitialized: g++ 12 warns inside its own AVX-512 intrinsics.)
-set(kernel_sources attention_cpu.cc combine_cpu.cc elementwise_cpu.cc gelu_cpu.cc kernel_table_cpu.cc layer_norm_cpu.cc rms_norm_cpu.cc rope_cpu.cc
-                   router_cpu.cc sampling_cpu.cc)
-list(APPEND kernel_sources backward/adamw_cpu.cc backward/attention_backward_cpu.cc backward/backward_table_cpu.cc backward/expert_bias_backward_cpu.cc
-                           backward/gelu_backward_cpu.cc backward/layer_norm_backward_cpu.cc backward/loss_cpu.cc
-                           backward/router_backward_cpu.cc backward/row_ops_backward_cpu.cc backward/row_scale_backward_cpu.cc)
+set(kernel_sources attention/attention_cpu.cc exchange/combine_cpu.cc activation/elementwise_cpu.cc activation/gelu_cpu.cc core/kernel_table_cpu.cc norm/layer_norm_cpu.cc norm/rms_norm_cpu.cc rope/rope_cpu.cc
+                   router/router_cpu.cc sampling/sampling_cpu.cc)
+list(APPEND kernel_sources optimizer/adamw_cpu.cc attention/attention_backward_cpu.cc core/backward_table_cpu.cc activation/expert_bias_backward_cpu.cc
+                           activation/gelu_backward_cpu.cc norm/layer_norm_backward_cpu.cc optimizer/loss_cpu.cc
+                           router/router_backward_cpu.cc norm/row_ops_backward_cpu.cc norm/row_scale_backward_cpu.cc)
 
 # sy_ops_kernels(ISA SRCS ... [FLAGS ...])
 function(sy_ops_kernels isa)
@@ -18,15 +18,15 @@ function(sy_ops_kernels isa)
 endfunction()
 
 sy_library(sy_ops
-           SRCS attention.cc clamp.cc combine.cc device_sampling.cc device_sequences.cc embedding.cc expert_places.cc fading_sum.cc gelu.cc kernels.cc kv_cache_view.cc layer_norm.cc
-                permute.cc qkv.cc random.cc rms_norm.cc rope.cc rope_table.cc router.cc router_biased.cc row_blocks.cc row_exchange.cc row_exchange_cpu.cc
-                sampling.cc swiglu.cc
+           SRCS attention/attention.cc activation/clamp.cc exchange/combine.cc sampling/device_sampling.cc sampling/device_sequences.cc embedding/embedding.cc exchange/expert_places.cc embedding/fading_sum.cc activation/gelu.cc core/kernels.cc attention/kv_cache_view.cc norm/layer_norm.cc
+                exchange/permute.cc rope/qkv.cc sampling/random.cc norm/rms_norm.cc rope/rope.cc rope/rope_table.cc router/router.cc router/router_biased.cc core/row_blocks.cc exchange/row_exchange.cc exchange/row_exchange_cpu.cc
+                sampling/sampling.cc activation/swiglu.cc
            DEPS sy_tensor sy_batching sy_isa sy_ops_common absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)
 sy_ops_kernels(baseline SRCS ${kernel_sources})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
   sy_ops_kernels(avx2 SRCS ${kernel_sources} FLAGS -mavx2 -mfma -mf16c)
   sy_ops_kernels(avx512 SRCS ${kernel_sources} FLAGS ${avx512})
-  sy_ops_kernels(avx512_bf16 SRCS attention_tiles_cpu.cc FLAGS ${avx512} -mavx512bf16)
-  sy_ops_kernels(amx SRCS attention_tiles_cpu.cc FLAGS ${avx512} -mamx-tile -mamx-bf16)
+  sy_ops_kernels(avx512_bf16 SRCS attention/attention_tiles_cpu.cc FLAGS ${avx512} -mavx512bf16)
+  sy_ops_kernels(amx SRCS attention/attention_tiles_cpu.cc FLAGS ${avx512} -mamx-tile -mamx-bf16)
 endif()

@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/gpu/parts.h"
-#include "workers/ops/attention.h"
-#include "workers/ops/device_sequences.h"
-#include "workers/ops/qkv.h"
+#include "workers/ops/attention/attention.h"
+#include "workers/ops/rope/qkv.h"
+#include "workers/ops/sampling/device_sequences.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "tests/devices/test_device.h"
-#include "workers/ops/weight.h"
+#include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/device_writer.h"
 #include "workers/tensor/tensor.h"

@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/cuda_status.h"
+#include "workers/tensor/cuda/cuda_status.h"
 
 namespace switchyard {
 

@@ -9,10 +9,10 @@
 #include "tests/bench/gpu/op_lines.h"
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/routing.h"
-#include "workers/ops/clamp.h"
-#include "workers/ops/device_sampling.h"
-#include "workers/ops/permute.h"
-#include "workers/ops/swiglu.h"
+#include "workers/ops/activation/clamp.h"
+#include "workers/ops/activation/swiglu.h"
+#include "workers/ops/exchange/permute.h"
+#include "workers/ops/sampling/device_sampling.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

@@ -10,9 +10,9 @@
 #include "tests/bench/gpu/op_lines.h"
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/routing.h"
-#include "workers/moe/exchange_plan.h"
-#include "workers/moe/replica_table.h"
-#include "workers/ops/row_exchange.h"
+#include "workers/moe/dispatch/exchange_plan.h"
+#include "workers/moe/dispatch/replica_table.h"
+#include "workers/ops/exchange/row_exchange.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

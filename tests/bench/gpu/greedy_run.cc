@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/model/memory_plan.h"
+#include "workers/model/config/memory_plan.h"
 
 namespace switchyard {
 namespace {

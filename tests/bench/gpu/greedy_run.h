@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/bench/gpu/device_moment_cuda.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/model/model_runner.h"
-#include "workers/moe/expert_layout.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/model/runner/model_runner.h"
+#include "workers/moe/dispatch/expert_layout.h"
 
 namespace switchyard {
 

@@ -13,8 +13,8 @@
 #include "tests/bench/gpu/model_check.h"
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/shapes.h"
-#include "workers/model/dummy_weights.h"
-#include "workers/model/memory_plan.h"
+#include "workers/model/config/memory_plan.h"
+#include "workers/model/weights/dummy_weights.h"
 
 namespace switchyard {
 namespace {

@@ -10,11 +10,11 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/model/batch_upload.h"
-#include "workers/model/dummy_weights.h"
-#include "workers/model/memory_plan.h"
-#include "workers/model/model.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/model/config/memory_plan.h"
+#include "workers/model/forward/model.h"
+#include "workers/model/runner/batch_upload.h"
+#include "workers/model/weights/dummy_weights.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

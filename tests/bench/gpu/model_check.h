@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "tests/bench/gpu/bench.h"
-#include "workers/model/config.h"
+#include "workers/model/config/config.h"
 
 namespace switchyard {
 

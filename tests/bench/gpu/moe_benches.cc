@@ -11,11 +11,11 @@
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/routing.h"
 #include "tests/bench/gpu/shapes.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/moe/moe_layer.h"
-#include "workers/ops/combine.h"
-#include "workers/ops/expert_ffn.h"
-#include "workers/ops/permute.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/moe/layer/moe_layer.h"
+#include "workers/ops/exchange/combine.h"
+#include "workers/ops/exchange/permute.h"
+#include "workers/ops/gemm/expert_ffn.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

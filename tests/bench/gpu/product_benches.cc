@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/gpu/parts.h"
-#include "workers/ops/gemm.h"
+#include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_queue.h"
 

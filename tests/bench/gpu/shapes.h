@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "workers/model/config.h"
+#include "workers/model/config/config.h"
 
 namespace switchyard {
 

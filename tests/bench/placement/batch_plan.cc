@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/popularity/observed_estimator.h"
-#include "scheduler/popularity/profile_estimator.h"
-#include "scheduler/popularity/share_correction.h"
+#include "scheduler/popularity/predictors/observed_estimator.h"
+#include "scheduler/popularity/predictors/profile_estimator.h"
+#include "scheduler/popularity/predictors/share_correction.h"
 #include "scheduler/simulator/trace_batches.h"
-#include "workers/comm/timed.h"
+#include "workers/comm/core/timed.h"
 
 namespace switchyard::bench {
 namespace {

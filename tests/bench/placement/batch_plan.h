@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/placement/split.h"
+#include "scheduler/placement/route/split.h"
 #include "scheduler/popularity/path_profile.h"
 #include "scheduler/popularity/popularity.h"
-#include "scheduler/popularity/routing_trace.h"
+#include "scheduler/popularity/trace/routing_trace.h"
 
 namespace switchyard::bench {
 

@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/comm/gather_work.h"
+#include "workers/comm/local/gather_work.h"
 
 namespace switchyard::bench {
 namespace {

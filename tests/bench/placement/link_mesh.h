@@ -2,7 +2,7 @@
 //
 // What sixteen workers on a few cores have least of is CPU time, and the workers' own communicator takes more of it a
 // message (headers, announcements, an I/O thread), so that a benchmark of placement would measure that.  What goes
-// where is as there: all-to-alls direct, gathers in the rounds of workers/comm/gather_work.h.  Thread-compatible.
+// where is as there: all-to-alls direct, gathers in the rounds of workers/comm/local/gather_work.h.  Thread-compatible.
 //
 // Messages of an all-to-all leave in turns of kPieces, as real ones do, which are many packets long and share a link by
 // packets.  One packet each, in the same order on all ranks, would make equal messages pass each other without ever

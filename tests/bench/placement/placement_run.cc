@@ -9,8 +9,8 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/sleep_until.h"
-#include "workers/comm/timed.h"
-#include "workers/moe/decision_gather.h"
+#include "workers/comm/core/timed.h"
+#include "workers/moe/placement/decision_gather.h"
 
 namespace switchyard::bench {
 namespace {

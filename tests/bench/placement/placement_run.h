@@ -1,7 +1,7 @@
 // One mode of expert placement on one rank: what it tells the others, what it decides, and what its layers take.
 //
-// Decisions are the policy's own (scheduler/placement/layer_decision.h), made on every rank from the plan's numbers;
-// messages of the sizes that the mode has are sent where it sends them:
+// Decisions are the policy's own (scheduler/placement/per_step/layer_decision.h), made on every rank from the plan's
+// numbers; messages of the sizes that the mode has are sent where it sends them:
 //   agreed, oracle   counts, estimate and hash in an all-gather after the gate
 //   static+spare     counts in that all-gather
 //   central          counts to device 0 and its answer to all after the gate; estimates ride on the dispatch, the
@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "scheduler/placement/layer_decision.h"
+#include "scheduler/placement/per_step/layer_decision.h"
 #include "tests/bench/placement/batch_plan.h"
 #include "tests/bench/placement/emulated_layer.h"
 #include "tests/bench/placement/link_mesh.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "scheduler/base/status_macros.h"
-#include "workers/comm/timed.h"
-#include "workers/moe/gate_forecast.h"
+#include "workers/comm/core/timed.h"
+#include "workers/moe/popularity/gate_forecast.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::bench {

@@ -1,10 +1,11 @@
-// What a probe's product takes of a rank's CPU: the worker's own (workers/moe/gate_forecast.h), on one thread.
+// What a probe's product takes of a rank's CPU: the worker's own (workers/moe/popularity/gate_forecast.h), on one
+// thread.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "scheduler/popularity/routing_trace.h"
+#include "scheduler/popularity/trace/routing_trace.h"
 
 namespace switchyard::bench {
 

@@ -6,11 +6,11 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "scheduler/training/reduce_policy.h"
 #include "tests/bench/sleep_until.h"
-#include "workers/model/backward_stages.h"
-#include "workers/moe/schedule_executor.h"
+#include "workers/model/backward/backward_stages.h"
+#include "workers/moe/layer/schedule_executor.h"
 
 namespace switchyard::bench {
 namespace {

@@ -1,9 +1,9 @@
 // A rank's training step whose messages and sums are real and whose compute is time that passes.
 //
-// Layers run as the model's forward and backward do (workers/model/model_backward.h, workers/moe/moe_backward.h): each
-// MoE layer by the workers' own executor of its program, gradients complete in the order of BackwardStages and summed
-// by the workers' own synchroniser, which is told of all-to-alls as there.  An all-to-all sends every rank of the group
-// as many bytes, as a balanced gate would.  Thread-compatible.
+// Layers run as the model's forward and backward do (workers/model/backward/model_backward.h,
+// workers/moe/layer/moe_backward.h): each MoE layer by the workers' own executor of its program, gradients complete in
+// the order of BackwardStages and summed by the workers' own synchroniser, which is told of all-to-alls as there.  An
+// all-to-all sends every rank of the group as many bytes, as a balanced gate would.  Thread-compatible.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "scheduler/jobs/comm_spec.h"
 #include "scheduler/pipeline/moe_schedule.h"
-#include "scheduler/training/comm_spec.h"
 #include "tests/bench/training/recording_communicator.h"
 #include "tests/bench/training/shaped_gradients.h"
 #include "tests/bench/training/step_shape.h"
-#include "workers/comm/communicator.h"
-#include "workers/train/grad_sync.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/train/reduce/grad_sync.h"
 
 namespace switchyard::bench {
 

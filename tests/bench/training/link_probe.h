@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "workers/comm/communicator.h"
+#include "workers/comm/core/communicator.h"
 
 namespace switchyard::bench {
 
@@ -19,7 +19,7 @@ struct Probe {
 };
 
 // rounds of each size, each begun by all ranks at once: eighths of the bytes, from two (shorter sums go another way,
-// workers/comm/reduce_work.h) to all.
+// workers/comm/local/reduce_work.h) to all.
 absl::StatusOr<std::vector<Probe>> ProbeAllToAlls(Communicator* rows, int64_t most_bytes, int rounds);
 absl::StatusOr<std::vector<Probe>> ProbeSums(Communicator* sums, int64_t most_bytes, int rounds);
 

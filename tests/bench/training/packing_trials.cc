@@ -4,7 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/train/expert_packer.h"
+#include "workers/train/packing/expert_packer.h"
 
 namespace switchyard::bench {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "scheduler/training/expert_packing.h"
+#include "scheduler/jobs/expert_packing.h"
 #include "tests/bench/training/emulated_step.h"
-#include "workers/comm/communicator.h"
+#include "workers/comm/core/communicator.h"
 
 namespace switchyard::bench {
 

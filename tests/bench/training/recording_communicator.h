@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "workers/comm/communicator.h"
+#include "workers/comm/core/communicator.h"
 
 namespace switchyard::bench {
 

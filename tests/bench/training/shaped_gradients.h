@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "tests/bench/training/step_shape.h"
-#include "workers/model/model_gradients.h"
+#include "workers/model/backward/model_gradients.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::bench {

@@ -1,10 +1,10 @@
 // The flags of a training worker that say what a step is, scaled (training_models.py makes them), and on which links.
 #pragma once
 
-#include "scheduler/training/comm_spec.h"
+#include "scheduler/jobs/comm_spec.h"
 #include "tests/bench/training/links.h"
 #include "tests/bench/training/step_shape.h"
-#include "workers/comm/socket_communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard::bench {
 

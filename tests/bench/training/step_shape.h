@@ -13,7 +13,8 @@ namespace switchyard::bench {
 struct StepShape {
   int layers = 1;
   int64_t row_bytes = 0;  // of a rank's rows of a layer, each way, those that stay among them
-  // Forward; backward takes twice as long (spec A1).  Experts' time is of all rows of a rank, however many experts.
+  // Forward; backward takes twice as long (scheduler/PAPERS.md, "Emulated clusters").  Experts' time is of all rows of
+  // a rank, however many experts.
   absl::Duration attention, experts;
   // Elements of gradients (fp32), in the order in which backward completes them.
   std::vector<int64_t> feed_forward, attention_out, attention_in;  // of a layer, what every rank has

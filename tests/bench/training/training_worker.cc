@@ -23,8 +23,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/training/expert_packing.h"
-#include "scheduler/training/reduce_policy.h"
+#include "scheduler/jobs/expert_packing.h"
+#include "scheduler/jobs/reduce_policy.h"
 #include "tests/bench/training/connection_marks.h"
 #include "tests/bench/training/critical_path.h"
 #include "tests/bench/training/emulated_step.h"
@@ -34,8 +34,8 @@
 #include "tests/bench/training/step_flags.h"
 #include "tests/bench/training/step_path.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
-#include "workers/comm/socket_communicator.h"
+#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(std::vector<std::string>, addresses, {}, "IPv4, of all workers");

@@ -1,4 +1,4 @@
-#include "clients/cli/bench_report.h"
+#include "clients/cli/commands/bench_report.h"
 
 #include <algorithm>
 #include <cmath>

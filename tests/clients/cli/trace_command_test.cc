@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/popularity/trace_file.h"
+#include "scheduler/popularity/trace/trace_file.h"
 #include "tests/clients/cli_run.h"
 #include "tests/clients/fake_server.h"
 #include "tests/clients/routing_server.h"

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "clients/cli/job_flags.h"
+#include "clients/cli/commands/job_flags.h"
+#include "clients/cli/commands/train_watch.h"
 #include "clients/cli/message_json.h"
-#include "clients/cli/train_watch.h"
 #include "gmock/gmock.h"
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"

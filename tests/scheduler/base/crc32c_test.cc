@@ -1,5 +1,5 @@
 // Against the vectors of RFC 3720 and a sum bit by bit.
-#include "scheduler/base/crc32c.h"
+#include "scheduler/base/io/crc32c.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/io/fnv1a.h"
 
 #include "gtest/gtest.h"
 

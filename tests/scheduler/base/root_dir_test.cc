@@ -1,4 +1,4 @@
-#include "scheduler/base/root_dir.h"
+#include "scheduler/base/io/root_dir.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/belady_policy.h"
+#include "scheduler/offload/policies/belady_policy.h"
 #include "tests/scheduler/offload/fewest_copies.h"
 
 namespace switchyard {

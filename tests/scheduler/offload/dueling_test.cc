@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/dueling_policy.h"
-#include "scheduler/offload/policy_kind.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/policies/dueling_policy.h"
+#include "scheduler/offload/policies/policy_kind.h"
+#include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/simulator/offload_sim.h"
 #include "tests/scheduler/offload/fewest_copies.h"
 

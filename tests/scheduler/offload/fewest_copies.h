@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "scheduler/offload/belady_policy.h"
+#include "scheduler/offload/policies/belady_policy.h"
 
 namespace switchyard {
 

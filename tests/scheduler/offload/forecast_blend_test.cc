@@ -1,5 +1,5 @@
 // A forecast's chances, corrected by what the past says of the same needs.
-#include "scheduler/offload/forecast_blend.h"
+#include "scheduler/offload/forecast/forecast_blend.h"
 
 #include <vector>
 

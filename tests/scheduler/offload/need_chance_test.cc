@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/need_history.h"
-#include "scheduler/offload/need_path.h"
+#include "scheduler/offload/forecast/need_history.h"
+#include "scheduler/offload/forecast/need_path.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "scheduler/offload/need_forecast.h"
+#include "scheduler/offload/forecast/need_forecast.h"
 
 #include <vector>
 

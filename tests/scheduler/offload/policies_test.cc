@@ -3,10 +3,10 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/dueling_policy.h"
-#include "scheduler/offload/expected_use_policy.h"
-#include "scheduler/offload/forecast_calibration.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/forecast/forecast_calibration.h"
+#include "scheduler/offload/policies/dueling_policy.h"
+#include "scheduler/offload/policies/expected_use_policy.h"
+#include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/simulator/choose_offload.h"
 
 namespace switchyard {

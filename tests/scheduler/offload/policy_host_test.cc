@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/dueling_policy.h"
-#include "scheduler/offload/expected_use_policy.h"
-#include "scheduler/offload/policy_kind.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/policies/dueling_policy.h"
+#include "scheduler/offload/policies/expected_use_policy.h"
+#include "scheduler/offload/policies/policy_kind.h"
+#include "scheduler/offload/policies/rule_policy.h"
 
 namespace switchyard {
 namespace {

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// "S0 H C0 R0": the ops that the papers name, in launch order.
+// "S0 H C0 R0": the ops that the papers name (scheduler/PAPERS.md), in launch order.
 std::string Order(const MoeSchedule& schedule) {
   std::vector<std::string> names;
   for (const MicroOp& op : schedule.ops) {

@@ -1,12 +1,12 @@
 // Which copies an estimate is worth: with hedges, without, or none.
-#include "scheduler/placement/agreed_policy.h"
+#include "scheduler/placement/per_step/agreed_policy.h"
 
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/placement/min_max.h"
+#include "scheduler/placement/route/min_max.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {

@@ -1,10 +1,10 @@
-#include "scheduler/placement/alias_placement.h"
+#include "scheduler/placement/lina/alias_placement.h"
 
 #include <cmath>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/min_max.h"
+#include "scheduler/placement/route/min_max.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-#include "scheduler/placement/balance_search.h"
+#include "scheduler/placement/background/balance_search.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/placement/matching.h"
-#include "scheduler/placement/noise_cases.h"
+#include "scheduler/placement/background/matching.h"
+#include "scheduler/placement/background/noise_cases.h"
 #include "scheduler/popularity/popularity.h"
 
 namespace switchyard {

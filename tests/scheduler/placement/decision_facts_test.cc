@@ -1,5 +1,5 @@
 // Each thing that a decision hangs on or says, altered alone, is in the digest under its name.
-#include "scheduler/placement/decision_facts.h"
+#include "scheduler/placement/per_step/decision_facts.h"
 
 #include <functional>
 

@@ -1,4 +1,4 @@
-#include "scheduler/placement/eplb.h"
+#include "scheduler/placement/background/eplb.h"
 
 #include <algorithm>
 #include <numeric>

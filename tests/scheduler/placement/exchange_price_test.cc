@@ -1,4 +1,4 @@
-#include "scheduler/placement/exchange_price.h"
+#include "scheduler/placement/route/exchange_price.h"
 
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // Who put an expert into a spare slot, and what a worker may tell of it.
-#include "scheduler/placement/expert_report.h"
+#include "scheduler/placement/background/expert_report.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,5 +1,5 @@
 // What a worker believes of places that a message brought.
-#include "scheduler/placement/group_placement.h"
+#include "scheduler/placement/background/group_placement.h"
 
 #include <string>
 

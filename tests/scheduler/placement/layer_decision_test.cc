@@ -1,8 +1,8 @@
-#include "scheduler/placement/layer_decision.h"
+#include "scheduler/placement/per_step/layer_decision.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/paper_allocation.h"
+#include "scheduler/placement/lina/paper_allocation.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {

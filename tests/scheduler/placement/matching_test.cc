@@ -1,4 +1,4 @@
-#include "scheduler/placement/matching.h"
+#include "scheduler/placement/background/matching.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/eplb.h"
+#include "scheduler/placement/background/eplb.h"
 
 namespace switchyard {
 namespace {

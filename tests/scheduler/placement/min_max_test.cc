@@ -1,4 +1,4 @@
-#include "scheduler/placement/min_max.h"
+#include "scheduler/placement/route/min_max.h"
 
 #include <numeric>
 

@@ -1,8 +1,8 @@
-#include "scheduler/placement/paper_allocation.h"
+#include "scheduler/placement/lina/paper_allocation.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/replica_map.h"
+#include "scheduler/placement/route/replica_map.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {

@@ -1,10 +1,10 @@
-#include "scheduler/placement/phase_two.h"
+#include "scheduler/placement/per_step/phase_two.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/decision_digest.h"
+#include "scheduler/placement/per_step/decision_digest.h"
 #include "scheduler/placement/placement_mode.h"
-#include "scheduler/placement/slot_table.h"
+#include "scheduler/placement/route/slot_table.h"
 #include "scheduler/popularity/popularity.h"
 
 namespace switchyard {

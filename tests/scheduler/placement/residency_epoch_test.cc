@@ -1,4 +1,4 @@
-#include "scheduler/placement/residency_epoch.h"
+#include "scheduler/placement/background/residency_epoch.h"
 
 #include <string>
 

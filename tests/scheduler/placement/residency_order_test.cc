@@ -1,4 +1,4 @@
-#include "scheduler/placement/residency_order.h"
+#include "scheduler/placement/background/residency_order.h"
 
 #include <algorithm>
 #include <numeric>

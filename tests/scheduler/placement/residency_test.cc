@@ -1,4 +1,4 @@
-#include "scheduler/placement/residency.h"
+#include "scheduler/placement/background/residency.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,9 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/matching.h"
-#include "scheduler/placement/min_max.h"
-#include "scheduler/placement/noise_cases.h"
+#include "scheduler/placement/background/matching.h"
+#include "scheduler/placement/background/noise_cases.h"
+#include "scheduler/placement/route/min_max.h"
 
 namespace switchyard {
 namespace {

@@ -1,12 +1,12 @@
 // Stages of the slow loop under the fast loop's transient slots: what stays, what is where, and that every rank agrees.
-#include "scheduler/placement/resident_change.h"
+#include "scheduler/placement/per_step/resident_change.h"
 
 #include <algorithm>
 #include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/layer_decision.h"
+#include "scheduler/placement/per_step/layer_decision.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {

@@ -1,11 +1,11 @@
-#include "scheduler/placement/split_cases.h"
+#include "scheduler/placement/route/split_cases.h"
 
 #include <memory>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/placement/min_max.h"
+#include "scheduler/placement/route/min_max.h"
 #include "scheduler/popularity/popularity.h"
 
 namespace switchyard {

@@ -1,4 +1,4 @@
-#include "scheduler/placement/split.h"
+#include "scheduler/placement/route/split.h"
 
 #include <functional>
 #include <numeric>

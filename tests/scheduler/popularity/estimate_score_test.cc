@@ -1,4 +1,4 @@
-#include "scheduler/popularity/estimate_score.h"
+#include "scheduler/popularity/predictors/estimate_score.h"
 
 #include <random>
 #include <vector>

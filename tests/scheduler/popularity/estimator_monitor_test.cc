@@ -3,7 +3,7 @@
 //   best NAME     on NAME     off NAME     trial NAME
 //   says TEXT     the reports since the last `says` or `silent`, joined by " | ", contain it
 //   silent        there were none
-#include "scheduler/popularity/estimator_monitor.h"
+#include "scheduler/popularity/predictors/estimator_monitor.h"
 
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
 // How estimators stand: what live estimates say of themselves, what another process may say, and the group's means.
-#include "scheduler/popularity/estimator_standing.h"
+#include "scheduler/popularity/predictors/estimator_standing.h"
 
 #include <cmath>
 #include <limits>

@@ -5,12 +5,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/popularity/blend_estimator.h"
-#include "scheduler/popularity/calibrated_estimator.h"
-#include "scheduler/popularity/corrected_estimator.h"
-#include "scheduler/popularity/last_batch_estimator.h"
-#include "scheduler/popularity/observed_estimator.h"
-#include "scheduler/popularity/profile_estimator.h"
+#include "scheduler/popularity/predictors/blend_estimator.h"
+#include "scheduler/popularity/predictors/calibrated_estimator.h"
+#include "scheduler/popularity/predictors/corrected_estimator.h"
+#include "scheduler/popularity/predictors/last_batch_estimator.h"
+#include "scheduler/popularity/predictors/observed_estimator.h"
+#include "scheduler/popularity/predictors/profile_estimator.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
 namespace switchyard {

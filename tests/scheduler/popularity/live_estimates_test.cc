@@ -1,5 +1,5 @@
 // Live estimates of a phase against naive ones, what is asked in which pass, and what is switched off by itself.
-#include "scheduler/popularity/live_estimates.h"
+#include "scheduler/popularity/predictors/live_estimates.h"
 
 #include <string>
 #include <vector>

@@ -5,8 +5,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "scheduler/popularity/estimator_monitor.h"
-#include "scheduler/popularity/profile_estimator.h"
+#include "scheduler/popularity/predictors/estimator_monitor.h"
+#include "scheduler/popularity/predictors/profile_estimator.h"
 #include "scheduler/simulator/routing_chain.h"
 #include "scheduler/simulator/trace_batches.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/io/fnv1a.h"
 #include "scheduler/popularity/popularity.h"
 #include "tests/scheduler/popularity/small_batch.h"
 

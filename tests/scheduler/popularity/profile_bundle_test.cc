@@ -7,8 +7,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/byte_io.h"
-#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/io/byte_io.h"
+#include "scheduler/base/io/fnv1a.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
 namespace switchyard {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/popularity/routing_view.h"
+#include "scheduler/popularity/trace/routing_view.h"
 
 namespace switchyard {
 

@@ -1,10 +1,10 @@
-#include "scheduler/popularity/trace_file.h"
+#include "scheduler/popularity/trace/trace_file.h"
 
 #include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/io/fnv1a.h"
 
 namespace switchyard {
 namespace {

@@ -1,9 +1,9 @@
-#include "scheduler/popularity/trace_profile.h"
+#include "scheduler/popularity/trace/trace_profile.h"
 
 #include <string>
 
 #include "gtest/gtest.h"
-#include "scheduler/popularity/live_estimates.h"
+#include "scheduler/popularity/predictors/live_estimates.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // What is read of a file of weights, compared with its blocks' checksums: whatever is read, and only that.
-#include "workers/checkpoint/block_check.h"
+#include "workers/checkpoint/safetensors/block_check.h"
 
 #include <algorithm>
 #include <random>
@@ -8,10 +8,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/crc32c.h"
+#include "scheduler/base/io/crc32c.h"
 #include "tests/workers/checkpoint/safetensors_bytes.h"
 #include "tests/workers/model/temp_dir.h"
-#include "workers/checkpoint/file_sums.h"
+#include "workers/checkpoint/files/file_sums.h"
 
 namespace switchyard {
 namespace {

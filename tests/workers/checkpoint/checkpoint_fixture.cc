@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/shard_table.h"
-#include "workers/checkpoint/write_files.h"
+#include "workers/checkpoint/files/write_files.h"
+#include "workers/checkpoint/safetensors/shard_table.h"
 
 namespace switchyard {
 namespace {

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
-#include "workers/checkpoint/checkpoint_writer.h"
-#include "workers/checkpoint/file_system.h"
-#include "workers/checkpoint/find_checkpoint.h"
+#include "workers/checkpoint/files/file_system.h"
+#include "workers/checkpoint/manifest/checkpoint_writer.h"
+#include "workers/checkpoint/manifest/find_checkpoint.h"
 
 namespace switchyard {
 

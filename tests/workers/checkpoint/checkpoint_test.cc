@@ -13,10 +13,10 @@
 #include "gtest/gtest.h"
 #include "tests/workers/checkpoint/checkpoint_fixture.h"
 #include "tests/workers/checkpoint/simulated_file_system.h"
-#include "workers/checkpoint/posix_file_system.h"
-#include "workers/checkpoint/safetensors.h"
-#include "workers/checkpoint/shard_table.h"
-#include "workers/checkpoint/write_files.h"
+#include "workers/checkpoint/files/posix_file_system.h"
+#include "workers/checkpoint/files/write_files.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/safetensors/shard_table.h"
 
 namespace switchyard {
 namespace {

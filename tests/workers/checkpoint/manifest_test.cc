@@ -1,4 +1,4 @@
-#include "workers/checkpoint/manifest.h"
+#include "workers/checkpoint/manifest/manifest.h"
 
 #include <string>
 #include <vector>

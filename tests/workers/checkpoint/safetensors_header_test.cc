@@ -1,5 +1,5 @@
 // Every claim of a header that a file can break, by a table: header text, bytes of data, what the message must say.
-#include "workers/checkpoint/safetensors_header.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 
 #include <random>
 #include <string>

@@ -1,5 +1,5 @@
 // Files and directories: what is refused, with what words, and that the bytes come back.
-#include "workers/checkpoint/safetensors.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
 
 #include <sys/stat.h>
 

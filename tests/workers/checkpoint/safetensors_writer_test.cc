@@ -1,13 +1,13 @@
 // What is written is what the reader, which believes nothing, reads back.
-#include "workers/checkpoint/safetensors_writer.h"
+#include "workers/checkpoint/safetensors/safetensors_writer.h"
 
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/checkpoint/safetensors.h"
-#include "workers/checkpoint/safetensors_header.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "workers/checkpoint/file_system.h"
+#include "workers/checkpoint/files/file_system.h"
 
 namespace switchyard {
 

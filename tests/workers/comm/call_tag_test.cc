@@ -1,5 +1,5 @@
 // What a collective's tag says.
-#include "workers/comm/call_tag.h"
+#include "workers/comm/core/call_tag.h"
 
 #include <set>
 

@@ -16,10 +16,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
-#include "workers/comm/gloo_communicator.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/comm/socket_address.h"
-#include "workers/comm/socket_communicator.h"
+#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/comm/tcp/socket_address.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard::test {
 namespace {

@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "scheduler/base/unique_fd.h"
-#include "workers/comm/communicator.h"
-#include "workers/comm/group_forming.h"
-#include "workers/comm/rendezvous_store.h"
+#include "scheduler/base/io/unique_fd.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/comm/group/group_forming.h"
+#include "workers/comm/group/rendezvous_store.h"
 
 namespace switchyard::test {
 

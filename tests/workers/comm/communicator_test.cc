@@ -1,5 +1,5 @@
 // Every collective over every backend and several sizes of world.
-#include "workers/comm/communicator.h"
+#include "workers/comm/core/communicator.h"
 
 #include <cstring>
 #include <string>

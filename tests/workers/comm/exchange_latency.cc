@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
+#include "workers/comm/gloo/gloo_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // All-gathers in rounds: the same answer as by telling everybody, for every world, size and disturbance.
-#include "workers/comm/gather_work.h"
+#include "workers/comm/local/gather_work.h"
 
 #include <random>
 #include <string>
@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/faulty_communicator.h"
+#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -1,11 +1,11 @@
 // Who is to blame for a device's collective that is not done, row by row; and the life of an NCCL communicator.
-#include "workers/comm/late_ranks.h"
+#include "workers/comm/group/late_ranks.h"
 
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/comm/nccl_state.h"
+#include "workers/comm/nccl/nccl_state.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // The NCCL communicator on the emulated NCCL: collectives on device memory, their order by streams, graphs.
-#include "workers/comm/nccl_communicator.h"
+#include "workers/comm/nccl/nccl_communicator.h"
 
 #include <string>
 #include <utility>

@@ -15,7 +15,7 @@
 #include "tests/cuda_emulation/nccl_control.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/comm/nccl_test_util.h"
-#include "workers/comm/faulty_communicator.h"
+#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -1,6 +1,6 @@
 // The end of an NCCL communicator whose collectives are in recorded graphs: NCCL waits for those, others may not wait
 // for NCCL.
-#include "workers/comm/nccl_handle.h"
+#include "workers/comm/nccl/nccl_handle.h"
 
 #include <memory>
 #include <thread>

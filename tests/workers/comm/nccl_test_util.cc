@@ -9,9 +9,9 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/tensor/cuda_backend.h"
+#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/tensor/cuda/cuda_backend.h"
 
 namespace switchyard::test {
 namespace {

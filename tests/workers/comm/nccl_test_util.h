@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/workers/comm/view_checks.h"
-#include "workers/comm/communicator.h"
-#include "workers/comm/nccl_communicator.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/comm/nccl/nccl_communicator.h"
 #include "workers/tensor/device_queue.h"
 
 namespace switchyard::test {

@@ -1,5 +1,5 @@
 // Every rank knows what the others have launched, and learns at once who failed, left, died or froze.
-#include "workers/comm/peer_watch.h"
+#include "workers/comm/group/peer_watch.h"
 
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo_communicator.h"
+#include "workers/comm/gloo/gloo_communicator.h"
 
 namespace switchyard {
 namespace {

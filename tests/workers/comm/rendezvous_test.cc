@@ -14,9 +14,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/frame_header.h"
-#include "workers/comm/gloo_communicator.h"
-#include "workers/comm/launch_ledger.h"
+#include "workers/comm/core/frame_header.h"
+#include "workers/comm/core/launch_ledger.h"
+#include "workers/comm/gloo/gloo_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // What a socket group has beyond every communicator: all-to-alls go past sums, launched or not.
-#include "workers/comm/socket_communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 #include <atomic>
 #include <future>

@@ -1,5 +1,5 @@
 // Two ends of a connection with their threads: long and short messages of both classes, and what ends them.
-#include "workers/comm/socket_io.h"
+#include "workers/comm/tcp/socket_io.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/frame_header.h"
+#include "workers/comm/core/frame_header.h"
 
 namespace switchyard {
 namespace {

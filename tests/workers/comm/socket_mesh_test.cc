@@ -1,5 +1,5 @@
 // Connecting: over both kinds of address, among strangers, and without a peer.
-#include "workers/comm/socket_mesh.h"
+#include "workers/comm/tcp/socket_mesh.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,9 +17,9 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/frame_header.h"
-#include "workers/comm/socket_address.h"
-#include "workers/comm/socket_communicator.h"
+#include "workers/comm/core/frame_header.h"
+#include "workers/comm/tcp/socket_address.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard {
 namespace {

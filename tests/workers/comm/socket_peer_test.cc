@@ -15,13 +15,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/base/unique_fd.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/frame_header.h"
-#include "workers/comm/socket_address.h"
-#include "workers/comm/socket_communicator.h"
-#include "workers/comm/socket_io.h"
+#include "workers/comm/core/frame_header.h"
+#include "workers/comm/tcp/socket_address.h"
+#include "workers/comm/tcp/socket_communicator.h"
+#include "workers/comm/tcp/socket_io.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // Where the bytes of a peer's messages go, and what a peer may not send.
-#include "workers/comm/socket_receive_table.h"
+#include "workers/comm/tcp/socket_receive_table.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/comm/frame_header.h"
+#include "workers/comm/core/frame_header.h"
 
 namespace switchyard {
 namespace {

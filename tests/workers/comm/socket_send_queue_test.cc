@@ -1,5 +1,5 @@
 // Which bytes go next, written in any portions: classes, frames, grants and credit.
-#include "workers/comm/socket_send_queue.h"
+#include "workers/comm/tcp/socket_send_queue.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/comm/frame_header.h"
+#include "workers/comm/core/frame_header.h"
 
 namespace switchyard {
 namespace {

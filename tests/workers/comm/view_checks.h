@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "workers/comm/communicator.h"
+#include "workers/comm/core/communicator.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::test {

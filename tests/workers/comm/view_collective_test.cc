@@ -10,7 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/comm/view_checks.h"
-#include "workers/comm/faulty_communicator.h"
+#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // The stages of a backward pass: each gradient belongs to one, and has its last share when that is done.
-#include "workers/model/backward_stages.h"
+#include "workers/model/backward/backward_stages.h"
 
 #include <algorithm>
 #include <functional>
@@ -14,9 +14,9 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/model/loss_head.h"
-#include "workers/model/model_backward.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/model/backward/loss_head.h"
+#include "workers/model/backward/model_backward.h"
 
 namespace switchyard {
 namespace {

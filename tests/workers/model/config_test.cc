@@ -1,5 +1,5 @@
 // config.json: what each family reads from it, in both spellings, and what is refused with which words.
-#include "workers/model/config.h"
+#include "workers/model/config/config.h"
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -7,8 +7,8 @@
 #include "nlohmann/json.hpp"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/temp_dir.h"
-#include "workers/model/config_reader.h"
-#include "workers/model/memory_plan.h"
+#include "workers/model/config/config_reader.h"
+#include "workers/model/config/memory_plan.h"
 
 namespace switchyard {
 namespace {

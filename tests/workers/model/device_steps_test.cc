@@ -1,13 +1,13 @@
 // Steps on a device: however they are batched, chunked, recorded or overlapped, the tokens are the same.
-#include "workers/model/device_steps.h"
+#include "workers/model/runner/device_steps.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
-#include "workers/model/dummy_weights.h"
-#include "workers/model/warm_up.h"
+#include "workers/model/runner/warm_up.h"
+#include "workers/model/weights/dummy_weights.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

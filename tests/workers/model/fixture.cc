@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
-#include "workers/checkpoint/safetensors.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/model/lending_cost.h"
+#include "workers/model/runner/lending_cost.h"
 
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // Weights on their way from file to packed form: every dtype and spelling, experts by rank, and what is refused.
-#include "workers/model/loader.h"
+#include "workers/model/weights/loader.h"
 
 #include <cmath>
 #include <cstring>
@@ -14,9 +14,9 @@
 #include "tests/workers/checkpoint/safetensors_bytes.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/temp_dir.h"
-#include "workers/model/dummy_weights.h"
-#include "workers/model/memory_plan.h"
-#include "workers/moe/packed_expert.h"
+#include "workers/model/config/memory_plan.h"
+#include "workers/model/weights/dummy_weights.h"
+#include "workers/moe/experts/packed_expert.h"
 
 namespace switchyard {
 namespace {

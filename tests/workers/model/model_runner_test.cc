@@ -1,5 +1,5 @@
 // The runner's manners: slots between steps, copies of blocks, logprobs, broken sequences.
-#include "workers/model/model_runner.h"
+#include "workers/model/runner/model_runner.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/runner_fixture.h"
-#include "workers/model/kv_cache.h"
+#include "workers/model/runner/kv_cache.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

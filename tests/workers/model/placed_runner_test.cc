@@ -11,7 +11,7 @@
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
-#include "workers/moe/row_forecaster.h"
+#include "workers/moe/popularity/row_forecaster.h"
 
 namespace switchyard {
 namespace {

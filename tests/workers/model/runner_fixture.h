@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
-#include "workers/model/model_runner.h"
+#include "workers/model/runner/model_runner.h"
 
 namespace switchyard {
 

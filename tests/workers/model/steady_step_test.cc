@@ -8,7 +8,7 @@
 #include "tests/cuda_emulation/control.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
-#include "workers/model/device_steps.h"
+#include "workers/model/runner/device_steps.h"
 
 namespace switchyard {
 namespace {

@@ -1,6 +1,6 @@
 // A placement's table over an expert budget, by hand: what the policy hears, that rows find their experts whatever was
 // copied, and the life of a stage.
-#include "workers/moe/budgeted_slots.h"
+#include "workers/moe/placement/budgeted_slots.h"
 
 #include <cstring>
 #include <memory>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
 #include "tests/workers/moe/moe_test_model.h"

@@ -1,5 +1,5 @@
 // A budget's cold experts computed on the host: as near to double precision as with copies, on one device and on two.
-#include "workers/moe/cold_experts.h"
+#include "workers/moe/experts/cold_experts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/policies/rule_policy.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/comm/nccl_test_util.h"
 #include "tests/workers/moe/moe_test_model.h"

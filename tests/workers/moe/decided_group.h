@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/decided_placer.h"
-#include "workers/moe/rank_slots.h"
+#include "workers/moe/placement/decided_placer.h"
+#include "workers/moe/placement/rank_slots.h"
 
 namespace switchyard::test {
 

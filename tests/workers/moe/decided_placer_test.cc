@@ -1,6 +1,6 @@
 // Groups of ranks whose layers go where decisions say: the bits of one rank with all experts in tables, in every mode,
 // over ranks, delays and expert budgets; and that ranks agree.
-#include "workers/moe/decided_placer.h"
+#include "workers/moe/placement/decided_placer.h"
 
 #include <algorithm>
 #include <string>

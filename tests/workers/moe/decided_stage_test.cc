@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/moe/decided_group.h"
-#include "workers/moe/decided_placer.h"
+#include "workers/moe/placement/decided_placer.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // What ranks tell each other of a layer, at the limits of its 16 bits; and that what no message may say is refused.
-#include "workers/moe/decision_gather.h"
+#include "workers/moe/placement/decision_gather.h"
 
 #include <cstdint>
 #include <cstring>

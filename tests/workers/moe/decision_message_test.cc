@@ -1,6 +1,6 @@
 // What ranks tell each other of decisions: read back as it was made, and the field named where ranks decided
 // differently.
-#include "workers/moe/decision_message.h"
+#include "workers/moe/placement/decision_message.h"
 
 #include <vector>
 
@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/moe/decided_group.h"
-#include "workers/moe/decision_gather.h"
+#include "workers/moe/placement/decision_gather.h"
 
 namespace switchyard {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
-#include "workers/moe/device_expert_copier.h"
-#include "workers/moe/expert_store.h"
+#include "workers/moe/experts/device_expert_copier.h"
+#include "workers/moe/experts/expert_store.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

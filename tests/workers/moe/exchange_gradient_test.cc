@@ -1,6 +1,6 @@
 // Gradients go the way that rows went, and come back the way that outputs came: on any number of ranks, with and
 // without rows, whatever was dropped.
-#include "workers/moe/exchange_gradient.h"
+#include "workers/moe/dispatch/exchange_gradient.h"
 
 #include <memory>
 #include <string>
@@ -11,9 +11,9 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/faulty_communicator.h"
-#include "workers/moe/expert_layout.h"
-#include "workers/moe/host_exchange.h"
+#include "workers/comm/core/faulty_communicator.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/dispatch/host_exchange.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

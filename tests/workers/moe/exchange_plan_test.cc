@@ -1,10 +1,10 @@
 // Where an exchange's messages are, and what no plan is made for.
-#include "workers/moe/exchange_plan.h"
+#include "workers/moe/dispatch/exchange_plan.h"
 
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "workers/ops/row_blocks.h"
+#include "workers/ops/core/row_blocks.h"
 
 namespace switchyard {
 namespace {

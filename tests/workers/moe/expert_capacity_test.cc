@@ -1,6 +1,6 @@
 // Which choices find room at their expert: against a loop over all rows in their order, whoever has them; and what a
 // layer does with the others.
-#include "workers/moe/expert_capacity.h"
+#include "workers/moe/layer/expert_capacity.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/moe_layer.h"
+#include "workers/moe/layer/moe_layer.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 

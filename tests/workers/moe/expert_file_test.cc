@@ -1,5 +1,5 @@
 // The experts' file: built once, shared, and never used when it is not what it should be.
-#include "workers/moe/expert_file.h"
+#include "workers/moe/experts/expert_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

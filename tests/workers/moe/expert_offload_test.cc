@@ -1,6 +1,6 @@
 // A MoE layer with fewer slots than experts: the same bits as with all of them resident, whatever the policy, the
 // budget, the exchange and the pace of copies; and what happens when a copy fails.
-#include "workers/moe/expert_offload.h"
+#include "workers/moe/experts/expert_offload.h"
 
 #include <algorithm>
 #include <memory>
@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/offload/dueling_policy.h"
 #include "scheduler/offload/expert_budget.h"
-#include "scheduler/offload/policy_kind.h"
+#include "scheduler/offload/policies/dueling_policy.h"
+#include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/tensor/thread_pool.h"

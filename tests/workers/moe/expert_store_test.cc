@@ -1,5 +1,5 @@
 // Slots and copies: one copy for many waiters, demand before prefetch, pins, faults, deadlines, the end.
-#include "workers/moe/expert_store.h"
+#include "workers/moe/experts/expert_store.h"
 
 #include <cstring>
 #include <memory>

@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "workers/moe/expert_copier.h"
+#include "workers/moe/experts/expert_copier.h"
 
 namespace switchyard::test {
 

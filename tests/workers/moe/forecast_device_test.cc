@@ -12,10 +12,10 @@
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/ops/op_test_util.h"
-#include "workers/moe/row_forecaster.h"
-#include "workers/ops/gemm.h"
-#include "workers/ops/kernels_cuda.h"
-#include "workers/ops/router.h"
+#include "workers/moe/popularity/row_forecaster.h"
+#include "workers/ops/core/kernels_cuda.h"
+#include "workers/ops/gemm/gemm.h"
+#include "workers/ops/router/router.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard {

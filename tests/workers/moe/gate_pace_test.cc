@@ -1,4 +1,4 @@
-#include "workers/moe/gate_pace.h"
+#include "workers/moe/placement/gate_pace.h"
 
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "workers/moe/hidden_probe.h"
+#include "workers/moe/popularity/hidden_probe.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "workers/moe/ridge_probe.h"
+#include "workers/moe/popularity/ridge_probe.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

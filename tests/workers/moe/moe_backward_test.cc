@@ -1,6 +1,6 @@
 // The backward of a MoE layer against its definition and against differences of its forward, and the same on any number
 // of ranks, chunks and threads.
-#include "workers/moe/moe_backward.h"
+#include "workers/moe/layer/moe_backward.h"
 
 #include <cmath>
 #include <string>

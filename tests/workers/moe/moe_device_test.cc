@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/offload/rule_policy.h"
+#include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/comm/nccl_test_util.h"

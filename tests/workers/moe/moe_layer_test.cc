@@ -1,6 +1,6 @@
 // The MoE layer against its definition, and the same bits on any number of ranks, chunks and replicas, with every kind
 // of exchange.
-#include "workers/moe/moe_layer.h"
+#include "workers/moe/layer/moe_layer.h"
 
 #include <cstring>
 #include <numeric>

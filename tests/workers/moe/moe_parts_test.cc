@@ -11,11 +11,11 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/comm/faulty_communicator.h"
-#include "workers/moe/dispatch_message.h"
-#include "workers/moe/expert_layout.h"
-#include "workers/moe/moe_layer.h"
-#include "workers/moe/schedule_executor.h"
+#include "workers/comm/core/faulty_communicator.h"
+#include "workers/moe/dispatch/dispatch_message.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/layer/moe_layer.h"
+#include "workers/moe/layer/schedule_executor.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

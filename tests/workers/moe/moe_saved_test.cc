@@ -1,5 +1,5 @@
 // What a layer keeps for its backward: nothing but memory changes, and that only until shapes repeat.
-#include "workers/moe/moe_saved.h"
+#include "workers/moe/layer/moe_saved.h"
 
 #include <cstring>
 #include <string>
@@ -10,8 +10,8 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/layer_forecaster.h"
-#include "workers/moe/moe_layer.h"
+#include "workers/moe/layer/moe_layer.h"
+#include "workers/moe/popularity/layer_forecaster.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 

@@ -9,9 +9,9 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "workers/moe/decided_placer.h"
-#include "workers/moe/device_exchange.h"
-#include "workers/moe/device_expert_copier.h"
+#include "workers/moe/dispatch/device_exchange.h"
+#include "workers/moe/experts/device_expert_copier.h"
+#include "workers/moe/placement/decided_placer.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 

@@ -12,11 +12,11 @@
 #include "tests/reference/moe_backward.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/fake_copier.h"
-#include "workers/moe/cold_experts.h"
-#include "workers/moe/expert_layout.h"
-#include "workers/moe/expert_offload.h"
-#include "workers/moe/moe_layer.h"
-#include "workers/ops/weight.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/experts/cold_experts.h"
+#include "workers/moe/experts/expert_offload.h"
+#include "workers/moe/layer/moe_layer.h"
+#include "workers/ops/gemm/weight.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::test {

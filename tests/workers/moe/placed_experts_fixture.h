@@ -11,8 +11,8 @@
 #include "scheduler/placement/placement.h"
 #include "tests/workers/moe/fake_copier.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/expert_checksum.h"
-#include "workers/moe/placed_experts.h"
+#include "workers/moe/experts/expert_checksum.h"
+#include "workers/moe/placement/placed_experts.h"
 
 namespace switchyard::test {
 

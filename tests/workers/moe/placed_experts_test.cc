@@ -1,6 +1,6 @@
 // One rank's experts by hand: what is where, that late copies are waited for, and the life of a stage with its
 // failures.
-#include "workers/moe/placed_experts.h"
+#include "workers/moe/placement/placed_experts.h"
 
 #include <string>
 #include <vector>

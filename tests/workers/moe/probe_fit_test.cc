@@ -1,4 +1,4 @@
-#include "workers/moe/probe_fit.h"
+#include "workers/moe/popularity/probe_fit.h"
 
 #include <cmath>
 #include <limits>
@@ -8,9 +8,9 @@
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "workers/moe/hidden_probe.h"
-#include "workers/moe/ridge_probe.h"
-#include "workers/moe/text_context.h"
+#include "workers/moe/popularity/hidden_probe.h"
+#include "workers/moe/popularity/ridge_probe.h"
+#include "workers/moe/popularity/text_context.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

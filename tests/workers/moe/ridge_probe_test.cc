@@ -1,4 +1,4 @@
-#include "workers/moe/ridge_probe.h"
+#include "workers/moe/popularity/ridge_probe.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/moe/gate_forecast.h"
-#include "workers/ops/router.h"
+#include "workers/moe/popularity/gate_forecast.h"
+#include "workers/ops/router/router.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 

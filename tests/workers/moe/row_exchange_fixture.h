@@ -13,9 +13,9 @@
 
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
-#include "workers/moe/exchange_plan.h"
-#include "workers/moe/replica_table.h"
-#include "workers/ops/row_exchange.h"
+#include "workers/moe/dispatch/exchange_plan.h"
+#include "workers/moe/dispatch/replica_table.h"
+#include "workers/ops/exchange/row_exchange.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_backend.h"
 

@@ -1,5 +1,5 @@
 // The ops of an exchange on the test's device: ranks share it, and the test carries their blocks and answers.
-#include "workers/ops/row_exchange.h"
+#include "workers/ops/exchange/row_exchange.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/replica_map.h"
-#include "scheduler/placement/split.h"
+#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/split.h"
 #include "tests/workers/moe/row_exchange_fixture.h"
-#include "workers/moe/device_split.h"
-#include "workers/moe/split_cursor.h"
+#include "workers/moe/dispatch/device_split.h"
+#include "workers/moe/dispatch/split_cursor.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // A forecaster over a stack of gates that all see the same rows, so that what the next gates say is known beforehand.
-#include "workers/moe/row_forecaster.h"
+#include "workers/moe/popularity/row_forecaster.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/moe/text_context.h"
-#include "workers/ops/gemm.h"
-#include "workers/ops/router.h"
+#include "workers/moe/popularity/text_context.h"
+#include "workers/ops/gemm/gemm.h"
+#include "workers/ops/router/router.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

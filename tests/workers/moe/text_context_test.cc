@@ -1,4 +1,4 @@
-#include "workers/moe/text_context.h"
+#include "workers/moe/popularity/text_context.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/moe/gate_forecast.h"
-#include "workers/moe/ridge_probe.h"
-#include "workers/ops/router.h"
+#include "workers/moe/popularity/gate_forecast.h"
+#include "workers/moe/popularity/ridge_probe.h"
+#include "workers/ops/router/router.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

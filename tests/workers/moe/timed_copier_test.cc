@@ -1,4 +1,4 @@
-#include "workers/moe/timed_copier.h"
+#include "workers/moe/experts/timed_copier.h"
 
 #include <memory>
 #include <vector>

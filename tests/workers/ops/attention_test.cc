@@ -1,4 +1,4 @@
-#include "workers/ops/attention.h"
+#include "workers/ops/attention/attention.h"
 
 #include <numeric>
 

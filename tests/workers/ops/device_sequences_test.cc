@@ -1,5 +1,5 @@
 // What kernels find of a step's sequences.  On the CPU, where the arrays can be read as they were sent.
-#include "workers/ops/device_sequences.h"
+#include "workers/ops/sampling/device_sequences.h"
 
 #include <utility>
 #include <vector>

@@ -1,10 +1,10 @@
 // The ops that treat every element by itself: embedding, swiglu, clamp; and the kernels' exponential.
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
-#include "workers/ops/clamp.h"
-#include "workers/ops/embedding.h"
-#include "workers/ops/kernels.h"
-#include "workers/ops/swiglu.h"
+#include "workers/ops/activation/clamp.h"
+#include "workers/ops/activation/swiglu.h"
+#include "workers/ops/core/kernels.h"
+#include "workers/ops/embedding/embedding.h"
 
 namespace switchyard {
 namespace {

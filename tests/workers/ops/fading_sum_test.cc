@@ -1,5 +1,5 @@
 // Rows and the fading mean of their texts, on the test's device against the sum that the recursion stands for.
-#include "workers/ops/fading_sum.h"
+#include "workers/ops/embedding/fading_sum.h"
 
 #include <algorithm>
 #include <memory>

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "tests/workers/ops/gemm_testing.h"
-#include "workers/ops/expert_ffn.h"
-#include "workers/ops/gemm.h"
+#include "workers/ops/gemm/expert_ffn.h"
+#include "workers/ops/gemm/gemm.h"
 
 namespace switchyard {
 namespace {

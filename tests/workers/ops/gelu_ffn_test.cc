@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 
 #include "tests/workers/ops/gemm_testing.h"
-#include "workers/ops/expert_ffn.h"
-#include "workers/ops/gelu.h"
-#include "workers/ops/gemm.h"
+#include "workers/ops/activation/gelu.h"
+#include "workers/ops/gemm/expert_ffn.h"
+#include "workers/ops/gemm/gemm.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/ops/gelu.h"
+#include "workers/ops/activation/gelu.h"
 
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"

@@ -1,4 +1,4 @@
-#include "workers/ops/gemm_choice_cuda.h"
+#include "workers/ops/gemm/gemm_choice_cuda.h"
 
 #include <gtest/gtest.h>
 

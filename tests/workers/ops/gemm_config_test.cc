@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "tests/workers/ops/gemm_testing.h"
-#include "workers/ops/gemm.h"
-#include "workers/ops/gemm_tasks.h"
+#include "workers/ops/gemm/gemm.h"
+#include "workers/ops/gemm/gemm_tasks.h"
 
 namespace switchyard {
 namespace {

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "tests/workers/ops/gemm_testing.h"
-#include "workers/ops/expert_ffn.h"
-#include "workers/ops/gemm.h"
-#include "workers/ops/grouped_gemm.h"
+#include "workers/ops/gemm/expert_ffn.h"
+#include "workers/ops/gemm/gemm.h"
+#include "workers/ops/gemm/grouped_gemm.h"
 
 namespace switchyard {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "workers/ops/isa.h"
-#include "workers/ops/weight.h"
+#include "workers/ops/core/isa.h"
+#include "workers/ops/gemm/weight.h"
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 

@@ -1,4 +1,4 @@
-#include "workers/ops/layer_norm.h"
+#include "workers/ops/norm/layer_norm.h"
 
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"

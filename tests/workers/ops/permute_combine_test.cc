@@ -1,8 +1,8 @@
 // Sorting rows by expert, gathering them, and combine: each by itself, and as each other's inverse.
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
-#include "workers/ops/combine.h"
-#include "workers/ops/permute.h"
+#include "workers/ops/exchange/combine.h"
+#include "workers/ops/exchange/permute.h"
 
 namespace switchyard {
 namespace {

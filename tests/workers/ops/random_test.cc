@@ -1,4 +1,4 @@
-#include "workers/ops/random.h"
+#include "workers/ops/sampling/random.h"
 
 #include <set>
 

@@ -1,4 +1,4 @@
-#include "workers/ops/rope.h"
+#include "workers/ops/rope/rope.h"
 
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"

@@ -1,4 +1,4 @@
-#include "workers/ops/router.h"
+#include "workers/ops/router/router.h"
 
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"

@@ -1,4 +1,4 @@
-#include "workers/ops/sampling.h"
+#include "workers/ops/sampling/sampling.h"
 
 #include "tests/reference/sampling.h"
 #include "tests/workers/ops/op_test_util.h"

@@ -6,11 +6,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/placement_convert.h"
-#include "server/worker_convert.h"
-#include "workers/convert.h"
-#include "workers/process_stats.h"
-#include "workers/service_placement.h"
+#include "server/api/placement_convert.h"
+#include "server/fleet/worker_convert.h"
+#include "workers/process/convert.h"
+#include "workers/session/service_placement.h"
+#include "workers/tensor/process_stats.h"
 
 namespace switchyard {
 namespace {

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/half_requests.h"
-#include "workers/metrics.h"
+#include "workers/process/metrics.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // The address by which others reach this host.
-#include "workers/own_address.h"
+#include "workers/process/own_address.h"
 
 #include <vector>
 

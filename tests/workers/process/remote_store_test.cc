@@ -1,5 +1,5 @@
 // The rendezvous store by RPC: a worker's side against the server's, over loopback.
-#include "workers/remote_store.h"
+#include "workers/process/remote_store.h"
 
 #include <atomic>
 #include <memory>
@@ -16,8 +16,8 @@
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "server/clock.h"
-#include "server/group_store.h"
-#include "server/worker_service.h"
+#include "server/fleet/group_store.h"
+#include "server/fleet/worker_service.h"
 
 namespace switchyard {
 namespace {

@@ -13,7 +13,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/faulty_communicator.h"
+#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

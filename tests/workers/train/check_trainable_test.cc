@@ -1,5 +1,5 @@
 // What workers say of a model before a job begins with it.
-#include "workers/train/check_trainable.h"
+#include "workers/train/job/check_trainable.h"
 
 #include <filesystem>
 #include <fstream>

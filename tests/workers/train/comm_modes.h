@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "scheduler/training/comm_spec.h"
+#include "scheduler/jobs/comm_spec.h"
 
 namespace switchyard {
 

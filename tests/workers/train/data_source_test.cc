@@ -1,4 +1,4 @@
-#include "workers/train/data_source.h"
+#include "workers/train/data/data_source.h"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/byte_io.h"
-#include "scheduler/base/fnv1a.h"
+#include "scheduler/base/io/byte_io.h"
+#include "scheduler/base/io/fnv1a.h"
 #include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {

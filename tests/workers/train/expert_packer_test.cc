@@ -1,5 +1,5 @@
 // Experts are packed while a job trains: by what all ranks measure, as a journal says, and not where there is no room.
-#include "workers/train/expert_packer.h"
+#include "workers/train/packing/expert_packer.h"
 
 #include <functional>
 #include <memory>
@@ -14,7 +14,7 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/train/train_outcome.h"
+#include "workers/train/step/train_outcome.h"
 
 namespace switchyard {
 namespace {

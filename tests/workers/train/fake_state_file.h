@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "workers/train/state_file.h"
+#include "workers/train/parameters/state_file.h"
 
 namespace switchyard {
 

@@ -8,8 +8,8 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/train/packing_journal.h"
-#include "workers/train/trainer_state.h"
+#include "workers/train/packing/packing_journal.h"
+#include "workers/train/step/trainer_state.h"
 
 namespace switchyard {
 namespace {

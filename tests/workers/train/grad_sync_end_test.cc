@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/train/grad_sync.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/train/reduce/grad_sync.h"
 
 namespace switchyard {
 namespace {

@@ -16,9 +16,9 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/train/comm_modes.h"
-#include "workers/comm/local_communicator.h"
+#include "workers/comm/local/local_communicator.h"
 #include "workers/tensor/work_gate.h"
-#include "workers/train/grad_sync.h"
+#include "workers/train/reduce/grad_sync.h"
 
 namespace switchyard {
 namespace {

@@ -1,6 +1,6 @@
 // Sums of gradients beside backward: every mode gives the same bits, whatever comes late, and what goes wrong ends on
 // all ranks.  (What starts when: grad_sync_rules_test.cc.)
-#include "workers/train/grad_sync.h"
+#include "workers/train/reduce/grad_sync.h"
 
 #include <algorithm>
 #include <cstring>
@@ -19,8 +19,8 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/comm_modes.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/call_tag.h"
-#include "workers/comm/faulty_communicator.h"
+#include "workers/comm/core/call_tag.h"
+#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

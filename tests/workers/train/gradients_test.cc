@@ -13,7 +13,7 @@
 #include "scheduler/base/check.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/faulty_communicator.h"
+#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

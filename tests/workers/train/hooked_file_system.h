@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "workers/checkpoint/file_system.h"
+#include "workers/checkpoint/files/file_system.h"
 
 namespace switchyard {
 

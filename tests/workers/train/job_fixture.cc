@@ -6,12 +6,12 @@
 #include <thread>
 #include <utility>
 
-#include "scheduler/base/byte_io.h"
 #include "scheduler/base/check.h"
-#include "scheduler/base/fnv1a.h"
-#include "workers/comm/local_communicator.h"
+#include "scheduler/base/io/byte_io.h"
+#include "scheduler/base/io/fnv1a.h"
+#include "workers/comm/local/local_communicator.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/job_folder.h"
+#include "workers/train/job/job_folder.h"
 
 namespace switchyard {
 namespace {
@@ -130,11 +130,14 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
           return options.wrap_files(*std::move(files), r);
         };
       }
-      input.available_memory = options.available_memory;
+      input.memory = [&options, r] {
+        if (options.memory) return options.memory(r);
+        const int64_t available = options.available_memory();
+        return MachineMemory{.total_bytes = available, .pools = {{.name = "", .available_bytes = available}}};
+      };
       input.promised_memory = options.promised_memory;
       input.packing = options.packing;
       input.packing_times = options.packing_times;
-      if (options.memory_domain) input.memory_domain = options.memory_domain(r);
       input.note_interval = options.note_interval;
       input.software = "test";
       input.offload_dir = options.offload_dir;

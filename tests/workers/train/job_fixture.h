@@ -9,10 +9,10 @@
 
 #include "gtest/gtest.h"
 #include "tests/workers/model/temp_dir.h"
-#include "workers/checkpoint/file_system.h"
-#include "workers/comm/communicator.h"
+#include "workers/checkpoint/files/file_system.h"
+#include "workers/comm/core/communicator.h"
 #include "workers/tensor/work_gate.h"
-#include "workers/train/train_job.h"
+#include "workers/train/job/train_job.h"
 
 namespace switchyard {
 
@@ -48,8 +48,8 @@ struct AttemptOptions {
   PackingOptions packing = {};
   std::function<PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
   absl::Duration note_interval = absl::Seconds(2);
-  // Of a rank; none: each is alone.
-  std::function<std::string(int rank)> memory_domain = {};
+  // The memory that a rank takes from; none: available_memory, each alone.
+  std::function<MachineMemory(int rank)> memory = {};
   std::string offload_dir = {};
   std::function<absl::StatusOr<std::unique_ptr<StateFile>>(int rank, int64_t bytes)> open_offload = {};
   // Told by rank 0 on its thread.  May stop the job, or break the group.

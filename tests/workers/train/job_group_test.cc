@@ -1,5 +1,5 @@
 // The communicator of an attempt: what a mode's connections are, and attempts that end while they form.
-#include "workers/train/job_group.h"
+#include "workers/train/job/job_group.h"
 
 #include <future>
 #include <string>

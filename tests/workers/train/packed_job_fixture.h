@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/train/packing_journal.h"
+#include "workers/train/packing/packing_journal.h"
 
 namespace switchyard {
 

@@ -1,5 +1,5 @@
 // packing.log: comes back as it was, is believed only whole, and a crash anywhere leaves the old one or the new.
-#include "workers/train/packing_journal.h"
+#include "workers/train/packing/packing_journal.h"
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

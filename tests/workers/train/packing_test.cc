@@ -15,9 +15,9 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/train/expert_groups.h"
-#include "workers/train/parameter_files.h"
-#include "workers/train/parameter_snapshot.h"
+#include "workers/train/packing/expert_groups.h"
+#include "workers/train/parameters/parameter_files.h"
+#include "workers/train/parameters/parameter_snapshot.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // What is trained is saved, serves, and goes on where it was.
-#include "workers/train/parameter_files.h"
+#include "workers/train/parameters/parameter_files.h"
 
 #include <filesystem>
 
@@ -9,9 +9,9 @@
 #include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/temp_dir.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/checkpoint/checkpoint_writer.h"
-#include "workers/checkpoint/find_checkpoint.h"
-#include "workers/checkpoint/posix_file_system.h"
+#include "workers/checkpoint/files/posix_file_system.h"
+#include "workers/checkpoint/manifest/checkpoint_writer.h"
+#include "workers/checkpoint/manifest/find_checkpoint.h"
 
 namespace switchyard {
 namespace {

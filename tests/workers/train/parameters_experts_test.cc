@@ -10,9 +10,9 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/local_communicator.h"
+#include "workers/comm/local/local_communicator.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/parameters.h"
+#include "workers/train/parameters/parameters.h"
 
 namespace switchyard {
 namespace {

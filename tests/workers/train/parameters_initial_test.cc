@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/train/parameters.h"
+#include "workers/train/parameters/parameters.h"
 
 namespace switchyard {
 namespace {

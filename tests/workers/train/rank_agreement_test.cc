@@ -1,11 +1,11 @@
 // What ranks tell each other: all draw the same conclusion, and a status keeps what it says of another attempt.
-#include "workers/train/rank_agreement.h"
+#include "workers/train/job/rank_agreement.h"
 
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/train/train_outcome.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/train/step/train_outcome.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // A change of packing that fails, or that there is no room for, with masters and moments in memory or in files.
-#include "workers/train/repack.h"
+#include "workers/train/packing/repack.h"
 
 #include <atomic>
 #include <map>
@@ -15,9 +15,9 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/faulty_communicator.h"
-#include "workers/train/expert_groups.h"
-#include "workers/train/train_outcome.h"
+#include "workers/comm/core/faulty_communicator.h"
+#include "workers/train/packing/expert_groups.h"
+#include "workers/train/step/train_outcome.h"
 
 namespace switchyard {
 namespace {

@@ -1,5 +1,5 @@
 // Balancing by biases of routers: the rule, PyTorch's biases over twenty steps, and that nothing else touches them.
-#include "workers/train/router_balance.h"
+#include "workers/train/step/router_balance.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/parameter_files.h"
+#include "workers/train/parameters/parameter_files.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/train/router_losses.h"
+#include "workers/train/step/router_losses.h"
 
 #include <cmath>
 #include <random>

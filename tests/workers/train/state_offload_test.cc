@@ -1,5 +1,5 @@
 // State that is streamed through two slots, and the file that it is in.
-#include "workers/train/state_offload.h"
+#include "workers/train/parameters/state_offload.h"
 
 #include <atomic>
 #include <filesystem>
@@ -13,7 +13,7 @@
 #include "tests/workers/model/temp_dir.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "workers/tensor/work_gate.h"
-#include "workers/train/train_outcome.h"
+#include "workers/train/step/train_outcome.h"
 
 namespace switchyard {
 namespace {

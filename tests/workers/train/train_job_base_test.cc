@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/checkpoint/manifest.h"
+#include "workers/checkpoint/manifest/manifest.h"
 #include "workers/tensor/work_gate.h"
-#include "workers/train/train_job.h"
+#include "workers/train/job/train_job.h"
 
 namespace switchyard {
 namespace {

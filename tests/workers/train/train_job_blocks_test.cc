@@ -11,8 +11,8 @@
 #include "gmock/gmock.h"
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/checkpoint/checkpoint_writer.h"
-#include "workers/train/job_folder.h"
+#include "workers/checkpoint/manifest/checkpoint_writer.h"
+#include "workers/train/job/job_folder.h"
 
 namespace switchyard {
 namespace {
@@ -146,27 +146,40 @@ TEST_F(TrainJobBlocksTest, WhatAnEarlierAttemptStillSavesIsGoneOnFrom) {
   EXPECT_EQ(stories[0].start_step, 3);
 }
 
-TEST_F(TrainJobBlocksTest, RanksOfAMachineShareItsMemory) {
-  const auto ends = [&](int64_t available, const std::function<std::string(int)>& domain, int64_t promised = 0) {
-    const std::vector<RankStory> stories = Run(Spec(), {.world = 2,
-                                                        .available_memory = [=] { return available; },
-                                                        .promised_memory = [=] { return promised; },
-                                                        .memory_domain = domain});
+TEST_F(TrainJobBlocksTest, RanksShareTheMemoryThatTheyTakeFrom) {
+  using Pools = std::vector<MemoryPool>;
+  const auto ends = [&](const std::function<Pools(int)>& pools, int64_t promised = 0) {
+    const std::vector<RankStory> stories =
+        Run(Spec(), {.world = 2,
+                     .promised_memory = [=] { return promised; },
+                     .memory = [=](int rank) { return MachineMemory{.pools = pools(rank)}; }});
     ForgetJob();
     return stories[0].end.outcome == TrainOutcome::kFinished;
   };
-  const auto alone = [](int rank) { return absl::StrCat("machine ", rank); };
-  const auto together = [](int) { return std::string("machine"); };
+  const auto alone = [](int64_t bytes) {
+    return [bytes](int rank) { return Pools{{.name = absl::StrCat("machine ", rank), .available_bytes = bytes}}; };
+  };
+  const auto together = [](int64_t bytes) {
+    return [bytes](int) { return Pools{{.name = "machine", .available_bytes = bytes}}; };
+  };
   int64_t enough = 1 << 12;  // for one rank, to a factor of 1.2
-  while (!ends(enough, alone)) enough += enough / 5;
-  EXPECT_FALSE(ends(enough, together));
-  EXPECT_FALSE(ends(enough * 3 / 2, together));
-  EXPECT_TRUE(ends(2 * enough, together));
-  const auto one_is_elsewhere = [](int rank) { return rank == 0 ? std::string() : std::string("machine"); };
-  EXPECT_TRUE(ends(enough, one_is_elsewhere));
+  while (!ends(alone(enough))) enough += enough / 5;
+  EXPECT_FALSE(ends(together(enough)));
+  EXPECT_FALSE(ends(together(enough * 3 / 2)));
+  EXPECT_TRUE(ends(together(2 * enough)));
+  EXPECT_TRUE(ends([=](int rank) { return Pools{{.name = rank == 0 ? "" : "machine", .available_bytes = enough}}; }));
   // Each has promised as much again, for the cache of what it serves.
-  EXPECT_FALSE(ends(3 * enough, together, enough));
-  EXPECT_TRUE(ends(4 * enough, together, enough));
+  EXPECT_FALSE(ends(together(3 * enough), enough));
+  EXPECT_TRUE(ends(together(4 * enough), enough));
+  // In containers with limits of their own.
+  const auto contained = [enough](int64_t bytes) {
+    return [enough, bytes](int rank) {
+      return Pools{{.name = "machine", .available_bytes = bytes},
+                   {.name = absl::StrCat("container ", rank), .available_bytes = enough}};
+    };
+  };
+  EXPECT_FALSE(ends(contained(enough * 3 / 2)));
+  EXPECT_TRUE(ends(contained(2 * enough)));
 }
 
 // Whoever waits for the disk can be told to stop.
@@ -197,7 +210,7 @@ TEST_F(TrainJobBlocksTest, AStopWithoutACheckpointDoesNotWaitForTheDisk) {
     JobSpec spec = Spec();
     spec.steps = 4;
     std::atomic<int> asked = 0;
-    const auto available = [&] { return room || asked++ < 2 ? int64_t{1} << 40 : int64_t{1000}; };
+    const auto available = [&] { return room || asked++ < 4 ? int64_t{1} << 40 : int64_t{1000}; };
     const std::vector<RankStory> stories =
         Run(spec, {.world = 2, .available_memory = available, .before = keep, .after = after, .wrap_files = wrap});
     for (const RankStory& story : stories) {

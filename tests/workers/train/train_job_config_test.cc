@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
-#include "scheduler/base/byte_io.h"
+#include "scheduler/base/io/byte_io.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/checkpoint/safetensors.h"
-#include "workers/train/train_job.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/train/job/train_job.h"
 
 namespace switchyard {
 namespace {

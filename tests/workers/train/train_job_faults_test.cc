@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
-#include "scheduler/training/trainer_limits.h"
+#include "scheduler/jobs/trainer_limits.h"
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/checkpoint/checkpoint_writer.h"
-#include "workers/train/job_folder.h"
-#include "workers/train/train_job.h"
+#include "workers/checkpoint/manifest/checkpoint_writer.h"
+#include "workers/train/job/job_folder.h"
+#include "workers/train/job/train_job.h"
 
 namespace switchyard {
 namespace {
@@ -98,8 +98,8 @@ TEST_F(TrainJobFaultsTest, WithoutMemoryForACopyStepsWait) {
       return std::make_unique<HookedFileSystem>(std::move(files), slow);
     };
     const auto count = [&](TrainJob*, Communicator*, const StepProgress& progress) { steps = progress.step; };
-    // First each rank asks whether the training fits.
-    const auto available = [&] { return room || asked++ != 2 ? int64_t{1} << 40 : int64_t{1000}; };
+    // First each rank asks twice: with whom it shares, and whether the training fits.
+    const auto available = [&] { return room || asked++ != 4 ? int64_t{1} << 40 : int64_t{1000}; };
     const std::vector<RankStory> stories =
         Run(Spec(), {.world = 2, .available_memory = available, .on_step = count, .wrap_files = wrap});
     EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;

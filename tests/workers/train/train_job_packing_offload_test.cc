@@ -7,8 +7,8 @@
 #include "absl/synchronization/mutex.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/packed_job_fixture.h"
-#include "workers/checkpoint/safetensors.h"
-#include "workers/train/training_memory.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/train/step/training_memory.h"
 
 namespace switchyard {
 namespace {
@@ -229,11 +229,11 @@ TEST_F(TrainJobPackingOffloadTest, WithLessMemoryItGoesOnInFiles) {
   const TrainingNeed packed = {.dtype = DType::kF32, .experts_per_layer = 8, .rows = 24, .offload = true};
   const auto enough = static_cast<int64_t>(TrainingMemory(config, packed).total());
   const int64_t one = 3 * config.hidden * config.expert_intermediate * 4;
-  // Twice by each rank before it begins.  Then it has room for masters and moments of four experts, 3 * 4 in six
+  // Thrice by each rank before it begins.  Then it has room for masters and moments of four experts, 3 * 4 in six
   // layers.
   std::atomic<int> asked = 0;
   AttemptOptions options = InFiles(2, Measured);
-  options.available_memory = [&] { return asked++ < 8 ? enough : 100 * one; };
+  options.available_memory = [&] { return asked++ < 12 ? enough : 100 * one; };
   const std::vector<RankStory> stories = Run(spec, options);
   Finishes(stories);
   EXPECT_EQ(stories[0].start_step, 5);

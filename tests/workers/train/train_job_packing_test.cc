@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/packed_job_fixture.h"
-#include "workers/checkpoint/safetensors.h"
-#include "workers/train/packing_journal.h"
-#include "workers/train/training_memory.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/train/packing/packing_journal.h"
+#include "workers/train/step/training_memory.h"
 
 namespace switchyard {
 namespace {

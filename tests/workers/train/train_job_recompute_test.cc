@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/train/training_memory.h"
+#include "workers/train/step/training_memory.h"
 
 namespace switchyard {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/train/train_job.h"
+#include "workers/train/job/train_job.h"
 
 namespace switchyard {
 namespace {

@@ -1,6 +1,6 @@
 // A job from its spec to its end: what it tells, what it leaves, and that an interruption anywhere changes no bit of
 // it.
-#include "workers/train/train_job.h"
+#include "workers/train/job/train_job.h"
 
 #include <cmath>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/checkpoint/safetensors.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
 
 namespace switchyard {
 namespace {

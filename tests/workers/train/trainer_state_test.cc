@@ -1,4 +1,4 @@
-#include "workers/train/trainer_state.h"
+#include "workers/train/step/trainer_state.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

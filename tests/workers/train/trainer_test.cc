@@ -1,5 +1,5 @@
 // Steps of the trainer: against PyTorch's AdamW, over ranks, and what it refuses.
-#include "workers/train/trainer.h"
+#include "workers/train/step/trainer.h"
 
 #include <cmath>
 #include <limits>
@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/local_communicator.h"
+#include "workers/comm/local/local_communicator.h"
 
 namespace switchyard {
 namespace {

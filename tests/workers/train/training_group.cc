@@ -10,10 +10,10 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors.h"
-#include "workers/comm/local_communicator.h"
-#include "workers/model/loader.h"
-#include "workers/train/repack.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/model/weights/loader.h"
+#include "workers/train/packing/repack.h"
 
 namespace switchyard {
 namespace {

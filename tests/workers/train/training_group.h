@@ -13,14 +13,14 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "workers/comm/communicator.h"
-#include "workers/model/model.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/model/forward/model.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/expert_groups.h"
-#include "workers/train/parameters.h"
-#include "workers/train/state_file.h"
-#include "workers/train/trainer.h"
+#include "workers/train/packing/expert_groups.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/parameters/state_file.h"
+#include "workers/train/step/trainer.h"
 
 namespace switchyard {
 

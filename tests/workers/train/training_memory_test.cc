@@ -1,5 +1,5 @@
 // What a training is thought to take, beside what it does take.
-#include "workers/train/training_memory.h"
+#include "workers/train/step/training_memory.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

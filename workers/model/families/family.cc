@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "workers/checkpoint/strict_json.h"
-#include "workers/ops/router.h"
+#include "workers/checkpoint/safetensors/strict_json.h"
+#include "workers/ops/router/router.h"
 
 namespace switchyard {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "workers/model/config.h"
-#include "workers/model/config_reader.h"
+#include "workers/model/config/config.h"
+#include "workers/model/config/config_reader.h"
 
 namespace switchyard {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "workers/ops/kernels_cuda.h"
+#include "workers/ops/core/kernels_cuda.h"
 
 namespace switchyard::cuda {
 

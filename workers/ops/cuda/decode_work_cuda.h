@@ -3,10 +3,10 @@
 
 #include <cuda_runtime.h>
 
+#include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/cuda/attention_decode_cuda.h"
 #include "workers/ops/cuda/attention_tile_cuda.h"
 #include "workers/ops/cuda/paged_rows_cuda.h"
-#include "workers/ops/kernels_cuda.h"
 
 namespace switchyard::cuda {
 

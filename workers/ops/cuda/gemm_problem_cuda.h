@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "workers/ops/gemm_choice_cuda.h"
-#include "workers/ops/kernels_cuda.h"
+#include "workers/ops/core/kernels_cuda.h"
+#include "workers/ops/gemm/gemm_choice_cuda.h"
 
 namespace switchyard::cuda {
 

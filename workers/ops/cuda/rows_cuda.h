@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
-#include "workers/ops/kernels_cuda.h"
 
 namespace switchyard::cuda {
 

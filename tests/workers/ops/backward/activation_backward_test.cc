@@ -1,10 +1,10 @@
 // (That of SwiGLU: swiglu_backward_test.)
-#include "workers/ops/backward/activation_backward.h"
+#include "workers/ops/activation/activation_backward.h"
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
-#include "workers/ops/backward/swiglu_backward.h"
-#include "workers/ops/gelu.h"
+#include "workers/ops/activation/gelu.h"
+#include "workers/ops/activation/swiglu_backward.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/ops/backward/adamw.h"
+#include "workers/ops/optimizer/adamw.h"
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 

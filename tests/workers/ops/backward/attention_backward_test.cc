@@ -1,10 +1,10 @@
-#include "workers/ops/backward/attention_backward.h"
+#include "workers/ops/attention/attention_backward.h"
 
 #include <numeric>
 
 #include "tests/reference/attention.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
-#include "workers/ops/attention.h"
+#include "workers/ops/attention/attention.h"
 
 namespace switchyard {
 namespace {

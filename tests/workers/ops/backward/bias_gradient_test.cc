@@ -1,4 +1,4 @@
-#include "workers/ops/backward/bias_gradient.h"
+#include "workers/ops/activation/bias_gradient.h"
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 

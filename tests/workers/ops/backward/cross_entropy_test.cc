@@ -1,4 +1,4 @@
-#include "workers/ops/backward/cross_entropy.h"
+#include "workers/ops/optimizer/cross_entropy.h"
 
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"

@@ -1,4 +1,4 @@
-#include "workers/ops/backward/embedding_backward.h"
+#include "workers/ops/embedding/embedding_backward.h"
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 

@@ -1,4 +1,4 @@
-#include "workers/ops/backward/expert_bias_backward.h"
+#include "workers/ops/activation/expert_bias_backward.h"
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 

@@ -1,8 +1,8 @@
-#include "workers/ops/backward/layer_norm_backward.h"
+#include "workers/ops/norm/layer_norm_backward.h"
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
-#include "workers/ops/layer_norm.h"
+#include "workers/ops/norm/layer_norm.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/ops/backward/qkv_backward.h"
+#include "workers/ops/rope/qkv_backward.h"
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"

@@ -1,4 +1,4 @@
-#include "workers/ops/backward/rms_norm_backward.h"
+#include "workers/ops/norm/rms_norm_backward.h"
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"

@@ -1,4 +1,4 @@
-#include "workers/ops/backward/rope_backward.h"
+#include "workers/ops/rope/rope_backward.h"
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 

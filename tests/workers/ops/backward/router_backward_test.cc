@@ -1,4 +1,4 @@
-#include "workers/ops/backward/router_backward.h"
+#include "workers/ops/router/router_backward.h"
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"

@@ -1,5 +1,5 @@
 // The backward of rows scaled by a number each, over dtypes and instruction sets.
-#include "workers/ops/backward/row_scale_backward.h"
+#include "workers/ops/norm/row_scale_backward.h"
 
 #include <string>
 #include <vector>

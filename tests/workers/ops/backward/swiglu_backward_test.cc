@@ -1,8 +1,8 @@
-#include "workers/ops/backward/swiglu_backward.h"
+#include "workers/ops/activation/swiglu_backward.h"
 
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
-#include "workers/ops/swiglu.h"
+#include "workers/ops/activation/swiglu.h"
 
 namespace switchyard {
 namespace {

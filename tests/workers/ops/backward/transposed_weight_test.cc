@@ -1,12 +1,12 @@
-#include "workers/ops/backward/transposed_weight.h"
+#include "workers/ops/gemm/backward/transposed_weight.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
 #include "tests/workers/ops/gemm_testing.h"
-#include "workers/ops/gemm.h"
-#include "workers/ops/kernels/find_gemm_kernel.h"
+#include "workers/ops/gemm/gemm.h"
+#include "workers/ops/gemm/kernels/find_gemm_kernel.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-#include "workers/ops/backward/weight_gradient.h"
+#include "workers/ops/gemm/backward/weight_gradient.h"
 
 #include <gmock/gmock.h>
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "workers/ops/kernels_cuda.h"
+#include "workers/ops/core/kernels_cuda.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {

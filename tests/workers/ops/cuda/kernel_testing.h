@@ -8,8 +8,8 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/device_array.h"
 #include "tests/workers/ops/op_test_util.h"
-#include "workers/ops/isa.h"
-#include "workers/ops/kernels.h"
+#include "workers/ops/core/isa.h"
+#include "workers/ops/core/kernels.h"
 
 namespace switchyard {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/workers/ops/cuda/kernel_testing.h"
-#include "workers/ops/kernels_cuda.h"
+#include "workers/ops/core/kernels_cuda.h"
 
 namespace switchyard {
 

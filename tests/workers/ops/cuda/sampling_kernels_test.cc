@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "tests/workers/ops/cuda/kernel_testing.h"
-#include "workers/ops/sampling.h"
+#include "workers/ops/sampling/sampling.h"
 
 namespace switchyard {
 namespace {

@@ -1,0 +1,206 @@
+// switchyard bench: how fast the server answers under load, as a client sees it.
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "clients/cli/command.h"
+#include "clients/cli/commands/bench_load.h"
+#include "clients/cli/commands/bench_report.h"
+#include "clients/cli/request_lines.h"
+
+namespace switchyard {
+namespace {
+
+using v1::GenerateRequest;
+
+struct BenchFlags {
+  ServerFlags server;
+  RequestFlags<GenerateRequest> request;
+  double rate = 0;
+  int concurrency = 0;
+  int num_requests = 0;
+  double duration_seconds = 0;
+  int prompt_tokens = 128;
+  int max_tokens = 64;
+  bool stop_at_eos = false;
+  uint64_t seed = 0;
+  std::string input;
+  bool json = false;
+};
+
+absl::StatusOr<LoadSpec> MakeSpec(const BenchFlags& flags) {
+  if (flags.rate > 0 && flags.concurrency > 0)
+    return BadInput("--rate (open loop) and --concurrency (closed loop) exclude each other");
+  LoadSpec spec;
+  spec.rate_per_second = flags.rate;
+  spec.concurrency = std::max(flags.concurrency, 1);
+  spec.num_requests = flags.num_requests;
+  if (flags.duration_seconds > 0) spec.duration = absl::Seconds(flags.duration_seconds);
+  if (spec.num_requests == 0 && flags.duration_seconds <= 0) spec.num_requests = 32;
+  spec.seed = flags.seed;
+  return spec;
+}
+
+// The requests of --input, each line once, used in turn.
+absl::StatusOr<std::vector<GenerateRequest>> ReadRequests(Console& console, const std::string& path,
+                                                          const Json& defaults) {
+  absl::Status opened;
+  const std::unique_ptr<std::ifstream> file = path == "-" ? nullptr : OpenInput(path, &opened);
+  if (!opened.ok()) return opened;
+  std::istream& in = file ? *file : console.in;
+  std::vector<GenerateRequest> requests;
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    absl::StatusOr<GenerateRequest> request = RequestFromLine<GenerateRequest>(line, defaults);
+    if (!request.ok()) return BadInput(absl::StrCat("line ", number, ": ", request.status().message()));
+    requests.push_back(*std::move(request));
+  }
+  if (requests.empty()) return BadInput(absl::StrCat("--input=", path, ": has no requests"));
+  return requests;
+}
+
+// Prompts of random tokens, the model's end-of-sequence tokens left out; the same for the same seed and index.
+class RandomPrompts {
+ public:
+  RandomPrompts(const v1::GetModelInfoResponse& model, int length, uint64_t seed)
+      : vocab_size_(model.vocab_size()),
+        eos_(model.eos_token_ids().begin(), model.eos_token_ids().end()),
+        length_(length),
+        seed_(seed) {}
+
+  void Fill(int index, GenerateRequest* request) const {
+    std::mt19937_64 random(seed_ * 1'000'003 + static_cast<uint64_t>(index) + 1);
+    auto* ids = request->mutable_token_ids()->mutable_ids();
+    while (ids->size() < length_) {
+      const auto id = static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size_));
+      if (std::find(eos_.begin(), eos_.end(), id) == eos_.end()) ids->Add(id);
+    }
+  }
+
+ private:
+  const int32_t vocab_size_;
+  const std::vector<int32_t> eos_;
+  const int length_;
+  const uint64_t seed_;
+};
+
+absl::Status CheckLengths(const BenchFlags& flags, const v1::GetModelInfoResponse& model) {
+  if (model.vocab_size() <= model.eos_token_ids_size())
+    return absl::FailedPreconditionError("the model has no token to make prompts of");
+  if (flags.prompt_tokens + flags.max_tokens <= model.max_model_len()) return absl::OkStatus();
+  return BadInput(absl::StrCat("--prompt_tokens=", flags.prompt_tokens, " + --max_tokens=", flags.max_tokens,
+                               " > the model's context of ", model.max_model_len(), " tokens"));
+}
+
+std::string SpecText(const LoadSpec& spec) {
+  return spec.rate_per_second > 0
+             ? absl::StrFormat("open loop, %g requests/s, seed %d", spec.rate_per_second, spec.seed)
+             : absl::StrFormat("closed loop, %d at once, seed %d", spec.concurrency, spec.seed);
+}
+
+int RunBench(Console& console, const BenchFlags& flags, Client* client, const LoadSpec& spec,
+             const std::function<GenerateRequest(int)>& make_request) {
+  console.err << "bench: " << SpecText(spec) << std::endl;
+  const BenchReport report = MakeReport(RunLoad(client, spec, make_request));
+  if (flags.json) {
+    Json out = {{"mode", spec.rate_per_second > 0 ? "open" : "closed"},
+                {"rate", spec.rate_per_second},
+                {"concurrency", spec.concurrency},
+                {"prompt_tokens", flags.prompt_tokens},
+                {"max_tokens", flags.max_tokens},
+                {"seed", spec.seed}};
+    out.update(ReportJson(report));
+    console.out << Dump(out) << std::endl;
+  } else {
+    PrintReport(report, console.out);
+  }
+  return report.errors.empty() ? kExitOk : kExitFailed;
+}
+
+int Run(Console& console, const BenchFlags& flags) {
+  const absl::StatusOr<LoadSpec> spec = MakeSpec(flags);
+  if (!spec.ok()) return Complain(console, spec.status());
+  absl::StatusOr<Json> defaults = flags.request.Given();
+  if (!defaults.ok()) return Complain(console, BadInput(defaults.status().message()));
+  (*defaults)["max_tokens"] = flags.max_tokens;
+  (*defaults)["ignore_eos"] = !flags.stop_at_eos;
+  std::vector<GenerateRequest> given;
+  if (!flags.input.empty()) {
+    absl::StatusOr<std::vector<GenerateRequest>> requests = ReadRequests(console, flags.input, *defaults);
+    if (!requests.ok()) return Complain(console, requests.status());
+    given = *std::move(requests);
+  }
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  if (!given.empty()) {
+    return RunBench(console, flags, client->get(), *spec,
+                    [&given](int index) { return given[static_cast<size_t>(index) % given.size()]; });
+  }
+  const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
+  if (!model.ok()) return Complain(console, model.status());
+  if (const absl::Status status = CheckLengths(flags, *model); !status.ok()) return Complain(console, status);
+  (*defaults)["token_ids"] = Json::array();  // the place of the prompts
+  const absl::StatusOr<GenerateRequest> base = BuildRequest<GenerateRequest>(*defaults);
+  if (!base.ok()) return Complain(console, BadInput(base.status().message()));
+  const RandomPrompts prompts(*model, flags.prompt_tokens, flags.seed);
+  return RunBench(console, flags, client->get(), *spec, [&base, &prompts](int index) {
+    GenerateRequest request = *base;
+    prompts.Fill(index, &request);
+    return request;
+  });
+}
+
+void AddLoadFlags(CLI::App* command, BenchFlags* flags) {
+  command->add_option("--rate", flags->rate, "open loop: Poisson arrivals, requests per second")
+      ->type_name("PER_SECOND")
+      ->check(CLI::Range(0.0, 1e6));
+  command
+      ->add_option("--concurrency", flags->concurrency,
+                   "closed loop: requests under way at once (default 1, when there is no --rate)")
+      ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--num_requests", flags->num_requests, "requests in all (default 32, when there is no --duration)")
+      ->check(CLI::Range(1, 10'000'000));
+  command->add_option("--duration", flags->duration_seconds, "no new requests after this many seconds")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.001, 1e6));
+  command->add_option("--prompt_tokens", flags->prompt_tokens, "length of the random prompts, in tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--max_tokens", flags->max_tokens, "tokens to generate for each")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_flag("--stop_at_eos", flags->stop_at_eos, "let the model end earlier (default: ignore_eos)");
+  command->add_option("--seed", flags->seed, "of arrivals and prompts: the same seed, the same load")
+      ->capture_default_str();
+  command
+      ->add_option("--input", flags->input,
+                   "requests from JSON lines, as for generate, in turn; - for standard input (default: random prompts)")
+      ->type_name("FILE");
+  command->add_flag("--json", flags->json, "one line of JSON; times in seconds");
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand(
+      "bench", "load with open-loop arrivals or a fixed concurrency; latency percentiles and tokens/s");
+  auto flags = std::make_shared<BenchFlags>();
+  flags->server.AddTo(command);
+  AddLoadFlags(command, flags.get());
+  flags->request.AddTo(command, {"text", "token_ids", "messages", "tools", "add_generation_prompt", "template_args",
+                                 "template_args_json", "max_tokens", "ignore_eos", "seed", "request_id",
+                                 "allow_special", "add_special_tokens"});
+  command->footer(
+      "Examples:\n"
+      "  switchyard bench --rate=4 --duration=30 --prompt_tokens=256 --max_tokens=64\n"
+      "  switchyard bench --concurrency=16 --num_requests=64 --json\n"
+      "Open-loop times count from the planned arrival.  Exit code 1 when a request failed.");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,35 @@
+// What a benchmark's samples say, as a table and as JSON.  Pure.
+#pragma once
+
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "clients/cli/commands/bench_load.h"
+#include "clients/cli/json.h"
+
+namespace switchyard {
+
+// Of one quantity, in seconds; all zero when there are no values.
+struct Distribution {
+  double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
+};
+// Percentiles interpolate between the two nearest ranks.
+Distribution Distribute(std::vector<double> values);
+
+struct BenchReport {
+  int num_ok = 0;
+  std::map<std::string, int> errors;  // reason -> count
+  double elapsed_seconds = 0;
+  double requests_per_second = 0;                     // that finished
+  double prompt_tokens_per_second = 0;                // of those that finished
+  double output_tokens_per_second = 0;                // every token that came, also of those that failed later
+  Distribution first_token, inter_token, end_to_end;  // of requests that finished
+};
+BenchReport MakeReport(const LoadResult& result);
+
+void PrintReport(const BenchReport& report, std::ostream& out);
+Json ReportJson(const BenchReport& report);
+
+}  // namespace switchyard

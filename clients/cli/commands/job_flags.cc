@@ -1,0 +1,89 @@
+#include "clients/cli/commands/job_flags.h"
+
+#include <cstddef>
+
+#include "clients/cli/message_json.h"
+
+namespace switchyard {
+namespace {
+
+// A text as a template's argument: where in a JobSpec a flag's value goes.
+template <size_t kSize>
+struct Path {
+  char text[kSize];
+  consteval Path(const char (&from)[kSize]) {  // NOLINT: a literal is one
+    for (size_t i = 0; i < kSize; ++i) text[i] = from[i];
+  }
+};
+
+template <Path kPath>
+absl::Status Set(const Json& value, v1::JobSpec* spec) {
+  return MergeField(kPath.text, value, spec);
+}
+
+using enum FieldKind;
+constexpr RequestField<v1::JobSpec> kFields[] = {
+    {"base_checkpoint", kText,
+     "go on from this checkpoint: config, tokenizer and weights, in the server's checkpoint root",
+     Set<"base_checkpoint">},
+    {"architecture", kText, "or draw the weights anew, for the config and tokenizer of this folder there",
+     Set<"architecture">},
+    {"dataset", kTexts, "train on this .jsonl or .bin of the server's dataset root; may be given again",
+     Set<"datasets">},
+    {"evaluation", kTexts, "evaluate on this one, likewise", Set<"evaluation">},
+    {"precision", kText, "fp32, bf16 (masters, moments and sums fp32) or fp64", Set<"precision">},
+    {"steps", kNumber, "how many optimizer steps", Set<"steps">},
+    {"sequence_length", kNumber, "tokens of a sequence", Set<"sequence_length">},
+    {"batch_sequences", kNumber, "sequences of a step, on all workers", Set<"batch_sequences">},
+    {"micro_batch_sequences", kNumber, "sequences of a worker at a time; 0 = all of its share",
+     Set<"micro_batch_sequences">},
+    {"workers", kNumber, "how many workers train it; default 1", Set<"workers">},
+    {"on_serving_workers", kBool, "on the workers that serve, while they have nothing to serve; else on training ones",
+     Set<"on_serving_workers">},
+    {"learning_rate", kNumber, "the highest one", Set<"optimizer.learning_rate">},
+    {"schedule", kText, "cosine (default), linear, constant or wsd (warm-up, stable, decay)",
+     Set<"optimizer.schedule">},
+    {"final_fraction", kNumber, "of the learning rate, at the last step", Set<"optimizer.final_fraction">},
+    {"warmup_steps", kNumber, "steps until the learning rate is the highest", Set<"optimizer.warmup_steps">},
+    {"decay_fraction", kNumber, "of wsd: the part of the steps that decays", Set<"optimizer.decay_fraction">},
+    {"beta1", kNumber, "of AdamW; default 0.9", Set<"optimizer.beta1">},
+    {"beta2", kNumber, "of AdamW; default 0.95", Set<"optimizer.beta2">},
+    {"epsilon", kNumber, "of AdamW; default 1e-8", Set<"optimizer.epsilon">},
+    {"weight_decay", kNumber, "of matrices; default 0.1", Set<"optimizer.weight_decay">},
+    {"clip_norm", kNumber, "gradients' largest norm; 0 = not clipped; default 1", Set<"optimizer.clip_norm">},
+    {"balance", kText, "load-balancing loss: all_layers (default), per_layer or none", Set<"balance">},
+    {"balance_weight", kNumber,
+     "of the load-balancing loss; default: router_aux_loss_coef of the model's config.json, else 0.01",
+     Set<"balance_weight">},
+    {"z_weight", kNumber, "of the routers' z-loss; default 0", Set<"z_weight">},
+    {"capacity_factor", kNumber,
+     "rows that an expert takes, over its even share of a micro-batch's; later ones are dropped; 0 = all (default)",
+     Set<"capacity_factor">},
+    {"balance_bias_rate", kNumber, "step of the routers' biases, for a model that has such; 0 = they stay (default)",
+     Set<"balance_bias_rate">},
+    {"offload", kText,
+     "masters and moments of experts in a file of the workers: auto (default: where memory would not suffice), never, "
+     "always",
+     Set<"offload">},
+    {"recompute", kBool, "keep less for backward and compute it again, layer by layer", Set<"recompute">},
+    {"seed", kNumber, "of drawn weights and of the order of data", Set<"seed">},
+    {"evaluate_every_steps", kNumber, "0 = at the end, if there is evaluation data", Set<"evaluate_every_steps">},
+    {"checkpoint_every_steps", kNumber, "save so often; default 1000", Set<"checkpoints.every_steps">},
+    {"keep_last", kNumber, "so many of the last checkpoints stay; default 3", Set<"checkpoints.keep_last">},
+    {"keep_every_steps", kNumber, "checkpoints of multiples of this stay for ever; 0 = none do",
+     Set<"checkpoints.keep_every_steps">},
+    {"max_runtime_seconds", kNumber, "fail when it has run so long; 0 = no limit", Set<"max_runtime_seconds">},
+    {"label", kTexts, "KEY=TEXT, to find it by; may be given again", Set<"labels">},
+    {"communication", kText, "how sums and all-to-alls share the network, by its mode's name (default preempt)",
+     Set<"communication.mode">},
+    {"piece_bytes", kNumber, "of micro-ops of the network; 0 = the default", Set<"communication.piece_bytes">},
+};
+
+}  // namespace
+
+template <>
+absl::Span<const RequestField<v1::JobSpec>> RequestFields() {
+  return kFields;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,204 @@
+// switchyard profile: what is to be known of a model's routing before it serves, as a file for --profile.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "clients/cli/command.h"
+#include "clients/cli/commands/trace_input.h"
+#include "clients/cli/commands/trace_record.h"
+#include "clients/cli/whole_file.h"
+#include "scheduler/popularity/popularity.h"
+#include "scheduler/popularity/trace/trace_profile.h"
+
+namespace switchyard {
+namespace {
+
+struct MakeFlags {
+  RecordFlags record;
+  std::string trace;
+  std::string output;
+  int path_length = kLivePathLength;
+};
+
+struct SaveFlags {
+  ServerFlags server;
+  std::string output;
+  std::string weights_hash;
+};
+
+struct MergeFlags {
+  std::vector<std::string> inputs;
+  std::string output;
+};
+
+int Write(Console& console, const ProfileBundle& bundle, const std::string& path) {
+  if (const absl::Status status = WriteWhole(path, bundle.Serialize()); !status.ok()) return Complain(console, status);
+  console.err << "[" << path << ": " << bundle.profiles.size() << " profiles, " << bundle.maps.size() << " probe maps]"
+              << std::endl;
+  return kExitOk;
+}
+
+int CountInto(Console& console, const std::string& trace_path, const MakeFlags& flags) {
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, trace_path);
+  if (!trace.ok()) return Complain(console, trace.status());
+  const absl::StatusOr<ProfileBundle> bundle = CountTrace(*trace, flags.path_length);
+  if (!bundle.ok()) return Complain(console, BadInput(bundle.status().message()));
+  if (bundle->profiles.empty()) return Complain(console, BadInput("no token was routed: nothing to count"));
+  return Write(console, *bundle, flags.output);
+}
+
+// A trace that is there is counted as it is.
+absl::Status CheckAlone(const RecordFlags& record) {
+  const absl::StatusOr<Json> given = record.request.Given();
+  if (!given.ok()) return BadInput(given.status().message());
+  std::string flag = given->empty() ? "" : given->begin().key();
+  if (!record.input.empty()) flag = "dataset";
+  if (!record.label.empty()) flag = "label";
+  if (record.window != 0) flag = "window";
+  if (flag.empty()) return absl::OkStatus();
+  return BadInput(absl::StrCat("--", flag, " has no effect with --trace, which counts a trace as it is"));
+}
+
+int Make(Console& console, MakeFlags flags) {
+  if (flags.output.empty()) return Complain(console, BadInput("give --output=FILE"));
+  if (!flags.trace.empty()) {
+    if (const absl::Status status = CheckAlone(flags.record); !status.ok()) return Complain(console, status);
+    return CountInto(console, flags.trace, flags);
+  }
+  flags.record.output = absl::StrCat(flags.output, ".", getpid(), ".trace");
+  const absl::Cleanup remove = [&] { std::remove(flags.record.output.c_str()); };
+  const int code = RecordTrace(console, flags.record);
+  // Nothing was recorded, and it has said why.
+  if (access(flags.record.output.c_str(), F_OK) != 0) return code;
+  const int counted = CountInto(console, flags.record.output, flags);
+  return code != kExitOk ? code : counted;
+}
+
+int Save(Console& console, const SaveFlags& flags) {
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  v1::GetProfileRequest request;
+  request.set_weights_hash(flags.weights_hash);
+  int told = -1;
+  const auto tell = [&](const v1::GetProfileResponse& message) {
+    if (message.workers() == 0 || message.workers_done() == told) return;
+    told = message.workers_done();
+    console.err << "[asking worker " << told << " of " << message.workers() << ", " << message.collected_bytes()
+                << " bytes so far]" << std::endl;
+  };
+  const absl::StatusOr<std::string> bytes = (*client)->GetProfile(request, tell);
+  if (!bytes.ok()) return Complain(console, bytes.status());
+  const absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(*bytes);
+  if (!bundle.ok()) return Complain(console, bundle.status());
+  return Write(console, *bundle, flags.output);
+}
+
+int Merge(Console& console, const MergeFlags& flags) {
+  absl::StatusOr<ProfileBundle> merged = ReadBundle(flags.inputs[0]);
+  if (!merged.ok()) return Complain(console, merged.status());
+  for (size_t i = 1; i < flags.inputs.size(); ++i) {
+    const absl::StatusOr<ProfileBundle> next = ReadBundle(flags.inputs[i]);
+    if (!next.ok()) return Complain(console, next.status());
+    if (const absl::Status status = merged->Merge(*next); !status.ok())
+      return Complain(console, BadInput(absl::StrCat(flags.inputs[i], ": ", status.message())));
+  }
+  return Write(console, *merged, flags.output);
+}
+
+void PrintProfile(const PathProfile& profile, std::ostream& out) {
+  const ProfileIdentity& identity = profile.identity();
+  out << NameOf(identity.phase) << ", " << NameOf(identity.context)
+      << (identity.channel.empty() ? "" : absl::StrCat(" by ", identity.channel))
+      << (identity.context == ContextKind::kPath ? absl::StrCat(" of ", identity.path_length, " layers") : "") << ":\n";
+  for (int layer = 0; layer < identity.shape.num_layers; ++layer) {
+    const absl::Span<const int64_t> counts = profile.MarginalCounts(layer);
+    const int64_t all = std::max<int64_t>(1, TotalOf(counts)), most = *std::max_element(counts.begin(), counts.end());
+    out << absl::StrFormat("  layer %d: %d tokens, %d contexts, busiest expert %d at %.2f times the mean\n", layer,
+                           profile.num_tokens(layer), profile.num_rows(layer), TopExperts(counts, 1)[0],
+                           static_cast<double>(most) * identity.shape.num_experts / static_cast<double>(all));
+  }
+}
+
+int Show(Console& console, const std::string& path) {
+  const absl::StatusOr<ProfileBundle> bundle = ReadBundle(path);
+  if (!bundle.ok()) return Complain(console, bundle.status());
+  console.out << "model: " << bundle->model << "\n"
+              << bundle->shape.num_layers << " MoE layers, " << bundle->shape.num_experts << " experts, top-"
+              << bundle->shape.top_k << "\n";
+  for (const PathProfile& profile : bundle->profiles) PrintProfile(profile, console.out);
+  for (const ProbeMap& map : bundle->maps) {
+    console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer
+                << (map.in_context ? " in context" : "")
+                << (map.num_units > 0 ? absl::StrCat(" with ", map.num_units, " hidden units") : "") << ": fitted on "
+                << map.num_rows << " rows\n";
+  }
+  console.out.flush();
+  return kExitOk;
+}
+
+void AddSaveCommand(CLI::App* profile, RunCommand* run) {
+  CLI::App* command = profile->add_subcommand("save", "what a server's workers have learned by now, while they serve");
+  auto flags = std::make_shared<SaveFlags>();
+  flags->server.AddTo(command);
+  command->add_option("--output", flags->output, "the profile, written when all of it is there")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--weights_hash", flags->weights_hash, "fail unless the server serves the weights of this hash")
+      ->type_name("HASH");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Save(console, *flags); }; });
+}
+
+void AddMergeCommand(CLI::App* profile, RunCommand* run) {
+  CLI::App* command = profile->add_subcommand("merge", "several profiles of one model as one: their counts add");
+  auto flags = std::make_shared<MergeFlags>();
+  command->add_option("files", flags->inputs, "the profiles")->required()->type_name("FILE");
+  command->add_option("--output", flags->output, "the merged one")->required()->type_name("FILE");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Merge(console, *flags); }; });
+}
+
+void AddShowCommand(CLI::App* profile, RunCommand* run) {
+  CLI::App* command = profile->add_subcommand("show", "what a profile holds, by phase and layer");
+  auto path = std::make_shared<std::string>();
+  command->add_option("file", *path, "the profile")->required()->type_name("FILE");
+  command->callback([path, run] { *run = [path](Console& console) { return Show(console, *path); }; });
+}
+
+}  // namespace
+
+void AddProfileCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command =
+      app->add_subcommand("profile", "learn a model's routing, from documents or from a server, for --profile");
+  command->require_subcommand(0, 1);
+  auto flags = std::make_shared<MakeFlags>();
+  command->add_option("--output", flags->output, "the profile, written when all is counted")->type_name("FILE");
+  command->add_option("--trace", flags->trace, "count this routing trace; no server is asked")->type_name("FILE");
+  command
+      ->add_option("--path_length", flags->path_length,
+                   "of how many layers the counted paths are (l of Lina); a server reads them with the same one")
+      ->check(CLI::Range(1, kMaxPathLength))
+      ->capture_default_str();
+  AddDocumentFlags(command, "--dataset", &flags->record);
+  AddSaveCommand(command, run);
+  AddMergeCommand(command, run);
+  AddShowCommand(command, run);
+  command->footer(
+      "Examples:\n"
+      "  switchyard profile --dataset=documents.jsonl --output=prose.profile\n"
+      "  switchyard profile save --output=live.profile\n"
+      "  switchyard profile merge prose.profile code.profile --output=all.profile\n"
+      "  switchyard-server --model=DIR --profile=all.profile\n"
+      "A profile is good for the weights that it was made with, and no others take it.");
+  command->callback([command, flags, run] {
+    if (!command->get_subcommands().empty()) return;
+    *run = [flags](Console& console) { return Make(console, *flags); };
+  });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,142 @@
+// switchyard trace: which experts documents go to, as a file that profiles, the simulator and benchmarks read.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "clients/cli/command.h"
+#include "clients/cli/commands/trace_input.h"
+#include "clients/cli/commands/trace_record.h"
+#include "scheduler/popularity/popularity.h"
+#include "scheduler/simulator/trace_replay.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kMostPopular = 4;  // that a layer's line names
+
+void AddRecordCommand(CLI::App* trace, RunCommand* run) {
+  CLI::App* command = trace->add_subcommand("record", "record which experts documents go to, by token and MoE layer");
+  auto flags = std::make_shared<RecordFlags>();
+  command->add_option("--output", flags->output, "the trace, written anew")->required()->type_name("FILE");
+  AddDocumentFlags(command, "--input", flags.get());
+  command->footer(
+      "Examples:\n"
+      "  switchyard trace record --input=documents.jsonl --output=prose.trace --label=prose\n"
+      "  switchyard trace record --text=\"The sea is\" --max_tokens=64 --output=sea.trace\n"
+      "A document is routed as it is, as a prompt; with --max_tokens above 1 also what the model generates after it.\n"
+      "The format is described in scheduler/base/io/trace_bytes.h; what was written stays readable if this is "
+      "interrupted.");
+  command->callback([flags, run] { *run = [flags](Console& console) { return RecordTrace(console, *flags); }; });
+}
+
+// "prose 12", …: sequences by label, in the order of the alphabet.
+std::string Labels(const RoutingTrace& trace) {
+  std::map<std::string, int64_t> labels;
+  for (const TraceSequence& sequence : trace.sequences) ++labels[sequence.label];
+  return absl::StrJoin(labels, ", ", [](std::string* out, const auto& label) {
+    absl::StrAppend(out, label.first.empty() ? "without a label" : label.first, " ", label.second);
+  });
+}
+
+void PrintLayer(const RoutingTrace& trace, int layer, std::ostream& out) {
+  Popularity rows(static_cast<size_t>(trace.shape.num_experts));
+  for (const TraceSequence& sequence : trace.sequences) {
+    const std::vector<int64_t> counts = CountsOf(ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
+    for (size_t e = 0; e < rows.size(); ++e) rows[e] += counts[e];
+  }
+  const int64_t all = TotalOf(rows), most = *std::max_element(rows.begin(), rows.end());
+  const auto share = [&](int64_t part) {
+    return all == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(all);
+  };
+  out << absl::StrFormat("layer %d: busiest expert %.2f times the mean; most chosen:", layer,
+                         share(most) * trace.shape.num_experts);
+  for (const int32_t expert : TopExperts(rows, kMostPopular))
+    out << absl::StrFormat(" %d (%.1f%%)", expert, 100 * share(rows[static_cast<size_t>(expert)]));
+  out << "\n";
+}
+
+int Show(Console& console, const std::string& path) {
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, path);
+  if (!trace.ok()) return Complain(console, trace.status());
+  int64_t prompt = 0;
+  for (const TraceSequence& sequence : trace->sequences) prompt += sequence.num_prompt;
+  console.out << "model: " << (trace->model.empty() ? "unknown" : trace->model) << "\n"
+              << trace->shape.num_layers << " MoE layers, " << trace->shape.num_experts << " experts, top-"
+              << trace->shape.top_k << "\n"
+              << trace->sequences.size() << " sequences (" << Labels(*trace) << "), " << trace->num_tokens()
+              << " tokens, " << prompt << " of prompts\n";
+  for (const TraceChannel& channel : trace->channels)
+    console.out << "channel " << channel.name << ": " << channel.num_predicted << " predicted experts a token\n";
+  for (int layer = 0; layer < trace->shape.num_layers; ++layer) PrintLayer(*trace, layer, console.out);
+  console.out.flush();
+  return kExitOk;
+}
+
+struct ReplayFlags {
+  std::string path;
+  std::string phase = "decode";
+  ReplayOptions options;
+};
+
+int Replay(Console& console, const ReplayFlags& flags) {
+  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, flags.path);
+  if (!trace.ok()) return Complain(console, trace.status());
+  ReplayOptions options = flags.options;
+  options.phase = flags.phase == NameOf(Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
+  const absl::StatusOr<ReplayReport> report = ReplayTrace(*trace, options);
+  if (!report.ok()) return Complain(console, BadInput(report.status().message()));
+  console.out << report->num_batches << " batches of " << options.batch_tokens << " tokens, " << flags.phase << ", "
+              << options.num_devices << " workers\n"
+              << "placement      busiest/mean median   p95  copies a layer\n";
+  for (const ReplayReport::Mode& mode : report->modes) {
+    console.out << absl::StrFormat("%-14s %19.2f %5.2f %15.2f\n", NameOf(mode.mode), mode.median, mode.p95,
+                                   mode.copies_per_layer);
+  }
+  console.out << "estimator, one layer ahead     top-2k  distance\n";
+  for (const ReplayReport::Estimator& one : report->estimators)
+    console.out << absl::StrFormat("%-30s %6.2f %9.3f\n", one.name, one.accuracy, one.distance);
+  console.out.flush();
+  return kExitOk;
+}
+
+void AddShowCommand(CLI::App* trace, RunCommand* run) {
+  CLI::App* command = trace->add_subcommand("show", "what a trace holds, and how skewed each layer is");
+  auto path = std::make_shared<std::string>();
+  command->add_option("file", *path, "the trace")->required()->type_name("FILE");
+  command->callback([path, run] { *run = [path](Console& console) { return Show(console, *path); }; });
+}
+
+void AddReplayCommand(CLI::App* trace, RunCommand* run) {
+  CLI::App* command = trace->add_subcommand(
+      "replay", "what estimators would have foreseen of a trace, and how even placements would have kept workers");
+  auto flags = std::make_shared<ReplayFlags>();
+  command->add_option("file", flags->path, "the trace")->required()->type_name("FILE");
+  command->add_option("--workers", flags->options.num_devices, "workers that share the experts")->capture_default_str();
+  command->add_option("--batch_tokens", flags->options.batch_tokens, "tokens of a batch")->capture_default_str();
+  command->add_option("--spare_slots", flags->options.spare_slots, "of each worker, as the server's")
+      ->capture_default_str();
+  command
+      ->add_option("--phase", flags->phase,
+                   "how batches are cut: prefill = neighbouring tokens, decode = one token of each of so many streams")
+      ->check(CLI::IsMember({"prefill", "decode"}))
+      ->capture_default_str();
+  command->footer("Rows alone are counted: no model runs, and nothing is sent.");
+  command->callback([flags, run] { *run = [flags](Console& console) { return Replay(console, *flags); }; });
+}
+
+}  // namespace
+
+void AddTraceCommand(CLI::App* app, RunCommand* run) {
+  CLI::App* command = app->add_subcommand("trace", "routing traces: which experts tokens go to");
+  command->require_subcommand(1);
+  AddRecordCommand(command, run);
+  AddShowCommand(command, run);
+  AddReplayCommand(command, run);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,238 @@
+#include "clients/cli/commands/trace_record.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "clients/cli/generate_answer.h"
+#include "clients/cli/request_lines.h"
+#include "proto/support/trace_writer.h"
+
+namespace switchyard {
+namespace {
+
+using v1::GenerateRequest;
+
+// They shape what is generated behind a document, from its second token on: the first one's routing is no more
+// recorded.
+constexpr const char* kOfGeneration[] = {"min_tokens",         "temperature",       "top_p",      "top_k", "min_p",
+                                         "presence_penalty",   "frequency_penalty", "logit_bias", "seed",  "stop",
+                                         "repetition_penalty", "stop_token_ids",    "ignore_eos"};
+constexpr char kGenerationGroup[] = "With --max_tokens above 1";
+
+// One line of the input.
+struct Document {
+  GenerateRequest request;
+  std::string label;
+};
+
+absl::StatusOr<Document> ParseDocument(const std::string& line, const Json& defaults, const std::string& label) {
+  absl::StatusOr<Json> object = ParseLine(line);
+  if (!object.ok()) return object.status();
+  Document document = {.request = {}, .label = label};
+  if (const auto own = object->find("label"); own != object->end()) {
+    if (!own->is_string()) return absl::InvalidArgumentError("label must be a text");
+    document.label = own->get<std::string>();
+    object->erase("label");
+  }
+  absl::StatusOr<GenerateRequest> request = RequestFrom<GenerateRequest>(*object, defaults);
+  if (!request.ok()) return request.status();
+  document.request = *std::move(request);
+  if (document.request.has_n() && document.request.n() != 1) return absl::InvalidArgumentError("n must be 1");
+  // A document is all prompt, unless told otherwise; one token comes behind it anyhow.
+  document.request.set_max_tokens(std::max(document.request.max_tokens(), 1));
+  document.request.set_return_expert_paths(true);
+  document.request.clear_request_id();  // of its windows each is a request
+  return document;
+}
+
+class Recorder {
+ public:
+  Recorder(const RecordFlags& flags, Client* client, v1::GetModelInfoResponse model, Console* console)
+      : flags_(flags), client_(client), model_(std::move(model)), console_(console) {}
+
+  // The document's sequences as the file has them.
+  absl::StatusOr<std::string> Record(const Document& document) {
+    std::vector<int32_t> tokens;
+    if (const absl::Status status = TokensOf(document.request, &tokens); !status.ok()) return status;
+    const int64_t room = int64_t{model_.max_model_len()} - document.request.max_tokens();
+    const int64_t window = flags_.window > 0 ? std::min<int64_t>(flags_.window, room) : room;
+    if (window < 1) {
+      return BadInput(absl::StrCat("max_tokens ", document.request.max_tokens(), " leaves no room for a prompt in ",
+                                   model_.max_model_len(), " tokens"));
+    }
+    if (tokens.empty()) return BadInput("the document has no tokens");
+    std::string bytes;
+    int64_t num_sequences = 0;
+    for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(window), ++num_sequences) {
+      const auto part = absl::MakeConstSpan(tokens).subspan(begin, static_cast<size_t>(window));
+      GenerateRequest request = document.request;
+      request.mutable_token_ids()->mutable_ids()->Assign(part.begin(), part.end());
+      absl::StatusOr<std::string> sequence = RecordOne(request, document.label);
+      if (!sequence.ok()) return sequence.status();
+      bytes += *sequence;
+    }
+    Tell(num_sequences, static_cast<int64_t>(tokens.size()));
+    return bytes;
+  }
+
+  void Complain(int line_number, const absl::Status& status) {
+    absl::MutexLock lock(&mu_);
+    console_->err << "switchyard: line " << line_number << ": " << Explain(status) << std::endl;
+  }
+
+  std::string Summary() {
+    absl::MutexLock lock(&mu_);
+    return absl::StrCat(num_documents_, " documents, ", num_sequences_, " sequences, ", num_tokens_, " tokens");
+  }
+
+ private:
+  absl::Status TokensOf(const GenerateRequest& request, std::vector<int32_t>* tokens) {
+    if (request.has_token_ids()) {
+      tokens->assign(request.token_ids().ids().begin(), request.token_ids().ids().end());
+      return absl::OkStatus();
+    }
+    v1::TokenizeRequest tokenize;
+    tokenize.set_model(request.model());
+    if (request.has_messages()) {
+      *tokenize.mutable_messages() = request.messages();
+    } else {
+      tokenize.set_text(request.text());
+    }
+    if (request.has_allow_special()) tokenize.set_allow_special(request.allow_special());
+    if (request.has_add_special_tokens()) tokenize.set_add_special_tokens(request.add_special_tokens());
+    const absl::StatusOr<v1::TokenizeResponse> response = client_->Tokenize(tokenize);
+    if (!response.ok()) return response.status();
+    tokens->assign(response->token_ids().begin(), response->token_ids().end());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> RecordOne(const GenerateRequest& request, const std::string& label) {
+    GenerateAnswer answer(1);
+    const AskFn<GenerateRequest> ask = [&](const GenerateRequest& one, Json*) {
+      answer = GenerateAnswer(1);
+      absl::Status fault;
+      const absl::Status end = client_->Generate(one, [&](const v1::GenerateResponse& message) {
+        if (fault.ok()) fault = answer.Add(message);
+      });
+      if (!fault.ok()) return fault;
+      return end.ok() ? answer.CheckComplete() : end;
+    };
+    Json unused;
+    if (const absl::Status status = AskPatiently(ask, request, &unused); !status.ok()) return status;
+    std::vector<int32_t> tokens(request.token_ids().ids().begin(), request.token_ids().ids().end());
+    const auto num_prompt = static_cast<int32_t>(tokens.size());
+    tokens.insert(tokens.end(), answer.token_ids(0).begin(), answer.token_ids(0).end());
+    return TraceOf(model_,
+                   {.label = label, .num_prompt = num_prompt, .token_ids = tokens, .paths = &answer.expert_paths(0)});
+  }
+
+  void Tell(int64_t num_sequences, int64_t num_tokens) {
+    absl::MutexLock lock(&mu_);
+    ++num_documents_;
+    num_sequences_ += num_sequences;
+    num_tokens_ += num_tokens;
+    const absl::Time now = absl::Now();
+    if (now - told_ < absl::Seconds(2)) return;
+    told_ = now;
+    console_->err << "[" << num_documents_ << " documents, " << num_tokens_ << " tokens]" << std::endl;
+  }
+
+  const RecordFlags& flags_;
+  Client* const client_;
+  const v1::GetModelInfoResponse model_;
+  absl::Mutex mu_;
+  Console* const console_;  // its err is guarded by mu_
+  int64_t num_documents_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_sequences_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time told_ ABSL_GUARDED_BY(mu_) = absl::Now();
+};
+
+// Every document of `in`, in order, behind the header in `out`; how many failed.
+int RecordAll(const RecordFlags& flags, const Json& defaults, std::istream& in, std::ostream& out, Recorder* recorder) {
+  return AnswerLines(
+      in, out, flags.concurrency,
+      [&](int line_number, const std::string& line) {
+        const absl::StatusOr<Document> document = ParseDocument(line, defaults, flags.label);
+        absl::StatusOr<std::string> bytes =
+            document.ok() ? recorder->Record(*document) : BadInput(document.status().message());
+        if (bytes.ok()) return LineAnswer{*std::move(bytes), true};
+        recorder->Complain(line_number, bytes.status());
+        return LineAnswer{"", false};
+      },
+      /*end_of_answer=*/"");
+}
+
+}  // namespace
+
+void AddDocumentFlags(CLI::App* command, const std::string& input, RecordFlags* flags) {
+  command
+      ->add_option(input, flags->input,
+                   "documents: a file of JSON lines whose keys are the flags' names and \"label\", - for standard "
+                   "input; flags are defaults of the lines")
+      ->type_name("FILE");
+  command->add_option("--label", flags->label, "where the text is from, kept with each sequence")->type_name("TEXT");
+  command
+      ->add_option("--window", flags->window,
+                   "longer documents are cut into sequences of this many tokens (default, and at most: the context)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--concurrency", flags->concurrency, "documents under way at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  flags->server.AddTo(command);
+  flags->request.AddTo(
+      command, {"n", "request_id", "return_expert_paths", "logprobs", "prompt_logprobs", "skip_special_tokens"});
+  for (const char* name : kOfGeneration) command->get_option(absl::StrCat("--", name))->group(kGenerationGroup);
+}
+
+int RecordTrace(Console& console, const RecordFlags& flags) {
+  absl::StatusOr<Json> given = flags.request.Given();
+  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
+  const bool one = flags.input.empty();
+  if (one && !given->contains("text") && !given->contains("token_ids") && !given->contains("messages")) {
+    return Complain(console, BadInput("give --input=FILE, --text=TEXT or --token_ids=IDS"));
+  }
+  // In a file each line may say how many tokens it wants.
+  const bool generates = !one || (given->contains("max_tokens") && (*given)["max_tokens"] != 1);
+  for (const char* name : kOfGeneration) {
+    if (generates || !given->contains(name)) continue;
+    return Complain(
+        console, BadInput(absl::StrCat("--", name, " has no effect on a document: it goes with --max_tokens above 1")));
+  }
+  absl::Status opened;
+  const auto file = one || flags.input == "-" ? nullptr : OpenInput(flags.input, &opened);
+  if (!opened.ok()) return Complain(console, opened);
+  std::istringstream only("{}");  // the flags are the document
+  std::istream& in = one ? only : file != nullptr ? static_cast<std::istream&>(*file) : console.in;
+  const auto client = flags.server.Connect();
+  if (!client.ok()) return Complain(console, client.status());
+  const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
+  if (!model.ok()) return Complain(console, model.status());
+  const absl::StatusOr<std::string> beginning = TraceBeginning(*model);
+  if (!beginning.ok()) return Complain(console, beginning.status());
+  std::ofstream out(flags.output, std::ios::binary | std::ios::trunc);
+  out << *beginning;
+  if (!out.flush()) return Complain(console, BadInput(absl::StrCat("--output=", flags.output, ": ", strerror(errno))));
+  Recorder recorder(flags, client->get(), *model, &console);
+  const int failed = RecordAll(flags, *given, in, out, &recorder);
+  if (!out.flush()) {
+    return Complain(console, absl::DataLossError(absl::StrCat("--output=", flags.output, ": ", strerror(errno))));
+  }
+  console.err << "[" << recorder.Summary() << "]" << std::endl;
+  if (failed == 0) return kExitOk;
+  console.err << "switchyard: " << failed << (failed == 1 ? " document" : " documents") << " failed" << std::endl;
+  return kExitFailed;
+}
+
+}  // namespace switchyard

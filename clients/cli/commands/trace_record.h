@@ -1,0 +1,29 @@
+// Documents routed by a server, as a routing trace: what `switchyard trace record` and `switchyard profile` do alike.
+#pragma once
+
+#include <string>
+
+#include "clients/cli/command.h"
+#include "clients/cli/request_flags.h"
+#include "switchyard/v1/inference.pb.h"
+
+namespace switchyard {
+
+struct RecordFlags {
+  ServerFlags server;
+  RequestFlags<v1::GenerateRequest> request;
+  std::string input;   // file of documents, - = standard input; empty: the flags are the one document
+  std::string output;  // the trace, written anew
+  std::string label;
+  int window = 0;
+  int concurrency = 16;
+};
+
+// All of them but `output`; `input` is the name of the option that says the file.
+void AddDocumentFlags(CLI::App* command, const std::string& input, RecordFlags* flags);
+
+// Sends the documents and writes what they were routed to (scheduler/base/io/trace_bytes.h), in their order.
+// Returns the exit code; complains to console.err.
+int RecordTrace(Console& console, const RecordFlags& flags);
+
+}  // namespace switchyard

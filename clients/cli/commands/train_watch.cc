@@ -1,0 +1,156 @@
+#include "clients/cli/commands/train_watch.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "clients/cli/message_json.h"
+#include "clients/cpp/client_error.h"
+#include "google/rpc/status.pb.h"
+#include "proto/support/errors.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kAskAgainAfter = absl::Milliseconds(200);
+constexpr char kOverwrite[] = "\r\x1b[K";
+
+absl::Status ErrorOf(const v1::Job& job) {
+  const google::rpc::Status& error = job.error();
+  return FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(error.code()), error.message(),
+                                     error.details_size() > 0 ? error.SerializeAsString() : std::string()),
+                        "");
+}
+
+// Writes what changes.
+class Screen {
+ public:
+  Screen(Console& console, bool json) : console_(console), json_(json) {}
+
+  void Show(const v1::Job& job) {
+    if (json_) {
+      console_.out << Dump(ToJson(job)) << std::endl;
+      return;
+    }
+    const std::string line = ProgressLine(job);
+    // A state stays on the screen, steps are written over.
+    if (console_.live) {
+      console_.out << (std::exchange(state_, job.state()) == job.state() ? kOverwrite
+                       : open_                                           ? "\n"
+                                                                         : "")
+                   << line << std::flush;
+      open_ = true;
+    } else if (line != std::exchange(last_, line)) {
+      console_.out << line << std::endl;
+    }
+  }
+  void Tell(absl::string_view text) {
+    Close();
+    console_.err << text << std::endl;
+  }
+  void Close() {
+    if (std::exchange(open_, false)) console_.out << std::endl;
+  }
+
+ private:
+  Console& console_;
+  const bool json_;
+  bool open_ = false;  // a line that may be written over
+  v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
+  std::string last_;
+};
+
+int Conclude(Console& console, const v1::Job& job, bool json) {
+  if (job.state() == v1::JOB_STATE_FAILED) {
+    console.err << "switchyard: job " << job.id() << " failed: " << Explain(ErrorOf(job)) << std::endl;
+    return kExitFailed;
+  }
+  if (job.state() != v1::JOB_STATE_SUCCEEDED) {
+    console.err << "switchyard: job " << job.id() << " was cancelled" << std::endl;
+    return kExitFailed;
+  }
+  if (!json) {
+    console.out << "job " << job.id() << " succeeded after " << job.progress().step() << " steps"
+                << (job.has_checkpoint() ? absl::StrCat("; its checkpoint: ", job.checkpoint().folder()) : "")
+                << std::endl;
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+std::string StateName(v1::JobState state) { return absl::AsciiStrToUpper(EnumName(v1::JobState_descriptor(), state)); }
+
+bool IsFinal(v1::JobState state) {
+  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
+}
+
+std::string ProgressLine(const v1::Job& job) {
+  std::string line;
+  if (job.state() != v1::JOB_STATE_RUNNING || !job.has_progress()) {
+    line = StateName(job.state());
+    if (job.prepare_bytes() > 0 && job.state() == v1::JOB_STATE_PREPARING) {
+      absl::StrAppendFormat(&line, " | %.1f of %.1f MB of text", 1e-6 * static_cast<double>(job.prepared_bytes()),
+                            1e-6 * static_cast<double>(job.prepare_bytes()));
+    }
+  }
+  if (job.has_progress()) {
+    const v1::TrainProgress& progress = job.progress();
+    absl::StrAppendFormat(&line, "%sstep %d/%d | ", line.empty() ? "" : " | ", progress.step(), job.spec().steps());
+    if (progress.skipped()) {
+      absl::StrAppend(&line, "skipped");
+    } else {
+      absl::StrAppendFormat(&line, "loss %.4f", progress.loss());
+    }
+    if (job.has_evaluation()) absl::StrAppendFormat(&line, " | eval %.4f", job.evaluation().loss());
+    if (!progress.skipped()) absl::StrAppendFormat(&line, " | norm %.2f", progress.gradient_norm());
+    absl::StrAppendFormat(&line, " | lr %.2e | %.0f tok/s", progress.learning_rate(), progress.tokens_per_second());
+    if (progress.packing() > 1) absl::StrAppend(&line, " | packing ", progress.packing());
+    if (progress.dropped_rows() > 0) absl::StrAppend(&line, " | ", progress.dropped_rows(), " dropped");
+  }
+  if (job.seconds_left() > 0) {
+    const absl::Duration left = absl::Ceil(absl::Seconds(job.seconds_left()), absl::Seconds(1));
+    absl::StrAppend(&line, " | ", absl::FormatDuration(left), " left");
+  }
+  if (!job.note().empty()) absl::StrAppend(&line, " | ", job.note());
+  if (job.state() == v1::JOB_STATE_PAUSED && job.has_error()) absl::StrAppend(&line, " | ", Explain(ErrorOf(job)));
+  return line;
+}
+
+int Watch(Console& console, Client& client, const WatchOptions& options) {
+  v1::WatchJobRequest request;
+  request.set_id(options.id);
+  request.set_min_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options.interval)));
+  Screen screen(console, options.json);
+  v1::Job last;
+  absl::Time heard = absl::Now();
+  bool gone = false;  // the server does not answer, and that was told
+  for (;;) {
+    const absl::Status status = client.WatchJob(request, [&](const v1::Job& job) {
+      heard = absl::Now();
+      gone = false;
+      screen.Show(job);
+      last = job;
+    });
+    if (status.ok() && IsFinal(last.state())) break;
+    if (absl::IsDeadlineExceeded(status)) {  // a stream's time is limited; all this while the server was there
+      heard = absl::Now();
+      continue;
+    }
+    // A server that was killed goes on with its jobs when it is started again.
+    const bool again = status.ok() || absl::IsUnavailable(status);
+    if (!again || absl::Now() - heard > options.patience) {
+      screen.Close();
+      return Complain(console,
+                      status.ok() ? absl::UnavailableError("the server does not say how the job ends") : status);
+    }
+    if (absl::IsUnavailable(status) && !std::exchange(gone, true)) screen.Tell("[the server is away; asking again]");
+    absl::SleepFor(kAskAgainAfter);
+  }
+  screen.Close();
+  return Conclude(console, last, options.json);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,53 @@
+// The files of one model directory, opened so that no name and no link leads out of it.
+//
+// Names come from files that we do not trust (the shard index), so each must be a plain file name, and symbolic links
+// are followed only beneath the directory.  One exception: a snapshot of the Hugging Face cache
+// (…/snapshots/<revision>) consists of links into …/blobs, so there the directory above both is the bound.  Only
+// regular files open. Thread-safe after Open. Errors: NotFound, PermissionDenied for what leads out, InvalidArgument
+// for what is no plain name or no regular file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/io/root_dir.h"
+
+namespace switchyard {
+
+class ModelDir {
+ public:
+  static absl::StatusOr<ModelDir> Open(const std::string& path);
+  // A folder beneath a root (training jobs name theirs so); its files' links may lead nowhere out of the folder itself.
+  static absl::StatusOr<ModelDir> Beneath(const RootDir& root, const std::string& name);
+  ModelDir(ModelDir&& other) noexcept;
+  ModelDir& operator=(ModelDir&&) = delete;
+  ~ModelDir();
+
+  const std::string& path() const { return path_; }  // as it was given, for messages
+  // One of its folders, within the same bounds.  NotFound if there is none, or if it is a link.
+  absl::StatusOr<ModelDir> Folder(const std::string& name) const;
+  // A descriptor for reading; the caller closes it.
+  absl::StatusOr<int> OpenFile(const std::string& name) const;
+  bool Exists(const std::string& name) const;
+  // Its whole contents.  InvalidArgument "<name>: S bytes, limit L" when it is larger.
+  absl::StatusOr<std::string> ReadSmallFile(const std::string& name, int64_t max_bytes) const;
+  // Names of the directory's entries, sorted.
+  std::vector<std::string> List() const;
+
+ private:
+  ModelDir(int root_fd, std::string prefix, std::string path)
+      : root_fd_(root_fd), prefix_(std::move(prefix)), path_(std::move(path)) {}
+
+  int root_fd_ = -1;    // nothing outside of this is opened
+  std::string prefix_;  // from the root to the directory: "" or "snapshots/<revision>/"
+  std::string path_;
+};
+
+// OK if `name` is a plain file name: not empty, at most 255 bytes, no '/', no NUL, not "." or "..".
+absl::Status CheckPlainName(absl::string_view name);
+
+}  // namespace switchyard

@@ -1,0 +1,39 @@
+// How the collectives of a training job's ranks share the network: modes to compare, and what each consists of.
+//
+// Sources: Lina (scheduler/PAPERS.md, "Lina: training", also for what keeps it from deadlock); fair is what PyTorch's
+// DDP does. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+enum class CommMode : uint8_t {
+  kFair,              // sums beside all-to-alls whenever they are ready, in buckets as DDP's
+  kFixed,             // buckets, only between a layer's all-to-alls and the next layer's
+  kArLast,            // sums when backward is done
+  kPriority,          // whole tensors, none started while an all-to-all waits, runs or is about to come
+  kPriorityTicketed,  // the same on one ordered channel, in the order that rank 0 tells, as in the paper
+  kPartition,         // kPriority with tensors cut into micro-ops
+  kPipelining,        // kPartition with experts' products pipelined behind micro-ops of the all-to-alls
+  kFull,              // kPipelining with packing of experts (expert_packing.h)
+  kPreempt,           // sums at once, on connections on which all-to-alls overtake them frame by frame
+};
+inline constexpr int kNumCommModes = 9;
+
+// "fair", "fixed", "ar_last", "priority", "priority_ticketed", "partition", "pipelining", "full", "preempt".
+absl::string_view CommModeName(CommMode mode);
+// InvalidArgument with all names.
+absl::StatusOr<CommMode> ParseCommMode(absl::string_view name);
+
+struct CommunicationSpec {
+  CommMode mode = CommMode::kPreempt;       // the fastest of real trainers (tests/bench/training.md)
+  int64_t piece_bytes = int64_t{30} << 20;  // of a micro-op: Lina's partition size (PAPERS.md, LI-15)
+};
+
+}  // namespace switchyard

@@ -1,0 +1,165 @@
+#include "scheduler/jobs/job_spec.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "scheduler/jobs/trainer_limits.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kShownBytes = 64;
+
+std::string Shown(absl::string_view text) {
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\"");
+}
+
+class Problems {
+ public:
+  void Add(absl::string_view field, absl::string_view problem) { lines_.push_back(absl::StrCat(field, ": ", problem)); }
+  void Add(absl::string_view field, const absl::Status& status) {
+    if (!status.ok()) Add(field, status.message());
+  }
+  void CheckIn(absl::string_view field, int64_t value, int64_t least, int64_t most) {
+    if (value < least || value > most) Add(field, absl::StrCat(value, " is outside [", least, ", ", most, "]"));
+  }
+  void CheckReal(absl::string_view field, double value, const RealRange& range) {
+    if (range.Holds(value)) return;
+    Add(field, absl::StrCat(value, " is outside [", range.least, ", ", range.below, ")"));
+  }
+  absl::Status Status() const {
+    return lines_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(lines_, "\n"));
+  }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+void CheckModel(const JobSpec& spec, Problems* problems) {
+  if (spec.base_checkpoint.empty() == spec.architecture.empty()) {
+    problems->Add("base_checkpoint, architecture", "exactly one is wanted");
+  }
+  for (const auto& [field, path] :
+       {std::make_pair("base_checkpoint", &spec.base_checkpoint), std::make_pair("architecture", &spec.architecture)}) {
+    if (!path->empty()) problems->Add(field, CheckRelativePath(*path, "the checkpoint root"));
+  }
+}
+
+void CheckFiles(absl::string_view field, const std::vector<std::string>& files, Problems* problems) {
+  if (files.size() > kMaxDatasets) {
+    problems->Add(field, absl::StrCat(files.size(), " files, at most ", kMaxDatasets));
+    return;
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name = absl::StrCat(field, "[", i, "]");
+    problems->Add(name, CheckRelativePath(files[i], "the dataset root"));
+    if (!absl::EndsWith(files[i], ".jsonl") && !absl::EndsWith(files[i], ".bin")) {
+      problems->Add(name, absl::StrCat(Shown(files[i]), " ends neither in .jsonl nor in .bin"));
+    }
+  }
+}
+
+void CheckShape(const JobSpec& spec, Problems* problems) {
+  problems->CheckIn("steps", spec.steps, 1, kMaxTrainSteps);
+  problems->CheckIn("sequence_length", spec.sequence_length, 1, kMaxSequenceLength);
+  problems->CheckIn("batch_sequences", spec.batch_sequences, 1, kMaxBatchSequences);
+  problems->CheckIn("workers", spec.workers, 1, kMaxTrainWorkers);
+  if (spec.workers < 1 || spec.batch_sequences < 1) return;
+  const int64_t share = spec.batch_sequences / spec.workers;
+  if (spec.batch_sequences % spec.workers != 0) {
+    problems->Add("batch_sequences", absl::StrCat(spec.batch_sequences, " cannot be dealt out to ", spec.workers,
+                                                  " workers in equal parts"));
+  } else if (spec.micro_batch_sequences < 0 || spec.micro_batch_sequences > share ||
+             (spec.micro_batch_sequences > 0 && share % spec.micro_batch_sequences != 0)) {
+    problems->Add("micro_batch_sequences", absl::StrCat(spec.micro_batch_sequences, " does not divide a worker's ",
+                                                        share, " sequences of a step (0 = all of them)"));
+  }
+}
+
+void CheckOptimizer(const OptimizerSpec& optimizer, int64_t steps, Problems* problems) {
+  LrSchedule schedule = optimizer.schedule;
+  schedule.total_steps = std::max<int64_t>(steps, 1);
+  problems->Add("optimizer", Validate(schedule));
+  problems->CheckReal("optimizer.beta1", optimizer.beta1, kBetas);
+  problems->CheckReal("optimizer.beta2", optimizer.beta2, kBetas);
+  problems->CheckReal("optimizer.epsilon", optimizer.epsilon, kEpsilons);
+  problems->CheckReal("optimizer.weight_decay", optimizer.weight_decay, kWeightDecays);
+  problems->CheckReal("optimizer.clip_norm", optimizer.clip_norm, kClipNorms);
+}
+
+bool HasControl(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_iscntrl(c); });
+}
+
+void CheckLabels(const JobSpec& spec, Problems* problems) {
+  if (spec.labels.size() > kMaxLabels) {
+    problems->Add("labels", absl::StrCat(spec.labels.size(), ", at most ", kMaxLabels));
+    return;
+  }
+  std::vector<absl::string_view> names;
+  for (const auto& [name, value] : spec.labels) {
+    if (name.empty() || name.size() > kMaxLabelBytes || value.size() > kMaxLabelBytes) {
+      problems->Add("labels", absl::StrCat(Shown(name), " = ", Shown(value), ": a name of 1 to ", kMaxLabelBytes,
+                                           " bytes and a value of at most as many are wanted"));
+    }
+    if (HasControl(name) || HasControl(value)) {  // lists of jobs have a line for each
+      problems->Add("labels", absl::StrCat(Shown(name), " = ", Shown(value),
+                                           ": a name and a value may have no control characters"));
+    }
+    names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  if (twice != names.end()) problems->Add("labels", absl::StrCat(Shown(*twice), " is there twice"));
+}
+
+}  // namespace
+
+absl::Status CheckRelativePath(absl::string_view path, absl::string_view root) {
+  const auto wrong = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(Shown(path), ": path must be under ", root, ": ", why));
+  };
+  if (path.empty()) return wrong("it is empty");
+  if (path.size() > kMaxPathBytes) return wrong(absl::StrCat(path.size(), " bytes, at most ", kMaxPathBytes));
+  if (absl::StrContains(path, '\0')) return wrong("it has a NUL");
+  if (absl::StrContains(path, "://")) return wrong("it is a URL");
+  if (path.front() == '/') return wrong("it is absolute");
+  if (path.front() == '~') return wrong("it begins with ~");
+  for (const absl::string_view part : absl::StrSplit(path, '/')) {
+    if (part.empty() || part == "." || part == "..") return wrong("it has an empty part, . or ..");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Validate(const JobSpec& spec) {
+  Problems problems;
+  CheckModel(spec, &problems);
+  if (spec.datasets.empty()) problems.Add("datasets", "none");
+  CheckFiles("datasets", spec.datasets, &problems);
+  CheckFiles("evaluation", spec.evaluation, &problems);
+  CheckShape(spec, &problems);
+  CheckOptimizer(spec.optimizer, spec.steps, &problems);
+  problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), kRouterLossWeights);
+  problems.CheckReal("z_weight", spec.z_weight, kRouterLossWeights);
+  if (spec.capacity_factor != 0) {  // (NaN is not)
+    problems.CheckReal("capacity_factor (0 = no row is dropped)", spec.capacity_factor,
+                       {kMinCapacityFactor, kCapacityFactorLimit});
+  }
+  problems.CheckReal("balance_bias_rate", spec.balance_bias_rate, kBalanceBiasRates);
+  problems.CheckIn("evaluate_every_steps", spec.evaluate_every_steps, 0, kMaxTrainSteps);
+  problems.CheckIn("checkpoints.every_steps", spec.checkpoints.every_steps, 1, kMaxTrainSteps);
+  problems.CheckIn("checkpoints.keep_last", spec.checkpoints.keep_last, 1, 1'000'000);
+  problems.CheckIn("checkpoints.keep_every_steps", spec.checkpoints.keep_every_steps, 0, kMaxTrainSteps);
+  problems.CheckIn("max_runtime_seconds", spec.max_runtime_seconds, 0, int64_t{100} * 366 * 86400);
+  problems.CheckIn("communication.piece_bytes", spec.communication.piece_bytes, 1024, int64_t{1} << 40);
+  CheckLabels(spec, &problems);
+  return problems.Status();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,88 @@
+// What a training job is: plain data, as the server keeps it and workers get it, and what may be asked for.
+//
+// Names of files are relative: datasets to the dataset root, checkpoints to the checkpoint root; what opens them stays
+// beneath (model_dir.h).  Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "scheduler/jobs/comm_spec.h"
+#include "scheduler/jobs/lr_schedule.h"
+
+namespace switchyard {
+
+enum class TrainDType : uint8_t { kF32, kBf16, kF64 };
+enum class OffloadPolicy : uint8_t { kNever, kAuto, kAlways };      // how: workers/train/parameters/state_offload.h
+enum class BalanceLoss : uint8_t { kNone, kAllLayers, kPerLayer };  // how: workers/train/step/router_losses.h
+
+struct OptimizerSpec {
+  LrSchedule schedule;  // its total_steps is the job's
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0.1;  // of matrices
+  double clip_norm = 1.0;     // 0 = not
+};
+
+struct CheckpointSpec {
+  int64_t every_steps = 1000;
+  int32_t keep_last = 3;
+  int64_t keep_every_steps = 0;  // checkpoints of multiples of this stay for ever; 0 = none do
+};
+
+struct JobSpec {
+  // Exactly one: a checkpoint to go on from, with config and tokenizer; or the folder of a config.json and a tokenizer,
+  // whose weights are drawn anew.
+  std::string base_checkpoint = {};
+  std::string architecture = {};
+  std::vector<std::string> datasets = {};    // .jsonl or .bin
+  std::vector<std::string> evaluation = {};  // likewise; none: nothing is evaluated
+  TrainDType dtype = TrainDType::kF32;
+  int64_t steps = 0;
+  int64_t sequence_length = 0;
+  int64_t batch_sequences = 0;        // of a step, on all ranks
+  int64_t micro_batch_sequences = 0;  // of a rank at a time; 0 = all of its share
+  int32_t workers = 1;
+  bool on_serving_workers = false;  // in the slices that serving leaves; else on workers that train alone
+  OptimizerSpec optimizer = {};
+  BalanceLoss balance = BalanceLoss::kAllLayers;
+  // Unset: the model's router_aux_loss_coef, else kDefaultBalanceWeight.
+  std::optional<double> balance_weight = {};
+  double z_weight = 0;
+  double capacity_factor = 0;  // of experts: workers/moe/layer/expert_capacity.h; 0 = no row is dropped
+  double balance_bias_rate =
+      0;                   // of routers' biases, where a model has them: workers/train/step/router_balance.h; 0 = fixed
+  bool recompute = false;  // keeps only layers' inputs for backward
+  CommunicationSpec communication = {};
+  OffloadPolicy offload = OffloadPolicy::kAuto;  // masters and moments of experts, to a file
+  uint64_t seed = 0;
+  int64_t evaluate_every_steps = 0;  // 0 = at the end, if there is evaluation
+  CheckpointSpec checkpoints = {};
+  int64_t max_runtime_seconds = 0;                               // 0 = no limit
+  std::vector<std::pair<std::string, std::string>> labels = {};  // names are different
+};
+
+inline constexpr double kDefaultBalanceWeight = 0.01;
+inline constexpr int64_t kMaxTrainSteps = int64_t{1} << 53;
+inline constexpr int64_t kMaxSequenceLength = int64_t{1} << 20;
+inline constexpr int64_t kMaxBatchSequences = int64_t{1} << 20;
+inline constexpr int32_t kMaxTrainWorkers = 1024;
+// With a capacity below a tenth of its even share an expert learns next to nothing; above, numbers are mistakes.
+inline constexpr double kMinCapacityFactor = 0.1, kCapacityFactorLimit = 1e6;
+inline constexpr size_t kMaxDatasets = 1024;
+inline constexpr size_t kMaxLabels = 64;
+inline constexpr size_t kMaxLabelBytes = 63;
+inline constexpr size_t kMaxPathBytes = 4096;
+
+// All that is wrong with it whatever the model, the data and the machine are: InvalidArgument, one line a problem,
+// "field: what was found, what may be".
+absl::Status Validate(const JobSpec& spec);
+
+// OK if `path` may name something beneath a root: relative, no empty, "." or ".." parts, no "~" first, no URL, no NUL,
+// at most kMaxPathBytes.  `root` is for the message: "the dataset root".
+absl::Status CheckRelativePath(absl::string_view path, absl::string_view root);
+
+}  // namespace switchyard

@@ -1,0 +1,65 @@
+#include "scheduler/jobs/reduce_policy.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kLargestElement = 8;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// DDP's to Lina's: 25 to 30.
+int64_t ScaledBucket(const CommunicationSpec& spec) { return std::max(spec.piece_bytes / 6 * 5, kLargestElement); }
+
+}  // namespace
+
+absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec) {
+  if (spec.piece_bytes < kLargestElement) {
+    return absl::InvalidArgumentError(absl::StrCat("communication: pieces of ", spec.piece_bytes,
+                                                   " bytes have no room for an element of ", kLargestElement));
+  }
+  switch (spec.mode) {
+    case CommMode::kFair:
+      return ReducePolicy{.op_bytes = ScaledBucket(spec), .rule = ReduceRule::kAtOnce};
+    case CommMode::kFixed:
+      return ReducePolicy{.op_bytes = ScaledBucket(spec), .rule = ReduceRule::kBetweenPairs};
+    case CommMode::kArLast:
+      return ReducePolicy{};
+    case CommMode::kPriority:
+    case CommMode::kPriorityTicketed:
+      return ReducePolicy{.grouping = ReduceGrouping::kTensors,
+                          .rule = ReduceRule::kAfterAllToAll,
+                          .ticketed = spec.mode == CommMode::kPriorityTicketed};
+    case CommMode::kPartition:
+    case CommMode::kPipelining:
+    case CommMode::kFull:
+      return ReducePolicy{.grouping = ReduceGrouping::kPieces,
+                          .op_bytes = spec.piece_bytes,
+                          .rule = ReduceRule::kAfterAllToAll,
+                          .cuts_all_to_alls = spec.mode != CommMode::kPartition};
+    case CommMode::kPreempt:
+      return ReducePolicy{.grouping = ReduceGrouping::kPieces,
+                          .op_bytes = spec.piece_bytes,
+                          .rule = ReduceRule::kAtOnce,
+                          .max_under_way = 2};
+  }
+  return absl::InternalError(absl::StrCat("communication: mode ", static_cast<int>(spec.mode), " is none"));
+}
+
+bool OvertakesOnTheSocket(CommMode mode) { return mode == CommMode::kPreempt; }
+
+int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int32_t max_chunks) {
+  SY_CHECK(rows.world >= 1 && rows.holders >= 1 && max_chunks >= 1);
+  const absl::StatusOr<ReducePolicy> policy = ReducePolicyOf(spec);
+  if (!policy.ok() || !policy->cuts_all_to_alls) return 1;
+  // A row goes to each other rank at most once, however many of its experts are there.
+  const int64_t copies = std::min<int64_t>(rows.top_k, rows.holders - 1);
+  const int64_t bytes = CeilDiv(rows.rows, rows.world) * copies * rows.row_bytes;
+  return static_cast<int32_t>(std::clamp<int64_t>(CeilDiv(bytes, spec.piece_bytes), 1, max_chunks));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,61 @@
+// What a mode of communication means for the sums of gradients, and for the all-to-alls of a MoE layer.  Pure: the same
+// on every rank.
+//
+//   mode               an op is              may start                                           at a time
+//   fair               a bucket of tensors   at once                                             1
+//   fixed              a bucket of tensors   not from a layer's first all-to-all to its last     1
+//   ar_last            25 MB of tensors      when backward is done                               1
+//   priority           a tensor              not while an all-to-all waits, runs or is next      1
+//   priority_ticketed  a tensor              the same as rank 0 sees it, which tells all         1
+//   partition          a piece of a tensor   as priority                                         1
+//   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
+//   full               as pipelining; besides, experts are packed (expert_packing.h)
+//   preempt            a piece of a tensor   at once                                             2
+// When backward is done two go at a time, which hide each other's latency, but buckets, which have one memory.
+// A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and is scaled with it for small models.
+// An all-to-all waits for a sum in priority_ticketed alone.  Elsewhere what has been launched of a sum may share the
+// network with one: a bucket, a tensor, a piece.  In preempt the connection itself lets all-to-alls go first, between
+// two frames of a sum (OvertakesOnTheSocket; workers/comm/tcp/socket_communicator.h), so launching needs no rule; over
+// connections that do not, it is fair with pieces.
+// Source: Lina (scheduler/PAPERS.md, items 1 to 3).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "scheduler/jobs/comm_spec.h"
+#include "scheduler/jobs/reduce_plan.h"
+
+namespace switchyard {
+
+inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
+struct ReducePolicy {
+  ReduceGrouping grouping = ReduceGrouping::kBuckets;
+  int64_t op_bytes = kBucketBytes;
+  ReduceRule rule = ReduceRule::kAtTheEnd;
+  int32_t max_under_way = 1;
+  bool ticketed = false;          // one order over sums and all-to-alls, which rank 0 tells
+  bool cuts_all_to_alls = false;  // ChunksOfLayer
+};
+
+// Whether the mode wants a group on whose connections all-to-alls overtake sums.
+bool OvertakesOnTheSocket(CommMode mode);
+
+// InvalidArgument: pieces without room for an element.
+absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec);
+
+// What the rows of a micro-batch are, of all ranks.
+struct LayerRows {
+  int64_t rows = 0;
+  int32_t world = 1;    // ranks that they are dealt out to
+  int32_t holders = 1;  // ranks of one expert-parallel group: world, or fewer where experts are packed
+  int64_t top_k = 1;
+  int64_t row_bytes = 1;
+};
+
+// In how many chunks a MoE layer takes them, so that what a rank of an even share sends in a dispatch is at most
+// piece_bytes a chunk; at most max_chunks.  1 unless the mode cuts all-to-alls.
+int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int32_t max_chunks);
+
+}  // namespace switchyard

@@ -1,0 +1,36 @@
+// Limits of the numbers that a trainer computes with: one table, which both the check of a submitted spec (job_spec.h)
+// and the trainer itself (workers/train/step/trainer.cc) ask, so that no job is accepted whose trainer refuses it
+// later. Pure.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard {
+
+struct RealRange {
+  double least = 0;
+  double below = 0;
+  bool Holds(double value) const { return value >= least && value < below; }  // (NaN is in none)
+};
+
+// AdamW moves a weight by about the learning rate in each step, and weights are around 0.02: above 10 nothing is
+// learned, and far above fp32 overflows.
+inline constexpr double kMaxLearningRate = 10;
+inline constexpr RealRange kBetas = {0, 1};
+// fp32 has it: a smaller one would become 0, and a parameter without gradients 0 / 0.
+inline constexpr RealRange kEpsilons = {1e-30, 1};
+inline constexpr RealRange kWeightDecays = {0, 10};
+inline constexpr RealRange kClipNorms = {0, 1e30};
+inline constexpr RealRange kRouterLossWeights = {0, 1e6};  // balance_weight, z_weight
+inline constexpr RealRange kBalanceBiasRates = {0, 1};
+
+// InvalidArgument "NAME is VALUE, outside [least, below)".
+inline absl::Status CheckReal(absl::string_view name, double value, const RealRange& range) {
+  if (range.Holds(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", value, ", outside [", range.least, ", ", range.below, ")"));
+}
+
+}  // namespace switchyard

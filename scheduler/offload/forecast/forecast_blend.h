@@ -1,0 +1,44 @@
+// What a forecast and the past say together of a need: a forecast's chances, corrected by what became of such as the
+// past agreed with as much.
+//
+// A forecast looks at a token's hidden state, the past at what the last tokens needed (need_history.h, need_path.h);
+// each knows something that the other one does not.  Pairs of chances (forecast's, past's) fall into cells of a table,
+// one for each distance (layers ahead, or whatever else tells forecasts apart), and each cell learns by how much needs
+// came more often than the forecast said.  Integers only. Thread-compatible; copyable.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/offload/policies/cache_policy.h"
+
+namespace switchyard {
+
+class ForecastBlend {
+ public:
+  // Distances 1 ... max_ahead.
+  ForecastBlend(const OffloadShape& shape, int max_ahead);
+
+  // [0, kChance] that the expert is needed `ahead` layers from now; remembered until its layer runs.
+  // REQUIRES: 1 <= ahead <= max_ahead.
+  int32_t Chance(ExpertKey key, int ahead, int32_t forecast, int32_t past);
+  // What the layer needed, counted against what Chance was told of it since its last run.
+  void Observe(const LayerNeed& need);
+
+ private:
+  struct Cell {
+    int64_t more = 0;  // needs above what was forecast, summed, of kChance
+    int32_t seen = 0;
+  };
+  struct Said {
+    int32_t cell = -1;  // -1 = nothing
+    int32_t forecast = 0;
+  };
+
+  OffloadShape shape_;
+  int max_ahead_;
+  std::vector<Cell> cells_;  // [max_ahead, levels, levels]
+  std::vector<Said> said_;   // [max_ahead, L * E]
+};
+
+}  // namespace switchyard

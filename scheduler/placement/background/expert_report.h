@@ -1,0 +1,30 @@
+// What a worker tells of its experts now and then: how its estimators stand, and where experts are by now.
+//
+// Beside the steps' results, seldom: for operators, never for decisions.  Plain data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "scheduler/placement/background/group_placement.h"
+#include "scheduler/placement/placement.h"
+#include "scheduler/placement/route/slot_origins.h"
+#include "scheduler/popularity/predictors/estimator_standing.h"
+
+namespace switchyard {
+
+struct ExpertReport {
+  std::vector<EstimatorStanding> standings = {};
+  // Of rank 0 alone, as all ranks decide alike; empty otherwise, and where nothing moves.
+  std::vector<Placement> placements = {};             // [L]
+  std::vector<std::vector<SlotOrigin>> origins = {};  // [L][R * slots], of each slot's expert
+  // Of this rank's copies since it has its slots.
+  int64_t copied_bytes = 0;
+  double copy_seconds = 0;
+};
+
+// InvalidArgument names what cannot be in a group of these bounds (their slots are not looked at).
+absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds& bounds);
+
+}  // namespace switchyard

@@ -1,0 +1,68 @@
+// The slow loop's decision: which experts are replicated where and which are offloaded, from merged profiles, every few
+// hundred steps.
+//
+// Minimal movement: it starts from what is there, and a move has to save more within the horizon than its copy costs
+//   saves = horizon_steps * (row_seconds * rows taken off a layer's busiest device + miss_seconds * misses avoided)
+// where the busiest device is the one under the best split of the actual rows over replicas (min_max.h), expected over
+// draws of noise (noise_cases.h).  So loads that differ by noise move next to nothing, and the most useful moves come
+// first.  Phases (prefill, decode) are balanced apart, as steps of one or the other are, weighted by their time.
+// First memory is given to what is hit (resident_set.h), then each layer is balanced (balance_search.h), then moves are
+// ordered so that a spare slot suffices (residency_order.h).  Balancers beside it, behind the same function: eplb.h.
+// Pure and deterministic, floating point: one process decides and tells the others.  Does not know links or nodes (all
+// copies cost the same), the order of layers in a step, or transient slots.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/placement/background/residency_plan.h"
+#include "scheduler/popularity/popularity.h"
+
+namespace switchyard {
+
+// What was counted of the steps of one kind.
+struct PhaseProfile {
+  int64_t steps = 0;             // > 0
+  std::vector<Popularity> rows;  // [L][E] in all these steps, 1 / kRow
+};
+
+struct ResidencyCosts {
+  double row_seconds = 0;   // one row more on a layer's busiest device
+  double miss_seconds = 0;  // a row's expert has to come from host memory first
+  double move_seconds = 0;  // what serving loses by one copy of a plan
+  int64_t expert_bytes = 0;
+  int64_t horizon_steps = 300;
+  // Relative standard deviation of an expert's rows between windows of steady traffic, beyond counting: +-10 % is 0.06.
+  double traffic_noise = 0.06;
+  int max_changes_per_layer = 128;
+};
+
+struct ResidencyProblem {
+  std::vector<PhaseProfile> phases;  // prefill, decode; one of both if they are not told apart
+  std::vector<LayerResidency> present;
+  ResidencyLimits limits;
+  ResidencyCosts costs;
+  uint64_t next_epoch = 1;
+};
+
+enum class ResidencyPolicy : uint8_t {
+  kMinimalMoves,
+  kEplb,         // every window anew, devices as EPLB numbers them; all experts have to fit
+  kEplbMatched,  // the same, devices renumbered so that the fewest experts move
+};
+
+// A device's memory in experts: all it holds, less the spare slot.  Negative if not even that fits.
+int DeviceSlots(int64_t device_bytes, int64_t expert_bytes);
+
+// Before anything is known: neighbouring experts on a device, as many of every layer in memory as fit.
+// InvalidArgument if a device would have to host more experts of a layer than limits.layer_slots.
+absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int num_experts, int num_devices,
+                                                             const ResidencyLimits& limits);
+
+// InvalidArgument names what does not fit together: shapes, limits that the present residency breaks, costs below zero,
+// no row counted at all; for EPLB experts that do not all fit.  No facts and no reasons from EPLB.
+absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem,
+                                            ResidencyPolicy policy = ResidencyPolicy::kMinimalMoves);
+
+}  // namespace switchyard

@@ -1,0 +1,64 @@
+// Which experts have device memory where not all can: the most valuable ones of all layers, device by device.
+//
+// Every device has so many slots for all layers.  An expert in memory saves the copies that its hits would wait for; a
+// replica saves time on the busiest device.  Whoever wants a slot has to be worth more than the least valuable expert
+// that it puts out, by its copy and by the error of both estimates, so that noise exchanges nothing.
+// Owns nothing; works on the layers that it is given.  Pure, deterministic.
+#pragma once
+
+#include <vector>
+
+#include "scheduler/placement/background/residency_plan.h"
+
+namespace switchyard {
+
+// Seconds within the horizon, and their standard error.
+struct ResidentValue {
+  double seconds = 0;
+  double error = 0;
+};
+
+// A replica that could go; the expert has other hosts.
+struct ReplicaValue {
+  int layer = 0, expert = 0, device = 0;
+  double seconds = 0;  // lost without it
+};
+
+class ResidentSet {
+ public:
+  // values [L][E] of having an expert in memory rather than copying it when it is hit.  Borrows both.
+  // REQUIRES: CheckResidency(*layers, limits) holds.
+  ResidentSet(const ResidencyLimits& limits, const std::vector<std::vector<ResidentValue>>& values,
+              std::vector<LayerResidency>* layers);
+
+  // Whether memory cannot hold as many as the layers' slots.
+  bool scarce() const;
+  // Exchanges what is in memory for what is not, most valuable first, as long as that pays.  An expert may be loaded on
+  // another device than its host, which then hosts it, where the layer has a slot there.
+  void LoadWhatPays(const std::vector<ReplicaValue>& replicas, double seconds_per_copy);
+  // [R] what the next slots of each device cost a layer: BalanceProblem::slot_prices.  At most `most` a device.
+  std::vector<std::vector<double>> SlotPrices(int layer, int most) const;
+  // The layer's placement is another now; where memory does not suffice, offloads what SlotPrices named.
+  void Replace(int layer, Placement placement);
+
+ private:
+  struct Candidate {
+    double seconds, error;
+    int layer, expert;
+    bool replica;
+  };
+  void Count();
+  bool Stale(int device, const Candidate& candidate) const;
+  void PutOut(int device, const Candidate& candidate);
+  // Whether the expert is loaded, by offloading or dropping the cheapest somewhere.
+  bool Load(int layer, int expert, double seconds_per_copy);
+
+  const ResidencyLimits limits_;
+  const std::vector<std::vector<ResidentValue>>& values_;
+  std::vector<LayerResidency>& layers_;
+  int devices_;
+  std::vector<int> free_;                           // [R] slots of memory
+  std::vector<std::vector<Candidate>> candidates_;  // [R] to be put out, cheapest last
+};
+
+}  // namespace switchyard

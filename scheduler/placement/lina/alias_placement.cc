@@ -1,0 +1,236 @@
+#include "scheduler/placement/lina/alias_placement.h"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/placement/route/min_max.h"
+#include "scheduler/placement/route/replica_map.h"
+
+namespace switchyard {
+namespace {
+
+// Fills slots one by one and keeps the rows that each replica would take.
+class Filler {
+ public:
+  // popularity [E]: kRow is the mean of a device.
+  Filler(const Placement& base, const Placement& present, const Popularity& popularity, bool chain)
+      : placement_(base),
+        present_(present),
+        popularity_(popularity),
+        num_replicas_(base.num_experts, 0),
+        chain_(chain) {
+    const ReplicaMap replicas(base);
+    const MinMaxLoads split = MinimizeBusiest(replicas, popularity);
+    loads_ = split.loads;
+    devices_.resize(base.num_devices());
+    hosts_.resize(base.num_experts);
+    holds_.assign(base.num_devices(), std::vector<uint8_t>(base.num_experts, 0));
+    for (int32_t r = 0; r < replicas.num_replicas(); ++r) {
+      Hold(replicas.DeviceOf(r), {.expert = replicas.ExpertOf(r), .rows = split.rows[r]});
+    }
+    for (int device = 0; device < base.num_devices(); ++device) {
+      devices_[device].num_empty =
+          static_cast<int>(std::count(base.slots[device].begin(), base.slots[device].end(), kEmptySlot));
+      num_empty_ += devices_[device].num_empty;
+      chain_ = chain_ && devices_[device].num_empty <= 1;
+    }
+  }
+
+  // Vose's loop: the emptiest device below the mean takes what it lacks from another one.
+  void TopUp() {
+    while (true) {
+      int32_t lowest = -1;
+      for (int32_t d = 0; d < NumDevices(); ++d) {
+        if (devices_[d].num_empty == 0 || loads_[d] >= kRow) continue;
+        if (lowest < 0 || loads_[d] < loads_[lowest]) lowest = d;
+      }
+      if (lowest < 0 || !TakeFromAnother(lowest)) return;
+    }
+  }
+
+  // What is left: one replica after the other for the expert with the most rows a replica.
+  void Hedge(const Popularity& popularity) {
+    std::vector<uint8_t> everywhere(popularity.size(), 0);
+    while (num_empty_ > 0) {
+      int32_t next = -1;
+      for (int32_t e = 0; e < static_cast<int32_t>(popularity.size()); ++e) {
+        if (everywhere[e] != 0) continue;
+        if (next < 0 || popularity[e] * num_replicas_[next] > popularity[next] * num_replicas_[e]) next = e;
+      }
+      if (next < 0) return;
+      const int32_t device = FarthestFrom(next);
+      if (device >= 0) {
+        Add(device, next, 0);
+      } else {
+        everywhere[next] = 1;
+      }
+    }
+  }
+
+  Placement Take() { return std::move(placement_); }
+
+ private:
+  struct Replica {
+    int32_t expert = 0;
+    int64_t rows = 0;
+  };
+  struct Device {
+    std::vector<Replica> replicas;
+    int num_empty = 0;
+  };
+
+  int NumDevices() const { return placement_.num_devices(); }
+
+  void Hold(int32_t device, Replica replica) {
+    devices_[device].replicas.push_back(replica);
+    holds_[device][replica.expert] = 1;
+    hosts_[replica.expert].push_back(device);
+    ++num_replicas_[replica.expert];
+  }
+
+  void Add(int32_t device, int32_t expert, int64_t rows) {
+    std::vector<int32_t>& slots = placement_.slots[device];
+    *std::find(slots.begin(), slots.end(), kEmptySlot) = expert;
+    --devices_[device].num_empty;
+    --num_empty_;
+    loads_[device] += rows;
+    Hold(device, {.expert = expert, .rows = rows});
+  }
+
+  // Enough rows first; then what is there already (no copy).  Then, with one slot a device: whoever can be topped up
+  // later may give all it has, also below the mean, fewest replicas and least loaded first; experts and devices become
+  // a chain along which rows can be handed on when the estimate was wrong, not a star around the most popular.  With
+  // more slots the hedges do that better, and only devices above the mean give, fullest first.
+  bool TakeFromAnother(int32_t device) {
+    const int64_t wanted = kRow - loads_[device];
+    int32_t giver = -1;
+    Replica* given = nullptr;
+    std::tuple<int64_t, bool, int, int64_t> best = {};
+    const std::vector<uint8_t>& held = holds_[device];
+    for (int32_t d = 0; d < NumDevices(); ++d) {
+      const int64_t may = devices_[d].num_empty > 0 ? wanted : std::min(wanted, loads_[d] - kRow);
+      if (d == device || may <= 0 || (!chain_ && loads_[d] <= kRow)) continue;
+      for (Replica& replica : devices_[d].replicas) {
+        const int64_t rows = std::min(may, replica.rows);
+        if (rows <= 0 || held[replica.expert] != 0 || rows < std::get<0>(best)) continue;
+        const std::tuple<int64_t, bool, int, int64_t> score(rows, WasOn(device, replica.expert),
+                                                            chain_ ? -num_replicas_[replica.expert] : 0,
+                                                            chain_ ? -loads_[d] : loads_[d]);
+        if (given == nullptr || score > best) best = score, giver = d, given = &replica;
+      }
+    }
+    if (given == nullptr) return false;
+    const int64_t rows = std::get<0>(best);
+    given->rows -= rows;
+    loads_[giver] -= rows;
+    Add(device, given->expert, rows);
+    return true;
+  }
+
+  bool WasOn(int32_t device, int32_t expert) const { return !present_.slots.empty() && present_.Holds(device, expert); }
+
+  // The device with room that lacks the expert: where it is already; then the one that shares the fewest experts with
+  // those that have it; then the one with more room; then by id.
+  int32_t FarthestFrom(int32_t expert) const {
+    int32_t best = -1;
+    std::tuple<bool, int, int> best_score;
+    for (int32_t d = 0; d < NumDevices(); ++d) {
+      if (devices_[d].num_empty == 0 || holds_[d][expert] != 0) continue;
+      int shared = 0;
+      for (const int32_t other : hosts_[expert]) {
+        for (const Replica& replica : devices_[d].replicas) shared += holds_[other][replica.expert];
+      }
+      const std::tuple<bool, int, int> score(WasOn(d, expert), -shared, devices_[d].num_empty);
+      if (best < 0 || score > best_score) best = d, best_score = score;
+    }
+    return best;
+  }
+
+  Placement placement_;
+  const Placement& present_;
+  const Popularity& popularity_;
+  std::vector<Device> devices_;              // [R]
+  std::vector<int64_t> loads_;               // [R]
+  std::vector<std::vector<uint8_t>> holds_;  // [R][E]
+  std::vector<std::vector<int32_t>> hosts_;  // [E] devices
+  std::vector<int> num_replicas_;            // [E]
+  int num_empty_ = 0;                        // of all devices
+  bool chain_;                               // only with one spare slot a device
+};
+
+// Scaled so that kRow is the mean of a device.
+Popularity PerDevice(absl::Span<const int64_t> estimate, int num_devices) {
+  return ScaledTo(estimate, num_devices * kRow);
+}
+
+// Largest first, each to the least loaded device that has less than its share of experts.
+Placement LargestFirst(const Popularity& popularity, int num_devices, int slots_per_device) {
+  const int num_experts = static_cast<int>(popularity.size());
+  Placement placement{.num_experts = num_experts, .slots = {}};
+  placement.slots.assign(num_devices, std::vector<int32_t>(slots_per_device, kEmptySlot));
+  std::vector<int32_t> order(num_experts);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return popularity[a] > popularity[b]; });
+  std::vector<int64_t> loads(num_devices, 0);
+  std::vector<int> held(num_devices, 0);
+  const int share = (num_experts + num_devices - 1) / num_devices;
+  for (const int32_t expert : order) {
+    int best = -1;
+    for (int d = 0; d < num_devices; ++d) {
+      if (held[d] < share && (best < 0 || loads[d] < loads[best])) best = d;
+    }
+    placement.slots[best][held[best]++] = expert;
+    loads[best] += popularity[expert];
+  }
+  return placement;
+}
+
+}  // namespace
+
+Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error) {
+  const Popularity told = ScaledTo(estimate, total);
+  const Popularity even = ScaledTo(Popularity(estimate.size(), 1), total);
+  const int64_t distrust = std::clamp<int64_t>(2 * error, 0, kRow);
+  Popularity hedged(told.size());
+  for (size_t e = 0; e < hedged.size(); ++e) {
+    hedged[e] = static_cast<int64_t>(
+        (static_cast<__int128>(told[e]) * (kRow - distrust) + static_cast<__int128>(even[e]) * distrust) / kRow);
+  }
+  return ScaledTo(hedged, total);
+}
+
+Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target) {
+  SY_CHECK_EQ(static_cast<int>(target.estimate.size()), base.num_experts);
+  const Popularity popularity = PerDevice(target.estimate, base.num_devices());
+  Filler filler(base, present, popularity, target.hedge);
+  if (2 * target.error < kRow) filler.TopUp();
+  if (target.hedge) filler.Hedge(HedgedPopularity(target.estimate, TotalOf(popularity), target.error));
+  if (present.slots.empty()) return filler.Take();
+  Placement filled = KeepSlots(present, filler.Take());
+  for (int device = 0; device < filled.num_devices(); ++device) {
+    for (size_t slot = 0; slot < filled.slots[device].size(); ++slot) {
+      const int32_t before = present.slots[device][slot];
+      int32_t& now = filled.slots[device][slot];
+      if (now == kEmptySlot && before != kEmptySlot && !filled.Holds(device, before)) now = before;
+    }
+  }
+  return filled;
+}
+
+absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape) {
+  const auto num_slots = static_cast<int64_t>(shape.num_devices) * shape.slots_per_device;
+  if (shape.num_devices < 1 || num_slots < static_cast<int64_t>(estimate.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("alias placement: ", shape.num_devices, " devices of ",
+                                                   shape.slots_per_device, " slots for ", estimate.size(), " experts"));
+  }
+  const Placement base =
+      LargestFirst(PerDevice(estimate, shape.num_devices), shape.num_devices, shape.slots_per_device);
+  return FillEmptySlots(base, {}, {.estimate = estimate, .error = shape.error});
+}
+
+}  // namespace switchyard

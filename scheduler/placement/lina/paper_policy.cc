@@ -1,0 +1,48 @@
+#include "scheduler/placement/lina/paper_policy.h"
+
+#include <utility>
+
+#include "scheduler/base/check.h"
+#include "scheduler/placement/background/matching.h"
+#include "scheduler/placement/lina/paper_allocation.h"
+
+namespace switchyard {
+
+PaperPolicy::PaperPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape), false) {
+  planned_.resize(this->shape().residents.size());
+}
+
+SlotPlan PaperPolicy::FineTune(const LayerInputs& inputs) {
+  SlotPlan stays{.layer = inputs.layer, .choice = {}, .changes = {}};
+  if (shape().mode == PlacementMode::kNoFinetune) return stays;
+  const std::vector<int64_t> rows = inputs.counts.OfExperts();
+  if (shape().mode == PlacementMode::kCentral) {
+    const Popularity& estimate = EstimateOf(inputs.layer);
+    if (estimate.empty() || EstimateHeld(estimate, rows, shape().top_k)) return stays;
+  }
+  return PlaceBy(inputs.layer, rows);
+}
+
+SplitTable PaperPolicy::Split(const LayerInputs& inputs) {
+  const ReplicaMap& replicas = table(inputs.layer).replicas();
+  const std::vector<int64_t>& planned = planned_[inputs.layer];
+  return SplitAsPlanned(inputs.counts, replicas,
+                        planned.empty() ? std::vector<int64_t>(replicas.num_replicas(), 0) : planned);
+}
+
+SlotPlan PaperPolicy::Prepare(const LayerEstimate& estimate, int) {
+  if (shape().mode == PlacementMode::kNoEstimate) return {.layer = estimate.layer, .choice = {}, .changes = {}};
+  return PlaceBy(estimate.layer, estimate.popularity);
+}
+
+SlotPlan PaperPolicy::PlaceBy(int layer, absl::Span<const int64_t> rows) {
+  const Placement& present = table(layer).placement();
+  const absl::StatusOr<PaperAllocation> allocation = AllocateAsPaper(
+      rows, {.num_devices = present.num_devices(), .slots_per_device = static_cast<int>(present.slots[0].size())});
+  SY_CHECK_OK(allocation.status());
+  const Placement next = MatchDevices(present, allocation->placement);
+  planned_[layer] = PlannedRows(ReplicaMap(next), rows);
+  return {.layer = layer, .choice = {}, .changes = ChangesBetween(present, next)};
+}
+
+}  // namespace switchyard

@@ -1,0 +1,30 @@
+// The mode `agreed` (and `oracle`): alias placement in the spare slots, rows split by counts, moves that pay.
+//
+// Residents stay; the other slots begin with replicas spread evenly; an estimate fills the other slots of a coming
+// layer (alias_placement.h) if what is there now would leave the busiest too busy for it and the copies cost less than
+// that (phase_two.h).  After the gate rows are split by the actual counts; weights move then only where that is still
+// too uneven and waiting for the copies is shorter than waiting for the busiest. Source:
+// scheduler/PAPERS.md, "Beyond Lina".
+#pragma once
+
+#include "scheduler/placement/lina/alias_placement.h"
+#include "scheduler/placement/per_step/layer_decision.h"
+
+namespace switchyard {
+
+class AgreedPolicy : public PlacementPolicy {
+ public:
+  explicit AgreedPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape), true) {}
+
+ protected:
+  SlotPlan FineTune(const LayerInputs& inputs) override;
+  SplitTable Split(const LayerInputs& inputs) override;
+  SlotPlan Prepare(const LayerEstimate& estimate, int layers_ahead) override;
+
+ private:
+  // `question` has everything but the candidate.
+  SlotPlan Consider(int layer, const FillTarget& target, MoveQuestion question) const;
+  SlotPlan Try(int layer, const FillTarget& target, MoveQuestion question) const;
+};
+
+}  // namespace switchyard

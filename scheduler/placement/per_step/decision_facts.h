@@ -1,0 +1,25 @@
+// Everything that a decision was made from and what it says, as the digest has it.
+//
+// What is left out here may differ between ranks without anybody noticing until rows go astray.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "scheduler/placement/per_step/decision_digest.h"
+#include "scheduler/placement/per_step/layer_decision.h"
+#include "scheduler/placement/route/slot_table.h"
+
+namespace switchyard {
+
+struct DecisionFacts {
+  const PolicyShape& shape;          // epoch, mode, top_k, costs, horizon, even_enough
+  const LayerInputs& inputs;         // all of them
+  absl::Span<const int64_t> errors;  // [L] PlacementPolicy::error
+  const SlotTable& table;            // the layer's, after the decision
+  const LayerDecision& decision;     // all but the digest
+};
+
+DecisionDigest DigestOf(const DecisionFacts& facts);
+
+}  // namespace switchyard

@@ -1,0 +1,127 @@
+// The fast loop: what one layer of one batch does, and what the next layers' slots should hold.
+//
+// Every rank calls Decide once a layer and step, in the same order, after its gate, with what the gather of the layer's
+// counts brought.  From these integers, the constants of the epoch, and a table of slots that only decisions advance,
+// every rank reaches the same decision, without a message.  No clock, free memory, or completion of a copy is looked
+// at: a copy that is late is waited for (`awaited`), its rows never go elsewhere.  Each decision has a digest; its hash
+// rides in the next gather.
+//
+// With the mode "central" device 0 alone calls it and sends what it says; the mode changes who calls, not what is said.
+// Thread-compatible: one owner.  Deterministic.  Does not copy, send or measure; does not change the resident
+// slots of the modes that are ours (the slow loop, residency.h, does; the paper's modes use all slots).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "scheduler/placement/background/residency_plan.h"
+#include "scheduler/placement/per_step/decision_digest.h"
+#include "scheduler/placement/per_step/phase_two.h"
+#include "scheduler/placement/per_step/resident_change.h"
+#include "scheduler/placement/placement.h"
+#include "scheduler/placement/placement_mode.h"
+#include "scheduler/placement/route/slot_table.h"
+#include "scheduler/placement/route/split.h"
+#include "scheduler/popularity/popularity.h"
+
+namespace switchyard {
+
+// Constants of an epoch.
+struct PolicyShape {
+  int64_t epoch = 0;
+  PlacementMode mode = PlacementMode::kAgreed;
+  int top_k = 1;
+  // By layer: resident experts in their slots, empty slots for the fast loop.  Every expert is resident somewhere.  In
+  // the paper's modes all devices have as many slots.
+  std::vector<Placement> residents;  // [L]
+  MoveCosts costs = {};
+  int horizon = 1;                  // batches for which a move that an estimate asked for is expected to help
+  int64_t even_enough = kRow / 64;  // by this share of the mean the busiest may be above it before weights move
+};
+
+// What is expected of a coming layer: rows of all ranks, fixed point (estimator.h).
+struct LayerEstimate {
+  int layer = 0;                         // up to the deciding layer = in the next step
+  absl::Span<const int64_t> popularity;  // [E]
+};
+
+struct LayerInputs {
+  int64_t step = 0;
+  int layer = 0;
+  RowCounts counts;                           // [R, E] of this layer
+  absl::Span<const LayerEstimate> estimates;  // nearest layer first; may be empty
+};
+
+struct SlotPlan {
+  int layer = 0;
+  MoveChoice choice;                // why, where a cost was asked
+  std::vector<SlotChange> changes;  // copies, by device and slot
+};
+
+struct LayerDecision {
+  int64_t number = 0;  // counts decisions from 0
+  int layer = 0;
+  SplitTable split;                  // of this layer's rows
+  SlotPlan demand;                   // phase 2: to be copied before this layer's experts run
+  std::vector<AwaitedCopy> awaited;  // copies that this layer's experts wait for, those of `demand` among them
+  std::vector<SlotPlan> prefetch;    // phase 1: by estimate
+  DecisionDigest digest;
+  // For logs and `experts --why`.
+  std::string ToString() const;
+};
+
+class PlacementPolicy {
+ public:
+  virtual ~PlacementPolicy() = default;
+
+  // REQUIRES: 0 <= layer < L; counts of R ranks and E experts; estimates of layers in [0, L), [E] each, >= 0.
+  LayerDecision Decide(const LayerInputs& inputs);
+
+  // Whether a stage of the slow loop could be adopted.  FailedPrecondition in the paper's modes, which have no
+  // residents; else as ChangeResidents (resident_change.h).
+  absl::Status CheckStage(const ResidencyStage& stage) const;
+  // A new epoch: on every rank before the same decision, when what arrives is there.  Returns the layers whose slots
+  // are others now, rising.  Nothing has changed on an error (CheckStage's).
+  absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyStage& stage);
+
+  const PolicyShape& shape() const { return shape_; }
+  // Before the first decision: what the slots have to hold when the epoch begins.  static+spare, agreed and oracle
+  // begin with replicas spread evenly, the others with the residents alone.
+  const SlotTable& table(int layer) const { return tables_[layer]; }
+  // Mean total-variation distance, in 1 / kRow, that estimates of this layer had lately; kRow / 4 before the first.
+  int64_t error(int layer) const { return errors_[layer]; }
+
+ protected:
+  // `spread`: empty slots start with replicas spread evenly.
+  PlacementPolicy(PolicyShape shape, bool spread);
+
+  // Phase 2: what has to change before this layer runs.
+  virtual SlotPlan FineTune(const LayerInputs& inputs) = 0;
+  virtual SplitTable Split(const LayerInputs& inputs) = 0;
+  // Phase 1: what should change for a coming layer.
+  virtual SlotPlan Prepare(const LayerEstimate& estimate, int layers_ahead) = 0;
+  // Whether it places by estimates made so far ahead; others are as if they had not been told.
+  virtual bool Uses(int layers_ahead) const { return layers_ahead >= 1; }
+
+  // The last estimate of a layer, empty if there was none since it last ran.
+  const Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
+
+ private:
+  absl::StatusOr<std::vector<ResidentChange>> ChangesOf(const ResidencyStage& stage) const;
+  void NoteError(const LayerInputs& inputs);
+
+  PolicyShape shape_;
+  std::vector<SlotTable> tables_;      // [L]
+  std::vector<Popularity> estimates_;  // [L]
+  std::vector<int64_t> errors_;        // [L]
+  int64_t number_ = 0;
+};
+
+// InvalidArgument: no layers, layers of different shapes, a resident placement with a breach.
+absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape shape);
+
+}  // namespace switchyard

@@ -1,0 +1,73 @@
+#include "scheduler/placement/per_step/phase_two.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/check.h"
+#include "scheduler/popularity/popularity.h"
+
+namespace switchyard {
+namespace {
+
+int64_t Picoseconds(double seconds) { return std::llround(std::clamp(seconds, 0.0, 1e5) * 1e12); }
+
+double SecondsFor(double bytes, double bytes_per_s) { return bytes_per_s > 0 ? bytes / bytes_per_s : 0; }
+
+int64_t Clamped(__int128 ps) {
+  constexpr __int128 kMost = std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(std::clamp<__int128>(ps, -kMost, kMost));
+}
+
+absl::string_view NameOf(MoveReason reason) {
+  switch (reason) {
+    case MoveReason::kNotAsked:
+      return "not asked";
+    case MoveReason::kEvenEnough:
+      return "even enough";
+    case MoveReason::kNoBetter:
+      return "no better";
+    case MoveReason::kTooDear:
+      return "too dear";
+    case MoveReason::kPays:
+      return "pays";
+  }
+  return "?";
+}
+
+}  // namespace
+
+MoveCosts CostsOf(const CostModel& model) {
+  return {.copy_ps = Picoseconds(SecondsFor(model.expert_bytes, model.copy_bytes_per_s)),
+          .row_ps = Picoseconds(model.seconds_per_row + SecondsFor(model.row_bytes, model.exchange_bytes_per_s)),
+          .layer_ps = Picoseconds(model.layer_seconds)};
+}
+
+bool EstimateHeld(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k) {
+  return SameTopExperts(estimate, actual, 2 * top_k);
+}
+
+std::string MoveChoice::ToString() const {
+  return absl::StrCat(NameOf(reason), ": saves ", saved_ps / 1000000, " us, delays ", delayed_ps / 1000000, " us");
+}
+
+MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs) {
+  SY_CHECK_GE(question.unit, 1);
+  SY_CHECK_GE(question.num_devices, 1);
+  MoveChoice choice;
+  const __int128 busiest = static_cast<__int128>(question.present_busiest) * question.num_devices * kRow;
+  choice.reason = MoveReason::kEvenEnough;
+  if (busiest <= static_cast<__int128>(question.total_rows) * (kRow + question.even_enough)) return choice;
+  choice.reason = MoveReason::kNoBetter;
+  if (question.candidate_busiest >= question.present_busiest) return choice;
+  const int64_t relieved = question.present_busiest - question.candidate_busiest;
+  choice.saved_ps = Clamped(static_cast<__int128>(relieved) * costs.row_ps / question.unit * question.horizon);
+  const __int128 hidden = static_cast<__int128>(question.layers_ahead) * costs.layer_ps;
+  choice.delayed_ps = Clamped(std::max<__int128>(0, static_cast<__int128>(question.copies) * costs.copy_ps - hidden));
+  choice.reason = choice.saved_ps > choice.delayed_ps ? MoveReason::kPays : MoveReason::kTooDear;
+  return choice;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,74 @@
+// Phase 2: the gate has run; does the placement that followed the estimate stay?
+//
+// The paper's rule (Lina, section 5.2; scheduler/PAPERS.md, item 7): the sets of the 2k most popular experts, estimated
+// and actual, are compared; equal = resume, else the placement is made anew from the actual counts, and everybody
+// waits. Ours: rows are split by the actual counts anyway (split.h), so weights move only where even the best split is
+// too uneven and what it saves is more than what copying delays. Pure, integers (picoseconds) only: every rank decides
+// alike.  Does not make placements.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/types/span.h"
+
+namespace switchyard {
+
+// One layer's costs as measured, by one process, which sends them to all as MoveCosts.
+struct CostModel {
+  double expert_bytes = 0;          // weights of one expert
+  double copy_bytes_per_s = 0;      // host memory to a slot, per device
+  double seconds_per_row = 0;       // compute of one row
+  double row_bytes = 0;             // of a row that is exchanged, there and back together
+  double exchange_bytes_per_s = 0;  // per device
+  double layer_seconds = 0;         // of one layer beside its copies: what a copy for the next layer hides behind
+};
+
+struct MoveCosts {
+  int64_t copy_ps = 0;  // to copy one expert into a slot; a device copies one after the other, devices at the same time
+  int64_t row_ps = 0;   // that one row more makes the busiest device later: compute and exchange
+  int64_t layer_ps = 0;  // that pass anyway between the decisions of one layer and the next
+  bool operator==(const MoveCosts& other) const {
+    return copy_ps == other.copy_ps && row_ps == other.row_ps && layer_ps == other.layer_ps;
+  }
+};
+// Rates of 0 count as free.
+MoveCosts CostsOf(const CostModel& model);
+
+// Lina's question.  estimate and actual [E] in any units.
+bool EstimateHeld(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k);
+
+// "Move to a placement whose busiest device has `candidate_busiest` rows?"  Rows in units of 1 / unit row.
+struct MoveQuestion {
+  int64_t unit = 1;        // kRow for estimates, 1 for counts
+  int64_t total_rows = 0;  // of all devices
+  int num_devices = 1;
+  int64_t present_busiest = 0;  // by the best split
+  int64_t candidate_busiest = 0;
+  int copies = 0;           // of the device that has to copy the most
+  int layers_ahead = 0;     // 0: needed now, nothing hides the copies
+  int horizon = 1;          // batches for which the move is expected to help
+  int64_t even_enough = 0;  // share of the mean, in 1 / kRow, by which the busiest may be above it
+};
+
+enum class MoveReason {
+  kNotAsked,    // nothing moves in this mode, or everything that should does, whatever it costs
+  kEvenEnough,  // the present split is
+  kNoBetter,    // the candidate does not relieve the busiest
+  kTooDear,     // what it saves is less than what its copies delay
+  kPays,
+};
+
+struct MoveChoice {
+  MoveReason reason = MoveReason::kNotAsked;
+  int64_t saved_ps = 0;    // over the horizon
+  int64_t delayed_ps = 0;  // by copies that nothing hides
+  bool Moves() const { return reason == MoveReason::kPays; }
+  // "pays: saves 120 us, delays 80 us"
+  std::string ToString() const;
+};
+
+// Asked before a candidate is made, with the mean as its busiest and one copy, it says whether any could pay.
+MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs);
+
+}  // namespace switchyard

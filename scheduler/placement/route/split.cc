@@ -1,0 +1,166 @@
+#include "scheduler/placement/route/split.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/popularity/popularity.h"
+
+namespace switchyard {
+
+std::vector<int64_t> RowCounts::OfExperts() const {
+  std::vector<int64_t> of_experts(num_experts, 0);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    for (int expert = 0; expert < num_experts; ++expert) of_experts[expert] += At(rank, expert);
+  }
+  return of_experts;
+}
+
+absl::StatusOr<SplitTable> SplitTable::FromPieces(int num_ranks, int num_experts, std::vector<int32_t> offsets,
+                                                  std::vector<SplitPiece> pieces) {
+  const auto num_pairs = static_cast<size_t>(num_ranks) * static_cast<size_t>(num_experts);
+  if (offsets.size() != num_pairs + 1 || offsets.front() != 0 ||
+      offsets.back() != static_cast<int32_t>(pieces.size()) || !std::is_sorted(offsets.begin(), offsets.end())) {
+    return absl::InvalidArgumentError(absl::StrCat("split: ", offsets.size(), " offsets of ", pieces.size(),
+                                                   " pieces for ", num_ranks, " ranks and ", num_experts, " experts"));
+  }
+  SplitTable table;
+  table.num_ranks_ = num_ranks;
+  table.num_experts_ = num_experts;
+  table.loads_.assign(static_cast<size_t>(num_ranks), 0);
+  for (size_t pair = 0; pair < num_pairs; ++pair) {
+    const auto rank = static_cast<int32_t>(pair / static_cast<size_t>(num_experts));
+    for (int32_t i = offsets[pair]; i < offsets[pair + 1]; ++i) {
+      const SplitPiece& piece = pieces[static_cast<size_t>(i)];
+      if (piece.device < 0 || piece.device >= num_ranks || piece.rows < 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("split: ", piece.rows, " rows of rank ", rank, " for device ", piece.device));
+      }
+      table.loads_[static_cast<size_t>(piece.device)] += piece.rows;
+      if (piece.device != rank) table.num_exchanged_ += piece.rows;
+    }
+  }
+  table.offsets_ = std::move(offsets);
+  table.pieces_ = std::move(pieces);
+  return table;
+}
+
+absl::Span<const SplitPiece> SplitTable::Pieces(int source_rank, int expert) const {
+  const size_t at = static_cast<size_t>(source_rank) * num_experts_ + expert;
+  return absl::MakeConstSpan(pieces_).subspan(offsets_[at], offsets_[at + 1] - offsets_[at]);
+}
+
+int32_t SplitTable::DeviceOf(int source_rank, int expert, int32_t ordinal) const {
+  for (const SplitPiece& piece : Pieces(source_rank, expert)) {
+    if (ordinal < piece.rows) return piece.device;
+    ordinal -= piece.rows;
+  }
+  SY_CHECK(false && "an ordinal beyond the rows of this rank and expert");
+  return -1;
+}
+
+int64_t SplitTable::busiest() const { return loads_.empty() ? 0 : *std::max_element(loads_.begin(), loads_.end()); }
+
+// From rows by replica to rows by (source, replica).
+class SplitBuilder {
+ public:
+  // `replica_rows` [P] sum to the counts of each expert.
+  SplitBuilder(const RowCounts& counts, const ReplicaMap& replicas, std::vector<int64_t> replica_rows)
+      : counts_(counts), replicas_(replicas), open_(std::move(replica_rows)), staying_(open_.size()) {
+    table_.num_ranks_ = counts.num_ranks;
+    table_.num_experts_ = counts.num_experts;
+    table_.loads_.assign(counts.num_ranks, 0);
+    // First what stays: a replica takes the rows of its own device before any others.
+    for (int32_t replica = 0; replica < replicas.num_replicas(); ++replica) {
+      const int32_t device = replicas.DeviceOf(replica);
+      table_.loads_[device] += open_[replica];
+      staying_[replica] = std::min<int64_t>(counts.At(device, replicas.ExpertOf(replica)), open_[replica]);
+      open_[replica] -= staying_[replica];
+      table_.num_exchanged_ += open_[replica];
+    }
+  }
+
+  // Then the others, sources and replicas both in their order: as few pieces as can be.
+  SplitTable Build() && {
+    const size_t num_pairs = static_cast<size_t>(counts_.num_ranks) * counts_.num_experts;
+    table_.offsets_.reserve(num_pairs + 1);
+    table_.pieces_.reserve(num_pairs + 2 * open_.size());
+    table_.offsets_.push_back(0);
+    for (int rank = 0; rank < counts_.num_ranks; ++rank) {
+      for (int expert = 0; expert < counts_.num_experts; ++expert) {
+        AddPieces(rank, expert);
+        table_.offsets_.push_back(static_cast<int32_t>(table_.pieces_.size()));
+      }
+    }
+    return std::move(table_);
+  }
+
+ private:
+  void AddPieces(int rank, int expert) {
+    int64_t left = counts_.At(rank, expert);
+    if (left == 0) return;
+    const int32_t end = replicas_.EndReplica(expert);
+    for (int32_t replica = replicas_.FirstReplica(expert); replica < end; ++replica) {
+      if (replicas_.DeviceOf(replica) == rank) left -= staying_[replica];
+    }
+    for (int32_t replica = replicas_.FirstReplica(expert); replica < end; ++replica) {
+      const int32_t device = replicas_.DeviceOf(replica);
+      const int64_t taken = std::min(left, open_[replica]);
+      left -= taken;
+      open_[replica] -= taken;
+      const int64_t rows = taken + (device == rank ? staying_[replica] : 0);
+      if (rows > 0) table_.pieces_.push_back({device, static_cast<int32_t>(rows)});
+    }
+    SY_CHECK_EQ(left, 0);
+  }
+
+  const RowCounts& counts_;
+  const ReplicaMap& replicas_;
+  std::vector<int64_t> open_;     // [P] rows that a replica still takes from others
+  std::vector<int64_t> staying_;  // [P] rows of its own device
+  SplitTable table_;
+};
+
+namespace {
+
+void CheckShapes(const RowCounts& counts, const ReplicaMap& replicas) {
+  SY_CHECK_EQ(counts.num_ranks, replicas.num_devices());
+  SY_CHECK_EQ(counts.num_experts, replicas.num_experts());
+  SY_CHECK_EQ(counts.rows.size(), static_cast<size_t>(counts.num_ranks) * counts.num_experts);
+}
+
+}  // namespace
+
+SplitTable SplitByCounts(const RowCounts& counts, const ReplicaMap& replicas) {
+  CheckShapes(counts, replicas);
+  // Everything that can stay stays, the rest goes to the least loaded; from there only what must is moved.
+  std::vector<int64_t> rows(replicas.num_replicas()), foreign = counts.OfExperts();
+  for (int32_t replica = 0; replica < replicas.num_replicas(); ++replica) {
+    rows[replica] = counts.At(replicas.DeviceOf(replica), replicas.ExpertOf(replica));
+    foreign[replicas.ExpertOf(replica)] -= rows[replica];
+  }
+  PourRows(replicas, foreign, absl::MakeSpan(rows));
+  MinMaxLoads optimum = MinimizeBusiestFrom(replicas, std::move(rows));
+  return SplitBuilder(counts, replicas, std::move(optimum.rows)).Build();
+}
+
+SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaMap& replicas, absl::Span<const int64_t> planned) {
+  CheckShapes(counts, replicas);
+  SY_CHECK_EQ(static_cast<int>(planned.size()), replicas.num_replicas());
+  const std::vector<int64_t> of_experts = counts.OfExperts();
+  std::vector<int64_t> rows;
+  rows.reserve(planned.size());
+  for (int expert = 0; expert < counts.num_experts; ++expert) {
+    const Popularity parts =
+        ScaledTo(planned.subspan(replicas.FirstReplica(expert), replicas.NumReplicas(expert)), of_experts[expert]);
+    rows.insert(rows.end(), parts.begin(), parts.end());
+  }
+  return SplitBuilder(counts, replicas, std::move(rows)).Build();
+}
+
+std::vector<int64_t> PlannedRows(const ReplicaMap& replicas, absl::Span<const int64_t> estimate) {
+  return MinimizeBusiest(replicas, estimate).rows;
+}
+
+}  // namespace switchyard

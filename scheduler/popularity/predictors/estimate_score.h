@@ -1,0 +1,61 @@
+// How right an estimator was lately, in one layer: what the metrics show and what the choice between estimators goes
+// by.
+//
+//   accuracy      share of batches whose set of the 2k most popular experts was right (Lina, section 5.2)
+//   distance      mean total-variation distance of the popularity: the one to steer by; accuracy says more about the
+//                 skew than about the estimator
+//   token share   share of a token's own experts found among its first top_k predicted ones (TokenEstimator)
+// Running means, 1/16 renewed by each batch.  Integers only, so that ranks that score the same numbers agree.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "scheduler/popularity/popularity.h"
+#include "scheduler/popularity/trace/routing_view.h"
+
+namespace switchyard {
+
+// A distance or share of 1.
+inline constexpr int64_t kWholeDistance = int64_t{1} << 20;
+
+// TotalVariation in 2^-20, rounded down; the same on every machine.
+int64_t DistanceOf(absl::Span<const int64_t> a, absl::Span<const int64_t> b);
+
+// Mean of the samples, the newest weighing 1/16 of a long run; of a short one all weigh about the same.
+class RunningMean {
+ public:
+  // REQUIRES: 0 <= sample <= weight < 2^40: a sample of several items weighs as many.
+  void Add(int64_t sample, int64_t weight = kWholeDistance);
+  // In 2^-20; kWholeDistance / 2 before the first sample.
+  int64_t Mean() const;
+
+ private:
+  int64_t sum_ = 0, weight_ = 0;
+};
+
+class EstimateScore {
+ public:
+  // One batch.  REQUIRES: [E] each.
+  void Add(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k);
+  // What was predicted of the batch's tokens [T, M], and what they chose in `layer`.
+  void AddTokens(const RoutingView& batch, int layer, int num_predicted, absl::Span<const int16_t> predicted);
+
+  int64_t num_batches() const { return num_batches_; }
+  // In [0, 1].
+  double accuracy() const { return static_cast<double>(accuracy_.Mean()) / kWholeDistance; }
+  double distance() const { return static_cast<double>(distance_.Mean()) / kWholeDistance; }
+  double token_share() const { return static_cast<double>(token_share_.Mean()) / kWholeDistance; }
+
+ private:
+  int64_t num_batches_ = 0;
+  RunningMean accuracy_, distance_, token_share_;
+};
+
+// Of the batch's tokens' rows in `layer`, how many were predicted among the first top_k, and how many there are.
+struct TokensFound {
+  int64_t found = 0, rows = 0;
+};
+TokensFound CountFound(const RoutingView& batch, int layer, int num_predicted, absl::Span<const int16_t> predicted);
+
+}  // namespace switchyard

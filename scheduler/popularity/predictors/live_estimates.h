@@ -1,0 +1,117 @@
+// All estimators of one phase on live traffic: counts it, asks them, scores them, and answers with the best one.
+//
+// One object a phase (prefill, decode) and rank.  Layer by layer: what a worker's op predicted is handed in, Estimate
+// answers for a coming layer, Observe tells what its gate chose.  Profiles of paths, token ids and predictions are
+// counted along the way; each layer and distance (one or two layers ahead) has an EstimatorMonitor's choice,
+// corrections (ShareCorrection), a blend, and a score for each estimator.
+//
+// Cheap by default: only every full_every-th pass asks and scores all estimators that are on; in the others the best
+// one alone is asked, and of long passes a window of rows is counted, another one each time.
+// Integers only; deterministic.  Thread-compatible.  Does not do: hidden states (workers/moe), sums over ranks, files.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "scheduler/popularity/path_profile.h"
+#include "scheduler/popularity/predictors/blend_estimator.h"
+#include "scheduler/popularity/predictors/calibrated_estimator.h"
+#include "scheduler/popularity/predictors/estimate_score.h"
+#include "scheduler/popularity/predictors/estimator_monitor.h"
+#include "scheduler/popularity/predictors/last_batch_estimator.h"
+#include "scheduler/popularity/predictors/live_estimator.h"
+#include "scheduler/popularity/predictors/observed_estimator.h"
+#include "scheduler/popularity/predictors/profile_estimator.h"
+#include "scheduler/popularity/predictors/share_correction.h"
+
+namespace switchyard {
+
+// Of the layers in which an estimator was scored.
+struct EstimateMeans {
+  int num_layers = 0;
+  double accuracy = 0;
+  double distance = 0;
+};
+
+class LiveEstimates {
+ public:
+  // REQUIRES: profiles of this shape are possible (CheckProfile); num_predicted in [1, E].
+  explicit LiveEstimates(LiveOptions options);
+
+  // A pass with rows of this phase begins.
+  void BeginPass();
+  // Whether a prediction of `layer`, made `ahead` layers before it, would be used in this pass.
+  bool Wants(Predictor predictor, int layer, int ahead) const;
+  // predictions [T, M] of the pass's rows, best first, -1 = none.
+  void SetPredictions(Predictor predictor, int layer, int ahead, absl::Span<const int16_t> predictions);
+  // Adds T * K * kRow to popularity [E] by the best estimator; false, and nothing added, if none has an estimate.
+  // Layers up to layer - ahead of the batch are known.  REQUIRES: ahead in [1, kMaxAhead]; once a pass, layer and
+  // ahead.
+  bool Estimate(const RoutingView& batch, int layer, int ahead, absl::Span<int64_t> popularity);
+  // The gate of `layer` has run.  REQUIRES: the rows that Estimate saw.
+  void Observe(const RoutingView& batch, int layer);
+
+  const RoutingShape& shape() const { return options_.shape; }
+  // Who decides: the one that was most right so far, or as the options say.
+  LiveEstimator Best(int layer, int ahead) const;
+  EstimatorState StateOf(LiveEstimator estimator, int layer, int ahead) const;
+  OffVerdict LastOff(LiveEstimator estimator, int layer, int ahead) const;
+  // Of the passes that asked all.
+  const EstimateScore& score(LiveEstimator estimator, int layer, int ahead) const;
+  // Layers in which it is switched off, or on trial.
+  int NumOff(LiveEstimator estimator, int ahead) const;
+  EstimateMeans MeansOf(LiveEstimator estimator, int ahead) const;
+  // What was switched off or on since the last call (EstimatorMonitor), phase and distance named.
+  std::vector<std::string> TakeReports();
+
+  // In the order of LiveProfiles; replaced by Restore.
+  const std::vector<PathProfile>& profiles() const { return profiles_; }
+  // Without what was restored, where the options keep it apart; else the same as profiles().
+  const std::vector<PathProfile>& own_profiles() const { return own_.empty() ? profiles_ : own_; }
+  // Adds what was counted elsewhere.  CheckSameProfile's error if none of these profiles is of its identity.
+  absl::Status Restore(const PathProfile& counted);
+  // Says that this, of what was restored, is own_profiles()' too; nothing where they are not kept apart.  Its errors.
+  absl::Status RestoreOwn(const PathProfile& counted);
+
+ private:
+  // One distance: the predictors' statements and what was estimated, until the layer's gate has run.
+  struct Distance {
+    std::array<std::unique_ptr<ObservedEstimator>, kNumPredictors> said;
+    std::array<std::unique_ptr<CalibratedEstimator>, kNumPredictors> calibrated;
+    std::array<ObservedEstimator*, kNumPredictors> calibrated_said;  // calibrated's own
+    std::unique_ptr<BlendEstimator> blend;
+    std::vector<ObservedEstimator*> blended;                            // the blend's, told the estimates of kBlended
+    std::vector<ShareCorrection> path_error, probe_error;               // [L]
+    std::vector<std::array<Popularity, kNumLiveEstimators>> kept;       // [L]; empty = not asked, or none
+    std::vector<std::array<EstimateScore, kNumLiveEstimators>> scores;  // [L]
+    std::unique_ptr<EstimatorMonitor> monitor;
+  };
+
+  void MakeDistance(int ahead);
+  // Bits of the estimators that this pass asks.
+  uint32_t Asked(int layer, int ahead) const;
+  // What was said and estimated of the layer's next run.
+  void Forget(int layer, int ahead);
+  // Of one estimator, from what is kept of others; empty if it has none.
+  Popularity Ask(LiveEstimator estimator, const RoutingView& batch, int layer, int ahead);
+  void Settle(const RoutingView& batch, int layer, int ahead, const Popularity& actual);
+  void Count(const RoutingView& batch, int layer);
+  Distance& at(int ahead) { return distances_[static_cast<size_t>(ahead - 1)]; }
+  const Distance& at(int ahead) const { return distances_[static_cast<size_t>(ahead - 1)]; }
+
+  LiveOptions options_;
+  std::vector<PathProfile> profiles_;  // never grows: estimators point into it
+  std::vector<PathProfile> own_;       // empty: nothing was restored, or it is not kept apart
+  ProfileEstimator marginal_, path_, token_;
+  LastBatchEstimator last_batch_;
+  std::array<Distance, kMaxAhead> distances_;
+  int64_t num_passes_ = 0;
+  bool full_ = true;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,54 @@
+// Where proto stops: requests become validated plain values, results become messages.
+//
+// Every problem is an INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION with reason, field, limit and actual
+// (errors.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/engine/request.h"
+#include "server/text/text.h"
+#include "switchyard/v1/inference.pb.h"
+
+namespace switchyard {
+
+struct RequestLimits {
+  int32_t max_choices = 64;
+  int32_t max_stop_strings = 64;
+  size_t max_stop_bytes = 1024;
+  int32_t max_logit_bias = 1024;
+  int32_t max_logprobs = 20;
+  size_t max_request_id_bytes = 128;
+  size_t max_prompt_bytes = 4 << 20;
+};
+
+struct ConvertArgs {
+  const ServedModel* model = nullptr;
+  const TextRoom* text = nullptr;
+  RequestLimits limits;
+  uint64_t drawn_seed = 0;  // for a request without one
+  std::string drawn_id;     // likewise
+  absl::Time now;
+  absl::Time wall_now;  // for templates that print a date
+  absl::Time deadline = absl::InfiniteFuture();
+  std::function<absl::Time()> clock;  // of `now` and `deadline`; rendering a chat template ends at the deadline by it
+  std::function<bool()> cancelled;
+};
+
+// Renders, tokenizes, fills defaults and checks.
+absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message,
+                                                                  const ConvertArgs& args);
+
+absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& message, const ConvertArgs& args);
+absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeRequest& message, const ConvertArgs& args);
+
+// NOT_FOUND unless `name` is empty or the served model's.
+absl::Status CheckModelName(const std::string& name, const ServedModel& model);
+
+v1::GenerateResponse ToProto(OutputChunk chunk, const TextRoom& text);
+
+}  // namespace switchyard

@@ -1,0 +1,79 @@
+// One Generate call: raw request → front pool (parse, render, tokenize) → engine → token stream → messages.
+//
+// gRPC calls OnReadDone, OnWriteDone, OnCancel and OnDone; the front pool calls Prepare; the engine's thread calls
+// Pump. At most one write is under way; Finish is called once.  The object deletes itself in OnDone, which waits for
+// Prepare to be over.  A client whose request does not come within request_message_timeout is ended
+// (DEADLINE_EXCEEDED), and one that sends a second message (INVALID_ARGUMENT).  A client that does not read is ended as
+// SLOW_READER after slow_client_timeout, and its stream is reset when it does not take the end either: OnDone comes in
+// bounded time.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/api/front_desk.h"
+#include "server/engine/token_stream.h"
+
+namespace switchyard {
+
+class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                              private OpenCalls::Call {
+ public:
+  // `desk` is borrowed and outlives the gRPC server.
+  GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // Of the request; Prepare runs or waits for the pool in kPreparing alone, and the object lives as long.
+  enum class Stage { kAwaited, kPreparing, kDone };
+
+  void CheckTime(absl::Time now) override;
+  // When its client, or its request, will have been waited for too long.
+  absl::Time NextCheck() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Whether there is room for this call; else why not.
+  absl::Status Enter();
+  // From kAwaited to `next`; false: it was not awaited any more.
+  bool TakeRequest(Stage next);
+  // Ends a call that is under way, and its work.
+  void End(const absl::Status& status);
+  void Prepare();
+  void Refuse(const absl::Status& status);
+  // Starts the next write or finishes, if neither is under way.
+  void Pump();
+  void FinishOnce(const absl::Status& status);
+
+  FrontDesk* const desk_;
+  grpc::CallbackServerContext* const context_;
+  const std::string client_;
+  bool has_share_ = false;     // of its client's calls
+  bool request_came_ = false;  // to desk_->resets
+  grpc::ByteBuffer incoming_;  // being read
+  grpc::ByteBuffer request_;
+  const absl::Time arrival_;
+  const uint64_t handle_;
+  const std::shared_ptr<TokenStream> stream_;  // shared with the engine's live request
+  std::atomic<bool> cancelled_{false};
+
+  absl::Mutex mu_;
+  Stage stage_ ABSL_GUARDED_BY(mu_) = Stage::kAwaited;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool reset_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time since_ ABSL_GUARDED_BY(mu_);  // when the write that is under way began, or the end
+  bool first_ ABSL_GUARDED_BY(mu_) = true;
+  std::string request_id_ ABSL_GUARDED_BY(mu_);
+  uint64_t seed_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string model_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer writing_buffer_;
+};
+
+}  // namespace switchyard

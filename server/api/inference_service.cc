@@ -1,0 +1,157 @@
+#include "server/api/inference_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "proto/support/raw_message.h"
+#include "scheduler/base/status_macros.h"
+#include "server/api/generate_reactor.h"
+#include "server/api/unary_call.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
+
+// A method that converts a request into a response on the pool.
+template <class Request, class Response>
+void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
+  call->Start([convert](UnaryCall* call) {
+    std::shared_ptr<const ServedModel> model;
+    auto result = [&]() -> absl::StatusOr<Response> {
+      Request message;
+      RETURN_IF_ERROR(ParseRaw(call->request(), &message));
+      ASSIGN_OR_RETURN(ConvertArgs args, call->desk()->Args(*call->context(), &model));
+      args.cancelled = [call] { return call->cancelled().load(); };
+      return convert(message, args);
+    }();
+    result.ok() ? call->Reply(*result) : call->Fail(result.status());
+  });
+}
+
+void FillInfo(const FrontDesk& desk, const ServedModel& model, v1::GetModelInfoResponse* out) {
+  out->set_model(model.name);
+  out->set_architecture(model.architecture);
+  out->set_dtype(model.dtype);
+  out->set_vocab_size(model.vocab_size);
+  out->set_max_model_len(model.max_model_len);
+  out->set_num_layers(model.num_layers);
+  out->set_num_experts(model.num_experts);
+  out->set_num_moe_layers(model.num_moe_layers);
+  out->set_experts_per_token(model.experts_per_token);
+  out->mutable_eos_token_ids()->Add(model.eos_token_ids.begin(), model.eos_token_ids.end());
+  out->set_has_tokenizer(desk.text->has_tokenizer());
+  out->set_has_chat_template(desk.text->has_chat_template());
+  out->set_num_workers(model.num_workers);
+  out->set_weights_hash(model.weights_hash);
+  out->set_server_version(kVersion);
+}
+
+void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadResponse* out) {
+  out->set_ready(load.ready);
+  out->set_not_ready_reason(load.not_ready_reason);
+  out->set_running_requests(load.scheduler.running);
+  out->set_waiting_requests(load.scheduler.waiting_requests);
+  out->set_waiting_tokens(load.scheduler.waiting_tokens);
+  out->set_max_waiting_requests(config.batching.max_queue);
+  out->set_group_epoch(load.group_epoch);
+  out->set_preemptions(load.scheduler.preemptions);
+  for (const LoadSnapshot::Worker& worker : load.workers) {
+    v1::WorkerLoad* to = out->add_workers();
+    to->set_rank(worker.rank);
+    to->set_pid(worker.pid);
+    to->set_host(worker.host);
+    to->set_metrics_address(worker.metrics_address);
+    to->set_state(worker.state);
+    to->set_kv_blocks_used(worker.stats.blocks_used);
+    to->set_kv_blocks_cached(worker.stats.blocks_cached);
+    to->set_kv_blocks_total(worker.stats.blocks_total);
+    to->set_block_size(config.batching.block_size);
+    to->set_running_requests(worker.stats.running);
+  }
+}
+
+}  // namespace
+
+// gRPC gives a method with one request message to its handler when the message is there, however long that takes, and
+// reads no second one.  As one of two streams, which are the same bytes for the client, Generate sees the call at once:
+// it can end one whose message does not come, and one with a second message.
+InferenceServiceImpl::InferenceServiceImpl(FrontDesk* desk) : desk_(desk) {
+  using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+  const auto handler = [desk] {
+    return new Handler([desk](grpc::CallbackServerContext* context) { return new GenerateReactor(desk, context); });
+  };
+  MarkMethodStreamed(kGenerateIndex, handler());     // sets the kind of the method
+  MarkMethodRawCallback(kGenerateIndex, handler());  // sets who calls it
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  Convert(call, &ConvertTokenize);
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* request,
+                                                           grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  Convert(call, &ConvertDetokenize);
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::AbortRequest message;
+  if (absl::Status status = ParseRaw(*request, &message); !status.ok()) {
+    call->Fail(status);
+    return call;
+  }
+  if (message.request_id().empty()) {
+    call->Fail(BadField("request_id", "is empty", "1", "0"));
+    return call;
+  }
+  const std::string id = message.request_id();
+  call->set_request_id(id);
+  desk_->engine->Abort(id, [call, id](bool found) {
+    if (found) return call->Reply(v1::AbortResponse());
+    call->Fail(MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,
+                         absl::StrCat("no running request has the id ", Quote(id)), {{"field", "request_id"}}));
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServerContext* context,
+                                                             const grpc::ByteBuffer* request,
+                                                             grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::GetModelInfoRequest message;
+  v1::GetModelInfoResponse info;
+  std::shared_ptr<const ServedModel> model;
+  const absl::Status status = [&] {
+    RETURN_IF_ERROR(ParseRaw(*request, &message));
+    RETURN_IF_ERROR(desk_->Args(*context, &model).status());
+    RETURN_IF_ERROR(CheckModelName(message.model(), *model));
+    FillInfo(*desk_, *model, &info);
+    return absl::OkStatus();
+  }();
+  call->Answer(status, info);
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetLoad(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::GetLoadRequest message;
+  v1::GetLoadResponse load;
+  const absl::Status status = ParseRaw(*request, &message);
+  if (status.ok()) FillLoad(*desk_->config, desk_->engine->load(), &load);
+  call->Answer(status, load);
+  return call;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,35 @@
+// The users' service: raw methods, so that malformed bytes get an answer that says why (proto/support/wire_check.h).
+#pragma once
+
+#include "server/api/front_desk.h"
+#include "switchyard/v1/inference.grpc.pb.h"
+
+namespace switchyard {
+
+// Every method of InferenceService, raw; but Generate, which the constructor adds.
+using RawInferenceService =
+    v1::InferenceService::WithRawCallbackMethod_Abort<v1::InferenceService::WithRawCallbackMethod_Tokenize<
+        v1::InferenceService::WithRawCallbackMethod_Detokenize<v1::InferenceService::WithRawCallbackMethod_GetModelInfo<
+            v1::InferenceService::WithRawCallbackMethod_GetLoad<v1::InferenceService::Service>>>>>;
+
+class InferenceServiceImpl final : public RawInferenceService {
+ public:
+  // Borrowed; outlives the gRPC server.
+  explicit InferenceServiceImpl(FrontDesk* desk);
+
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
+
+ private:
+  FrontDesk* const desk_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,14 @@
+// What a worker tells of its experts, from the link's message.  The mirror of workers/session/service_report.h.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "scheduler/placement/background/expert_report.h"
+#include "switchyard/v1/worker.pb.h"
+
+namespace switchyard {
+
+// As CheckExpertReport wants it, for a model of so many MoE layers and experts, of any number of devices.
+// InvalidArgument names what is wrong.
+absl::StatusOr<ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers, int num_experts);
+
+}  // namespace switchyard

@@ -1,0 +1,89 @@
+// A unary call that is answered from the front pool, or later by whoever holds it.
+//
+// Made by a method's handler, counted among the server's open calls; Reply or Fail exactly once, from any thread, then
+// it deletes itself when gRPC is done with it.  A client that does not take its answer is reset after
+// ServerConfig::unread_end_timeout.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "proto/support/errors.h"
+#include "proto/support/raw_message.h"
+#include "server/api/front_desk.h"
+#include "server/clock.h"
+
+namespace switchyard {
+
+class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call {
+ public:
+  UnaryCall(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+            grpc::ByteBuffer* response)
+      : desk_(desk), context_(context), request_(*request), response_(response) {
+    desk_->open_calls.Add(this);
+  }
+
+  void OnCancel() override { cancelled_.store(true); }
+  void OnDone() override {
+    desk_->open_calls.Remove(this);
+    delete this;
+  }
+
+  // Runs `work(call)` on the pool; it must lead to Reply or Fail.
+  template <class WorkFn>
+  void Start(WorkFn work) {
+    StartOn(desk_->pool, std::move(work));
+  }
+  template <class WorkFn>
+  void StartOn(FrontPool* pool, WorkFn work) {
+    pool->Post({.client = FrontClientOfPeer(context_->peer()),
+                .bytes = static_cast<int64_t>(request_.Length()),
+                .run = [this, work = std::move(work)]() mutable { work(this); },
+                .refuse = [this](const absl::Status& why) { Fail(why); }});
+  }
+  void Reply(const google::protobuf::Message& message) {
+    *response_ = SerializeRaw(message);
+    End(grpc::Status::OK);
+  }
+  void Fail(const absl::Status& status) {
+    desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+    End(OnTheWire(status, request_id_, context_));
+  }
+  void Answer(const absl::Status& status, const google::protobuf::Message& message) {
+    status.ok() ? Reply(message) : Fail(status);
+  }
+
+  // The request that this call is about, for its error.
+  void set_request_id(std::string id) { request_id_ = std::move(id); }
+
+  FrontDesk* desk() { return desk_; }
+  grpc::CallbackServerContext* context() { return context_; }
+  const grpc::ByteBuffer& request() const { return request_; }
+  const std::atomic<bool>& cancelled() const { return cancelled_; }
+
+ private:
+  // Nothing that runs out of memory here may end the call a second time.
+  void End(const grpc::Status& status) noexcept {
+    CheckAt(MonotonicNow() + desk_->config->unread_end_timeout);  // before Finish: OnDone may delete this at once
+    Finish(status);
+  }
+  void CheckTime(absl::Time) override {
+    CheckAt(absl::InfiniteFuture());
+    context_->TryCancel();
+  }
+
+  FrontDesk* const desk_;
+  grpc::CallbackServerContext* const context_;
+  const grpc::ByteBuffer request_;
+  grpc::ByteBuffer* const response_;
+  std::string request_id_;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace switchyard

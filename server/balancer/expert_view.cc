@@ -1,0 +1,250 @@
+#include "server/balancer/expert_view.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/placement/placement_mode.h"
+#include "scheduler/placement/route/min_max.h"
+#include "scheduler/placement/route/replica_map.h"
+
+namespace switchyard {
+namespace {
+
+v1::Replica::Reason ToProto(SlotOrigin origin) {
+  switch (origin) {
+    case SlotOrigin::kStart:
+      return v1::Replica::START;
+    case SlotOrigin::kEstimate:
+      return v1::Replica::ESTIMATE;
+    case SlotOrigin::kGate:
+      return v1::Replica::GATE;
+  }
+  return v1::Replica::REASON_UNSPECIFIED;
+}
+
+// Who tells where experts are by now; null: nobody has, or they stay.
+const ToldReport* TellerOf(const ExpertsCopy& experts) {
+  const bool told = !experts.reports.empty() && experts.reports[0].report != nullptr &&
+                    !experts.reports[0].report->placements.empty();
+  return told ? &experts.reports[0] : nullptr;
+}
+
+// Of every expert of the layer, where it was at the last report.
+std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, int layer) {
+  const Placement& lives = experts.placement.layers[static_cast<size_t>(layer)]->placement;
+  std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(lives.num_experts));
+  const ToldReport* const teller = TellerOf(experts);
+  if (teller == nullptr) return now;
+  const Placement& placement = teller->report->placements[static_cast<size_t>(layer)];
+  auto origin = teller->report->origins[static_cast<size_t>(layer)].begin();
+  for (int device = 0; device < placement.num_devices(); ++device) {
+    for (const int32_t expert : placement.slots[static_cast<size_t>(device)]) {
+      const SlotOrigin by = *origin++;
+      if (expert == kEmptySlot) continue;
+      const bool resident = !IsPaper(experts.placement.settings.mode) && lives.Holds(device, expert);
+      v1::Replica& replica = now[static_cast<size_t>(expert)].emplace_back();
+      replica.set_worker(device);
+      replica.set_reason(resident ? v1::Replica::RESIDENT : ToProto(by));
+    }
+  }
+  return now;
+}
+
+void DescribeEstimators(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
+  std::vector<const std::vector<EstimatorStanding>*> ranks;
+  for (const ToldReport& told : experts.reports)
+    if (told.report != nullptr) ranks.push_back(&told.report->standings);
+  for (const GroupStanding& standing : GroupStandings(ranks, layer)) {
+    v1::EstimatorUse* use = out->add_estimators();
+    use->set_estimator(std::string(NameOf(standing.mean.estimator)));
+    use->set_phase(std::string(NameOf(standing.mean.phase)));
+    use->set_layers_ahead(standing.mean.ahead);
+    use->set_accuracy(standing.mean.accuracy);
+    use->set_total_variation(standing.mean.distance);
+    use->set_batches(standing.mean.batches);
+    use->set_workers_using(standing.ranks_using);
+    use->set_workers_off(standing.ranks_off);
+    if (standing.ranks_off == 0) continue;
+    use->set_why_off(absl::StrFormat("its distance was %.3f, marginal's %.3f", standing.mean.off_distance,
+                                     standing.mean.marginal_distance));
+  }
+}
+
+void DescribeLayer(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
+  const ExpertCensus& census = experts.census;
+  const ReplicaMap replicas(experts.placement.layers[static_cast<size_t>(layer)]->placement);
+  const std::vector<std::vector<v1::Replica>> now = ReplicasNow(experts, layer);
+  const absl::Span<const int64_t> prefill = census.Counts(Phase::kPrefill, layer);
+  const absl::Span<const int64_t> decode = census.Counts(Phase::kDecode, layer);
+  std::vector<int64_t> all(prefill.begin(), prefill.end());
+  for (size_t e = 0; e < all.size(); ++e) all[e] += decode[e];
+  out->set_layer(layer);
+  out->set_busiest_expert_over_mean(BusiestOverMean(all));
+  out->set_busiest_worker_over_mean(BusiestOverMean(MinimizeBusiest(replicas, all).loads));
+  for (size_t e = 0; e < all.size(); ++e) {
+    v1::ExpertUse* expert = out->add_experts();
+    expert->set_prefill_rows(prefill[e]);
+    expert->set_decode_rows(decode[e]);
+    for (int32_t r = replicas.FirstReplica(static_cast<int>(e)); r < replicas.EndReplica(static_cast<int>(e)); ++r) {
+      expert->add_workers(replicas.DeviceOf(r));
+    }
+    expert->mutable_now()->Add(now[e].begin(), now[e].end());
+  }
+  DescribeEstimators(layer, experts, out);
+}
+
+absl::Status CheckIndex(absl::string_view field, int32_t value, int limit) {
+  if (value >= 0 && value < limit) return absl::OkStatus();
+  return BadField(std::string(field), absl::StrCat("is ", value, "; the model has 0 to ", limit - 1),
+                  absl::StrCat(limit - 1), absl::StrCat(value));
+}
+
+v1::PlacementPlan::Outcome ToProto(PlanOutcome outcome) {
+  switch (outcome) {
+    case PlanOutcome::kCommitted:
+      return v1::PlacementPlan::COMMITTED;
+    case PlanOutcome::kAborted:
+      return v1::PlacementPlan::ABORTED;
+    case PlanOutcome::kNothingToDo:
+      return v1::PlacementPlan::NOTHING_TO_DO;
+  }
+  return v1::PlacementPlan::OUTCOME_UNSPECIFIED;
+}
+
+void DescribePlan(const ResidencyView& placement, absl::Time now, v1::GetExpertsResponse* out) {
+  out->set_placement(std::string(NameOf(placement.settings.mode)));
+  out->set_placement_epoch(placement.epoch);
+  if (!placement.outcome.has_value()) return;
+  v1::PlacementPlan* plan = out->mutable_last_plan();
+  plan->set_outcome(ToProto(*placement.outcome));
+  plan->set_copies(placement.last_copies);
+  plan->set_bytes(placement.last_bytes);
+  plan->set_age_seconds(absl::ToDoubleSeconds(now - placement.ended));
+  plan->set_reason(placement.reason);
+}
+
+std::string WhyLivesThere(const ExpertCensus& census, const ResidencyView& placement, int layer, int expert) {
+  if (placement.plan != nullptr) {
+    return absl::StrCat(Explain(*placement.plan, layer, expert),
+                        placement.budget_slots == 0
+                            ? ""
+                            : " Memory is what the plan wants: workers' cache policies heard it with the commit, and "
+                              "decide by themselves what is in their slots.");
+  }
+  const int64_t tokens = census.num_tokens(Phase::kPrefill) + census.num_tokens(Phase::kDecode);
+  const int64_t own = census.Counts(Phase::kPrefill, layer)[expert] + census.Counts(Phase::kDecode, layer)[expert];
+  const std::vector<int32_t> hosts = placement.layers[static_cast<size_t>(layer)]->placement.DevicesOf(expert);
+  std::string text =
+      absl::StrFormat("Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker%s %s. ", layer,
+                      expert, own, tokens, hosts.size() == 1 ? "" : "s", absl::StrJoin(hosts, ", "));
+  if (placement.budget_slots > 0) {
+    const bool offloaded = placement.layers[static_cast<size_t>(layer)]->offloaded[static_cast<size_t>(expert)];
+    absl::StrAppend(&text, "Under the expert budget a worker has room for ", placement.budget_slots,
+                    " experts of all layers, and copies the others when they are hit; ",
+                    offloaded ? "of this one it does not keep a place. " : "which, its policy decides. ");
+  }
+  if (placement.stages > 0) {
+    absl::StrAppend(&text, "A plan is being carried out: ", placement.stages_in_use, " of its ", placement.stages,
+                    placement.stages == 1 ? " stage is in use." : " stages are in use.");
+  } else if (placement.outcome == PlanOutcome::kAborted) {
+    absl::StrAppend(&text, "The last plan was aborted: ", placement.reason, ".");
+  } else if (!placement.settings.rebalances()) {
+    absl::StrAppend(&text, "Not moved: neighbouring experts share a worker, as --rebalance_steps is 0.");
+  } else {
+    absl::StrAppend(&text, "Not moved: neighbouring experts share a worker until the first plan, which is made every ",
+                    placement.settings.rebalance_steps, " steps.");
+  }
+  return text;
+}
+
+absl::string_view SpareReason(v1::Replica::Reason reason) {
+  switch (reason) {
+    case v1::Replica::ESTIMATE:
+      return "an estimate asked for it";
+    case v1::Replica::GATE:
+      return "its layer's gate asked for it";
+    default:
+      return "since the group began";
+  }
+}
+
+// " Spare slots had it on ...", if any did.
+std::string WhySpare(const ExpertsCopy& experts, int layer, int expert, absl::Time now) {
+  const ToldReport* const teller = TellerOf(experts);
+  if (teller == nullptr) return "";
+  std::vector<std::string> spare;
+  const std::vector<std::vector<v1::Replica>> replicas = ReplicasNow(experts, layer);
+  for (const v1::Replica& replica : replicas[static_cast<size_t>(expert)]) {
+    if (replica.reason() == v1::Replica::RESIDENT) continue;
+    spare.push_back(absl::StrCat("worker ", replica.worker(), " (", SpareReason(replica.reason()), ")"));
+  }
+  const std::string age = absl::StrFormat("%.1f s ago", absl::ToDoubleSeconds(now - teller->at));
+  if (spare.empty()) return absl::StrCat(" No spare slot had it ", age, ".");
+  return absl::StrCat(" Spare slots had it ", age, " on ", absl::StrJoin(spare, ", "), ".");
+}
+
+// The worker's whose word is the oldest; InfinitePast: not all have told.
+absl::Time OldestReport(const ExpertsCopy& experts) {
+  absl::Time oldest = experts.reports.empty() ? absl::InfinitePast() : absl::InfiniteFuture();
+  for (const ToldReport& told : experts.reports) oldest = std::min(oldest, told.at);
+  return oldest;
+}
+
+}  // namespace
+
+absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_moe_layers, int num_experts) {
+  if (request.has_why()) {
+    RETURN_IF_ERROR(CheckIndex("why.layer", request.why().layer(), num_moe_layers));
+    RETURN_IF_ERROR(CheckIndex("why.expert", request.why().expert(), num_experts));
+  }
+  absl::flat_hash_set<int32_t> seen;
+  for (const int32_t layer : request.layers()) {
+    if (layer < 0 || layer >= num_moe_layers) {
+      return BadField("layers",
+                      absl::StrCat("names layer ", layer, "; the model has MoE layers 0 to ", num_moe_layers - 1),
+                      absl::StrCat(num_moe_layers - 1), absl::StrCat(layer));
+    }
+    if (!seen.insert(layer).second) {
+      return BadField("layers", absl::StrCat("names layer ", layer, " twice"), "once", absl::StrCat(layer));
+    }
+  }
+  return absl::OkStatus();
+}
+
+v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertsCopy& experts,
+                                       absl::Time now) {
+  const ExpertCensus& census = experts.census;
+  v1::GetExpertsResponse out;
+  out.set_num_moe_layers(census.shape().num_layers);
+  out.set_num_experts(census.shape().num_experts);
+  out.set_experts_per_token(census.shape().top_k);
+  out.set_num_workers(experts.placement.layers.front()->placement.num_devices());
+  out.set_prefill_tokens(census.num_tokens(Phase::kPrefill));
+  out.set_decode_tokens(census.num_tokens(Phase::kDecode));
+  out.set_halved_after_tokens(census.halve_after_tokens());
+  std::vector<int32_t> layers(request.layers().begin(), request.layers().end());
+  if (layers.empty()) {
+    layers.resize(static_cast<size_t>(census.shape().num_layers));
+    std::iota(layers.begin(), layers.end(), 0);
+  }
+  for (const int32_t layer : layers) DescribeLayer(layer, experts, out.add_layers());
+  DescribePlan(experts.placement, now, &out);
+  if (const absl::Time oldest = OldestReport(experts); oldest > absl::InfinitePast())
+    out.set_report_age_seconds(absl::ToDoubleSeconds(now - oldest));
+  if (request.has_why()) out.set_why(WhyThere(experts, request.why().layer(), request.why().expert(), now));
+  return out;
+}
+
+std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now) {
+  return absl::StrCat(WhyLivesThere(experts.census, experts.placement, layer, expert),
+                      WhySpare(experts, layer, expert, now));
+}
+
+}  // namespace switchyard

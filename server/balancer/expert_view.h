@@ -1,0 +1,26 @@
+// How a model's experts are used and where they are, as GetExperts tells it.  Pure.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/balancer/experts_copy.h"
+#include "switchyard/v1/admin.pb.h"
+
+namespace switchyard {
+
+// INVALID_ARGUMENT (BAD_FIELD): a layer outside [0, num_moe_layers) or named twice; an expert outside [0, num_experts).
+absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_moe_layers, int num_experts);
+
+// The layers that the request names, in its order; all if it names none.
+// REQUIRES: CheckExpertsRequest passed; placement and reports have the census' layers and experts.
+v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertsCopy& experts,
+                                       absl::Time now);
+
+// Where one expert is, what was counted of it, which plan put it there or left it, and in whose spare slots it was at
+// the last report, and why.
+std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now);
+
+}  // namespace switchyard

@@ -1,0 +1,106 @@
+#include "server/fleet/link_client.h"
+
+#include <utility>
+
+#include "proto/support/errors.h"
+#include "proto/support/raw_message.h"
+#include "server/api/placement_convert.h"
+#include "server/fleet/worker_convert.h"
+#include "server/jobs/trainer_convert.h"
+
+namespace switchyard {
+
+void LinkClient::Join(const GroupSeat& seat) {
+  v1::LinkResponse message;
+  *message.mutable_join_group() = ToProto(seat);
+  Send(message);
+}
+
+void LinkClient::Execute(const StepPlan& plan, int rank, absl::Duration limit) {
+  v1::LinkResponse message;
+  *message.mutable_step_plan() = ToProto(plan, rank, limit);
+  Send(message);
+}
+
+void LinkClient::AbortGroup(int64_t epoch, const std::string& reason) {
+  v1::LinkResponse message;
+  message.mutable_abort_group()->set_epoch(epoch);
+  message.mutable_abort_group()->set_reason(reason);
+  Send(message);
+}
+
+void LinkClient::PreparePlacement(const PlacementStage& stage, int64_t group_epoch) {
+  v1::LinkResponse message;
+  *message.mutable_prepare_placement() = ToProto(stage, group_epoch);
+  Send(message);
+}
+
+void LinkClient::DropPlacement(int64_t group_epoch, int64_t placement_epoch) {
+  v1::LinkResponse message;
+  message.mutable_drop_placement()->set_group_epoch(group_epoch);
+  message.mutable_drop_placement()->set_placement_epoch(placement_epoch);
+  Send(message);
+}
+
+void LinkClient::ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) {
+  v1::LinkResponse message;
+  message.mutable_release_placement()->set_group_epoch(group_epoch);
+  message.mutable_release_placement()->set_placement_epoch(placement_epoch);
+  Send(message);
+}
+
+void LinkClient::SendProfile(int64_t group_epoch, int64_t request, int64_t offset) {
+  v1::LinkResponse message;
+  message.mutable_send_profile()->set_group_epoch(group_epoch);
+  message.mutable_send_profile()->set_request(request);
+  message.mutable_send_profile()->set_offset(offset);
+  Send(message);
+}
+
+void LinkClient::Start(const TrainingSeat& seat) {
+  v1::LinkResponse message;
+  *message.mutable_start_training() = ToProto(seat);
+  Send(message);
+}
+
+void LinkClient::StopTraining(int64_t epoch, StopMode kind) {
+  v1::LinkResponse message;
+  *message.mutable_stop_training() = ToProto(epoch, kind);
+  Send(message);
+}
+
+void LinkClient::AbortTraining(int64_t epoch, const std::string& reason) {
+  v1::LinkResponse message;
+  message.mutable_abort_group()->set_epoch(epoch);
+  message.mutable_abort_group()->set_reason(reason);
+  message.mutable_abort_group()->set_training(true);
+  Send(message);
+}
+
+void LinkClient::Close(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  if (reactor_ == nullptr || closed_) return;
+  closed_ = true;
+  reactor_->Finish(ToGrpcStatus(status, ""));
+}
+
+void LinkClient::Send(const v1::LinkResponse& message) {
+  grpc::ByteBuffer bytes = SerializeRaw(message);
+  absl::MutexLock lock(&mu_);
+  if (reactor_ == nullptr || closed_) return;
+  outbox_.push_back(std::move(bytes));
+  if (outbox_.size() == 1) reactor_->StartWrite(&outbox_.front());
+}
+
+void LinkClient::WriteDone(bool ok) {
+  absl::MutexLock lock(&mu_);
+  outbox_.pop_front();
+  if (ok && !closed_ && !outbox_.empty()) reactor_->StartWrite(&outbox_.front());
+}
+
+void LinkClient::Detach() {
+  absl::MutexLock lock(&mu_);
+  reactor_ = nullptr;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,50 @@
+// The sending half of a worker's link: commands become messages, in order.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/fleet/worker_client.h"
+#include "server/jobs/trainer_client.h"
+#include "switchyard/v1/worker.pb.h"
+
+namespace switchyard {
+
+using LinkReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// Of a serving worker and of one that trains.  Lives as long as someone may still send (the group, the pool of training
+// workers, or the reactor); thread-safe.
+class LinkClient final : public WorkerClient, public TrainerClient {
+ public:
+  // `reactor` is borrowed until Detach.
+  explicit LinkClient(LinkReactor* reactor) : reactor_(reactor) {}
+
+  void Join(const GroupSeat& seat) override;
+  void Execute(const StepPlan& plan, int rank, absl::Duration limit) override;
+  void AbortGroup(int64_t epoch, const std::string& reason) override;
+  void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override;
+  void DropPlacement(int64_t group_epoch, int64_t placement_epoch) override;
+  void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override;
+  void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override;
+  void Start(const TrainingSeat& seat) override;
+  void StopTraining(int64_t epoch, StopMode kind) override;
+  void AbortTraining(int64_t epoch, const std::string& reason) override;
+  void Close(const absl::Status& status) override;
+
+  void Send(const v1::LinkResponse& message);
+  void WriteDone(bool ok);
+  // The reactor is about to go.
+  void Detach();
+
+ private:
+  absl::Mutex mu_;
+  LinkReactor* reactor_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mu_);  // the front one is being written
+};
+
+}  // namespace switchyard

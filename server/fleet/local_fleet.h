@@ -1,0 +1,88 @@
+// The workers that this server starts on this machine: one process each, restarted when it dies.
+//
+// A worker that exits with code 2 refuses its model, its flags or this machine's memory; why it writes into a file in
+// memory that it inherits (--refusal_file), besides its standard error, which is the server's.  Before the model was
+// served that is fatal: it is reported once and not tried again; likewise one that ends again and again.  Once it was
+// served the reason may pass (memory is short for a while, a file is being replaced), so such a worker is restarted as
+// any other: after a pause that grows from 50 ms to 5 s while they die young.  Worker `index` is the one that takes
+// rank `index`.  The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the
+// children.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "scheduler/base/io/unique_fd.h"
+
+namespace switchyard {
+
+class LocalFleet {
+ public:
+  struct Options {
+    std::string binary;
+    // Arguments of worker `index`, without the program's name.
+    std::function<std::vector<std::string>(int index)> args;
+    int count = 0;
+    std::string what = "worker";  // for messages
+    // Until Settle: a worker that ended this often, however it ended, is fatal too (0: never).
+    int max_deaths_unsettled = 0;
+    // Called from the watching thread with a sentence: a worker refused to start, or ends again and again.
+    std::function<void(std::string)> on_fatal;
+  };
+
+  explicit LocalFleet(Options options);
+  ~LocalFleet();
+  LocalFleet(const LocalFleet&) = delete;
+  LocalFleet& operator=(const LocalFleet&) = delete;
+
+  absl::Status Start();
+  // The workers have served: from now on those that end are always started again.
+  void Settle();
+  // SIGKILL to worker `index` if it still is process `pid`; it will be started again.
+  void Kill(int index, int64_t pid);
+  // How process `pid`, worker `index` now or the one before it, ended: "signal 9 (Killed)", "exit code 1".  Empty while
+  // it runs.
+  std::string EndOf(int index, int64_t pid) const;
+  // SIGTERM to all, SIGKILL to those that remain after `grace`; no more restarts.  Blocks until all are gone.
+  void Stop(absl::Duration grace);
+  std::vector<pid_t> Pids() const;
+  int64_t restarts() const;
+
+ private:
+  struct Child {
+    pid_t pid = -1;       // -1: not running
+    pid_t last_pid = -1;  // the one before, and how it ended
+    std::string last_end;
+    absl::Time started;
+    absl::Time start_at = absl::InfinitePast();
+    int early_deaths = 0;
+    int deaths = 0;
+    bool refused = false;
+    UniqueFd refusal;  // the file for its last words
+  };
+
+  absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Watch();
+  void Reap() ABSL_LOCKS_EXCLUDED(mu_);
+  // A child was reaped.  Why the fleet cannot go on with it; empty when it will be started again.
+  std::string Bury(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  mutable absl::Mutex mu_;
+  std::vector<Child> children_ ABSL_GUARDED_BY(mu_);
+  bool settled_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool watcher_done_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread watcher_;
+};
+
+}  // namespace switchyard

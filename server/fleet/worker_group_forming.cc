@@ -1,0 +1,236 @@
+// How a group comes to stand: who may join, who gets which rank, when all are ready.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/host_port.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "server/admission/join_tokens.h"
+#include "server/fleet/worker_group.h"
+
+namespace switchyard {
+namespace {
+
+// Ranks that differ in one of these cannot make a group.
+absl::Status CheckAlike(const WorkerInfo& info, const WorkerInfo& group) {
+  if (group.weights_hash != info.weights_hash) {
+    return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
+                                                      group.weights_hash, "; give the worker the same --model"));
+  }
+  if (group.isa != info.isa) {
+    return absl::FailedPreconditionError(absl::StrCat("ISA ", info.isa, ": the group runs ", group.isa,
+                                                      ", whose bits differ; set SY_ISA alike on all workers"));
+  }
+  if (group.dtype != info.dtype) {
+    return absl::FailedPreconditionError(absl::StrCat("dtype ", info.dtype, ": the group runs ", group.dtype));
+  }
+  return absl::OkStatus();
+}
+
+// What the server counts by: no number of these may come from a worker that was not looked at.
+absl::Status CheckExperts(const WorkerInfo& info) {
+  constexpr int32_t kMaxLayers = 4096, kMaxExperts = 32767;
+  constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;
+  if (info.num_moe_layers == 0) return absl::OkStatus();
+  if (info.num_moe_layers > 0 && info.num_moe_layers <= kMaxLayers && info.num_experts <= kMaxExperts &&
+      info.experts_per_token >= 1 && info.experts_per_token <= info.num_experts && info.expert_bytes >= 0 &&
+      info.expert_bytes <= kMaxExpertBytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model of ", info.num_moe_layers, " MoE layers, ", info.experts_per_token, " of ", info.num_experts,
+      " experts a token, an expert of ", info.expert_bytes, " bytes: layers must be in [0, ", kMaxLayers,
+      "], experts a token in [1, experts], experts at most ", kMaxExperts, ", bytes at most ", kMaxExpertBytes));
+}
+
+}  // namespace
+
+bool WorkerGroup::IsOwn(const WorkerInfo& info) const {
+  return info.local_index >= 0 && info.local_index < options_.local_workers;
+}
+
+absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
+  RETURN_IF_ERROR(CheckExperts(info));
+  if (!served_weights_.empty() && info.weights_hash != served_weights_) {
+    return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": this server has served ",
+                                                      served_weights_,
+                                                      "; give the worker that --model or start the server again"));
+  }
+  if (options_.dtype != "auto" && info.dtype != options_.dtype) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("dtype ", info.dtype, ": this server's --dtype is ", options_.dtype));
+  }
+  const bool own = IsOwn(info);
+  if (options_.local_workers > 0 && !own) {
+    if (own_ == nullptr) {  // not final
+      return absl::UnavailableError(
+          absl::StrCat("0 of this server's own ", options_.local_workers,
+                       " workers registered; they come first, as they say what the group runs"));
+    }
+    RETURN_IF_ERROR(CheckAlike(info, *own_));
+  }
+  for (const auto& [id, member] : members_) {
+    if (member.info.incarnation == info.incarnation)
+      return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
+    // One from elsewhere has no say against an own one: AdoptOwn sends it away.
+    if (!own || IsOwn(member.info)) RETURN_IF_ERROR(CheckAlike(info, member.info));
+  }
+  if (static_cast<int>(members_.size()) >= options_.world) {
+    // Not final: the one whose link broke may come back before the old link is known to be gone.
+    return absl::ResourceExhaustedError(absl::StrCat("all ", options_.world, " seats of the group are taken"));
+  }
+  return absl::OkStatus();
+}
+
+// An own worker is about to be a member.
+void WorkerGroup::AdoptOwn(const WorkerInfo& info, absl::Time now) {
+  own_ = std::make_unique<const WorkerInfo>(info);
+  std::map<WorkerId, absl::Status> wrong;
+  for (const auto& [id, member] : members_) {
+    if (absl::Status status = CheckAlike(member.info, info); !status.ok()) wrong[id] = std::move(status);
+  }
+  for (const auto& [id, status] : wrong) Evict(id, status, now);
+}
+
+absl::Status WorkerGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info, absl::Time now) {
+  RETURN_IF_ERROR(options_.tokens.Check(info.join_token, &info.local_index));
+  RETURN_IF_ERROR(CheckCompatible(info));
+  if (IsOwn(info)) AdoptOwn(info, now);
+  LogInfo("worker ", id, " registered: pid ", info.pid, " on ", info.host, ", ", info.device, " ", info.isa, " (",
+          members_.size() + 1, " of ", options_.world, ")");
+  Member member;
+  member.id = id;
+  member.client = std::move(client);
+  member.info = std::move(info);
+  member.last_seen = now;
+  members_.emplace(id, std::move(member));
+  last_progress_ = now;
+  TryForm(now);
+  return absl::OkStatus();
+}
+
+void WorkerGroup::AssignRanks() {
+  std::vector<bool> taken(options_.world, false);
+  for (auto& [id, member] : members_) {
+    if (member.rank >= 0) taken[member.rank] = true;
+  }
+  // Local workers like the rank of their index, so that logs and metrics read the same after a restart.
+  for (auto& [id, member] : members_) {
+    const int wish = member.info.local_index;
+    if (member.rank < 0 && wish >= 0 && wish < options_.world && !taken[wish]) {
+      member.rank = wish;
+      taken[wish] = true;
+    }
+  }
+  for (auto& [id, member] : members_) {
+    if (member.rank >= 0) continue;
+    member.rank = static_cast<int>(std::find(taken.begin(), taken.end(), false) - taken.begin());
+    taken[member.rank] = true;
+  }
+}
+
+std::string WorkerGroup::AddressFromElsewhere() const {
+  for (const auto& [id, member] : members_) {
+    if (!member.info.collective_address.empty() && !IsLoopback(member.info.collective_address))
+      return member.info.collective_address;
+  }
+  return "";
+}
+
+void WorkerGroup::TryForm(absl::Time now) {
+  if (dismissed_ || state_ != State::kWaiting || static_cast<int>(members_.size()) != options_.world || now < next_try_)
+    return;
+  AssignRanks();
+  ++epoch_;
+  state_ = State::kJoining;
+  joining_since_ = now;
+  GroupSeat seat;
+  seat.epoch = epoch_;
+  seat.world = options_.world;
+  seat.store_token = DrawToken();
+  seat.form_deadline_ms = absl::ToInt64Milliseconds(options_.form_timeout);
+  seat.reach = AddressFromElsewhere();
+  listener_->OnEpoch(seat.store_token);
+  std::vector<WorkerInfo> workers;
+  for (const auto& [id, member] : members_) workers.push_back(member.info);
+  seat.placement = listener_->OnForming(workers);
+  for (auto& [id, member] : members_) {
+    member.ready = false;
+    member.load_done = member.load_total = 0;
+    seat.rank = member.rank;
+    seat.num_layers = member.info.num_layers;
+    member.client->Join(seat);
+  }
+  LogInfo("group of ", options_.world, " forms, epoch ", epoch_);
+}
+
+void WorkerGroup::LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now) {
+  Member* member = Find(id);
+  if (member == nullptr) return;
+  if (done > member->load_done) joining_since_ = last_progress_ = now;
+  member->load_done = done;
+  member->load_total = total;
+}
+
+void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now) {
+  Member* member = Find(id);
+  if (member == nullptr || state_ != State::kJoining || epoch != epoch_) return;
+  member->ready = true;
+  member->num_kv_blocks = num_kv_blocks;
+  joining_since_ = last_progress_ = now;
+  int32_t blocks = num_kv_blocks;
+  const WorkerInfo* first = nullptr;
+  for (const auto& [other_id, other] : members_) {
+    if (!other.ready) return;
+    blocks = std::min(blocks, other.num_kv_blocks);
+    if (other.rank == 0) first = &other.info;
+  }
+  SY_CHECK(first != nullptr);
+  state_ = State::kReady;
+  has_served_ = true;
+  served_weights_ = first->weights_hash;
+  LogInfo("group ready: epoch ", epoch_, ", ", options_.world, " workers, ", blocks, " KV blocks each");
+  listener_->OnGroupUp(epoch_, options_.world, blocks, *first);
+}
+
+void WorkerGroup::NoteStart(absl::Time now) {
+  if (last_progress_ == absl::InfinitePast()) last_progress_ = now;
+}
+
+// The ranks that AssignRanks would leave free.
+std::string WorkerGroup::MissingRanks() const {
+  std::vector<bool> taken(options_.world, false);
+  int others = 0;
+  for (const auto& [id, member] : members_) {
+    const int seat = member.rank >= 0 ? member.rank : member.info.local_index;
+    const bool fits = seat >= 0 && seat < options_.world && !taken[seat];
+    if (fits) taken[seat] = true;
+    others += fits ? 0 : 1;
+  }
+  std::string missing;
+  for (int rank = 0; rank < options_.world; ++rank) {
+    if (taken[rank] || others-- > 0) continue;
+    absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
+  }
+  return missing;
+}
+
+std::string WorkerGroup::NotReadyReason() const {
+  if (state_ == State::kReady) return "";
+  if (static_cast<int>(members_.size()) < options_.world) {
+    return absl::StrCat(members_.size(), " of ", options_.world, " workers registered; none for rank ", MissingRanks());
+  }
+  int64_t done = 0, total = 0;
+  int ready = 0;
+  for (const auto& [id, member] : members_) {
+    done += member.load_done;
+    total += member.load_total;
+    ready += member.ready ? 1 : 0;
+  }
+  if (total > 0 && done < total) return absl::StrCat("loading weights: ", 100 * done / total, " %");
+  return absl::StrCat("the group forms: ", ready, " of ", options_.world, " workers ready");
+}
+
+}  // namespace switchyard

@@ -1,0 +1,298 @@
+#include "server/fleet/worker_service.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "proto/support/link_protocol.h"
+#include "proto/support/raw_message.h"
+#include "scheduler/base/log.h"
+#include "server/api/report_convert.h"
+#include "server/clock.h"
+#include "server/fleet/link_client.h"
+#include "server/fleet/worker_convert.h"
+#include "server/jobs/trainer_convert.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kHeartbeatMs = 250;
+constexpr size_t kMostRegisterBytes = size_t{64} << 10;  // a registration has some hundred
+constexpr size_t kPositionBytes = 1024;
+constexpr size_t kMostErrorBytes = 1024;
+constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
+// Register.role.
+constexpr absl::string_view kTrains = "train", kDoesBoth = "both";
+
+// Before anything of it is parsed.
+absl::Status CheckLength(const grpc::ByteBuffer& request, size_t limit) {
+  if (request.Length() <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("rendezvous: a message of ", request.Length(), " bytes, limit ", limit));
+}
+
+// At most a line in ten seconds: they may come as fast as they like.
+void WarnOfStranger(const std::string& peer, const absl::Status& status) {
+  ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
+  static absl::Time next = absl::InfinitePast();
+  absl::MutexLock lock(&mu);
+  if (MonotonicNow() < next) return;
+  next = MonotonicNow() + absl::Seconds(10);
+  LogWarn("a worker from ", peer, " is refused: ", status.message());
+}
+
+class Link final : public LinkReactor {
+ public:
+  Link(WorkerId id, std::string peer, LinkEvents* events, TrainerEvents* trainers, LinkLobby* lobby,
+       const Admission* admission, const v1::EngineOptions& options)
+      : id_(id),
+        peer_(std::move(peer)),
+        admission_(admission),
+        events_(events),
+        trainers_(trainers),
+        lobby_(lobby),
+        options_(options),
+        client_(std::make_shared<LinkClient>(this)) {
+    if (lobby_->Enter(id_, client_, MonotonicNow())) {
+      StartRead(&incoming_);
+    } else {
+      client_->Close(
+          absl::ResourceExhaustedError(absl::StrCat("links that have not registered: limit ", LinkLobby::kMaxWaiting)));
+    }
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      client_->Close(absl::CancelledError("the worker closed its link"));
+      return;
+    }
+    if (!Parse() || !Handle()) return;
+    StartRead(&incoming_);
+  }
+  void OnWriteDone(bool ok) override { client_->WriteDone(ok); }
+  void OnCancel() override { client_->Close(absl::CancelledError("the worker's connection broke")); }
+  void OnDone() override {
+    lobby_->Leave(id_);
+    client_->Detach();
+    const std::string why = refused_.empty() ? "its link ended" : absl::StrCat("its link was ended: ", refused_);
+    if (trains_) trainers_->OnTrainerLost(id_, why);
+    if (serves_) events_->OnLinkLost(id_, why);
+    delete this;
+  }
+
+ private:
+  // As Handle.
+  bool Parse() {
+    absl::Status status;
+    if (!registered_ && incoming_.Length() > kMostRegisterBytes) {
+      status =
+          absl::InvalidArgumentError(absl::StrCat("a link's first message has ", incoming_.Length(), " bytes, limit ",
+                                                  kMostRegisterBytes, ": a link begins with its registration"));
+    } else {
+      status = ParseRaw(incoming_, &request_);
+    }
+    incoming_.Clear();
+    if (!status.ok()) client_->Close(status);
+    return status.ok();
+  }
+
+  // False: the link is being closed; no further read.
+  bool Handle() {
+    if (request_.has_register_() == registered_) {
+      client_->Close(absl::InvalidArgumentError(registered_ ? "a second registration on one link"
+                                                            : "a link begins with its registration"));
+      return false;
+    }
+    if (request_.has_register_()) return HandleRegister(request_.register_());
+    if (!serves_ || IsOfTraining(request_)) return HandleTraining();
+    switch (request_.message_case()) {
+      case v1::LinkRequest::kHeartbeat:
+        events_->OnHeartbeat(id_, request_.heartbeat().rss_bytes());
+        return true;
+      case v1::LinkRequest::kLoadProgress:
+        events_->OnLoadProgress(id_, request_.load_progress().bytes_done(), request_.load_progress().bytes_total());
+        return true;
+      case v1::LinkRequest::kGroupReady:
+        events_->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
+        return true;
+      case v1::LinkRequest::kStepResult:
+        HandleResult(request_.step_result());
+        return true;
+      case v1::LinkRequest::kStepPart:
+        return KeepPart();
+      case v1::LinkRequest::kGroupFault:
+        events_->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
+        return true;
+      case v1::LinkRequest::kPlacementPrepared:
+        events_->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
+                                     request_.placement_prepared().placement_epoch(),
+                                     request_.placement_prepared().error().substr(0, kMostErrorBytes));
+        return true;
+      case v1::LinkRequest::kPlacementReleased:
+        events_->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
+                                     request_.placement_released().placement_epoch());
+        return true;
+      case v1::LinkRequest::kExpertReport:
+        return HandleReport(request_.expert_report());
+      case v1::LinkRequest::kProfilePart:
+        HandleProfile(request_.mutable_profile_part());
+        return true;
+      default:
+        return true;  // a newer worker's message
+    }
+  }
+
+  bool HandleTraining() {
+    const absl::Status status = trains_ ? TellTraining(id_, &request_, trainers_)
+                                        : absl::InvalidArgumentError("a serving worker says what a training one would");
+    if (status.ok()) return true;
+    refused_ = std::string(status.message());
+    client_->Close(status);
+    return false;
+  }
+
+  // A step's result may come in parts; the result itself is the last.
+  bool KeepPart() {
+    part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
+    // A step has no more positions than rows and sequences; one takes up to 21 entries of at most 19 B.
+    if (part_bytes_ > kPositionBytes * (options_.max_batched_tokens() + options_.max_num_seqs())) {
+      client_->Close(absl::InvalidArgumentError("more logprobs than a step has rows"));
+      return false;
+    }
+    parts_.push_back(std::move(*request_.mutable_step_part()));
+    return true;
+  }
+  void HandleResult(const v1::StepResult& message) {
+    RankResult result = FromProto(message);
+    for (const v1::StepPart& part : std::exchange(parts_, {})) {
+      if (part.step() == message.step() && part.group_epoch() == message.group_epoch()) AddPart(part, &result);
+    }
+    part_bytes_ = 0;
+    events_->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
+  }
+
+  void HandleProfile(v1::ProfilePart* message) {
+    ProfilePart part = {.request = message->request(),
+                        .offset = message->offset(),
+                        .total_bytes = message->total_bytes(),
+                        .data = std::move(*message->mutable_data()),
+                        .error = message->error().substr(0, kMostErrorBytes)};
+    events_->OnProfilePart(id_, message->group_epoch(), std::move(part));
+  }
+
+  bool HandleReport(const v1::ExpertReport& message) {
+    absl::StatusOr<ExpertReport> report = FromProto(message, num_moe_layers_, num_experts_);
+    if (!report.ok()) {
+      client_->Close(absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message())));
+      return false;
+    }
+    events_->OnExpertReport(id_, message.group_epoch(), std::make_shared<const ExpertReport>(*std::move(report)));
+    return true;
+  }
+
+  bool HandleRegister(const v1::Register& message) {
+    WorkerInfo info = FromProto(message);
+    info.peer = peer_;
+    if (absl::Status known = admission_->tokens.Check(info.join_token, &info.local_index); !known.ok()) {
+      WarnOfStranger(peer_, known);
+      client_->Close(known);
+      return false;
+    }
+    if (message.protocol_version() != kProtocolVersion) {
+      client_->Close(absl::FailedPreconditionError(
+          absl::StrCat("worker speaks protocol ", message.protocol_version(), ", this server ", kProtocolVersion)));
+      return false;
+    }
+    if (absl::Status role = CheckRole(message.role()); !role.ok()) {
+      client_->Close(role);
+      return false;
+    }
+    registered_ = true;
+    serves_ = message.role() != kTrains;
+    trains_ = !message.role().empty() && trainers_ != nullptr;
+    num_moe_layers_ = message.model().num_moe_layers();
+    num_experts_ = message.model().num_experts();
+    lobby_->Leave(id_);
+    v1::LinkResponse reply;
+    reply.mutable_registered()->set_worker_id(absl::StrCat(id_));
+    reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
+    *reply.mutable_registered()->mutable_options() = options_;
+    client_->Send(reply);
+    if (info.local_index < 0 && admission_->on_joined) admission_->on_joined(peer_);
+    info.also_trains = serves_ && trains_;
+    if (trains_) trainers_->OnTrainer(id_, client_, info);
+    if (serves_) events_->OnRegister(id_, client_, std::move(info));
+    return true;
+  }
+  absl::Status CheckRole(const std::string& role) const {
+    // One that does both serves where there are no jobs.
+    if (role.empty() || role == kDoesBoth) return absl::OkStatus();
+    if (role != kTrains)
+      return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
+    if (trainers_ != nullptr) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "this server has no training workers (--local_train_workers, --train_workers)");
+  }
+
+  const WorkerId id_;
+  const std::string peer_;
+  const Admission* const admission_;
+  LinkEvents* const events_;
+  TrainerEvents* const trainers_;
+  LinkLobby* const lobby_;
+  const v1::EngineOptions options_;
+  const std::shared_ptr<LinkClient> client_;  // shared with the group's member
+  bool registered_ = false;                   // of the reading thread
+  std::string refused_;                       // likewise: why what it said ended it
+  bool serves_ = true, trains_ = false;       // likewise
+  int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
+  grpc::ByteBuffer incoming_;
+  v1::LinkRequest request_;
+  std::vector<v1::StepPart> parts_;  // of the result that comes next
+  size_t part_bytes_ = 0;            // in parts_
+};
+
+}  // namespace
+
+LinkReactor* WorkerServiceImpl::Link(grpc::CallbackServerContext* context) {
+  return new switchyard::Link(next_id_.fetch_add(1), context->peer(), events_, trainers_, &lobby_, &admission_,
+                              options_);
+}
+
+grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::StoreSetRequest message;
+  absl::Status status = CheckLength(*request, GroupStore::kMaxValueBytes + kMostStoreBytes);
+  if (status.ok()) status = ParseRaw(*request, &message);
+  if (status.ok()) status = store_->Set(message.store_token(), message.key(), message.value());
+  if (status.ok()) *response = SerializeRaw(v1::StoreSetResponse());
+  reactor->Finish(ToGrpcStatus(status, ""));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::StoreGetRequest message;
+  absl::Status status = CheckLength(*request, kMostStoreBytes);
+  if (status.ok()) status = ParseRaw(*request, &message);
+  if (!status.ok()) {
+    reactor->Finish(ToGrpcStatus(status, ""));
+    return reactor;
+  }
+  const absl::Duration timeout = std::min(absl::Milliseconds(message.timeout_ms()), absl::Duration(absl::Minutes(1)));
+  store_->Get(message.store_token(), {message.keys().begin(), message.keys().end()}, MonotonicNow() + timeout,
+              [reactor, response](GroupStore::Values values) {
+                v1::StoreGetResponse found;
+                if (values.ok()) {
+                  for (std::string& value : *values) found.add_values(std::move(value));
+                  *response = SerializeRaw(found);
+                }
+                reactor->Finish(ToGrpcStatus(values.status(), ""));
+              });
+  return reactor;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,87 @@
+// The workers' side door: their links and the rendezvous store, as gRPC reactors.
+//
+// A link turns messages into calls of LinkEvents and WorkerClient calls into messages; that of a training worker, which
+// says so when it registers, into those of TrainerEvents and TrainerClient, and that of one which does both into both.
+// Events of one link come in order, on gRPC's threads; a link that ends always says OnLinkLost or OnTrainerLost, or
+// both, exactly once, last.  A link's first message is its registration, soon and of at most 64 KB, and there is no
+// second one; before it has shown a token nothing else of it is parsed.  What only the other kind of worker may say
+// ends it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "scheduler/batching/step.h"
+#include "scheduler/placement/background/expert_report.h"
+#include "server/admission/join_tokens.h"
+#include "server/engine/profile_collector.h"
+#include "server/fleet/group_store.h"
+#include "server/fleet/link_lobby.h"
+#include "server/fleet/worker_client.h"
+#include "server/jobs/trainer_client.h"
+#include "switchyard/v1/worker.grpc.pb.h"
+
+namespace switchyard {
+
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+  virtual void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) = 0;
+  virtual void OnHeartbeat(WorkerId id, int64_t rss_bytes) = 0;
+  virtual void OnLoadProgress(WorkerId id, int64_t done, int64_t total) = 0;
+  virtual void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) = 0;
+  virtual void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) = 0;
+  virtual void OnGroupFault(WorkerId id, int64_t epoch, std::string message) = 0;
+  // error: empty if what arrives is there, and right.
+  virtual void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) = 0;
+  virtual void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) = 0;
+  // At most every few seconds; checked against what the worker registered with.
+  virtual void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) = 0;
+  virtual void OnProfilePart(WorkerId id, int64_t group_epoch, ProfilePart part) = 0;
+  virtual void OnLinkLost(WorkerId id, std::string reason) = 0;
+};
+
+// Who may join.
+struct Admission {
+  JoinTokens tokens;
+  // A worker from elsewhere has shown the token; its peer as gRPC names it.  On gRPC's threads; may be empty.
+  std::function<void(const std::string& peer)> on_joined;
+};
+
+// Every method raw: a stranger's bytes are counted, and parsed here, where they get an answer that says what is wrong.
+using RawWorkerService =
+    v1::WorkerService::WithRawCallbackMethod_Link<v1::WorkerService::WithRawCallbackMethod_StoreSet<
+        v1::WorkerService::WithRawCallbackMethod_StoreGet<v1::WorkerService::Service>>>;
+
+class WorkerServiceImpl final : public RawWorkerService {
+ public:
+  // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
+  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, v1::EngineOptions options,
+                    Admission admission = {})
+      : events_(events),
+        trainers_(trainers),
+        store_(store),
+        options_(std::move(options)),
+        admission_(std::move(admission)) {}
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Link(grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* StoreSet(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* StoreGet(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  // Ends links that do not register.  Call every 100 ms or so.
+  void CheckTime(absl::Time now) { lobby_.CheckTime(now); }
+
+ private:
+  LinkEvents* const events_;
+  TrainerEvents* const trainers_;
+  GroupStore* const store_;
+  const v1::EngineOptions options_;
+  const Admission admission_;
+  std::atomic<WorkerId> next_id_{1};
+  LinkLobby lobby_;
+};
+
+}  // namespace switchyard

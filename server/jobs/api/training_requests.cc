@@ -1,0 +1,146 @@
+#include "server/jobs/api/training_requests.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "proto/support/raw_message.h"
+#include "scheduler/base/status_macros.h"
+#include "server/jobs/api/job_convert.h"
+#include "server/jobs/api/spec_convert.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kMaxRequestId = 128;
+constexpr size_t kMaxJobId = 64;
+constexpr int32_t kMaxPage = 1000;
+constexpr int32_t kUsualPage = 100;
+constexpr int32_t kMaxIntervalMs = 3'600'000;
+constexpr size_t kPageBytes = size_t{2} << 20;
+
+absl::Status InRange(const char* field, int64_t value, int64_t most) {
+  if (value >= 0 && value <= most) return absl::OkStatus();
+  return BadField(field, absl::StrCat(value, " is outside [0, ", most, "]"), absl::StrCat(most), absl::StrCat(value));
+}
+
+absl::Status BadPath(const std::string& field, const absl::Status& status) {
+  return MakeError(status.code(), v1::BAD_FIELD, absl::StrCat(field, ": ", status.message()), {{"field", field}});
+}
+
+}  // namespace
+
+absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
+  RETURN_IF_ERROR(ParseRaw(buffer, message));
+  return CheckNoUnknownFields(*message);
+}
+
+absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
+  SubmitArgs args;
+  args.request_id = message.request_id();
+  if (args.request_id.size() > kMaxRequestId) {
+    return BadField("request_id", absl::StrCat(args.request_id.size(), " bytes, at most ", kMaxRequestId),
+                    absl::StrCat(kMaxRequestId), absl::StrCat(args.request_id.size()));
+  }
+  const auto prints = [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); };
+  if (!std::all_of(args.request_id.begin(), args.request_id.end(), prints)) {
+    return BadField("request_id", absl::StrCat(Quote(args.request_id), " has bytes that do not print"),
+                    "printable ASCII", Quote(args.request_id));
+  }
+  if (!message.has_spec()) return BadField("spec", "is missing", "1", "0");
+  // Of what users send: in the journal it may be longer, with every default written out.
+  if (const size_t bytes = message.spec().ByteSizeLong(); bytes > kMaxSpecBytes) {
+    return BadField("spec", absl::StrCat(bytes, " bytes, at most ", kMaxSpecBytes), absl::StrCat(kMaxSpecBytes),
+                    absl::StrCat(bytes));
+  }
+  ASSIGN_OR_RETURN(args.spec, FromProto(message.spec()));
+  if (const absl::Status status = Validate(args.spec); !status.ok()) {
+    return MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
+  }
+  return args;
+}
+
+absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message) {
+  JobFilter filter;
+  RETURN_IF_ERROR(InRange("page_size", message.page_size(), kMaxPage));
+  filter.most = static_cast<size_t>(message.page_size() == 0 ? kUsualPage : message.page_size());
+  if (!message.page_token().empty() && (!absl::SimpleAtoi(message.page_token(), &filter.before) || filter.before < 1)) {
+    return BadField("page_token", absl::StrCat(Quote(message.page_token()), " is no answer's next_page_token"),
+                    "a next_page_token", Quote(message.page_token()));
+  }
+  for (const int state : message.states()) {
+    JobState taken;
+    ASSIGN_OR_RETURN(taken, FromProto(static_cast<v1::JobState>(state), "states"));
+    filter.states.push_back(taken);
+  }
+  filter.labels.assign(message.labels().begin(), message.labels().end());
+  return filter;
+}
+
+absl::StatusOr<PackRequest> FromProto(const v1::PackDataRequest& message) {
+  PackRequest request;
+  if (message.inputs().empty()) return BadField("inputs", "none", "1", "0");
+  if (static_cast<size_t>(message.inputs_size()) > kMaxDatasets) {
+    return BadField("inputs", absl::StrCat(message.inputs_size(), " files, at most ", kMaxDatasets),
+                    absl::StrCat(kMaxDatasets), absl::StrCat(message.inputs_size()));
+  }
+  for (int i = 0; i < message.inputs_size(); ++i) {
+    const std::string& input = message.inputs(i);
+    const std::string field = absl::StrCat("inputs[", i, "]");
+    if (const absl::Status path = CheckRelativePath(input, "the dataset root"); !path.ok()) return BadPath(field, path);
+    if (!absl::EndsWith(input, ".jsonl")) {
+      return BadField(field, absl::StrCat(Quote(input), " does not end in .jsonl"), ".jsonl", Quote(input));
+    }
+    request.inputs.push_back(input);
+  }
+  request.output = message.output();
+  if (const absl::Status path = CheckRelativePath(request.output, "the dataset root"); !path.ok()) {
+    return BadPath("output", path);
+  }
+  if (!absl::EndsWith(request.output, ".bin")) {
+    return BadField("output", absl::StrCat(Quote(request.output), " does not end in .bin"), ".bin",
+                    Quote(request.output));
+  }
+  request.tokenizer = message.tokenizer();
+  if (request.tokenizer.empty()) return request;
+  if (const absl::Status path = CheckRelativePath(request.tokenizer, "the checkpoint root"); !path.ok()) {
+    return BadPath("tokenizer", path);
+  }
+  return request;
+}
+
+absl::Status CheckJobId(const std::string& id) {
+  if (!id.empty() && id.size() <= kMaxJobId) return absl::OkStatus();
+  return BadField("id", id.empty() ? "is empty" : absl::StrCat(id.size(), " bytes, at most ", kMaxJobId),
+                  absl::StrCat("1 to ", kMaxJobId), absl::StrCat(id.size()));
+}
+
+absl::StatusOr<absl::Duration> WatchInterval(const v1::WatchJobRequest& message) {
+  RETURN_IF_ERROR(InRange("min_interval_ms", message.min_interval_ms(), kMaxIntervalMs));
+  return absl::Milliseconds(message.min_interval_ms());
+}
+
+v1::ListJobsResponse ToProto(const JobPage& page) {
+  v1::ListJobsResponse message;
+  size_t bytes = 0;
+  bool more = page.more;
+  int64_t last = 0;
+  for (const JobPtr& job : page.jobs) {
+    v1::Job one = ToProto(*job);
+    const size_t size = one.ByteSizeLong();
+    if (bytes > 0 && bytes + size > kPageBytes) {
+      more = true;
+      break;
+    }
+    bytes += size;
+    last = job->sequence;
+    *message.add_jobs() = std::move(one);
+  }
+  if (more) message.set_next_page_token(absl::StrCat(last));
+  return message;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,301 @@
+#include "server/jobs/api/training_service.h"
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "server/api/feed_call.h"
+#include "server/api/unary_call.h"
+#include "server/jobs/api/job_convert.h"
+#include "server/jobs/api/training_requests.h"
+#include "server/jobs/spec/spec_check.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kPackPrefix[] = "call-";
+
+absl::Status NoTraining(const TrainingDesk& desk) {
+  if (desk.no_jobs.ok()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+                     "this server has no training workers (--local_train_workers)");
+  }
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, absl::IsResourceExhausted(desk.no_jobs) ? v1::DISK_FULL : v1::NO_TRAINING,
+      absl::StrCat("training jobs are disabled since this server started: ", desk.no_jobs.message(),
+                   "; mend that beneath the checkpoint root and start the server again (its log says more)"));
+}
+
+absl::Status Stopping() { return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"); }
+
+// The reason of what a file is at fault for, where nobody has given one.
+absl::Status OfFiles(const absl::Status& status) {
+  if (ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+      return MakeError(status.code(), v1::BAD_FILE, status.message());
+    case absl::StatusCode::kResourceExhausted:
+      return MakeError(status.code(), v1::DISK_FULL, status.message());
+    default:
+      return status;
+  }
+}
+
+// `task` on the jobs' thread; it must lead to the call's end.
+void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
+  if (!jobs->Post(std::move(task))) call->Fail(Stopping());
+}
+
+template <class Request>
+absl::Status CheckAboutJob(const grpc::ByteBuffer& bytes, const TrainingDesk& desk, Request* message) {
+  RETURN_IF_ERROR(ParseTraining(bytes, message));
+  if (desk.jobs == nullptr) return NoTraining(desk);
+  return CheckJobId(message->id());
+}
+
+// A method about one job: the answer is the job.
+template <class Request, class Response>
+grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingDesk& desk,
+                                   absl::StatusOr<JobPtr> (JobManager::*method)(const std::string&)) {
+  Request message;
+  const absl::Status status = CheckAboutJob(call->request(), desk, &message);
+  if (!status.ok()) {
+    call->Fail(status);
+    return call;
+  }
+  PostFor(call, desk.jobs, [call, method, id = message.id()](JobManager& manager) {
+    const absl::StatusOr<JobPtr> job = (manager.*method)(id);
+    if (!job.ok()) return call->Fail(job.status());
+    Response response;
+    *response.mutable_job() = ToProto(**job);
+    call->Reply(response);
+  });
+  return call;
+}
+
+void Answer(UnaryCall* call, const Job& job, bool existed) {
+  v1::SubmitJobResponse response;
+  *response.mutable_job() = ToProto(job);
+  response.set_existed(existed);
+  call->Reply(response);
+}
+
+void Submit(UnaryCall* call, const TrainingDesk& desk, SubmitArgs args) {
+  // Off the jobs' thread.
+  const absl::Status files = CheckSpecFiles(args.spec, *desk.datasets, *desk.checkpoints, desk.check_model);
+  if (!files.ok()) return call->Fail(files);
+  PostFor(call, desk.jobs, [call, args = std::move(args)](JobManager& manager) {
+    const absl::StatusOr<JobManager::Submitted> submitted = manager.Submit(args.request_id, args.spec);
+    if (!submitted.ok()) return call->Fail(submitted.status());
+    Answer(call, *submitted->job, submitted->existed);
+  });
+}
+
+void AnswerResume(UnaryCall* call, const absl::StatusOr<JobPtr>& job) {
+  if (!job.ok()) return call->Fail(job.status());
+  v1::ResumeJobResponse response;
+  *response.mutable_job() = ToProto(**job);
+  call->Reply(response);
+}
+
+// With another number of workers: what the job and the server allow first, then, off the jobs' thread, the model.
+void ResumeOn(UnaryCall* call, const TrainingDesk& desk, const std::string& id, int32_t workers) {
+  PostFor(call, desk.jobs, [call, desk, id, workers](JobManager& manager) {
+    const absl::StatusOr<JobPtr> job = manager.Get(id);
+    if (!job.ok() || (*job)->spec.workers == workers) return AnswerResume(call, manager.Resume(id));
+    absl::StatusOr<JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
+    if (!spec.ok()) return call->Fail(spec.status());
+    call->StartOn(call->desk()->file_pool, [desk, id, spec = *std::move(spec)](UnaryCall* call) {
+      const absl::Status model = CheckWorkersOfModel(spec, *desk.checkpoints, desk.check_model);
+      if (!model.ok()) return call->Fail(model);
+      PostFor(call, desk.jobs, [call, id, workers = spec.workers](JobManager& manager) {
+        AnswerResume(call, manager.ResumeOn(id, workers));
+      });
+    });
+  });
+}
+
+}  // namespace
+
+// Whether the request was made before is asked first: what it named may be gone since.
+grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  call->Start([desk = training_](UnaryCall* call) {
+    v1::SubmitJobRequest message;
+    absl::StatusOr<SubmitArgs> args = [&]() -> absl::StatusOr<SubmitArgs> {
+      RETURN_IF_ERROR(ParseTraining(call->request(), &message));
+      if (desk.jobs == nullptr) return NoTraining(desk);
+      return FromProto(message);
+    }();
+    if (!args.ok()) return call->Fail(args.status());
+    PostFor(call, desk.jobs, [call, desk, args = *std::move(args)](JobManager& manager) mutable {
+      const absl::StatusOr<JobPtr> before = manager.FindRequest(args.request_id, args.spec);
+      if (!before.ok()) return call->Fail(before.status());
+      if (*before != nullptr) return Answer(call, **before, /*existed=*/true);
+      if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
+      call->StartOn(call->desk()->file_pool,
+                    [desk, args = std::move(args)](UnaryCall* call) mutable { Submit(call, desk, std::move(args)); });
+    });
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* TrainingServiceImpl::GetJob(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(desk_, context, request, response), training_,
+                                                         &JobManager::Get);
+}
+
+grpc::ServerUnaryReactor* TrainingServiceImpl::PauseJob(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return AboutJob<v1::PauseJobRequest, v1::PauseJobResponse>(new UnaryCall(desk_, context, request, response),
+                                                             training_, &JobManager::Pause);
+}
+
+grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::ResumeJobRequest message;
+  const absl::Status status = CheckAboutJob(call->request(), training_, &message);
+  if (!status.ok()) {
+    call->Fail(status);
+  } else if (message.has_workers()) {
+    ResumeOn(call, training_, message.id(), message.workers());
+  } else {
+    PostFor(call, training_.jobs,
+            [call, id = message.id()](JobManager& manager) { AnswerResume(call, manager.Resume(id)); });
+  }
+  return call;
+}
+
+grpc::ServerUnaryReactor* TrainingServiceImpl::CancelJob(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return AboutJob<v1::CancelJobRequest, v1::CancelJobResponse>(new UnaryCall(desk_, context, request, response),
+                                                               training_, &JobManager::Cancel);
+}
+
+grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(desk_, context, request, response);
+  v1::ListJobsRequest message;
+  absl::StatusOr<JobFilter> filter = [&]() -> absl::StatusOr<JobFilter> {
+    RETURN_IF_ERROR(ParseTraining(*request, &message));
+    if (training_.jobs == nullptr) return NoTraining(training_);
+    return FromProto(message);
+  }();
+  if (!filter.ok()) {
+    call->Fail(filter.status());
+    return call;
+  }
+  PostFor(call, training_.jobs, [call, filter = *std::move(filter)](JobManager& manager) {
+    // Pictures alone are taken here; what is long is done on the pool.
+    call->Start([page = manager.List(filter)](UnaryCall* call) { call->Reply(ToProto(page)); });
+  });
+  return call;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::CallbackServerContext* context,
+                                                                          const grpc::ByteBuffer* request) {
+  auto* call = new FeedCall(desk_, context);
+  const std::shared_ptr<Feed> feed = call->feed();
+  v1::WatchJobRequest message;
+  absl::StatusOr<absl::Duration> interval = [&]() -> absl::StatusOr<absl::Duration> {
+    RETURN_IF_ERROR(ParseTraining(*request, &message));
+    if (training_.jobs == nullptr) return NoTraining(training_);
+    RETURN_IF_ERROR(CheckJobId(message.id()));
+    return WatchInterval(message);
+  }();
+  if (!interval.ok()) {
+    feed->End(interval.status());
+    return call;
+  }
+  call->set_min_interval(*interval);
+  auto watcher = std::make_shared<int64_t>(0);  // of the jobs' thread; shared by both tasks
+  JobLoop* jobs = training_.jobs;
+  call->set_on_over([jobs, watcher] {
+    if (!jobs->Post([watcher](JobManager& manager) { manager.Unwatch(*watcher); })) return;  // all watches have ended
+  });
+  const bool posted = jobs->Post([feed, watcher, id = message.id()](JobManager& manager) {
+    const auto tell = [feed](const JobPtr& job) {
+      if (job == nullptr) return feed->End(Stopping());
+      feed->Offer([job] {
+        auto response = std::make_unique<v1::WatchJobResponse>();
+        *response->mutable_job() = ToProto(*job);
+        return response;
+      });
+      if (IsFinal(job->state)) feed->End(absl::OkStatus());
+    };
+    const absl::StatusOr<int64_t> watching = manager.Watch(id, tell);
+    if (watching.ok()) {
+      *watcher = *watching;
+      if (feed->gone()) manager.Unwatch(*watcher);
+    } else {
+      feed->End(watching.status());
+    }
+  });
+  if (!posted) feed->End(Stopping());
+  return call;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::CallbackServerContext* context,
+                                                                          const grpc::ByteBuffer* request) {
+  static std::atomic<int64_t> calls{0};
+  auto* call = new FeedCall(desk_, context);
+  const std::shared_ptr<Feed> feed = call->feed();
+  v1::PackDataRequest message;
+  absl::StatusOr<PackRequest> pack = [&]() -> absl::StatusOr<PackRequest> {
+    RETURN_IF_ERROR(ParseTraining(*request, &message));
+    if (training_.packs == nullptr || training_.datasets == nullptr) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+                       "this server has no data sets (--dataset_root)");
+    }
+    return FromProto(message);
+  }();
+  if (!pack.ok()) {
+    feed->End(pack.status());
+    return call;
+  }
+  const std::string key = absl::StrCat(kPackPrefix, calls.fetch_add(1));
+  call->set_on_over([packs = training_.packs, key] { packs->Cancel(key); });
+  const bool started = training_.packs->StartIfFewer(
+      kPackPrefix, kMaxPackCalls, key, *std::move(pack),
+      [feed](int64_t done, int64_t total) {
+        feed->Offer([done, total] {
+          auto response = std::make_unique<v1::PackDataResponse>();
+          response->set_bytes_done(done);
+          response->set_bytes_total(total);
+          return response;
+        });
+      },
+      [feed](absl::StatusOr<PackedData> packed) {
+        if (!packed.ok()) return feed->End(OfFiles(packed.status()));
+        feed->Offer([packed = *packed] {
+          auto response = std::make_unique<v1::PackDataResponse>();
+          response->set_bytes_done(packed.bytes);
+          response->set_bytes_total(packed.bytes);
+          response->set_done(true);
+          response->set_documents(packed.documents);
+          response->set_tokens(packed.tokens);
+          response->set_trained_tokens(packed.trained_tokens);
+          return response;
+        });
+        feed->End(absl::OkStatus());
+      });
+  if (!started) {
+    feed->End(WithRetry(
+        MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                  absl::StrCat("PackData calls: limit ", kMaxPackCalls), {{"limit", absl::StrCat(kMaxPackCalls)}}),
+        absl::Seconds(5)));
+  }
+  return call;
+}
+
+}  // namespace switchyard

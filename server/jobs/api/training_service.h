@@ -1,0 +1,60 @@
+// The service of training jobs: raw methods, as the users' one (server/api/inference_service.h).
+#pragma once
+
+#include <utility>
+
+#include "scheduler/base/io/root_dir.h"
+#include "server/api/front_desk.h"
+#include "server/jobs/job_loop.h"
+#include "server/jobs/pack_runner.h"
+#include "server/jobs/spec/model_check.h"
+#include "switchyard/v1/training.grpc.pb.h"
+
+namespace switchyard {
+
+// What is behind the service.  Borrowed; null where this server has none.
+struct TrainingDesk {
+  JobLoop* jobs = nullptr;
+  absl::Status no_jobs;  // why it has none although it was to have some
+  PackRunner* packs = nullptr;
+  const RootDir* datasets = nullptr;
+  const RootDir* checkpoints = nullptr;
+  CheckModelFn check_model = nullptr;  // not borrowed
+};
+
+using RawTrainingService = v1::TrainingService::WithRawCallbackMethod_SubmitJob<
+    v1::TrainingService::WithRawCallbackMethod_GetJob<v1::TrainingService::WithRawCallbackMethod_ListJobs<
+        v1::TrainingService::WithRawCallbackMethod_WatchJob<v1::TrainingService::WithRawCallbackMethod_PauseJob<
+            v1::TrainingService::WithRawCallbackMethod_ResumeJob<v1::TrainingService::WithRawCallbackMethod_CancelJob<
+                v1::TrainingService::WithRawCallbackMethod_PackData<v1::TrainingService::Service>>>>>>>>;
+
+class TrainingServiceImpl final : public RawTrainingService {
+ public:
+  static constexpr int kMaxPackCalls = 4;  // at a time
+
+  // Borrowed; outlive the gRPC server.
+  TrainingServiceImpl(FrontDesk* desk, TrainingDesk training) : desk_(desk), training_(std::move(training)) {}
+
+  grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchJob(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* PauseJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* PackData(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+
+ private:
+  FrontDesk* const desk_;
+  const TrainingDesk training_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,173 @@
+#include "server/jobs/attempt.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/host_port.h"
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+
+Attempt::Attempt(int64_t epoch, std::vector<TrainingWorker> members, const Limits& limits, absl::Time now)
+    : epoch_(epoch), limits_(limits), deadline_(now + limits.form), awaited_("all ranks to start") {
+  for (TrainingWorker& trainer : members) members_.push_back({.trainer = std::move(trainer)});
+}
+
+void Attempt::Start(TrainingSeat seat) {
+  seat.epoch = epoch_;
+  seat.world = static_cast<int>(members_.size());
+  for (const Member& member : members_) {
+    const std::string& address = member.trainer.info.collective_address;
+    if (seat.reach.empty() && !address.empty() && !IsLoopback(address)) seat.reach = address;
+  }
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    seat.rank = static_cast<int>(rank);
+    members_[rank].trainer.client->Start(seat);
+  }
+}
+
+Attempt::Member* Attempt::Find(WorkerId id) {
+  for (Member& member : members_) {
+    if (member.trainer.id == id && !member.over) return &member;
+  }
+  return nullptr;
+}
+
+std::string Attempt::NameOf(const Member& member) const {
+  return absl::StrCat("rank ", &member - members_.data(), " (pid ", member.trainer.info.pid, " on ",
+                      member.trainer.info.host, ")");
+}
+
+void Attempt::OnStarted(WorkerId id, int64_t step, absl::Time now) {
+  Member* member = Find(id);
+  if (member == nullptr || aborted_) return;
+  member->started = true;
+  if (member == &members_[0]) first_step_ = step;
+  if (all_started_ || !std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.started; })) return;
+  all_started_ = true;
+  deadline_ = now + limits_.stall;
+  awaited_ = "a step";
+}
+
+bool Attempt::OnWord(WorkerId id, absl::Time now) {
+  if (aborted_ || Find(id) != &members_[0]) return false;
+  // A step needs all ranks; another one's word that it has started may still be on its way.
+  all_started_ = true;
+  if (!stopping_) {
+    deadline_ = now + limits_.stall;
+    awaited_ = "a step";
+  }
+  return true;
+}
+
+bool Attempt::OnNote(WorkerId id, absl::Time now) {
+  if (aborted_ || Find(id) != &members_[0]) return false;
+  if (!stopping_) deadline_ = now + (all_started_ ? limits_.stall : limits_.form);
+  return true;
+}
+
+void Attempt::OnEnded(WorkerId id, TrainingEnd end, absl::Time now) {
+  Member* member = Find(id);
+  if (member == nullptr) return;
+  member->over = true;
+  member->end = std::move(end);
+  const TrainingOutcome outcome = member->end.outcome;
+  if (outcome == TrainingOutcome::kFinished || outcome == TrainingOutcome::kStopped) {
+    if (aborted_) return;
+    deadline_ = now + limits_.last_ranks;
+    awaited_ = absl::StrCat("all ranks to end as ", NameOf(*member), " did");
+    return;
+  }
+  const absl::Status& status = member->end.status;
+  if (outcome == TrainingOutcome::kFailed && failure_.ok()) failure_ = status;
+  if (outcome == TrainingOutcome::kBlocked && block_.ok()) block_ = status;
+  Abort(absl::Status(status.code(), absl::StrCat(NameOf(*member), ": ", status.message())), now);
+}
+
+void Attempt::OnLost(WorkerId id, const std::string& reason, absl::Time now) {
+  Member* member = Find(id);
+  if (member == nullptr) return;
+  member->over = true;
+  member->end = {TrainingOutcome::kLost, absl::UnavailableError(reason)};
+  Abort(absl::UnavailableError(absl::StrCat(NameOf(*member), ": ", reason)), now);
+}
+
+void Attempt::Stop(StopMode kind, absl::Time now) {
+  if (aborted_ || (stopping_ && (stop_ == StopMode::kNow || kind == stop_))) return;
+  stopping_ = true;
+  stop_ = kind;
+  deadline_ = now + (kind == StopMode::kNow ? limits_.stop_now : limits_.stall);
+  awaited_ = "all ranks to stop";
+  for (const Member& member : members_) {
+    if (!member.over) member.trainer.client->StopTraining(epoch_, kind);
+  }
+}
+
+void Attempt::Cancel(absl::Time now) {
+  if (aborted_ || cancelled_) return;
+  cancelled_ = true;
+  Stop(StopMode::kSave, now);
+  if (stop_ == StopMode::kSave) deadline_ = std::min(deadline_, now + limits_.cancel_save);
+}
+
+void Attempt::Abort(absl::Status reason, absl::Time now) {
+  if (aborted_) return;
+  aborted_ = true;
+  fault_ = std::move(reason);
+  deadline_ = now + limits_.abort;
+  for (const Member& member : members_) {
+    if (!member.over) member.trainer.client->AbortTraining(epoch_, std::string(fault_.message()));
+  }
+}
+
+void Attempt::Postpone(absl::Duration by) {
+  if (!aborted_ && !cancelled_ && !(stopping_ && stop_ == StopMode::kNow)) deadline_ += by;
+}
+
+std::vector<TrainingWorker> Attempt::CheckTime(absl::Time now) {
+  std::vector<TrainingWorker> given_up;
+  if (now < deadline_ || over()) return given_up;
+  if (!aborted_ && cancelled_ && stop_ == StopMode::kSave) {
+    Stop(StopMode::kNow, now);
+    return given_up;
+  }
+  if (!aborted_) {
+    std::string late;
+    for (const Member& member : members_) {
+      if (!member.over && (all_started_ || !member.started)) absl::StrAppend(&late, ", ", NameOf(member));
+    }
+    Abort(absl::DeadlineExceededError(absl::StrCat("waited too long for ", awaited_, late)), now);
+    return given_up;
+  }
+  for (Member& member : members_) {
+    if (member.over) continue;
+    member.over = true;
+    member.end = {TrainingOutcome::kLost, absl::DeadlineExceededError("did not end when it was told")};
+    given_up.push_back(member.trainer);
+  }
+  return given_up;
+}
+
+bool Attempt::over() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.over; });
+}
+
+TrainingEnd Attempt::Verdict() const {
+  SY_CHECK(over());
+  if (!failure_.ok()) return {TrainingOutcome::kFailed, failure_};
+  if (!block_.ok()) return {TrainingOutcome::kBlocked, block_};
+  const TrainingOutcome first = members_[0].end.outcome;
+  // Its last checkpoint is on the disk, whatever became of the others afterwards.
+  if (first == TrainingOutcome::kFinished || (first == TrainingOutcome::kStopped && stopping_)) return {first, {}};
+  if (aborted_) return {TrainingOutcome::kLost, fault_};
+  return {TrainingOutcome::kLost, absl::UnavailableError("its workers stopped without having been asked")};
+}
+
+std::vector<WorkerId> Attempt::member_ids() const {
+  std::vector<WorkerId> ids;
+  for (const Member& member : members_) ids.push_back(member.trainer.id);
+  return ids;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,52 @@
+// Text becomes packed tokens (scheduler/jobs/token_format.h) before a job starts, and for the RPC PackData.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+
+namespace switchyard {
+
+enum class PackRoot : uint8_t {
+  kDatasets,     // the dataset root: what a user asked for
+  kCheckpoints,  // the checkpoint root: made for a job, in the job's folder
+};
+
+struct PackRequest {
+  std::vector<std::string> inputs;  // .jsonl, beneath the dataset root
+  PackRoot output_root = PackRoot::kDatasets;
+  std::string output;  // .bin, beneath output_root; folders on the way to it are made
+  // What is there already: false: AlreadyExists, and it stays; true: it is replaced.
+  bool replace = false;
+  // .bin, beneath the dataset root, that are used beside the output: only counted.
+  std::vector<std::string> counted = {};
+  std::string tokenizer;  // folder of a tokenizer.json, beneath the checkpoint root; empty: the served model's
+};
+
+struct PackedData {
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  int64_t trained_tokens = 0;  // that are a target
+  int64_t bytes = 0;           // of the inputs
+  int64_t counted_tokens = 0;  // of the request's `counted`
+};
+
+// Thread-safe: several callers may pack at a time.
+class DataPreparer {
+ public:
+  virtual ~DataPreparer() = default;
+
+  // Blocks until `output` is there, whole (it appears at once, by a rename, and is on the disk), on the caller's
+  // thread. Opens nothing outside the roots.  `progress(bytes_done, bytes_total)` of the inputs is called now and then,
+  // at least once a second while it works; false from it: stop, Cancelled, and nothing is left behind. Errors:
+  // InvalidArgument "datasets[I] or file:line: what is wrong" for inputs, NotFound, FailedPrecondition (no tokenizer;
+  // DATASET_CHANGED for what is to be counted and is no token file),
+  // AlreadyExists, ResourceExhausted (no room on the disk).
+  virtual absl::StatusOr<PackedData> Pack(const PackRequest& request,
+                                          absl::FunctionRef<bool(int64_t, int64_t)> progress) = 0;
+};
+
+}  // namespace switchyard

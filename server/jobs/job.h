@@ -1,0 +1,95 @@
+// A training job as the server knows it: what was asked for, how far it is, and how it came there.  Plain values; the
+// API's forms of them are in proto/switchyard/v1/training.proto, whose comments say what each number is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "scheduler/jobs/job_spec.h"
+#include "scheduler/jobs/job_state.h"
+
+namespace switchyard {
+
+// Where the seconds of a step went, on rank 0.
+struct StepSeconds {
+  double total = 0, forward = 0, backward = 0;
+  double experts = 0;                     // of those two: experts' products
+  double all_to_all = 0, all_reduce = 0;  // waited for
+  double optimizer = 0, data = 0;
+};
+
+// The last step that was done.
+struct TrainProgress {
+  int64_t step = 0;  // steps done
+  double loss = 0;   // mean cross-entropy, nats a token
+  double balance_loss = 0, z_loss = 0;
+  double learning_rate = 0;
+  double gradient_norm = 0;  // before it was clipped
+  int64_t tokens = 0;        // trained so far
+  double tokens_per_second = 0;
+  StepSeconds seconds;
+  int64_t dropped_rows = 0;   // of the step
+  int64_t dead_experts = 0;   // of the step, of all layers
+  int32_t packing = 0;        // replicas of every expert; 0: an older worker's
+  bool skipped = false;       // the step had no target: losses and norm were not measured
+  int64_t skipped_steps = 0;  // so far
+};
+
+struct EvaluationResult {
+  int64_t step = 0;
+  double loss = 0;
+  int64_t tokens = 0;
+};
+
+struct SavedCheckpoint {
+  int64_t step = 0;
+  std::string folder = {};  // relative to the checkpoint root
+  int64_t bytes = 0;
+  double seconds = 0;
+  int64_t saved_unix_ms = 0;
+};
+
+struct StateChange {
+  JobState state = JobState::kPending;
+  int64_t unix_ms = 0;
+  std::string reason;
+};
+
+struct Job {
+  static constexpr size_t kMostChanges = 64;  // older ones are forgotten
+
+  std::string id;          // also the name of its folder beneath the checkpoint root
+  std::string request_id;  // empty: none was given
+  JobSpec spec;
+  int32_t submitted_workers = 0;  // spec.workers before a resume first changed it; 0 = none has
+  JobState state = JobState::kPending;
+  int64_t attempt = 0;  // starts of its trainer so far
+  absl::Status error;   // of a FAILED one, and of one that was PAUSED by it
+  std::optional<TrainProgress> progress;
+  std::optional<EvaluationResult> evaluation;  // the last one
+  std::optional<SavedCheckpoint> checkpoint;   // the newest
+  std::vector<StateChange> changes;            // the last ones, oldest first
+  int64_t created_unix_ms = 0;
+  int64_t started_unix_ms = 0;  // first RUNNING; 0 = not yet
+  int64_t ended_unix_ms = 0;    // 0 = not yet
+  // Kept for the server alone:
+  int64_t sequence = 0;   // of submission; rises
+  int64_t queued = 0;     // its place in the queue while it is PENDING: the lowest is the first
+  int32_t losses = 0;     // attempts lost since it last got ahead
+  int64_t best_step = 0;  // the furthest that was reached: what getting ahead is measured by
+  int64_t ran_ms = 0;     // time RUNNING of ended attempts: what max_runtime_seconds limits
+  // A full disk holds it up since then, as far as anybody has seen; 0 = none does.
+  int64_t full_since_unix_ms = 0;
+  int32_t files_ready = 0;  // of its text files, datasets before evaluation, so many are packed
+  // Not kept:
+  int64_t most_tokens = 0;                        // that it has reached since the server's start
+  double seconds_left = 0;                        // expected; 0 = unknown
+  std::string note;                               // what it is doing or waiting for, in words
+  int64_t prepared_bytes = 0, prepare_bytes = 0;  // of text that becomes tokens
+};
+
+}  // namespace switchyard

@@ -1,0 +1,168 @@
+#include "server/jobs/job_loop.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/status_macros.h"
+#include "server/clock.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr absl::Duration kCensus = absl::Milliseconds(500);
+
+}  // namespace
+
+JobLoop::JobLoop(JobManager::Options options, std::unique_ptr<JobJournal> journal, PackRunner* runner,
+                 ProgressSink* sink, Hooks hooks)
+    : journal_(std::move(journal)),
+      runner_(runner),
+      hooks_(std::move(hooks)),
+      manager_(std::move(options), journal_.get(), this, sink) {}
+
+JobLoop::~JobLoop() { Stop(); }
+
+absl::Status JobLoop::Start() {
+  RETURN_IF_ERROR(manager_.Start());
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+bool JobLoop::Post(Task task) {
+  absl::MutexLock lock(&mu_);
+  if (stopped_) return false;
+  inbox_.push_back(std::move(task));
+  return true;
+}
+
+void JobLoop::Run() {
+  std::vector<Task> tasks;
+  absl::Time next_tick = MonotonicNow(), next_census = next_tick;
+  for (bool stopping = false; !stopping;) {
+    {
+      absl::MutexLock lock(&mu_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !inbox_.empty(); };
+      mu_.AwaitWithTimeout(absl::Condition(&wanted), next_tick - MonotonicNow());
+      stopping = stopping_;
+      stopped_ = stopping;
+      tasks.swap(inbox_);
+      for (auto& [whose, task] : newest_) tasks.push_back(std::move(task));
+      newest_.clear();
+    }
+    for (Task& task : tasks) task(manager_);
+    tasks.clear();
+    manager_.Tick();
+    if (drained_ && manager_.idle()) std::exchange(drained_, nullptr)();
+    const absl::Time now = MonotonicNow();
+    next_tick = now + kTick;
+    if (now < next_census) continue;
+    next_census = now + kCensus;
+    hooks_.on_census(manager_.census());
+  }
+  manager_.End();
+}
+
+void JobLoop::Drain(std::function<void()> done) {
+  Tell([this, done = std::move(done)](JobManager& manager) mutable {
+    manager.Drain();
+    drained_ = std::move(done);
+  });
+}
+
+void JobLoop::Stop() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    stopped_ = stopped_ || !thread_.joinable();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Time JobLoop::Now() { return MonotonicNow(); }
+
+int64_t JobLoop::UnixMs() { return absl::ToUnixMillis(absl::Now()); }
+
+std::string JobLoop::DrawHex() { return DrawToken(); }
+
+void JobLoop::Prepare(const std::string& job_id, PackRequest request) {
+  runner_->Start(
+      job_id, std::move(request),
+      [this, job_id](int64_t done, int64_t total) {
+        TellProgress(Progress::kPacked, job_id,
+                     [job_id, done, total](JobManager& manager) { manager.OnPrepareProgress(job_id, done, total); });
+      },
+      [this, job_id](absl::StatusOr<PackedData> packed) {
+        Tell([job_id, packed = std::move(packed)](JobManager& manager) mutable {
+          manager.OnPrepared(job_id, std::move(packed));
+        });
+      });
+}
+
+void JobLoop::Tell(Task task) {
+  if (!Post(std::move(task))) return;
+}
+
+void JobLoop::TellProgress(Progress kind, const std::string& from, Task task) {
+  absl::MutexLock lock(&mu_);
+  if (stopped_) return;
+  if (inbox_.size() < kMostWaiting) {
+    inbox_.push_back(std::move(task));
+  } else {
+    newest_[{kind, from}] = std::move(task);
+  }
+}
+
+size_t JobLoop::num_waiting() const {
+  absl::MutexLock lock(&mu_);
+  return inbox_.size() + newest_.size();
+}
+
+void JobLoop::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
+  Tell([id, client = std::move(client), info = std::move(info)](JobManager& manager) mutable {
+    manager.OnTrainer(id, std::move(client), std::move(info));
+  });
+}
+
+void JobLoop::OnTrainerHeartbeat(WorkerId id) {
+  TellProgress(Progress::kHeartbeat, absl::StrCat(id), [id](JobManager& manager) { manager.OnTrainerHeartbeat(id); });
+}
+
+void JobLoop::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) {
+  Tell([id, epoch, step, warnings = std::move(warnings)](JobManager& manager) mutable {
+    manager.OnTrainingStarted(id, epoch, step, std::move(warnings));
+  });
+}
+
+void JobLoop::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) {
+  TellProgress(Progress::kStep, absl::StrCat(id),
+               [id, epoch, progress](JobManager& manager) { manager.OnTrainingStep(id, epoch, progress); });
+}
+
+void JobLoop::OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) {
+  Tell([id, epoch, result](JobManager& manager) { manager.OnTrainingEvaluated(id, epoch, result); });
+}
+
+void JobLoop::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) {
+  Tell([id, epoch, checkpoint = std::move(checkpoint)](JobManager& manager) mutable {
+    manager.OnTrainingSaved(id, epoch, std::move(checkpoint));
+  });
+}
+
+void JobLoop::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
+  TellProgress(Progress::kNote, absl::StrCat(id),
+               [id, epoch, text = std::move(text)](JobManager& manager) { manager.OnTrainingNote(id, epoch, text); });
+}
+
+void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {
+  Tell([id, epoch, end = std::move(end)](JobManager& manager) mutable {
+    manager.OnTrainingEnded(id, epoch, std::move(end));
+  });
+}
+
+void JobLoop::OnTrainerLost(WorkerId id, std::string reason) {
+  Tell([id, reason = std::move(reason)](JobManager& manager) mutable { manager.OnTrainerLost(id, std::move(reason)); });
+}
+
+}  // namespace switchyard

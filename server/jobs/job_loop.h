@@ -1,0 +1,98 @@
+// The thread that owns the job manager: whatever users, workers and packing say becomes a task in its inbox.
+//
+// Thread-safe.  Nobody waits for the thread; it waits for the journal's disk and the sink's alone.  When a disk holds
+// it up for long, words on progress (steps, notes, heartbeats, bytes packed) beyond kMostWaiting take the place of the
+// last of their worker; whatever changes a job waits.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/jobs/job_manager.h"
+#include "server/jobs/pack_runner.h"
+
+namespace switchyard {
+
+class JobLoop final : public TrainerEvents, private TrainingHost {
+ public:
+  using Task = absl::AnyInvocable<void(JobManager&)>;
+  static constexpr size_t kMostWaiting = 4096;
+  // Called on the loop's thread, but `end_of`; none blocks.
+  struct Hooks {
+    std::function<void(const std::string&token)> open_store, close_store;
+    std::function<void(int local_index, int64_t pid)> kill_worker;
+    std::function<std::string(int local_index, int64_t pid)> end_of;
+    std::function<void(const TrainingCensus&)> on_census;      // every second or so
+    std::function<absl::Duration(bool wanted)> share_serving;  // TrainingHost::ShareServing
+    std::function<bool(const WorkerInfo&)> has_unread;         // TrainingHost::HasUnread; may be empty
+  };
+
+  // Borrowed: runner; sink, which may be null.
+  JobLoop(JobManager::Options options, std::unique_ptr<JobJournal> journal, PackRunner* runner, ProgressSink* sink,
+          Hooks hooks);
+  ~JobLoop() override;
+
+  // Reads the journal, then goes on with what is in it.
+  absl::Status Start();
+  // False: it has stopped; the task is gone.
+  [[nodiscard]] bool Post(Task task);
+  // Trainers save and stop; `done` when they have, at most once.
+  void Drain(std::function<void()> done);
+  size_t num_waiting() const;
+  // What was posted is still done; workers' links and watches end.  Blocks until the thread is gone.
+  void Stop();
+
+  void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) override;
+  void OnTrainerHeartbeat(WorkerId id) override;
+  void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) override;
+  void OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) override;
+  void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) override;
+  void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) override;
+  void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
+  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) override;
+  void OnTrainerLost(WorkerId id, std::string reason) override;
+
+ private:
+  absl::Time Now() override;
+  int64_t UnixMs() override;
+  std::string DrawHex() override;
+  void OpenStore(const std::string& token) override { hooks_.open_store(token); }
+  void CloseStore(const std::string& token) override { hooks_.close_store(token); }
+  void Prepare(const std::string& job_id, PackRequest request) override;
+  void CancelPrepare(const std::string& job_id) override { runner_->Cancel(job_id); }
+  void KillWorker(int local_index, int64_t pid) override { hooks_.kill_worker(local_index, pid); }
+  std::string EndOf(int local_index, int64_t pid) override { return hooks_.end_of(local_index, pid); }
+  absl::Duration ShareServing(bool wanted) override { return hooks_.share_serving(wanted); }
+  bool HasUnread(const WorkerInfo& info) override { return hooks_.has_unread && hooks_.has_unread(info); }
+
+  void Run();
+  // A worker's word: of no use once the loop has stopped.
+  void Tell(Task task);
+  // One that the next of the same `kind` and `from` makes stale.
+  enum class Progress { kHeartbeat, kStep, kNote, kPacked };
+  void TellProgress(Progress kind, const std::string& from, Task task);
+
+  const std::unique_ptr<JobJournal> journal_;
+  PackRunner* const runner_;
+  const Hooks hooks_;
+  JobManager manager_;
+  std::function<void()> drained_;  // of the loop's thread
+  mutable absl::Mutex mu_;
+  std::vector<Task> inbox_ ABSL_GUARDED_BY(mu_);
+  // What came when it was full: done after what is in it.
+  std::map<std::pair<Progress, std::string>, Task> newest_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,262 @@
+#include "server/jobs/job_manager.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "server/jobs/api/spec_convert.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kIdDigits = 12;
+
+absl::Status Draining() { return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"); }
+
+// What was asked for could not be written down, so it was not done.
+absl::Status JournalError(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kResourceExhausted) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
+                     absl::StrCat("the journal of jobs: ", status.message(),
+                                  "; make room beneath the checkpoint root, then try again"));
+  }
+  if (status.code() == absl::StatusCode::kFailedPrecondition) return status;  // the state's, not the journal's
+  return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::ENGINE_ERROR,
+                             absl::StrCat("the journal of jobs: ", status.message())),
+                   absl::Seconds(1));
+}
+
+JobSpec AsSubmitted(const Job& job) {
+  JobSpec spec = job.spec;
+  if (job.submitted_workers != 0) spec.workers = job.submitted_workers;
+  return spec;
+}
+
+absl::Status BadWorkers(int32_t workers, absl::string_view problem) {
+  return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, problem,
+                   {{"field", "workers"}, {"actual", absl::StrCat(workers)}});
+}
+
+}  // namespace
+
+JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink)
+    : options_(std::move(options)),
+      host_(host),
+      sink_(sink),
+      book_(journal, options_.max_kept_jobs),
+      pool_(options_.trainers),
+      serving_(TrainerPool::Options{
+          .configured = options_.serving_workers, .tokens = options_.trainers.tokens, .serving = true}),
+      last_epoch_(host->UnixMs() * 1000) {}  // beyond those of servers before this one
+
+absl::Status JobManager::Start() {
+  RETURN_IF_ERROR(book_.Load());
+  for (const auto& [sequence, job] : book_.jobs()) {
+    if (!NextJobState(job->state, JobEvent::kLose).ok()) continue;
+    // It has happened, whether or not the disk takes it.
+    book_.Happen(job.get(), JobEvent::kLose, "its server has ended and was started again", host_->UnixMs());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Job*> JobManager::FindJob(const std::string& id) {
+  if (Job* job = book_.Find(id); job != nullptr) return job;
+  return MakeError(absl::StatusCode::kNotFound, v1::JOB_NOT_FOUND, absl::StrCat("no job has the id ", Quote(id)),
+                   {{"field", "id"}});
+}
+
+absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, const JobSpec& spec) {
+  const Job* job = request_id.empty() ? nullptr : book_.FindRequest(request_id);
+  if (job == nullptr) return JobPtr();
+  if (EncodeSpec(AsSubmitted(*job)) == EncodeSpec(spec)) return JobBook::Picture(*job);
+  return MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
+                   absl::StrCat("request_id: ", Quote(request_id), " has made ", job->id, " of another spec"),
+                   {{"field", "request_id"}, {"actual", job->id}});
+}
+
+absl::Status JobManager::CheckWorkers(const JobSpec& spec, const std::string& field) const {
+  const TrainerPool& pool = PoolOf(spec);
+  if (pool.configured() == 0) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+                     spec.on_serving_workers
+                         ? "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)"
+                     : serving_.configured() > 0
+                         ? "this server has no training workers (--local_train_workers); its serving ones train jobs "
+                           "with on_serving_workers"
+                         : "this server has no training workers (--local_train_workers)");
+  }
+  if (spec.workers <= pool.configured()) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS,
+      absl::StrCat(field, ": needs ", spec.workers, " ranks, ", pool.NumRegistered(), " alive, ", pool.configured(),
+                   " configured", spec.on_serving_workers ? " to serve" : ""),
+      {{"field", field}, {"limit", absl::StrCat(pool.configured())}, {"actual", absl::StrCat(spec.workers)}});
+}
+
+absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const JobSpec& spec) {
+  JobPtr before;
+  ASSIGN_OR_RETURN(before, FindRequest(request_id, spec));
+  if (before != nullptr) return Submitted{before, true};
+  if (draining_) return Draining();
+  if (const absl::Status status = Validate(spec); !status.ok()) {
+    return MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
+  }
+  RETURN_IF_ERROR(CheckWorkers(spec));
+  if (book_.num_open() >= options_.max_open_jobs) {
+    return MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
+                     absl::StrCat("open jobs: limit ", options_.max_open_jobs),
+                     {{"limit", absl::StrCat(options_.max_open_jobs)}});
+  }
+  Job job;
+  do {
+    job.id = absl::StrCat("job-", host_->DrawHex().substr(0, kIdDigits));
+  } while (book_.Find(job.id) != nullptr);
+  job.request_id = request_id;
+  job.spec = spec;
+  job.created_unix_ms = host_->UnixMs();
+  absl::StatusOr<Job*> added = book_.Add(std::move(job));
+  if (!added.ok()) return JournalError(added.status());
+  LogInfo((*added)->id, " is submitted: ", spec.steps, " steps on ", spec.workers, " workers");
+  return Submitted{JobBook::Picture(**added), false};
+}
+
+absl::StatusOr<JobPtr> JobManager::Get(const std::string& id) {
+  Job* job = nullptr;
+  ASSIGN_OR_RETURN(job, FindJob(id));
+  return JobBook::Picture(*job);
+}
+
+absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, const std::string& reason,
+                                       std::initializer_list<JobState> already, const std::function<void(Job*)>& edit) {
+  Job* job = nullptr;
+  ASSIGN_OR_RETURN(job, FindJob(id));
+  if (std::find(already.begin(), already.end(), job->state) != already.end()) return JobBook::Picture(*job);
+  const auto requeue = [&](Job* moved) {
+    moved->full_since_unix_ms = 0;
+    if (event == JobEvent::kResume) moved->queued = book_.NextPlace();
+    // Whoever goes on by a user's word has all its tries again.
+    if (event == JobEvent::kResume) moved->losses = 0;
+    if (event == JobEvent::kResume) moved->error = absl::OkStatus();
+    if (edit) edit(moved);
+  };
+  if (const absl::Status moved = book_.Move(job, event, reason, host_->UnixMs(), requeue); !moved.ok()) {
+    return JournalError(moved);
+  }
+  not_before_.erase(job->sequence);
+  if (const auto run = runs_.find(job->sequence); run != runs_.end()) Obey(&run->second);
+  return JobBook::Picture(*job);
+}
+
+absl::StatusOr<JobPtr> JobManager::Pause(const std::string& id) {
+  return Ask(id, JobEvent::kPause, "pause was asked for", {JobState::kPausing, JobState::kPaused});
+}
+
+absl::StatusOr<JobSpec> JobManager::CheckOtherWorkers(const Job& job, int32_t workers) const {
+  if (const absl::StatusOr<JobState> next = NextJobState(job.state, JobEvent::kResume); !next.ok()) {
+    return MakeError(next.status().code(), v1::JOB_STATE,
+                     absl::StrCat(next.status().message(), " on another number of workers: ", workers, " instead of ",
+                                  job.spec.workers),
+                     {{"field", "id"}, {"actual", std::string(JobStateName(job.state))}});
+  }
+  JobSpec spec = job.spec;
+  spec.workers = workers;
+  if (const absl::Status status = Validate(spec); !status.ok()) return BadWorkers(workers, status.message());
+  // Such a checkpoint is another job's to workers: which rows an expert drops would change.
+  if (spec.capacity_factor != 0 && spec.micro_batch_sequences != 0) {
+    return BadWorkers(
+        workers, absl::StrCat("workers: ", workers, " instead of ", job.spec.workers,
+                              " changes the rows that capacity_factor ", spec.capacity_factor,
+                              " is of: micro_batch_sequences is ", spec.micro_batch_sequences, ", must be 0 for that"));
+  }
+  RETURN_IF_ERROR(CheckWorkers(spec, "workers"));
+  return spec;
+}
+
+absl::StatusOr<JobPtr> JobManager::ResumeOn(const std::string& id, std::optional<int32_t> workers) {
+  std::string reason = "resume was asked for";
+  std::function<void(Job*)> edit;
+  Job* job = nullptr;
+  ASSIGN_OR_RETURN(job, FindJob(id));
+  if (workers.has_value() && *workers != job->spec.workers) {
+    RETURN_IF_ERROR(CheckOtherWorkers(*job, *workers).status());
+    absl::StrAppend(&reason, " on ", *workers, " workers instead of ", job->spec.workers);
+    edit = [workers](Job* moved) {
+      if (moved->submitted_workers == 0) moved->submitted_workers = moved->spec.workers;
+      moved->spec.workers = *workers;
+    };
+  }
+  return Ask(id, JobEvent::kResume, reason, {JobState::kPending, JobState::kPreparing, JobState::kRunning}, edit);
+}
+
+absl::StatusOr<JobPtr> JobManager::Cancel(const std::string& id) {
+  return Ask(id, JobEvent::kCancel, "cancel was asked for", {JobState::kCancelling, JobState::kCancelled});
+}
+
+absl::StatusOr<int64_t> JobManager::Watch(const std::string& id, JobBook::WatchFn watch) {
+  Job* job = nullptr;
+  ASSIGN_OR_RETURN(job, FindJob(id));
+  return book_.Watch(job, std::move(watch));
+}
+
+void JobManager::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
+  const bool serves = info.also_trains;
+  TrainerPool& pool = serves ? serving_ : pool_;
+  const absl::Status status = draining_ ? Draining() : pool.Register(id, client, std::move(info), host_->Now());
+  if (status.ok()) return;
+  LogWarn("training worker ", id, " is refused: ", status.message());
+  if (!serves) client->Close(status);  // else it serves on
+}
+
+void JobManager::OnTrainerHeartbeat(WorkerId id) { pool_.Heartbeat(id, host_->Now()); }
+
+void JobManager::Drain() {
+  draining_ = true;
+  std::vector<int64_t> under_way;
+  for (const auto& [sequence, run] : runs_) under_way.push_back(sequence);
+  for (const int64_t sequence : under_way) {
+    Run* run = &runs_.at(sequence);
+    if (run->packing) {
+      host_->CancelPrepare(run->job->id);
+    } else if (run->attempt == nullptr) {
+      book_.Happen(run->job, JobEvent::kLose, "the server stops", host_->UnixMs());
+      EndRun(run);
+    } else if (run->attempt->all_started()) {
+      run->attempt->Stop(StopMode::kSave, host_->Now());
+    } else {
+      run->attempt->Abort(absl::CancelledError("the server stops"), host_->Now());
+    }
+  }
+}
+
+void JobManager::End() {
+  for (const auto& [id, trainer] : pool_.trainers()) trainer.client->Close(absl::UnavailableError("the server stops"));
+  book_.EndWatches();
+}
+
+const TrainingCensus& JobManager::census() {
+  census_.jobs.fill(0);
+  census_.journal_ok = book_.journal_status().ok();
+  for (const auto& [sequence, job] : book_.jobs()) ++census_.jobs[static_cast<size_t>(job->state)];
+  census_.workers = pool_.NumRegistered() + serving_.NumRegistered();
+  census_.busy_workers = pool_.NumBusy() + serving_.NumBusy();
+  census_.slots.clear();
+  for (const auto& [sequence, run] : runs_) {
+    const Job& job = *run.job;
+    if (run.slot >= TrainingCensus::kSlots || run.first_step_at == absl::InfinitePast() || !job.progress.has_value()) {
+      continue;
+    }
+    TrainingCensus::Slot& slot = census_.slots[run.slot];
+    slot.progress = *job.progress;
+    slot.evaluated = job.evaluation.has_value();
+    if (slot.evaluated) slot.evaluation = *job.evaluation;
+    const int64_t since = job.checkpoint.has_value() ? job.checkpoint->saved_unix_ms : job.started_unix_ms;
+    slot.checkpoint_step = job.checkpoint.has_value() ? job.checkpoint->step : 0;
+    slot.checkpoint_age_seconds = std::max(0.0, static_cast<double>(host_->UnixMs() - since) / 1000);
+  }
+  return census_;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,139 @@
+#include "server/jobs/journal/job_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "server/jobs/api/job_convert.h"
+#include "server/jobs/journal/sqlite.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kApplicationId = 0x53594a42;  // "SYJB"
+
+constexpr char kSchema[] = R"(
+  CREATE TABLE jobs(
+    sequence INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    request_id TEXT UNIQUE,           -- NULL: none was given
+    queued INTEGER NOT NULL,
+    losses INTEGER NOT NULL,
+    best_step INTEGER NOT NULL,
+    ran_ms INTEGER NOT NULL,
+    files_ready INTEGER NOT NULL,
+    job BLOB NOT NULL,                -- switchyard.v1.Job
+    full_since_ms INTEGER NOT NULL DEFAULT 0
+  ) STRICT;
+  PRAGMA application_id=0x53594a42;
+  PRAGMA user_version=2;
+)";
+constexpr char kFromVersion1[] = R"(
+  ALTER TABLE jobs ADD COLUMN full_since_ms INTEGER NOT NULL DEFAULT 0;
+  PRAGMA user_version=2;
+)";
+constexpr char kSave[] =
+    "INSERT INTO jobs(sequence, id, request_id, queued, losses, best_step, ran_ms, files_ready, job, "
+    "full_since_ms) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(sequence) DO UPDATE SET queued=excluded.queued, "
+    "losses=excluded.losses, best_step=excluded.best_step, ran_ms=excluded.ran_ms, files_ready=excluded.files_ready, "
+    "job=excluded.job, full_since_ms=excluded.full_since_ms";
+constexpr char kLoad[] =
+    "SELECT sequence, queued, losses, best_step, ran_ms, files_ready, job, full_since_ms FROM jobs ORDER BY sequence";
+
+absl::StatusOr<int64_t> Ask(const Sqlite& db, const char* sql) {
+  SqliteStatement statement(db, sql);
+  bool row = false;
+  ASSIGN_OR_RETURN(row, statement.Step());
+  return row ? statement.Int(0) : 0;
+}
+
+absl::Status CheckWhole(const Sqlite& db) {
+  SqliteStatement check(db, "PRAGMA quick_check(1)");
+  RETURN_IF_ERROR(check.Step().status());
+  const std::string verdict = check.Bytes(0);
+  if (verdict == "ok") return absl::OkStatus();
+  return db.Error(SQLITE_CORRUPT, verdict);
+}
+
+// Of a file that is ours, or that is still empty.
+absl::Status CheckSchema(Sqlite* db) {
+  int64_t application = 0, version = 0, tables = 0;
+  ASSIGN_OR_RETURN(application, Ask(*db, "PRAGMA application_id"));
+  ASSIGN_OR_RETURN(version, Ask(*db, "PRAGMA user_version"));
+  ASSIGN_OR_RETURN(tables, Ask(*db, "SELECT count(*) FROM sqlite_schema"));
+  if (tables == 0 && application == 0) return db->Run(kSchema);
+  if (application != kApplicationId) {
+    return absl::FailedPreconditionError(absl::StrCat(db->name(), ": is no journal of training jobs"));
+  }
+  if (version == 1) {
+    RETURN_IF_ERROR(CheckWhole(*db));
+    return db->Run(kFromVersion1);
+  }
+  if (version != JobStore::kSchemaVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(db->name(), ": schema version ", version, ", this server knows ",
+                                                      JobStore::kSchemaVersion, "; a newer server wrote it"));
+  }
+  return CheckWhole(*db);
+}
+
+}  // namespace
+
+class JobStore::Handle {
+ public:
+  explicit Handle(Sqlite db) : db(std::move(db)) {}
+  Sqlite db;
+};
+
+JobStore::JobStore(std::unique_ptr<Handle> handle) : handle_(std::move(handle)) {}
+JobStore::~JobStore() = default;
+
+absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& path) {
+  absl::StatusOr<Sqlite> db = Sqlite::Open(path);
+  RETURN_IF_ERROR(db.status());
+  // Exclusive: the lock is taken with the first access and held until the file is closed or the process ends.
+  RETURN_IF_ERROR(
+      db->Run("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
+              "BEGIN EXCLUSIVE;"));
+  RETURN_IF_ERROR(CheckSchema(&*db));
+  RETURN_IF_ERROR(db->Run("COMMIT"));
+  return std::unique_ptr<JobStore>(new JobStore(std::make_unique<Handle>(*std::move(db))));
+}
+
+absl::StatusOr<std::vector<Job>> JobStore::Load() {
+  std::vector<Job> jobs;
+  SqliteStatement rows(handle_->db, kLoad);
+  for (;;) {
+    bool more = false;
+    ASSIGN_OR_RETURN(more, rows.Step());
+    if (!more) return jobs;
+    v1::Job message;
+    const bool parsed = message.ParseFromString(rows.Bytes(6));
+    absl::StatusOr<Job> job = parsed ? FromProto(message) : absl::DataLossError("not a switchyard.v1.Job");
+    if (!job.ok()) {
+      return absl::DataLossError(
+          absl::StrCat(handle_->db.name(), ": job of sequence ", rows.Int(0), ": ", job.status().message()));
+    }
+    job->sequence = rows.Int(0);
+    job->queued = rows.Int(1);
+    job->losses = static_cast<int32_t>(rows.Int(2));
+    job->best_step = rows.Int(3);
+    job->ran_ms = rows.Int(4);
+    job->files_ready = static_cast<int32_t>(rows.Int(5));
+    job->full_since_unix_ms = rows.Int(7);
+    jobs.push_back(*std::move(job));
+  }
+}
+
+absl::Status JobStore::Save(const Job& job) {
+  SqliteStatement save(handle_->db, kSave);
+  save.Bind(job.sequence).Bind(job.id);
+  job.request_id.empty() ? save.BindNull() : save.Bind(job.request_id);
+  save.Bind(job.queued).Bind(int64_t{job.losses}).Bind(job.best_step).Bind(job.ran_ms).Bind(int64_t{job.files_ready});
+  return save.BindBlob(ToProto(job).SerializeAsString()).Bind(job.full_since_unix_ms).Run();
+}
+
+absl::Status JobStore::Forget(const Job& job) {
+  return SqliteStatement(handle_->db, "DELETE FROM jobs WHERE sequence = ?").Bind(job.sequence).Run();
+}
+
+}  // namespace switchyard

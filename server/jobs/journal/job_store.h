@@ -1,0 +1,52 @@
+// The journal of training jobs: one SQLite file, by default CHECKPOINT_ROOT/jobs.sqlite.
+//
+// What Save has returned for is on the disk (write-ahead log, synchronous=FULL), whole or not at all, whenever the
+// process or the machine ends.  One server at a time: a second one that opens it is told so.  A row has what only the
+// server counts in columns, and the job as a serialized switchyard.v1.Job.  Thread-compatible; blocks on the disk.
+//
+// Errors are those of sqlite.h; FailedPrecondition also for a file of another program or of a newer server, DataLoss
+// for a job that cannot be read.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/jobs/job.h"
+
+namespace switchyard {
+
+// What the manager needs of a journal; tests put one in its place that fails.
+class JobJournal {
+ public:
+  virtual ~JobJournal() = default;
+  // All jobs, by rising sequence.
+  virtual absl::StatusOr<std::vector<Job>> Load() = 0;
+  // Writes the job as it is, whether it is there or not.  `job.sequence` is its key.
+  virtual absl::Status Save(const Job& job) = 0;
+  virtual absl::Status Forget(const Job& job) = 0;
+};
+
+class JobStore final : public JobJournal {
+ public:
+  static constexpr int kSchemaVersion = 2;
+
+  // Opens the journal, or makes it; holds its lock until it is destroyed.  One of version 1 becomes one of version 2,
+  // which older servers refuse.
+  static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
+  ~JobStore() override;
+
+  absl::StatusOr<std::vector<Job>> Load() override;
+  absl::Status Save(const Job& job) override;
+  absl::Status Forget(const Job& job) override;
+
+ private:
+  class Handle;  // SQLite's, so that it stays behind this header
+  explicit JobStore(std::unique_ptr<Handle> handle);
+
+  const std::unique_ptr<Handle> handle_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,197 @@
+#include "server/jobs/journal/loss_log.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "server/jobs/journal/event_record.h"
+#include "server/jobs/pack/block_reader.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::string_view kStepsHeader =
+    "step,loss,balance_loss,z_loss,learning_rate,gradient_norm,tokens,tokens_per_second,seconds,forward_seconds,"
+    "backward_seconds,expert_seconds,all_to_all_seconds,all_reduce_seconds,optimizer_seconds,data_seconds,dropped_rows,"
+    "dead_experts\n";
+constexpr absl::string_view kEvaluationsHeader = "step,loss,tokens\n";
+constexpr int64_t kMaxRowBytes = 4096;
+
+// What an attempt keeps of a CSV when it goes on from `step`: the header and the whole rows up to that step.
+struct KeptRows {
+  int64_t bytes = 0;  // 0: it is empty, torn in its header, or has another one
+  int64_t step = -1;  // of the last row
+};
+
+KeptRows FindKeptRows(int fd, const std::string& name, absl::string_view header, int64_t step) {
+  absl::StatusOr<BlockReader> reader = BlockReader::Create(fd, name, kMaxRowBytes);
+  KeptRows kept;
+  while (reader.ok()) {
+    const absl::StatusOr<LineBlock> block = reader->Next();
+    if (!block.ok() || block->bytes.empty()) break;
+    absl::string_view rest = block->bytes;
+    while (!rest.empty()) {
+      const size_t newline = rest.find('\n');
+      if (newline == absl::string_view::npos) return kept;
+      const absl::string_view row = rest.substr(0, newline + 1);
+      int64_t row_step = -1;
+      const bool good = kept.bytes == 0 ? row == header
+                                        : absl::SimpleAtoi(row.substr(0, row.find(',')), &row_step) && row_step <= step;
+      if (!good) return kept;
+      kept.bytes += static_cast<int64_t>(row.size());
+      kept.step = row_step;
+      rest.remove_prefix(row.size());
+    }
+  }
+  return kept;
+}
+
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name[0] == '\0' ? "localhost" : name;
+}
+
+void AddValue(tensorboard::Event* event, const char* tag, double value) {
+  tensorboard::Summary::Value* to = event->mutable_summary()->add_value();
+  to->set_tag(tag);
+  to->set_simple_value(static_cast<float>(value));
+}
+
+}  // namespace
+
+RowFile::RowFile(UniqueFd fd, std::string name, int64_t end) : fd_(std::move(fd)), name_(std::move(name)), end_(end) {
+  if (ftruncate(fd_.get(), end_) != 0) Complain(std::strerror(errno));
+}
+
+void RowFile::Complain(absl::string_view what) {
+  if (!std::exchange(complained_, true)) LogWarn(name_, ": rows are left out: ", what);
+}
+
+void RowFile::Append(absl::string_view row) {
+  ssize_t count = 0;
+  do {
+    count = pwrite(fd_.get(), row.data(), row.size(), end_);
+  } while (count < 0 && errno == EINTR);
+  if (count == static_cast<ssize_t>(row.size())) {
+    end_ += count;
+    return;
+  }
+  Complain(count < 0 ? std::strerror(errno) : "the disk took a part of one");
+  // A part of a row would spoil the next one.
+  if (ftruncate(fd_.get(), end_) != 0) Complain(std::strerror(errno));
+}
+
+absl::StatusOr<RowFile> LossLog::OpenCsv(const std::string& name, absl::string_view header, int64_t step,
+                                         int64_t* last_step) const {
+  ASSIGN_OR_RETURN(const int opened, root_.OpenAs(name, O_RDWR | O_CREAT | O_NONBLOCK, 0666));
+  UniqueFd fd(opened);
+  const KeptRows kept = FindKeptRows(fd.get(), name, header, step);
+  std::string first(header.size(), '\0');
+  const ssize_t had = pread(fd.get(), first.data(), first.size(), 0);
+  // A beginning of the header was torn off; anything else is somebody's.
+  const bool others = kept.bytes == 0 && had > 0 && first.substr(0, static_cast<size_t>(had)) != header.substr(0, had);
+  if (others) {
+    const size_t slash = name.rfind('/');
+    ASSIGN_OR_RETURN(const int folder_fd, root_.OpenFolder(name.substr(0, slash)));
+    const UniqueFd folder(folder_fd);
+    const std::string plain = name.substr(slash + 1);
+    if (renameat(folder.get(), plain.c_str(), folder.get(), (plain + ".old").c_str()) != 0) {
+      return absl::InternalError(absl::StrCat(name, ": has other columns: rename: ", std::strerror(errno)));
+    }
+    return OpenCsv(name, header, step, last_step);
+  }
+  *last_step = kept.step;
+  RowFile file(std::move(fd), name, kept.bytes);
+  if (kept.bytes == 0) file.Append(header);
+  return file;
+}
+
+tensorboard::Event LossLog::NewEvent(int64_t step) const {
+  tensorboard::Event event;
+  event.set_wall_time(absl::ToDoubleSeconds(now_() - absl::UnixEpoch()));
+  event.set_step(step);
+  return event;
+}
+
+absl::StatusOr<RowFile> LossLog::OpenEvents(const Job& job, const std::string& folder, int64_t step) const {
+  const std::string name = absl::StrFormat("%s/events.out.tfevents.%010d.%s.%d", folder, absl::ToUnixSeconds(now_()),
+                                           HostName(), job.attempt);
+  ASSIGN_OR_RETURN(const int fd, root_.OpenAs(name, O_RDWR | O_CREAT | O_NONBLOCK, 0666));
+  RowFile file(UniqueFd(fd), name, 0);
+  tensorboard::Event version = NewEvent(0);
+  version.set_file_version("brain.Event:2");
+  file.Append(EventRecord(version));
+  tensorboard::Event start = NewEvent(step + 1);
+  start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
+  file.Append(EventRecord(start));
+  return file;
+}
+
+absl::StatusOr<LossLog::Files> LossLog::Open(const Job& job, int64_t step) const {
+  const std::string folder = absl::StrCat(job.id, "/log");
+  RETURN_IF_ERROR(root_.MakeFolders(folder));
+  int64_t last_step = -1, evaluated = -1;
+  ASSIGN_OR_RETURN(RowFile steps, OpenCsv(absl::StrCat(folder, "/steps.csv"), kStepsHeader, step, &last_step));
+  ASSIGN_OR_RETURN(RowFile evaluations,
+                   OpenCsv(absl::StrCat(folder, "/evaluations.csv"), kEvaluationsHeader, step, &evaluated));
+  ASSIGN_OR_RETURN(RowFile events, OpenEvents(job, folder, step));
+  return Files{std::move(steps), std::move(evaluations), std::move(events), evaluated};
+}
+
+void LossLog::OnStarted(const Job& job, int64_t step) {
+  jobs_.erase(job.id);
+  absl::StatusOr<Files> files = Open(job, step);
+  if (files.ok()) {
+    jobs_.emplace(job.id, *std::move(files));
+  } else {
+    LogWarn("job ", job.id, ": its losses are not logged: ", files.status().message());
+  }
+}
+
+void LossLog::OnStep(const Job& job, const TrainProgress& progress) {
+  const auto files = jobs_.find(job.id);
+  if (files == jobs_.end()) return;
+  const StepSeconds& seconds = progress.seconds;
+  const auto measured = [&](double value) { return progress.skipped ? std::string() : absl::StrFormat("%.9g", value); };
+  files->second.steps.Append(absl::StrFormat(
+      "%d,%s,%s,%s,%.9g,%s,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n", progress.step,
+      measured(progress.loss), measured(progress.balance_loss), measured(progress.z_loss), progress.learning_rate,
+      measured(progress.gradient_norm), progress.tokens, progress.tokens_per_second, seconds.total, seconds.forward,
+      seconds.backward, seconds.experts, seconds.all_to_all, seconds.all_reduce, seconds.optimizer, seconds.data,
+      progress.dropped_rows, progress.dead_experts));
+  tensorboard::Event event = NewEvent(progress.step);
+  if (!progress.skipped) {
+    AddValue(&event, "train/loss", progress.loss);
+    AddValue(&event, "train/balance_loss", progress.balance_loss);
+    AddValue(&event, "train/z_loss", progress.z_loss);
+  }
+  AddValue(&event, "train/lr", progress.learning_rate);
+  if (!progress.skipped) AddValue(&event, "train/grad_norm", progress.gradient_norm);
+  AddValue(&event, "train/tokens_per_second", progress.tokens_per_second);
+  files->second.events.Append(EventRecord(event));
+}
+
+void LossLog::OnEvaluated(const Job& job, const EvaluationResult& result) {
+  const auto files = jobs_.find(job.id);
+  // Who goes on from a step evaluates it again: the same weights, already logged.
+  if (files == jobs_.end() || result.step <= files->second.evaluated) return;
+  files->second.evaluations.Append(absl::StrFormat("%d,%.9g,%d\n", result.step, result.loss, result.tokens));
+  tensorboard::Event event = NewEvent(result.step);
+  AddValue(&event, "eval/loss", result.loss);
+  files->second.events.Append(EventRecord(event));
+}
+
+void LossLog::OnEnded(const Job& job) { jobs_.erase(job.id); }
+
+}  // namespace switchyard

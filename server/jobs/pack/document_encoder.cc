@@ -1,0 +1,150 @@
+#include "server/jobs/pack/document_encoder.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "scheduler/base/status_macros.h"
+#include "server/jobs/pack/trained_text.h"
+#include "server/text/tokenizer/tokenizer_config.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kTokenizerFile[] = "tokenizer.json";
+constexpr const char* kEosFiles[] = {"tokenizer_config.json", "special_tokens_map.json"};
+constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
+constexpr size_t kMaxTextBytes = size_t{64} << 20;  // a template may write more than a line has
+
+bool BeginsWith(absl::Span<const int32_t> ids, absl::Span<const int32_t> first) {
+  return ids.size() >= first.size() && ids.subspan(0, first.size()) == first;
+}
+
+// Tokens of a completion that follow those of its prompt.  Who serves has the prompt's tokens first and then asks for
+// more, so no token may have characters of both: as long as the whole text's tokens begin with the prompt's they are
+// the whole's; else the completion has tokens of its own.  Some tokenizers put a space before a text; behind an anchor,
+// whose tokens are taken off again, they do not.
+absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const Tokenizer& tokenizer, const Document& document,
+                                                      const std::vector<int32_t>& prompt, EncodeFn encode) {
+  ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(document.text + document.completion));
+  if (BeginsWith(whole, prompt)) return std::vector<int32_t>(whole.begin() + std::ssize(prompt), whole.end());
+  ASSIGN_OR_RETURN(const std::string text, tokenizer.Decode(whole, /*skip_special_tokens=*/false));
+  std::vector<int32_t> own;
+  for (const absl::string_view anchor : {"", "\n"}) {
+    ASSIGN_OR_RETURN(const std::vector<int32_t> lead, encode(anchor));
+    ASSIGN_OR_RETURN(const std::vector<int32_t> led, encode(absl::StrCat(anchor, document.completion)));
+    if (!BeginsWith(led, lead)) continue;
+    std::vector<int32_t> both = prompt;
+    both.insert(both.end(), led.begin() + std::ssize(lead), led.end());
+    ASSIGN_OR_RETURN(const std::string joined, tokenizer.Decode(both, /*skip_special_tokens=*/false));
+    if (joined == text || anchor.empty()) own.assign(both.begin() + std::ssize(prompt), both.end());
+    if (joined == text) break;
+  }
+  return own;  // where none gives the text exactly (a normalizer joins characters): as the completion alone has them
+}
+
+absl::Status AtFolder(const std::string& folder, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(folder, "/", status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<DocumentEncoder> DocumentEncoder::Load(const ModelDir& folder, const std::string& name) {
+  const absl::StatusOr<std::string> json = folder.ReadSmallFile(kTokenizerFile, kMaxTokenizerBytes);
+  if (absl::IsNotFound(json.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(name, ": has no ", kTokenizerFile, " to make tokens with"));
+  }
+  if (!json.ok()) return AtFolder(name, json.status());
+  std::unique_ptr<const Tokenizer> tokenizer;
+  ASSIGN_OR_RETURN(tokenizer, Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
+  absl::StatusOr<ModelChatTemplate> chat = ModelChatTemplate::LoadFrom(folder, name);
+  if (!chat.ok() && !absl::IsNotFound(chat.status())) return chat.status();
+  auto own_chat = chat.ok() ? std::make_unique<const ModelChatTemplate>(*std::move(chat)) : nullptr;
+  ASSIGN_OR_RETURN(DocumentEncoder encoder, Borrow(folder, name, tokenizer.get(), own_chat.get()));
+  encoder.own_tokenizer_ = std::move(tokenizer);
+  encoder.own_chat_ = std::move(own_chat);
+  return encoder;
+}
+
+absl::StatusOr<DocumentEncoder> DocumentEncoder::Borrow(const ModelDir& folder, const std::string& name,
+                                                        const Tokenizer* tokenizer, const ModelChatTemplate* chat) {
+  DocumentEncoder encoder;
+  encoder.tokenizer_ = tokenizer;
+  encoder.chat_ = chat;
+  RETURN_IF_ERROR(encoder.FindEos(folder, name));
+  return encoder;
+}
+
+absl::Status DocumentEncoder::FindEos(const ModelDir& folder, const std::string& name) {
+  for (const char* file : kEosFiles) {
+    const absl::StatusOr<std::string> json = folder.ReadSmallFile(file, kMaxConfigBytes);
+    if (absl::IsNotFound(json.status())) continue;
+    if (!json.ok()) return AtFolder(name, json.status());
+    ASSIGN_OR_RETURN(const TokenizerConfig config, TokenizerConfig::FromJson(*json, absl::StrCat(name, "/", file)));
+    if (!config.eos_token.has_value()) continue;
+    eos_text_ = *config.eos_token;
+    eos_ = tokenizer_->TokenToId(eos_text_);
+    if (eos_ >= 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "/", file, ": eos_token ", Quoted(eos_text_), " is no token of ", kTokenizerFile));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(name, ": neither ", kEosFiles[0], " nor ", kEosFiles[1],
+                                                    " has an eos_token, and a document must end with one"));
+}
+
+absl::Status DocumentEncoder::Append(const Document& document, const std::function<bool()>& cancelled,
+                                     PackedTokens* out) const {
+  out->begins.push_back(static_cast<int64_t>(out->ids.size()));
+  return document.kind == DocumentKind::kMessages ? AppendMessages(document, cancelled, out)
+                                                  : AppendText(document, cancelled, out);
+}
+
+absl::Status DocumentEncoder::AppendText(const Document& document, const std::function<bool()>& cancelled,
+                                         PackedTokens* out) const {
+  const auto encode = [&](absl::string_view text) {
+    return tokenizer_->Encode(
+        text,
+        {.add_special_tokens = false, .allow_special = false, .max_text_bytes = kMaxTextBytes, .cancelled = cancelled});
+  };
+  const bool completion = document.kind == DocumentKind::kCompletion;
+  std::vector<int32_t> ids, answer;
+  ASSIGN_OR_RETURN(ids, encode(document.text));
+  if (completion) {
+    ASSIGN_OR_RETURN(answer, EncodeCompletion(*tokenizer_, document, ids, encode));
+  }
+  const std::vector<int32_t>&before = tokenizer_->ids_before(), &after = tokenizer_->ids_after();
+  out->ids.insert(out->ids.end(), before.begin(), before.end());
+  out->ids.insert(out->ids.end(), ids.begin(), ids.end());
+  out->trained.resize(out->ids.size(), completion ? 0 : 1);
+  out->ids.insert(out->ids.end(), answer.begin(), answer.end());
+  out->ids.insert(out->ids.end(), after.begin(), after.end());
+  if (after.empty() || after.back() != eos_) out->ids.push_back(eos_);
+  out->trained.resize(out->ids.size(), 1);
+  return absl::OkStatus();
+}
+
+absl::Status DocumentEncoder::AppendMessages(const Document& document, const std::function<bool()>& cancelled,
+                                             PackedTokens* out) const {
+  if (chat_ == nullptr) {
+    return absl::FailedPreconditionError("messages: the tokenizer's folder has no chat template to render them with");
+  }
+  const auto encode = [&](absl::string_view text) {
+    return tokenizer_->Encode(
+        text,
+        {.add_special_tokens = false, .allow_special = true, .max_text_bytes = kMaxTextBytes, .cancelled = cancelled});
+  };
+  ASSIGN_OR_RETURN(const TrainedText chat, RenderTrained(document, *chat_, eos_text_, cancelled));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encode(chat.text));
+  ASSIGN_OR_RETURN(const std::vector<uint8_t> trained, MarkTrained(chat, ids, encode));
+  out->ids.insert(out->ids.end(), ids.begin(), ids.end());
+  out->trained.insert(out->trained.end(), trained.begin(), trained.end());
+  if (absl::EndsWith(absl::StripTrailingAsciiWhitespace(chat.text), eos_text_)) return absl::OkStatus();
+  out->ids.push_back(eos_);
+  out->trained.push_back(document.messages.back()["role"] == "assistant" ? 1 : 0);
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,64 @@
+// Documents to tokens.
+//
+// text         what the tokenizer puts before a text (BOS), its tokens, what it puts after; all of them are trained
+// completion   the prompt's tokens as they are served, none of them trained, then the completion's, all of them
+// trained:
+//              no token has characters of both
+// messages     the chat template's text, which has the special tokens that it wants; trained: trained_text.h
+// Each document ends with the tokenizer's EOS: added where it is not there yet, in a conversation only if the last turn
+// is not closed by one.  That a text says "<|end|>" makes no special token; what a template says does.
+//
+// Const after it is made, thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/base/io/model_dir.h"
+#include "server/jobs/pack/document.h"
+#include "server/text/chat_template/model_chat_template.h"
+#include "server/text/tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+struct PackedTokens {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> trained;  // [ids] 1 = is a target
+  std::vector<int64_t> begins;   // of documents, in ids
+};
+
+class DocumentEncoder {
+ public:
+  // What a folder has: tokenizer.json, tokenizer_config.json or special_tokens_map.json for EOS, a chat template if
+  // any.  `name` stands for the folder in messages.  FailedPrecondition: there is no tokenizer.json, or no EOS.
+  static absl::StatusOr<DocumentEncoder> Load(const ModelDir& folder, const std::string& name);
+  // The same with a tokenizer and a template (null: none) that are there already and outlive it.
+  static absl::StatusOr<DocumentEncoder> Borrow(const ModelDir& folder, const std::string& name,
+                                                const Tokenizer* tokenizer, const ModelChatTemplate* chat);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+  // InvalidArgument "<key>: what is wrong", FailedPrecondition for a conversation without a template, ResourceExhausted
+  // for the bounds of template and tokenizer, Cancelled.
+  absl::Status Append(const Document& document, const std::function<bool()>& cancelled, PackedTokens* out) const;
+
+ private:
+  DocumentEncoder() = default;
+  absl::Status FindEos(const ModelDir& folder, const std::string& name);
+  absl::Status AppendText(const Document& document, const std::function<bool()>& cancelled, PackedTokens* out) const;
+  absl::Status AppendMessages(const Document& document, const std::function<bool()>& cancelled,
+                              PackedTokens* out) const;
+
+  std::unique_ptr<const Tokenizer> own_tokenizer_;
+  std::unique_ptr<const ModelChatTemplate> own_chat_;
+  const Tokenizer* tokenizer_ = nullptr;
+  const ModelChatTemplate* chat_ = nullptr;  // null: none
+  int32_t eos_ = -1;
+  std::string eos_text_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,87 @@
+// Writes a file of packed tokens (scheduler/jobs/token_format.h) that is there whole or not at all.
+//
+// Streamed: memory does not grow with the file.  It is written as ".NAME.part" beside its place, made durable and then
+// renamed; who is killed leaves at most that, and the next one that writes the same file begins it anew.  Two at a time
+// cannot (a lock).  Thread-compatible.
+// Errors name the file: AlreadyExists, Aborted (somebody else is writing it), ResourceExhausted (no room), else what
+// the disk says.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/io/unique_fd.h"
+#include "scheduler/jobs/token_format.h"
+#include "server/jobs/pack/document_encoder.h"
+
+namespace switchyard {
+
+struct TokenWriterOptions {
+  std::string name = {};  // of the file, in its folder
+  std::string path = {};  // for messages
+  bool replace = false;
+  int64_t vocab_size = 0;  // every token is below it
+  uint64_t tokenizer = 0;
+};
+
+// A file that is appended to in large pieces.
+class AppendFile {
+ public:
+  AppendFile() = default;
+  AppendFile(UniqueFd fd, int64_t begin) : fd_(std::move(fd)), end_(begin) {}
+
+  int fd() const { return fd_.get(); }
+  int64_t size() const { return end_ + static_cast<int64_t>(waiting_.size()); }
+  // Errno's status, without the file's name.
+  absl::Status Append(absl::string_view bytes);
+  absl::Status Flush();
+
+ private:
+  UniqueFd fd_;
+  int64_t end_ = 0;  // written
+  std::string waiting_;
+};
+
+class TokenWriter {
+ public:
+  static absl::StatusOr<std::unique_ptr<TokenWriter>> Create(UniqueFd folder, TokenWriterOptions options);
+  // Removes what was not finished.
+  ~TokenWriter();
+
+  absl::Status Append(const PackedTokens& tokens);
+  // The file is there, on the disk, when this returns OK.  `tell` is called between pieces, and before what the disk
+  // takes its time for; not OK ends it with that.  REQUIRES: a document was appended; nothing is called after.
+  absl::Status Finish(absl::FunctionRef<absl::Status()> tell);
+
+  int64_t num_documents() const { return header_.num_documents; }
+  int64_t num_tokens() const { return header_.num_tokens; }
+  int64_t num_trained() const { return num_trained_; }
+
+ private:
+  TokenWriter(UniqueFd folder, TokenWriterOptions options);
+  absl::Status Open();
+  absl::StatusOr<UniqueFd> OpenUnnamed(absl::string_view suffix);
+  absl::Status AppendParts(const PackedTokens& tokens);
+  void AppendMask(const PackedTokens& tokens, std::string* bytes);
+  absl::Status CopyFrom(AppendFile* part, absl::FunctionRef<absl::Status()> tell);
+  absl::Status AppendHashed(absl::string_view bytes);
+  absl::Status WriteRest(absl::FunctionRef<absl::Status()> tell);
+  absl::Status Publish();
+  absl::Status Failed(const absl::Status& status) const;
+
+  const UniqueFd folder_;
+  const TokenWriterOptions options_;
+  const std::string part_name_;
+  TokenFileHeader header_;
+  AppendFile tokens_, mask_, documents_;  // the latter two have no name, and go where the tokens are in the end
+  uint8_t mask_bits_ = 0;                 // of the last tokens, fewer than 8
+  int64_t num_trained_ = 0;
+  bool unfinished_ = false;  // part_name_ is ours to remove
+};
+
+}  // namespace switchyard

@@ -1,0 +1,41 @@
+// Which bytes of a conversation's text are trained, and which tokens these are.
+//
+// Where the template has `{% generation %}` blocks, they say it.  Elsewhere what the assistant wrote is what rendering
+// the conversation up to and with its message adds to rendering it up to there with a generation prompt: so the header
+// of its turn is not trained, the EOS that ends the turn is, and white space behind that EOS is not.  A template that
+// renders a beginning otherwise within the whole (some leave out earlier reasoning) is an error that says so; nothing
+// is guessed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "server/jobs/pack/document.h"
+#include "server/text/chat_template/model_chat_template.h"
+
+namespace switchyard {
+
+struct TrainedText {
+  std::string text;
+  std::vector<TextSpan> trained;  // rising, none empty
+};
+
+// REQUIRES: a document of kMessages.  `eos` is the token's text.  Templates that print a date see 1 January 1970: the
+// same file gives the same tokens on any day.  Errors: InvalidArgument "messages…: …", ResourceExhausted for the
+// template's limits, Cancelled.
+absl::StatusOr<TrainedText> RenderTrained(const Document& document, const ModelChatTemplate& chat,
+                                          absl::string_view eos, const std::function<bool()>& cancelled);
+
+// trained[i]: whether ids[i], of the tokens that `encode` makes of the whole text, is part of a trained span; a token
+// that lies on the border of one is.
+using EncodeFn = absl::FunctionRef<absl::StatusOr<std::vector<int32_t>>(absl::string_view)>;
+absl::StatusOr<std::vector<uint8_t>> MarkTrained(const TrainedText& text, absl::Span<const int32_t> ids,
+                                                 EncodeFn encode);
+
+}  // namespace switchyard

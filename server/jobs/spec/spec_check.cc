@@ -1,0 +1,224 @@
+#include "server/jobs/spec/spec_check.h"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/reduce_policy.h"
+#include "scheduler/jobs/token_format.h"
+#include "scheduler/jobs/token_targets.h"
+#include "server/jobs/pack/token_header.h"
+#include "server/jobs/spec/model_facts.h"
+#include "server/jobs/spec/token_scan.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int64_t kMaxScannedBytes = 64 << 20;  // of tokens, of all files of a list
+
+absl::Status BadFile(absl::string_view field, const absl::Status& status) {
+  return MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
+                   {{"field", std::string(field)}});
+}
+
+// It is packed when the job's turn comes; nothing at all can be told before.
+absl::Status CheckText(const RootDir& root, const std::string& name, absl::string_view field) {
+  const absl::StatusOr<int> fd = root.OpenFile(name);
+  if (!fd.ok()) return BadFile(field, fd.status());
+  struct stat st = {};
+  const bool empty = fstat(*fd, &st) == 0 && st.st_size == 0;
+  close(*fd);
+  if (!empty) return absl::OkStatus();
+  return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(name), ": is empty: it has no documents")));
+}
+
+// What the files of a list have together.
+struct DataFacts {
+  bool text = false;        // some files are text, whose tokens are counted when it is packed
+  int64_t tokens = 0;       // of the .bin files
+  bool has_target = false;  // of one of those
+};
+
+absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
+                                    int64_t vocab, int64_t window) {
+  DataFacts facts;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string field = absl::StrCat("spec.", list, "[", i, "]");
+    if (absl::EndsWith(names[i], ".jsonl")) {
+      RETURN_IF_ERROR(CheckText(root, names[i], field));
+      facts.text = true;
+      continue;
+    }
+    const absl::StatusOr<TokenFileHeader> header = ReadTokenHeader(root, names[i]);
+    if (!header.ok()) return BadFile(field, header.status());
+    if (header->vocab_size > vocab) {
+      return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
+                                                                    header->vocab_size, ", the model has ", vocab)));
+    }
+    const auto share = kMaxScannedBytes / static_cast<int64_t>(names.size());
+    const absl::Status inside = ScanTokens(root, names[i], *header, vocab, share);
+    if (!inside.ok()) return BadFile(field, inside);
+    facts.tokens += header->num_tokens;
+    if (facts.has_target) continue;
+    const absl::StatusOr<bool> found = ReadHasTarget(root, names[i], *header, window);
+    if (!found.ok()) return BadFile(field, found.status());
+    facts.has_target = *found;
+  }
+  return facts;
+}
+
+absl::Status CheckExperts(const JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
+  if (facts.experts > 0 && facts.experts % spec.workers == 0) return absl::OkStatus();
+  return BadField(field,
+                  absl::StrCat("the model's ", facts.experts, " experts cannot be dealt out to ", spec.workers,
+                               " workers in equal parts"),
+                  absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
+}
+
+absl::Status CheckFits(const JobSpec& spec, const TrainedModelFacts& facts) {
+  if (spec.sequence_length > facts.context) {
+    return BadField("spec.sequence_length",
+                    absl::StrCat(spec.sequence_length, " is beyond the model's context of ", facts.context),
+                    absl::StrCat(facts.context), absl::StrCat(spec.sequence_length));
+  }
+  RETURN_IF_ERROR(CheckExperts(spec, facts, "spec.workers"));
+  if (spec.balance_bias_rate > 0 && !facts.router_bias) {
+    return BadField("spec.balance_bias_rate",
+                    absl::StrCat(spec.balance_bias_rate, ", but this ", facts.architecture,
+                                 " has no router bias (config.json: topk_method is not noaux_tc)"),
+                    "0", absl::StrCat(spec.balance_bias_rate));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRoom(const JobSpec& spec, const TrainedModelFacts& facts, const RootDir& root) {
+  int fd = -1;
+  ASSIGN_OR_RETURN(fd, root.OpenFolder("."));
+  struct statvfs disk = {};
+  const bool known = fstatvfs(fd, &disk) == 0;
+  close(fd);
+  const double wanted = CheckpointBytes(spec, facts.parameters);
+  const double available = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  if (!known || wanted <= available) return absl::OkStatus();
+  const auto bytes = [](double value) { return absl::StrCat(static_cast<int64_t>(std::min(value, 9e18))); };
+  return MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
+                   absl::StrCat("spec.checkpoints: about ", bytes(wanted), " bytes of checkpoints, ", bytes(available),
+                                " bytes are free in the checkpoint root"),
+                   {{"field", "spec.checkpoints"}, {"limit", bytes(available)}, {"actual", bytes(wanted)}});
+}
+
+bool HasText(const JobSpec& spec) {
+  const auto is_text = [](const std::string& name) { return absl::EndsWith(name, ".jsonl"); };
+  return std::any_of(spec.datasets.begin(), spec.datasets.end(), is_text) ||
+         std::any_of(spec.evaluation.begin(), spec.evaluation.end(), is_text);
+}
+
+bool HasFile(const RootDir& root, const std::string& name) {
+  const absl::StatusOr<int> fd = root.OpenFile(name);
+  if (fd.ok()) close(*fd);
+  return fd.ok();
+}
+
+absl::Status CheckModelFolder(const JobSpec& spec, const RootDir& root, absl::string_view field,
+                              const std::string& folder) {
+  const absl::StatusOr<int> fd = root.OpenFolder(folder);
+  if (!fd.ok()) return BadFile(field, fd.status());
+  close(*fd);
+  if (!spec.base_checkpoint.empty() && !HasFile(root, folder + "/model.safetensors") &&
+      !HasFile(root, folder + "/model.safetensors.index.json")) {
+    return BadFile(field, absl::NotFoundError(absl::StrCat(
+                              Quote(folder), ": has neither model.safetensors nor model.safetensors.index.json")));
+  }
+  if (HasText(spec) && !HasFile(root, folder + "/tokenizer.json")) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
+                     absl::StrCat(field, ": ", Quote(folder), " has no tokenizer.json, which .jsonl data wants"),
+                     {{"field", std::string(field)}});
+  }
+  return absl::OkStatus();
+}
+
+// Which folder the model is of, and what field says so.
+struct ModelFolder {
+  std::string field, folder;
+  bool has_weights = false;  // that the job begins from
+};
+ModelFolder ModelFolderOf(const JobSpec& spec) {
+  if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint, true};
+  return {"spec.architecture", spec.architecture, false};
+}
+
+// The workers' own word on it, as the API has it.
+absl::Status Refusal(const ModelFolder& model, const absl::Status& said) {
+  if (absl::IsNotFound(said)) return BadFile(model.field, said);
+  return BadFile(model.field, absl::InvalidArgumentError(absl::StrCat(Quote(model.folder), ": ", said.message())));
+}
+
+absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const RootDir& checkpoints,
+                                            const CheckModelFn& check_model) {
+  if (check_model) {
+    const absl::StatusOr<TrainedModelFacts> said = check_model(model.folder, model.has_weights);
+    if (said.ok()) return said;
+    if (!absl::IsUnavailable(said.status())) return Refusal(model, said.status());
+    LogWarn(model.field, ": ", Quote(model.folder),
+            " is checked by a few keys of its config.json alone: ", said.status().message());
+  }
+  const absl::StatusOr<std::string> config = checkpoints.ReadSmallFile(model.folder + "/config.json", kMaxConfigBytes);
+  if (!config.ok()) return BadFile(model.field, config.status());
+  const absl::StatusOr<TrainedModelFacts> facts = ReadModelFacts(*config);
+  if (!facts.ok()) return BadFile(model.field, facts.status());
+  return *facts;
+}
+
+}  // namespace
+
+double CheckpointBytes(const JobSpec& spec, double parameters) {
+  // Weights, and of each parameter its master and two moments.
+  const double weight = spec.dtype == TrainDType::kF64 ? 8 : spec.dtype == TrainDType::kF32 ? 4 : 2;
+  const double state = spec.dtype == TrainDType::kF64 ? 8 : 4;
+  return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + 1);
+}
+
+absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
+                            const CheckModelFn& check_model) {
+  const ModelFolder model = ModelFolderOf(spec);
+  if (const absl::Status mode = ReducePolicyOf(spec.communication).status(); !mode.ok()) {
+    return MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
+  }
+  RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
+  TrainedModelFacts facts;
+  ASSIGN_OR_RETURN(facts, ReadFacts(model, checkpoints, check_model));
+  RETURN_IF_ERROR(CheckFits(spec, facts));
+  const int64_t window = spec.sequence_length;
+  DataFacts data, evaluation;
+  ASSIGN_OR_RETURN(data, CheckData(spec.datasets, "datasets", datasets, facts.vocab, window));
+  ASSIGN_OR_RETURN(evaluation, CheckData(spec.evaluation, "evaluation", datasets, facts.vocab, window));
+  const int64_t batch = spec.batch_sequences * window + 1;
+  if (!data.text && data.tokens < batch) {
+    return BadFile("spec.datasets", absl::InvalidArgumentError(
+                                        absl::StrCat("dataset has ", data.tokens, " tokens, batch needs ", batch)));
+  }
+  // (Of text it is known when it is packed.)
+  if (!data.text && !data.has_target) {
+    return BadFile("spec.datasets", NoTargetError(spec.datasets.size(), data.tokens, window));
+  }
+  if (!spec.evaluation.empty() && !evaluation.text && !evaluation.has_target) {
+    return BadFile("spec.evaluation", NoTargetError(spec.evaluation.size(), evaluation.tokens, window));
+  }
+  return CheckRoom(spec, facts, checkpoints);
+}
+
+absl::Status CheckWorkersOfModel(const JobSpec& spec, const RootDir& checkpoints, const CheckModelFn& check_model) {
+  TrainedModelFacts facts;
+  ASSIGN_OR_RETURN(facts, ReadFacts(ModelFolderOf(spec), checkpoints, check_model));
+  return CheckExperts(spec, facts, "workers");
+}
+
+}  // namespace switchyard

@@ -1,0 +1,78 @@
+// The training workers that are there: who registered, who is busy, who has fallen silent.
+//
+// A job takes workers that are alike (the same device and instruction set: other ranks' bits would differ).  Those that
+// train alone are in one pool; those that also serve in another, which one job at a time has, and whose links are the
+// serving group's to judge and to end.
+// Thread-compatible; reads no clock.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/admission/join_tokens.h"
+#include "server/fleet/server_stall.h"
+#include "server/jobs/trainer_client.h"
+
+namespace switchyard {
+
+struct TrainingWorker {
+  WorkerId id = 0;
+  std::shared_ptr<TrainerClient> client;  // shared with its link
+  WorkerInfo info;
+  absl::Time last_seen;
+  bool busy = false;
+  bool stranded = false;  // its attempt was given up, but it has not ended it
+};
+
+class TrainerPool {
+ public:
+  struct Options {
+    int configured = 0;    // that may be there at once
+    JoinTokens tokens;     // of which they must present one
+    bool serving = false;  // they also serve
+    absl::Duration silence =
+        absl::Seconds(5);  // then one is given up: training is in no hurry, its peers see a link break
+  };
+  explicit TrainerPool(Options options) : options_(std::move(options)) {}
+
+  // Unauthenticated, AlreadyExists, ResourceExhausted: as for serving workers.
+  absl::Status Register(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info, absl::Time now);
+  void Heartbeat(WorkerId id, absl::Time now);
+  // One that serves may not be ended for its training's sake: it stays busy until OnEnded.
+  void Strand(WorkerId id);
+  // It has ended an attempt that nobody awaits any more.
+  void OnEnded(WorkerId id);
+  // None: it was not there.
+  std::optional<TrainingWorker> Remove(WorkerId id);
+  // Those that have said nothing for too long; they are not removed.  To be asked all the time: a pause between two
+  // questions was the server's own, and is nobody's silence, nor is what `has_unread` says lies unread.
+  std::vector<WorkerId> Silent(absl::Time now, const std::function<bool(const WorkerInfo&)>& has_unread);
+
+  // The most that a job can get.
+  int NumIdle() const;
+  // How many of those are no other job's when one of so many workers has its own.
+  int Cost(int workers) const { return options_.serving ? options_.configured : workers; }
+  int NumBusy() const;
+  int NumRegistered() const { return static_cast<int>(trainers_.size()); }
+  int configured() const { return options_.configured; }
+  // Local ones first, by their index.  They are busy until Release.  REQUIRES: count <= NumIdle().
+  std::vector<TrainingWorker> Take(int count);
+  void Release(WorkerId id);
+
+  const std::map<WorkerId, TrainingWorker>& trainers() const { return trainers_; }
+
+ private:
+  absl::Status CheckRoom(const WorkerInfo& info) const;
+  std::vector<WorkerId> LargestIdleKind() const;
+
+  const Options options_;
+  std::map<WorkerId, TrainingWorker> trainers_;
+  ServerStall server_stall_;
+};
+
+}  // namespace switchyard

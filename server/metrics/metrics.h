@@ -1,0 +1,119 @@
+// Every metric of the server, in one table (metrics.cc): name, type, help, labels, buckets.
+//
+// Names, labels and buckets are vLLM's behind our prefix, so that dashboards carry over (README.md says where they
+// differ); labels come from closed sets only.  Thread-safe.  Durations are seconds of one monotonic clock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prometheus/counter.h"
+#include "prometheus/exposer.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "scheduler/batching/event.h"
+#include "scheduler/popularity/path_profile.h"
+#include "server/balancer/residency_loop.h"
+
+namespace switchyard {
+
+class ServerMetrics {
+ public:
+  explicit ServerMetrics(const std::string& model_name);
+
+  // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
+  int Expose(const std::string& host, int port);
+  std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
+
+  // Registers the histograms of tokens, whose buckets end at the model's context; later calls do nothing.
+  void SetMaxModelLen(int32_t max_model_len);
+  // Describes the group's KV cache; what was said of the last group goes.
+  struct CacheConfig {
+    int32_t block_size = 0;  // tokens
+    int64_t num_blocks = 0;  // of all workers
+    std::string dtype;
+    bool prefix_reuse = true;
+  };
+  void SetCacheConfig(const CacheConfig& cache);
+
+  // --- requests ---
+  // Of sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
+  prometheus::Counter& request_success(FinishReason reason);
+  prometheus::Counter& request_error(const std::string& code);  // gRPC code's name: a closed set
+  prometheus::Histogram* time_to_first_token = nullptr;
+  prometheus::Histogram* inter_token_latency = nullptr;
+  prometheus::Histogram* e2e_request_latency = nullptr;
+  prometheus::Histogram* request_queue_time = nullptr;
+  prometheus::Histogram* request_prefill_time = nullptr;
+  prometheus::Histogram* request_decode_time = nullptr;
+  prometheus::Histogram* request_inference_time = nullptr;
+  prometheus::Histogram* request_params_n = nullptr;
+  // These four only after SetMaxModelLen: no request is taken before the model is known.
+  prometheus::Histogram* request_prompt_tokens = nullptr;
+  prometheus::Histogram* request_generation_tokens = nullptr;
+  prometheus::Histogram* request_max_num_generation_tokens = nullptr;
+  prometheus::Histogram* request_params_max_tokens = nullptr;
+  prometheus::Counter* prompt_tokens = nullptr;
+  prometheus::Counter* generation_tokens = nullptr;
+  prometheus::Counter* tokenize_seconds = nullptr;
+  // --- scheduler ---
+  prometheus::Gauge* requests_running = nullptr;
+  prometheus::Gauge* requests_waiting = nullptr;
+  prometheus::Gauge* waiting_tokens = nullptr;
+  prometheus::Gauge* kv_cache_usage = nullptr;
+  prometheus::Counter* preemptions = nullptr;
+  prometheus::Counter* rows_lent = nullptr;
+  prometheus::Counter* prefix_queries = nullptr;
+  prometheus::Counter* prefix_hits = nullptr;
+  prometheus::Counter* refused = nullptr;
+  // --- steps ---
+  prometheus::Histogram* iteration_tokens = nullptr;
+  prometheus::Histogram* step_seconds = nullptr;      // sent → all ranks answered
+  prometheus::Histogram* publish_seconds = nullptr;   // results → streams
+  prometheus::Histogram* expert_seconds = nullptr;    // of a step, the slowest rank
+  prometheus::Histogram* exchange_seconds = nullptr;  // of a step, the slowest rank, waiting included
+  // Of a step, the slowest rank: the gather of what ranks place experts from, and their decisions beside it.
+  prometheus::Histogram* gather_seconds = nullptr;
+  prometheus::Histogram* decide_seconds = nullptr;
+  prometheus::Counter* fine_tuned_layers = nullptr;
+  // Mean / max expert rows per rank, of steps with prompts and of others.
+  prometheus::Histogram& moe_balancedness(Phase phase) { return *balancedness_[static_cast<size_t>(phase)]; }
+  prometheus::Counter* moe_tokens_exchanged = nullptr;
+  // --- training on the workers ---
+  prometheus::Counter* train_slices = nullptr;
+  prometheus::Counter* train_slice_seconds = nullptr;
+  // --- the slow loop of expert placement ---
+  prometheus::Counter& placement_plans(PlanOutcome outcome) { return *plans_[static_cast<size_t>(outcome)]; }
+  prometheus::Counter* moved_experts = nullptr;
+  prometheus::Counter* moved_expert_bytes = nullptr;
+  prometheus::Gauge* placement_epoch = nullptr;
+  prometheus::Histogram* placement_seconds = nullptr;  // of the engine, after a step
+  // --- the group ---
+  prometheus::Gauge* ready = nullptr;
+  prometheus::Gauge* group_epoch = nullptr;
+  prometheus::Gauge* workers = nullptr;
+  prometheus::Counter* groups_lost = nullptr;
+  prometheus::Counter* workers_fenced = nullptr;
+  prometheus::Gauge* open_streams = nullptr;
+  prometheus::Gauge* open_connections = nullptr;
+  prometheus::Counter* connections_refused = nullptr;
+  prometheus::Counter* connections_ended = nullptr;
+  prometheus::Gauge* waiting_text_bytes = nullptr;
+  prometheus::Counter* texts_refused = nullptr;
+
+ private:
+  std::shared_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  const prometheus::Labels labels_;                    // of every metric
+  std::vector<prometheus::Counter*> success_;          // [kNumFinishReasons], null where the end was an error
+  prometheus::Histogram* balancedness_[2] = {};        // by Phase
+  prometheus::Counter* plans_[kNumPlanOutcomes] = {};  // by PlanOutcome
+  prometheus::Family<prometheus::Counter>* errors_ = nullptr;
+  prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;
+  prometheus::Gauge* cache_config_ = nullptr;
+};
+
+}  // namespace switchyard

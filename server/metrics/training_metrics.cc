@@ -1,0 +1,158 @@
+#include "server/metrics/training_metrics.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace switchyard {
+namespace {
+
+struct CounterRow {
+  const char* name;
+  const char* help;
+  double (*value)(const TrainingCensus&);
+};
+const CounterRow kCounters[] = {
+    {"switchyard_train_attempts_total", "Starts of jobs' trainers.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.attempts); }},
+    {"switchyard_train_attempts_lost_total", "Attempts that ended because a worker or their group was lost.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.losses); }},
+    {"switchyard_train_not_finite_total", "Jobs that failed as a loss or a gradient was not finite.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.not_finite); }},
+    {"switchyard_train_blocked_total", "Jobs that were paused because data changed or the disk stayed full.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.blocks); }},
+    {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.steps); }},
+    {"switchyard_train_tokens_total", "Tokens trained; those of steps that were done again count once.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.tokens); }},
+    {"switchyard_train_dropped_rows_total", "Rows times experts that an expert's capacity has cut off.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.dropped_rows); }},
+    {"switchyard_train_checkpoints_total", "Checkpoints saved.",
+     [](const TrainingCensus& c) { return static_cast<double>(c.checkpoints); }},
+    {"switchyard_train_step_seconds_total", "Time of steps, on rank 0.",
+     [](const TrainingCensus& c) { return c.seconds.total; }},
+};
+
+struct PhaseRow {
+  const char* phase;
+  double StepSeconds::*seconds;
+};
+const PhaseRow kPhases[] = {
+    {"forward", &StepSeconds::forward},
+    {"backward", &StepSeconds::backward},
+    {"expert", &StepSeconds::experts},
+    {"all_to_all", &StepSeconds::all_to_all},
+    {"all_reduce", &StepSeconds::all_reduce},
+    {"optimizer", &StepSeconds::optimizer},
+    {"data", &StepSeconds::data},
+};
+
+using Slot = TrainingCensus::Slot;
+struct SlotRow {
+  const char* name;
+  const char* help;
+  double (*value)(const Slot&);
+};
+// A step that was skipped has measured nothing; a zero would look like a value.
+double Measured(const Slot& slot, double value) {
+  return slot.progress.skipped ? std::numeric_limits<double>::quiet_NaN() : value;
+}
+const SlotRow kSlotGauges[] = {
+    {"switchyard_train_loss", "Mean cross-entropy of the last step, nats a token.",
+     [](const Slot& s) { return Measured(s, s.progress.loss); }},
+    {"switchyard_train_balance_loss", "Load-balancing loss of the last step, without its weight.",
+     [](const Slot& s) { return Measured(s, s.progress.balance_loss); }},
+    {"switchyard_train_z_loss", "Router z-loss of the last step, without its weight.",
+     [](const Slot& s) { return Measured(s, s.progress.z_loss); }},
+    {"switchyard_train_learning_rate", "Learning rate of the last step.",
+     [](const Slot& s) { return s.progress.learning_rate; }},
+    {"switchyard_train_gradient_norm", "Norm of the last step's gradient, before it was clipped.",
+     [](const Slot& s) { return Measured(s, s.progress.gradient_norm); }},
+    {"switchyard_train_tokens_per_second", "Tokens trained a second, lately.",
+     [](const Slot& s) { return s.progress.tokens_per_second; }},
+    {"switchyard_train_step", "Steps done.", [](const Slot& s) { return static_cast<double>(s.progress.step); }},
+    {"switchyard_train_dead_experts", "Experts of all layers that no token of the last step has chosen.",
+     [](const Slot& s) { return static_cast<double>(s.progress.dead_experts); }},
+    {"switchyard_train_packing", "Replicas of every expert that the workers keep.",
+     [](const Slot& s) { return static_cast<double>(s.progress.packing); }},
+    {"switchyard_train_checkpoint_step", "Step of the newest checkpoint; 0 = there is none.",
+     [](const Slot& s) { return static_cast<double>(s.checkpoint_step); }},
+    {"switchyard_train_checkpoint_age_seconds", "Since the newest checkpoint, or since the job runs.",
+     [](const Slot& s) { return s.checkpoint_age_seconds; }},
+};
+constexpr char kEvaluationLoss[] = "switchyard_train_evaluation_loss";
+
+prometheus::Gauge* AddGauge(prometheus::Registry* registry, const char* name, const char* help) {
+  return &prometheus::BuildGauge().Name(name).Help(help).Register(*registry).Add({});
+}
+
+// A counter's value never falls.
+void Reach(prometheus::Counter* counter, double value) {
+  if (const double grown = value - counter->Value(); grown > 0) counter->Increment(grown);
+}
+
+}  // namespace
+
+TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry) : registry_(std::move(registry)) {
+  auto& jobs = prometheus::BuildGauge()
+                   .Name("switchyard_train_jobs")
+                   .Help("Jobs by state; pending ones are the queue.")
+                   .Register(*registry_);
+  for (int state = 0; state < kNumJobStates; ++state) {
+    jobs_[state] = &jobs.Add({{"state", absl::AsciiStrToLower(JobStateName(static_cast<JobState>(state)))}});
+  }
+  workers_ = AddGauge(registry_.get(), "switchyard_train_workers",
+                      "Registered workers that train, those that also serve among them.");
+  busy_workers_ = AddGauge(registry_.get(), "switchyard_train_workers_busy", "Of those, the ones that a job has.");
+  journal_ok_ = AddGauge(registry_.get(), "switchyard_train_journal_ok",
+                         "1: the journal of jobs takes what is written; 0: it does not, nothing new starts.");
+  journal_ok_->Set(1);
+  for (const CounterRow& row : kCounters) {
+    counters_.push_back(&prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add({}));
+  }
+  auto& phases = prometheus::BuildCounter()
+                     .Name("switchyard_train_phase_seconds_total")
+                     .Help(
+                         "Time of steps by phase, on rank 0; of all-to-all and all-reduce what was waited for. Forward "
+                         "and backward "
+                         "have experts and all-to-alls in them.")
+                     .Register(*registry_);
+  for (const PhaseRow& row : kPhases) phases_.push_back(&phases.Add({{"phase", row.phase}}));
+  for (const SlotRow& row : kSlotGauges) {
+    slot_families_.push_back(&prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_));
+  }
+  slot_families_.push_back(&prometheus::BuildGauge()
+                                .Name(kEvaluationLoss)
+                                .Help("Mean cross-entropy of the last evaluation, nats a token.")
+                                .Register(*registry_));
+}
+
+void TrainingMetrics::Update(const TrainingCensus& census) {
+  for (int state = 0; state < kNumJobStates; ++state) jobs_[state]->Set(static_cast<double>(census.jobs[state]));
+  workers_->Set(census.workers);
+  busy_workers_->Set(census.busy_workers);
+  journal_ok_->Set(census.journal_ok ? 1 : 0);
+  for (size_t i = 0; i < counters_.size(); ++i) Reach(counters_[i], kCounters[i].value(census));
+  for (size_t i = 0; i < phases_.size(); ++i) Reach(phases_[i], census.seconds.*kPhases[i].seconds);
+  for (int slot = 0; slot < TrainingCensus::kSlots; ++slot) {
+    SlotGauges& gauges = slots_[slot];
+    const auto job = census.slots.find(slot);
+    const size_t wanted = job == census.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
+    // What is of no job is not there: a zero would look like a value.
+    while (gauges.size() > wanted) {
+      slot_families_[gauges.size() - 1]->Remove(gauges.back());
+      gauges.pop_back();
+    }
+    while (gauges.size() < wanted) {
+      gauges.push_back(&slot_families_[gauges.size()]->Add({{"slot", absl::StrCat(slot)}}));
+    }
+    for (size_t i = 0; i < wanted; ++i) {
+      gauges[i]->Set(i < std::size(kSlotGauges) ? kSlotGauges[i].value(job->second) : job->second.evaluation.loss);
+    }
+  }
+}
+
+}  // namespace switchyard

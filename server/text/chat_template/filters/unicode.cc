@@ -1,0 +1,233 @@
+#include "server/text/chat_template/filters/unicode.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+#include "absl/container/flat_hash_set.h"
+
+namespace switchyard::jinja {
+namespace {
+
+constexpr int32_t kEscapedByte = 0xDC00;  // Python's surrogateescape range starts at U+DC80
+constexpr int32_t kSigma = 0x3A3, kFinalSigma = 0x3C2, kSharpS = 0xDF;
+
+bool IsCased(int32_t c) { return IsUpper(c) || IsLower(c) || utf8proc_category(c) == UTF8PROC_CATEGORY_LT; }
+
+void AppendUpper(int32_t c, std::string* out) {
+  if (c == kSharpS) {
+    out->append("SS");
+  } else {
+    AppendUtf8(utf8proc_toupper(c), out);
+  }
+}
+
+void AppendTitle(int32_t c, std::string* out) {
+  if (c == kSharpS) {
+    out->append("Ss");
+  } else {
+    AppendUtf8(utf8proc_totitle(c), out);
+  }
+}
+
+// Lower case of the character at pos; a sigma that ends a word has a form of its own.
+void AppendLower(absl::string_view text, size_t pos, int32_t c, size_t len, std::string* out) {
+  const bool ends_word = pos + len >= text.size() || !IsCased(DecodeAt(text, pos + len).first);
+  if (c == kSigma && pos > 0 && ends_word) {
+    size_t before = pos - 1;
+    while (before > 0 && (static_cast<uint8_t>(text[before]) & 0xC0) == 0x80) --before;
+    if (IsCased(DecodeAt(text, before).first)) return AppendUtf8(kFinalSigma, out);
+  }
+  AppendUtf8(utf8proc_tolower(c), out);
+}
+
+bool IsLineBreak(int32_t c) {
+  return (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+// Strips characters for which `drop` is true.
+template <class Drop>
+absl::string_view StripWhere(absl::string_view text, Side side, const Drop& drop) {
+  if (side != Side::kRight) {
+    while (!text.empty()) {
+      const auto [c, len] = DecodeAt(text, 0);
+      if (!drop(c)) break;
+      text.remove_prefix(len);
+    }
+  }
+  if (side != Side::kLeft) {
+    while (!text.empty()) {
+      size_t last = text.size() - 1;
+      while (last > 0 && text.size() - last < 4 && (static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
+      if (last + DecodeAt(text, last).second != text.size()) last = text.size() - 1;  // stray continuation byte
+      if (!drop(DecodeAt(text, last).first)) break;
+      text.remove_suffix(text.size() - last);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::pair<int32_t, size_t> DecodeAt(absl::string_view text, size_t pos) {
+  const uint8_t lead = static_cast<uint8_t>(text[pos]);
+  if (lead < 0x80) return {lead, 1};
+  utf8proc_int32_t c = -1;
+  const auto len = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data() + pos),
+                                    static_cast<utf8proc_ssize_t>(text.size() - pos), &c);
+  if (len <= 0) return {kEscapedByte + lead, 1};
+  return {c, static_cast<size_t>(len)};
+}
+
+void AppendUtf8(int32_t c, std::string* out) {
+  if (c >= kEscapedByte + 0x80 && c <= kEscapedByte + 0xFF) {
+    out->push_back(static_cast<char>(c - kEscapedByte));
+    return;
+  }
+  utf8proc_uint8_t bytes[4];
+  const auto len = utf8proc_encode_char(c, bytes);
+  out->append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(len));
+}
+
+size_t CountCodePoints(absl::string_view text) {
+  size_t count = 0;
+  for (size_t pos = 0; pos < text.size(); pos += DecodeAt(text, pos).second) ++count;
+  return count;
+}
+
+std::vector<absl::string_view> SplitCodePoints(absl::string_view text) {
+  std::vector<absl::string_view> out;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t len = DecodeAt(text, pos).second;
+    out.push_back(text.substr(pos, len));
+    pos += len;
+  }
+  return out;
+}
+
+bool IsSpace(int32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool IsAlpha(int32_t c) {
+  const auto category = utf8proc_category(c);
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+
+bool IsDigit(int32_t c) {
+  const bool superscript = c == 0xB2 || c == 0xB3 || c == 0xB9;  // digits to Python, though not decimal ones
+  return utf8proc_category(c) == UTF8PROC_CATEGORY_ND || superscript;
+}
+
+bool IsPrintable(int32_t c) {
+  if (c == ' ') return true;
+  switch (utf8proc_category(c)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
+  }
+}
+
+bool IsUpper(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATEGORY_LU; }
+bool IsLower(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATEGORY_LL; }
+
+std::string ToUpper(absl::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const auto [c, len] = DecodeAt(text, pos);
+    AppendUpper(c, &out);
+    pos += len;
+  }
+  return out;
+}
+
+std::string ToLower(absl::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const auto [c, len] = DecodeAt(text, pos);
+    AppendLower(text, pos, c, len, &out);
+    pos += len;
+  }
+  return out;
+}
+
+std::string Capitalize(absl::string_view text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) {
+    const auto [c, len] = DecodeAt(text, pos);
+    if (pos == 0) {
+      AppendTitle(c, &out);
+    } else {
+      AppendLower(text, pos, c, len, &out);
+    }
+    pos += len;
+  }
+  return out;
+}
+
+std::string TitleCase(absl::string_view text) {
+  std::string out;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const auto [c, len] = DecodeAt(text, pos);
+    if (in_word) {
+      AppendLower(text, pos, c, len, &out);
+    } else {
+      AppendTitle(c, &out);
+    }
+    in_word = IsCased(c);
+    pos += len;
+  }
+  return out;
+}
+
+absl::string_view Strip(absl::string_view text, Side side) {
+  return StripWhere(text, side, [](int32_t c) { return IsSpace(c); });
+}
+
+absl::string_view StripChars(absl::string_view text, absl::string_view chars, Side side) {
+  absl::flat_hash_set<int32_t> set;  // linear in both texts
+  for (size_t pos = 0; pos < chars.size();) {
+    const auto [c, len] = DecodeAt(chars, pos);
+    set.insert(c);
+    pos += len;
+  }
+  return StripWhere(text, side, [&](int32_t c) { return set.contains(c); });
+}
+
+size_t FindText(absl::string_view text, absl::string_view needle, size_t from) {
+  if (from > text.size()) return absl::string_view::npos;
+  if (needle.empty()) return from;
+  const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
+  return found == nullptr ? absl::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::vector<absl::string_view> SplitLines(absl::string_view text, bool keep_ends) {
+  std::vector<absl::string_view> out;
+  size_t start = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const auto [c, len] = DecodeAt(text, pos);
+    size_t next = pos + len;
+    if (IsLineBreak(c)) {
+      if (c == '\r' && next < text.size() && text[next] == '\n') ++next;
+      out.push_back(text.substr(start, (keep_ends ? next : pos) - start));
+      start = next;
+    }
+    pos = next;
+  }
+  if (start < text.size()) out.push_back(text.substr(start));
+  return out;
+}
+
+}  // namespace switchyard::jinja

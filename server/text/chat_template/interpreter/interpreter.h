@@ -1,0 +1,129 @@
+// Walks a parsed template and writes its text.
+//
+// One Interpreter renders once.  Scopes are Jinja's: `for`, macros, `with`, block `set`, `filter`, `call` and
+// `generation` open one; `if` does not; what is set inside is gone outside, except on a namespace.  Expressions in
+// eval_expr.cc, statements in exec_stmt.cc, loops in exec_loop.cc, macros in exec_macro.cc.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/text/chat_template/chat_template.h"
+#include "server/text/chat_template/interpreter/runtime.h"
+#include "server/text/chat_template/parser/ast.h"
+
+namespace switchyard::jinja {
+
+// Names and values; shared by whoever is inside.  Macros keep a plain pointer to the scope that they were defined in,
+// which the Interpreter then pins: no cycle of shared pointers can form.
+struct Scope : std::enable_shared_from_this<Scope> {
+  std::shared_ptr<Scope> parent;
+  absl::flat_hash_map<std::string, Value> names;
+};
+
+class Interpreter {
+ public:
+  // Borrows the runtime and, for Render, the template.
+  explicit Interpreter(Runtime* runtime) : runtime_(*runtime), scope_(std::make_shared<Scope>()) {}
+  ~Interpreter();
+
+  absl::Status Define(std::string name, Value value);
+  absl::StatusOr<std::string> Render(const ast::Block& block);
+  // Of what Render gave: the bytes that `generation` blocks wrote, rising.  Empty if one of them wrote into a captured
+  // block (a macro, a block `set`), whose place in the output nobody knows.
+  std::vector<TextSpan> TakeGenerated() {
+    return captured_generation_ ? std::vector<TextSpan>() : std::move(generated_);
+  }
+
+  // Calls a macro; see exec_macro.cc.
+  absl::StatusOr<Value> CallMacro(const ast::MacroBody& macro, Scope* closure, const Args& args);
+  // One pass of a for loop over `items`; see exec_loop.cc.
+  absl::Status RunLoop(const ast::For& loop, const Value& items, int depth0);
+  // Renders a recursive loop again over `items`, in the scope that the loop stands in.
+  absl::StatusOr<Value> Recurse(const ast::For& loop, Scope* scope, const Value& items, int depth0);
+  // Whether the loop's condition holds for this item, seen from the scope that the loop stands in.
+  absl::StatusOr<bool> Accepts(const ast::For& loop, Scope* scope, const Value& item);
+
+ private:
+  enum class Flow { kNext, kBreak, kContinue };
+  using FlowOr = absl::StatusOr<Flow>;
+  using ValueOr = absl::StatusOr<Value>;
+
+  // A scope that is entered and left with this object.
+  class Entered {
+   public:
+    Entered(Interpreter* owner, std::shared_ptr<Scope> scope)
+        : owner_(owner), outer_(std::exchange(owner->scope_, std::move(scope))) {}
+    ~Entered() { owner_->scope_ = std::move(outer_); }
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+
+   private:
+    Interpreter* owner_;
+    std::shared_ptr<Scope> outer_;
+  };
+  absl::StatusOr<std::shared_ptr<Scope>> NewScope(std::shared_ptr<Scope> parent);
+  // A scope that something keeps a plain pointer to.
+  Scope* Pin(std::shared_ptr<Scope> scope);
+  static std::shared_ptr<Scope> Pinned(Scope* scope) { return scope->shared_from_this(); }
+
+  // Expressions.
+  ValueOr Eval(const ast::Expr& expr);
+  ValueOr EvalNode(const ast::Constant& node) { return node.value; }
+  ValueOr EvalNode(const ast::Name& node);
+  ValueOr EvalNode(const ast::ListLiteral& node);
+  ValueOr EvalNode(const ast::DictLiteral& node);
+  ValueOr EvalNode(const ast::Unary& node);
+  ValueOr EvalNode(const ast::Binary& node);
+  ValueOr EvalNode(const ast::Concat& node);
+  ValueOr EvalNode(const ast::Compare& node);
+  ValueOr EvalNode(const ast::Conditional& node);
+  ValueOr EvalNode(const ast::Attribute& node);
+  ValueOr EvalNode(const ast::Subscript& node);
+  ValueOr EvalNode(const ast::Slice& node);
+  ValueOr EvalNode(const ast::Call& node) { return EvalCall(node, nullptr); }
+  ValueOr EvalNode(const ast::Filter& node) { return EvalFilter(node, nullptr); }
+  ValueOr EvalNode(const ast::Test& node);
+  // `caller`: what a call block adds to the arguments, or nullptr.
+  ValueOr EvalCall(const ast::Call& node, const Value* caller);
+  // `block`: the text that a filter without an input is applied to.
+  ValueOr EvalFilter(const ast::Filter& node, const Value* block);
+  absl::StatusOr<Args> EvalArguments(const ast::Arguments& arguments);
+  absl::Status AddStarArguments(const ast::Arguments& arguments, Args* args);
+
+  // Statements.
+  FlowOr Exec(const ast::Block& block);
+  FlowOr ExecNode(const ast::Text& node);
+  FlowOr ExecNode(const ast::Output& node);
+  FlowOr ExecNode(const ast::If& node);
+  FlowOr ExecNode(const ast::For& node);
+  FlowOr ExecNode(const ast::Set& node);
+  FlowOr ExecNode(const ast::SetBlock& node);
+  FlowOr ExecNode(const ast::With& node);
+  FlowOr ExecNode(const ast::Macro& node);
+  FlowOr ExecNode(const ast::CallBlock& node);
+  FlowOr ExecNode(const ast::FilterBlock& node);
+  FlowOr ExecNode(const ast::Generation& node);
+  FlowOr ExecNode(const ast::Break&) { return Flow::kBreak; }
+  FlowOr ExecNode(const ast::Continue&) { return Flow::kContinue; }
+  absl::Status Write(absl::string_view text);
+  absl::Status Assign(const ast::Target& target, const Value& value);
+  // The block's text, rendered in a scope of its own.
+  ValueOr Capture(const ast::Block& block, std::shared_ptr<Scope> scope);
+  absl::StatusOr<Value> NewMacro(const ast::MacroBody& macro);
+
+  Runtime& runtime_;
+  std::shared_ptr<Scope> scope_;
+  std::string* out_ = nullptr;     // where text goes: the output or a captured block
+  std::string* output_ = nullptr;  // the output
+  std::vector<TextSpan> generated_;
+  bool captured_generation_ = false;
+  std::vector<std::shared_ptr<Scope>> pinned_;
+};
+
+}  // namespace switchyard::jinja

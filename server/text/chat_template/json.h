@@ -1,0 +1,27 @@
+// Between JSON and Values, and Python's json.dumps, which the `tojson` filter is.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/text/chat_template/interpreter/runtime.h"
+
+namespace switchyard::jinja {
+
+// Errors: nesting or size beyond the limits, an integer beyond 64 bits, binary data.
+absl::StatusOr<Value> FromJson(Runtime& runtime, const nlohmann::ordered_json& json);
+
+struct DumpOptions {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  bool has_indent = false;
+  std::string indent;                 // of one level; only with has_indent
+  std::string item_separator = ", ";  // with an indent the default is ","
+  std::string key_separator = ": ";
+};
+
+// Error: a value that JSON has no form for (undefined, a generator, …).
+absl::StatusOr<std::string> DumpJson(Runtime& runtime, const Value& value, const DumpOptions& options);
+
+}  // namespace switchyard::jinja

@@ -1,0 +1,248 @@
+#include "server/text/chat_template/model_chat_template.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/io/json_shape.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/status_macros.h"
+#include "server/text/chat_template/content_parts.h"
+
+namespace switchyard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using PlainJson = nlohmann::json;  // for files: an ordered object looks its keys up one by one
+
+constexpr size_t kMaxConfigBytes = size_t{64} << 20;
+constexpr int kMaxConfigDepth = 64;
+constexpr char kConfigFile[] = "tokenizer_config.json";
+constexpr char kTemplateFile[] = "chat_template.jinja";
+constexpr char kTemplateFolder[] = "additional_chat_templates";  // beside it, by name, where there are several
+constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
+                                          "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
+
+// nullopt: no such file.
+absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path, size_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error || size > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": larger than ", max_bytes, " bytes, or unreadable"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  return std::move(text).str();
+}
+
+// A file of the model's directory; nullopt: no such file.
+absl::StatusOr<std::optional<std::string>> ReadOwn(const ModelDir& dir, const std::string& path,
+                                                   const std::string& name, size_t max_bytes) {
+  absl::StatusOr<std::string> text = dir.ReadSmallFile(name, static_cast<int64_t>(max_bytes));
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat(path, "/", text.status().message()));
+  return *std::move(text);
+}
+
+// An empty object when there is no such file.
+absl::StatusOr<PlainJson> ReadConfig(const ModelDir& dir, const std::string& dir_path, const std::string& name) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadOwn(dir, dir_path, name, kMaxConfigBytes));
+  if (!text.has_value()) return PlainJson::object();
+  const std::string path = absl::StrCat(dir_path, "/", name);
+  if (const int depth = MeasureJson(*text).depth; depth > kMaxConfigDepth) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": nested ", depth, " deep, limit ", kMaxConfigDepth));
+  }
+  PlainJson json = PlainJson::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  return json;
+}
+
+absl::StatusOr<ChatTemplate> ParseFrom(const std::string& path, absl::string_view source,
+                                       const ChatTemplateLimits& limits) {
+  absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(source, limits);
+  if (!parsed.ok()) return absl::Status(parsed.status().code(), absl::StrCat(path, ": ", parsed.status().message()));
+  return parsed;
+}
+
+// A token's text: spelled out, or as an added token {"content": …}.  Null when it is neither.
+Json TokenText(const PlainJson& token) {
+  if (token.is_string()) return token.get_ref<const std::string&>();
+  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
+    return token["content"].get_ref<const std::string&>();
+  }
+  return nullptr;
+}
+
+Json SpecialTokens(const PlainJson& config, const PlainJson& map) {
+  Json out = Json::object();
+  for (const char* name : kSpecialTokens) {
+    const PlainJson token =
+        config.contains(name) && !config[name].is_null() ? config[name] : map.value(name, PlainJson());
+    if (token.is_array()) {
+      Json texts = Json::array();
+      for (const PlainJson& item : token) texts.push_back(TokenText(item));
+      out[name] = std::move(texts);
+    } else if (Json text = TokenText(token); !text.is_null()) {
+      out[name] = std::move(text);
+    }
+  }
+  return out;
+}
+
+// Many templates print "None" for a null, and do well without the key: HuggingFace leaves it out.
+Json WithoutNulls(const Json& message) {
+  Json out = Json::object();
+  for (const auto& [key, value] : message.items()) {
+    if (!value.is_null()) out[key] = value;
+  }
+  return out;
+}
+
+// Reasoning comes under three names; templates read the first or, for gpt-oss, the second.
+Json WithReasoning(const Json& message) {
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    if (!message.contains(name) || message[name].is_null()) continue;
+    Json out = {{"thinking", message[name]}};
+    out.update(message);
+    out["reasoning_content"] = message[name];
+    return out;
+  }
+  return message;
+}
+
+absl::Status CheckRequest(const ChatRequest& request) {
+  if (!request.messages.is_array()) return absl::InvalidArgumentError("messages must be a list");
+  for (const Json& message : request.messages) {
+    if (!message.is_object()) return absl::InvalidArgumentError("each message must be an object");
+  }
+  if (!request.tools.is_null() && !request.tools.is_array()) return absl::InvalidArgumentError("tools must be a list");
+  if (!request.template_args.is_null() && !request.template_args.is_object()) {
+    return absl::InvalidArgumentError("template arguments must be an object");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelChatTemplate> ModelChatTemplate::Load(const std::string& model_dir,
+                                                          const std::string& override_file,
+                                                          const ChatTemplateLimits& limits) {
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
+  return LoadFrom(dir, model_dir, override_file, limits);
+}
+
+absl::StatusOr<ModelChatTemplate> ModelChatTemplate::LoadFrom(const ModelDir& dir, const std::string& model_dir,
+                                                              const std::string& override_file,
+                                                              const ChatTemplateLimits& limits) {
+  ModelChatTemplate out;
+  const std::string config_path = absl::StrCat(model_dir, "/", kConfigFile);
+  ASSIGN_OR_RETURN(const PlainJson config, ReadConfig(dir, model_dir, kConfigFile));
+  ASSIGN_OR_RETURN(const PlainJson map, ReadConfig(dir, model_dir, "special_tokens_map.json"));
+  out.special_tokens_ = SpecialTokens(config, map);
+
+  if (!override_file.empty()) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> source, ReadIfThere(override_file, limits.max_source_bytes));
+    if (!source.has_value()) return absl::NotFoundError(absl::StrCat("chat template: no file ", override_file));
+    ASSIGN_OR_RETURN(out.default_, ParseFrom(override_file, *source, limits));
+    out.TryContents();
+    return out;
+  }
+  RETURN_IF_ERROR(out.LoadFiles(dir, model_dir, limits));
+  if (!out.default_.has_value() && !out.tool_use_.has_value()) {
+    RETURN_IF_ERROR(out.LoadConfig(config.value("chat_template", PlainJson()), config_path, limits));
+  }
+  out.TryContents();
+  if (out.default_.has_value() || out.tool_use_.has_value()) return out;
+  return absl::NotFoundError(absl::StrCat("chat template: neither ", model_dir, "/", kTemplateFile, " nor ",
+                                          config_path,
+                                          " has one; pass --chat_template=FILE, or send text instead of messages"));
+}
+
+void ModelChatTemplate::TryContents() {
+  Json variables = special_tokens_;
+  variables["documents"] = variables["tools"] = nullptr;
+  variables["add_generation_prompt"] = true;
+  if (default_.has_value()) default_knows_text_only_ = KnowsTextOnly(*default_, variables);
+  if (!tool_use_.has_value()) return;
+  variables["tools"] = Json::parse(
+      R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object",
+          "properties": {"x": {"type": "string", "description": "d"}}, "required": ["x"]}}}])");
+  tool_use_knows_text_only_ = KnowsTextOnly(*tool_use_, variables);
+}
+
+// As transformers does: any template file makes it forget the configuration's.
+absl::Status ModelChatTemplate::LoadFiles(const ModelDir& dir, const std::string& path,
+                                          const ChatTemplateLimits& limits) {
+  ASSIGN_OR_RETURN(const std::optional<std::string> source, ReadOwn(dir, path, kTemplateFile, limits.max_source_bytes));
+  if (source.has_value()) {
+    ASSIGN_OR_RETURN(default_, ParseFrom(absl::StrCat(path, "/", kTemplateFile), *source, limits));
+  }
+  const absl::StatusOr<ModelDir> folder = dir.Folder(kTemplateFolder);
+  if (absl::IsNotFound(folder.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(folder.status());
+  const std::string folder_path = absl::StrCat(path, "/", kTemplateFolder);
+  for (const auto& [name, slot] : {std::pair("default.jinja", &default_), std::pair("tool_use.jinja", &tool_use_)}) {
+    ASSIGN_OR_RETURN(const std::optional<std::string> more,
+                     ReadOwn(*folder, folder_path, name, limits.max_source_bytes));
+    if (more.has_value()) {
+      ASSIGN_OR_RETURN(*slot, ParseFrom(absl::StrCat(folder_path, "/", name), *more, limits));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelChatTemplate::LoadConfig(const nlohmann::json& templates, const std::string& path,
+                                           const ChatTemplateLimits& limits) {
+  if (templates.is_null()) return absl::OkStatus();
+  if (templates.is_string()) {
+    ASSIGN_OR_RETURN(default_, ParseFrom(path, templates.get_ref<const std::string&>(), limits));
+    return absl::OkStatus();
+  }
+  if (!templates.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": chat_template is neither text nor a list"));
+  }
+  for (const PlainJson& entry : templates) {
+    const bool well_formed = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+                             entry.contains("template") && entry["template"].is_string();
+    if (!well_formed) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": chat_template must list {name, template}"));
+    }
+    if (entry["name"] != "default" && entry["name"] != "tool_use") continue;
+    std::optional<ChatTemplate>& slot = entry["name"] == "default" ? default_ : tool_use_;
+    ASSIGN_OR_RETURN(slot, ParseFrom(path, entry["template"].get_ref<const std::string&>(), limits));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request,
+                                                      const ChatTemplateClock& clock) const {
+  ASSIGN_OR_RETURN(RenderedChat chat, RenderChat(request, clock));
+  return std::move(chat.text);
+}
+
+absl::StatusOr<RenderedChat> ModelChatTemplate::RenderChat(const ChatRequest& request,
+                                                           const ChatTemplateClock& clock) const {
+  RETURN_IF_ERROR(CheckRequest(request));
+  const bool for_tools = !request.tools.is_null() && tool_use_.has_value();
+  if (!for_tools && !default_.has_value()) {
+    return absl::InvalidArgumentError("chat template: the model has one for tools only, and the request has no tools");
+  }
+  Json variables = special_tokens_;
+  variables["documents"] = nullptr;
+  if (request.template_args.is_object()) variables.update(request.template_args);
+  variables["messages"] = Json::array();
+  for (const Json& message : request.messages) variables["messages"].push_back(WithReasoning(WithoutNulls(message)));
+  if (for_tools ? tool_use_knows_text_only_ : default_knows_text_only_) {
+    RETURN_IF_ERROR(JoinContentParts(&variables["messages"]));
+  }
+  variables["tools"] = request.tools;
+  variables["add_generation_prompt"] = request.add_generation_prompt;
+  return (for_tools ? *tool_use_ : *default_).RenderChat(variables, clock);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,60 @@
+// A model's chat template(s) and special tokens, found where HuggingFace keeps them.
+//
+// Immutable and thread-safe after loading.  Reads chat_template.jinja and additional_chat_templates/NAME.jinja, else
+// tokenizer_config.json's `chat_template` (a string, or a list of {name, template}); special tokens (bos_token,
+// eos_token, …) from tokenizer_config.json, else from special_tokens_map.json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/io/model_dir.h"
+#include "server/text/chat_template/chat_template.h"
+
+namespace switchyard {
+
+struct ChatRequest {
+  nlohmann::ordered_json messages;  // array of objects
+  nlohmann::ordered_json tools;     // array, or null: none given
+  bool add_generation_prompt = false;
+  nlohmann::ordered_json template_args;  // object or null: further variables, e.g. {"enable_thinking": false}
+};
+
+class ModelChatTemplate {
+ public:
+  // `override_file` (--chat_template) is used instead of the model's own template when it is not empty.
+  // Errors: NOT_FOUND when there is no template at all, INVALID_ARGUMENT with the file's path for what is malformed.
+  static absl::StatusOr<ModelChatTemplate> Load(const std::string& model_dir, const std::string& override_file = "",
+                                                const ChatTemplateLimits& limits = {});
+
+  // As above, of a directory that is open; `path` stands for it in messages.
+  static absl::StatusOr<ModelChatTemplate> LoadFrom(const ModelDir& dir, const std::string& path,
+                                                    const std::string& override_file = "",
+                                                    const ChatTemplateLimits& limits = {});
+
+  // The prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
+  // template_args, which win over all but messages, tools and add_generation_prompt.  With tools, the template named
+  // "tool_use" serves if there is one.  Content that is a list of parts is joined where that template knows text only
+  // (content_parts.h).  Tokenize the text without adding special tokens.
+  absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
+  // The same, and what of it the model is to write where the template says so.
+  absl::StatusOr<RenderedChat> RenderChat(const ChatRequest& request, const ChatTemplateClock& clock) const;
+
+  const nlohmann::ordered_json& special_tokens() const { return special_tokens_; }
+
+ private:
+  ModelChatTemplate() = default;
+  absl::Status LoadFiles(const ModelDir& dir, const std::string& path, const ChatTemplateLimits& limits);
+  absl::Status LoadConfig(const nlohmann::json& templates, const std::string& path, const ChatTemplateLimits& limits);
+  void TryContents();
+
+  std::optional<ChatTemplate> default_;
+  std::optional<ChatTemplate> tool_use_;
+  bool default_knows_text_only_ = false, tool_use_knows_text_only_ = false;
+  nlohmann::ordered_json special_tokens_ = nlohmann::ordered_json::object();  // name → text
+};
+
+}  // namespace switchyard

@@ -1,0 +1,122 @@
+// Template text → tree, by Jinja2's grammar.
+//
+// Thread-compatible, one use.  Nesting beyond limits.max_nesting, unknown tags and tags that a chat template has no use
+// for (include, import, extends, block) are errors that name their line.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/text/chat_template/limits.h"
+#include "server/text/chat_template/parser/ast.h"
+#include "server/text/chat_template/parser/lexer.h"
+
+namespace switchyard::jinja {
+
+// INVALID_ARGUMENT "… (line N)".
+absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const ChatTemplateLimits& limits);
+
+// The recursive descent behind it: tokens in parser.cc, statements in parser_stmt.cc, operators in parser_expr.cc, what
+// stands between them in parser_operand.cc.
+class Parser {
+ public:
+  Parser(std::vector<Token> tokens, const ChatTemplateLimits& limits)
+      : tokens_(std::move(tokens)), max_nesting_(limits.max_nesting) {}
+
+  absl::StatusOr<ast::Block> ParseAll();
+
+ private:
+  using ExprOr = absl::StatusOr<ast::ExprPtr>;
+  using StmtOr = absl::StatusOr<ast::Stmt>;
+
+  // Tokens.
+  const Token& Current() const { return tokens_[next_]; }
+  const Token& Look() const { return tokens_[std::min(next_ + 1, tokens_.size() - 1)]; }
+  Token Take();
+  bool SkipName(absl::string_view name);
+  bool SkipOperator(absl::string_view op);
+  absl::Status ExpectOperator(absl::string_view op);
+  absl::Status Expect(TokenKind kind, absl::string_view what);
+  absl::StatusOr<std::string> ExpectIdentifier();
+  absl::Status Fail(absl::string_view what) const { return SyntaxError(what, Current().line); }
+
+  // Statements.
+  struct Body {
+    ast::Block block;
+    std::string end;  // the tag that ended it, its name taken
+  };
+  // REQUIRES: at "%}".  Reads up to one of the end tags (their names; none: up to the end of the template).
+  absl::StatusOr<Body> ParseBody(const std::vector<std::string>& ends);
+  absl::StatusOr<Body> ParseUntil(const std::vector<std::string>& ends);
+  StmtOr ParseStatement();
+  StmtOr ParseIf();
+  StmtOr ParseFor();
+  StmtOr ParseSet();
+  StmtOr ParseWith();
+  StmtOr ParseMacro();
+  StmtOr ParseCallBlock();
+  StmtOr ParseFilterBlock();
+  StmtOr ParseGeneration();
+  StmtOr ParseLoopControl(ast::Stmt stmt);
+  StmtOr FailUnknownTag(const std::string& tag);
+  absl::StatusOr<ast::Parameters> ParseParameters();
+  absl::Status ParseMacroBody(absl::string_view end, ast::MacroBody* macro);
+  absl::StatusOr<ast::Target> ParseTarget(bool with_namespace);
+  absl::StatusOr<ast::Target> ParseSingleTarget(bool with_namespace);
+
+  // Expressions, from the loosest binding to the tightest.
+  ExprOr ParseTuple(bool with_conditional, bool parenthesized);
+  ExprOr ParseExpression();
+  ExprOr ParseConditional();
+  ExprOr ParseBinary(int level);
+  ExprOr ParseNot();
+  ExprOr ParseCompare();
+  ExprOr ParseConcat();
+  ExprOr ParseUnary(bool with_filter);
+  ExprOr ParsePrimary();
+  ExprOr ParseList();
+  ExprOr ParseDict();
+  ExprOr ParsePostfix(ast::ExprPtr expr);
+  ExprOr ParseFiltersAndTests(ast::ExprPtr expr);
+  ExprOr ParseSubscript(ast::ExprPtr object);
+  ExprOr ParseSliceOrIndex(ast::ExprPtr object, int line);
+  ExprOr ParseCall(ast::ExprPtr callee);
+  ExprOr ParseFilter(ast::ExprPtr input);
+  ExprOr ParseTest(ast::ExprPtr input);
+  absl::Status ParseArguments(ast::Arguments* arguments, int* height);
+  absl::Status ParseArgument(ast::Arguments* arguments, int* height);
+  bool AtTupleEnd() const;
+  void NoteSpecialName(absl::string_view name);
+
+  // An expression node one higher than `height`, its highest child.
+  template <class Node>
+  ExprOr Make(int line, int height, Node node);
+  static int Height(const ast::ExprPtr& expr) { return expr == nullptr ? 0 : expr->height; }
+  static void Raise(int* height, const ast::ExprPtr& expr) { *height = std::max(*height, Height(expr)); }
+
+  const std::vector<Token> tokens_;
+  const int max_nesting_;
+  size_t next_ = 0;
+  int nesting_ = 0;                      // parse functions within each other
+  int loop_depth_ = 0;                   // for blocks around the current tag, within its macro
+  std::vector<ast::MacroBody*> macros_;  // being parsed, outermost first
+};
+
+template <class Node>
+Parser::ExprOr Parser::Make(int line, int height, Node node) {
+  if (height >= max_nesting_) return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
+  auto expr = std::make_unique<ast::Expr>();
+  expr->line = line;
+  expr->height = height + 1;
+  expr->node = std::move(node);
+  return expr;
+}
+
+}  // namespace switchyard::jinja

@@ -1,0 +1,84 @@
+#include "server/text/text.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kTokenizerFile[] = "tokenizer.json";
+
+absl::Status NoTokenizer(const char* field) {
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
+      absl::StrCat(field, ": this model has no tokenizer; send token_ids, or start the server with --tokenizer=FILE"),
+      {{"field", field}});
+}
+
+// --tokenizer names any file; the model's own must not be a link that leads out of its directory.
+absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const ServerConfig& config) {
+  if (config.tokenizer != absl::StrCat(config.model, "/", kTokenizerFile)) {
+    return Tokenizer::FromFile(config.tokenizer);
+  }
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(config.model));
+  const absl::StatusOr<std::string> json = dir.ReadSmallFile(kTokenizerFile, kMaxTokenizerBytes);
+  if (!json.ok()) return absl::Status(json.status().code(), absl::StrCat(config.model, "/", json.status().message()));
+  return Tokenizer::FromJson(*json, config.tokenizer);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const TextRoom>> TextRoom::Load(const ServerConfig& config) {
+  auto room = std::unique_ptr<TextRoom>(new TextRoom());
+  ASSIGN_OR_RETURN(room->defaults_, LoadGenerationDefaults(config.model));
+  if (!config.tokenizer.empty()) {
+    const absl::Time start = absl::Now();
+    ASSIGN_OR_RETURN(room->tokenizer_, LoadTokenizer(config));
+    LogInfo("tokenizer: ", room->tokenizer_->vocab_size(), " tokens, read in ",
+            absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
+  } else {
+    LogInfo("no tokenizer: token ids only");
+  }
+  absl::StatusOr<ModelChatTemplate> chat = ModelChatTemplate::Load(config.model, config.chat_template);
+  if (chat.ok()) {
+    room->template_ = *std::move(chat);
+  } else if (!absl::IsNotFound(chat.status()) || !config.chat_template.empty()) {
+    return chat.status();
+  }
+  return room;
+}
+
+absl::StatusOr<std::vector<int32_t>> TextRoom::Encode(absl::string_view text, const EncodeArgs& args) const {
+  if (tokenizer_ == nullptr) return NoTokenizer("text");
+  EncodeOptions options;
+  options.add_special_tokens = args.add_special_tokens;
+  options.allow_special = args.allow_special;
+  options.cancelled = args.cancelled;
+  return tokenizer_->Encode(text, options);
+}
+
+absl::StatusOr<std::string> TextRoom::Render(const ChatRequest& request, const ChatTemplateClock& clock) const {
+  if (!template_) return absl::FailedPreconditionError("this model has no chat template");
+  return template_->Render(request, clock);
+}
+
+absl::StatusOr<std::string> TextRoom::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
+  if (tokenizer_ == nullptr) return NoTokenizer("token_ids");
+  return tokenizer_->Decode(ids, skip_special_tokens);
+}
+
+TokenPiece TextRoom::PieceOf(int32_t id) const {
+  return tokenizer_ == nullptr ? TokenPiece() : tokenizer_->PieceOf(id);
+}
+
+std::string TextRoom::TokenText(int32_t id) const {
+  return tokenizer_ == nullptr ? std::string() : std::string(tokenizer_->IdToToken(id));
+}
+
+}  // namespace switchyard

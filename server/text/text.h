@@ -1,0 +1,56 @@
+// The server's text side: tokenizer, chat template and the model's generation defaults, loaded once, then constant.
+//
+// Thread-safe.  A model without a tokenizer has none of the text calls: they give NO_TOKENIZER / NO_CHAT_TEMPLATE.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/config.h"
+#include "server/text/chat_template/model_chat_template.h"
+#include "server/text/generation_config.h"
+#include "server/text/tokenizer/stream_decoder.h"
+#include "server/text/tokenizer/tokenizer.h"
+
+namespace switchyard {
+
+class TextRoom {
+ public:
+  // InvalidArgument names the file and what is wrong with it.
+  static absl::StatusOr<std::unique_ptr<const TextRoom>> Load(const ServerConfig& config);
+
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
+  bool has_chat_template() const { return template_.has_value(); }
+  const GenerationDefaults& defaults() const { return defaults_; }
+  // Null when the model has none.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const ModelChatTemplate* chat_template() const { return template_.has_value() ? &*template_ : nullptr; }
+
+  struct EncodeArgs {
+    bool add_special_tokens = true;
+    bool allow_special = false;
+    std::function<bool()> cancelled;  // polled now and then; true stops with Cancelled
+  };
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeArgs& args) const;
+  // The clock says what a template that prints a date sees, and when rendering has to end.
+  absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
+  absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
+  // What one token adds to a text, and its bytes; both empty for an id without one.
+  TokenPiece PieceOf(int32_t id) const;
+  // One token as the vocabulary spells it; "" for an id without one.
+  std::string TokenText(int32_t id) const;
+
+ private:
+  TextRoom() = default;
+
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::optional<ModelChatTemplate> template_;
+  GenerationDefaults defaults_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,93 @@
+// Added tokens: whole strings that are cut out of the text before the model sees it (special tokens, and ordinary words
+// that someone added).
+//
+// Const after Parse, thread-safe.  Matching is leftmost-longest; its time is linear in the text (times the longest
+// added token at worst, where tokens begin alike).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/models/vocabulary.h"
+#include "server/text/tokenizer/stages/normalizer.h"
+#include "server/text/tokenizer/work_guard.h"
+
+namespace switchyard {
+
+struct AddedToken {
+  int32_t id = -1;
+  std::string content;
+  std::string spelling;      // what the decoder gets: the normalized content if `normalized`, else the content
+  bool single_word = false;  // matches only where no word character is beside it
+  bool lstrip = false;       // takes the whitespace on its left with it
+  bool rstrip = false;       // and on its right
+  bool normalized = false;   // is looked for in the normalized text, itself normalized
+  bool special = false;      // is plain text when special tokens are not allowed
+  bool skippable = false;    // left out of decoded text, if asked: its spelling is some special token's content
+};
+
+// A set of strings that finds the longest one that begins at a place.
+class LongestMatcher {
+ public:
+  // `value` is what Find gives for this text.  Of equal texts the first one stays.  REQUIRES: text is not empty.
+  void Add(std::string text, int32_t value);
+  void Build();
+  // The longest text that `text` has at `pos`: its value, and its length; -1 if there is none.
+  int32_t Find(absl::string_view text, size_t pos, size_t* length) const;
+
+ private:
+  struct Entry {
+    std::string text;
+    int32_t value;
+  };
+  std::vector<Entry> entries_;              // sorted
+  std::array<uint32_t, 257> first_byte_{};  // entries that begin with byte b: [first_byte_[b], first_byte_[b + 1])
+};
+
+class AddedTokens {
+ public:
+  // Ids are given as HuggingFace gives them: the vocabulary's for a token that it has, else the next free one; a file
+  // that declares another is warned about in the log.  `normalizer` may be null.  `model_vocabulary` is for this call.
+  static absl::StatusOr<AddedTokens> Parse(const Field& list, const Vocabulary& model_vocabulary,
+                                           const Normalizer* normalizer);
+
+  // A stretch of a text: an added token (id >= 0) or what lies between (id = -1).
+  struct Part {
+    int32_t id;
+    size_t begin;
+    size_t end;
+  };
+  // Cuts `text` at the tokens whose `normalized` is as given.  The parts cover the text; a token that strips on its
+  // right may overlap the next.  Special tokens are text when allow_special is false.
+  absl::Status Split(absl::string_view text, bool normalized, bool allow_special, WorkGuard* guard,
+                     std::vector<Part>* parts) const;
+
+  // Null if the id is not an added token's.
+  const AddedToken* Find(int32_t id) const;
+  int32_t IdOf(absl::string_view content) const;  // -1: none
+  bool IsSpecial(int32_t id) const;
+  bool IsSkippable(int32_t id) const;
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+
+ private:
+  absl::Status Add(const Field& field, const Vocabulary& model_vocabulary);
+  absl::Status BuildMatchers(const Field& list, const Normalizer* normalizer);
+
+  std::vector<AddedToken> tokens_;
+  absl::flat_hash_map<int32_t, size_t> by_id_;  // index in tokens_
+  absl::flat_hash_map<std::string, size_t> by_content_;
+  int32_t next_id_ = 0;
+  bool warned_ = false;
+  LongestMatcher raw_;  // values are indexes in tokens_
+  LongestMatcher normalized_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,96 @@
+#include "server/text/tokenizer/json_reader.h"
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace switchyard {
+namespace {
+
+constexpr size_t kMaxQuotedBytes = 64;
+constexpr size_t kMaxReasonBytes = 200;
+
+std::string Describe(const nlohmann::json* value) {
+  if (value == nullptr) return "nothing";
+  if (value->is_string()) {
+    const auto& text = value->get_ref<const std::string&>();
+    return absl::StrCat("string ", Quoted(text));
+  }
+  if (value->is_number() || value->is_boolean()) return absl::StrCat(value->type_name(), " ", value->dump());
+  if (value->is_array()) return absl::StrCat("array of ", value->size());
+  return value->type_name();
+}
+
+}  // namespace
+
+std::string Quoted(absl::string_view text) {
+  const bool cut = text.size() > kMaxQuotedBytes;
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)), cut ? "\"..." : "\"");
+}
+
+absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view name) {
+  try {
+    // With exceptions, since only they tell where the text is wrong.
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    // The library quotes what it read last, which may be long and no UTF-8.
+    const absl::string_view reason = absl::string_view(error.what()).substr(0, kMaxReasonBytes);
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not JSON: ", absl::Utf8SafeCHexEscape(reason)));
+  }
+}
+
+Field Field::operator[](absl::string_view key) const {
+  std::string path = path_.empty() ? std::string(key.data(), key.size()) : absl::StrCat(path_, ".", key);
+  if (value_ == nullptr || !value_->is_object()) return Field(nullptr, file_, std::move(path));
+  const auto found = value_->find(std::string(key.data(), key.size()));
+  return Field(found == value_->end() ? nullptr : &*found, file_, std::move(path));
+}
+
+Field Field::at(size_t index) const { return Field(&(*value_)[index], file_, absl::StrCat(path_, "[", index, "]")); }
+
+absl::Status Field::Expected(absl::string_view what) const {
+  return Error(absl::StrCat("expected ", what, ", found ", Describe(value_)));
+}
+
+absl::Status Field::Error(absl::string_view message) const {
+  return absl::InvalidArgumentError(absl::StrCat(file_, ": ", path_.empty() ? "top level" : path_, ": ", message));
+}
+
+absl::Status Field::CheckObject() const {
+  return value_ != nullptr && value_->is_object() ? absl::OkStatus() : Expected("an object");
+}
+
+absl::Status Field::CheckArray() const {
+  return value_ != nullptr && value_->is_array() ? absl::OkStatus() : Expected("an array");
+}
+
+absl::StatusOr<std::string> Field::String() const {
+  if (value_ == nullptr || !value_->is_string()) return Expected("a string");
+  return value_->get_ref<const std::string&>();
+}
+
+absl::StatusOr<std::string> Field::StringOr(absl::string_view fallback) const {
+  if (!present()) return std::string(fallback.data(), fallback.size());
+  return String();
+}
+
+absl::StatusOr<bool> Field::BoolOr(bool fallback) const {
+  if (!present()) return fallback;
+  if (!value_->is_boolean()) return Expected("true or false");
+  return value_->get<bool>();
+}
+
+absl::StatusOr<int64_t> Field::Int(int64_t low, int64_t high) const {
+  const auto expected = [&] { return Expected(absl::StrCat("an integer in [", low, ", ", high, "]")); };
+  if (value_ == nullptr || !value_->is_number_integer()) return expected();
+  if (value_->is_number_unsigned() && value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return expected();
+  const auto number = value_->get<int64_t>();
+  if (number < low || number > high) return expected();
+  return number;
+}
+
+absl::StatusOr<int64_t> Field::IntOr(int64_t fallback, int64_t low, int64_t high) const {
+  if (!present()) return fallback;
+  return Int(low, high);
+}
+
+}  // namespace switchyard

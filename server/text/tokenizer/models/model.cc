@@ -1,0 +1,25 @@
+#include "server/text/tokenizer/models/model.h"
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "server/text/tokenizer/models/bpe_model.h"
+#include "server/text/tokenizer/models/word_models.h"
+
+namespace switchyard {
+
+absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token) {
+  return absl::InvalidArgumentError(absl::StrCat("text: the tokenizer's vocabulary does not have ", Quoted(unknown),
+                                                 ", nor the unk_token ", Quoted(unk_token), " that would replace it"));
+}
+
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field) {
+  RETURN_IF_ERROR(field.CheckObject());
+  // Only BPE has merges; a file that names no type and has none is a Unigram, a WordPiece or a WordLevel.
+  ASSIGN_OR_RETURN(const std::string type, field["type"].StringOr(field["merges"].present() ? "BPE" : ""));
+  if (type == "BPE") return BpeModel::Parse(field);
+  if (type == "WordLevel") return ParseWordLevel(field);
+  if (type == "WordPiece") return ParseWordPiece(field);
+  return field["type"].Expected("BPE, WordPiece or WordLevel (other model types are not supported)");
+}
+
+}  // namespace switchyard

@@ -1,0 +1,33 @@
+// The `pattern` of Split and Replace: {"String": "..."} or {"Regex": "..."}.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/regex.h"
+
+namespace switchyard {
+
+// Const after Parse, thread-safe.
+class Pattern {
+ public:
+  static absl::StatusOr<Pattern> Parse(const Field& field);
+
+  // As Regex::ForEachMatch.
+  absl::Status ForEachMatch(absl::string_view text, absl::FunctionRef<absl::Status(Match)> visit) const;
+  // The text with every match replaced.
+  absl::StatusOr<std::string> ReplaceAll(absl::string_view text, absl::string_view content) const;
+  // The literal text, or empty for a regex.
+  const std::string& literal() const { return literal_; }
+
+ private:
+  Pattern() = default;
+  std::string literal_;           // non-empty: found by plain search
+  std::unique_ptr<Regex> regex_;  // else
+};
+
+}  // namespace switchyard

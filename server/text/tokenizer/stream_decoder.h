@@ -1,0 +1,41 @@
+// Text from token ids, one at a time, as a model makes them.
+//
+// What Append gives, joined, and Flush's rest is exactly Tokenizer::Decode of all the ids; each part is valid UTF-8 and
+// never half a character.  Time and memory per id do not grow with the number of ids, but for what has to be held back:
+// bytes that do not make a character yet, and with byte fallback a run of <0xHH> tokens (one bad byte changes the text
+// of the whole run, so it waits for the run's end).  A decoder whose Replace is a regex behind Fuse or ByteLevel holds
+// all text until Flush.
+//
+// Thread-compatible: one owner.  Borrows the tokenizer, which must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/text/tokenizer/stages/decoder.h"
+
+namespace switchyard {
+
+class Tokenizer;
+
+class StreamDecoder {
+ public:
+  StreamDecoder(const Tokenizer* tokenizer, bool skip_special_tokens);
+  StreamDecoder(StreamDecoder&&) = default;
+
+  // Appends to `text` what is safe to show now; nothing for an id that no token has.  ResourceExhausted: a regex of the
+  // decoder hit its limit.
+  absl::Status Append(int32_t id, std::string* text);
+  // The rest.  REQUIRES: not flushed before; nothing is appended after.
+  absl::Status Flush(std::string* text);
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_tokens_;
+  std::unique_ptr<std::string> ready_;  // what the chain's end has let through; at a fixed address
+  std::unique_ptr<DecoderStage> chain_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,138 @@
+#include "scheduler/jobs/job_spec.h"
+
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+JobSpec Good() {
+  return {.base_checkpoint = "demo/step-00001000",
+          .datasets = {"text/train.jsonl", "more.bin"},
+          .steps = 100,
+          .sequence_length = 256,
+          .batch_sequences = 24,
+          .micro_batch_sequences = 4,
+          .workers = 2,
+          .labels = {{"team", "demo"}}};
+}
+
+std::string Wrong(const std::function<void(JobSpec*)>& edit) {
+  JobSpec spec = Good();
+  edit(&spec);
+  const absl::Status status = Validate(spec);
+  EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(JobSpecTest, AGoodOne) {
+  EXPECT_EQ(Wrong([](JobSpec*) {}), "");
+}
+
+TEST(JobSpecTest, EachFieldHasItsLimits) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->architecture = "a"; }), "base_checkpoint, architecture: exactly one is wanted");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->base_checkpoint = ""; }), "base_checkpoint, architecture: exactly one is wanted");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->datasets.clear(); }), "datasets: none");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->datasets[1] = "x.txt"; }),
+            "datasets[1]: \"x.txt\" ends neither in .jsonl nor in .bin");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->steps = 0; }), "steps: 0 is outside [1, 9007199254740992]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->steps = kMaxTrainSteps + 1; }),
+            "steps: 9007199254740993 is outside [1, 9007199254740992]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->sequence_length = -1; }), "sequence_length: -1 is outside [1, 1048576]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->workers = 5; }),
+            "batch_sequences: 24 cannot be dealt out to 5 workers in equal parts");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->micro_batch_sequences = 5; }),
+            "micro_batch_sequences: 5 does not divide a worker's 12 sequences of a step (0 = all of them)");
+  EXPECT_EQ(Wrong([&](JobSpec* s) { s->optimizer.schedule.peak = nan; }),
+            "optimizer: learning rate: peak is nan, must be positive and finite");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.schedule.peak = 1e300; }),
+            "optimizer: learning rate: peak is 1e+300, must be at most 10");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.schedule.peak = 10; }), "");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.epsilon = 1e-300; }),
+            "optimizer.epsilon: 1e-300 is outside [1e-30, 1)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.schedule.warmup_steps = 101; }),
+            "optimizer: learning rate: warmup_steps is 101, must be in [0, total_steps]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.beta2 = 1; }), "optimizer.beta2: 1 is outside [0, 1)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.epsilon = 0; }), "optimizer.epsilon: 0 is outside [1e-30, 1)");
+  EXPECT_EQ(Wrong([&](JobSpec* s) { s->optimizer.weight_decay = nan; }),
+            "optimizer.weight_decay: nan is outside [0, 10)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.clip_norm = -1; }), "optimizer.clip_norm: -1 is outside [0, 1e+30)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = 1; }),
+            "communication.piece_bytes: 1 is outside [1024, 1099511627776]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->balance_weight = -0.1; }), "balance_weight: -0.1 is outside [0, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = kMinCapacityFactor; }), "");
+  const std::string capacity = "capacity_factor (0 = no row is dropped): ";
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = -1; }), capacity + "-1 is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = 1e-9; }), capacity + "1e-09 is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([&](JobSpec* s) { s->capacity_factor = nan; }), capacity + "nan is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = std::numeric_limits<double>::infinity(); }),
+            capacity + "inf is outside [0.1, 1e+06)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->balance_bias_rate = -0.001; }), "balance_bias_rate: -0.001 is outside [0, 1)");
+  EXPECT_EQ(Wrong([&](JobSpec* s) { s->balance_bias_rate = nan; }), "balance_bias_rate: nan is outside [0, 1)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->checkpoints.every_steps = 0; }),
+            "checkpoints.every_steps: 0 is outside [1, 9007199254740992]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->checkpoints.keep_last = 0; }),
+            "checkpoints.keep_last: 0 is outside [1, 1000000]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->labels.push_back({"team", "x"}); }), "labels: \"team\" is there twice");
+  EXPECT_EQ(Wrong([](JobSpec* s) {
+              s->labels = {{"", "x"}};
+            }),
+            "labels: \"\" = \"x\": a name of 1 to 63 bytes and a value of at most as many are wanted");
+  // They are printed in tables of one line a job.
+  for (const char* text : {"a\nb", "a\tb", "\x1b[2J", "a\x7f"}) {
+    EXPECT_THAT(Wrong([&](JobSpec* s) { s->labels = {{text, "x"}}; }), testing::EndsWith("no control characters"));
+    EXPECT_THAT(Wrong([&](JobSpec* s) { s->labels = {{"x", text}}; }), testing::EndsWith("no control characters"));
+  }
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->labels = {{"équipe", "ß x"}}; }), "");
+}
+
+TEST(JobSpecTest, AllProblemsAtOnce) {
+  EXPECT_EQ(Wrong([](JobSpec* s) {
+              s->steps = 0;
+              s->datasets = {"/etc/passwd.bin"};
+              s->z_weight = -1;
+            }),
+            "datasets[0]: \"/etc/passwd.bin\": path must be under the dataset root: it is absolute\n"
+            "steps: 0 is outside [1, 9007199254740992]\n"
+            "z_weight: -1 is outside [0, 1e+06)");
+}
+
+TEST(JobSpecTest, PathsStayBeneath) {
+  const auto why = [](const std::string& path) {
+    const std::string message(CheckRelativePath(path, "R").message());
+    return message.substr(std::min(message.size(), message.find(": path must be under R: ")));
+  };
+  const std::string head = ": path must be under R: ";
+  EXPECT_TRUE(CheckRelativePath("a/b-c_1.bin", "R").ok());
+  EXPECT_TRUE(CheckRelativePath("..a/b..", "R").ok());
+  EXPECT_EQ(why(""), head + "it is empty");
+  EXPECT_EQ(why("/a"), head + "it is absolute");
+  EXPECT_EQ(why("~/a"), head + "it begins with ~");
+  EXPECT_EQ(why("http://a/b"), head + "it is a URL");
+  EXPECT_EQ(why(std::string("a\0b", 3)), head + "it has a NUL");
+  EXPECT_EQ(why(std::string(5000, 'a')), head + "5000 bytes, at most 4096");
+  for (const char* path : {"..", "a/../b", "a/..", "./a", "a//b", "a/"}) {
+    EXPECT_EQ(why(path), head + "it has an empty part, . or ..") << path;
+  }
+  // No more than 64 bytes of it, and none that a terminal would obey.
+  EXPECT_LT(CheckRelativePath("/" + std::string(4000, '\x1b'), "R").message().size(), 400u);
+}
+
+TEST(JobSpecTest, OffloadGoesWithAllModes) {
+  JobSpec spec = Good();
+  for (const CommMode mode : {CommMode::kPriority, CommMode::kPipelining, CommMode::kFull}) {
+    spec.communication.mode = mode;
+    for (const OffloadPolicy offload : {OffloadPolicy::kNever, OffloadPolicy::kAuto, OffloadPolicy::kAlways}) {
+      spec.offload = offload;
+      EXPECT_TRUE(Validate(spec).ok()) << Validate(spec);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace switchyard

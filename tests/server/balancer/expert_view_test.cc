@@ -1,0 +1,234 @@
+#include "server/balancer/expert_view.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class ExpertViewTest : public testing::Test {
+ protected:
+  ExpertViewTest() {
+    EXPECT_TRUE(census_.Add(Phase::kPrefill, {6, 0, 0, 2, 2, 2, 2, 2}).ok());
+    EXPECT_TRUE(census_.Add(Phase::kDecode, {0, 0, 4, 0, 1, 1, 1, 1}).ok());
+  }
+  // Both layers.
+  static ResidencyView At(const Placement& placement) {
+    ResidencyView view;
+    view.layers = ShareLayers({2, LayerResidency{placement, std::vector<bool>(4, false)}});
+    return view;
+  }
+  ExpertsCopy Of(const ResidencyView& view) const { return {census_, view, {}}; }
+  // What worker 0 told 2 s after the epoch: worker 1 has got experts 0 and 1 of the first layer into its spare slots.
+  ExpertsCopy Told(ResidencyView view) const {
+    ExpertReport report;
+    report.placements = {{.num_experts = 4, .slots = {{0, 1, kEmptySlot}, {2, 3, 0, 1}}},
+                         {.num_experts = 4, .slots = {{0, 1, 3}, {2, 3}}}};
+    using O = SlotOrigin;
+    report.origins = {{O::kStart, O::kStart, O::kStart, O::kStart, O::kStart, O::kGate, O::kEstimate},
+                      std::vector<O>(5, O::kStart)};
+    ExpertsCopy experts{census_, std::move(view), {}};
+    experts.reports.push_back(
+        {std::make_shared<const ExpertReport>(std::move(report)), absl::UnixEpoch() + absl::Seconds(2)});
+    return experts;
+  }
+  ExpertCensus census_{{.num_layers = 2, .num_experts = 4, .top_k = 2}, 1000};
+};
+
+TEST_F(ExpertViewTest, TellsRowsPlacesAndSkew) {
+  const auto view = DescribeExperts({}, Of(At(ContiguousPlacement(4, 2, 0))), absl::InfinitePast());
+  EXPECT_EQ(view.num_workers(), 2);
+  EXPECT_EQ(view.prefill_tokens(), 4);
+  EXPECT_EQ(view.decode_tokens(), 2);
+  ASSERT_EQ(view.layers_size(), 2);
+  const v1::LayerExperts& first = view.layers(0);
+  EXPECT_EQ(first.experts(0).prefill_rows(), 6);
+  EXPECT_EQ(first.experts(2).decode_rows(), 4);
+  EXPECT_THAT(first.experts(3).workers(), ElementsAre(1));
+  EXPECT_DOUBLE_EQ(first.busiest_expert_over_mean(), 2.0);  // 6 of 12 over 4 experts
+  EXPECT_DOUBLE_EQ(first.busiest_worker_over_mean(), 1.0);  // 6 and 6
+  EXPECT_DOUBLE_EQ(view.layers(1).busiest_expert_over_mean(), 1.0);
+}
+
+// Rows of replicas are split as they would be.
+TEST_F(ExpertViewTest, ReplicasShareTheirRows) {
+  const auto view = DescribeExperts({}, Of(At({.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}, {0, kEmptySlot}}})),
+                                    absl::InfinitePast());
+  EXPECT_THAT(view.layers(0).experts(0).workers(), ElementsAre(0, 1, 2));
+  // 6 rows of expert 0 beside 6 that are on worker 1 alone: 3, 6 and 3.
+  EXPECT_DOUBLE_EQ(view.layers(0).busiest_worker_over_mean(), 1.5);
+}
+
+TEST_F(ExpertViewTest, LayersAreThoseAskedFor) {
+  v1::GetExpertsRequest request;
+  request.add_layers(1);
+  ASSERT_TRUE(CheckExpertsRequest(request, 2, 4).ok());
+  const auto view = DescribeExperts(request, Of(At(ContiguousPlacement(4, 1, 0))), absl::InfinitePast());
+  ASSERT_EQ(view.layers_size(), 1);
+  EXPECT_EQ(view.layers(0).layer(), 1);
+  request.add_layers(1);
+  EXPECT_THAT(CheckExpertsRequest(request, 2, 4).message(), HasSubstr("layers: names layer 1 twice"));
+  request.set_layers(1, 2);
+  EXPECT_THAT(CheckExpertsRequest(request, 2, 4).message(),
+              HasSubstr("names layer 2; the model has MoE layers 0 to 1"));
+  request.set_layers(1, -1);
+  EXPECT_FALSE(CheckExpertsRequest(request, 2, 4).ok());
+}
+
+TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
+  v1::GetExpertsRequest request;
+  request.mutable_why()->set_expert(2);
+  ASSERT_TRUE(CheckExpertsRequest(request, 2, 4).ok());
+  ResidencyView view = At(ContiguousPlacement(4, 2, 0));
+  EXPECT_EQ(DescribeExperts(request, Of(view), absl::InfinitePast()).why(),
+            "Layer 0, expert 2 was chosen by 4 of 6 counted tokens; it lives on worker 1. Not moved: neighbouring "
+            "experts share a worker, as --rebalance_steps is 0.");
+  view.settings = {.mode = PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 300};
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("until the first plan, which is made every 300 steps."));
+  view.budget_slots = 5;
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("Under the expert budget a worker has room for 5 experts of all layers, and copies the others "
+                        "when they are hit; which, its policy decides. Not moved"));
+  view.outcome = PlanOutcome::kAborted;
+  view.reason = "after 0 of 1 stages: rank 1: no room";
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("The last plan was aborted: after 0 of 1 stages: rank 1: no room."));
+  view.stages = 3;
+  view.stages_in_use = 1;
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("A plan is being carried out: 1 of its 3 stages are in use."));
+  // What a plan says of it.
+  ResidencyPlan plan;
+  plan.layers = CopyLayers(view.layers);
+  plan.layer_facts.resize(2);
+  plan.expert_facts.assign(2, std::vector<ExpertFacts>(4));
+  plan.expert_facts[0][2] = {.share = 0.25f, .hit_rate = 0.5f};
+  view.plan = std::make_shared<const ResidencyPlan>(plan);
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("Layer 0, expert 2 has 25.00 % of the rows (rank 1 of 4) and is hit in 50.0 % of the steps; 1 "
+                        "replica on device 1."));
+  EXPECT_EQ(DescribeExperts({}, Of(view), absl::InfinitePast()).why(), "");
+  plan.layers[0].offloaded[2] = true;
+  view.plan = std::make_shared<const ResidencyPlan>(plan);
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("it is in host memory, copied to device 1 when hit"));
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
+              HasSubstr("workers' cache policies heard it with the commit, and decide by themselves"));
+  view.budget_slots = 0;
+  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()), Not(HasSubstr("cache policies")));
+}
+
+TEST_F(ExpertViewTest, TellsTheLastPlan) {
+  ResidencyView view = At(ContiguousPlacement(4, 2, 0));
+  EXPECT_FALSE(DescribeExperts({}, Of(view), absl::UnixEpoch()).has_last_plan());
+  view.settings.mode = PlacementMode::kAgreed;
+  view.epoch = 9;
+  view.outcome = PlanOutcome::kCommitted;
+  view.last_copies = 3;
+  view.last_bytes = 3000;
+  view.ended = absl::UnixEpoch();
+  const auto answer = DescribeExperts({}, Of(view), absl::UnixEpoch() + absl::Seconds(5));
+  EXPECT_EQ(answer.placement(), "agreed");
+  EXPECT_EQ(answer.placement_epoch(), 9);
+  EXPECT_EQ(answer.last_plan().outcome(), v1::PlacementPlan::COMMITTED);
+  EXPECT_EQ(answer.last_plan().copies(), 3);
+  EXPECT_EQ(answer.last_plan().bytes(), 3000);
+  EXPECT_EQ(answer.last_plan().age_seconds(), 5);
+}
+
+std::vector<std::string> Places(const v1::ExpertUse& expert) {
+  std::vector<std::string> places;
+  for (const v1::Replica& replica : expert.now())
+    places.push_back(absl::StrCat(replica.worker(), " ", v1::Replica::Reason_Name(replica.reason())));
+  return places;
+}
+
+TEST_F(ExpertViewTest, TellsWhereReplicasAreNowAndWhy) {
+  const ResidencyView view = At(ContiguousPlacement(4, 2, 0));
+  const ExpertsCopy experts = Told(view);
+  const absl::Time now = absl::UnixEpoch() + absl::Seconds(5);
+  const auto answer = DescribeExperts({}, experts, now);
+  EXPECT_EQ(answer.report_age_seconds(), 3);
+  EXPECT_THAT(Places(answer.layers(0).experts(0)), ElementsAre("0 RESIDENT", "1 GATE"));
+  EXPECT_THAT(Places(answer.layers(0).experts(1)), ElementsAre("0 RESIDENT", "1 ESTIMATE"));
+  EXPECT_THAT(Places(answer.layers(0).experts(2)), ElementsAre("1 RESIDENT"));
+  EXPECT_THAT(Places(answer.layers(1).experts(3)), ElementsAre("0 START", "1 RESIDENT"));
+  EXPECT_THAT(answer.layers(0).experts(0).workers(), ElementsAre(0));
+  EXPECT_THAT(WhyThere(experts, 0, 0, now),
+              HasSubstr("Spare slots had it 3.0 s ago on worker 1 (its layer's gate asked for it)."));
+  EXPECT_THAT(WhyThere(experts, 0, 1, now), HasSubstr("worker 1 (an estimate asked for it)."));
+  EXPECT_THAT(WhyThere(experts, 1, 3, now), HasSubstr("worker 0 (since the group began)."));
+  EXPECT_THAT(WhyThere(experts, 0, 2, now), HasSubstr("No spare slot had it 3.0 s ago."));
+  EXPECT_THAT(WhyThere(Of(view), 0, 0, now), Not(HasSubstr("pare slot")));
+  // Nobody told: nothing is said.
+  const auto untold = DescribeExperts({}, Of(view), now);
+  EXPECT_FALSE(untold.has_report_age_seconds());
+  EXPECT_TRUE(untold.layers(0).experts(0).now().empty());
+}
+
+// The paper's modes have no residents: whatever stands where it began was not asked for.
+TEST_F(ExpertViewTest, WithoutResidentsAllSlotsFollowTheBatches) {
+  ResidencyView view = At(ContiguousPlacement(4, 2, 0));
+  view.settings.mode = PlacementMode::kCentral;
+  const auto answer = DescribeExperts({}, Told(view), absl::UnixEpoch());
+  EXPECT_THAT(Places(answer.layers(0).experts(0)), ElementsAre("0 START", "1 GATE"));
+}
+
+TEST_F(ExpertViewTest, TellsEstimatorsOfAllWorkers) {
+  ExpertsCopy experts = Of(At(ContiguousPlacement(4, 2, 0)));
+  EstimatorStanding path = {.layer = 1, .phase = Phase::kDecode, .ahead = 1, .estimator = LiveEstimator::kPath};
+  path.batches = 30;
+  path.accuracy = 0.5;
+  path.distance = 0.2;
+  path.used = true;
+  EstimatorStanding other = path;
+  other.batches = 10;
+  other.accuracy = 0.1;
+  other.distance = 0.6;
+  other.used = false;
+  other.state = EstimatorState::kOff;
+  other.off_distance = 0.6;
+  other.marginal_distance = 0.25;
+  const auto told = [](std::vector<EstimatorStanding> standings, int second) {
+    auto report = std::make_shared<ExpertReport>();
+    report->standings = std::move(standings);
+    return ToldReport{report, absl::UnixEpoch() + absl::Seconds(second)};
+  };
+  experts.reports = {told({path}, 4), told({other}, 3)};
+  const auto answer = DescribeExperts({}, experts, absl::UnixEpoch() + absl::Seconds(5));
+  EXPECT_EQ(answer.report_age_seconds(), 2) << "the oldest word's";
+  EXPECT_TRUE(answer.layers(0).estimators().empty());
+  ASSERT_EQ(answer.layers(1).estimators_size(), 1);
+  const v1::EstimatorUse& use = answer.layers(1).estimators(0);
+  EXPECT_EQ(use.estimator(), "path");
+  EXPECT_EQ(use.phase(), "decode");
+  EXPECT_EQ(use.layers_ahead(), 1);
+  EXPECT_NEAR(use.accuracy(), 0.4, 1e-12);
+  EXPECT_NEAR(use.total_variation(), 0.3, 1e-12);
+  EXPECT_EQ(use.batches(), 40);
+  EXPECT_EQ(use.workers_using(), 1);
+  EXPECT_EQ(use.workers_off(), 1);
+  EXPECT_EQ(use.why_off(), "its distance was 0.600, marginal's 0.250");
+  experts.reports.push_back({});
+  EXPECT_FALSE(DescribeExperts({}, experts, absl::UnixEpoch()).has_report_age_seconds()) << "one has not told";
+}
+
+TEST_F(ExpertViewTest, WhyWantsAnExpertThatIsThere) {
+  v1::GetExpertsRequest request;
+  request.mutable_why()->set_layer(2);
+  EXPECT_THAT(CheckExpertsRequest(request, 2, 4).message(), HasSubstr("why.layer: is 2; the model has 0 to 1"));
+  request.mutable_why()->set_layer(1);
+  request.mutable_why()->set_expert(4);
+  EXPECT_THAT(CheckExpertsRequest(request, 2, 4).message(), HasSubstr("why.expert: is 4; the model has 0 to 3"));
+  request.mutable_why()->set_expert(-1);
+  EXPECT_FALSE(CheckExpertsRequest(request, 2, 4).ok());
+}
+
+}  // namespace
+}  // namespace switchyard

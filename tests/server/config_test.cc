@@ -1,0 +1,483 @@
+// What is read at the start: flags (every problem at once) and generation_config.json.
+#include "server/config.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/text/generation_config.h"
+#include "tests/server/tiny_text.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_.Write("config.json", "{}");
+    config_.model = dir_.path();
+  }
+  TempDir dir_;
+  ServerConfig config_;
+};
+
+TEST_F(ConfigTest, DerivesNamesAndWorkers) {
+  dir_.Write("tokenizer.json", "{}");
+  config_.model += "/";
+  config_.local_workers = 2;
+  ASSERT_TRUE(config_.Finish().ok()) << config_.Finish();
+  EXPECT_EQ(config_.served_model_name, dir_.path().substr(dir_.path().find_last_of('/') + 1));
+  EXPECT_EQ(config_.tokenizer, dir_.path() + "//tokenizer.json");
+  EXPECT_EQ(config_.num_workers(), 2);
+  EXPECT_GE(config_.threads, 1);
+}
+
+TEST_F(ConfigTest, TrainingIsChecked) {
+  const TempDir other;
+  for (const char* name : {"/data", "/models", "/data/inner"}) std::filesystem::create_directory(dir_.path() + name);
+  const auto problem = [this](const std::function<void(ServerConfig*)>& edit) {
+    ServerConfig config = config_;
+    config.local_train_workers = 2;
+    config.dataset_root = dir_.path() + "/data";
+    config.checkpoint_root = dir_.path() + "/models";
+    edit(&config);
+    return std::string(config.Finish().message());
+  };
+  EXPECT_EQ(problem([](ServerConfig*) {}), "");
+  {
+    ServerConfig config = config_;
+    config.local_train_workers = 3;
+    config.dataset_root = dir_.path() + "/data";
+    config.checkpoint_root = dir_.path() + "/models";
+    ASSERT_TRUE(config.Finish().ok());
+    EXPECT_EQ(config.train_workers, 3);
+    EXPECT_GE(config.train_threads, 1);
+  }
+  EXPECT_THAT(problem([](ServerConfig* c) { c->local_train_workers = 65; }), HasSubstr("--local_train_workers=65"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_workers = -1; }), HasSubstr("--train_workers=-1"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_workers = 1; }),
+              HasSubstr("--train_workers=1: fewer than --local_train_workers=2"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_threads = 1025; }), HasSubstr("--train_threads=1025"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root = ""; }), HasSubstr("--dataset_root: missing"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->checkpoint_root = ""; }), HasSubstr("--checkpoint_root: missing"));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root += "/nowhere"; }), HasSubstr("--dataset_root: "));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root = c->checkpoint_root + "/../models/"; }),
+              HasSubstr(" is the same folder as --checkpoint_root="));
+  EXPECT_THAT(problem([](ServerConfig* c) { c->checkpoint_root = c->dataset_root + "/inner"; }),
+              HasSubstr("/data holds --checkpoint_root="));
+  std::filesystem::create_directory_symlink(dir_.path() + "/models", other.path() + "/link");
+  std::filesystem::create_directory(dir_.path() + "/models/text");
+  EXPECT_THAT(problem([&](ServerConfig* c) { c->dataset_root = other.path() + "/link/text"; }),
+              HasSubstr("/link/text is in --checkpoint_root="));
+  EXPECT_EQ(problem([&](ServerConfig* c) { c->train_offload_dir = other.path(); }), "");
+  EXPECT_THAT(problem([](ServerConfig* c) { c->train_offload_dir = "/nowhere"; }),
+              HasSubstr("--train_offload_dir=/nowhere: no such directory"));
+  EXPECT_THAT(problem([&](ServerConfig* c) {
+                c->train_offload_dir = other.path();
+                c->local_train_workers = 0;
+                c->train_workers = 1;
+              }),
+              HasSubstr("is for local training workers"));
+}
+
+TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
+  config_.model = dir_.path() + "/nowhere";
+  config_.tokenizer = "missing.json";
+  config_.chat_template = "missing.jinja";
+  config_.port = 65536;
+  config_.metrics_port = -2;
+  config_.host = "0.0.0.0";
+  config_.workers = 1;
+  config_.local_workers = 2;
+  config_.dtype = "int3";
+  config_.threads = -1;
+  config_.kv_cache_bytes = -1;
+  config_.max_streams = 0;
+  config_.batching.block_size = 0;
+  config_.batching.max_queue = -7;
+  config_.batching.max_num_seqs = 5;
+  config_.batching.max_batched_tokens = 3;
+  config_.metrics_host = "10.0.0.1";
+  config_.slow_client_timeout = -absl::Seconds(1);
+  config_.max_deadline = absl::InfiniteDuration();
+  config_.start_timeout = absl::ZeroDuration();
+  config_.drain_timeout = -absl::Seconds(2);
+  config_.step_timeout = absl::Hours(2000);
+  const absl::Status status = config_.Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const std::string text(status.message());
+  for (const char* part : {"nowhere: no such directory",
+                           "--tokenizer=missing.json: no such file",
+                           "--chat_template=missing.jinja",
+                           "--port=65536: must be within [0, 65535]",
+                           "--metrics_port=-2",
+                           "wants --insecure",
+                           "--workers=1: fewer than --local_workers=2",
+                           "--dtype=int3: must be one of",
+                           "--threads=-1",
+                           "--kv_cache_bytes=-1",
+                           "--max_streams=0",
+                           "block_size=0",
+                           "max_queue=-7",
+                           "max_batched_tokens=3 must be at least max_num_seqs=5",
+                           "--metrics_host=10.0.0.1: another address than loopback wants --insecure",
+                           "--slow_client_timeout=-1s: must be within [1ms, 1000h]",
+                           "--max_deadline=inf: must be",
+                           "--start_timeout=0: must be",
+                           "--drain_timeout=-2s: must be",
+                           "--step_timeout=2000h: must be"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 19);
+}
+
+TEST_F(ConfigTest, WhatIsThereButNoRegularFileIsCalledSo) {
+  const std::string fifo = dir_.path() + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  config_.tokenizer = fifo;
+  config_.chat_template = dir_.path();
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            absl::StrCat("--tokenizer=", fifo, ": not a regular file\n--chat_template=", dir_.path(),
+                         ": not a regular file"));
+}
+
+TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
+  ServerConfig none;
+  EXPECT_THAT(std::string(none.Finish().message()), HasSubstr("--model: missing"));
+  TempDir empty;
+  config_.model = empty.path();
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("has no config.json"));
+}
+
+TEST_F(ConfigTest, WhatOnlyGpusHaveIsNotSaidOfCpus) {
+  config_.gpu_memory_fraction = 0.5;
+  config_.deterministic = true;
+  config_.cuda_graphs = false;
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--gpu_memory_fraction=0.5: is for GPUs, but --device=cpu\n--deterministic: is for GPUs, but --device=cpu\n"
+            "--cuda_graphs=false: is for GPUs, but --device=cpu");
+  config_.device = "cuda";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+}
+
+TEST_F(ConfigTest, SlicesForTrainingAreOfServingWorkersOnTheCpu) {
+  config_.train_yield_ms = 20;
+  config_.train_share = 0.5;
+  const std::string without(config_.Finish().message());
+  EXPECT_THAT(without, HasSubstr("--train_yield_ms=20: is for --train_on_serving"));
+  EXPECT_THAT(without, HasSubstr("--train_share=0.5: is for --train_on_serving"));
+  config_.train_on_serving = true;
+  const std::string without_roots(config_.Finish().message());
+  EXPECT_THAT(without_roots, HasSubstr("--dataset_root: missing"));
+  EXPECT_THAT(without_roots, HasSubstr("--checkpoint_root: missing"));
+  config_.dataset_root = dir_.path() + "/datasets";
+  config_.checkpoint_root = dir_.path() + "/checkpoints";
+  for (const std::string& root : {config_.dataset_root, config_.checkpoint_root}) {
+    ASSERT_TRUE(std::filesystem::create_directory(root));
+  }
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.train_yield_ms = 0;
+  config_.train_share = 0.91;
+  config_.device = "cuda";
+  const std::string wrong(config_.Finish().message());
+  EXPECT_THAT(wrong, HasSubstr("--train_yield_ms=0: must be within [1, 10000]"));
+  EXPECT_THAT(wrong, HasSubstr("--train_share=0.91: must be within [0, 0.9]"));
+  EXPECT_THAT(wrong, HasSubstr("--train_on_serving: training is on the CPU, but --device=cuda"));
+}
+
+TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytes) {
+  for (const char* device : {"cpu", "cuda"}) {
+    config_.device = device;
+    for (const char* budget : {"25%", "100%", "8000000000"}) {
+      config_.experts.budget = budget;
+      EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+    }
+  }
+  config_.experts.budget = "0%";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_budget=0%: must be a share within (0%, 100%], or bytes, at least 1");
+}
+
+// What a local worker would refuse, again and again, is refused here.
+TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
+  config_.experts.policy = "lru";
+  EXPECT_EQ(std::string(config_.Finish().message()), "--expert_policy=lru: is for --expert_budget, which is not given");
+  config_.experts.budget = "50%";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.experts.policy = "best";
+  config_.experts.copy_bytes_per_second = -1;
+  config_.experts.file_dir = "";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_policy=best: must be auto, expected_use, lru, lfu or static\n"
+            "--expert_file_dir: missing; name a directory\n"
+            "--expert_copy_bytes_per_second=-1: must not be negative or endless");
+  config_.experts = {};
+  config_.experts.copy_bytes_per_second = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
+}
+
+TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
+  config_.experts.file_dir = "/elsewhere";
+  config_.experts.copy_bytes_per_second = 1e9;
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_file_dir=/elsewhere: is for --expert_budget, or for a --placement other than static\n"
+            "--expert_copy_bytes_per_second=1e+09: is for --expert_budget, or for a --placement other than static");
+  config_.experts.budget = "50%";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.experts.budget = "";
+  config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+}
+
+TEST_F(ConfigTest, APlacementGoesWithABudgetAndAProfileOnEveryDevice) {
+  for (const char* device : {"cpu", "cuda"}) {
+    config_.device = device;
+    config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
+    config_.experts.budget = "50%";
+    config_.profile_out = "learned";
+    EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  }
+  config_.placement = {.spare_slots = 2};
+  EXPECT_EQ(std::string(config_.Finish().message()), "--spare_slots=2: --placement=static has no replicas");
+}
+
+TEST_F(ConfigTest, ColdExpertsOnTheHostAreOfGpusWithABudgetAndMayChangeBits) {
+  config_.experts.cold = "host";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--cold_experts=host: is for GPUs, but --device=cpu\n"
+            "--cold_experts=host: is for --expert_budget, which is not given");
+  config_.device = "cuda";
+  config_.experts.budget = "25%";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.deterministic = true;
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--cold_experts=host: bits depend on which experts are in slots then, which --deterministic forbids");
+  config_.experts.cold = "elsewhere";
+  EXPECT_EQ(std::string(config_.Finish().message()), "--cold_experts=elsewhere: must be copy or host");
+}
+
+TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
+  for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"}) {
+    config_.host = host;
+    EXPECT_TRUE(config_.Finish().ok()) << host;
+  }
+  for (const char* host : {"0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "example.org", "127.evil.org", ""}) {
+    config_.host = host;
+    EXPECT_FALSE(config_.Finish().ok()) << host;
+  }
+  config_.host = "0.0.0.0";
+  config_.insecure = true;
+  EXPECT_TRUE(config_.Finish().ok());
+}
+
+// Whoever reaches the port could join: as a rank, with a rank's prompts.
+TEST_F(ConfigTest, WorkersFromElsewhereWantATokenUnlessOnLoopback) {
+  config_.workers = config_.local_workers + 1;
+  EXPECT_TRUE(config_.Finish().ok());
+  config_.host = "0.0.0.0";
+  config_.insecure = true;
+  const absl::Status status = config_.Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("--join_token_file: missing; with --host=0.0.0.0 and 1 workers"));
+  config_.join_token = "0123456789abcdef";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.join_token.clear();
+  config_.workers = config_.local_workers;
+  EXPECT_TRUE(config_.Finish().ok()) << "local workers have a token of their own";
+}
+
+TEST_F(ConfigTest, OneClientsShareIsHalfButOnLoopbackWhereAllLookAlike) {
+  ServerConfig local = config_, network = config_, said = config_;
+  network.host = "192.0.2.7";
+  network.insecure = true;
+  said.max_streams_per_client = 5;
+  for (ServerConfig* config : {&local, &network, &said}) {
+    config->max_streams = 100;
+    config->max_connections = 60;
+    ASSERT_TRUE(config->Finish().ok()) << config->Finish();
+    EXPECT_EQ(config->max_connections_per_client, 30);
+  }
+  EXPECT_EQ(local.max_streams_per_client, 100);
+  EXPECT_EQ(network.max_streams_per_client, 50);
+  EXPECT_EQ(said.max_streams_per_client, 5);
+}
+
+TEST_F(ConfigTest, AModelIsCalledWhatItsDirectoryIsCalled) {
+  namespace fs = std::filesystem;
+  const fs::path root = dir_.path();
+  fs::create_directories(root / "models" / "llm");
+  EXPECT_EQ(NameOfModel(root / "models" / "llm"), "llm");
+  EXPECT_EQ(NameOfModel((root / "models" / "llm").string() + "//"), "llm");
+  EXPECT_EQ(NameOfModel(root / "models" / "llm" / "."), "llm");
+  EXPECT_EQ(NameOfModel(root / "models" / "llm" / ".." / "llm/."), "llm");
+  const fs::path before = fs::current_path();
+  fs::current_path(root / "models" / "llm");
+  EXPECT_EQ(NameOfModel("."), "llm");
+  EXPECT_EQ(NameOfModel("./"), "llm");
+  EXPECT_EQ(NameOfModel(".."), "models");
+  fs::current_path(before);
+  fs::create_directory_symlink(root / "models" / "llm", root / "production");
+  EXPECT_EQ(NameOfModel(root / "production"), "production");
+  const fs::path snapshot = root / "hub/models--Qwen--Qwen3-30B-A3B/snapshots/0123abcd";
+  fs::create_directories(snapshot);
+  EXPECT_EQ(NameOfModel(snapshot), "Qwen/Qwen3-30B-A3B");
+  fs::current_path(snapshot);
+  EXPECT_EQ(NameOfModel("."), "Qwen/Qwen3-30B-A3B");
+  fs::current_path(before);
+  fs::create_directories(root / "hub/models--gpt2/snapshots/1");
+  EXPECT_EQ(NameOfModel(root / "hub/models--gpt2/snapshots/1/"), "gpt2");
+  EXPECT_EQ(NameOfModel("/nowhere/at/all"), "all");
+}
+
+TEST_F(ConfigTest, TimesMustBePositive) {
+  config_.step_timeout = absl::ZeroDuration();
+  config_.default_deadline = -absl::Seconds(1);
+  config_.row_timeout = -absl::Seconds(1);
+  const std::string text(config_.Finish().message());
+  for (const char* part : {"--step_timeout=0", "--default_deadline=-1s", "--row_timeout"})
+    EXPECT_THAT(text, HasSubstr(part));
+}
+
+TEST_F(ConfigTest, PortsMustDiffer) {
+  config_.metrics_port = config_.port = 4000;
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("both 4000"));
+  config_.metrics_port = config_.port = 0;
+  EXPECT_TRUE(config_.Finish().ok()) << "any free ones differ";
+}
+
+TEST_F(ConfigTest, WorkersFromElsewhereMustBeCounted) {
+  config_.local_workers = 0;
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("--workers must say how many"));
+  config_.workers = 3;
+  EXPECT_TRUE(config_.Finish().ok());
+  EXPECT_EQ(config_.num_workers(), 3);
+}
+
+TEST(GenerationConfig, AMissingFileGivesNothing) {
+  TempDir dir;
+  const auto defaults = LoadGenerationDefaults(dir.path());
+  ASSERT_TRUE(defaults.ok());
+  EXPECT_FALSE(defaults->temperature);
+  EXPECT_TRUE(defaults->eos_token_ids.empty());
+}
+
+TEST(GenerationConfig, ReadsOneOrSeveralEndTokensAndIgnoresTheRest) {
+  TempDir dir;
+  dir.Write(
+      "generation_config.json",
+      R"({"eos_token_id": [7, 8], "temperature": null, "top_k": 50, "transformers_version": "5.0", "x": {"y": 1}})");
+  auto defaults = LoadGenerationDefaults(dir.path());
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->eos_token_ids, (std::vector<int32_t>{7, 8}));
+  EXPECT_FALSE(defaults->temperature);
+  EXPECT_EQ(defaults->top_k, 50);
+  dir.Write("generation_config.json", R"({"eos_token_id": 2})");
+  defaults = LoadGenerationDefaults(dir.path());
+  ASSERT_TRUE(defaults.ok());
+  EXPECT_EQ(defaults->eos_token_ids, std::vector<int32_t>{2});
+}
+
+struct BadFile {
+  const char* content;
+  const char* message;  // after the path
+};
+
+TEST(GenerationConfig, BadFilesSayWhatIsWrong) {
+  TempDir dir;
+  const std::string deep = "{\"top_p\": " + std::string(99999, '[') + std::string(99999, ']') + "}";
+  const std::string huge = "{\"x\": \"" + std::string(1 << 20, 'x') + "\"}";
+  for (const BadFile& bad : {
+           BadFile{"[1]", ": not a JSON object"},
+           BadFile{"{\"a\": ", ": not a JSON object"},
+           BadFile{"", ": not a JSON object"},
+           BadFile{"\xff", ": not a JSON object"},
+           BadFile{R"({"temperature": "hot"})", ": temperature: expected a number within [0, 100], found \"hot\""},
+           BadFile{R"({"temperature": -1})", ": temperature: expected a number within [0, 100], found -1"},
+           BadFile{R"({"top_p": 2})", ": top_p: expected a number within (0, 1], found 2"},
+           BadFile{R"({"top_p": 0})", ": top_p: expected a number within (0, 1], found 0"},
+           BadFile{R"({"top_k": -2})", ": top_k: expected a whole number within [-1, 1e+09], found -2"},
+           BadFile{R"({"top_k": 1.5})", ": top_k: expected a whole number within [-1, 1e+09], found 1.5"},
+           BadFile{R"({"min_p": 1.5})", ": min_p: expected a number within [0, 1], found 1.5"},
+           BadFile{R"({"repetition_penalty": 0})", ": repetition_penalty: expected a number within (0, 10], found 0"},
+           BadFile{R"({"temperature": NaN})", ": not a JSON object"},
+           BadFile{R"({"max_new_tokens": 0})",
+                   ": max_new_tokens: expected a whole number within [1, 2.14748e+09], found 0"},
+           BadFile{R"({"min_new_tokens": -1})",
+                   ": min_new_tokens: expected a whole number within [0, 2.14748e+09], found -1"},
+           BadFile{R"({"stop_strings": 5})",
+                   ": stop_strings: expected at most 64 strings of 1 to 1024 bytes each, found 5"},
+           BadFile{R"({"stop_strings": ["a", ""]})",
+                   ": stop_strings: expected at most 64 strings of 1 to 1024 bytes each, found [\"a\",\"\"]"},
+           BadFile{R"({"eos_token_id": "end"})", ": eos_token_id: expected token ids, found \"end\""},
+           BadFile{R"({"eos_token_id": [1, -2]})", ": eos_token_id: expected token ids, found [1,-2]"},
+           BadFile{R"({"eos_token_id": 99999999999})", ": eos_token_id: expected token ids, found 99999999999"},
+           BadFile{huge.c_str(), ": 1048585 bytes, limit 1048576"},
+           BadFile{deep.c_str(), ": nested 100000 deep, limit 16"},
+       }) {
+    const std::string path = dir.Write("generation_config.json", bad.content);
+    const auto defaults = LoadGenerationDefaults(dir.path());
+    EXPECT_EQ(defaults.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(defaults.status().message()), path + bad.message);
+  }
+}
+
+// A FIFO would hold the start up, a link could lead anywhere.
+TEST(GenerationConfig, OnlyRegularFilesOfTheModelAreRead) {
+  TempDir dir, outside;
+  const std::string path = dir.path() + "/generation_config.json";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(std::string(LoadGenerationDefaults(dir.path()).status().message()), path + ": not a regular file");
+  unlink(path.c_str());
+  outside.Write("elsewhere.json", R"({"top_k": 5})");
+  std::filesystem::create_symlink(outside.path() + "/elsewhere.json", path);
+  const absl::Status status = LoadGenerationDefaults(dir.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(std::string(status.message()), path + ": its link leads out of the model directory");
+  std::filesystem::remove(path);
+  dir.Write("here.json", R"({"top_k": 5})");
+  std::filesystem::create_symlink("here.json", path);
+  EXPECT_EQ(LoadGenerationDefaults(dir.path())->top_k, 5);
+}
+
+TEST(TextRoomLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
+  TempDir dir, outside;
+  outside.Write("tokenizer.json", TinyTokenizerJson());
+  std::filesystem::create_symlink(outside.path() + "/tokenizer.json", dir.path() + "/tokenizer.json");
+  ServerConfig config;
+  config.model = dir.path();
+  config.tokenizer = dir.path() + "/tokenizer.json";
+  EXPECT_THAT(std::string(TextRoom::Load(config).status().message()), HasSubstr("leads out of the model directory"));
+  config.tokenizer = outside.path() + "/tokenizer.json";  // as --tokenizer=FILE it may be anywhere
+  EXPECT_TRUE(TextRoom::Load(config).ok());
+}
+
+TEST(NoModelDirectoryTest, SaysWhatToDoInstead) {
+  ServerConfig config;
+  const auto why = [&config](const std::string& model) {
+    config.model = model;
+    const std::string prefix = "--model=" + model + ": ", text(config.Finish().message());
+    return text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text;
+  };
+  EXPECT_EQ(why("Qwen/Qwen3-30B-A3B"),
+            "no such directory; if it is a model's name on a hub, download it: hf download Qwen/Qwen3-30B-A3B "
+            "--local-dir Qwen3-30B-A3B; then --model=Qwen3-30B-A3B");
+  for (const char* path : {"/none", "a/b/c", "./a/b", "/a/b", "none", "../none", "none/.."}) {
+    EXPECT_EQ(why(path), "no such directory") << path;
+  }
+  const TempDir dir;
+  EXPECT_EQ(why(dir.Write("x.gguf", "GGUF")),
+            "GGUF is not read yet; give the directory of a checkpoint with safetensors");
+  EXPECT_EQ(why(dir.Write("model.safetensors", "")), "is a file; give the directory that holds it");
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,312 @@
+// Workers that die, drains, stops, and many clients at once: nothing hangs, everybody is answered.
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/server/engine/engine_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
+  config.batching.max_num_seqs = 1;
+  StartReady();
+  worker->Allow(0);
+  Reader running, waiting;
+  Submit(running, "a", 5);
+  worker->AwaitHeld();
+  Submit(waiting, "b", 5);
+  Settle();
+  engine->OnLinkLost(1, "its link ended");
+  EXPECT_EQ(running.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(running.Reason(), "WORKER_LOST");
+  EXPECT_THAT(std::string(running.End().message()), HasSubstr("its link ended"));
+  AwaitReady(false);
+  Settle();
+  EXPECT_FALSE(engine->load().ready);
+  Connect(2);
+  EXPECT_TRUE(waiting.End().ok());
+  EXPECT_EQ(waiting.text(), "abcde");
+  AwaitReady(true);
+}
+
+TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewWaitForIt) {
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader arrival;
+  Submit(arrival, "c", 5);
+  Settle();
+  EXPECT_FALSE(engine->load().ready);
+  Connect(2);
+  EXPECT_TRUE(arrival.End().ok()) << arrival.End();
+  EXPECT_EQ(arrival.text(), "abcde");
+}
+
+TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewAreBoundByTheQueueAndTheirDeadlines) {
+  config.batching.max_queue = 1;
+  end_of = "signal 9 (Killed)";
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader waiting, refused, next;
+  const uint64_t handle = Submit(waiting, "a", 5);
+  Submit(refused, "b", 5);
+  EXPECT_EQ(refused.Reason(), "QUEUE_FULL");
+  engine->Cancel(handle, absl::CancelledError("the client cancelled"));
+  EXPECT_EQ(waiting.End().code(), absl::StatusCode::kCancelled);
+  auto late = Request("c", 5);
+  late->deadline = MonotonicNow() + absl::Milliseconds(30);
+  Submit(next, std::move(late));
+  EXPECT_EQ(next.End().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(
+      std::string(next.End().message()),
+      HasSubstr("); no group of workers stands: 0 of 1 workers registered; none for rank 0; worker of rank 0 was "
+                "lost: process ended with signal 9 (Killed)"));
+}
+
+// --start_timeout without any progress: whoever waits is told, and whoever comes is refused at once until a worker
+// comes.
+TEST_F(EngineTest, AGroupThatDoesNotReturnIsGivenUpUntilAWorkerComes) {
+  config.workers = 2;
+  config.start_timeout = absl::Seconds(2);  // which bounds the first forming, too
+  Start();
+  Connect(1);
+  Connect(2, "secret", 1);
+  AwaitReady(true);
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader waiting, refused, returned;
+  Submit(waiting, "a", 5);
+  EXPECT_EQ(waiting.Reason(), "WORKER_LOST");
+  Submit(refused, "b", 5);
+  EXPECT_EQ(refused.Reason(), "WORKER_LOST");
+  EXPECT_EQ(std::string(refused.End().message()),
+            "no group of workers within --start_timeout=2s: 1 of 2 workers registered; none for rank 0; worker of "
+            "rank 0 was lost: its link ended");
+  Connect(3);
+  AwaitReady(true);
+  Submit(returned, "c", 5);
+  EXPECT_TRUE(returned.End().ok()) << returned.End();
+}
+
+TEST_F(EngineTest, ADrainWithoutAGroupEndsArrivalsThatWaited) {
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Reader waiting, late;
+  Submit(waiting, "a", 5);
+  Settle();
+  absl::Notification drained;
+  engine->Drain(absl::Milliseconds(1), [&] { drained.Notify(); });
+  EXPECT_EQ(waiting.Reason(), "DRAINING");
+  EXPECT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+  Submit(late, "b", 5);
+  EXPECT_EQ(late.Reason(), "DRAINING");
+}
+
+// Rank and reason, but no process: that is for the log.
+TEST_F(EngineTest, ClientsAreToldHowAWorkerEndedButNotWhichProcessItWas) {
+  end_of = "signal 9 (Killed)";
+  StartReady();
+  worker->Allow(0);
+  Reader running;
+  Submit(running, "a", 5);
+  worker->AwaitHeld();
+  engine->OnLinkLost(1, "its link ended");
+  EXPECT_EQ(std::string(running.End().message()),
+            "the workers' group was lost: worker of rank 0 was lost: process ended with signal 9 (Killed)");
+}
+
+TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
+  StartReady();
+  worker->Allow(0);
+  Reader reader;
+  Submit(reader, "r", 5);
+  worker->AwaitHeld();
+  {
+    absl::MutexLock lock(&mu);
+    hearts.clear();
+  }
+  EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(reader.End().message()), HasSubstr("no heartbeat for 1.5s, fenced"));
+  EXPECT_EQ(worker->AwaitClosed().code(), absl::StatusCode::kUnavailable);
+  worker->Allow(-1);  // the zombie's answer: of an epoch that is over
+  Settle();
+  EXPECT_FALSE(engine->load().ready);
+}
+
+TEST_F(EngineTest, AResultThatDoesNotFitEndsTheGroupNotTheServer) {
+  StartReady();
+  worker->Allow(0);
+  Reader reader, next;
+  Submit(reader, "r", 5);
+  worker->AwaitHeld();
+  engine->OnStepResult(1, 1, 1, RankResult{});  // no items
+  EXPECT_EQ(reader.Reason(), "WORKER_LOST");
+  worker->Allow(-1);
+  AwaitUps(2);  // the same worker, a new epoch
+  Submit(next, "r", 5);
+  EXPECT_TRUE(next.End().ok());
+  EXPECT_EQ(next.text(), "abcde");
+}
+
+TEST_F(EngineTest, DrainingLetsRunningRequestsEndAndSendsNewOnesAway) {
+  StartReady();
+  worker->Allow(2);
+  Reader running, late;
+  Submit(running, "a", 20);
+  running.AwaitTokens(1);
+  absl::Notification drained;
+  engine->Drain(kPatience, [&] { drained.Notify(); });
+  AwaitReady(false);
+  Submit(late, "b", 5);
+  EXPECT_EQ(late.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(late.Reason(), "DRAINING");
+  EXPECT_FALSE(drained.HasBeenNotified());
+  worker->Allow(-1);
+  EXPECT_TRUE(running.End().ok());
+  EXPECT_EQ(running.tokens().size(), 20u);
+  EXPECT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST_F(EngineTest, AGroupThatFormsDuringTheDrainDoesNotMakeReady) {
+  Start();
+  absl::Notification drained;
+  engine->Drain(kPatience, [&] { drained.Notify(); });
+  ASSERT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+  Connect(1);
+  while (engine->load().group_epoch == 0 || engine->load().workers.empty() ||
+         engine->load().workers[0].state != "ready")
+    Settle();
+  absl::MutexLock lock(&mu);
+  EXPECT_FALSE(ready);
+}
+
+TEST_F(EngineTest, ADrainOverItsTimeEndsTheRest) {
+  StartReady();
+  worker->Allow(1);
+  Reader running;
+  Submit(running, "a", 500);
+  running.AwaitTokens(1);
+  absl::Notification drained;
+  engine->Drain(absl::Milliseconds(1), [&] { drained.Notify(); });
+  EXPECT_EQ(running.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(running.Reason(), "DRAINING");
+  EXPECT_TRUE(drained.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST_F(EngineTest, StopAnswersEverybodyThenAndLater) {
+  config.batching.max_num_seqs = 1;
+  StartReady();
+  worker->Allow(1);
+  Reader running, waiting, posted, later;
+  Submit(running, "a", 500);
+  running.AwaitTokens(1);
+  Submit(waiting, "b", 5);
+  Settle();
+  Submit(posted, "c", 5);  // perhaps still in the inbox
+  engine->Stop();
+  Submit(later, "d", 5);
+  for (Reader* reader : {&running, &waiting, &posted, &later}) {
+    EXPECT_EQ(reader->End().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(reader->Reason(), "DRAINING");
+  }
+  bool called = false;
+  engine->Abort("a", [&](bool found) {
+    EXPECT_FALSE(found);
+    called = true;
+  });
+  EXPECT_TRUE(called);
+  engine->Stop();
+}
+
+TEST_F(EngineTest, AStartWithoutProgressEndsAndNamesTheRank) {
+  config.workers = 2;
+  config.start_timeout = absl::Milliseconds(300);
+  Start();
+  Connect(1);
+  EXPECT_EQ(AwaitFatal(),
+            "no group of workers within --start_timeout=300ms: 1 of 2 workers registered; none for rank 1");
+}
+
+TEST_F(EngineTest, AGroupThatStoodMayTakeItsTimeToReturn) {
+  config.start_timeout = absl::Milliseconds(200);
+  StartReady();
+  engine->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  AwaitTick(MonotonicNow() + 3 * config.start_timeout);
+  absl::MutexLock lock(&mu);
+  EXPECT_EQ(fatal, "") << "the server never gives up serving";
+}
+
+TEST_F(EngineTest, ALengthBeyondTheModelsContextIsAContradiction) {
+  config.batching.max_model_len = 1001;
+  Start();
+  Connect(1, "guess");  // a stranger cannot stop the server
+  Settle();
+  {
+    absl::MutexLock lock(&mu);
+    EXPECT_EQ(fatal, "");
+  }
+  Connect(2);
+  EXPECT_EQ(AwaitFatal(), "--max_model_len=1001: the model's context is 1000 tokens");
+}
+
+TEST_F(EngineTest, AWorkerFromElsewhereOfTooSmallAModelIsRefusedAlone) {
+  config.local_workers = 0;
+  config.batching.max_model_len = 1001;
+  Start();
+  const absl::Status status = Connect(1, "secret", -1)->AwaitClosed();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::string(status.message()), "--max_model_len=1001: the model's context is 1000 tokens");
+  Reader reader;
+  Submit(reader, "r", 5);
+  EXPECT_EQ(std::string(reader.End().message()), "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");
+  absl::MutexLock lock(&mu);
+  EXPECT_EQ(fatal, "") << "the server waits for a right one";
+}
+
+TEST_F(EngineTest, ManyClientsComeCancelAndGo) {
+  num_blocks = 24;  // 8 clients want 4 each: there are preemptions
+  config.batching.max_queue = 1000;
+  config.batching.max_num_seqs = 16;
+  StartReady();
+  std::atomic<int> ok{0}, cancelled{0};
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 8; ++client) {
+    clients.emplace_back([&, client] {
+      for (int round = 0; round < 12; ++round) {
+        Reader reader;
+        const uint64_t handle = Submit(reader, absl::StrCat("r", client, ".", round), 50);
+        if (round % 3 == 1) reader.AwaitTokens(static_cast<size_t>(1 + (client + round) % 7));
+        if (round % 3 != 0) engine->Cancel(handle, absl::CancelledError("x"));
+        const absl::Status end = reader.End();
+        if (end.ok()) {
+          ++ok;
+          EXPECT_EQ(reader.tokens().size(), 50u);
+        } else {
+          EXPECT_EQ(end.code(), absl::StatusCode::kCancelled);
+          ++cancelled;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(ok + cancelled, 96);
+  EXPECT_GE(ok, 32);
+  const absl::Time end = absl::Now() + kPatience;
+  const auto busy = [this] {
+    const SchedulerStats stats = engine->load().scheduler;
+    return stats.running > 0 || stats.waiting > 0 || stats.in_flight > 0 || stats.ranks.at(0).blocks_used > 0;
+  };
+  while (busy() && absl::Now() < end) Settle();
+  EXPECT_FALSE(busy()) << "something leaked";
+}
+
+}  // namespace
+}  // namespace switchyard

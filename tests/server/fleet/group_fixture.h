@@ -1,0 +1,133 @@
+// A worker group with fake workers, a recording listener and a clock of its own.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "server/fleet/worker_group.h"
+
+namespace switchyard {
+
+// Records what it is told.
+class FakeWorker final : public WorkerClient {
+ public:
+  void Join(const GroupSeat& seat) override { seats.push_back(seat); }
+  void Execute(const StepPlan& plan, int rank, absl::Duration limit) override {
+    plans.emplace_back(plan.step, rank);
+    limits.push_back(limit);
+  }
+  void AbortGroup(int64_t epoch, const std::string& reason) override { aborts.emplace_back(epoch, reason); }
+  void PreparePlacement(const PlacementStage& stage, int64_t) override { stages.push_back(stage); }
+  void DropPlacement(int64_t, int64_t) override {}
+  void ReleasePlacement(int64_t, int64_t) override {}
+  void SendProfile(int64_t, int64_t, int64_t) override {}
+  void Close(const absl::Status& status) override { closed = status; }
+
+  std::vector<GroupSeat> seats;
+  std::vector<std::pair<int64_t, int>> plans;  // (step, rank)
+  std::vector<absl::Duration> limits;
+  std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
+  std::vector<PlacementStage> stages;
+  absl::Status closed;
+};
+
+inline WorkerInfo Info(const std::string& incarnation, int local_index = -1) {
+  WorkerInfo info;
+  info.incarnation = incarnation;
+  info.host = "here";
+  info.pid = 100 + local_index;
+  info.device = "cpu";
+  info.isa = "avx2";
+  info.dtype = "fp32";
+  info.weights_hash = "h1";
+  info.join_token = "secret";
+  info.local_index = local_index;
+  info.num_layers = 4;
+  return info;
+}
+
+class GroupTest : public testing::Test, public WorkerGroup::Listener {
+ protected:
+  void Make(int world, int local_workers = 0, const std::string& dtype = "auto") {
+    WorkerGroup::Options options;
+    options.world = world;
+    options.local_workers = local_workers;
+    options.dtype = dtype;
+    options.tokens = {.shared = "secret", .local = local_token};
+    group = std::make_unique<WorkerGroup>(options, this);
+  }
+
+  absl::Status Register(WorkerId id, WorkerInfo info) {
+    workers[id] = std::make_shared<FakeWorker>();
+    return group->Register(id, workers[id], std::move(info), now);
+  }
+
+  // Ids 1 … world, incarnations a, b, …
+  void Form(int world) {
+    Make(world);
+    for (int i = 0; i < world; ++i)
+      ASSERT_TRUE(Register(i + 1, Info(std::string(1, static_cast<char>('a' + i)), i)).ok());
+    MakeReady();
+  }
+  void MakeReady() {
+    for (const auto& [id, member] : std::map(group->members())) group->Ready(id, group->epoch(), 10, now);
+    ASSERT_EQ(group->state(), WorkerGroup::State::kReady);
+  }
+
+  bool HasUnread(const WorkerInfo& info) override { return info.incarnation == unread_of; }
+
+  // Time passes; the workers in `alive` send heartbeats, the group ticks every 50 ms.
+  void Pass(absl::Duration span, std::vector<WorkerId> alive) {
+    for (const absl::Time end = now + span; now < end;) {
+      now += absl::Milliseconds(50);
+      for (WorkerId id : alive) group->Heartbeat(id, now);
+      group->Tick(now);
+    }
+  }
+
+  // `rows` on each rank.
+  void Execute(int64_t step, int rows = 0) {
+    StepPlan plan;
+    plan.step = step;
+    plan.group_epoch = group->epoch();
+    plan.ranks.resize(group->members().size());
+    for (RankPlan& rank : plan.ranks) rank.items.emplace_back().num_query = rows;
+    group->Execute(plan, now);
+  }
+  void Answer(WorkerId id, int64_t step, uint64_t ledger = 7) {
+    RankResult result;
+    result.ledger_hash = ledger;
+    result.rows = id;
+    group->Result(id, group->epoch(), step, std::move(result), now);
+  }
+  int RankOf(WorkerId id) const { return group->members().at(id).rank; }
+
+  void OnEpoch(const std::string& store_token) override { tokens.push_back(store_token); }
+  GroupPlacement OnForming(const std::vector<WorkerInfo>&) override { return begins_with; }
+  void OnGroupUp(int64_t epoch, int world, int32_t blocks, const WorkerInfo& first) override {
+    log.push_back(absl::StrCat("up ", epoch, " world ", world, " blocks ", blocks, " first ", first.incarnation));
+  }
+  void OnGroupDown(const std::string& reason) override { log.push_back("down: " + reason); }
+  void OnStepDone(const StepResult& result) override {
+    std::string text = absl::StrCat("step ", result.step);
+    for (const RankResult& rank : result.ranks) absl::StrAppend(&text, " ", rank.rows);
+    log.push_back(text);
+  }
+  void OnLocalWorkerFenced(int index, int64_t pid) override { log.push_back(absl::StrCat("kill ", index, " ", pid)); }
+
+  std::string local_token = "secret";  // whoever has the shared one may be local
+  absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+  std::unique_ptr<WorkerGroup> group;
+  std::map<WorkerId, std::shared_ptr<FakeWorker>> workers;
+  GroupPlacement begins_with;
+  std::vector<std::string> tokens;
+  std::string unread_of;  // the incarnation whose words lie unread
+  std::vector<std::string> log;
+};
+
+}  // namespace switchyard

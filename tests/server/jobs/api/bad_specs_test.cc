@@ -1,0 +1,282 @@
+// The catalogue of bad specs: each with its code, its reason and its message.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "tests/server/jobs/training_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+struct BadSpec {
+  std::string name;
+  std::function<void(v1::JobSpec*)> spoil;
+  grpc::StatusCode code;
+  std::string reason;
+  std::string message;  // a part of it
+};
+
+constexpr auto kBad = grpc::StatusCode::INVALID_ARGUMENT;
+constexpr auto kNone = grpc::StatusCode::NOT_FOUND;
+constexpr auto kCannot = grpc::StatusCode::FAILED_PRECONDITION;
+
+std::vector<BadSpec> BadNumbers() {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  return {
+      {"RateNaN", [=](auto* s) { s->mutable_optimizer()->set_learning_rate(nan); }, kBad, "BAD_FIELD",
+       "optimizer: learning rate: peak is nan"},
+      {"RateInf", [=](auto* s) { s->mutable_optimizer()->set_learning_rate(inf); }, kBad, "BAD_FIELD",
+       "optimizer: learning rate: peak is inf, must be positive and finite"},
+      {"RateHuge", [](auto* s) { s->mutable_optimizer()->set_learning_rate(1e300); }, kBad, "BAD_FIELD",
+       "peak is 1e+300, must be at most 10"},
+      {"RateZero", [](auto* s) { s->mutable_optimizer()->set_learning_rate(0); }, kBad, "BAD_FIELD", "peak is 0"},
+      {"RateNegative", [](auto* s) { s->mutable_optimizer()->set_learning_rate(-1e-3); }, kBad, "BAD_FIELD",
+       "peak is -0.001"},
+      {"StepsNegative", [](auto* s) { s->set_steps(-1); }, kBad, "BAD_FIELD", "steps: -1 is outside [1, "},
+      {"NoSteps", [](auto* s) { s->set_steps(0); }, kBad, "BAD_FIELD", "steps: 0 is outside [1, "},
+      {"TooManySteps", [](auto* s) { s->set_steps((int64_t{1} << 53) + 1); }, kBad, "BAD_FIELD", "steps: "},
+      {"SequenceZero", [](auto* s) { s->set_sequence_length(0); }, kBad, "BAD_FIELD",
+       "sequence_length: 0 is outside [1, "},
+      {"BatchNotInParts", [](auto* s) { s->set_batch_sequences(3); }, kBad, "BAD_FIELD",
+       "batch_sequences: 3 cannot be dealt out to 2 workers"},
+      {"SaveNever", [](auto* s) { s->mutable_checkpoints()->set_every_steps(0); }, kBad, "BAD_FIELD",
+       "checkpoints.every_steps: 0 is outside"},
+      {"SaveAfterNegative", [](auto* s) { s->mutable_checkpoints()->set_every_steps(-1); }, kBad, "BAD_FIELD",
+       "checkpoints.every_steps: -1 is outside"},
+      {"WorkersNegative", [](auto* s) { s->set_workers(-1); }, kBad, "BAD_FIELD", "workers: -1 is outside [1, "},
+      {"NoServingWorkers", [](auto* s) { s->set_on_serving_workers(true); }, kCannot, "NO_TRAINING",
+       "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)"},
+      {"TooManyWorkers", [](auto* s) { s->set_workers(4); }, kCannot, "TOO_FEW_WORKERS",
+       "needs 4 ranks, 0 alive, 2 configured"},
+      {"UnknownPrecision", [](auto* s) { s->set_precision(static_cast<v1::TrainPrecision>(7)); }, kBad, "BAD_FIELD",
+       "spec.precision: value 7"},
+      {"UnknownField", [](auto* s) { s->GetReflection()->MutableUnknownFields(s)->AddVarint(99, 1); }, kBad,
+       "BAD_FIELD", "spec: field 99 is not known"},
+      {"UnknownMode", [](auto* s) { s->mutable_communication()->set_mode("fullest"); }, kBad, "BAD_FIELD",
+       "\"fullest\" is no mode; must be one of fair, "},
+      {"SmallPieces", [](auto* s) { s->mutable_communication()->set_piece_bytes(1023); }, kBad, "BAD_FIELD",
+       "communication.piece_bytes: 1023 is outside [1024, "},
+      {"CapacityNegative", [](auto* s) { s->set_capacity_factor(-1); }, kBad, "BAD_FIELD",
+       "capacity_factor (0 = no row is dropped): -1 is outside [0.1, "},
+      {"CapacityNaN", [=](auto* s) { s->set_capacity_factor(nan); }, kBad, "BAD_FIELD", "dropped): nan is outside"},
+      {"CapacityTooSmall", [](auto* s) { s->set_capacity_factor(1e-6); }, kBad, "BAD_FIELD", "1e-06 is outside [0.1, "},
+      {"BiasRateNegative", [](auto* s) { s->set_balance_bias_rate(-1e-3); }, kBad, "BAD_FIELD",
+       "balance_bias_rate: -0.001 is outside [0, 1)"},
+      {"BiasRateNaN", [=](auto* s) { s->set_balance_bias_rate(nan); }, kBad, "BAD_FIELD", "balance_bias_rate: nan"},
+      {"TooMuchData",
+       [](auto* s) {
+         for (int i = 0; i < 1024; ++i) s->add_datasets("a.bin");
+       },
+       kBad, "BAD_FIELD", "datasets: 1025 files, at most 1024"},
+      {"AThousandProblems",
+       [](auto* s) {
+         for (int i = 0; i < 1000; ++i) s->add_datasets("/" + std::string(40, 'x'));
+       },
+       kBad, "BAD_FIELD", "datasets[1]: "},
+      {"LargeSpec",
+       [](auto* s) {
+         for (int i = 0; i < 300; ++i) s->add_datasets(std::string(4000, 'x') + ".bin");
+       },
+       kBad, "BAD_FIELD", "spec: "},
+  };
+}
+
+std::vector<BadSpec> BadFiles() {
+  const auto data = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_datasets(0, path); }; };
+  return {
+      {"NoData", [](auto* s) { s->clear_datasets(); }, kBad, "BAD_FIELD", "datasets: none"},
+      {"Absolute", data("/etc/passwd.bin"), kBad, "BAD_FIELD", "path must be under the dataset root: it is absolute"},
+      {"DotDot", data("../models/x.bin"), kBad, "BAD_FIELD", "path must be under the dataset root"},
+      {"Home", data("~/x.bin"), kBad, "BAD_FIELD", "path must be under the dataset root"},
+      {"Url", data("http://x/y.bin"), kBad, "BAD_FIELD", "it is a URL"},
+      {"Nul", [](auto* s) { s->set_datasets(0, std::string("a\0.bin", 6)); }, kBad, "BAD_FIELD", "it has a NUL"},
+      {"Long", [](auto* s) { s->set_datasets(0, std::string(5000, 'x') + ".bin"); }, kBad, "BAD_FIELD", "at most 4096"},
+      {"OtherKind", data("a.gz"), kBad, "BAD_FIELD", "ends neither in .jsonl nor in .bin"},
+      {"Part", data("sub/../a.bin"), kBad, "BAD_FIELD", "it has an empty part, . or .."},
+      {"Missing", data("none.bin"), kNone, "BAD_FILE", "spec.datasets[0]: \"none.bin\": not in the dataset root"},
+      {"LinkOut", data("out.bin"), kBad, "BAD_FILE", "spec.datasets[0]: \"out.bin\": path must be under"},
+      {"FolderOut", data("away/secret.bin"), kBad, "BAD_FILE", "\"away/secret.bin\": path must be under"},
+      {"Device", data("null.bin"), kBad, "BAD_FILE", "\"null.bin\": path must be under the dataset root"},
+      {"Socket", data("socket.bin"), kBad, "BAD_FILE", "not a regular file"},
+      {"Fifo", data("fifo.bin"), kBad, "BAD_FILE", "not a regular file"},
+      {"Folder", data("folder.bin"), kBad, "BAD_FILE", "not a regular file"},
+      {"Empty", data("empty.bin"), kBad, "BAD_FILE", "spec.datasets[0]: \"empty.bin\": token file: "},
+      {"WrongMagic", data("magic.bin"), kBad, "BAD_FILE",
+       "\"magic.bin\": token file: begins neither as one of ours (SYTOKENS) nor as one of llm.c"},
+      {"Truncated", data("short.bin"), kBad, "BAD_FILE", "bytes, it has 500"},
+      {"SparseTerabyte", data("sparse.bin"), kBad, "BAD_FILE", "bytes, it has 1099511627776"},
+      {"OtherVersion", data("version.bin"), kBad, "BAD_FILE", "version 2, this program reads 1"},
+      {"OtherEndianness", data("endian.bin"), kBad, "BAD_FILE", "version 16777216, this program reads 1"},
+      {"DamagedHeader", data("header.bin"), kBad, "BAD_FILE", "its header is damaged: another hash"},
+      {"TokensPastAnyFile", data("length.bin"), kBad, "BAD_FILE", "\"length.bin\": token file: "},
+      {"OtherVocabulary", data("vocab.bin"), kBad, "BAD_FILE", "made for a vocabulary of 301, the model has 300"},
+      {"TokenOutside", data("outside.bin"), kBad, "BAD_FILE",
+       "spec.datasets[0]: \"outside.bin\": token 999 is 300, outside [0, 300)"},
+      {"LlmcTokenOutside", data("llmc.bin"), kBad, "BAD_FILE", "\"llmc.bin\": token 7 is 65535, outside [0, 300)"},
+      {"FewTokens", data("few.bin"), kBad, "BAD_FILE", "spec.datasets: dataset has 64 tokens, batch needs 65"},
+      {"NoTarget", data("untrained.bin"), kBad, "BAD_FILE",
+       "spec.datasets: none of the 1000 tokens of 1 file is a target in a window of 16 tokens, at least 1 is wanted"},
+      {"NoTargetInAWindow", data("tail.bin"), kBad, "BAD_FILE", "spec.datasets: none of the 1000 tokens of 1 file is"},
+      {"NoTargetOfAny",
+       [](auto* s) {
+         s->set_datasets(0, "untrained.bin");
+         s->add_datasets("tail.bin");
+       },
+       kBad, "BAD_FILE", "spec.datasets: none of the 2000 tokens of 2 files is a target"},
+      {"NoTargetToEvaluate", [](auto* s) { s->add_evaluation("untrained.bin"); }, kBad, "BAD_FILE",
+       "spec.evaluation: none of the 1000 tokens of 1 file is a target in a window of 16 tokens"},
+      {"EmptyText", data("empty.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: \"empty.jsonl\": is empty"},
+      {"BadEvaluation", [](auto* s) { s->add_evaluation("none.jsonl"); }, kNone, "BAD_FILE", "spec.evaluation[0]"},
+  };
+}
+
+std::vector<BadSpec> BadModels() {
+  const auto model = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_architecture(path); }; };
+  return {
+      {"ModelAbsolute", model("/etc"), kBad, "BAD_FIELD", "path must be under the checkpoint root: it is absolute"},
+      {"ModelUrl", model("https://x/y"), kBad, "BAD_FIELD", "path must be under the checkpoint root: it is a URL"},
+      {"ModelHome", model("~"), kBad, "BAD_FIELD", "it begins with ~"},
+      {"TwoModels", [](auto* s) { s->set_base_checkpoint("demo"); }, kBad, "BAD_FIELD", "exactly one is wanted"},
+      {"NoModel", model("none"), kNone, "BAD_FILE", "spec.architecture: \"none\": not in the checkpoint root"},
+      {"ModelIsAFile", model("file"), kBad, "BAD_FILE", "spec.architecture: \"file\": not a folder"},
+      {"ModelOut", model("out"), kBad, "BAD_FILE", "path must be under the checkpoint root"},
+      {"NoConfig", model("empty"), kNone, "BAD_FILE", "config.json"},
+      {"ConfigNoJson", model("nojson"), kBad, "BAD_FILE", "config.json: is no JSON object"},
+      {"ConfigDeep", model("deep"), kBad, "BAD_FILE", "config.json: 101 levels and "},
+      {"ConfigManyKeys", model("keys"), kBad, "BAD_FILE", "keys, at most 64 and 4096"},
+      {"ConfigLarge", model("large"), kBad, "BAD_FILE", "config.json"},
+      {"UnknownModel", model("llama"), kBad, "BAD_FILE",
+       "\"LlamaForCausalLM\" is unknown; known are Gpt2MoeForCausalLM, Mixtral"},
+      {"BaseWithoutWeights",
+       [](auto* s) {
+         s->clear_architecture();
+         s->set_base_checkpoint("demo");
+       },
+       kNone, "BAD_FILE", "spec.base_checkpoint: \"demo\": has neither model.safetensors"},
+      {"LongSequence", [](auto* s) { s->set_sequence_length(65); }, kBad, "BAD_FIELD",
+       "spec.sequence_length: 65 is beyond the model's context of 64"},
+      {"NoRouterBias", [](auto* s) { s->set_balance_bias_rate(1e-3); }, kBad, "BAD_FIELD",
+       "spec.balance_bias_rate: 0.001, but this MixtralForCausalLM has no router bias"},
+      {"ExpertsNotInParts", model("odd"), kBad, "BAD_FIELD", "5 experts cannot be dealt out to 2 workers"},
+      {"TextWithoutTokenizer",
+       [](auto* s) {
+         s->set_architecture("mute");
+         s->set_datasets(0, "sub/text.jsonl");
+       },
+       kCannot, "NO_TOKENIZER", "has no tokenizer.json"},
+      {"NoRoom", model("huge"), kCannot, "DISK_FULL", "bytes are free in the checkpoint root"},
+      {"NoRoomForDenseLayers", model("dense"), kCannot, "DISK_FULL", "bytes are free in the checkpoint root"},
+  };
+}
+
+class BadSpecsTest : public TrainingTest {
+ protected:
+  void MakeFiles() {
+    const std::string data = base_.path() + "/data/", models = base_.path() + "/models/";
+    std::ofstream(base_.path() + "/secret.bin") << TokenFileBytes(1000);
+    ASSERT_EQ(symlink("../secret.bin", (data + "out.bin").c_str()), 0);
+    ASSERT_EQ(symlink("..", (data + "away").c_str()), 0);
+    ASSERT_EQ(symlink("/dev/null", (data + "null.bin").c_str()), 0);
+    ASSERT_EQ(mkfifo((data + "fifo.bin").c_str(), 0600), 0);
+    ASSERT_EQ(mknod((data + "socket.bin").c_str(), S_IFSOCK | 0600, 0), 0);
+    std::filesystem::create_directories(data + "folder.bin");
+    for (const char* empty : {"empty.bin", "empty.jsonl"}) std::ofstream(data + empty).close();
+    std::ofstream(data + "untrained.bin") << MaskedFileBytes(1000);
+    std::ofstream(data + "tail.bin") << MaskedFileBytes(1000, 993);  // 62 windows of 16 end with token 992
+    std::ofstream(data + "magic.bin") << std::string(4096, 'x');
+    std::ofstream(data + "short.bin") << TokenFileBytes(1000).substr(0, 500);
+    std::ofstream(data + "sparse.bin") << TokenFileBytes(1000);
+    ASSERT_EQ(truncate((data + "sparse.bin").c_str(), off_t{1} << 40), 0);
+    const auto with = [&](const std::string& name, size_t at, const std::string& bytes) {
+      std::ofstream(data + name) << TokenFileBytes(1000).replace(at, bytes.size(), bytes);
+    };
+    with("version.bin", 8, "\2");
+    with("endian.bin", 8, std::string("\0\0\0\1", 4));
+    with("header.bin", 60, "x");
+    std::ofstream(data + "length.bin") << EncodeTokenHeader(
+        {.vocab_size = 300, .num_tokens = std::numeric_limits<int64_t>::max(), .num_documents = 1});
+    std::ofstream(data + "vocab.bin") << TokenFileBytes(1000, 301);
+    // Its header says that all are below 300.
+    with("outside.bin", 72 + 2 * 999, "\x2c\x01");
+    std::string llmc(1024, '\0');
+    const int32_t first[] = {20240520, 1, 1000};
+    std::memcpy(llmc.data(), first, sizeof(first));
+    std::ofstream(data + "llmc.bin") << llmc + std::string(2000, '\0').replace(14, 2, "\xff\xff");
+    std::ofstream(data + "few.bin") << TokenFileBytes(64);
+    ASSERT_EQ(symlink("..", (models + "out").c_str()), 0);
+    std::ofstream(models + "file").close();
+    const auto make = [&](const std::string& name, const std::string& from, const std::string& to) {
+      std::filesystem::create_directories(models + name);
+      std::string config = kTinyConfig;
+      ASSERT_NE(config.find(from), std::string::npos);
+      std::ofstream(models + name + "/config.json") << config.replace(config.find(from), from.size(), to);
+    };
+    std::filesystem::create_directories(models + "empty");
+    make("nojson", "{", "[");
+    make("llama", "Mixtral", "Llama");
+    make("odd", "_experts\": 4", "_experts\": 5");
+    make("mute", "300", "300");
+    // More dense parameters than 64 bits count.
+    make("dense", "\"intermediate_size\": 16",
+         "\"intermediate_size\": 4294967296, \"num_hidden_layers\": 4294967296, \"head_dim\": 0, "
+         "\"decoder_sparse_step\": 0, \"moe_intermediate_size\": 1");
+    make("deep", "\"hidden_size\"", "\"x\": " + std::string(100, '[') + std::string(100, ']') + ", \"hidden_size\"");
+    std::string keys;
+    for (int i = 0; i < 5000; ++i) absl::StrAppend(&keys, "\"k", i, "\": 0, ");
+    make("keys", "\"hidden_size\"", keys + "\"hidden_size\"");
+    make("large", "\"hidden_size\"", "\"x\": \"" + std::string(2 << 20, 'x') + "\", \"hidden_size\"");
+    make("huge", "\"intermediate_size\": 16", "\"intermediate_size\": 4000000000");
+  }
+};
+
+TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
+  MakeFiles();
+  std::vector<BadSpec> catalogue = BadNumbers();
+  for (const auto& more : {BadFiles(), BadModels()}) catalogue.insert(catalogue.end(), more.begin(), more.end());
+  for (const BadSpec& bad : catalogue) {
+    v1::SubmitJobRequest request = Request();
+    bad.spoil(request.mutable_spec());
+    v1::SubmitJobResponse response;
+    const grpc::Status status = Submit(request, &response);
+    EXPECT_EQ(status.error_code(), bad.code) << bad.name << ": " << status.error_message();
+    EXPECT_EQ(ViewError(status).reason, bad.reason) << bad.name;
+    EXPECT_THAT(status.error_message(), HasSubstr(bad.message)) << bad.name;
+    EXPECT_LE(status.error_message().size(), 2048u + 3) << bad.name;
+  }
+  v1::ListJobsResponse jobs;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->ListJobs(&context, v1::ListJobsRequest(), &jobs).ok());
+  EXPECT_EQ(jobs.jobs_size(), 0) << "none of them was taken";
+}
+
+TEST_F(BadSpecsTest, OneTargetIsEnough) {
+  std::ofstream(base_.path() + "/data/none.bin") << MaskedFileBytes(1000);
+  std::ofstream(base_.path() + "/data/one.bin") << MaskedFileBytes(1000, 992);
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_datasets(0, "none.bin");
+  request.mutable_spec()->add_datasets("one.bin");
+  request.mutable_spec()->add_evaluation("one.bin");
+  SubmitOk(request);
+}
+
+TEST_F(BadSpecsTest, AllProblemsOfASpecAtOnce) {
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_steps(0);
+  request.mutable_spec()->set_datasets(0, "/x.bin");
+  v1::SubmitJobResponse response;
+  const std::string message = Submit(request, &response).error_message();
+  EXPECT_THAT(message, HasSubstr("steps: "));
+  EXPECT_THAT(message, HasSubstr("datasets[0]: "));
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,156 @@
+// Of a job every field: what is told of it and what the journal gives back.
+#include "server/jobs/api/job_convert.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "proto/support/errors.h"
+
+namespace switchyard {
+namespace {
+
+// No two numbers are the same, so none can be in another's place.
+Job FullJob() {
+  Job job;
+  job.id = "job-1";
+  job.request_id = "request";
+  job.spec.architecture = "demo";
+  job.submitted_workers = 30;
+  job.state = JobState::kRunning;
+  job.attempt = 31;
+  job.error = absl::DataLossError("why");
+  job.progress = TrainProgress{.step = 1,
+                               .loss = 2.5,
+                               .balance_loss = 3.5,
+                               .z_loss = 4.5,
+                               .learning_rate = 5.5,
+                               .gradient_norm = 6.5,
+                               .tokens = 7,
+                               .tokens_per_second = 8.5,
+                               .seconds = {.total = 9.5,
+                                           .forward = 10.5,
+                                           .backward = 11.5,
+                                           .experts = 12.5,
+                                           .all_to_all = 13.5,
+                                           .all_reduce = 14.5,
+                                           .optimizer = 15.5,
+                                           .data = 16.5},
+                               .dropped_rows = 17,
+                               .dead_experts = 18,
+                               .packing = 19,
+                               .skipped = true,
+                               .skipped_steps = 38};
+  job.evaluation = EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22};
+  job.checkpoint =
+      SavedCheckpoint{.step = 23, .folder = "job-1/step-23", .bytes = 24, .seconds = 25.5, .saved_unix_ms = 26};
+  job.changes = {{JobState::kPending, 27, "submitted"}};
+  job.created_unix_ms = 32;
+  job.started_unix_ms = 33;
+  job.ended_unix_ms = 34;
+  job.seconds_left = 35.5;
+  job.note = "note";
+  job.prepared_bytes = 36;
+  job.prepare_bytes = 37;
+  return job;
+}
+
+// Those of the type that the message does not have; a field that comes to the API comes to FullJob, too.
+std::vector<std::string> Missing(const google::protobuf::Message& message) {
+  std::vector<std::string> names;
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = message.GetDescriptor()->field(i);
+    const google::protobuf::Reflection& get = *message.GetReflection();
+    const bool there = field->is_repeated() ? get.FieldSize(message, field) > 0 : get.HasField(message, field);
+    if (!there) names.push_back(field->full_name());
+  }
+  return names;
+}
+
+void ExpectProgress(const v1::TrainProgress& progress) {
+  EXPECT_EQ(Missing(progress), std::vector<std::string>());
+  EXPECT_EQ(progress.step(), 1);
+  EXPECT_EQ(progress.loss(), 2.5);
+  EXPECT_EQ(progress.balance_loss(), 3.5);
+  EXPECT_EQ(progress.z_loss(), 4.5);
+  EXPECT_EQ(progress.learning_rate(), 5.5);
+  EXPECT_EQ(progress.gradient_norm(), 6.5);
+  EXPECT_EQ(progress.tokens(), 7);
+  EXPECT_EQ(progress.tokens_per_second(), 8.5);
+  EXPECT_EQ(progress.dropped_rows(), 17);
+  EXPECT_EQ(progress.dead_experts(), 18);
+  EXPECT_EQ(progress.packing(), 19);
+  EXPECT_TRUE(progress.skipped());
+  EXPECT_EQ(progress.skipped_steps(), 38);
+  const v1::StepSeconds& seconds = progress.seconds();
+  EXPECT_EQ(Missing(seconds), std::vector<std::string>());
+  EXPECT_EQ(seconds.total(), 9.5);
+  EXPECT_EQ(seconds.forward(), 10.5);
+  EXPECT_EQ(seconds.backward(), 11.5);
+  EXPECT_EQ(seconds.experts(), 12.5);
+  EXPECT_EQ(seconds.all_to_all(), 13.5);
+  EXPECT_EQ(seconds.all_reduce(), 14.5);
+  EXPECT_EQ(seconds.optimizer(), 15.5);
+  EXPECT_EQ(seconds.data(), 16.5);
+}
+
+void ExpectResults(const v1::Job& message) {
+  const v1::EvaluationResult& evaluation = message.evaluation();
+  EXPECT_EQ(Missing(evaluation), std::vector<std::string>());
+  EXPECT_EQ(evaluation.step(), 20);
+  EXPECT_EQ(evaluation.loss(), 21.5);
+  EXPECT_EQ(evaluation.tokens(), 22);
+  const v1::SavedCheckpoint& checkpoint = message.checkpoint();
+  EXPECT_EQ(Missing(checkpoint), std::vector<std::string>());
+  EXPECT_EQ(checkpoint.step(), 23);
+  EXPECT_EQ(checkpoint.folder(), "job-1/step-23");
+  EXPECT_EQ(checkpoint.bytes(), 24);
+  EXPECT_EQ(checkpoint.seconds(), 25.5);
+  EXPECT_EQ(checkpoint.saved_unix_ms(), 26);
+  ASSERT_EQ(message.changes_size(), 1);
+  EXPECT_EQ(message.changes(0).state(), v1::JOB_STATE_PENDING);
+  EXPECT_EQ(message.changes(0).unix_ms(), 27);
+  EXPECT_EQ(message.changes(0).reason(), "submitted");
+}
+
+TEST(JobConvertTest, UsersSeeEveryField) {
+  const v1::Job message = ToProto(FullJob());
+  EXPECT_EQ(Missing(message), std::vector<std::string>());
+  EXPECT_EQ(message.id(), "job-1");
+  EXPECT_EQ(message.request_id(), "request");
+  EXPECT_EQ(message.spec().architecture(), "demo");
+  EXPECT_EQ(message.submitted_workers(), 30);
+  EXPECT_EQ(message.state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(message.attempt(), 31);
+  EXPECT_EQ(message.error().message(), "why");
+  EXPECT_EQ(message.created_unix_ms(), 32);
+  EXPECT_EQ(message.started_unix_ms(), 33);
+  EXPECT_EQ(message.ended_unix_ms(), 34);
+  EXPECT_EQ(message.seconds_left(), 35.5);
+  EXPECT_EQ(message.note(), "note");
+  EXPECT_EQ(message.prepared_bytes(), 36);
+  EXPECT_EQ(message.prepare_bytes(), 37);
+  ExpectProgress(message.progress());
+  ExpectResults(message);
+}
+
+// What workers tell, and what the journal keeps: the way back, then the same message again.
+TEST(JobConvertTest, MessagesComeBackWhole) {
+  const v1::Job message = ToProto(FullJob());
+  const absl::StatusOr<Job> job = FromProto(message);
+  ASSERT_TRUE(job.ok()) << job.status();
+  v1::Job again = ToProto(*job);
+  ExpectProgress(again.progress());
+  ExpectResults(again);
+  // What is not kept.
+  EXPECT_EQ(again.seconds_left() + static_cast<double>(again.prepared_bytes() + again.prepare_bytes()), 0);
+  EXPECT_EQ(again.note(), "");
+  again.set_seconds_left(message.seconds_left());
+  again.set_prepared_bytes(message.prepared_bytes());
+  again.set_prepare_bytes(message.prepare_bytes());
+  again.set_note(message.note());
+  EXPECT_EQ(again.DebugString(), message.DebugString());
+}
+
+}  // namespace
+}  // namespace switchyard

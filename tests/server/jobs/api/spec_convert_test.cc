@@ -1,0 +1,119 @@
+#include "server/jobs/api/spec_convert.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/jobs/api/job_convert.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(SpecConvertTest, WhatIsUnsetHasTheDefault) {
+  v1::JobSpec message;
+  message.set_steps(20);
+  const absl::StatusOr<JobSpec> spec = FromProto(message);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  JobSpec wanted;
+  wanted.steps = 20;
+  wanted.optimizer.schedule.total_steps = 20;
+  EXPECT_EQ(EncodeSpec(*spec), EncodeSpec(wanted));
+  EXPECT_EQ(spec->workers, 1);
+  EXPECT_EQ(spec->optimizer.schedule.total_steps, 20);
+}
+
+TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
+  JobSpec spec;
+  spec.base_checkpoint = "base";
+  spec.architecture = "arch";
+  spec.datasets = {"a.bin", "b.jsonl"};
+  spec.evaluation = {"e.bin"};
+  spec.dtype = TrainDType::kF64;
+  spec.steps = 1;
+  spec.sequence_length = 2;
+  spec.batch_sequences = 3;
+  spec.micro_batch_sequences = 4;
+  spec.workers = 5;
+  spec.on_serving_workers = true;
+  spec.optimizer = {.schedule = {.shape = LrShape::kWsd,
+                                 .peak = 0.1,
+                                 .final_fraction = 0.2,
+                                 .warmup_steps = 6,
+                                 .total_steps = 1,
+                                 .decay_fraction = 0.3},
+                    .beta1 = 0.4,
+                    .beta2 = 0.5,
+                    .epsilon = 0.6,
+                    .weight_decay = 0.7,
+                    .clip_norm = 0};
+  spec.balance = BalanceLoss::kPerLayer;
+  spec.balance_weight = 0;
+  spec.z_weight = 0.8;
+  spec.capacity_factor = 1.25;
+  spec.balance_bias_rate = 0.001;
+  spec.recompute = true;
+  spec.communication = {.mode = CommMode::kPreempt, .piece_bytes = 4096};
+  spec.offload = OffloadPolicy::kNever;
+  spec.seed = ~uint64_t{0};
+  spec.evaluate_every_steps = 7;
+  spec.checkpoints = {.every_steps = 8, .keep_last = 9, .keep_every_steps = 10};
+  spec.max_runtime_seconds = 11;
+  spec.labels = {{"a", "1"}, {"b", "2"}};
+  const v1::JobSpec message = ToProto(spec);
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  message.GetReflection()->ListFields(message, &set);
+  EXPECT_EQ(static_cast<int>(set.size()), message.GetDescriptor()->field_count()) << message.DebugString();
+  const absl::StatusOr<JobSpec> back = FromProto(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(EncodeSpec(*back), EncodeSpec(spec));
+  EXPECT_EQ(back->dtype, TrainDType::kF64);
+  EXPECT_EQ(back->optimizer.clip_norm, 0);
+  EXPECT_EQ(back->checkpoints.keep_every_steps, 10);
+  EXPECT_EQ(back->capacity_factor, 1.25);
+  EXPECT_EQ(back->balance_bias_rate, 0.001);
+  EXPECT_EQ(back->optimizer.schedule.decay_fraction, 0.3);
+}
+
+void ExpectBad(const v1::JobSpec& message, const std::string& text) {
+  const absl::Status status = FromProto(message).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+}
+
+TEST(SpecConvertTest, WhatTheServerDoesNotKnowIsNamed) {
+  v1::JobSpec message;
+  message.set_precision(static_cast<v1::TrainPrecision>(9));
+  ExpectBad(message, "spec.precision: value 9");
+  message = {};
+  message.mutable_optimizer()->set_schedule(static_cast<v1::LrShape>(5));
+  ExpectBad(message, "spec.optimizer.schedule: value 5");
+  message = {};
+  message.set_balance(static_cast<v1::BalanceLoss>(-1));
+  ExpectBad(message, "spec.balance: value -1");
+  message = {};
+  message.mutable_communication()->set_mode("fastest");
+  ExpectBad(message, "spec.communication.mode: ");
+}
+
+TEST(SpecConvertTest, UnknownFieldsAreNamed) {
+  v1::SubmitJobRequest request;
+  EXPECT_TRUE(CheckNoUnknownFields(request).ok());
+  v1::OptimizerSpec* optimizer = request.mutable_spec()->mutable_optimizer();
+  optimizer->GetReflection()->MutableUnknownFields(optimizer)->AddVarint(77, 1);
+  const absl::Status status = CheckNoUnknownFields(request);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "spec.optimizer: field 77 is not known to this server");
+}
+
+TEST(JobConvertTest, StatesGoThereAndBack) {
+  for (int i = 0; i < kNumJobStates; ++i) {
+    const auto state = static_cast<JobState>(i);
+    EXPECT_EQ(v1::JobState_Name(ToProto(state)), "JOB_STATE_" + std::string(JobStateName(state)));
+    EXPECT_EQ(*FromProto(ToProto(state), "states"), state);
+  }
+  EXPECT_FALSE(FromProto(v1::JOB_STATE_UNSPECIFIED, "states").ok());
+  EXPECT_FALSE(FromProto(static_cast<v1::JobState>(10), "states").ok());
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,132 @@
+// The jobs' thread and its inbox, and the threads on which text becomes tokens.
+#include "server/jobs/job_loop.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/jobs/manager_fixture.h"
+
+namespace switchyard {
+namespace {
+
+class StuckPreparer final : public DataPreparer {
+ public:
+  absl::StatusOr<PackedData> Pack(const PackRequest&, absl::FunctionRef<bool(int64_t, int64_t)> progress) override {
+    ++running;
+    while (progress(0, 1)) absl::SleepFor(absl::Milliseconds(1));
+    return absl::CancelledError("no longer wanted");
+  }
+  std::atomic<int> running = 0;
+};
+
+// A loop with a job that runs on one worker.
+class JobLoopTest : public testing::Test {
+ protected:
+  JobLoopTest() {
+    JobManager::Options options;
+    options.trainers = {.configured = 1, .tokens = {.shared = "token", .local = ""}, .silence = absl::Hours(1)};
+    JobLoop::Hooks hooks;
+    hooks.open_store = hooks.close_store = [](const std::string&) {};
+    hooks.kill_worker = [](int, int64_t) {};
+    hooks.end_of = [](int, int64_t) { return std::string(); };
+    hooks.on_census = [](const TrainingCensus&) {};
+    hooks.share_serving = [](bool) { return absl::ZeroDuration(); };
+    loop_ = std::make_unique<JobLoop>(options, std::make_unique<MemoryJournal>(), &packs_, nullptr, hooks);
+    EXPECT_TRUE(loop_->Start().ok());
+    WorkerInfo info;
+    info.join_token = "token";
+    info.incarnation = "w";
+    loop_->OnTrainer(1, trainer_, info);
+    JobSpec spec;
+    spec.architecture = "demo";
+    spec.datasets = {"a.bin"};
+    spec.steps = 1 << 20;
+    spec.sequence_length = 8;
+    spec.batch_sequences = 4;
+    Ask([&](JobManager& manager) { id_ = manager.Submit("", spec)->job->id; });
+    while (epoch_ < 0) Ask([&](JobManager&) { epoch_ = trainer_->epoch(); });
+    loop_->OnTrainingStarted(1, epoch_, 0, {});
+  }
+  // On the loop's thread; blocks.
+  void Ask(const std::function<void(JobManager&)>& task) {
+    absl::Notification done;
+    ASSERT_TRUE(loop_->Post([&](JobManager& manager) {
+      task(manager);
+      done.Notify();
+    }));
+    done.WaitForNotification();
+  }
+
+  StuckPreparer preparer_;
+  PackRunner packs_{&preparer_};
+  const std::shared_ptr<FakeTrainer> trainer_ = std::make_shared<FakeTrainer>();
+  std::unique_ptr<JobLoop> loop_;
+  std::string id_;
+  int64_t epoch_ = -1;
+};
+
+// A worker's words on a job that its loop has no time for: they are bounded, the newest are there in the end, and what
+// changes a job's state is never left out.
+TEST_F(JobLoopTest, AnInboxIsBounded) {
+  absl::Notification stuck, go_on;
+  ASSERT_TRUE(loop_->Post([&](JobManager&) {
+    stuck.Notify();
+    go_on.WaitForNotification();
+  }));
+  stuck.WaitForNotification();
+  constexpr int64_t kSteps = 20'000;
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    TrainProgress progress;
+    progress.step = step;
+    loop_->OnTrainingStep(1, epoch_, progress);
+    loop_->OnTrainerHeartbeat(1);
+    if (step % 1000 == 0) loop_->OnTrainingSaved(1, epoch_, {.step = step});
+  }
+  EXPECT_LE(loop_->num_waiting(), JobLoop::kMostWaiting + kSteps / 1000 + 2);
+  go_on.Notify();
+  JobPtr job;
+  int64_t checkpoints = 0;
+  for (int tries = 0; tries < 2; ++tries) {  // the newest come behind what was in the inbox
+    Ask([&](JobManager& manager) {
+      job = *manager.Get(id_);
+      checkpoints = manager.census().checkpoints;
+    });
+  }
+  EXPECT_EQ(job->state, JobState::kRunning);
+  EXPECT_EQ(job->progress->step, kSteps);
+  EXPECT_EQ(checkpoints, kSteps / 1000);
+  EXPECT_EQ(job->checkpoint->step, kSteps);
+  loop_->Stop();
+}
+
+// Whoever comes at the same time does not get past the limit.
+TEST(PackRunnerTest, NoMoreThanSoManyStart) {
+  StuckPreparer preparer;
+  PackRunner packs(&preparer);
+  std::atomic<int> started = 0, refused = 0, done = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&, i] {
+      const bool begins = packs.StartIfFewer(
+          "call-", 3, absl::StrCat("call-", i), {}, [](int64_t, int64_t) {},
+          [&](const absl::StatusOr<PackedData>&) { ++done; });
+      ++(begins ? started : refused);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(started, 3);
+  EXPECT_EQ(refused, 13);
+  packs.Start(
+      "job", {}, [](int64_t, int64_t) {}, [&](const absl::StatusOr<PackedData>&) { ++done; });
+  packs.Stop();
+  EXPECT_EQ(done, 4);
+  EXPECT_EQ(preparer.running, 4) << "another kind of work is not counted";
+}
+
+}  // namespace
+}  // namespace switchyard

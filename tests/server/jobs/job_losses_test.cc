@@ -1,0 +1,291 @@
+// What befalls jobs: workers that die, hang or lie.
+#include "server/jobs/job_manager.h"
+#include "tests/server/jobs/manager_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
+  const std::string id = Running();
+  Step(5);
+  const int64_t old = trainers_[1]->epoch();
+  host_.how_ended = "signal 9 (Killed)";
+  manager_->OnTrainerLost(2, "its link ended");
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
+  EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
+  EXPECT_EQ(StateOf(id), JobState::kRunning) << "rank 0 has not ended";
+  manager_->OnTrainingEnded(1, old, {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_THAT(ReasonOf(id), HasSubstr("signal 9 (Killed)"));
+  trainers_.erase(2);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(StateOf(id), JobState::kPending) << "one worker is not enough";
+  Connect(3);
+  manager_->Tick();
+  EXPECT_EQ(trainers_[3]->seats[0].attempt, 2);
+  EXPECT_GT(trainers_[3]->epoch(), old);
+
+  // What still comes of the old epoch is of no use to anybody.
+  manager_->OnTrainingStarted(1, old, 0, {});
+  manager_->OnTrainingStarted(3, old, 0, {});
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  TrainProgress late;
+  late.step = 99;
+  manager_->OnTrainingStep(1, old, late);
+  manager_->OnTrainingSaved(1, old, {.step = 99});
+  manager_->OnTrainingEvaluated(1, old, {.step = 99});
+  manager_->OnTrainingEnded(1, old, {TrainingOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  EXPECT_EQ(Get(id)->progress->step, 5);
+  EXPECT_FALSE(Get(id)->checkpoint.has_value());
+}
+
+TEST_F(ManagerTest, OnlyRankZeroTellsSteps) {
+  const std::string id = Running();
+  TrainProgress progress;
+  progress.step = 7;
+  manager_->OnTrainingStep(2, trainers_[2]->epoch(), progress);
+  EXPECT_FALSE(Get(id)->progress.has_value());
+  Connect(3);  // refused: there are two
+  EXPECT_EQ(trainers_[3]->closed.code(), absl::StatusCode::kResourceExhausted);
+  manager_->OnTrainingStep(3, trainers_[1]->epoch(), progress);
+  EXPECT_FALSE(Get(id)->progress.has_value());
+}
+
+TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
+  const std::string id = Begun();
+  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  Step(1);  // the other one's word is still on its way
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  manager_->OnTrainingStarted(2, trainers_[1]->epoch(), 0, {});
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_THAT(sink_.lines, ElementsAre("started 0", "step 1"));
+}
+
+TEST_F(ManagerTest, LostAgainAndAgainFails) {
+  const std::string id = Running();
+  Step(5);
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_EQ(StateOf(id), JobState::kRunning);
+    AllEnd(TrainingOutcome::kLost, absl::UnavailableError(absl::StrCat("no ", i)));
+    const int pause_ms = 250 << (i - 1);
+    if (i == 3) break;
+    EXPECT_EQ(StateOf(id), JobState::kPending);
+    Pass(absl::Milliseconds(pause_ms - 1));
+    EXPECT_EQ(StateOf(id), JobState::kPending) << "it pauses " << pause_ms << " ms";
+    Pass(absl::Milliseconds(1));
+    AllStart();
+    Step(5);  // no further than before
+  }
+  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(Get(id)->error.message()), HasSubstr("lost 3 times without getting ahead; at last: rank 0"));
+}
+
+TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
+  const std::string id = Running();
+  for (int i = 1; i <= 10; ++i) {
+    if (i % 2 == 0) {
+      Step(i);
+    } else {
+      manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
+    }
+    AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    Pass(absl::Seconds(1));
+    AllStart();
+  }
+  EXPECT_EQ(Get(id)->attempt, 11);
+}
+
+TEST_F(ManagerTest, AFailureIsFinal) {
+  const std::string id = Running();
+  manager_->OnTrainingEnded(2, trainers_[1]->epoch(),
+                            {TrainingOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
+  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, absl::AbortedError("told so")});
+  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
+  EXPECT_EQ(manager_->census().not_finite, 1);
+  EXPECT_EQ(journal_.kept.begin()->second.error, Get(id)->error);
+}
+
+TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
+  const std::string id = Running();
+  const int64_t epoch = trainers_[1]->epoch();
+  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::UnavailableError("rank 1 has left")});
+  manager_->OnTrainingEnded(2, epoch, {TrainingOutcome::kFailed, absl::DataLossError("no number")});
+  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  EXPECT_EQ(Get(id)->error, absl::DataLossError("no number"));
+  EXPECT_EQ(manager_->census().not_finite, 0);
+}
+
+TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
+  const std::string id = Begun();
+  const int64_t epoch = trainers_[1]->epoch();
+  Pass(options_.limits.form - absl::Seconds(1));
+  manager_->OnTrainingNote(1, epoch, "looks for a checkpoint");
+  manager_->OnTrainingNote(2, epoch, "not rank 0");
+  manager_->OnTrainingNote(1, epoch - 1, "of another epoch");
+  EXPECT_EQ(Get(id)->note, "looks for a checkpoint");
+  Pass(options_.limits.form - absl::Seconds(1));
+  EXPECT_TRUE(trainers_[1]->heard.empty()) << "it still works";
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(trainers_[1]->heard.size(), 1u);
+}
+
+TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
+  const std::string id = Running();
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  manager_->OnTrainerLost(2, "gone");
+  EXPECT_EQ(StateOf(id), JobState::kSucceeded);
+}
+
+TEST_F(ManagerTest, LossesWhilePausingAndCancelling) {
+  const std::string paused = Running();
+  ASSERT_TRUE(manager_->Pause(paused).ok());
+  AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+  EXPECT_EQ(StateOf(paused), JobState::kPaused);
+  const std::string cancelled = Submit(Spec());
+  manager_->Tick();
+  AllStart();
+  ASSERT_TRUE(manager_->Cancel(cancelled).ok());
+  manager_->OnTrainerLost(1, "gone");
+  manager_->OnTrainerLost(2, "gone");
+  EXPECT_EQ(StateOf(cancelled), JobState::kCancelled);
+}
+
+TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
+  const std::string id = Begun();
+  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  Pass(options_.limits.form);
+  EXPECT_THAT(trainers_[1]->last_reason, HasSubstr("waited too long for all ranks to start, rank 1 (pid 1002"));
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, {}});
+  Pass(options_.limits.abort);
+  EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(host_.killed, ElementsAre(2));
+  EXPECT_EQ(manager_->census().workers, 1) << "nobody gets it any more";
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  manager_->OnTrainerLost(2, "its link ended");
+  trainers_.erase(2);
+
+  Connect(3);
+  Pass(absl::Seconds(1));
+  AllStart();
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  Pass(options_.limits.stall - absl::Seconds(1));
+  Step(1);
+  Pass(options_.limits.stall - absl::Seconds(1));
+  EXPECT_TRUE(trainers_[3]->heard.empty());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(trainers_[3]->last_reason, HasSubstr("waited too long for a step"));
+  AllEnd(TrainingOutcome::kLost, absl::AbortedError("told so"));
+
+  Pass(absl::Seconds(1));
+  AllStart();
+  ASSERT_TRUE(manager_->Cancel(id).ok());
+  Pass(options_.limits.cancel_save);
+  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("now "));
+  Pass(options_.limits.stop_now);
+  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("abort "));
+  Pass(options_.limits.abort);
+  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+}
+
+TEST_F(ManagerTest, AWorkerWhoseWordsLieUnreadIsNotFenced) {
+  Running();
+  host_.has_unread = true;
+  for (const absl::Time end = host_.now + 2 * options_.trainers.silence; host_.now < end;) {
+    host_.now += absl::Milliseconds(50);
+    manager_->Tick();
+  }
+  EXPECT_TRUE(trainers_[1]->closed.ok() && trainers_[2]->closed.ok()) << trainers_[2]->closed;
+}
+
+TEST_F(ManagerTest, ASilentWorkerIsFenced) {
+  const std::string id = Running();
+  const int64_t epoch = trainers_[1]->epoch();
+  const auto pass = [&](absl::Duration time) {  // in which the second says nothing
+    for (const absl::Time end = host_.now + time; host_.now < end;) {
+      host_.now += absl::Milliseconds(50);
+      manager_->OnTrainerHeartbeat(1);
+      manager_->Tick();
+    }
+  };
+  pass(options_.trainers.silence - absl::Seconds(1));
+  host_.now += absl::Seconds(6);  // the server itself stood still
+  manager_->Tick();
+  EXPECT_TRUE(trainers_[1]->closed.ok() && trainers_[2]->closed.ok()) << trainers_[2]->closed;
+  pass(absl::Seconds(1));
+  EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(host_.killed, ElementsAre(2));
+  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
+  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->OnTrainerLost(2, "its link ended");  // as its link tells later
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+}
+
+TEST_F(ManagerTest, OnlyWorkersThatAreAlikeMakeAGroup) {
+  Configure(3);
+  Connect(1, "avx2");
+  Connect(2, "amx");
+  const std::string id = Submit(Spec());
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  Connect(3, "amx");
+  manager_->Tick();
+  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  EXPECT_TRUE(trainers_[1]->seats.empty());
+  EXPECT_EQ(trainers_[2]->seats[0].rank, 0);
+}
+
+TEST_F(ManagerTest, StrangersAreRefused) {
+  WorkerInfo info;
+  info.incarnation = "x";
+  info.join_token = "wrong";
+  FakeTrainer stranger;
+  auto client = std::make_shared<FakeTrainer>();
+  manager_->OnTrainer(9, client, info);
+  EXPECT_EQ(client->closed.code(), absl::StatusCode::kUnauthenticated);
+  info.join_token = "token";
+  manager_->OnTrainer(10, std::make_shared<FakeTrainer>(), info);
+  manager_->OnTrainer(11, client, info);
+  EXPECT_EQ(client->closed.code(), absl::StatusCode::kAlreadyExists);
+}
+
+// A server is killed in each state of a job; the next one goes on by the table, and no attempt's number comes twice.
+TEST_F(ManagerTest, TheCensusCounts) {
+  ConnectBoth();
+  const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
+  manager_->Tick();
+  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
+  Step(3, 2);
+  manager_->OnTrainingSaved(2, trainers_[2]->epoch(), {.step = 3, .saved_unix_ms = host_.UnixMs()});
+  host_.now += absl::Seconds(2);
+  const TrainingCensus& census = manager_->census();
+  EXPECT_EQ(census.jobs[static_cast<int>(JobState::kRunning)], 2);
+  EXPECT_EQ(census.jobs[static_cast<int>(JobState::kPending)], 1);
+  EXPECT_EQ(census.workers, 2);
+  EXPECT_EQ(census.busy_workers, 2);
+  EXPECT_EQ(census.attempts, 2);
+  EXPECT_EQ(census.steps, 1);
+  EXPECT_EQ(census.tokens, 96);
+  EXPECT_EQ(census.seconds.total, 0.5);
+  ASSERT_EQ(census.slots.size(), 1u) << "the other has done no step";
+  EXPECT_EQ(census.slots.at(1).progress.step, 3);
+  EXPECT_EQ(census.slots.at(1).checkpoint_step, 3);
+  EXPECT_DOUBLE_EQ(census.slots.at(1).checkpoint_age_seconds, 2);
+
+  // Steps that are done again train no more tokens, but for those beyond.
+  for (const int64_t step : {1, 2, 3, 4}) Step(step, 2);
+  EXPECT_EQ(manager_->census().steps, 5);
+  EXPECT_EQ(manager_->census().tokens, 128);
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,202 @@
+// Jobs on workers that also serve: who takes whom, what a job that starves is told, and that nothing of it is the
+// serving links' end.
+#include "proto/support/errors.h"
+#include "server/jobs/job_manager.h"
+#include "tests/server/jobs/manager_fixture.h"
+
+namespace switchyard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class SlicesTest : public ManagerTest {
+ protected:
+  SlicesTest() {
+    options_.serving_workers = 2;
+    Restart();
+  }
+  static JobSpec Shared(int workers = 2) {
+    JobSpec spec = Spec(workers);
+    spec.on_serving_workers = true;
+    spec.batch_sequences = 12;
+    return spec;
+  }
+  // Time in which serving leaves everything, or nothing.
+  void PassOpen(absl::Duration time) {
+    host_.slices_given += time;
+    Pass(time);
+  }
+  std::string RunningShared() {
+    ConnectServing(1);
+    ConnectServing(2);
+    const std::string id = Submit(Shared());
+    manager_->Tick();
+    AllStart();
+    EXPECT_EQ(StateOf(id), JobState::kRunning);
+    return id;
+  }
+};
+
+TEST_F(SlicesTest, EachKindOfJobTakesItsKindOfWorkers) {
+  Connect(1);
+  Connect(2);
+  FakeTrainer* serving = ConnectServing(3);
+  const std::string shared = Submit(Shared());
+  manager_->Tick();
+  EXPECT_EQ(Get(shared)->note, "waits for workers: 1 of 2 are free");
+  EXPECT_FALSE(host_.serving_wanted);
+  // It keeps back nobody who wants others.
+  const std::string alone = Submit(Spec());
+  manager_->Tick();
+  EXPECT_EQ(trainers_[1]->seats.size(), 1u);
+  EXPECT_EQ(StateOf(alone), JobState::kPreparing);
+  ConnectServing(4);
+  manager_->Tick();
+  ASSERT_EQ(serving->seats.size(), 1u);
+  EXPECT_EQ(serving->seats[0].job_id, shared);
+  EXPECT_EQ(serving->seats[0].world, 2);
+  manager_->Tick();
+  EXPECT_TRUE(host_.serving_wanted);
+  EXPECT_EQ(manager_->census().workers, 4);
+  EXPECT_EQ(manager_->census().busy_workers, 4);
+}
+
+TEST_F(SlicesTest, OneJobAtATime) {
+  FakeTrainer* first = ConnectServing(1);
+  FakeTrainer* second = ConnectServing(2);
+  const std::string one = Submit(Shared(1));
+  const std::string other = Submit(Shared(1));
+  manager_->Tick();
+  EXPECT_EQ(first->seats.size(), 1u);
+  EXPECT_THAT(second->seats, IsEmpty());
+  EXPECT_EQ(Get(other)->note, "waits for workers: 0 of 1 are free");
+  manager_->OnTrainingStarted(1, first->epoch(), 0, {});
+  manager_->OnTrainingEnded(1, first->epoch(), {TrainingOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(one), JobState::kSucceeded);
+  manager_->Tick();
+  ASSERT_EQ(first->seats.size(), 2u);
+  EXPECT_EQ(first->seats[1].job_id, other);
+}
+
+TEST_F(SlicesTest, WhatCannotBeIsRefused) {
+  absl::Status status = manager_->Submit("", Shared(3)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(), "spec.workers: needs 3 ranks, 0 alive, 2 configured to serve");
+  EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "TOO_FEW_WORKERS");
+  options_.serving_workers = 0;
+  Restart();
+  status = manager_->Submit("", Shared()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)");
+  EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "NO_TRAINING");
+  FakeTrainer* serving = ConnectServing(1);
+  EXPECT_TRUE(serving->closed.ok()) << "it serves on";
+}
+
+TEST_F(SlicesTest, TimeWithoutSlicesIsNoStall) {
+  const std::string id = RunningShared();
+  PassOpen(absl::Minutes(20));
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_EQ(Get(id)->note, "");
+  for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
+  EXPECT_EQ(Get(id)->note, "waits for serving");
+  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  PassOpen(absl::Milliseconds(50));
+  EXPECT_EQ(Get(id)->note, "");
+  // Of the thirty minutes between steps twenty are over.
+  PassOpen(absl::Minutes(9));
+  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  PassOpen(absl::Minutes(2));
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
+}
+
+TEST_F(SlicesTest, AServerWithServingWorkersAloneSaysWhatItsUsersMayDo) {
+  options_.serving_workers = 2;
+  Configure(0);
+  const absl::Status status = manager_->Submit("", Spec()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "this server has no training workers (--local_train_workers); its serving ones train jobs with "
+            "on_serving_workers");
+}
+
+// What it may run for is the time in which it can.
+TEST_F(SlicesTest, WaitingIsNoRuntime) {
+  ConnectServing(1);
+  ConnectServing(2);
+  JobSpec spec = Shared();
+  spec.max_runtime_seconds = 60;
+  const std::string id = Submit(spec);
+  manager_->Tick();
+  AllStart();
+  for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
+  for (int i = 0; i < 59; ++i) PassOpen(absl::Seconds(1));
+  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  PassOpen(absl::Seconds(2));
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
+  AllEnd(TrainingOutcome::kStopped);
+  EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 61 s of 60"));
+}
+
+TEST_F(SlicesTest, ACancelWaitsForNoSlice) {
+  const std::string id = RunningShared();
+  ASSERT_TRUE(manager_->Cancel(id).ok());
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(HasSubstr("save")));
+  Pass(options_.limits.cancel_save);
+  ASSERT_EQ(trainers_[1]->heard.size(), 2u);
+  EXPECT_THAT(trainers_[1]->heard[1], HasSubstr("now"));
+  Pass(absl::Seconds(29));
+  EXPECT_EQ(trainers_[1]->heard.size(), 2u);
+  Pass(absl::Seconds(2));
+  ASSERT_EQ(trainers_[1]->heard.size(), 3u);
+  EXPECT_THAT(trainers_[1]->heard[2], HasSubstr("abort"));
+}
+
+TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
+  const std::string id = RunningShared();
+  manager_->OnTrainerLost(2, "its link ended");
+  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  trainers_.erase(2);
+  ConnectServing(3);
+  PassOpen(absl::Seconds(1));
+  EXPECT_EQ(trainers_[1]->seats.size(), 2u);
+  EXPECT_EQ(trainers_[3]->seats.size(), 1u);
+}
+
+// A worker that serves is not ended for its training's sake; it trains again when it has come to its end.
+TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
+  const std::string id = RunningShared();
+  const int64_t epoch = trainers_[1]->epoch();
+  manager_->OnTrainingEnded(2, epoch, {TrainingOutcome::kLost, absl::UnavailableError("x")});
+  PassOpen(absl::Seconds(31));  // rank 0 does not end
+  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_TRUE(trainers_[1]->closed.ok());
+  EXPECT_THAT(host_.killed, IsEmpty());
+  PassOpen(absl::Seconds(1));
+  EXPECT_EQ(trainers_[1]->seats.size(), 1u);
+  EXPECT_EQ(Get(id)->note, "waits for workers: 0 of 2 are free");
+  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::AbortedError("late")});
+  PassOpen(absl::Seconds(1));
+  EXPECT_EQ(trainers_[1]->seats.size(), 2u);
+  EXPECT_EQ(trainers_[2]->seats.size(), 2u);
+}
+
+// The serving group judges who is silent.
+TEST_F(SlicesTest, NobodyIsFencedHere) {
+  ConnectServing(1);
+  host_.now += absl::Minutes(1);
+  manager_->Tick();
+  EXPECT_TRUE(trainers_[1]->closed.ok());
+  EXPECT_THAT(host_.killed, IsEmpty());
+  EXPECT_EQ(manager_->census().workers, 1);
+  manager_->End();
+  EXPECT_TRUE(trainers_[1]->closed.ok());
+}
+
+}  // namespace
+}  // namespace switchyard

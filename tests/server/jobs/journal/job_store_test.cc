@@ -1,0 +1,281 @@
+#include "server/jobs/journal/job_store.h"
+
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/support/errors.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+Job Example(int64_t sequence) {
+  Job job;
+  job.sequence = sequence;
+  job.id = absl::StrCat("job-", sequence);
+  job.request_id = sequence % 2 == 0 ? "" : absl::StrCat("request-", sequence);
+  job.spec.architecture = "demo";
+  job.spec.datasets = {"a.bin"};
+  job.spec.steps = 10;
+  job.spec.optimizer.schedule.total_steps = 10;
+  job.spec.optimizer.epsilon = 1e-7;
+  job.spec.labels = {{"a", "b"}};
+  job.submitted_workers = 4;
+  job.state = JobState::kRunning;
+  job.attempt = 7;
+  job.error = MakeError(absl::StatusCode::kUnavailable, v1::DISK_FULL, "why", {{"field", "x"}});
+  job.progress =
+      TrainProgress{.step = 3, .loss = 0.1, .seconds = {.total = 0.7, .data = 0.3}, .dead_experts = 2, .packing = 4};
+  job.evaluation = EvaluationResult{.step = 2, .loss = 1.5, .tokens = 9};
+  job.checkpoint = SavedCheckpoint{.step = 2, .folder = "job-1/step-00000002", .bytes = 5, .saved_unix_ms = 4};
+  job.changes = {{JobState::kPending, 1, "submitted"}, {JobState::kRunning, 2, "all ranks"}};
+  job.created_unix_ms = 1;
+  job.started_unix_ms = 2;
+  job.queued = 11;
+  job.losses = 3;
+  job.best_step = 5;
+  job.ran_ms = 77;
+  job.files_ready = 1;
+  job.full_since_unix_ms = 99;
+  return job;
+}
+
+class JobStoreTest : public testing::Test {
+ protected:
+  JobStoreTest() {
+    char folder[] = "/tmp/job_store_XXXXXX";
+    folder_ = mkdtemp(folder);
+    path_ = folder_ + "/jobs.sqlite";
+  }
+  ~JobStoreTest() override { std::filesystem::remove_all(folder_); }
+
+  absl::Status OpenStatus() { return JobStore::Open(path_).status(); }
+  void Raw(const char* sql) {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+    sqlite3_close(db);
+  }
+
+  std::string folder_, path_;
+};
+
+TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
+  {
+    auto store = JobStore::Open(path_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    for (int i = 1; i <= 3; ++i) ASSERT_TRUE((*store)->Save(Example(i)).ok());
+    Job second = Example(2);
+    second.state = JobState::kPaused;
+    second.losses = 4;
+    ASSERT_TRUE((*store)->Save(second).ok());
+    ASSERT_TRUE((*store)->Forget(Example(3)).ok());
+  }
+  auto store = JobStore::Open(path_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  auto jobs = (*store)->Load();
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 2u);
+  const Job& job = (*jobs)[0];
+  const Job wanted = Example(1);
+  EXPECT_EQ(job.id, wanted.id);
+  EXPECT_EQ(job.request_id, wanted.request_id);
+  EXPECT_EQ(job.spec.optimizer.epsilon, 1e-7);
+  EXPECT_EQ(job.spec.labels, wanted.spec.labels);
+  EXPECT_EQ(job.submitted_workers, 4);
+  EXPECT_EQ(job.state, JobState::kRunning);
+  EXPECT_EQ(job.attempt, 7);
+  EXPECT_EQ(job.error, wanted.error);
+  ASSERT_TRUE(job.progress.has_value());
+  EXPECT_EQ(job.progress->loss, 0.1);
+  EXPECT_EQ(job.progress->seconds.data, 0.3);
+  EXPECT_EQ(job.progress->dead_experts, 2);
+  EXPECT_EQ(job.progress->packing, 4);
+  EXPECT_EQ(job.evaluation->tokens, 9);
+  EXPECT_EQ(job.checkpoint->folder, "job-1/step-00000002");
+  ASSERT_EQ(job.changes.size(), 2u);
+  EXPECT_EQ(job.changes[1].reason, "all ranks");
+  EXPECT_EQ(job.queued, 11);
+  EXPECT_EQ(job.losses, 3);
+  EXPECT_EQ(job.best_step, 5);
+  EXPECT_EQ(job.ran_ms, 77);
+  EXPECT_EQ(job.files_ready, 1);
+  EXPECT_EQ(job.full_since_unix_ms, 99);
+  EXPECT_EQ((*jobs)[1].state, JobState::kPaused);
+  EXPECT_EQ((*jobs)[1].losses, 4);
+  EXPECT_EQ((*jobs)[1].request_id, "");
+}
+
+// Of a server before full_since_ms.
+TEST_F(JobStoreTest, AJournalOfVersion1GoesOn) {
+  ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
+  Raw("ALTER TABLE jobs DROP COLUMN full_since_ms; PRAGMA user_version=1");
+  for (const int64_t since : {0, 99}) {
+    auto store = JobStore::Open(path_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto jobs = (*store)->Load();
+    ASSERT_TRUE(jobs.ok()) << jobs.status();
+    ASSERT_EQ(jobs->size(), 1u);
+    EXPECT_EQ((*jobs)[0].id, "job-1");
+    EXPECT_EQ((*jobs)[0].ran_ms, 77);
+    EXPECT_EQ((*jobs)[0].full_since_unix_ms, since);
+    ASSERT_TRUE((*store)->Save(Example(1)).ok());
+  }
+}
+
+TEST_F(JobStoreTest, TwoJobsOfOneRequestAreRefused) {
+  auto store = JobStore::Open(path_);
+  ASSERT_TRUE((*store)->Save(Example(1)).ok());
+  Job twin = Example(5);
+  twin.request_id = Example(1).request_id;
+  EXPECT_FALSE((*store)->Save(twin).ok());
+  EXPECT_EQ((*store)->Load()->size(), 1u);
+}
+
+// What was acknowledged before a process was killed is there; nothing is there in part.
+TEST_F(JobStoreTest, KilledAtAnyMomentForgetsNothing) {
+  int64_t saved = 0;
+  for (int round = 0; round < 20; ++round) {
+    int acks[2];
+    ASSERT_EQ(pipe(acks), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      auto store = JobStore::Open(path_);
+      for (int64_t i = saved + 1; store.ok(); ++i) {
+        if (!(*store)->Save(Example(i)).ok() || write(acks[1], &i, sizeof(i)) != sizeof(i)) break;
+      }
+      _exit(1);
+    }
+    close(acks[1]);
+    // Killed while it writes what follows a number of saves that differs from round to round.
+    for (int i = 0; i <= round; ++i)
+      ASSERT_EQ(read(acks[0], &saved, sizeof(saved)), static_cast<ssize_t>(sizeof(saved)));
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    while (read(acks[0], &saved, sizeof(saved)) == static_cast<ssize_t>(sizeof(saved))) continue;
+    close(acks[0]);
+    auto store = JobStore::Open(path_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    auto jobs = (*store)->Load();
+    ASSERT_TRUE(jobs.ok()) << jobs.status();
+    const auto found = static_cast<int64_t>(jobs->size());
+    // At most one more: it was on the disk, but its acknowledgement was not sent.
+    ASSERT_GE(found, saved);
+    ASSERT_LE(found, saved + 1);
+    EXPECT_EQ(jobs->back().id, absl::StrCat("job-", found));
+    saved = found;
+  }
+}
+
+TEST_F(JobStoreTest, OneServerAtATime) {
+  auto store = JobStore::Open(path_);
+  ASSERT_TRUE(store.ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    const absl::Status status = OpenStatus();
+    const bool told = status.code() == absl::StatusCode::kFailedPrecondition &&
+                      status.message() == "jobs.sqlite: another process has it open";
+    _exit(told ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE((*store)->Save(Example(1)).ok());
+}
+
+TEST_F(JobStoreTest, RefusesWhatItDoesNotKnow) {
+  ASSERT_TRUE(OpenStatus().ok());
+  Raw("PRAGMA user_version=3");
+  EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("schema version 3, this server knows 2"));
+  Raw("PRAGMA user_version=1; PRAGMA application_id=5");
+  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("is no journal of training jobs"));
+  path_ = folder_ + "/other.sqlite";
+  Raw("CREATE TABLE jobs(x)");
+  EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(JobStoreTest, DamageIsTold) {
+  std::ofstream(path_) << std::string(8192, 'x');
+  EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("jobs.sqlite"));
+  std::filesystem::remove(path_);
+  {
+    auto store = JobStore::Open(path_);
+    for (int i = 1; i <= 100; ++i) ASSERT_TRUE((*store)->Save(Example(i)).ok());
+  }
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);
+  EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kDataLoss) << OpenStatus();
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(OpenStatus().ok());
+  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0)");
+  auto store = JobStore::Open(path_);
+  EXPECT_EQ((*store)->Load().status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(JobStore::Open(folder_).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Errors go to clients: they say what is wrong, and neither where this machine has its files nor how they are asked.
+TEST_F(JobStoreTest, ErrorsShowNeitherPathsNorStatements) {
+  std::vector<absl::Status> errors;
+  std::ofstream(path_) << std::string(8192, 'x');
+  errors.push_back(OpenStatus());
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(OpenStatus().ok());
+  Raw("PRAGMA user_version=3");
+  errors.push_back(OpenStatus());
+  std::filesystem::remove(path_);
+  ASSERT_TRUE(OpenStatus().ok());
+  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0)");
+  {
+    auto store = JobStore::Open(path_);
+    errors.push_back((*store)->Load().status());
+    ASSERT_TRUE((*store)->Save(Example(2)).ok());
+    Job twin = Example(5);
+    twin.id = Example(2).id;
+    errors.push_back((*store)->Save(twin));
+  }
+  errors.push_back(JobStore::Open(folder_).status());
+  for (const absl::Status& error : errors) {
+    const std::string text(error.message());
+    EXPECT_FALSE(error.ok());
+    EXPECT_THAT(text, Not(HasSubstr(folder_)));
+    EXPECT_THAT(text, Not(HasSubstr("INSERT")));
+    EXPECT_THAT(text, Not(HasSubstr("PRAGMA")));
+  }
+  EXPECT_THAT(std::string(errors[0].message()), HasSubstr("jobs.sqlite: file is not a database; move it away"));
+}
+
+// A file that may not grow stands for a disk that is full.
+TEST_F(JobStoreTest, AFullDiskIsTold) {
+  ASSERT_TRUE(OpenStatus().ok());
+  auto store = JobStore::Open(path_);
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE((*store)->Save(Example(1)).ok());
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit full = before;
+  full.rlim_cur = 1;
+  signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  const absl::Status status = (*store)->Save(Example(2));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, SIG_DFL);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr(folder_)));
+  EXPECT_TRUE((*store)->Save(Example(2)).ok()) << "there is room again";
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,222 @@
+// A job manager with a clock that stands until it is told, workers that only write down what they hear, and a journal
+// in memory that survives it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/jobs/job_manager.h"
+
+namespace switchyard {
+
+class MemoryJournal final : public JobJournal {
+ public:
+  absl::StatusOr<std::vector<Job>> Load() override {
+    std::vector<Job> jobs;
+    for (const auto& [sequence, job] : kept) jobs.push_back(job);
+    return jobs;
+  }
+  absl::Status Save(const Job& job) override {
+    if (!error.ok()) return error;
+    kept[job.sequence] = job;
+    // What is not kept.
+    kept[job.sequence].note.clear();
+    kept[job.sequence].seconds_left = 0;
+    ++saves;
+    return absl::OkStatus();
+  }
+  absl::Status Forget(const Job& job) override {
+    kept.erase(job.sequence);
+    return absl::OkStatus();
+  }
+
+  std::map<int64_t, Job> kept;
+  absl::Status error;
+  int saves = 0;
+};
+
+class FakeHost final : public TrainingHost {
+ public:
+  absl::Time Now() override { return now; }
+  int64_t UnixMs() override { return absl::ToUnixMillis(now); }
+  std::string DrawHex() override { return absl::StrCat(absl::Hex(++drawn, absl::kZeroPad12), "0123456789abcdef0123"); }
+  void OpenStore(const std::string& token) override { stores.insert(token); }
+  void CloseStore(const std::string& token) override { stores.erase(token); }
+  void Prepare(const std::string& job_id, PackRequest request) override { packs[job_id].push_back(std::move(request)); }
+  void CancelPrepare(const std::string& job_id) override { cancelled.push_back(job_id); }
+  void KillWorker(int local_index, int64_t) override { killed.push_back(local_index); }
+  std::string EndOf(int, int64_t) override { return how_ended; }
+  absl::Duration ShareServing(bool wanted) override {
+    serving_wanted = wanted;
+    return slices_given;
+  }
+  bool HasUnread(const WorkerInfo&) override { return has_unread; }
+
+  absl::Time now = absl::FromUnixSeconds(1'700'000'000);
+  uint64_t drawn = 0;
+  std::set<std::string> stores;
+  std::map<std::string, std::vector<PackRequest>> packs;
+  std::vector<std::string> cancelled;
+  std::vector<int> killed;
+  std::string how_ended;
+  bool serving_wanted = false;  // whether serving workers are to train
+  absl::Duration slices_given;
+  bool has_unread = false;
+};
+
+class FakeTrainer final : public TrainerClient {
+ public:
+  void Start(const TrainingSeat& seat) override { seats.push_back(seat); }
+  void StopTraining(int64_t epoch, StopMode kind) override {
+    heard.push_back(absl::StrCat(kind == StopMode::kSave ? "save " : "now ", epoch));
+  }
+  void AbortTraining(int64_t epoch, const std::string& reason) override {
+    heard.push_back(absl::StrCat("abort ", epoch));
+    last_reason = reason;
+  }
+  void Close(const absl::Status& status) override { closed = status; }
+
+  int64_t epoch() const { return seats.empty() ? -1 : seats.back().epoch; }
+  std::vector<TrainingSeat> seats;
+  std::vector<std::string> heard;
+  std::string last_reason;
+  absl::Status closed;
+};
+
+class RecordingSink final : public ProgressSink {
+ public:
+  void OnStarted(const Job& job, int64_t step) override { Add(job, absl::StrCat("started ", step)); }
+  void OnStep(const Job& job, const TrainProgress& progress) override {
+    Add(job, absl::StrCat("step ", progress.step));
+  }
+  void OnEvaluated(const Job& job, const EvaluationResult& result) override {
+    Add(job, absl::StrCat("evaluated ", result.step));
+  }
+  void OnEnded(const Job& job) override { Add(job, absl::StrCat("ended ", JobStateName(job.state))); }
+
+  std::vector<std::string> lines;
+
+ private:
+  void Add(const Job&, std::string line) { lines.push_back(std::move(line)); }
+};
+
+class ManagerTest : public testing::Test {
+ protected:
+  ManagerTest() { Configure(2); }
+
+  void Configure(int workers) {
+    options_.trainers.configured = workers;
+    options_.trainers.tokens = {.shared = "token", .local = "token"};
+    options_.max_losses = 3;
+    Restart();
+  }
+  // The server was killed; another one reads its journal.  Its workers are gone, too.
+  void Restart() {
+    manager_ = std::make_unique<JobManager>(options_, &journal_, &host_, &sink_);
+    trainers_.clear();
+    host_.stores.clear();
+    host_.packs.clear();
+    const absl::Status status = manager_->Start();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  FakeTrainer* ConnectServing(WorkerId id) { return Connect(id, "avx2", true); }
+  FakeTrainer* Connect(WorkerId id, const std::string& isa = "avx2", bool serves = false) {
+    WorkerInfo info;
+    info.incarnation = absl::StrCat("w", id);
+    info.join_token = "token";
+    info.local_index = static_cast<int>(id);
+    info.pid = 1000 + id;
+    info.host = "here";
+    info.device = "cpu";
+    info.isa = isa;
+    info.also_trains = serves;
+    trainers_[id] = std::make_shared<FakeTrainer>();
+    manager_->OnTrainer(id, trainers_[id], info);
+    return trainers_[id].get();
+  }
+  static JobSpec Spec(int workers = 2) {
+    JobSpec spec;
+    spec.architecture = "demo";
+    spec.datasets = {"a.bin"};
+    spec.steps = 100;
+    spec.sequence_length = 8;
+    spec.batch_sequences = 4;
+    spec.workers = workers;
+    spec.optimizer.schedule.total_steps = 100;
+    return spec;
+  }
+  std::string Submit(const JobSpec& spec, const std::string& request_id = "") {
+    const auto submitted = manager_->Submit(request_id, spec);
+    EXPECT_TRUE(submitted.ok()) << submitted.status();
+    return submitted.ok() ? submitted->job->id : "";
+  }
+  JobPtr Get(const std::string& id) {
+    const auto job = manager_->Get(id);
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : std::make_shared<Job>();
+  }
+  JobState StateOf(const std::string& id) { return Get(id)->state; }
+  std::string ReasonOf(const std::string& id) { return Get(id)->changes.back().reason; }
+  void Pass(absl::Duration time) {
+    host_.now += time;
+    for (const auto& [id, trainer] : trainers_) manager_->OnTrainerHeartbeat(id);
+    manager_->Tick();
+  }
+  // All workers of the epoch say that they have started.
+  void AllStart(int64_t step = 0) {
+    const int64_t epoch = trainers_.at(1)->epoch();
+    for (const auto& [id, trainer] : trainers_) manager_->OnTrainingStarted(id, epoch, step, {});
+  }
+  void Step(int64_t step, WorkerId rank0 = 1) {
+    TrainProgress progress;
+    progress.step = step;
+    progress.loss = 3;
+    progress.tokens = step * 32;
+    progress.seconds.total = 0.5;
+    manager_->OnTrainingStep(rank0, trainers_.at(rank0)->epoch(), progress);
+  }
+  void AllEnd(TrainingOutcome outcome, const absl::Status& status = absl::OkStatus()) {
+    const int64_t epoch = trainers_.at(1)->epoch();
+    for (const auto& [id, trainer] : trainers_) manager_->OnTrainingEnded(id, epoch, {outcome, status});
+  }
+  void ConnectBoth() {
+    Connect(1);
+    Connect(2);
+  }
+  // Two workers are there, and it is the job's turn.
+  std::string Begun(const JobSpec& spec = Spec(), const std::string& request_id = "") {
+    ConnectBoth();
+    const std::string id = Submit(spec, request_id);
+    manager_->Tick();
+    EXPECT_EQ(StateOf(id), JobState::kPreparing);
+    return id;
+  }
+  // … and it runs on them.
+  std::string Running(const JobSpec& spec = Spec()) {
+    const std::string id = Begun(spec);
+    AllStart();
+    EXPECT_EQ(StateOf(id), JobState::kRunning);
+    return id;
+  }
+  // Whose text has to become tokens first.
+  static JobSpec TextSpec() {
+    JobSpec spec = Spec();
+    spec.datasets = {"a.jsonl"};
+    return spec;
+  }
+
+  JobManager::Options options_;
+  MemoryJournal journal_;
+  FakeHost host_;
+  RecordingSink sink_;
+  std::map<WorkerId, std::shared_ptr<FakeTrainer>> trainers_;
+  std::unique_ptr<JobManager> manager_;
+};
+
+}  // namespace switchyard

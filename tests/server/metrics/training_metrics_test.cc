@@ -1,0 +1,131 @@
+#include "server/metrics/training_metrics.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace switchyard {
+namespace {
+
+// Values by "name label=value".
+std::map<std::string, double> Values(const prometheus::Registry& registry) {
+  std::map<std::string, double> values;
+  for (const prometheus::MetricFamily& family : registry.Collect()) {
+    EXPECT_FALSE(family.help.empty()) << family.name;
+    for (const prometheus::ClientMetric& metric : family.metric) {
+      std::string name = family.name;
+      for (const auto& label : metric.label) name += " " + label.name + "=" + label.value;
+      values[name] = family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value;
+    }
+  }
+  return values;
+}
+
+TEST(TrainingMetricsTest, WhatIsCountedIsThatOfTheTable) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  TrainingMetrics metrics(registry);
+  TrainingCensus census;
+  census.jobs[static_cast<int>(JobState::kPending)] = 3;
+  census.workers = 2;
+  census.busy_workers = 1;
+  census.tokens = 100;
+  census.not_finite = 2;
+  census.dropped_rows = 11;
+  census.seconds = {.total = 5,
+                    .forward = 1,
+                    .backward = 2,
+                    .experts = 1.5,
+                    .all_to_all = .25,
+                    .all_reduce = .5,
+                    .optimizer = .75,
+                    .data = .125};
+  metrics.Update(census);
+  const std::map<std::string, double> values = Values(*registry);
+  EXPECT_EQ(values.at("switchyard_train_jobs state=pending"), 3);
+  EXPECT_EQ(values.at("switchyard_train_jobs state=running"), 0);
+  EXPECT_EQ(values.at("switchyard_train_workers_busy"), 1);
+  EXPECT_EQ(values.at("switchyard_train_journal_ok"), 1);
+  census.journal_ok = false;
+  metrics.Update(census);
+  EXPECT_EQ(Values(*registry).at("switchyard_train_journal_ok"), 0);
+  EXPECT_EQ(values.at("switchyard_train_tokens_total"), 100);
+  EXPECT_EQ(values.at("switchyard_train_not_finite_total"), 2);
+  EXPECT_EQ(values.at("switchyard_train_dropped_rows_total"), 11);
+  EXPECT_EQ(values.at("switchyard_train_step_seconds_total"), 5);
+  const std::map<std::string, double> phases = {{"forward", 1},      {"backward", 2},    {"expert", 1.5},
+                                                {"all_to_all", .25}, {"all_reduce", .5}, {"optimizer", .75},
+                                                {"data", .125}};
+  for (const auto& [phase, seconds] : phases) {
+    EXPECT_EQ(values.at("switchyard_train_phase_seconds_total phase=" + phase), seconds) << phase;
+  }
+  EXPECT_FALSE(values.contains("switchyard_train_loss slot=0")) << "no job runs";
+}
+
+TEST(TrainingMetricsTest, ASkippedStepHasMeasuredNothing) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  TrainingMetrics metrics(registry);
+  TrainingCensus census;
+  census.slots[0].progress.step = 3;
+  census.slots[0].progress.skipped = true;
+  metrics.Update(census);
+  const std::map<std::string, double> values = Values(*registry);
+  for (const std::string name : {"loss", "balance_loss", "z_loss", "gradient_norm"}) {
+    EXPECT_TRUE(std::isnan(values.at("switchyard_train_" + name + " slot=0"))) << name;
+  }
+  EXPECT_EQ(values.at("switchyard_train_step slot=0"), 3);
+}
+
+TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  TrainingMetrics metrics(registry);
+  TrainingCensus census;
+  metrics.Update(census);
+  const size_t idle = Values(*registry).size();
+  census.tokens = 150;
+  TrainingCensus::Slot& slot = census.slots[1];
+  slot.progress.step = 7;
+  slot.progress.loss = 2.5;
+  slot.progress.balance_loss = 1.25;
+  slot.progress.z_loss = .5;
+  slot.progress.learning_rate = .001;
+  slot.progress.gradient_norm = 3;
+  slot.progress.tokens_per_second = 640;
+  slot.progress.dead_experts = 4;
+  slot.progress.packing = 2;
+  slot.checkpoint_step = 6;
+  slot.checkpoint_age_seconds = 9;
+  metrics.Update(census);
+  std::map<std::string, double> values = Values(*registry);
+  EXPECT_EQ(values.at("switchyard_train_tokens_total"), 150);
+  const std::map<std::string, double> gauges = {{"loss", 2.5},
+                                                {"balance_loss", 1.25},
+                                                {"z_loss", .5},
+                                                {"learning_rate", .001},
+                                                {"gradient_norm", 3},
+                                                {"tokens_per_second", 640},
+                                                {"step", 7},
+                                                {"dead_experts", 4},
+                                                {"packing", 2},
+                                                {"checkpoint_step", 6},
+                                                {"checkpoint_age_seconds", 9}};
+  for (const auto& [name, value] : gauges) {
+    EXPECT_EQ(values.at("switchyard_train_" + name + " slot=1"), value) << name;
+  }
+  EXPECT_FALSE(values.contains("switchyard_train_evaluation_loss slot=1")) << "nothing was evaluated";
+  slot.evaluated = true;
+  slot.evaluation.loss = 4;
+  metrics.Update(census);
+  EXPECT_EQ(Values(*registry).at("switchyard_train_evaluation_loss slot=1"), 4);
+
+  census.slots.clear();
+  census.tokens = 140;  // nothing falls
+  metrics.Update(census);
+  values = Values(*registry);
+  EXPECT_EQ(values.size(), idle) << "a job that has ended leaves no values behind";
+  EXPECT_EQ(values.at("switchyard_train_tokens_total"), 150);
+}
+
+}  // namespace
+}  // namespace switchyard

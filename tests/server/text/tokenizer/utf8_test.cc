@@ -1,0 +1,85 @@
+#include "server/text/tokenizer/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include "server/text/tokenizer/unicode.h"
+
+namespace switchyard {
+namespace {
+
+TEST(Utf8Test, EveryCodePointComesBack) {
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string text;
+    AppendUtf8(c, &text);
+    ASSERT_EQ(FindInvalidUtf8(text), absl::string_view::npos) << static_cast<uint32_t>(c);
+    ASSERT_EQ(Utf8Length(text[0]), text.size());
+    size_t pos = 0;
+    ASSERT_TRUE(DecodeUtf8(text, &pos) == c);
+    ASSERT_EQ(pos, text.size());
+    size_t begin = 99;
+    ASSERT_TRUE(DecodeUtf8Before(text, text.size(), &begin) == c);
+    ASSERT_EQ(begin, 0u);
+  }
+}
+
+TEST(Utf8Test, InvalidBytesAreFoundWhereTheyAre) {
+  const std::pair<const char*, size_t> kCases[] = {
+      {"ab\x80", 2},           {"\xC0\xAF", 0},      {"\xE0\x80\x80", 0}, {"x\xED\xA0\x80", 1}, {"\xF4\x90\x80\x80", 0},
+      {"\xF5\x80\x80\x80", 0}, {"é\xC3", 2},         {"\xE2\x82", 0},     {"\xF0\x9F\x98", 0},  {"\xFE", 0},
+      {"\xC3\x28", 0},         {"中\xE4\xB8\x28", 3}};
+  for (const auto& [text, offset] : kCases) EXPECT_EQ(FindInvalidUtf8(text), offset) << testing::PrintToString(text);
+  EXPECT_EQ(FindInvalidUtf8(absl::string_view("a\0é👩", 8)), absl::string_view::npos);
+}
+
+std::string Lossy(absl::string_view bytes, size_t chunk) {
+  LossyUtf8 lossy;
+  std::string out;
+  for (size_t at = 0; at < bytes.size(); at += chunk) lossy.Append(bytes.substr(at, chunk), &out);
+  lossy.Flush(&out);
+  return out;
+}
+
+// What Python's bytes.decode("utf-8", "replace") gives.
+TEST(Utf8Test, IllFormedPartsBecomeReplacementCharacters) {
+  const std::pair<const char*, const char*> kCases[] = {{"abc", "abc"},
+                                                        {"\xE2\x82\xAC", "€"},
+                                                        {"\xE2\x82", "\uFFFD"},
+                                                        {"\xE2\x82x", "\uFFFDx"},
+                                                        {"\xF0\x9F\x98\xF0\x9F\x98\x80", "\uFFFD😀"},
+                                                        {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},
+                                                        {"\xC0\xAF", "\uFFFD\uFFFD"},
+                                                        {"\xF4\x90\x80\x80z", "\uFFFD\uFFFD\uFFFD\uFFFDz"},
+                                                        {"\xC3\xC3\xA9\xFF", "\uFFFDé\uFFFD"}};
+  for (const auto& [bytes, text] : kCases) {
+    for (size_t chunk = 1; chunk <= 8; ++chunk) EXPECT_EQ(Lossy(bytes, chunk), text) << chunk;
+  }
+}
+
+TEST(UnicodeTest, NormalFormsReorderAndCompose) {
+  EXPECT_EQ(Normalize(NormalForm::kNfc, "e\u0301"), "é");
+  EXPECT_EQ(Normalize(NormalForm::kNfd, "é"), "e\u0301");
+  EXPECT_EQ(Normalize(NormalForm::kNfc, "e\u0302\u0323"), "ệ");
+  EXPECT_EQ(Normalize(NormalForm::kNfc, "\u1100\u1161\u11a8"), "각");
+  EXPECT_EQ(Normalize(NormalForm::kNfkc, "ﬁ①Å"), "fi1Å");
+  EXPECT_EQ(Normalize(NormalForm::kNfc, "\u0958"), "\u0915\u093c");  // excluded from composition
+  EXPECT_EQ(Normalize(NormalForm::kNfkd, "½"), "1\u20442");
+  EXPECT_EQ(Normalize(NormalForm::kNfc, "plain"), "plain");
+}
+
+// Insertion sort would need 10^10 steps here.
+TEST(UnicodeTest, ManyMarksOnOneLetterAreSortedInReasonableTime) {
+  constexpr int kMarks = 200'000;
+  std::string text = "a";
+  std::string below;
+  std::string above;
+  for (int i = 0; i < kMarks; ++i) {
+    text += "\u0301\u0323";
+    below += "\u0323";
+    above += "\u0301";
+  }
+  EXPECT_TRUE(Normalize(NormalForm::kNfd, text) == "a" + below + above);
+}
+
+}  // namespace
+}  // namespace switchyard

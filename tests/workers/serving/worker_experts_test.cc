@@ -1,0 +1,315 @@
+// A worker, without its network, whose experts are brought to slots: from the machine's expert file, under a budget and
+// under a placement, the tokens of one that has all of them.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/popularity/profile_bundle.h"
+#include "tests/devices/test_device.h"
+#include "tests/workers/model/temp_dir.h"
+#include "workers/serving/worker.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr absl::Duration kLimit = absl::Seconds(60);
+constexpr int kTokens = 6;
+
+class WorkerExpertsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
+  }
+  // With the tiny model, in a group of its own.
+  void Join(const ExpertBudgetOptions& experts, const PlacementSettings& placement,
+            const ForecastOptions& forecast = {}, Device device = TestDevice()) {
+    worker_.reset();
+    WorkerOptions options;
+    options.model_dir = "tests/golden/models/qwen3-qknorm";
+    options.device = device;
+    options.deterministic = !experts.cold_on_host();
+    options.forecast = forecast;
+    options.experts = experts;
+    options.experts.file_dir = dir_.path();
+    auto worker = Worker::Open(std::move(options));
+    ASSERT_TRUE(worker.ok()) << worker.status();
+    worker_ = *std::move(worker);
+    settings_ = {.kv_cache_bytes = 1 << 20,
+                 .max_num_seqs = 4,
+                 .max_batched_tokens = 32,
+                 .max_model_len = 128,
+                 .placement = placement};
+    InMemoryStore store;
+    const Seat seat = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+    const absl::Status joined = worker_->Join(seat, settings_, &store, nullptr);
+    ASSERT_TRUE(joined.ok()) << joined;
+  }
+  static StepItem Prompt() {
+    StepItem item;
+    item.num_query = 20;
+    item.sample = true;
+    item.new_blocks = {3, 1};
+    item.init = SlotInit{.tokens = {}, .num_prompt_tokens = item.num_query, .sampling = {}};
+    for (int32_t i = 0; i < item.num_query; ++i) item.init->tokens.push_back(5 + 7 * i);
+    item.init->sampling.temperature = 0;
+    return item;
+  }
+  // The prompt's alone.
+  absl::Status Step(int64_t step) {
+    StepPlan head;
+    head.step = step;
+    RankPlan part;
+    if (step > 1) part.freed_slots = {0};
+    part.items = {Prompt()};
+    return worker_->Execute(head, part, kLimit).status();
+  }
+  // Of all experts, one bit each.
+  void DamageExpertFile() {
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      if (entry.path().extension() != ".pack") continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      for (int64_t at = 8192 + 100; at < static_cast<int64_t>(entry.file_size()); at += 4096) {
+        file.seekg(at);
+        const char flipped = static_cast<char>(file.get() ^ 64);
+        file.seekp(at);
+        file.put(flipped);
+      }
+      ASSERT_TRUE(file.good());
+    }
+  }
+  // Of a prompt of 20 tokens.
+  std::vector<int32_t> Tokens() {
+    StepItem item = Prompt();
+    std::vector<int32_t> tokens;
+    for (int64_t step = 1; step <= kTokens; ++step) {
+      StepPlan head;
+      head.step = step;
+      RankPlan part;
+      part.items = {item};
+      const auto result = worker_->Execute(head, part, kLimit);
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (!result.ok()) break;
+      tokens.push_back(result->items[0].tokens[0]);
+      counts_.resize(result->expert_counts.size());
+      for (size_t key = 0; key < counts_.size(); ++key) counts_[key] += result->expert_counts[key];
+      item = StepItem();
+      item.start_pos = 19 + static_cast<int32_t>(step);
+      item.num_query = 1;
+      item.sample = true;
+    }
+    return tokens;
+  }
+
+  // A profile of these weights that has counted nothing but so many rows of each expert.
+  std::string ProfileOf(const std::vector<int64_t>& counts) {
+    const ModelConfig& config = worker_->config();
+    const RoutingShape shape = {.num_layers = static_cast<int>(config.num_moe_layers()),
+                                .num_experts = static_cast<int>(config.num_experts),
+                                .top_k = static_cast<int>(config.top_k)};
+    PathProfile profile({.model = worker_->weights_hash(), .shape = shape}, {});
+    for (size_t key = 0; key < counts.size(); ++key) {
+      std::vector<int16_t> chosen(static_cast<size_t>(shape.num_layers * shape.top_k), -1);
+      const auto layer = key / static_cast<size_t>(shape.num_experts);
+      chosen[layer * static_cast<size_t>(shape.top_k)] =
+          static_cast<int16_t>(key % static_cast<size_t>(shape.num_experts));
+      const RoutingView view = {.shape = shape,
+                                .num_tokens = 1,
+                                .experts = chosen.data(),
+                                .token_stride = static_cast<int64_t>(chosen.size()),
+                                .layer_stride = shape.top_k};
+      for (int64_t row = 0; row < counts[key]; ++row) profile.Observe(view, static_cast<int>(layer));
+    }
+    ProfileBundle bundle{.model = worker_->weights_hash(), .shape = shape, .hidden = 0, .profiles = {}, .maps = {}};
+    bundle.profiles.push_back(std::move(profile));
+    dir_.Write("profile", bundle.Serialize());
+    return dir_.File("profile");
+  }
+
+  const TempDir dir_;
+  EngineSettings settings_;
+  std::unique_ptr<Worker> worker_;
+  std::vector<int64_t> counts_;  // [L * E] of Tokens, so far
+};
+
+// static keeps what is popular at the start: by the profile of what comes, it finds more there, and by one that says
+// the contrary less.
+TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "nothing of it is the device's";
+  const ExpertBudgetOptions budget = {.budget = "50%", .policy = "static"};
+  ASSERT_NO_FATAL_FAILURE(Join(budget, {}));
+  const std::vector<int32_t> expected = Tokens();
+  const int64_t unprofiled = worker_->expert_counters().hits;
+  std::vector<int64_t> contrary;
+  for (const int64_t rows : counts_) contrary.push_back(*std::max_element(counts_.begin(), counts_.end()) - rows);
+  const PlacementSettings placed = {.mode = PlacementMode::kNoEstimate, .spare_slots = 1};
+  for (const PlacementSettings& placement : {PlacementSettings{}, placed}) {
+    SCOPED_TRACE(NameOf(placement.mode));
+    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(counts_)}));
+    EXPECT_EQ(Tokens(), expected);
+    const int64_t profiled = worker_->expert_counters().hits;
+    EXPECT_GE(profiled, unprofiled);
+    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(contrary)}));
+    EXPECT_EQ(Tokens(), expected);
+    EXPECT_GT(profiled, worker_->expert_counters().hits);
+  }
+}
+
+TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  const std::vector<int32_t> expected = Tokens();
+  ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
+  EXPECT_EQ(worker_->num_replayed() > 0, !TestDevice().is_cpu());
+  const int64_t resident_bytes = worker_->weight_bytes();
+
+  ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}));
+  EXPECT_LT(worker_->weight_bytes(), resident_bytes);
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_GT(worker_->expert_counters().misses + worker_->expert_counters().late, 0);
+  EXPECT_GT(worker_->expert_counters().hits, 0);
+  EXPECT_GT(worker_->expert_counters().plan_seconds, 0);
+  EXPECT_EQ(worker_->num_replayed(), 0);
+
+  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = PlacementMode::kNoEstimate, .spare_slots = 1}));
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_EQ(worker_->placement_counters().copies[static_cast<size_t>(CopyReason::kFill)], 14);
+  EXPECT_EQ(worker_->num_replayed(), 0);
+}
+
+TEST_F(WorkerExpertsTest, ABudgetBesideAPlacement) {
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  const std::vector<int32_t> expected = Tokens();
+  for (const char* budget : {"100%", "40%"}) {
+    for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kStaticSpare}) {
+      ASSERT_NO_FATAL_FAILURE(Join({.budget = budget}, {.mode = mode, .spare_slots = 1}));
+      EXPECT_EQ(Tokens(), expected) << budget << " " << NameOf(mode);
+      const ExpertStoreCounters counters = worker_->expert_counters();
+      EXPECT_GT(counters.hits, 0);
+      EXPECT_EQ(counters.misses + counters.late > 0, std::string(budget) == "40%") << budget << " " << NameOf(mode);
+      EXPECT_EQ(worker_->num_replayed(), 0);
+    }
+  }
+}
+
+// The expert file lives as long as the machine: what becomes of its bytes while it is open is noticed when they are
+// copied, not computed with, and the file is made anew.
+TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
+  for (const PlacementSettings& placement :
+       {PlacementSettings{}, PlacementSettings{.mode = PlacementMode::kNoEstimate, .spare_slots = 1}}) {
+    SCOPED_TRACE(NameOf(placement.mode));
+    ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, placement));
+    const std::vector<int32_t> expected = Tokens();
+    ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
+    ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, placement));
+    DamageExpertFile();
+    absl::Status noticed;
+    for (int64_t step = 1; noticed.ok() && step <= kTokens; ++step) noticed = Step(step);
+    EXPECT_TRUE(absl::IsDataLoss(noticed)) << noticed;
+    EXPECT_THAT(std::string(noticed.message()), HasSubstr("its bytes have changed since the file was opened"));
+    EXPECT_THAT(std::string(noticed.message()), Not(HasSubstr(dir_.path()))) << "clients get it";
+    EXPECT_GT(worker_->expert_counters().failed, 0);
+    // As the next epoch's.
+    worker_->Leave();
+    InMemoryStore store;
+    const absl::Status joined =
+        worker_->Join({.epoch = 2, .token = "other", .address = "127.0.0.1"}, settings_, &store, nullptr);
+    ASSERT_TRUE(joined.ok()) << joined;
+    EXPECT_EQ(Tokens(), expected);
+    EXPECT_EQ(worker_->expert_counters().failed, 0);
+  }
+}
+
+// What coming layers get is told where rows are, by the same estimators as on the CPU.
+TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
+  // Of a layer's experts that get rows, how many may be others: the devices round otherwise.
+  constexpr double kTolerance = 0.05;
+  std::vector<double> expected;
+  for (const Device device : {Device::Cpu(), TestDevice()}) {
+    ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = PlacementMode::kAgreed, .spare_slots = 1}, {}, device));
+    ASSERT_NE(worker_->forecaster(), nullptr);
+    EXPECT_EQ(Tokens().size(), static_cast<size_t>(kTokens));
+    const LiveEstimates& prompts = worker_->forecaster()->phase(Phase::kPrefill);
+    std::vector<double> distances;
+    for (const LiveEstimator estimator : {LiveEstimator::kMarginal, LiveEstimator::kGateAhead}) {
+      const EstimateScore& score = prompts.score(estimator, 1, 1);
+      distances.push_back(score.num_batches() == 0 ? -1 : score.distance());
+    }
+    EXPECT_GT(distances[1], 0);
+    EXPECT_GT(worker_->forecaster()->phase(Phase::kDecode).score(LiveEstimator::kGateAhead, 1, 1).num_batches(), 0);
+    EXPECT_GT(worker_->forecaster()->spent(), absl::ZeroDuration());
+    if (expected.empty()) expected = distances;
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(distances[i], expected[i], kTolerance) << i;
+  }
+}
+
+// What looks at gates is not recorded; tokens stay.
+TEST_F(WorkerExpertsTest, ForecastsWithoutAPlacement) {
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  EXPECT_EQ(worker_->forecaster(), nullptr);
+  const std::vector<int32_t> expected = Tokens();
+  const std::string plain = worker_->isa();
+  const std::string profile = dir_.path() + "/profile";
+  ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}, {.when = "always"}));
+  ASSERT_NE(worker_->forecaster(), nullptr);
+  EXPECT_EQ(Tokens(), expected);
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}, {.profile_out = profile}));
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_EQ(worker_->num_replayed(), 0);
+  EXPECT_EQ(worker_->isa() == plain, TestDevice().is_cpu());  // who records does not sit with who does not
+  EXPECT_EQ(worker_->forecaster()->fit()->num_rows(), 20 + kTokens - 1);
+  worker_->Leave();
+  const absl::Status saved = worker_->SaveProfile();
+  EXPECT_TRUE(saved.ok()) << saved;
+  EXPECT_TRUE(ReadProfile({.profile = profile}, worker_->weights_hash()).ok());
+}
+
+// Over a slow link nearly all of what is in no slot is computed on the host, from a file in its own form.
+TEST_F(WorkerExpertsTest, ColdExpertsMayRunOnTheHost) {
+  const ExpertBudgetOptions cold = {.budget = "40%", .copy_bytes_per_second = 1e6, .cold = "host"};
+  if (TestDevice().is_cpu()) {
+    WorkerOptions options;
+    options.model_dir = "tests/golden/models/qwen3-qknorm";
+    options.experts = cold;
+    EXPECT_EQ(Worker::Open(std::move(options)).status().message(),
+              "--cold_experts=host: is for GPUs, but --device=cpu");
+    return;
+  }
+  for (const PlacementMode mode : {PlacementMode::kStatic, PlacementMode::kAgreed}) {
+    ASSERT_NO_FATAL_FAILURE(
+        Join({.budget = "40%"}, {.mode = mode, .spare_slots = mode == PlacementMode::kStatic ? 0 : 1}));
+    EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
+    EXPECT_EQ(worker_->cold_counters().rows, 0);
+    const int64_t misses = worker_->expert_counters().misses;
+    ASSERT_NO_FATAL_FAILURE(Join(cold, {.mode = mode, .spare_slots = mode == PlacementMode::kStatic ? 0 : 1}));
+    EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
+    EXPECT_GT(worker_->cold_counters().rows, 20);
+    EXPECT_GT(worker_->cold_counters().seconds, 0);
+    EXPECT_LT(worker_->expert_counters().misses, misses) << NameOf(mode);
+  }
+}
+
+TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {
+  WorkerOptions options;
+  options.model_dir = "tests/golden/models/qwen3-qknorm";
+  options.device = TestDevice();
+  options.experts = {.budget = "10%", .file_dir = dir_.path()};
+  auto worker = Worker::Open(std::move(options));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  InMemoryStore store;
+  const Seat seat = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+  const absl::Status joined = (*worker)->Join(seat, {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
+  EXPECT_THAT(std::string(joined.message()), HasSubstr("--expert_budget=10%: holds 2 of this worker's 14 experts"));
+}
+
+}  // namespace
+}  // namespace switchyard

@@ -1,0 +1,37 @@
+// Compares what is read of a file of weights with its blocks' checksums (SafetensorsFile::block_sums), each block once:
+// what a load reads is compared as it comes, and only where a block is read in part is the rest of it read beside.
+// Blocks of which nothing is read are not looked at.
+//
+// Thread-safe.  Borrows the file.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+
+namespace switchyard {
+
+class BlockCheck {
+ public:
+  // REQUIRES: the file has block sums.
+  explicit BlockCheck(const SafetensorsFile* file);
+
+  // `bytes` were read at `begin`.  `scratch` is used for blocks that are not all of it.
+  // DataLoss "<file>: damaged at bytes [a, b), where tensor "…" is: CRC-32C X, the manifest says Y"; Read's errors.
+  absl::Status Check(int64_t begin, absl::string_view bytes, std::string* scratch);
+  // The same of the blocks with the file's header.
+  absl::Status CheckHeader();
+
+ private:
+  absl::Status Compare(int64_t block, absl::string_view bytes) const;
+
+  const SafetensorsFile* const file_;
+  std::vector<std::atomic<bool>> seen_;  // by block: somebody compares it, or has
+};
+
+}  // namespace switchyard

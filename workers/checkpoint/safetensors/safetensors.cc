@@ -1,0 +1,218 @@
+#include "workers/checkpoint/safetensors/safetensors.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/container/btree_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/checkpoint/safetensors/strict_json.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr int64_t kMaxIndexBytes = 64 << 20;
+constexpr int64_t kMaxIndexedTensors = 4'000'000;
+
+absl::Status InFile(absl::string_view file, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("shard ", file, ": ", status.message()));
+}
+
+bool IsForeignName(absl::string_view name) {
+  for (const char* suffix : {".bin", ".pt", ".pth", ".gguf", ".ckpt", ".h5", ".msgpack", ".npz", ".pkl"}) {
+    if (absl::EndsWith(name, suffix)) return true;
+  }
+  return false;
+}
+
+// FNV-1a with 128 bits.
+class Fnv128 {
+ public:
+  void Add(absl::string_view bytes) {
+    for (const char c : bytes) state_ = (state_ ^ static_cast<unsigned char>(c)) * kPrime;
+  }
+  std::string Hex() const {
+    return absl::StrCat(absl::Hex(static_cast<uint64_t>(state_ >> 64), absl::kZeroPad16),
+                        absl::Hex(static_cast<uint64_t>(state_), absl::kZeroPad16));
+  }
+
+ private:
+  static constexpr unsigned __int128 kPrime = (static_cast<unsigned __int128>(1) << 88) + 0x13b;
+  unsigned __int128 state_ = (static_cast<unsigned __int128>(0x6c62272e07bb0142ULL) << 64) | 0x62b821756295c58dULL;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const ModelDir& dir, const std::string& name) {
+  absl::StatusOr<int> fd = dir.OpenFile(name);
+  if (!fd.ok()) return InFile(Excerpt(name), fd.status());
+  struct stat st = {};
+  fstat(*fd, &st);
+  std::unique_ptr<SafetensorsFile> file(
+      new SafetensorsFile(name, *fd, st.st_size, int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec));
+  if (absl::Status status = file->ReadHeader(); !status.ok()) return InFile(name, status);
+  return file;
+}
+
+SafetensorsFile::~SafetensorsFile() { close(fd_); }
+
+absl::Status SafetensorsFile::ReadHeader() {
+  ASSIGN_OR_RETURN(tensors_, ReadSafetensorsHeader(
+                                 size_,
+                                 [this](int64_t begin, absl::Span<char> to) {
+                                   return Read(begin, static_cast<int64_t>(to.size()), to.data());
+                                 },
+                                 &header_));
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsFile::Read(int64_t begin, int64_t bytes, void* to) const {
+  int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t n = pread(fd_, static_cast<char*>(to) + done, static_cast<size_t>(bytes - done), begin + done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0)
+      return absl::UnavailableError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
+    if (n == 0) {
+      return absl::DataLossError(absl::StrCat(name_, ": ends at byte ", begin + done, ", expected ", begin + bytes,
+                                              "; it became shorter while it was read"));
+    }
+    done += n;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
+  absl::StatusOr<ModelDir> dir = ModelDir::Open(path);
+  RETURN_IF_ERROR(dir.status());
+  return Open(*dir);
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelDir& dir) {
+  Checkpoint checkpoint;
+  if (dir.Exists(kSingleFile)) {
+    RETURN_IF_ERROR(checkpoint.AddFile(dir, kSingleFile, {}));
+    return checkpoint;
+  }
+  if (dir.Exists(kIndexFile)) {
+    RETURN_IF_ERROR(checkpoint.OpenShards(dir));
+    return checkpoint;
+  }
+  for (const std::string& name : dir.List()) {
+    if (IsForeignName(name)) {
+      return absl::UnimplementedError(absl::StrCat(Excerpt(name), ": unsupported format; only safetensors"));
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("model directory ", dir.path(), ": neither ", kSingleFile, " nor ", kIndexFile));
+}
+
+absl::Status Checkpoint::OpenShards(const ModelDir& dir) {
+  std::string text;
+  ASSIGN_OR_RETURN(text, dir.ReadSmallFile(kIndexFile, kMaxIndexBytes));
+  nlohmann::json index;
+  ASSIGN_OR_RETURN(index, ParseStrictJson(kIndexFile, text, {.max_depth = 8, .max_values = kMaxIndexedTensors}));
+  text.clear();
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(kIndexFile, ": weight_map is missing or no object"));
+  }
+  WeightMap weight_map;
+  absl::btree_set<std::string> names;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    if (!file.is_string()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kIndexFile, ": weight_map[\"", Excerpt(tensor), "\"] is no string"));
+    }
+    const std::string& name = file.get_ref<const std::string&>();
+    if (absl::Status status = CheckPlainName(name); !status.ok()) return InFile(Excerpt(name), status);
+    if (!absl::EndsWith(name, ".safetensors")) {
+      return InFile(Excerpt(name), absl::UnimplementedError("unsupported format; only safetensors"));
+    }
+    weight_map[tensor] = name;
+    names.insert(name);
+  }
+  if (names.empty()) return absl::InvalidArgumentError(absl::StrCat(kIndexFile, ": weight_map is empty"));
+  for (const std::string& name : names) RETURN_IF_ERROR(AddFile(dir, name, weight_map));
+  for (const auto& [tensor, file] : weight_map) {
+    if (!tensors_.contains(tensor)) {
+      return InFile(file, absl::InvalidArgumentError(
+                              absl::StrCat("tensor \"", Excerpt(tensor), "\": the index puts it here, it is missing")));
+    }
+  }
+  return CheckTotalSize(index);
+}
+
+absl::Status Checkpoint::CheckTotalSize(const nlohmann::json& index) const {
+  if (!index.contains("metadata") || !index["metadata"].is_object()) return absl::OkStatus();
+  const nlohmann::json& metadata = index["metadata"];
+  if (!metadata.contains("total_size")) return absl::OkStatus();
+  int64_t held = 0;
+  for (const auto& [unused, location] : tensors_) held += location.entry->bytes;
+  const nlohmann::json& total = metadata["total_size"];
+  if (total.is_number() && total.get<double>() == static_cast<double>(held)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(kIndexFile, ": metadata.total_size is ", Excerpt(total.dump()),
+                                                 ", the shards hold ", held, " bytes"));
+}
+
+absl::Status Checkpoint::AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map) {
+  std::unique_ptr<SafetensorsFile> file;
+  ASSIGN_OR_RETURN(file, SafetensorsFile::Open(dir, file_name));
+  for (const auto& [name, entry] : file->tensors()) {
+    const auto it = weight_map.find(name);
+    if (!weight_map.empty() && it == weight_map.end()) {
+      return InFile(file_name, absl::InvalidArgumentError(
+                                   absl::StrCat("tensor \"", Excerpt(name), "\": the index does not name it")));
+    }
+    if (!weight_map.empty() && it->second != file_name) {
+      return InFile(file_name, absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(name),
+                                                                       "\": the index puts it into ", it->second)));
+    }
+    tensors_[name] = {file.get(), &entry};
+  }
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+TensorLocation Checkpoint::Find(absl::string_view tensor) const {
+  const auto it = tensors_.find(tensor);
+  return it == tensors_.end() ? TensorLocation{} : it->second;
+}
+
+std::vector<std::string> Checkpoint::TensorNames() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, unused] : tensors_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string Checkpoint::Hash() const {
+  Fnv128 hash;
+  for (const std::unique_ptr<SafetensorsFile>& file : files_) {
+    hash.Add(absl::StrCat(file->name(), "\n", file->size(), "\n", file->header().size(), "\n"));
+    hash.Add(file->header());
+  }
+  return hash.Hex();
+}
+
+std::string Checkpoint::Stamp() const {
+  Fnv128 hash;
+  for (const std::unique_ptr<SafetensorsFile>& file : files_) hash.Add(absl::StrCat(file->modified_ns(), "\n"));
+  return absl::StrCat(Hash(), "-", hash.Hex());
+}
+
+absl::StatusOr<std::string> WeightsHash(const std::string& dir) {
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  RETURN_IF_ERROR(checkpoint.status());
+  return checkpoint->Hash();
+}
+
+}  // namespace switchyard

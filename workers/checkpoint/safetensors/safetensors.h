@@ -1,0 +1,116 @@
+// Reads safetensors: one file (SafetensorsFile), or the files of a checkpoint directory (Checkpoint).
+//
+// A header is believed only after every claim in it was checked against the file's size; nothing is allocated from an
+// unverified length.  Data is read with pread, never mapped, so that a file which shrinks while it is read gives an
+// error and no signal.  Read is thread-safe; opening is not concurrent with it.
+// Errors: InvalidArgument for what the file says, NotFound for a missing one, DataLoss for one that ends early,
+// Unimplemented for another format ("unsupported format; only safetensors").
+// Does not do: writing, sub-byte types' contents (their sizes are checked), pickle, GGUF.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json_fwd.hpp"
+#include "scheduler/base/io/model_dir.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+inline constexpr int64_t kMaxSafetensorsHeader = 25'000'000;
+inline constexpr int kMaxSafetensorsRank = 8;
+
+// One tensor as a header describes it.
+struct TensorEntry {
+  std::string dtype = {};           // as written: "BF16", "F8_E4M3" …
+  std::vector<int64_t> shape = {};  // may be empty (a scalar) or hold zeros
+  int64_t begin = 0;                // of its bytes, from the start of the file
+  int64_t bytes = 0;
+
+  std::string ShapeString() const;  // "[4, 128]"
+};
+
+// The dtype of a header's name: F64 F32 F16 BF16 I64 I32 U8; others are Unimplemented.
+absl::StatusOr<DType> ParseSafetensorsDType(absl::string_view name);
+
+class SafetensorsFile {
+ public:
+  // Opens `name` and checks its header.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const ModelDir& dir, const std::string& name);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::string& name() const { return name_; }
+  int64_t size() const { return size_; }
+  int64_t modified_ns() const { return modified_ns_; }   // since the epoch, when it was opened
+  const std::string& header() const { return header_; }  // its JSON text
+  // By rising offset.
+  const std::vector<std::pair<std::string, TensorEntry>>& tensors() const { return tensors_; }
+  // What blocks of it have to have, as its folder's manifest says (file_sums.h); empty: nobody says.  Whoever reads
+  // compares (block_check.h).  Set while nobody reads.
+  const std::vector<uint32_t>& block_sums() const { return block_sums_; }
+  void set_block_sums(std::vector<uint32_t> crc32c) { block_sums_ = std::move(crc32c); }
+  // Reads exactly `bytes` bytes at `begin` of the file.  Blocks on the disk.  Thread-safe.
+  absl::Status Read(int64_t begin, int64_t bytes, void* to) const;
+
+ private:
+  SafetensorsFile(std::string name, int fd, int64_t size, int64_t modified_ns)
+      : name_(std::move(name)), fd_(fd), size_(size), modified_ns_(modified_ns) {}
+  absl::Status ReadHeader();
+
+  std::string name_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+  int64_t modified_ns_ = 0;
+  std::string header_;
+  std::vector<std::pair<std::string, TensorEntry>> tensors_;
+  std::vector<uint32_t> block_sums_;
+};
+
+// Where a checkpoint's tensor is.
+struct TensorLocation {
+  const SafetensorsFile* file = nullptr;  // of the Checkpoint
+  const TensorEntry* entry = nullptr;
+};
+
+// A directory's weights: model.safetensors, or the shards that model.safetensors.index.json names.
+class Checkpoint {
+ public:
+  static absl::StatusOr<Checkpoint> Open(const std::string& dir);
+  static absl::StatusOr<Checkpoint> Open(const ModelDir& dir);
+
+  // nullptr file if there is no such tensor.
+  TensorLocation Find(absl::string_view tensor) const;
+  // Every tensor's name, sorted.
+  std::vector<std::string> TensorNames() const;
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
+  // 32 hex digits over file names, sizes and headers: what ranks of a group must share.  It tells apart checkpoints
+  // that were mixed up; it is no defence against one made to collide.
+  std::string Hash() const;
+  // The hash, and one over when the files were written: what is kept of their contents on this machine goes by it.
+  std::string Stamp() const;
+
+ private:
+  using WeightMap = absl::flat_hash_map<std::string, std::string>;  // tensor → file
+
+  absl::Status OpenShards(const ModelDir& dir);
+  // Adds a file's tensors, of which each must be the one that `weight_map` puts there (empty: no index).
+  absl::Status AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map);
+  absl::Status CheckTotalSize(const nlohmann::json& index) const;
+
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // sorted by name
+  absl::flat_hash_map<std::string, TensorLocation> tensors_;
+};
+
+// Checkpoint::Open(dir)->Hash().
+absl::StatusOr<std::string> WeightsHash(const std::string& dir);
+
+}  // namespace switchyard

@@ -1,0 +1,187 @@
+// Communicator: how the ranks of one group, in one epoch, talk.
+//
+// Rules that keep ranks in step:
+// - All ranks launch the collectives of one class in the same order.  Each has a sequence number in its class; every
+//   frame carries (op, class, sequence, bytes, tag, epoch, ranks), and whoever receives one that does not fit its own
+//   call fails with both calls named.  Nothing ever hangs: every wait ends at its call's deadline.
+// - Classes are independent: an all-to-all is never held behind an all-reduce.
+// - The first error is the group's end on this rank: it is sticky, every later call returns it, and the peers notice
+//   within milliseconds (their connections close).  A new epoch is a new communicator.
+// - Launched collectives are folded into a ledger hash that is equal on all ranks (launch_ledger.h).
+//
+// A collective is started (never blocks on a peer) and finished by Work::Wait.  Works of one class are waited for in
+// the same order on all ranks: a long message's end may need the receiver's Wait.  A group of one rank copies nothing
+// and waits for nothing: what was sent is what is received. Reductions add in rank order, so all ranks get the same
+// bits, the same in every run.
+//
+// Collectives on views may be on device memory, and are then ordered by streams, not by the host: they start behind
+// what call.stream holds, Work::Wait makes that stream wait for them and returns at once, and both can be captured into
+// a graph.  So OK from Wait says nothing about the peers: errors and expired deadlines show in status(), which is
+// sticky, and in every later call.  A step therefore ends with: wait for the stream, at most until a deadline; then
+// look at status(), and throw the step's results away unless it is OK.  (status() is set before anything frees the
+// stream.) Stream-ordered collectives have one order over all classes, the same on all ranks and backends.  A graph's
+// replay launches its collectives again without a call: Fence behind it gives them a deadline.  Views stay until the
+// stream has passed the Wait.  On the CPU the same calls are done when Wait returns.
+//
+// Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits; and
+// on the CPU each class may have a thread of its own, for its calls and their works.  (ledger() is to be read while
+// none calls; Split is a call of class control.) Errors: Unavailable (a peer is gone; aborted), DeadlineExceeded (names
+// who was waited for), Internal (mismatch: names rank, op and sequence on both sides), InvalidArgument (the call
+// itself).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/comm/core/device_collective.h"
+#include "workers/comm/core/launch_ledger.h"
+#include "workers/comm/core/op_key.h"
+#include "workers/comm/local/message.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+inline constexpr int64_t kNextSequence = -1;
+
+struct CommCall {
+  const Stream* stream = nullptr;  // after what it starts; a CPU stream has nothing to wait for and may be null
+  CommClass comm_class = CommClass::kAllToAll;
+  int64_t sequence = kNextSequence;              // or the number that a plan gives it, which must be the class's next
+  absl::Time deadline = absl::InfiniteFuture();  // must be finite where the group has peers
+  // What the caller means by it, the same on all ranks: where calls of one shape follow one another, two ranks that
+  // take them in different orders are told apart (call_tag.h).
+  uint32_t tag = 0;
+};
+
+// A collective under way.  Thread-compatible.  Dropping one that was not waited for breaks the group (Abort).
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Blocks until the collective is done on this rank, at most until its deadline.  Again: the same answer at once.
+  // On device memory: makes the call's stream wait; OK = that is enqueued.
+  virtual absl::Status Wait() = 0;
+  // Blocks the host, also for device memory, until the collective is done on this rank, at most until its deadline.
+  // Not while the stream is captured (FailedPrecondition).
+  virtual absl::Status WaitOnHost() { return Wait(); }
+  // After an OK Wait.  received()[r]: what rank r sent here (empty where the op has none).  Owned by the work; take
+  // with std::move.
+  std::vector<Message>& received() { return received_; }
+
+ protected:
+  std::vector<Message> received_;  // [R]
+};
+
+using WorkOr = absl::StatusOr<std::unique_ptr<Work>>;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const GroupId& group() const { return group_; }
+  int rank() const { return group_.rank; }
+  int world() const { return group_.world; }
+  const LaunchLedger& ledger() const { return ledger_; }
+  // A message to fill and send.
+  Message NewMessage(int64_t bytes) { return pool_->Take(bytes); }
+
+  // out[r] goes to rank r; sizes are free and need not be known to the receiver.  out[rank()] comes back as it is.
+  // REQUIRES: out.size() == world().
+  WorkOr AllToAllV(const CommCall& call, std::vector<Message> out);
+  // Every rank's `mine`, of the same size on all; received()[rank()] holds a copy of this rank's.  A small one goes in
+  // rounds (gather_work.h), which need every rank's Wait: wait for it before anything that a peer does behind its own.
+  WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
+  // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
+  // (On device memory: see above, here and below; the order of its sums is the device library's.)
+  WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
+  // out = this rank's part of the sum of all `values`: part r is [r * n / R, (r + 1) * n / R).  `out` must stay.
+  WorkOr ReduceScatterSum(const CommCall& call, const TensorView& values, const TensorView& out);
+  // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
+  WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);
+  WorkOr Barrier(const CommCall& call);
+
+  // Rank r's part of `send` becomes this rank's part of rank r's `recv`.  All sizes are known on both sides; where they
+  // differ, Wait names both (on device memory: at the deadline).  This rank's own part is copied.
+  WorkOr AllToAllSized(const CommCall& call, const SizedParts& send, const SizedParts& recv);
+  // all = every rank's `mine`, one after the other, of the same size on all; `mine` may be its place in `all`.
+  WorkOr AllGatherInto(const CommCall& call, const TensorView& mine, const TensorView& all);
+  // view = the root's, on every rank.
+  WorkOr BroadcastView(const CommCall& call, int root, const TensorView& view);
+  // No collective: watches that what call.stream holds by now, a replayed graph's collectives among it, is done by the
+  // deadline.  In the ledger.
+  WorkOr Fence(const CommCall& call);
+
+  // To and from one peer.  They are numbered per (class, peer, direction) and are not part of the ledger.
+  WorkOr Send(const CommCall& call, int peer, Message message);
+  WorkOr Recv(const CommCall& call, int peer);
+
+  // A communicator over the ranks that give the same color, ranked by (key, rank).  Collective.  It shares this one's
+  // connections and fate and must not outlive it.
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, absl::Time deadline);
+
+  // Ends the group on this rank: every waiter returns Unavailable with the reason, at once; the peers notice.
+  virtual void Abort(absl::string_view reason) = 0;
+  // OK, or the first error.
+  virtual absl::Status status() const = 0;
+
+  // The one primitive under all of the above, for communicators that wrap another (Split, faults); not for users, for
+  // it neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank
+  // with recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
+  //
+  // Frames that exchanges to come will send, numbered when their collective is launched: the rounds of a gather (the
+  // same number again), the second half of a sum (one of its own).
+  struct LaterFrames {
+    int64_t sequence = 0;
+    std::vector<uint8_t> send_to, recv_from;  // [R] as in Exchange
+  };
+  struct Exchange {
+    OpKey key;  // at most one frame from rank to rank under one number, over all its rounds
+    int round = 0;
+    uint32_t split = 0;  // which Split it belongs to; 0 = the whole group
+    absl::Time deadline;
+    std::vector<Message> out;        // [R]
+    std::vector<uint8_t> send_to;    // [R] 0 or 1; 0 for this rank
+    std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, whose out comes back
+    std::vector<LaterFrames> later;  // of the same collective, in the order of their exchanges
+  };
+  virtual WorkOr StartExchange(Exchange exchange) = 0;
+  // What is said when a deadline passes before rank `peer`'s frame has come.
+  static std::string NothingFrom(int peer, const Exchange& exchange);
+  // The same for collectives on views.  Here: CPU views through StartExchange, whoever implements that.
+  virtual WorkOr StartOnDevice(const DeviceCollective& collective);
+
+ protected:
+  Communicator(const GroupId& group, std::shared_ptr<MessagePool> pool);
+
+  const std::shared_ptr<MessagePool>& pool() const { return pool_; }
+  // For one that wraps another whose frames it goes on to send: numbers follow `inner`'s.
+  void ContinueNumberingOf(const Communicator& inner);
+  // 0 for a whole group.
+  virtual uint32_t split_id() const { return 0; }
+
+ private:
+  absl::StatusOr<int64_t> TakeSequence(const CommCall& call);
+  WorkOr StartToAll(const CommCall& call, OpKey key, std::vector<Message> out);
+  WorkOr StartStreamOrdered(const CommCall& call, DeviceCollective collective);
+  Exchange ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out);
+  WorkOr StartOneWay(const CommCall& call, int peer, bool send, Message message);
+  std::vector<Message> Copies(absl::Span<const char> bytes);
+  std::vector<Message> PartsOf(absl::Span<const char> bytes, int64_t element_bytes);
+
+  GroupId group_;
+  std::shared_ptr<MessagePool> pool_;
+  LaunchLedger ledger_;
+  int64_t next_sequence_[kNumCommClasses] = {};
+  std::vector<int64_t> next_one_way_;  // [class][direction][R]
+  uint32_t next_split_ = 1;
+};
+
+}  // namespace switchyard

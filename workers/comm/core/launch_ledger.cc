@@ -1,0 +1,48 @@
+#include "workers/comm/core/launch_ledger.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/split_mix.h"
+
+namespace switchyard {
+void LaunchLedger::Record(const OpKey& key) {
+  Lane& lane = lanes_[static_cast<int>(key.comm_class)];
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.op));
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.sequence));
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.bytes));
+  lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.root));
+  lane.hash = SplitMix(lane.hash ^ key.tag);
+  lane.last[lane.count % kKept] = key;
+  ++lane.count;
+}
+
+void LaunchLedger::RecordInOrder(const OpKey& key) {
+  Record(key);
+  order_hash_ = SplitMix(order_hash_ ^ static_cast<uint64_t>(key.comm_class));
+  order_hash_ = SplitMix(order_hash_ ^ lanes_[static_cast<int>(key.comm_class)].hash);
+}
+
+uint64_t LaunchLedger::hash() const {
+  uint64_t hash = order_hash_;
+  for (const Lane& lane : lanes_) hash = SplitMix(hash ^ lane.hash);
+  return hash;
+}
+
+int64_t LaunchLedger::num_launched() const {
+  int64_t launched = 0;
+  for (const Lane& lane : lanes_) launched += lane.count;
+  return launched;
+}
+
+std::string LaunchLedger::Tail() const {
+  std::string text;
+  for (const Lane& lane : lanes_) {
+    for (int64_t i = std::max<int64_t>(0, lane.count - kKept); i < lane.count; ++i) {
+      absl::StrAppend(&text, lane.last[i % kKept].ToString(), "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,164 @@
+#include "workers/comm/local/reduce_work.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
+
+namespace switchyard {
+namespace {
+
+// Every rank sums what is here: another size from one of them is a mismatch that only shows now.
+absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted, const char* what) {
+  for (int r = 0; r < comm->world(); ++r) {
+    if (received[r].bytes() == wanted) continue;
+    const absl::Status status =
+        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(), " bytes to a ",
+                                         what, " where rank ", comm->rank(), " has ", wanted));
+    comm->Abort(status.message());
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+constexpr int64_t kPieceBytes = 256 << 10;  // between passes of the gate; stays in the cache, too
+
+template <class Elem>
+void SumInRankOrder(const std::vector<Message>& received, Elem* out, int64_t n) {
+  constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(Elem));
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    WorkGate::PassOwn();
+    const int64_t end = std::min(n, begin + kPiece);
+    std::memcpy(out + begin, reinterpret_cast<const Elem*>(received[0].payload()) + begin,
+                static_cast<size_t>(end - begin) * sizeof(Elem));
+    for (size_t r = 1; r < received.size(); ++r) {
+      const Elem* part = reinterpret_cast<const Elem*>(received[r].payload());
+      for (int64_t i = begin; i < end; ++i) out[i] += part[i];
+    }
+  }
+}
+
+void Sum(const std::vector<Message>& received, const TensorView& out) {
+  const int64_t n = out.NumElements();
+  if (n == 0) return;
+  if (out.dtype() == DType::kF32) {
+    SumInRankOrder(received, out.data<float>(), n);
+  } else if (out.dtype() == DType::kF64) {
+    SumInRankOrder(received, out.data<double>(), n);
+  } else {
+    SumInRankOrder(received, out.data<int64_t>(), n);
+  }
+}
+
+class ReduceScatterWork : public Work {
+ public:
+  ReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out)
+      : comm_(comm), exchange_(std::move(exchange)), out_(out) {
+    received_.resize(comm->world());
+  }
+
+  absl::Status Wait() override {
+    if (exchange_ == nullptr) return status_;
+    status_ = Finish();
+    exchange_.reset();
+    return status_;
+  }
+
+ private:
+  absl::Status Finish() {
+    RETURN_IF_ERROR(exchange_->Wait());
+    const int64_t bytes = out_.NumElements() * DTypeBytes(out_.dtype());
+    RETURN_IF_ERROR(CheckSizes(comm_, exchange_->received(), bytes, "sum"));
+    Sum(exchange_->received(), out_);
+    return absl::OkStatus();
+  }
+
+  Communicator* const comm_;
+  std::unique_ptr<Work> exchange_;
+  const TensorView out_;
+  absl::Status status_;
+};
+
+class AllReduceWork : public Work {
+ public:
+  AllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key, absl::Time deadline,
+                const TensorView& values)
+      : comm_(comm), parts_(std::move(parts)), key_(key), deadline_(deadline), values_(values) {
+    received_.resize(comm->world());
+  }
+
+  absl::Status Wait() override {
+    if (parts_ == nullptr) return status_;
+    status_ = Finish();
+    parts_.reset();
+    return status_;
+  }
+
+ private:
+  TensorView PartOfValues(int rank) const {
+    const PartOfRank part = PartOf(values_.NumElements(), rank, comm_->world());
+    return values_.Reshape({values_.NumElements()}).Rows(part.begin, part.count);
+  }
+
+  absl::Status Finish() {
+    RETURN_IF_ERROR(parts_->Wait());
+    const TensorView mine = PartOfValues(comm_->rank());
+    const int64_t mine_bytes = mine.NumElements() * DTypeBytes(mine.dtype());
+    RETURN_IF_ERROR(CheckSizes(comm_, parts_->received(), mine_bytes, "sum"));
+    Sum(parts_->received(), mine);
+
+    Communicator::Exchange exchange;
+    exchange.key = key_;
+    exchange.round = 1;
+    exchange.deadline = deadline_;
+    exchange.send_to.assign(comm_->world(), 1);
+    exchange.send_to[comm_->rank()] = 0;
+    exchange.recv_from = exchange.send_to;
+    exchange.out.resize(comm_->world());
+    for (int r = 0; r < comm_->world(); ++r) {
+      if (r == comm_->rank()) continue;
+      exchange.out[r] = comm_->NewMessage(mine_bytes);
+      CopyBehindGate(exchange.out[r].payload(), mine.raw(), mine_bytes);
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Work> gather, comm_->StartExchange(std::move(exchange)));
+    RETURN_IF_ERROR(gather->Wait());
+    for (int r = 0; r < comm_->world(); ++r) {
+      if (r == comm_->rank()) continue;
+      const TensorView part = PartOfValues(r);
+      const int64_t bytes = part.NumElements() * DTypeBytes(part.dtype());
+      const Message& message = gather->received()[r];
+      if (message.bytes() != bytes) {
+        const absl::Status status =
+            absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gathers ", message.bytes(),
+                                             " bytes where rank ", comm_->rank(), " expects ", bytes));
+        comm_->Abort(status.message());
+        return status;
+      }
+      CopyBehindGate(part.raw(), message.payload(), bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  Communicator* const comm_;
+  std::unique_ptr<Work> parts_;
+  const OpKey key_;
+  const absl::Time deadline_;
+  const TensorView values_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out) {
+  return std::make_unique<ReduceScatterWork>(comm, std::move(exchange), out);
+}
+
+std::unique_ptr<Work> MakeAllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key,
+                                        absl::Time deadline, const TensorView& values) {
+  return std::make_unique<AllReduceWork>(comm, std::move(parts), key, deadline, values);
+}
+
+}  // namespace switchyard

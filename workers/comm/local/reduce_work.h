@@ -1,0 +1,34 @@
+// The finishing half of reductions: sums what came, in rank order.  Used by communicator.cc alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "workers/comm/core/communicator.h"
+
+namespace switchyard {
+
+// Where a rank sends at most so many bytes by it, an all-reduce sends everything to everybody: one latency instead of
+// two.
+inline constexpr int64_t kSmallReduceBytes = 64 << 10;
+
+// Elements [begin, begin + count) of n belong to rank r.
+struct PartOfRank {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+inline PartOfRank PartOf(int64_t n, int rank, int world) {
+  const int64_t begin = n * rank / world;
+  return {begin, n * (rank + 1) / world - begin};
+}
+
+// `exchange` brings every rank's contribution to `out`; Wait leaves their sum in it.  `comm` must outlive the work.
+std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out);
+
+// `parts` brings every rank's contribution to this rank's part of `values`; Wait sums it and gathers the parts under
+// `key`.
+std::unique_ptr<Work> MakeAllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key,
+                                        absl::Time deadline, const TensorView& values);
+
+}  // namespace switchyard

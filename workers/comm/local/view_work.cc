@@ -1,0 +1,57 @@
+#include "workers/comm/local/view_work.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
+
+namespace switchyard {
+namespace {
+
+class ViewWork : public Work {
+ public:
+  ViewWork(Communicator* comm, const OpKey& key, std::unique_ptr<Work> exchange, std::vector<Landing> landings)
+      : comm_(comm), key_(key), exchange_(std::move(exchange)), landings_(std::move(landings)) {
+    received_.resize(comm->world());
+  }
+
+  absl::Status Wait() override {
+    if (exchange_ == nullptr) return status_;
+    status_ = Land();
+    exchange_.reset();
+    return status_;
+  }
+
+ private:
+  absl::Status Land() {
+    RETURN_IF_ERROR(exchange_->Wait());
+    for (const Landing& landing : landings_) {
+      const Message& message = exchange_->received()[landing.rank];
+      if (message.bytes() != landing.bytes) {
+        const absl::Status status = absl::InternalError(
+            absl::StrCat("collectives differ: in ", key_.ToString(), " rank ", landing.rank, " sent ", message.bytes(),
+                         " bytes where rank ", comm_->rank(), " expects ", landing.bytes));
+        comm_->Abort(status.message());
+        return status;
+      }
+      CopyBehindGate(landing.to, message.payload(), landing.bytes);
+    }
+    return absl::OkStatus();
+  }
+
+  Communicator* const comm_;
+  const OpKey key_;
+  std::unique_ptr<Work> exchange_;
+  const std::vector<Landing> landings_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> MakeViewWork(Communicator* comm, const OpKey& key, std::unique_ptr<Work> exchange,
+                                   std::vector<Landing> landings) {
+  return std::make_unique<ViewWork>(comm, key, std::move(exchange), std::move(landings));
+}
+
+}  // namespace switchyard

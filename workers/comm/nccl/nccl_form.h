@@ -1,0 +1,20 @@
+// The steps of FormNcclGroup that need no NCCL communicator yet.  Internal.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/comm/group/rendezvous_store.h"
+#include "workers/comm/nccl/nccl_communicator.h"
+
+namespace switchyard {
+
+absl::Status CheckNcclOptions(const NcclGroupOptions& options, const NcclHostGroups& host);
+// Every rank says what it has; FailedPrecondition where that does not go together.
+absl::Status CompareRanks(const NcclGroupOptions& options, Communicator* messages);
+// Rank 0 makes NCCL's id, the others wait for it.
+absl::StatusOr<std::string> ShareNcclId(const NcclGroupOptions& options, const GroupId& group, RendezvousStore* store);
+
+}  // namespace switchyard

@@ -1,0 +1,212 @@
+#include "workers/comm/nccl/nccl_group.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/group/late_ranks.h"
+#include "workers/tensor/cuda/cuda_status.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kLookPeriod = absl::Milliseconds(1);     // while something is under way
+constexpr absl::Duration kIdlePeriod = absl::Milliseconds(20);    // else
+constexpr absl::Duration kFreshWithin = absl::Milliseconds(500);  // for the peers' reports after a deadline
+constexpr absl::Duration kEndWithin = absl::Seconds(2);           // for what is under way when the group is destroyed
+constexpr absl::Duration kGrace = absl::Seconds(2);  // behind a deadline, for the watchdog to say who is late
+
+}  // namespace
+
+NcclGroup::NcclGroup(int device, std::unique_ptr<Communicator> host) : device_(device), host_(std::move(host)) {}
+
+NcclGroup::~NcclGroup() { End(); }
+
+void NcclGroup::StartPeerWatch(std::unique_ptr<Communicator> watch, const PeerWatchOptions& options) {
+  peers_ = std::make_unique<PeerWatch>(
+      std::move(watch), options, [this] { return Report(); },
+      [this](const absl::Status& status) { (void)Fail(status); });
+  peers_->Start();
+}
+
+void NcclGroup::StartWatchdog(std::unique_ptr<NcclHandle> nccl) {
+  nccl_ = std::move(nccl);
+  watchdog_ = std::thread([this] { WatchUntilTheEnd(); });
+}
+
+absl::Status NcclGroup::BecomeReady() {
+  absl::MutexLock lock(&mu_);
+  if (status_.ok()) MoveTo(&state_, NcclState::kReady);
+  return status_;
+}
+
+absl::Status NcclGroup::status() const {
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
+NcclState NcclGroup::state() const {
+  absl::MutexLock lock(&mu_);
+  return state_;
+}
+
+absl::Status NcclGroup::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!status_.ok() || state_ == NcclState::kClosed) return status_;
+    status_ = status;
+    MoveTo(&state_, NcclState::kFailed);
+  }
+  if (peers_ != nullptr) peers_->Fail(status.message());
+  host_->Abort(status.message());
+  return status;
+}
+
+absl::StatusOr<int64_t> NcclGroup::Begin(const Launch& launch) {
+  if (peers_ != nullptr && peers_->left() >= 0) {
+    RETURN_IF_ERROR(Fail(absl::UnavailableError(
+        absl::StrCat("rank ", peers_->left(), " has left the group; ", launch.key.ToString(), " would wait for it"))));
+  }
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(status_);
+  SY_CHECK(pending_.empty() || pending_.back().done != nullptr);
+  last_ = launch.key;
+  pending_.push_back({launch, nullptr});
+  return launched_++;
+}
+
+void NcclGroup::Watch(CudaEvents::Event done) {
+  absl::MutexLock lock(&mu_);
+  if (!pending_.empty()) pending_.back().done = std::move(done);
+}
+
+absl::Status NcclGroup::NotLaunched(const absl::Status& why) {
+  if (!absl::IsDeadlineExceeded(why)) return Fail(why);
+  return Fail(absl::DeadlineExceededError(absl::StrCat(std::string(why.message()), ": ", WhoIsLateNow())));
+}
+
+absl::Status NcclGroup::AwaitDone(int64_t number, absl::Time deadline) const {
+  absl::MutexLock lock(&mu_);
+  const auto settled = [&] {
+    mu_.AssertReaderHeld();
+    return completed_ > number || !status_.ok();
+  };
+  mu_.AwaitWithDeadline(absl::Condition(&settled), deadline + kGrace);
+  if (completed_ > number) return absl::OkStatus();
+  RETURN_IF_ERROR(status_);
+  return absl::DeadlineExceededError(
+      absl::StrCat("device launch ", number, " of rank ", host_->rank(), " is not done, nor did its watchdog say why"));
+}
+
+PeerReport NcclGroup::Report() const {
+  absl::MutexLock lock(&mu_);
+  PeerReport report{.launched = launched_, .completed = completed_, .last = last_, .pending = {}};
+  if (pending_.empty()) return report;
+  const Launch& oldest = pending_.front().launch;
+  report.pending = oldest.key;
+  report.send_bytes = oldest.send_bytes;
+  report.recv_bytes = oldest.recv_bytes;
+  return report;
+}
+
+std::string NcclGroup::WhoIsLateNow() const {
+  if (peers_ == nullptr) return "the device does not get on";
+  peers_->AwaitFresh(absl::Now() + kFreshWithin);
+  std::vector<PeerReport> reports = peers_->Latest();
+  reports[host_->rank()] = Report();
+  return WhoIsLate(reports, host_->rank());
+}
+
+absl::Status NcclGroup::RemoveDone() {
+  for (;;) {
+    CudaEvents::Event oldest;
+    {
+      absl::MutexLock lock(&mu_);
+      if (pending_.empty() || pending_.front().done == nullptr) return absl::OkStatus();
+      oldest = pending_.front().done;
+    }
+    const cudaError_t error = cudaEventQuery(oldest.get());
+    if (error == cudaErrorNotReady) return absl::OkStatus();
+    RETURN_IF_ERROR(CudaStatus("a collective's device", error));
+    absl::MutexLock lock(&mu_);
+    pending_.pop_front();
+    ++completed_;
+  }
+}
+
+absl::Status NcclGroup::Expired() const {
+  OpKey oldest;
+  int64_t number = 0;
+  size_t behind = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    const absl::Time now = absl::Now();
+    bool expired = false;
+    for (const Pending& pending : pending_) expired |= pending.launch.deadline <= now;
+    if (!expired) return absl::OkStatus();
+    oldest = pending_.front().launch.key;
+    number = completed_;
+    behind = pending_.size() - 1;
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      oldest.ToString(), " (device launch ", number, behind == 0 ? "" : absl::StrCat(", ", behind, " behind it"),
+      ") was not done in time on rank ", host_->rank(), ": ", WhoIsLateNow()));
+}
+
+bool NcclGroup::Look() {
+  absl::Status found = RemoveDone();
+  if (found.ok()) found = nccl_->Settled().status();
+  if (found.ok()) found = host_->status();
+  if (found.ok()) found = Expired();
+  if (!found.ok()) (void)Fail(found);
+  absl::MutexLock lock(&mu_);
+  const auto over = [this] {
+    mu_.AssertReaderHeld();
+    return ending_ || !status_.ok();
+  };
+  return !mu_.AwaitWithTimeout(absl::Condition(&over), pending_.empty() ? kIdlePeriod : kLookPeriod);
+}
+
+void NcclGroup::WatchUntilTheEnd() {
+  (void)cudaSetDevice(device_);
+  // Another thread may be capturing a graph, which looking at events must not break.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  while (Look()) {
+  }
+  absl::ReleasableMutexLock lock(&mu_);
+  if (state_ != NcclState::kFailed) return;
+  lock.Release();
+  nccl_->Abort();
+  absl::MutexLock again(&mu_);
+  MoveTo(&state_, NcclState::kAborted);
+}
+
+void NcclGroup::End() {
+  bool in_order = false;
+  if (watchdog_.joinable()) {
+    absl::ReleasableMutexLock lock(&mu_);
+    const auto done = [this] {
+      mu_.AssertReaderHeld();
+      return pending_.empty() || !status_.ok();
+    };
+    in_order = mu_.AwaitWithTimeout(absl::Condition(&done), kEndWithin) && status_.ok();
+    lock.Release();
+    if (!in_order) (void)Fail(absl::UnavailableError("the group was destroyed with collectives under way"));
+    {
+      absl::MutexLock end(&mu_);
+      ending_ = true;
+    }
+    watchdog_.join();
+  }
+  if (in_order && status().ok() && nccl_->Close(absl::Now() + kEndWithin).ok()) {
+    absl::MutexLock lock(&mu_);
+    if (status_.ok()) MoveTo(&state_, NcclState::kClosed);
+  }
+  if (peers_ != nullptr) peers_->Stop();  // says goodbye, or why
+  if (nccl_ != nullptr) nccl_->Abort();   // what is left
+}
+
+}  // namespace switchyard

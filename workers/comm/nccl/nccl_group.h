@@ -1,0 +1,103 @@
+// NcclGroup: one rank's part of an NCCL group: its state and first error, what is under way on the device, and the
+// thread that watches over it.
+//
+// The watchdog looks every millisecond at what has run and at NCCL's asynchronous error.  At an error, an expired
+// deadline, the end of the host group or a peer's word (PeerWatch) it makes the error sticky, tells the others, frees
+// the waiters on the host, and then aborts NCCL, which frees the streams: in this order, so that whoever sees a stream
+// run on sees the error, too.
+//
+// Thread-safe.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/comm/group/peer_watch.h"
+#include "workers/comm/nccl/nccl_handle.h"
+#include "workers/comm/nccl/nccl_state.h"
+#include "workers/tensor/cuda/cuda_events.h"
+
+namespace switchyard {
+
+class NcclGroup {
+ public:
+  // What is launched, as the watchdog has to know it.
+  struct Launch {
+    OpKey key;
+    absl::Time deadline;
+    std::vector<int64_t> send_bytes, recv_bytes;  // [R] of an all-to-all, else empty
+  };
+
+  // `host`: of the same ranks, for messages; ends with this group.
+  NcclGroup(int device, std::unique_ptr<Communicator> host);
+  ~NcclGroup();  // End
+  // In order if nothing is under way, or is done within two seconds; else aborts.  Again: nothing.
+  void End();
+
+  // Forming: the watch over the peers (null: a world of one), then NCCL and the watchdog, then Ready.
+  // REQUIRES: nothing is launched before.
+  void StartPeerWatch(std::unique_ptr<Communicator> watch, const PeerWatchOptions& options);
+  void StartWatchdog(std::unique_ptr<NcclHandle> nccl);
+  absl::Status BecomeReady();
+
+  Communicator& host() const { return *host_; }
+  int device() const { return device_; }
+  NcclHandle& nccl() const { return *nccl_; }
+  const PeerWatch* peers() const { return peers_.get(); }
+
+  absl::Status status() const;
+  NcclState state() const;
+  // The first error stays.  Any thread, also the watchdog's; returns at once.  Returns what stayed.
+  absl::Status Fail(const absl::Status& status);
+
+  // The host is about to launch: counts it.  Returns its number, or why nothing can be launched any more.
+  absl::StatusOr<int64_t> Begin(const Launch& launch);
+  // It is on its stream; `done` is recorded behind it.
+  void Watch(CudaEvents::Event done);
+  // It is not, before its deadline: fails the group, and says who is late.
+  absl::Status NotLaunched(const absl::Status& why);
+  // Blocks until the launch of this number is done, or the group has failed.
+  absl::Status AwaitDone(int64_t number, absl::Time deadline) const;
+
+ private:
+  struct Pending {
+    Launch launch;
+    CudaEvents::Event done;  // null: not on its stream yet
+  };
+
+  void WatchUntilTheEnd();
+  // One look.  False: the group has failed or is to end.
+  bool Look();
+  absl::Status RemoveDone();
+  absl::Status Expired() const;
+  std::string WhoIsLateNow() const;
+  PeerReport Report() const;
+
+  const int device_;
+  const std::unique_ptr<Communicator> host_;
+  std::unique_ptr<NcclHandle> nccl_;
+  std::unique_ptr<PeerWatch> peers_;
+
+  mutable absl::Mutex mu_;
+  NcclState state_ ABSL_GUARDED_BY(mu_) = NcclState::kForming;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);  // oldest first; they are done in this order
+  int64_t launched_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t completed_ ABSL_GUARDED_BY(mu_) = 0;
+  OpKey last_ ABSL_GUARDED_BY(mu_);
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread watchdog_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,15 @@
+// A DeviceCollective as NCCL's calls.  Internal to the NCCL communicator.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "workers/comm/core/device_collective.h"
+
+namespace switchyard {
+
+// To be called between ncclGroupStart and ncclGroupEnd.  Everything but this rank's own part of an all-to-all, which
+// the caller copies.  REQUIRES: checked (communicator.h); not a fence.
+ncclResult_t CallNccl(const DeviceCollective& collective, int rank, int world, ncclComm_t comm, cudaStream_t stream);
+
+}  // namespace switchyard

@@ -1,0 +1,78 @@
+// The connections of one rank of a socket group, and the thread that reads and writes them.
+//
+// One thread (epoll): whatever comes goes to its connection's receiver, sockets that take more again are written, and a
+// connection that closes or breaks the protocol ends the waits on it.  It sleeps while there is nothing to do.
+// Thread-safe but for the destructor, which joins the thread and closes the connections.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/base/io/unique_fd.h"
+#include "workers/comm/local/message.h"
+#include "workers/comm/tcp/socket_receiver.h"
+#include "workers/comm/tcp/socket_sender.h"
+#include "workers/comm/tcp/socket_traffic.h"
+
+namespace switchyard {
+
+class SocketIo {
+ public:
+  struct Options {
+    int64_t frame_bytes = 0;
+    SocketTraffic* traffic = nullptr;                       // borrowed
+    std::function<void(int peer, absl::Status)> on_broken;  // what a peer sent breaks the protocol; on the thread
+  };
+  // fds: [R], connected; -1 for this rank.  Errors: Unavailable (the system has no room for another epoll or event).
+  static absl::StatusOr<std::unique_ptr<SocketIo>> Start(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool,
+                                                         const Options& options);
+  ~SocketIo();
+
+  SocketReceiver& receiver(int peer) { return connections_[static_cast<size_t>(peer)]->receiver; }
+  SocketSender& sender(int peer) { return connections_[static_cast<size_t>(peer)]->sender; }
+  // The thread is to go on writing to the peer.
+  void WriteSoon(int peer);
+  // Closes all connections for both sides and ends every wait with kAborted.  Again: nothing new.
+  void Abort();
+
+ private:
+  struct Connection {
+    Connection(int rank, UniqueFd socket, std::shared_ptr<MessagePool> pool, const Options& options)
+        : peer(rank),
+          fd(std::move(socket)),
+          receiver(fd.get(), std::move(pool)),
+          sender(fd.get(), options.frame_bytes, options.traffic) {}
+    const int peer;
+    const UniqueFd fd;
+    SocketReceiver receiver;
+    SocketSender sender;
+    std::atomic<bool> write_soon = false;
+    // Of the thread.
+    bool open = true, hung_up = false;
+    bool may_read = false, may_write = false;  // it has not been read dry, or written full
+  };
+
+  SocketIo(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool, const Options& options, UniqueFd epoll,
+           UniqueFd wake);
+  absl::Status Watch();
+  void Run();
+  void AwaitEvents(bool block);
+  // Whether there is more to do at once.
+  bool Serve(Connection* connection);
+  bool Read(Connection* connection);
+  void Wake();
+
+  const Options options_;
+  const UniqueFd epoll_, wake_;
+  std::vector<std::unique_ptr<Connection>> connections_;  // [R], null for this rank
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace switchyard

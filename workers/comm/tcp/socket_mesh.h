@@ -1,0 +1,35 @@
+// Connects the ranks of a new group, each to each: one TCP connection for every pair.
+//
+// A rank listens on its own address alone, tells the store where, connects to all lower ranks and is connected to by
+// all higher ones.  Whoever connects says first who it is (a FrameHeader: token, epoch, world, rank) and is answered
+// alike; one that is no peer, or is silent for 5 s, is closed and harms nobody.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/base/io/unique_fd.h"
+#include "workers/comm/core/op_key.h"
+#include "workers/comm/group/group_forming.h"
+#include "workers/comm/group/rendezvous_store.h"
+
+namespace switchyard {
+
+struct SocketSettings {
+  // What the kernel may hold of a connection's bytes, sent and not acknowledged included (it doubles it for its own
+  // keeping): they are before every frame to come, here and in queues on the way.  But no more goes in one round trip.
+  // 0: the kernel finds out (tcp_wmem).  Of more than net.core.wmem_max it takes that.
+  int send_buffer_bytes = 64 << 10;
+  int unsent_bytes = 16 << 10;  // of these, not sent yet
+};
+
+// [R] sockets, connected and non-blocking; of this rank itself -1.  Blocks until all peers are connected.
+// REQUIRES: CheckGroupOptions, world > 1.
+// Errors: the store's (Cancelled also while it connects); Unavailable (the address is not this host's; a peer refused
+// or left), FailedPrecondition (what answers is no peer), DeadlineExceeded (names who did not connect).
+absl::StatusOr<std::vector<UniqueFd>> ConnectMesh(const GroupOptions& options, const SocketSettings& settings,
+                                                  RendezvousStore* store);
+
+}  // namespace switchyard

@@ -1,0 +1,123 @@
+#include "workers/comm/tcp/socket_receiver.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kTurnBytes = 512 << 10;  // then other peers have their turn
+
+}  // namespace
+
+// A frame's bytes go where they belong; what follows it is staged.  Returns how many bytes came; 0 = none now.
+absl::StatusOr<int64_t> SocketReceiver::ReadOnce() {
+  const absl::Span<char> room = table_.Room();
+  iovec parts[2] = {{room.data(), room.size()}, {staged_ + num_staged_, kStagedBytes - num_staged_}};
+  msghdr message = {};
+  message.msg_iov = room.empty() ? parts + 1 : parts;
+  message.msg_iovlen = room.empty() ? 1 : 2;
+  ssize_t got = 0;
+  do {
+    got = recvmsg(fd_, &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  more_ = false;
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+  if (got <= 0) return absl::UnavailableError("the connection has closed");
+  more_ = static_cast<size_t>(got) == room.size() + parts[1].iov_len;
+  const auto of_frame = std::min(static_cast<size_t>(got), room.size());
+  table_.Received(static_cast<int64_t>(of_frame));
+  num_staged_ += static_cast<size_t>(got) - of_frame;
+  return got;
+}
+
+absl::Status SocketReceiver::TakeStaged(std::vector<MessageId>* grants) {
+  size_t taken = 0;
+  for (;;) {
+    const absl::Span<char> room = table_.Room();
+    const size_t left = num_staged_ - taken;
+    if (!room.empty()) {
+      const size_t bytes = std::min(room.size(), left);
+      if (bytes == 0) break;
+      std::memcpy(room.data(), staged_ + taken, bytes);
+      table_.Received(static_cast<int64_t>(bytes));
+      taken += bytes;
+      continue;
+    }
+    RecordHeader header;
+    if (left < sizeof(header)) break;
+    std::memcpy(&header, staged_ + taken, sizeof(header));
+    taken += sizeof(header);
+    RETURN_IF_ERROR(CheckRecord(header));
+    if (header.kind == RecordKind::kGrant) {
+      grants->push_back(header.id());
+    } else {
+      RETURN_IF_ERROR(table_.Begin(header));
+    }
+  }
+  num_staged_ -= taken;
+  std::memmove(staged_, staged_ + taken, num_staged_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SocketReceiver::Read(std::vector<MessageId>* grants) {
+  for (int64_t read = 0; read < kTurnBytes;) {
+    absl::MutexLock lock(&mu_);  // let go between two, so that callers come in
+    ASSIGN_OR_RETURN(const int64_t got, ReadOnce());
+    RETURN_IF_ERROR(TakeStaged(grants));
+    if (!more_) return false;
+    read += got;
+  }
+  return true;
+}
+
+bool SocketReceiver::Post(const MessageId& id) {
+  absl::MutexLock lock(&mu_);
+  return table_.Post(id);
+}
+
+SocketEnd SocketReceiver::Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere) {
+  absl::MutexLock lock(&mu_);
+  const auto settled = [&] {
+    mu_.AssertHeld();
+    return table_.IsWhole(id) || end_ != SocketEnd::kDone || (elsewhere != nullptr && *elsewhere != ended_elsewhere_);
+  };
+  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), deadline);
+  if (end_ == SocketEnd::kAborted) return end_;
+  if (table_.IsWhole(id)) {
+    *message = table_.Take(id);
+    return SocketEnd::kDone;
+  }
+  if (end_ != SocketEnd::kDone) return end_;
+  if (!in_time) return SocketEnd::kLate;
+  *elsewhere = ended_elsewhere_;
+  return SocketEnd::kElsewhere;
+}
+
+SocketReceiveTable::Share SocketReceiver::Came(const MessageId& id) {
+  absl::MutexLock lock(&mu_);
+  return table_.Came(id);
+}
+
+std::optional<OpKey> SocketReceiver::Unclaimed() {
+  absl::MutexLock lock(&mu_);
+  return table_.Unclaimed();
+}
+
+void SocketReceiver::End(SocketEnd why) {
+  absl::MutexLock lock(&mu_);
+  end_ = std::max(end_, why);
+}
+
+void SocketReceiver::EndedElsewhere() {
+  absl::MutexLock lock(&mu_);
+  ++ended_elsewhere_;
+}
+
+}  // namespace switchyard

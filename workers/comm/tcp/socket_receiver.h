@@ -1,0 +1,65 @@
+// The other direction of a connection: reads what a peer sends, as it comes, into the messages that are waited for.
+//
+// The group's I/O thread reads; callers launch and wait.  It always reads on: whatever a peer may send has its place
+// (socket_receive_table.h), so a message that nobody takes holds up no other.  Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "workers/comm/core/op_key.h"
+#include "workers/comm/local/message.h"
+#include "workers/comm/tcp/socket_receive_table.h"
+#include "workers/comm/tcp/socket_sender.h"
+#include "workers/comm/tcp/socket_wire.h"
+
+namespace switchyard {
+
+class SocketReceiver {
+ public:
+  // fd: connected and non-blocking; borrowed.
+  SocketReceiver(int fd, std::shared_ptr<MessagePool> pool) : fd_(fd), table_(std::move(pool)) {}
+
+  // Of one thread.  True = there is more to read; false = not now.  Appends what the peer granted.
+  // Errors: Unavailable (the connection has closed), FailedPrecondition (what came is no record, or breaks the rules).
+  absl::StatusOr<bool> Read(std::vector<MessageId>* grants) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The call that takes the message has been launched.  False: it had been.
+  bool Post(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Blocks until the message has come whole: kDone; or why not.  What came before the connection closed counts.
+  // elsewhere: how many other connections the caller knows to have closed; where there are more it is told: kElsewhere.
+  // Null: it does not ask.
+  SocketEnd Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere = nullptr)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  SocketReceiveTable::Share Came(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<OpKey> Unclaimed() ABSL_LOCKS_EXCLUDED(mu_);
+  // As SocketSender's.
+  void End(SocketEnd why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Another peer's connection has closed.
+  void EndedElsewhere() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // More than a few records: what comes behind a frame in the same read.
+  static constexpr size_t kStagedBytes = 8 << 10;
+
+  absl::StatusOr<int64_t> ReadOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status TakeStaged(std::vector<MessageId>* grants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int fd_;
+  absl::Mutex mu_;
+  SocketReceiveTable table_ ABSL_GUARDED_BY(mu_);
+  char staged_[kStagedBytes] ABSL_GUARDED_BY(mu_);
+  size_t num_staged_ ABSL_GUARDED_BY(mu_) = 0;  // less than a header, between calls
+  bool more_ ABSL_GUARDED_BY(mu_) = false;      // of the last ReadOnce
+  SocketEnd end_ ABSL_GUARDED_BY(mu_) = SocketEnd::kDone;
+  int ended_elsewhere_ ABSL_GUARDED_BY(mu_) = 0;  // connections
+};
+
+}  // namespace switchyard

@@ -1,0 +1,83 @@
+// What waits to be sent to one peer: a queue of messages for each class, and which bytes go next.
+//
+// Between two frames the first class that has one to send goes (kSendOrder): an all-to-all waits for at most one frame
+// of a sum.  Within a class messages go in the order in which they came, but one that may not go yet, for the peer has
+// not granted it and what may go without is used up (socket_wire.h), holds up none behind it.
+// No I/O, no clock.  Thread-compatible.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "workers/comm/local/message.h"
+#include "workers/comm/tcp/socket_traffic.h"
+#include "workers/comm/tcp/socket_wire.h"
+
+namespace switchyard {
+
+class SocketSendQueue {
+ public:
+  static constexpr int kMostParts = 2;
+
+  // frame_bytes: of a frame at most.  traffic: borrowed.
+  // REQUIRES: kLeastFrameBytes <= frame_bytes <= kMostFrameBytes.
+  SocketSendQueue(int64_t frame_bytes, SocketTraffic* traffic);
+
+  // The message's FrameHeader is in its place.  REQUIRES: the queue has no other of that id.
+  void Push(const MessageId& id, Message message);
+  // To be told to the peer: this rank takes that message of its.
+  void PushGrant(const MessageId& id);
+  // The peer has said so.  FailedPrecondition: it grants more than it may.
+  absl::Status Granted(const MessageId& id);
+
+  // What to write next, in at most kMostParts parts; 0 = nothing may go now.  Again before Wrote: the same.
+  int Next(iovec* parts);
+  // The first so many bytes of them are gone.
+  void Wrote(int64_t bytes);
+  // Whether Next would give something.
+  bool HasMore() const;
+
+  // Whether the message has not gone whole.
+  bool Holds(const MessageId& id) const;
+
+ private:
+  struct Item {
+    MessageId id;
+    Message message;
+    int64_t bytes = 0;  // FrameHeader included
+    int64_t sent = 0;
+    bool granted = false;
+  };
+  using Queue = std::list<Item>;  // an item stays where it is while others come and go
+
+  Queue& QueueOf(CommClass comm_class) { return queues_[static_cast<size_t>(comm_class)]; }
+  int64_t FrameBytes(const Item& item) const;  // 0 = may not go now
+  void BeginFrame();
+  void BeginFrameOf(CommClass comm_class, Queue::iterator item, int64_t bytes);
+  bool AnyCouldGo(size_t from_place) const;
+
+  const int64_t frame_bytes_;
+  SocketTraffic* const traffic_;
+  std::array<Queue, kNumCommClasses> queues_;
+  std::array<int64_t, kNumCommClasses> window_;  // bytes that may go without a grant
+  std::map<MessageId, int64_t> ungranted_;       // bytes that went so, of messages that are not granted yet
+  std::set<MessageId> early_;                    // granted, and not here yet
+  std::string grants_;                           // records that wait
+
+  // The frame under way: headers, and what is left of its bytes.
+  std::string head_;
+  size_t head_sent_ = 0;
+  int64_t body_left_ = 0;
+  int64_t body_bytes_ = 0;
+  CommClass class_ = CommClass::kControl;
+  Queue::iterator item_;  // REQUIRES: body_left_ > 0
+};
+
+}  // namespace switchyard

@@ -1,0 +1,82 @@
+#include "workers/comm/tcp/socket_sender.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kTurnBytes = 512 << 10;  // then other peers have their turn
+
+}  // namespace
+
+int64_t SocketSender::WriteOnce() {
+  if (end_ != SocketEnd::kDone) return 0;
+  iovec parts[SocketSendQueue::kMostParts];
+  msghdr message = {};
+  message.msg_iov = parts;
+  message.msg_iovlen = static_cast<size_t>(queue_.Next(parts));
+  if (message.msg_iovlen == 0) return 0;
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  // (That the connection is gone is read from its other direction, behind all that came before.)
+  if (sent < 0) return 0;
+  queue_.Wrote(sent);
+  return sent;
+}
+
+bool SocketSender::Send(absl::Span<const MessageId> grants, const MessageId* id, Message message) {
+  absl::MutexLock lock(&mu_);
+  for (const MessageId& grant : grants) queue_.PushGrant(grant);
+  if (id != nullptr) queue_.Push(*id, std::move(message));
+  // Who came to send one message does not carry what waits behind it.
+  for (int64_t written = 0; written < kTurnBytes;) {
+    const int64_t now = WriteOnce();
+    if (now == 0) return false;
+    written += now;
+    if (id == nullptr || !queue_.Holds(*id)) break;
+  }
+  return queue_.HasMore();
+}
+
+bool SocketSender::Write() {
+  for (int64_t written = 0; written < kTurnBytes;) {
+    absl::MutexLock lock(&mu_);  // let go between two, so that callers come in
+    const int64_t now = WriteOnce();
+    if (now == 0) return false;
+    written += now;
+  }
+  return true;
+}
+
+absl::Status SocketSender::Granted(absl::Span<const MessageId> ids) {
+  absl::MutexLock lock(&mu_);
+  for (const MessageId& id : ids) RETURN_IF_ERROR(queue_.Granted(id));
+  return absl::OkStatus();
+}
+
+SocketEnd SocketSender::AwaitSent(const MessageId& id, absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  const auto settled = [&] {
+    mu_.AssertHeld();
+    return !queue_.Holds(id) || end_ != SocketEnd::kDone;
+  };
+  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), deadline);
+  if (end_ == SocketEnd::kAborted) return end_;
+  if (!queue_.Holds(id)) return SocketEnd::kDone;
+  return in_time ? SocketEnd::kClosed : SocketEnd::kLate;
+}
+
+void SocketSender::End(SocketEnd why) {
+  absl::MutexLock lock(&mu_);
+  end_ = std::max(end_, why);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,54 @@
+// One direction of a connection: sends what is queued for a peer, as far as its socket takes it.
+//
+// Whoever queues something writes at once what the socket takes; the rest is written by the group's I/O thread when the
+// socket takes more.  Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/comm/local/message.h"
+#include "workers/comm/tcp/socket_send_queue.h"
+#include "workers/comm/tcp/socket_traffic.h"
+#include "workers/comm/tcp/socket_wire.h"
+
+namespace switchyard {
+
+// How a wait for a peer ended.  kElsewhere: another peer's connection has closed.
+enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate, kElsewhere };
+
+class SocketSender {
+ public:
+  // fd: connected and non-blocking; borrowed, as is traffic.
+  SocketSender(int fd, int64_t frame_bytes, SocketTraffic* traffic) : fd_(fd), queue_(frame_bytes, traffic) {}
+
+  // Tells the peer of messages that this rank takes, and sends one of its own, if there is one, as far as it may go
+  // now.  True: there is more to write (Write); false: nothing may go, or the socket is full, which the I/O thread
+  // hears of when it no longer is.
+  bool Send(absl::Span<const MessageId> grants, const MessageId* id, Message message) ABSL_LOCKS_EXCLUDED(mu_);
+  // A turn at the socket; returns as Send.
+  bool Write() ABSL_LOCKS_EXCLUDED(mu_);
+  // The peer has granted these.  FailedPrecondition: it may not.
+  absl::Status Granted(absl::Span<const MessageId> ids) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Blocks until the message has been handed to the kernel whole: kDone; or why not.
+  SocketEnd AwaitSent(const MessageId& id, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends every wait with kClosed (the connection is gone) or kAborted, which is stronger.
+  void End(SocketEnd why) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // Bytes; 0: nothing may go now, or the socket is full or gone.
+  int64_t WriteOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int fd_;
+  absl::Mutex mu_;
+  SocketSendQueue queue_ ABSL_GUARDED_BY(mu_);
+  SocketEnd end_ ABSL_GUARDED_BY(mu_) = SocketEnd::kDone;  // kDone: it has not ended
+};
+
+}  // namespace switchyard

@@ -1,0 +1,24 @@
+// What socket groups have sent: counted by whoever sends, read by whoever shows it.  Thread-safe; each number by
+// itself.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "workers/comm/core/op_key.h"
+
+namespace switchyard {
+
+struct SocketTraffic {
+  std::array<std::atomic<int64_t>, kNumCommClasses> frames = {};  // by class, handed to the kernel whole
+  std::array<std::atomic<int64_t>, kNumCommClasses> bytes = {};   // of them, headers of messages included
+  // Messages that began while one of a later class had bytes left that could have gone (in SendOrder).
+  std::atomic<int64_t> overtaken = 0;
+};
+
+// A frame of an earlier class goes before one of a later.
+inline constexpr std::array<CommClass, kNumCommClasses> kSendOrder = {CommClass::kControl, CommClass::kAllToAll,
+                                                                      CommClass::kAllReduce};
+
+}  // namespace switchyard

@@ -1,7 +1,0 @@
-#include "workers/device_setup.h"
-
-namespace switchyard {
-
-FormDeviceGroupFn SetUpDevices(bool) { return nullptr; }
-
-}  // namespace switchyard

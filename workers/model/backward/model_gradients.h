@@ -1,0 +1,50 @@
+// Where the gradients of a model's parameters go, and the transposed weights that backward reads: shaped as
+// ModelWeights (weights.h).
+//
+// Borrowed views; workers/train/parameters/parameters.h owns what they show.  Gradients are [n, k] or [n] AccDType and
+// are added to.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "workers/ops/gemm/backward/trained_matrix.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct AttentionGradients {
+  TensorView norm;            // [H]
+  TensorView norm_bias;       // [H]; rank 0: none, and so below
+  TrainedMatrix qkv;          // of [N*D + 2*Nkv*D, H]
+  TensorView qkv_bias;        // [N*D + 2*Nkv*D]
+  TensorView q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]
+  TrainedMatrix o;            // of [H, N*D]
+  TensorView o_bias;          // [H]
+};
+
+struct MoeGradients {
+  TrainedMatrix router;               // of [E, H]
+  std::vector<FfnGradients> experts;  // [El] by slot
+  std::optional<FfnGradients> shared;
+  TrainedMatrix shared_gate;  // of [1, H]
+};
+
+struct LayerGradients {
+  AttentionGradients attention;
+  TensorView ffn_norm;                // [H]
+  TensorView ffn_norm_bias;           // [H]
+  std::optional<FfnGradients> dense;  // exactly one of the two
+  std::optional<MoeGradients> moe;
+};
+
+struct ModelGradients {
+  TensorView embedding;  // [V, H]; lm_head's where they are tied
+  std::vector<LayerGradients> layers;
+  TensorView positions;        // [context, H]
+  TensorView final_norm;       // [H]
+  TensorView final_norm_bias;  // [H]
+  TrainedMatrix lm_head;       // of [V, H]
+};
+
+}  // namespace switchyard

@@ -1,0 +1,97 @@
+// What a checkpoint directory says about its model: config.json and generation_config.json of a Mixture-of-Experts
+// family, in the spellings of transformers v4 and v5, as one plain struct.
+//
+// ModelConfig is a value: filled once by ReadModelConfig, const afterwards, copied freely.  Everything that a family
+// decides (which layers are dense, which norm q and k get, defaults) is already decided in it; nothing behind it asks
+// for the family's name again, but for the names of its tensors (families/family.h).
+//
+// Errors are InvalidArgument (the file is wrong, or asks for what we do not run), NotFound (there is none) or
+// Unimplemented (an unknown architecture; a quantized checkpoint).  All problems of a file are reported together, each
+// with the key, what was expected and what stands there; a misspelled key is named with its nearest known one.
+// Does not do: weights (loader.h), the tokenizer (server), remote code (`auto_map` is refused).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "workers/ops/activation/activation.h"
+#include "workers/ops/rope/rope.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+// RMSNorm of q and k between projection and RoPE.
+enum class QkNorm : uint8_t {
+  kNone,
+  kPerHead,   // one gamma [D] for every head (Qwen3-MoE)
+  kWholeRow,  // gamma [N*D] and [Nkv*D] over the whole projection (OLMoE)
+};
+
+enum class NormKind : uint8_t {
+  kRms,    // RMSNorm: a gamma
+  kLayer,  // LayerNorm: gamma and beta
+};
+
+struct LayerConfig {
+  bool moe = true;     // false: a dense MLP of dense_intermediate
+  int32_t window = 0;  // sliding window in keys, its own included; 0 = full attention
+};
+
+struct ModelConfig {
+  std::string model_type;           // "qwen3_moe": the family
+  std::string architecture;         // "Qwen3MoeForCausalLM"
+  int64_t vocab_size = 0;           // V
+  int64_t hidden = 0;               // H
+  int64_t context = 0;              // max_position_embeddings
+  std::vector<LayerConfig> layers;  // [L]
+
+  int64_t num_heads = 0;     // N
+  int64_t num_kv_heads = 0;  // Nkv
+  int64_t head_dim = 0;      // D; not always H / N
+  bool qkv_bias = false;
+  bool o_bias = false;
+  QkNorm qk_norm = QkNorm::kNone;
+  double clip_qkv = 0;  // q, k and v are clamped to ±this; 0 = not
+  RopeConfig rope;
+  bool learned_positions = false;  // a table [context, H] is added to the embedding, nothing is rotated
+
+  int64_t num_experts = 0;                      // E; 0 only if every layer is dense
+  int64_t top_k = 0;                            // K
+  int64_t expert_intermediate = 0;              // F
+  int64_t shared_intermediate = 0;              // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
+  int64_t dense_intermediate = 0;               // width of dense layers
+  Activation activation = Activation::kSwiGlu;  // of every feed-forward
+  bool ffn_bias = false;                        // on both of its products; not where it is gated
+  bool renormalize = false;                     // chosen experts' weights are divided by their sum
+  bool router_bias = false;                     // experts are chosen by probability and a bias [E] (ops/router.h)
+
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-6;
+  bool tie_embeddings = false;         // lm_head is the embedding table
+  std::optional<DType> file_dtype;     // what the file says its weights are
+  std::vector<int32_t> eos_token_ids;  // of generation_config.json if it names any, else of config.json
+  std::optional<int32_t> bos_token_id;
+
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  int64_t num_moe_layers() const;
+  int64_t q_width() const { return num_heads * head_dim; }
+  int64_t kv_width() const { return num_kv_heads * head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+};
+
+// Largest config.json that is read, and how deep it may nest.
+inline constexpr int64_t kMaxConfigBytes = 1 << 20;
+inline constexpr int kMaxConfigDepth = 16;
+
+// Reads `dir`/config.json and, where it exists, `dir`/generation_config.json.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
+
+// The same from texts; generation_text may be empty.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl::string_view generation_text);
+
+}  // namespace switchyard

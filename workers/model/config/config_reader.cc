@@ -1,0 +1,215 @@
+#include "workers/model/config/config_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "workers/checkpoint/safetensors/strict_json.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int kNearEdits = 2;
+constexpr size_t kShortestHinted = 5;  // shorter keys are near to anything
+
+bool IsNear(absl::string_view a, absl::string_view b) {
+  return a.size() >= kShortestHinted && b.size() >= kShortestHinted && EditDistance(a, b) <= kNearEdits;
+}
+
+std::string Found(const nlohmann::json& value) {
+  return Excerpt(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+// Integers only: 4.0 in a file is a float by mistake, and a uint64 beyond int64 is no size.
+bool ReadInt(const nlohmann::json& value, IntRange range, int64_t* out) {
+  if (!value.is_number_integer()) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(range.max)) return false;
+  *out = value.get<int64_t>();
+  return *out >= range.min && *out <= range.max;
+}
+
+std::string RangeText(IntRange range) { return absl::StrCat("an integer in [", range.min, ", ", range.max, "]"); }
+
+}  // namespace
+
+int EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+const nlohmann::json* ConfigReader::Find(absl::string_view key) {
+  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
+  const auto it = object_.find(std::string(key));
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool ConfigReader::Has(absl::string_view key) { return Find(key) != nullptr; }
+
+void ConfigReader::Know(absl::Span<const char* const> keys) {
+  for (const char* key : keys) Find(key);
+}
+
+std::string ConfigReader::FirstOf(std::initializer_list<const char*> keys) {
+  std::string first = *keys.begin();
+  bool found = false;
+  for (const char* key : keys) {
+    if (Has(key) && !found) {
+      first = key;
+      found = true;
+    }
+  }
+  return first;
+}
+
+void ConfigReader::Problem(absl::string_view key, absl::string_view text) { problems_.emplace_back(key, text); }
+
+bool ConfigReader::AllGood(absl::Span<const absl::string_view> keys) const {
+  return std::none_of(problems_.begin(), problems_.end(), [&](const auto& problem) {
+    return std::find(keys.begin(), keys.end(), problem.first) != keys.end();
+  });
+}
+
+void ConfigReader::Missing(absl::string_view key) {
+  const std::string near = NearestUnknown(key);
+  Problem(key, near.empty() ? "missing" : absl::StrCat("missing; is it misspelled as \"", near, "\"?"));
+}
+
+int64_t ConfigReader::Int(absl::string_view key, std::optional<int64_t> default_value, IntRange range) {
+  const nlohmann::json* value = Find(key);
+  int64_t out = range.min;
+  if (value == nullptr) {
+    if (!default_value.has_value()) Missing(key);
+    return default_value.value_or(range.min);
+  }
+  if (!ReadInt(*value, range, &out)) {
+    Problem(key, absl::StrCat("expected ", RangeText(range), ", found ", Found(*value)));
+    return range.min;
+  }
+  return out;
+}
+
+double ConfigReader::Number(absl::string_view key, std::optional<double> default_value, double min, double max,
+                            bool open) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) {
+    if (!default_value.has_value()) Missing(key);
+    return default_value.value_or(max);
+  }
+  const double out = value->is_number() ? value->get<double>() : std::nan("");
+  if (std::isfinite(out) && (open ? out > min : out >= min) && out <= max) return out;
+  Problem(key, absl::StrCat("expected a number in ", open ? "(" : "[", min, ", ", max, "], found ", Found(*value)));
+  return max;
+}
+
+bool ConfigReader::Bool(absl::string_view key, bool default_value) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) return default_value;
+  if (value->is_boolean()) return value->get<bool>();
+  Problem(key, absl::StrCat("expected true or false, found ", Found(*value)));
+  return default_value;
+}
+
+std::string ConfigReader::String(absl::string_view key, absl::string_view default_value) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) return std::string(default_value);
+  if (value->is_string()) return value->get<std::string>();
+  Problem(key, absl::StrCat("expected a string, found ", Found(*value)));
+  return std::string(default_value);
+}
+
+std::vector<int64_t> ConfigReader::Ints(absl::string_view key, IntRange range) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) return {};
+  const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
+  std::vector<int64_t> out(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (ReadInt(list[i], range, &out[i])) continue;
+    Problem(key, absl::StrCat("expected ", RangeText(range), " or a list of such, found ", Found(*value)));
+    return {};
+  }
+  return out;
+}
+
+std::vector<double> ConfigReader::Numbers(absl::string_view key) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) return {};
+  std::vector<double> out;
+  bool good = value->is_array();
+  for (size_t i = 0; good && i < value->size(); ++i) {
+    good = (*value)[i].is_number() && std::isfinite((*value)[i].get<double>());
+    if (good) out.push_back((*value)[i].get<double>());
+  }
+  if (good) return out;
+  Problem(key, absl::StrCat("expected a list of numbers, found ", Found(*value)));
+  return {};
+}
+
+std::vector<std::string> ConfigReader::Strings(absl::string_view key) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr) return {};
+  std::vector<std::string> out;
+  bool good = value->is_array();
+  for (size_t i = 0; good && i < value->size(); ++i) {
+    good = (*value)[i].is_string();
+    if (good) out.push_back((*value)[i].get<std::string>());
+  }
+  if (good) return out;
+  Problem(key, absl::StrCat("expected a list of strings, found ", Found(*value)));
+  return {};
+}
+
+const nlohmann::json* ConfigReader::Object(absl::string_view key) {
+  const nlohmann::json* value = Find(key);
+  if (value == nullptr || value->is_object()) return value;
+  Problem(key, absl::StrCat("expected an object, found ", Found(*value)));
+  return nullptr;
+}
+
+void ConfigReader::Adopt(absl::string_view prefix, const ConfigReader& nested) {
+  for (const auto& [key, text] : nested.problems_) problems_.emplace_back(absl::StrCat(prefix, ".", key), text);
+}
+
+std::string ConfigReader::NearestUnknown(absl::string_view key) const {
+  std::string nearest;
+  int best = kNearEdits + 1;
+  for (const auto& [name, unused] : object_.items()) {
+    if (std::find(known_.begin(), known_.end(), name) != known_.end() || !IsNear(name, key)) continue;
+    if (const int edits = EditDistance(name, key); edits < best) {
+      best = edits;
+      nearest = Excerpt(name);
+    }
+  }
+  return nearest;
+}
+
+void ConfigReader::CheckSpelling() {
+  for (const auto& [name, unused] : object_.items()) {
+    if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+    for (const std::string& key : known_) {
+      if (object_.contains(key) || !IsNear(name, key)) continue;
+      if (AllGood({key})) Problem(Excerpt(name), absl::StrCat("unknown key; did you mean \"", key, "\"?"));
+      break;
+    }
+  }
+}
+
+absl::Status ConfigReader::Finish() const {
+  if (problems_.empty()) return absl::OkStatus();
+  std::vector<std::string> lines;
+  for (const auto& [key, text] : problems_) lines.push_back(absl::StrCat(file_, ": ", key, ": ", text));
+  return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
+}
+
+}  // namespace switchyard

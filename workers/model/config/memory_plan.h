@@ -1,0 +1,51 @@
+// How much memory a model needs on one rank, before any of it is allocated.
+//
+// Pure, in 128 bits: a config of absurd sizes gets an answer, not an overflow.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/numeric/int128.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "workers/model/config/config.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+// Bytes of one token's keys and values over all layers.
+int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);
+
+// Bytes of the weights of a rank with experts_per_layer resident experts: those and the replicated rest.  Packing may
+// round each matrix up a little (weight.h).
+absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer);
+
+struct MemoryNeed {
+  DType dtype = DType::kBf16;
+  int64_t experts_per_layer = 0;  // resident on this rank
+  int64_t kv_cache_bytes = 0;
+  // >= 0: of an expert store; then no expert is resident.
+  int64_t expert_slots = -1;
+};
+
+// Of weights, slots and cache.
+absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need);
+
+// ResourceExhausted "config needs X bytes ..., worker has Y bytes available" when they do not fit into worker_bytes
+// (negative: more is taken already than may be).  `why`: where those come from, which ends the sentence (": …").
+absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
+                         absl::string_view why = "");
+
+// What is left for the KV cache, where nobody said how large it has to be.
+struct KvRoom {
+  int64_t available = 0;  // bytes; negative: more is taken already than may be
+  std::string limit;      // what sets it, as the user said it: "--gpu_memory_fraction=0.9 of 85899345920 bytes"
+  int64_t token_bytes = 0;
+  int32_t block_size = 0;
+};
+
+// ResourceExhausted, with what is needed and what is available, when not one block fits.
+absl::Status CheckKvRoom(const KvRoom& room);
+
+}  // namespace switchyard

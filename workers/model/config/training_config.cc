@@ -1,0 +1,79 @@
+#include "workers/model/config/training_config.h"
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/safetensors/strict_json.h"
+#include "workers/model/config/config.h"
+#include "workers/model/config/config_reader.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kConfigFile[] = "config.json";
+constexpr double kMost = 1e6;
+
+// Of transformers' models and of GPT-2: chance that is not built.
+constexpr const char* kRandomKeys[] = {"attention_dropout", "router_jitter_noise", "hidden_dropout",
+                                       "attn_pdrop",        "embd_pdrop",          "resid_pdrop"};
+
+absl::StatusOr<nlohmann::json> ParseObject(absl::string_view text) {
+  nlohmann::json root;
+  ASSIGN_OR_RETURN(root, ParseStrictJson(kConfigFile, text, {.max_depth = kMaxConfigDepth}));
+  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(kConfigFile, ": not an object"));
+  return root;
+}
+
+const char* NameOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    case DType::kF64:
+      return "float64";
+    default:
+      SY_CHECK(dtype == DType::kF32);
+      return "float32";
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text) {
+  nlohmann::json root;
+  ASSIGN_OR_RETURN(root, ParseObject(config_text));
+  ConfigReader reader(root, kConfigFile);
+  TrainingConfig config;
+  config.initializer_range = reader.Number("initializer_range", config.initializer_range, 0, kMost, /*open=*/true);
+  if (reader.Has("router_aux_loss_coef")) {
+    config.router_aux_loss_coef = reader.Number("router_aux_loss_coef", std::nullopt, 0, kMost);
+  }
+  for (const char* key : kRandomKeys) {
+    const double value = reader.Number(key, 0.0, 0, kMost);
+    if (value == 0 || !reader.ok()) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(kConfigFile, ": ", key, ": ", value,
+                     ", but training knows no dropout and no noise of routers: it must be 0; set ",
+                     "it to 0 in this config.json to train without"));
+  }
+  RETURN_IF_ERROR(reader.Finish());
+  return config;
+}
+
+absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType dtype) {
+  nlohmann::json root;
+  ASSIGN_OR_RETURN(root, ParseObject(config_text));
+  const std::string name = NameOf(dtype);
+  const bool older = root.contains("torch_dtype");
+  if (root.value("dtype", nlohmann::json()) == name && (!older || root["torch_dtype"] == name)) {
+    return std::string(config_text);
+  }
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_text);  // it was parsed above
+  config["dtype"] = name;
+  if (older) config["torch_dtype"] = name;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace switchyard

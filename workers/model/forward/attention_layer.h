@@ -1,0 +1,69 @@
+// The attention half of a decoder block: residual += Wo · attention(rope(norm(Wqkv · norm(residual)))).
+//
+// Holds scratch that the layers of a model share (they run one after the other), kept from step to step.
+// Thread-compatible.  Errors: those of the ops, for a batch that does not fit the cache.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "workers/model/config/config.h"
+#include "workers/model/forward/batch.h"
+#include "workers/model/forward/saved_forward.h"
+#include "workers/model/runner/row_lending.h"
+#include "workers/model/weights/weights.h"
+#include "workers/ops/attention/kv_cache_view.h"
+#include "workers/ops/rope/qkv.h"
+#include "workers/ops/rope/rope.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// One layer's call.  Borrowed.
+struct AttentionCall {
+  const Batch* batch = nullptr;
+  RowLending* lending = nullptr;  // null: no rows are lent
+  const AttentionWeights* weights = nullptr;
+  int32_t window = 0;
+  KvCacheView cache;
+  const SavedLayer* saved = nullptr;  // kept for a backward pass; null: nothing is.  Not with rows that are lent.
+};
+
+// What stands between the projection and attention in this model.
+QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights);
+
+class AttentionLayer {
+ public:
+  // config and rope: borrowed, must outlive this.
+  AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope, Device device);
+
+  // Takes scratch for so many rows at once.  Errors: ResourceExhausted.
+  absl::Status Reserve(int64_t rows);
+
+  // Writes the own rows' keys and values into the cache, then adds the layer's output to the computed rows.
+  absl::Status Run(const Stream& stream, const AttentionCall& call,
+                   const TensorView& residual);  // [T, H] AccDType, T computed rows
+
+ private:
+  // residual → q, k, v as projected.
+  absl::Status ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
+                         const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
+  absl::Status Attend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
+                      const TensorView& qkv,        // [own rows or more, N*D + 2*Nkv*D]
+                      const TensorView& attended);  // [own rows or more, N*D]
+  // Brings the rows' keys and values into the cache, then attends.
+  absl::Status CacheAndAttend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
+                              const TensorView& qkv, const TensorView& attended);
+  absl::Status AttendLent(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
+                          const TensorView& attended);
+
+  const ModelConfig& config_;
+  const RopeTable& rope_;
+  ScratchTensor normed_;    // [T, H]
+  ScratchTensor qkv_;       // [T, N*D + 2*Nkv*D]
+  ScratchTensor attended_;  // [T, N*D]
+};
+
+}  // namespace switchyard

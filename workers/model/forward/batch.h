@@ -1,0 +1,59 @@
+// The rows of one forward pass: which token of which sequence each row is, and how it is rotated.
+//
+// A step has own rows, those of this rank's sequences, which attention works on, and computed rows, which all else
+// works on.  They are the same but for steps that lend rows (row_lending.h), where either may be more.
+//
+// Plain data, reused from step to step.  Rows of a sequence are neighbours; sequences may have any number of them, so a
+// batch mixes prefill chunks and single decodes.  A batch may be empty: a rank without tokens still takes part in the
+// expert exchange.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "workers/ops/attention/kv_cache_view.h"
+#include "workers/tensor/int_view.h"
+
+namespace switchyard {
+
+// The same where a device's ops find it.  Borrowed.
+struct BatchOnDevice {
+  int64_t num_rows = 0;  // with a graph's padding
+  IntView tokens;        // [num_rows]
+  IntView rope_rows;     // [num_rows]
+  IntView logit_rows;
+  SequenceBatch sequences;
+  const int32_t* num_real_rows = nullptr;  // on the device: rows from here on are padding; null: none are
+};
+
+struct Batch {
+  std::vector<int32_t> tokens;          // [T] of the computed rows
+  std::vector<int32_t> rope_rows;       // [T] of the model's RopeTable (RowOf): the position, but for long prompts
+  std::vector<SequenceRows> sequences;  // cover the own rows in order; block tables are borrowed from the slots
+  std::vector<int32_t> logit_rows;      // own rows whose logits are wanted, rising
+
+  int64_t num_decode_rows = 0;  // rows before this one are of outputs, one a sequence; those behind mostly of prompts
+
+  const BatchOnDevice* on_device = nullptr;  // set by whoever brought it there; null: the CPU
+
+  int64_t num_rows() const {  // computed
+    return on_device != nullptr ? on_device->num_rows : static_cast<int64_t>(tokens.size());
+  }
+  IntView token_ids() const { return on_device != nullptr ? on_device->tokens : IntView(tokens); }
+  IntView table_rows() const { return on_device != nullptr ? on_device->rope_rows : IntView(rope_rows); }
+  IntView wanted_rows() const { return on_device != nullptr ? on_device->logit_rows : IntView(logit_rows); }
+  SequenceBatch own_sequences() const { return on_device != nullptr ? on_device->sequences : SequenceBatch(sequences); }
+  int64_t num_own_rows() const {
+    return sequences.empty() ? 0 : sequences.back().row_begin + sequences.back().num_query;
+  }
+  void Clear() {
+    tokens.clear();
+    rope_rows.clear();
+    sequences.clear();
+    logit_rows.clear();
+    num_decode_rows = 0;
+    on_device = nullptr;
+  }
+};
+
+}  // namespace switchyard

@@ -1,0 +1,168 @@
+// A decoder-only MoE model on one rank: weights, RoPE table, scratch, and the forward pass.
+//
+// Thread-compatible: one caller at a time (the worker's step thread); work inside is parallel over the stream's pool.
+// Every rank of the group must call Forward for the same layers in the same step, also with an empty batch, because MoE
+// layers exchange rows.  Scratch is kept from call to call: a steady step allocates nothing here.
+// A row's results do not depend on the other rows, on chunking, threads or the number of ranks.
+// Errors: the communicator's (Unavailable, DeadlineExceeded …) pass through and leave the step undone; InvalidArgument
+// for a batch that does not fit the cache; Internal "layer L: …" under SY_CHECK_NAN.
+// Does not do: sampling and slots (model_runner.h), backward (model_backward.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "workers/model/config/config.h"
+#include "workers/model/forward/attention_layer.h"
+#include "workers/model/forward/batch.h"
+#include "workers/model/forward/saved_forward.h"
+#include "workers/model/runner/kv_cache.h"
+#include "workers/model/weights/weights.h"
+#include "workers/moe/experts/layer_experts.h"
+#include "workers/moe/layer/moe_layer.h"
+#include "workers/ops/rope/rope.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// Receives logits of batch.logit_rows[first, first + logits.dim(0)): [n, V] fp32 (fp64 for an fp64 model), valid until
+// it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that the logits of a long prompt need
+// no memory of their own.
+using LogitsSink = absl::FunctionRef<absl::Status(int64_t first, const TensorView& logits)>;
+inline constexpr int64_t kHeadRows = 64;
+
+// Sees the residual stream as it passes: ("embed", -1), then for each layer ("attention", i) and ("layer", i).
+using ResidualTap = absl::FunctionRef<void(const char* name, int64_t layer_idx, const TensorView& residual)>;
+
+// How this step's MoE layers run: the same on every rank.
+struct MoeGroup {
+  Communicator* comm = nullptr;           // borrowed
+  const ExpertLayout* layout = nullptr;   // borrowed; its residents of this rank are the weights'
+  const MoeSchedule* schedule = nullptr;  // borrowed
+  LayerPlacer* placer = nullptr;          // borrowed; as in MoeStep, and so are the next two
+  LayerForecaster* forecaster = nullptr;
+  AllToAllWatch* watch = nullptr;
+  absl::Time deadline = absl::InfiniteFuture();
+  ExpertCapacity capacity = {};  // as in MoeStep, and so are the next two
+  ExchangeMode exchange = ExchangeMode::kExact;
+  int64_t max_rows = 0;
+  // This step is recorded, or may be: its layers have scratch of their own, which no other step moves.  It grows with
+  // the first step of more rows than any before, which makes what was recorded invalid.
+  bool recorded = false;
+};
+
+struct StageIn {
+  const Batch* batch = nullptr;   // borrowed
+  RowLending* lending = nullptr;  // borrowed, begun with this batch; null: no rows are lent
+  TensorView hidden = {};         // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
+  MoeGroup moe = {};
+  bool keep_topk = false;                 // fill StageOut::topk_idx
+  std::optional<LogitsSink> logits = {};  // where the last stage's logits go; none: no head
+  std::optional<ResidualTap> tap = {};    // for tests and debugging
+};
+
+struct StageOut {
+  TensorView hidden;  // [T, H] AccDType residual after the last layer; the model's scratch, valid until the next call
+  MoeStats moe;
+  TensorView expert_counts;      // [L, E] int32 of this rank's rows, on the stream's device; the model's, as hidden
+  TensorView decode_counts;      // the same of the decoded rows; rank 0: no row is one, or all are
+  TensorView topk_idx;           // [MoE layers, T, K] int32 that the computed rows chose, if kept; as expert_counts
+  double attention_seconds = 0;  // without waiting for lent rows
+  double head_seconds = 0;       // the sink included
+};
+
+struct LayerRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+class Model {
+ public:
+  // Takes the weights, which are on the stream's device.  max_positions: of the RoPE table, the served context.
+  // experts: borrowed; has the routed experts, which the weights are without then.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const Stream& stream, const ModelConfig& config, DType dtype,
+                                                       ModelWeights weights, int64_t max_positions,
+                                                       LayerExperts* experts = nullptr);
+  // Takes scratch for steps of so many rows at once, where otherwise it grows with the largest step.
+  // Errors: ResourceExhausted.
+  absl::Status Reserve(int64_t rows);
+  // The same for the experts and the exchange of a group of two ranks or more: of any steps that the room says, and of
+  // recorded ones with so many rows (0: none are recorded).
+  absl::Status ReserveExchange(const MoeRoom& room, int64_t recorded_rows);
+
+  // saved: nullptr = inference; else what backward needs is kept there, begun with the batch's rows.  Same bits, same
+  // collectives.  Unimplemented then: a device, lent rows, a placer, a forecaster, experts from a store.
+  absl::StatusOr<StageOut> Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
+                                   SavedForward* saved);
+
+  const ModelConfig& config() const { return config_; }
+  const ModelWeights& weights() const { return weights_; }
+  // Who has the routed experts; null: the weights.
+  LayerExperts* experts() const { return experts_; }
+  // For who trains, between passes: values may change, shapes may not.
+  ModelWeights* mutable_weights() { return &weights_; }
+  // For who trains, between passes: these are the experts of this rank from now on.  experts: [MoE layers] by slot.
+  // REQUIRES: on the CPU; no LayerExperts has them.
+  void ReplaceExperts(const Stream& stream, std::vector<int32_t> residents,
+                      std::vector<std::vector<FfnWeights>> experts);
+  const MoeLayer* moe_layer(int64_t layer_idx) const {  // null: a dense layer
+    return moe_layers_[layer_idx].has_value() ? &*moe_layers_[layer_idx] : nullptr;
+  }
+  // Of a layer with experts: how many such come before it.
+  int moe_index(int64_t layer_idx) const { return moe_idx_[layer_idx]; }
+  DType dtype() const { return dtype_; }
+  int64_t max_positions() const { return rope_.max_positions(); }
+  const RopeTable& rope() const { return rope_; }
+  LayerRange all_layers() const { return {0, config_.num_layers()}; }
+
+ private:
+  Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope, Device device);
+  absl::Status MakeMoeLayers(const Stream& stream, LayerExperts* experts);
+
+  absl::Status Embed(const Stream& stream, const Batch& batch, const TensorView& residual);
+  absl::Status EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual);
+  // One layer of a pass.  Borrowed.
+  struct LayerCall {
+    const StageIn* in = nullptr;
+    int64_t layer_idx = 0;
+    KvCache* cache = nullptr;
+    TensorView residual;
+    const SavedLayer* saved = nullptr;  // null: nothing is kept
+    StageOut* out = nullptr;
+  };
+  absl::Status CheckSaving(const Stream& stream, const StageIn& in, const SavedForward& saved) const;
+  absl::Status RunLayer(const Stream& stream, const LayerCall& call);
+  absl::Status RunFfn(const Stream& stream, const LayerCall& call);
+  absl::Status TakeTopK(const StageIn& in, StageOut* out);
+  absl::Status KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx);
+  absl::Status RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink);
+
+  const ModelConfig config_;
+  const DType dtype_;
+  ModelWeights weights_;
+  const RopeTable rope_;
+  const bool check_nan_;
+  LayerExperts* experts_ = nullptr;
+  AttentionLayer attention_;
+  std::vector<std::optional<MoeLayer>> moe_layers_;  // [L]
+  std::vector<int> moe_idx_;                         // [L] MoE layers before this one
+  MoeExecutor moe_executor_, recorded_executor_;
+
+  ScratchTensor residual_;      // [T, H] AccDType
+  ScratchTensor normed_;        // [T, H]
+  ScratchTensor dense_hidden_;  // [T, dense_intermediate]
+  ScratchTensor head_rows_;     // [kHeadRows, H] AccDType
+  ScratchTensor logits_;        // [kHeadRows, V] AccDType
+  ScratchTensor counts_;        // [2 * L, E] int32
+  ScratchTensor topk_;          // [MoE layers * T, K] int32
+  std::vector<int32_t> row_ids_;
+};
+
+}  // namespace switchyard

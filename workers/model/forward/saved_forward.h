@@ -1,0 +1,67 @@
+// What a forward pass keeps for its backward: of every layer, the residual stream before and after attention, q, k and
+// v, what attention gave, and what its feed-forward keeps (moe_saved.h).
+//
+// Filled in by Model::Forward, read by ModelBackward, used again for the next batch: with rows no more than before,
+// nothing is allocated.  What is cheap to make again from these (the normalized rows) is not kept.
+// With kLayerInputs only the residual stream before each layer stays; backward then runs each layer but the last
+// forward once more ("activation checkpointing"), its exchanges too: about a third more work for less memory (the
+// KV cache still has every layer).
+// Thread-compatible.  CPU only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "workers/model/config/config.h"
+#include "workers/moe/layer/moe_saved.h"
+#include "workers/ops/router/router_backward.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+enum class SavePolicy : uint8_t { kAll, kLayerInputs };
+
+// Views into SavedForward; T rows.  A is AccDType of the model's dtype D.
+struct SavedLayer {
+  TensorView residual_in;   // [T, H] A: before attention's norm
+  TensorView residual_mid;  // [T, H] A: before the feed-forward's norm
+  TensorView projected;     // [T, (N + 2 Nkv) * D] D: q, k and v before norms and clip; rank 0: the model has neither
+  TensorView qkv;           // the same as attention reads them
+  TensorView attended;      // [T, N * D] D
+  TensorView dense_sums;    // [T, 2F], GELU: [T, F] D: what a dense feed-forward's activation gets; rank 0: a MoE layer
+  TensorView dense_hidden;  // [T, F] D
+  MoeSaved* moe = nullptr;  // null: a dense layer
+};
+
+class SavedForward {
+ public:
+  // config: borrowed, must outlive this.
+  SavedForward(const ModelConfig& config, DType dtype, SavePolicy policy);
+
+  // A pass over so many rows begins: what was kept is lost.
+  void Begin(int64_t num_rows) { num_rows_ = num_rows; }
+
+  int64_t num_rows() const { return num_rows_; }
+  SavePolicy policy() const { return policy_; }
+  // With kLayerInputs all but residual_in is of the layer that ran last.
+  SavedLayer layer(int64_t layer_idx);
+  // What the routers of the pass gave in all, by layer; of dense layers empty.
+  std::vector<RouterStatistics>& router_statistics() { return router_statistics_; }
+
+ private:
+  struct Place {
+    Place(const ModelConfig& config, DType dtype);
+    ScratchTensor mid, projected, qkv, attended, sums, hidden;
+    MoeSaved moe;
+  };
+
+  const ModelConfig& config_;
+  const SavePolicy policy_;
+  int64_t num_rows_ = 0;
+  std::vector<ScratchTensor> inputs_;                // [L]
+  std::vector<std::unique_ptr<Place>> places_;       // [L], or one
+  std::vector<RouterStatistics> router_statistics_;  // [L]
+};
+
+}  // namespace switchyard

@@ -1,0 +1,207 @@
+#include "workers/model/runner/device_steps.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/copy.h"
+
+namespace switchyard {
+namespace {
+
+int32_t BitsOf(double value) {
+  const auto number = static_cast<float>(value);
+  int32_t bits;
+  std::memcpy(&bits, &number, 4);
+  return bits;
+}
+
+}  // namespace
+
+// Powers of two up to 8, then multiples of 8, from 64 on of 32: padding costs little where experts are many.
+int64_t DecodeBucket(int64_t rows, int64_t max_rows) {
+  if (rows < 1) return 0;
+  int64_t bucket = 1;
+  while (bucket < rows && bucket < 8) bucket *= 2;
+  if (bucket < rows) bucket = rows <= 64 ? (rows + 7) / 8 * 8 : (rows + 31) / 32 * 32;
+  bucket = std::max(std::min(bucket, max_rows), rows);
+  return bucket <= kMaxGraphRows && bucket <= max_rows ? bucket : 0;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceSteps>> DeviceSteps::Create(const Stream& stream, Model* model, KvCache* cache,
+                                                                 const Limits& limits) {
+  const Device device = stream.device();
+  std::unique_ptr<DeviceSteps> steps(new DeviceSteps(stream, model, cache, limits));
+  RETURN_IF_ERROR(model->Reserve(limits.rows));
+  ASSIGN_OR_RETURN(
+      steps->upload_,
+      BatchUpload::Create(device, {.sequences = limits.slots, .rows = limits.rows, .blocks = limits.blocks}));
+  std::vector<int64_t> capacities(kNumSampleArrays, limits.slots);
+  capacities[kRandom] = 4 * limits.slots;
+  ASSIGN_OR_RETURN(steps->sampling_, IntUpload::Create(device, std::move(capacities)));
+  ASSIGN_OR_RETURN(steps->resolved_, Tensor::Allocate(DType::kI32, {limits.rows}, device));
+  ASSIGN_OR_RETURN(steps->tokens_, Tensor::Allocate(DType::kI32, {limits.slots}, device));
+  ASSIGN_OR_RETURN(steps->last_, Tensor::Allocate(DType::kI32, {limits.slots}, device));
+  RETURN_IF_ERROR(FillZero(stream, steps->last_));
+  const int64_t counts = model->config().num_layers() * model->config().num_experts;
+  for (PinnedBuffer& results : steps->results_) {
+    ASSIGN_OR_RETURN(results, PinnedBuffer::Allocate(4 * (limits.slots + 2 * counts), device.kind));
+  }
+  return steps;
+}
+
+absl::Status DeviceSteps::Upload(Batch* batch) { return upload_.Send(stream_, cache_->layer(0), batch); }
+
+absl::Status DeviceSteps::SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows) {
+  RETURN_IF_ERROR(sampling_.Begin(stream_));
+  const auto count = static_cast<int64_t>(rows.size());
+  SamplingParams padding;
+  padding.temperature = 0;
+  for (int64_t i = 0; i < padded_rows; ++i) {
+    const PlainRow row = i < count ? rows[i] : PlainRow{.slot = -1};
+    const SamplingParams& params = row.params != nullptr ? *row.params : padding;
+    sampling_.host(kTemperature)[i] = BitsOf(params.temperature);
+    sampling_.host(kTopK)[i] = params.top_k;
+    sampling_.host(kTopP)[i] = BitsOf(params.top_p);
+    sampling_.host(kMinP)[i] = BitsOf(params.min_p);
+    int32_t* const random = sampling_.host(kRandom).data() + 4 * i;
+    random[0] = static_cast<int32_t>(params.seed);
+    random[1] = static_cast<int32_t>(params.seed >> 32);
+    random[2] = static_cast<int32_t>(params.choice);
+    random[3] = static_cast<int32_t>(row.index);
+    sampling_.host(kSlot)[i] = row.slot;
+  }
+  std::vector<int64_t> counts(kNumSampleArrays, padded_rows);
+  counts[kRandom] = 4 * padded_rows;
+  return sampling_.Send(stream_, counts);
+}
+
+PlainSampling DeviceSteps::Sampling(int64_t rows) const {
+  return {.temperature = sampling_.view(kTemperature, rows),
+          .top_k = sampling_.view(kTopK, rows),
+          .top_p = sampling_.view(kTopP, rows),
+          .min_p = sampling_.view(kMinP, rows),
+          .random = sampling_.view(kRandom, 4 * rows),
+          .slot = sampling_.view(kSlot, rows)};
+}
+
+absl::Status DeviceSteps::Enqueue(const StageIn& in, Batch* batch, int64_t rows) {
+  // The batch as it came to the device, but with the tokens that only the device knows.
+  const BatchOnDevice* const sent = batch->on_device;
+  const absl::Cleanup restore = [&] { batch->on_device = sent; };
+  BatchOnDevice known = *sent;
+  const TensorView resolved = resolved_.view().Rows(0, known.num_rows);
+  if (known.num_rows > 0) RETURN_IF_ERROR(ResolveTokens(stream_, known.tokens, last_, resolved));
+  known.tokens = IntView(resolved);
+  batch->on_device = &known;
+  const PlainSampling requests = Sampling(rows);
+  const auto sample = [&](int64_t first, const TensorView& logits) {
+    const int64_t count = logits.dim(0);
+    return SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
+  };
+  const StageIn stage = {.batch = batch, .lending = in.lending, .moe = in.moe, .logits = LogitsSink(sample)};
+  StageOut out;
+  ASSIGN_OR_RETURN(out, model_->Forward(stream_, stage, model_->all_layers(), cache_, /*saved=*/nullptr));
+  expert_counts_ = out.expert_counts;
+  decode_counts_ = out.decode_counts;
+  moe_ = out.moe;
+  return absl::OkStatus();
+}
+
+// The first step of a size runs as it is, so that nothing is allocated or chosen while the second is recorded.
+absl::Status DeviceSteps::Replay(const StageIn& in, Batch* batch, int64_t bucket) {
+  const auto [graph, fresh] = graphs_.try_emplace(bucket);
+  if (fresh) return Enqueue(in, batch, bucket);
+  if (graph->second == nullptr) {
+    RETURN_IF_ERROR(stream_.queue()->BeginRecording());
+    const absl::Status enqueued = Enqueue(in, batch, bucket);
+    absl::StatusOr<std::unique_ptr<DeviceGraph>> recorded = stream_.queue()->EndRecording();
+    RETURN_IF_ERROR(enqueued);
+    ASSIGN_OR_RETURN(graph->second, std::move(recorded));
+  }
+  // After an error in the group nothing of it may be launched any more.
+  RETURN_IF_ERROR(in.moe.comm->status());
+  ++num_replayed_;
+  RETURN_IF_ERROR(stream_.queue()->Run(graph->second.get()));
+  if (in.moe.comm->world() == 1) return absl::OkStatus();
+  // Nobody else watches over the collectives in it.
+  ASSIGN_OR_RETURN(const std::unique_ptr<Work> fence,
+                   in.moe.comm->Fence({.stream = &stream_, .deadline = in.moe.deadline}));
+  return fence->Wait();
+}
+
+absl::Status DeviceSteps::ReadBack(int64_t rows, int64_t num_decodes) {
+  UnderWay step = {.rows = rows,
+                   .turn = next_turn_,
+                   .all_decodes = num_decodes > 0 && decode_counts_.rank() == 0,
+                   .some_decodes = num_decodes > 0 && decode_counts_.rank() != 0,
+                   .done = nullptr};
+  next_turn_ = (next_turn_ + 1) % kMaxUnderWay;
+  char* const to = results_[step.turn].data();
+  RETURN_IF_ERROR(stream_.queue()->Copy(to, tokens_.view().raw(), 4 * rows));
+  RETURN_IF_ERROR(
+      stream_.queue()->Copy(to + 4 * limits_.slots, expert_counts_.raw(), 4 * expert_counts_.NumElements()));
+  if (step.some_decodes) {
+    RETURN_IF_ERROR(stream_.queue()->Copy(to + 4 * (limits_.slots + expert_counts_.NumElements()), decode_counts_.raw(),
+                                          4 * decode_counts_.NumElements()));
+  }
+  ASSIGN_OR_RETURN(step.done, stream_.queue()->Record());
+  under_way_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes,
+                                 MoeStats* moe) {
+  SY_CHECK_LT(under_way(), kMaxUnderWay);
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, std::min(limits_.slots, limits_.rows)) : 0;
+  if (bucket > 0) {
+    // The first step of more rows moves the scratch that the others were recorded with.
+    if (bucket > largest_bucket_) graphs_.clear();
+    largest_bucket_ = std::max(largest_bucket_, bucket);
+    in.moe.recorded = true;
+    if (in.moe.comm->world() > 1) {
+      in.moe.exchange = ExchangeMode::kBounded;
+      in.moe.max_rows = bucket;
+    }
+    RETURN_IF_ERROR(upload_.SendDecodes(stream_, cache_->layer(0), batch, {bucket, limits_.context}));
+    batch->num_decode_rows = batch->num_rows();  // what is recorded counts once: all are, but for prompts of one token
+    RETURN_IF_ERROR(SendSampling(rows, bucket));
+    RETURN_IF_ERROR(Replay(in, batch, bucket));
+    decode_counts_ = TensorView();
+  } else {
+    RETURN_IF_ERROR(upload_.Send(stream_, cache_->layer(0), batch));
+    RETURN_IF_ERROR(SendSampling(rows, count));
+    RETURN_IF_ERROR(Enqueue(in, batch, count));
+    *moe = moe_;
+  }
+  return ReadBack(count, batch->num_decode_rows);
+}
+
+absl::StatusOr<bool> DeviceSteps::OldestIsDone() { return under_way_.front().done->Passed(); }
+
+absl::StatusOr<CollectedStep> DeviceSteps::Collect(absl::Time deadline) {
+  RETURN_IF_ERROR(stream_.queue()->WaitOnHost(*under_way_.front().done, deadline));
+  const UnderWay& step = under_way_.front();
+  const auto* const numbers = reinterpret_cast<const int32_t*>(results_[step.turn].data());
+  CollectedStep collected;
+  collected.tokens.assign(numbers, numbers + step.rows);
+  const int32_t* const counts = numbers + limits_.slots;
+  const int64_t num_counts = expert_counts_.NumElements();
+  collected.expert_counts.assign(counts, counts + num_counts);
+  if (step.all_decodes) collected.decode_counts = collected.expert_counts;
+  if (step.some_decodes) collected.decode_counts.assign(counts + num_counts, counts + 2 * num_counts);
+  under_way_.pop_front();
+  return collected;
+}
+
+void DeviceSteps::Clear() {
+  under_way_.clear();
+  graphs_.clear();
+  largest_bucket_ = 0;
+}
+
+}  // namespace switchyard

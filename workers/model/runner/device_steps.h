@@ -1,0 +1,121 @@
+// Steps on a device that need nothing of the host between plan and tokens: enqueued now, collected later, so that the
+// host may prepare the next one meanwhile.
+//
+// Tokens are sampled on the device and stay there for the next step, which the host may enqueue before it knows them: a
+// row whose token is to come is -1 - slot in Batch::tokens.  A step of decodes alone is recorded once for each of a few
+// sizes (DecodeBucket) and replayed with padding rows, which choose no expert and are nobody's.
+// Thread-compatible.  Errors are the device's and the communicator's; after one the steps under way are lost (Clear).
+// Does not do: sampling that needs the host (IsPlainSampling); that goes through BatchUpload and the runner.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/model/forward/batch.h"
+#include "workers/model/forward/model.h"
+#include "workers/model/runner/batch_upload.h"
+#include "workers/model/runner/kv_cache.h"
+#include "workers/ops/sampling/device_sampling.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/device_queue.h"
+#include "workers/tensor/int_upload.h"
+
+namespace switchyard {
+
+// The rows that a graph for `rows` decodes is recorded with; 0 = so many are not recorded.  Pure.
+int64_t DecodeBucket(int64_t rows, int64_t max_rows);
+inline constexpr int64_t kMaxGraphRows = 256;
+
+// What one of batch.logit_rows is sampled for.
+struct PlainRow {
+  const SamplingParams* params = nullptr;  // borrowed
+  int64_t index = 0;                       // of the output token
+  SlotId slot = 0;
+};
+
+struct CollectedStep {
+  std::vector<int32_t> tokens;         // of each PlainRow; -1 = its logits were no numbers
+  std::vector<int32_t> expert_counts;  // [L * E]
+  std::vector<int32_t> decode_counts;  // of those, the decoded rows'; empty = none
+};
+
+class DeviceSteps {
+ public:
+  struct Limits {
+    int64_t slots = 0;
+    int64_t rows = 0;    // of a step
+    int64_t blocks = 0;  // of a sequence
+    int64_t context = 0;
+    bool graphs = true;
+  };
+  static constexpr int kMaxUnderWay = 2;
+
+  // Errors: ResourceExhausted, the device's.
+  static absl::StatusOr<std::unique_ptr<DeviceSteps>> Create(const Stream& stream, Model* model, KvCache* cache,
+                                                             const Limits& limits);
+
+  // Brings the batch to the device, for a step that the caller runs itself.
+  absl::Status Upload(Batch* batch);
+  // Enqueues a whole step.  in.batch is `batch`; in.logits is not used.  REQUIRES: under_way() < kMaxUnderWay; rows[i]
+  // is for batch->logit_rows[i].
+  // most_decodes > 0: every sequence has one row, which is sampled, and no rank has more rows than this; the same on
+  // all ranks.  Such a step is recorded and replayed; with several ranks its rows then travel in fixed sizes.
+  // moe: what the host knows of the exchange; with fixed sizes nothing.
+  absl::Status Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes, MoeStats* moe);
+  int under_way() const { return static_cast<int>(under_way_.size()); }
+  // Whether the oldest is done.  REQUIRES: under_way() > 0.
+  absl::StatusOr<bool> OldestIsDone();
+  // Waits for the oldest, at most until the deadline.
+  absl::StatusOr<CollectedStep> Collect(absl::Time deadline);
+  // Forgets the steps under way and, because a group's collectives are in them, what was recorded.
+  void Clear();
+
+  int64_t num_recorded() const { return static_cast<int64_t>(graphs_.size()); }
+  int64_t num_replayed() const { return num_replayed_; }
+
+ private:
+  enum SampleArray { kTemperature, kTopK, kTopP, kMinP, kRandom, kSlot, kNumSampleArrays };
+  struct UnderWay {
+    int64_t rows = 0;
+    int turn = 0;
+    bool all_decodes = false;   // the decoded rows' counts are the counts
+    bool some_decodes = false;  // they are counted apart
+    std::unique_ptr<DeviceEvent> done;
+  };
+
+  DeviceSteps(const Stream& stream, Model* model, KvCache* cache, const Limits& limits)
+      : stream_(stream), model_(model), cache_(cache), limits_(limits) {}
+  absl::Status SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows);
+  PlainSampling Sampling(int64_t rows) const;
+  // Tokens, forward pass, sampling: what is enqueued or recorded.
+  absl::Status Enqueue(const StageIn& in, Batch* batch, int64_t rows);
+  absl::Status Replay(const StageIn& in, Batch* batch, int64_t bucket);
+  absl::Status ReadBack(int64_t rows, int64_t num_decodes);
+
+  const Stream stream_;
+  Model* const model_;
+  KvCache* const cache_;
+  const Limits limits_;
+  BatchUpload upload_;
+  IntUpload sampling_;
+  Tensor resolved_;                           // [rows] tokens of the batch
+  Tensor tokens_;                             // [slots] sampled
+  Tensor last_;                               // [slots] by slot
+  TensorView expert_counts_, decode_counts_;  // of the step launched last
+  MoeStats moe_;                              // of the step that was enqueued last
+  PinnedBuffer results_[kMaxUnderWay];        // tokens, then expert counts, then the decoded rows'
+  int next_turn_ = 0;
+  std::deque<UnderWay> under_way_;
+  std::map<int64_t, std::unique_ptr<DeviceGraph>> graphs_;  // by rows
+  int64_t largest_bucket_ = 0;
+  int64_t num_replayed_ = 0;
+};
+
+}  // namespace switchyard

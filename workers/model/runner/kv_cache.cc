@@ -1,0 +1,120 @@
+#include "workers/model/runner/kv_cache.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/device_queue.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+std::vector<CacheSpec> CacheSpecs(const ModelConfig& config, DType dtype) {
+  std::vector<CacheSpec> specs;
+  for (const LayerConfig& layer : config.layers) {
+    specs.push_back(
+        {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .dtype = dtype, .window = layer.window});
+  }
+  return specs;
+}
+
+absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes,
+                                        Device device) {
+  if (block_size < 1 || block_size > kMaxBlockSize) {
+    return absl::InvalidArgumentError(absl::StrCat("block_size ", block_size, " is outside [1, ", kMaxBlockSize, "]"));
+  }
+  int64_t block_bytes = 0;
+  for (const CacheSpec& spec : specs) block_bytes += spec.bytes_per_token() * block_size;
+  const int64_t num_blocks = bytes / block_bytes;
+  if (num_blocks < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("kv_cache_bytes ", bytes, " holds no block: one of ", block_size,
+                                                   " tokens takes ", block_bytes, " bytes"));
+  }
+  KvCache cache;
+  cache.specs_ = std::move(specs);
+  cache.block_size_ = block_size;
+  cache.num_blocks_ = static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<BlockId>::max()));
+  for (const CacheSpec& spec : cache.specs_) {
+    const Shape shape = KvCacheShape(cache.num_blocks_, spec.num_kv_heads, block_size, spec.head_dim);
+    for (int half = 0; half < 2; ++half) {
+      absl::StatusOr<Tensor> tensor = Tensor::Allocate(spec.dtype, shape, device);
+      RETURN_IF_ERROR(tensor.status());
+      cache.tensors_.push_back(*std::move(tensor));
+    }
+    const TensorView k = cache.tensors_[cache.tensors_.size() - 2];
+    cache.views_.push_back({.k = k, .v = cache.tensors_.back()});
+  }
+  return cache;
+}
+
+absl::Status KvCache::Touch(const Stream& stream) {
+  constexpr int64_t kPiece = 2 << 20;
+  for (const Tensor& tensor : tensors_) {
+    if (stream.queue() != nullptr) {
+      RETURN_IF_ERROR(FillZero(stream, tensor));
+      continue;
+    }
+    char* base = static_cast<char*>(tensor.view().raw());
+    const int64_t bytes = tensor.bytes();
+    stream.pool().ParallelFor((bytes + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
+      std::memset(base + begin * kPiece, 0, static_cast<size_t>(std::min(bytes, end * kPiece) - begin * kPiece));
+    });
+  }
+  return absl::OkStatus();
+}
+
+int64_t KvCache::ResidentBytes() const {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  int64_t resident = 0;
+  for (const Tensor& tensor : tensors_) {
+    // Whole pages only; a page that the tensor shares with others is theirs, too.
+    const auto base = reinterpret_cast<intptr_t>(tensor.view().raw());
+    const intptr_t begin = (base + page - 1) / page * page, end = (base + tensor.bytes()) / page * page;
+    resident += tensor.bytes() - std::max<intptr_t>(0, end - begin);
+    if (end <= begin) continue;
+    std::vector<unsigned char> pages(static_cast<size_t>((end - begin) / page));
+    if (mincore(reinterpret_cast<void*>(begin), static_cast<size_t>(end - begin), pages.data()) != 0) continue;
+    resident += page * std::count_if(pages.begin(), pages.end(), [](unsigned char each) { return (each & 1) != 0; });
+  }
+  return resident;
+}
+
+int64_t KvCache::bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& tensor : tensors_) bytes += tensor.bytes();
+  return bytes;
+}
+
+absl::Status KvCache::Copy(const Stream& stream, absl::Span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    if (copy.from < 0 || copy.from >= num_blocks_ || copy.to < 0 || copy.to >= num_blocks_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("block copy ", copy.from, " -> ", copy.to, " is outside [0, ", num_blocks_, ")"));
+    }
+  }
+  for (const Tensor& tensor : tensors_) {
+    const int64_t block_bytes = tensor.view().row_stride() * DTypeBytes(tensor.dtype());
+    char* base = static_cast<char*>(tensor.view().raw());
+    for (const BlockCopy& copy : copies) {
+      if (copy.from == copy.to) continue;
+      char* const to = base + copy.to * block_bytes;
+      const char* const from = base + copy.from * block_bytes;
+      if (stream.queue() != nullptr) {
+        RETURN_IF_ERROR(stream.queue()->Copy(to, from, block_bytes));
+      } else {
+        std::memcpy(to, from, static_cast<size_t>(block_bytes));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,353 @@
+#include "workers/model/runner/model_runner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/comm/core/communicator.h"
+
+namespace switchyard {
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, const Stream& stream,
+                                                                 const RunnerOptions& options) {
+  if (options.context < 1 || options.context > model->max_positions()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context ", options.context, " is outside [1, ", model->max_positions(), "]"));
+  }
+  if (options.num_slots < 1 || options.max_rows < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("max_num_seqs ", options.num_slots, " and max_batched_tokens ",
+                                                   options.max_rows, " must be positive"));
+  }
+  absl::StatusOr<KvCache> cache = KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size,
+                                                  options.kv_cache_bytes, stream.device());
+  RETURN_IF_ERROR(cache.status());
+  if (options.touch_cache) RETURN_IF_ERROR(cache->Touch(stream));
+  const SlotLimits limits = {.num_slots = options.num_slots,
+                             .num_blocks = cache->num_blocks(),
+                             .block_size = options.block_size,
+                             .vocab_size = static_cast<int32_t>(model->config().vocab_size),
+                             .context = options.context,
+                             .max_rows = options.max_rows};
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, *std::move(cache), limits));
+  if (stream.device().is_cpu()) return runner;
+  runner->records_steps_ = options.graphs;
+  const int64_t blocks = (options.context + options.block_size - 1) / options.block_size;
+  ASSIGN_OR_RETURN(runner->device_steps_, DeviceSteps::Create(stream, model, &runner->cache_,
+                                                              {.slots = options.num_slots,
+                                                               .rows = options.max_rows,
+                                                               .blocks = blocks,
+                                                               .context = options.context,
+                                                               .graphs = options.graphs}));
+  return runner;
+}
+
+absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides) {
+  if (guides.any() && records_steps_) {
+    return absl::FailedPreconditionError(
+        "guides of layers with steps that are recorded: what they say of one step would be every step's");
+  }
+  const absl::Span<const int32_t> residents = layout->Residents(comm->rank());
+  const std::vector<int32_t>& held = model_->weights().residents;
+  if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
+    return absl::InvalidArgumentError(absl::StrCat("the layout gives rank ", comm->rank(), " ", residents.size(),
+                                                   " experts; other ones than the ", held.size(), " that it holds"));
+  }
+  LeaveGroup();
+  comm_ = comm;
+  layout_ = layout;
+  guides_ = guides;
+  slots_.Clear();
+  return absl::OkStatus();
+}
+
+void ModelRunner::LeaveGroup() {
+  started_.clear();
+  if (device_steps_ != nullptr) device_steps_->Clear();
+  comm_ = nullptr;
+  layout_ = nullptr;
+  guides_ = {};
+}
+
+absl::Status ModelRunner::UseSchedule(int32_t micro_batches) {
+  if (micro_batches < 1 || micro_batches > kMaxMicroBatches) {
+    return absl::InternalError(
+        absl::StrCat("plan: micro_batches ", micro_batches, " is outside [1, ", kMaxMicroBatches, "]"));
+  }
+  if (micro_batches == schedule_micro_batches_) return absl::OkStatus();
+  schedule_ =
+      BuildExpertParallel({.micro_batches = micro_batches, .shared_expert = model_->config().shared_intermediate > 0});
+  schedule_micro_batches_ = micro_batches;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline) {
+  SY_CHECK_EQ(num_started(), 0);
+  RETURN_IF_ERROR(Start(plan, rank_plan, deadline));
+  return Finish();
+}
+
+absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline) {
+  SY_CHECK(comm_ != nullptr);
+  SY_CHECK_LT(num_started(), kMaxStarted);
+  Started step = {.result = {}, .begin = absl::Now(), .deadline = deadline};
+  if (device_steps_ != nullptr && !plan.loans.empty())
+    return absl::UnimplementedError("plan: loans of rows on a device");
+  RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
+  RETURN_IF_ERROR(slots_.Validate(rank_plan));
+  if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
+  RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));
+  slots_.Apply(rank_plan);
+  // (Of a step of plain decodes on all ranks the plan says so; here only what this rank does differs.)
+  const bool plain = device_steps_ != nullptr && IsPlain(rank_plan);
+  // The host samples from what it knows: all that was sampled before must be heard of.
+  while (!plain && device_steps_ != nullptr && device_steps_->under_way() > 0) RETURN_IF_ERROR(CollectOldest());
+  BuildBatch(rank_plan);
+  step.result.items.resize(rank_plan.items.size());
+  RETURN_IF_ERROR(plain ? Enqueue(plan, rank_plan, &step) : RunNow(plan, rank_plan, &step));
+  step.result.ledger_hash = comm_->ledger().hash();
+  started_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+StageIn ModelRunner::StageOf(absl::Time deadline) const {
+  return {.batch = &batch_,
+          .moe = {.comm = comm_,
+                  .layout = layout_,
+                  .schedule = &schedule_,
+                  .placer = guides_.placer,
+                  .forecaster = guides_.forecaster,
+                  .deadline = deadline}};
+}
+
+absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
+  RankResult& result = step->result;
+  const auto take_logits = [&](int64_t first, const TensorView& logits) {
+    return TakeLogits(rank_plan, first, logits, step);
+  };
+  const bool wants_paths = WantsPaths(rank_plan);
+  if (wants_paths && !plan.loans.empty()) {
+    return absl::InternalError("plan: rows are lent in a step that asks for their experts");
+  }
+  // Work that an error leaves under way must not outlive the group.
+  const absl::Cleanup drop = [this] { lending_.Drop(); };
+  RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, step->deadline, &batch_));
+  batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be lent
+  if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
+  RETURN_IF_ERROR(BeginGuides(plan));
+  const StageIn base = StageOf(step->deadline);
+  const StageIn in = {.batch = &batch_,
+                      .lending = &lending_,
+                      .moe = base.moe,
+                      .keep_topk = wants_paths,
+                      .logits = LogitsSink(take_logits)};
+  StageOut out;
+  ASSIGN_OR_RETURN(out, model_->Forward(stream_, in, model_->all_layers(), &cache_, /*saved=*/nullptr));
+  if (wants_paths) RETURN_IF_ERROR(TakePaths(rank_plan, out.topk_idx, step));
+  Settle(rank_plan, &result);
+  result.rows = batch_.num_rows();
+  result.rows_sent = out.moe.rows_sent;
+  result.rows_received = out.moe.rows_received;
+  result.expert_rows = out.moe.expert_rows;
+  result.layer_rows = std::move(out.moe.layer_rows);
+  result.fine_tuned_layers = out.moe.fine_tuned_layers;
+  RETURN_IF_ERROR(TakeCounts(out.expert_counts, step->deadline, &result.expert_counts));
+  if (out.decode_counts.rank() != 0) {
+    RETURN_IF_ERROR(TakeCounts(out.decode_counts, step->deadline, &result.decode_expert_counts));
+  } else if (batch_.num_decode_rows > 0) {
+    result.decode_expert_counts = result.expert_counts;
+  }
+  result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
+                    .attention_seconds = out.attention_seconds,
+                    .expert_seconds = out.moe.expert_seconds,
+                    .exchange_seconds = out.moe.exchange_seconds + lending_.exchange_seconds(),
+                    .head_seconds = out.head_seconds,
+                    .gather_seconds = out.moe.gather_seconds,
+                    .decide_seconds = out.moe.decide_seconds,
+                    .decide_cpu_seconds = out.moe.decide_cpu_seconds};
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::BeginGuides(const StepPlan& plan) {
+  if (guides_.placer != nullptr) RETURN_IF_ERROR(guides_.placer->BeginStep(plan.step, plan.placement_epoch));
+  if (guides_.forecaster == nullptr) return absl::OkStatus();
+  // By positions, as borrowed rows have no sequence here.  (Another text that goes on where one ended spoils a
+  // forecast.)
+  const std::vector<int32_t>& at = batch_.rope_rows;
+  text_begins_.resize(at.size());
+  for (size_t t = 0; t < at.size(); ++t) text_begins_[t] = t == 0 || at[t] != at[t - 1] + 1 ? 1 : 0;
+  ASSIGN_OR_RETURN(const absl::Span<const LayerEstimate> expected,
+                   guides_.forecaster->Begin({.num_rows = batch_.num_rows(),
+                                              .num_decode_rows = batch_.num_decode_rows,
+                                              .token_ids = batch_.tokens,
+                                              .begins = text_begins_}));
+  // Not for a placer, which wants all ranks' estimates: the step before ended before this one's tokens were known, so
+  // they would take an exchange of their own, and the next one, with the first gate's counts, has what they guess at.
+  return model_->experts() == nullptr ? absl::OkStatus() : model_->experts()->BeginPass(expected);
+}
+
+absl::Status ModelRunner::TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to) {
+  const absl::StatusOr<TensorView> on_host = counts_on_host_.Take(stream_, counts, deadline);
+  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
+  RETURN_IF_ERROR(on_host.status());
+  *to = OfMoeLayers({on_host->data<int32_t>(), static_cast<size_t>(on_host->NumElements())});
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> ModelRunner::OfMoeLayers(absl::Span<const int32_t> counts) const {
+  const ModelConfig& config = model_->config();
+  const auto width = static_cast<size_t>(config.num_experts);
+  std::vector<int64_t> kept;
+  kept.reserve(static_cast<size_t>(config.num_moe_layers()) * width);
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    if (!config.layers[i].moe) continue;
+    const absl::Span<const int32_t> of_layer = counts.subspan(i * width, width);
+    kept.insert(kept.end(), of_layer.begin(), of_layer.end());
+  }
+  return kept;
+}
+
+void ModelRunner::BuildBatch(const RankPlan& plan) {
+  batch_.Clear();
+  uses_.clear();
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const StepItem& item = plan.items[i];
+    const Slot& slot = slots_.slot(item.slot);
+    if (slot.broken) continue;
+    const int64_t row_begin = batch_.num_rows();
+    const bool decode = item.num_query == 1 && item.start_pos >= slot.num_prompt_tokens;
+    if (decode && batch_.num_decode_rows == row_begin) ++batch_.num_decode_rows;  // plans have them first
+    for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p) {
+      // What only the device knows it looks up by slot.
+      batch_.tokens.push_back(slot.tokens[p] == kPendingToken ? -1 - item.slot : slot.tokens[p]);
+      batch_.rope_rows.push_back(model_->rope().RowOf(p, slot.num_prompt_tokens));
+    }
+    batch_.sequences.push_back({.row_begin = row_begin,
+                                .num_query = item.num_query,
+                                .start_pos = item.start_pos,
+                                .block_table = slot.block_table});
+    AddLogitRows(item, static_cast<int32_t>(i), row_begin);
+  }
+}
+
+void ModelRunner::AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin) {
+  const Slot& slot = slots_.slot(item.slot);
+  for (int32_t q = 0; q < item.num_query; ++q) {
+    const int32_t next = item.start_pos + q + 1;
+    const bool sample = item.sample && q == item.num_query - 1;
+    const bool score = slot.sampling.num_prompt_logprobs >= 0 && next < slot.num_prompt_tokens;
+    if (!sample && !score) continue;
+    batch_.logit_rows.push_back(static_cast<int32_t>(row_begin + q));
+    uses_.push_back({.item = item_idx, .sample = sample, .next_token = sample ? 0 : slot.tokens[next]});
+  }
+}
+
+// Hands runs of rows with the same use to the sampler or to the prompt's logprobs.
+absl::Status ModelRunner::TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, Started* step) {
+  const absl::StatusOr<TensorView> on_host = logits_on_host_.Take(stream_, logits, step->deadline);
+  RETURN_IF_ERROR(comm_->status());  // says more than that the stream was freed
+  RETURN_IF_ERROR(on_host.status());
+  const auto uses = absl::MakeConstSpan(uses_).subspan(first, logits.dim(0));
+  for (size_t begin = 0; begin < uses.size();) {
+    size_t end = begin + 1;
+    while (end < uses.size() && uses[end].sample == uses[begin].sample) ++end;
+    const auto run = uses.subspan(begin, end - begin);
+    const TensorView rows = on_host->Rows(static_cast<int64_t>(begin), static_cast<int64_t>(run.size()));
+    RETURN_IF_ERROR(run[0].sample ? Sample(plan, run, rows, &step->result)
+                                  : ScorePrompt(plan, run, rows, &step->result));
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::Sample(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                                 RankResult* result) {
+  sample_requests_.clear();
+  for (const LogitUse& use : uses) {
+    const Slot& slot = slots_.slot(plan.items[use.item].slot);
+    sample_requests_.push_back({.params = &slot.sampling, .history = &slot.history});
+  }
+  outcomes_.assign(uses.size(), SampleOutcome());
+  RETURN_IF_ERROR(SampleTokens(stream_, logits, sample_requests_, absl::MakeSpan(outcomes_)));
+  for (size_t i = 0; i < uses.size(); ++i) {
+    ItemResult& item = result->items[uses[i].item];
+    SampleOutcome& outcome = outcomes_[i];
+    if (outcome.status != ItemStatus::kOk) {
+      item.status = outcome.status;
+      continue;
+    }
+    item.tokens.push_back(outcome.token);
+    if (sample_requests_[i].params->num_logprobs >= 0) item.logprobs.push_back(std::move(outcome.logprobs));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                                      RankResult* result) {
+  logprob_requests_.clear();
+  for (const LogitUse& use : uses) {
+    const Slot& slot = slots_.slot(plan.items[use.item].slot);
+    logprob_requests_.push_back({.token = use.next_token, .num_top = slot.sampling.num_prompt_logprobs});
+  }
+  logprobs_.assign(uses.size(), PositionLogprobs());
+  statuses_.assign(uses.size(), ItemStatus::kOk);
+  RETURN_IF_ERROR(
+      TokenLogprobs(stream_, logits, logprob_requests_, absl::MakeSpan(logprobs_), absl::MakeSpan(statuses_)));
+  for (size_t i = 0; i < uses.size(); ++i) {
+    ItemResult& item = result->items[uses[i].item];
+    if (statuses_[i] != ItemStatus::kOk) item.status = statuses_[i];
+    item.prompt_logprobs.push_back(std::move(logprobs_[i]));
+  }
+  return absl::OkStatus();
+}
+
+bool ModelRunner::WantsPaths(const RankPlan& plan) const {
+  return std::any_of(plan.items.begin(), plan.items.end(),
+                     [this](const StepItem& item) { return slots_.slot(item.slot).sampling.expert_paths_from >= 0; });
+}
+
+absl::Status ModelRunner::TakePaths(const RankPlan& plan, const TensorView& topk_idx, Started* step) {
+  const absl::StatusOr<TensorView> on_host = paths_on_host_.Take(stream_, topk_idx, step->deadline);
+  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
+  RETURN_IF_ERROR(on_host.status());
+  const int64_t num_layers = topk_idx.dim(0), num_rows = topk_idx.dim(1), top_k = topk_idx.dim(2);
+  int64_t row = 0;  // as BuildBatch has them
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const StepItem& item = plan.items[i];
+    const Slot& slot = slots_.slot(item.slot);
+    if (slot.broken) continue;
+    const int32_t from = slot.sampling.expert_paths_from;
+    std::vector<int16_t>& paths = step->result.items[i].expert_paths;
+    for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p, ++row) {
+      if (from < 0 || p < from) continue;
+      for (int64_t l = 0; l < num_layers; ++l) {
+        const int32_t* const chosen = on_host->data<int32_t>() + (l * num_rows + row) * top_k;
+        for (int64_t k = 0; k < top_k; ++k) paths.push_back(static_cast<int16_t>(chosen[k]));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ModelRunner::Settle(const RankPlan& plan, RankResult* result) {
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const StepItem& item = plan.items[i];
+    ItemResult& outcome = result->items[i];
+    if (slots_.slot(item.slot).broken) outcome.status = ItemStatus::kNonFinite;
+    if (outcome.status != ItemStatus::kOk) {
+      outcome.tokens.clear();
+      outcome.logprobs.clear();
+      outcome.expert_paths.clear();
+      slots_.Break(item.slot);
+    }
+    slots_.Advance(item);
+    if (outcome.status == ItemStatus::kOk && item.sample) slots_.Append(item.slot, outcome.tokens.front());
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,172 @@
+// Executes one rank's part of a StepPlan: slots, batch, forward pass, sampling → RankResult.
+//
+// A step is started and finished.  On the CPU Start does all of it.  On a device it enqueues the step, and the next one
+// may be started before this one is finished: what was sampled stays there.  Only steps that sample in ways that need
+// the host (device_sampling.h) wait in Start.
+//
+// Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible: the
+// worker's step thread is its one user.  What a step samples stays in the slot, so the next plan may be executed before
+// the server has seen the result.
+// Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented for what is not
+// built (speculation, token masks, adapters, training slices); the communicator's pass through.  After any error the
+// epoch is over on this rank: SetGroup must follow, which empties the slots.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/batching/step.h"
+#include "scheduler/pipeline/moe_schedule.h"
+#include "workers/model/forward/batch.h"
+#include "workers/model/forward/model.h"
+#include "workers/model/runner/device_steps.h"
+#include "workers/model/runner/kv_cache.h"
+#include "workers/model/runner/row_lending.h"
+#include "workers/model/runner/sequence_slots.h"
+#include "workers/moe/placement/decided_placer.h"
+#include "workers/moe/popularity/layer_forecaster.h"
+#include "workers/ops/sampling/sampling.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/device.h"
+
+namespace switchyard {
+
+struct RunnerOptions {
+  int32_t num_slots = 0;  // EngineOptions.max_num_seqs
+  int32_t block_size = 16;
+  int64_t kv_cache_bytes = 0;  // > 0
+  bool touch_cache = false;    // take its memory at once, not as it is first written to
+  int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
+  int64_t context = 0;         // positions that a sequence may have, at most model->max_positions()
+  // On a device: record and replay steps of decodes.  Not with guides, nor with experts that are brought to slots.
+  bool graphs = true;
+};
+
+// What decides over a group's layers beside its layout; borrowed, null = nobody.
+struct LayerGuides {
+  DecidedPlacer* placer = nullptr;        // where rows go; begins each step, with the plan's placement epoch
+  LayerForecaster* forecaster = nullptr;  // what coming layers get
+
+  bool any() const { return placer != nullptr || forecaster != nullptr; }
+};
+
+class ModelRunner {
+ public:
+  // Allocates the cache.  model: borrowed, outlives the runner.
+  static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Model* model, const Stream& stream,
+                                                             const RunnerOptions& options);
+
+  // A new epoch: the group's communicator, expert layout and guides (borrowed until the next call); empties all slots.
+  // InvalidArgument if the layout's residents of this rank are not those that the model holds; FailedPrecondition:
+  // guides where steps are recorded.
+  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides = {});
+
+  // The group is about to go: drops what is under way and what was recorded.
+  void LeaveGroup();
+
+  // Runs or enqueues this rank's part of the plan.  Every rank of the group must call it for every step, also when its
+  // part is empty.  REQUIRES: SetGroup was called; num_started() < kMaxStarted.
+  absl::Status Start(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
+  static constexpr int kMaxStarted = DeviceSteps::kMaxUnderWay;
+  int num_started() const { return static_cast<int>(started_.size()); }  // and not finished
+  // Whether Finish would not wait.  REQUIRES: num_started() > 0.
+  absl::StatusOr<bool> IsDone();
+  // The result of the oldest.  Waits at most until its deadline.  REQUIRES: num_started() > 0.
+  absl::StatusOr<RankResult> Finish();
+  // Start and Finish.  REQUIRES: num_started() == 0.
+  absl::StatusOr<RankResult> Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
+
+  int32_t num_blocks() const { return cache_.num_blocks(); }
+  int64_t cache_bytes() const { return cache_.bytes(); }
+  int64_t resident_cache_bytes() const { return cache_.ResidentBytes(); }
+  const SequenceSlots& slots() const { return slots_; }
+  // Of a device; null on the CPU.
+  const DeviceSteps* device_steps() const { return device_steps_.get(); }
+
+ private:
+  // A token that a step under way samples.
+  struct Pending {
+    int32_t item = 0;
+    SlotId slot = 0;
+    uint64_t generation = 0;
+    int64_t position = 0;
+  };
+  struct Started {
+    RankResult result;
+    absl::Time begin, deadline;
+    std::vector<Pending> pending = {};  // in the order of the step's logit rows
+    bool under_way = false;             // on the device
+  };
+
+  // What the logits of one row are for.
+  struct LogitUse {
+    int32_t item = 0;     // of the plan
+    bool sample = false;  // else: the logprobs of next_token, which stands behind the row
+    int32_t next_token = 0;
+  };
+
+  ModelRunner(Model* model, const Stream& stream, KvCache cache, const SlotLimits& limits)
+      : model_(model), stream_(stream), cache_(std::move(cache)), slots_(limits) {}
+
+  absl::Status UseSchedule(int32_t micro_batches);
+  // Whether all that the plan samples can be sampled on the device.
+  bool IsPlain(const RankPlan& plan) const;
+  absl::Status BeginGuides(const StepPlan& plan);
+  absl::Status RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
+  absl::Status Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
+  // Internal unless a plan of fixed sizes is what it says, on this rank.
+  absl::Status ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
+  // What DeviceSteps::Launch calls most_decodes.
+  int64_t MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
+  absl::Status CollectOldest();
+  StageIn StageOf(absl::Time deadline) const;
+  void BuildBatch(const RankPlan& plan);
+  void AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin);
+  absl::Status TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, Started* step);
+  absl::Status Sample(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                      RankResult* result);
+  absl::Status ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                           RankResult* result);
+  // Whether an item's experts are asked for.
+  bool WantsPaths(const RankPlan& plan) const;
+  // Hands the rows' experts to the items that asked.
+  absl::Status TakePaths(const RankPlan& plan, const TensorView& topk_idx, Started* step);
+  // [L, E] counts, wherever they are, of the MoE layers.
+  absl::Status TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to);
+  std::vector<int64_t> OfMoeLayers(absl::Span<const int32_t> counts) const;
+  void Settle(const RankPlan& plan, RankResult* result);
+
+  Model* const model_;
+  const Stream stream_;
+  KvCache cache_;
+  SequenceSlots slots_;
+  Communicator* comm_ = nullptr;
+  const ExpertLayout* layout_ = nullptr;
+  LayerGuides guides_;
+  std::vector<uint8_t> text_begins_;  // [T] of the step's batch, for the forecaster
+  MoeSchedule schedule_;
+  int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
+
+  // Of the step under way; kept for their capacity.
+  Batch batch_;
+  std::unique_ptr<DeviceSteps> device_steps_;  // null on the CPU
+  bool records_steps_ = false;
+  std::deque<Started> started_;
+  std::vector<PlainRow> plain_rows_;
+  RowLending lending_;
+  HostCopy logits_on_host_, counts_on_host_, paths_on_host_;  // of a device's steps that sample on the host
+  std::vector<LogitUse> uses_;                                // of each of batch_.logit_rows
+  std::vector<SampleRequest> sample_requests_;
+  std::vector<SampleOutcome> outcomes_;
+  std::vector<LogprobRequest> logprob_requests_;
+  std::vector<PositionLogprobs> logprobs_;
+  std::vector<ItemStatus> statuses_;
+};
+
+}  // namespace switchyard

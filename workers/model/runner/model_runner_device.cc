@@ -1,0 +1,133 @@
+// The runner's steps that run on a device by themselves: enqueued, then collected.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/model/runner/model_runner.h"
+
+namespace switchyard {
+
+bool ModelRunner::IsPlain(const RankPlan& plan) const {
+  // Its logits are fp64, or more than a device samples from: the same on all ranks.
+  if (model_->dtype() == DType::kF64 || model_->config().vocab_size > kMaxPlainVocab) return false;
+  return std::all_of(plan.items.begin(), plan.items.end(), [&](const StepItem& item) {
+    const Slot& slot = slots_.slot(item.slot);
+    return slot.broken || IsPlainSampling(slot.sampling, slot.num_output());
+  });
+}
+
+// A graph has room for so many rows, one a sequence.
+absl::Status ModelRunner::ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const {
+  if (plan.exchange_version != kDecodeExchange) return absl::OkStatus();
+  for (const StepItem& item : rank_plan.items) {
+    if (item.sample && item.num_query == 1) continue;
+    return absl::InternalError(absl::StrCat("plan: slot ", item.slot, ": ", item.num_query, " queries",
+                                            item.sample ? "" : " and no sample", " in a step of plain decodes"));
+  }
+  const auto num_items = static_cast<int64_t>(rank_plan.items.size());
+  if (num_items <= plan.padded_rows) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("plan: ", num_items, " decodes, padded_rows ", plan.padded_rows));
+}
+
+// Alone a rank sees for itself; with others it must do as they do, which the plan says.
+int64_t ModelRunner::MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const {
+  if (comm_->world() > 1) return plan.exchange_version == kDecodeExchange ? plan.padded_rows : 0;
+  const bool decodes = std::all_of(rank_plan.items.begin(), rank_plan.items.end(),
+                                   [](const StepItem& item) { return item.sample && item.num_query == 1; });
+  return decodes ? static_cast<int64_t>(uses_.size()) : 0;
+}
+
+absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
+  plain_rows_.clear();
+  for (const LogitUse& use : uses_) {
+    const SlotId id = rank_plan.items[use.item].slot;
+    const Slot& slot = slots_.slot(id);
+    plain_rows_.push_back({.params = &slot.sampling, .index = slot.num_output(), .slot = id});
+    step->pending.push_back({.item = use.item,
+                             .slot = id,
+                             .generation = slot.generation,
+                             .position = static_cast<int64_t>(slot.tokens.size())});
+  }
+  RankResult& result = step->result;
+  result.rows = batch_.num_rows();
+  MoeStats moe;
+  RETURN_IF_ERROR(BeginGuides(plan));
+  RETURN_IF_ERROR(
+      device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, MostDecodes(plan, rank_plan), &moe));
+  result.rows_sent = moe.rows_sent;
+  result.rows_received = moe.rows_received;
+  result.expert_rows = moe.expert_rows;
+  result.layer_rows = std::move(moe.layer_rows);
+  result.fine_tuned_layers = moe.fine_tuned_layers;
+  // Of what is enqueued the host knows no times.
+  result.timings.gather_seconds = moe.gather_seconds;
+  result.timings.decide_seconds = moe.decide_seconds;
+  result.timings.decide_cpu_seconds = moe.decide_cpu_seconds;
+  step->under_way = true;
+  for (size_t i = 0; i < rank_plan.items.size(); ++i) {
+    const StepItem& item = rank_plan.items[i];
+    const bool broken = slots_.slot(item.slot).broken;  // not run: BuildBatch
+    if (broken) step->result.items[i].status = ItemStatus::kNonFinite;
+    slots_.Advance(item);
+    if (item.sample && !broken) slots_.AppendPending(item.slot);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::CollectOldest() {
+  const auto oldest =
+      std::find_if(started_.begin(), started_.end(), [](const Started& step) { return step.under_way; });
+  SY_CHECK(oldest != started_.end());
+  CollectedStep collected;
+  ASSIGN_OR_RETURN(collected, device_steps_->Collect(oldest->deadline));
+  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
+  oldest->under_way = false;
+  oldest->result.expert_counts = OfMoeLayers(collected.expert_counts);
+  if (!collected.decode_counts.empty()) oldest->result.decode_expert_counts = OfMoeLayers(collected.decode_counts);
+  for (size_t i = 0; i < oldest->pending.size(); ++i) {
+    const Pending& pending = oldest->pending[i];
+    const int32_t token = collected.tokens[i];
+    ItemResult& item = oldest->result.items[pending.item];
+    const Slot& slot = slots_.slot(pending.slot);
+    const bool broken = token < 0 || (slot.generation == pending.generation && slot.broken);
+    slots_.Resolve(pending.slot, pending.generation, pending.position, std::max(token, 0));
+    if (!broken) {
+      item.tokens.push_back(token);
+      continue;
+    }
+    item.status = ItemStatus::kNonFinite;
+    if (slot.generation == pending.generation) slots_.Break(pending.slot);
+  }
+  oldest->result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - oldest->begin);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ModelRunner::IsDone() {
+  const Started& oldest = started_.front();
+  if (!oldest.under_way || absl::Now() >= oldest.deadline) return true;
+  return device_steps_->OldestIsDone();
+}
+
+absl::StatusOr<RankResult> ModelRunner::Finish() {
+  SY_CHECK_GT(num_started(), 0);
+  if (started_.front().under_way) RETURN_IF_ERROR(CollectOldest());
+  RankResult result = std::move(started_.front().result);
+  started_.pop_front();
+  if (device_steps_ != nullptr && comm_->world() == 1) {
+    const int64_t num_experts = std::max<int64_t>(model_->config().num_experts, 1);
+    const auto size = static_cast<int64_t>(result.expert_counts.size());
+    result.layer_rows.assign(static_cast<size_t>(size / num_experts), 0);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t rows = result.expert_counts[static_cast<size_t>(i)];
+      result.layer_rows[static_cast<size_t>(i / num_experts)] += rows;
+      result.expert_rows += rows;
+    }
+  }
+  return result;
+}
+
+}  // namespace switchyard

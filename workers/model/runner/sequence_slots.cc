@@ -1,0 +1,155 @@
+#include "workers/model/runner/sequence_slots.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+absl::Status BadPlan(SlotId slot, absl::string_view text) {
+  return absl::InternalError(absl::StrCat("plan: slot ", slot, ": ", text));
+}
+
+absl::Status CheckTokens(SlotId slot, const SlotInit& init, const SlotLimits& limits) {
+  const auto num_tokens = static_cast<int64_t>(init.tokens.size());
+  if (num_tokens < 1 || num_tokens > limits.context) {
+    return BadPlan(slot, absl::StrCat(num_tokens, " tokens, expected [1, ", limits.context, "]"));
+  }
+  if (init.num_prompt_tokens < 1 || init.num_prompt_tokens > num_tokens) {
+    return BadPlan(slot, absl::StrCat("num_prompt_tokens ", init.num_prompt_tokens, " of ", num_tokens, " tokens"));
+  }
+  for (const int32_t token : init.tokens) {
+    if (token < 0 || token >= limits.vocab_size) {
+      return BadPlan(slot, absl::StrCat("token ", token, " is outside [0, ", limits.vocab_size, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Empty(Slot* slot) {
+  const uint64_t generation = slot->generation + 1;
+  *slot = Slot();
+  slot->generation = generation;
+}
+
+}  // namespace
+
+SequenceSlots::SequenceSlots(const SlotLimits& limits)
+    : limits_(limits), slots_(static_cast<size_t>(limits.num_slots)) {}
+
+absl::Status SequenceSlots::Validate(const RankPlan& plan) const {
+  int64_t rows = 0;
+  absl::flat_hash_set<SlotId> freed, seen;
+  for (const SlotId id : plan.freed_slots) {
+    if (id < 0 || id >= limits_.num_slots) {
+      return BadPlan(id, absl::StrCat("freed, but outside [0, ", limits_.num_slots, ")"));
+    }
+    freed.insert(id);
+  }
+  for (const BlockCopy& copy : plan.copies) {
+    if (std::min(copy.from, copy.to) < 0 || std::max(copy.from, copy.to) >= limits_.num_blocks) {
+      return absl::InternalError(
+          absl::StrCat("plan: block copy ", copy.from, " -> ", copy.to, " is outside [0, ", limits_.num_blocks, ")"));
+    }
+  }
+  for (const StepItem& item : plan.items) {
+    if (item.slot < 0 || item.slot >= limits_.num_slots) {
+      return BadPlan(item.slot, absl::StrCat("outside [0, ", limits_.num_slots, ")"));
+    }
+    if (!seen.insert(item.slot).second) return BadPlan(item.slot, "two items in one step");
+    const bool held = slots_[item.slot].in_use && !freed.contains(item.slot);
+    if (!held && !item.init.has_value()) return BadPlan(item.slot, "is empty and the item has no init");
+    RETURN_IF_ERROR(ValidateItem(item, slots_[item.slot]));
+    rows += item.num_query;
+  }
+  if (rows > limits_.max_rows) {
+    return absl::InternalError(absl::StrCat("plan: ", rows, " rows, limit ", limits_.max_rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SequenceSlots::ValidateItem(const StepItem& item, const Slot& before) const {
+  if (!item.draft_tokens.empty()) return absl::UnimplementedError("plan: draft tokens");
+  if (item.token_mask != 0) return absl::UnimplementedError("plan: token masks");
+  const bool fresh = item.init.has_value();
+  if (fresh && item.init->adapter != 0) return absl::UnimplementedError("plan: adapters");
+  if (fresh) RETURN_IF_ERROR(CheckTokens(item.slot, *item.init, limits_));
+  const auto num_tokens = static_cast<int64_t>(fresh ? item.init->tokens.size() : before.tokens.size());
+  if (!fresh && item.start_pos != before.num_computed) {
+    return BadPlan(item.slot, absl::StrCat("start_pos ", item.start_pos, ", computed ", before.num_computed));
+  }
+  const int64_t end = int64_t{item.start_pos} + item.num_query;
+  // A broken sequence has no token to go on with; its items are answered without being run.
+  if (item.start_pos < 0 || item.num_query < 1 || (end > num_tokens && (fresh || !before.broken))) {
+    return BadPlan(item.slot, absl::StrCat("queries [", item.start_pos, ",", end, ") of ", num_tokens, " tokens"));
+  }
+  if (item.sample && (fresh || !before.broken) && end != num_tokens) {
+    return BadPlan(item.slot, absl::StrCat("samples behind position ", end, " of ", num_tokens, " tokens"));
+  }
+  if (item.sample && end >= limits_.context) {
+    return BadPlan(item.slot, absl::StrCat("samples at position ", end, ", context ", limits_.context));
+  }
+  for (const BlockId block : item.new_blocks) {
+    if (block < 0 || block >= limits_.num_blocks) {
+      return BadPlan(item.slot, absl::StrCat("block ", block, " is outside [0, ", limits_.num_blocks, ")"));
+    }
+  }
+  const auto num_blocks = static_cast<int64_t>((fresh ? 0 : before.block_table.size()) + item.new_blocks.size());
+  if (num_blocks * limits_.block_size < end) {
+    return BadPlan(item.slot, absl::StrCat(num_blocks, " blocks of ", limits_.block_size, " for ", end, " positions"));
+  }
+  if ((num_blocks - 1) * limits_.block_size >= limits_.context) {
+    return BadPlan(item.slot,
+                   absl::StrCat(num_blocks, " blocks of ", limits_.block_size, ", context ", limits_.context));
+  }
+  return absl::OkStatus();
+}
+
+void SequenceSlots::Apply(const RankPlan& plan) {
+  for (const SlotId id : plan.freed_slots) Empty(&slots_[id]);
+  for (const StepItem& item : plan.items) {
+    Slot& slot = slots_[item.slot];
+    if (item.init.has_value()) {
+      Empty(&slot);
+      slot.in_use = true;
+      slot.tokens = item.init->tokens;
+      slot.num_prompt_tokens = item.init->num_prompt_tokens;
+      slot.num_computed = item.start_pos;
+      slot.sampling = item.init->sampling;
+      slot.history.Reset(slot.tokens, slot.num_prompt_tokens);
+    }
+    slot.block_table.insert(slot.block_table.end(), item.new_blocks.begin(), item.new_blocks.end());
+  }
+}
+
+void SequenceSlots::Advance(const StepItem& item) { slots_[item.slot].num_computed = item.start_pos + item.num_query; }
+
+void SequenceSlots::Append(SlotId id, int32_t token) {
+  slots_[id].tokens.push_back(token);
+  slots_[id].history.AppendOutput(token);
+}
+
+void SequenceSlots::AppendPending(SlotId id) {
+  slots_[id].tokens.push_back(kPendingToken);
+  ++slots_[id].num_pending;
+}
+
+void SequenceSlots::Resolve(SlotId id, uint64_t generation, int64_t position, int32_t token) {
+  Slot& slot = slots_[id];
+  if (slot.generation != generation) return;
+  slot.tokens[position] = token;
+  slot.history.AppendOutput(token);
+  --slot.num_pending;
+}
+
+void SequenceSlots::Break(SlotId id) { slots_[id].broken = true; }
+
+void SequenceSlots::Clear() {
+  for (Slot& slot : slots_) Empty(&slot);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,74 @@
+// What a rank remembers of its running sequences between steps: tokens, block table and sampling state of each slot.
+//
+// Plans are deltas against it, and every plan is checked against it first: a plan that does not fit is the server's
+// fault and gives Internal with the slot and both values; nothing has changed then.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "scheduler/batching/step.h"
+#include "workers/ops/sampling/sampling.h"
+
+namespace switchyard {
+
+struct Slot {
+  bool in_use = false;
+  bool broken = false;          // its logits were NaN or Inf: later items are not run, only answered so
+  std::vector<int32_t> tokens;  // prompt, then what was emitted or sampled; kPendingToken: the device knows it
+  int32_t num_prompt_tokens = 0;
+  int32_t num_computed = 0;  // positions whose keys are in the cache: where the next item must start
+  std::vector<BlockId> block_table;
+  SamplingParams sampling;
+  TokenHistory history;
+  int64_t num_pending = 0;  // sampled, not yet heard of
+  uint64_t generation = 0;  // rises with every sequence that comes here
+
+  int64_t num_output() const { return history.num_output() + num_pending; }
+};
+
+inline constexpr int32_t kPendingToken = -1;
+
+struct SlotLimits {
+  int32_t num_slots = 0;
+  int32_t num_blocks = 0;
+  int32_t block_size = 0;
+  int32_t vocab_size = 0;
+  int64_t context = 0;   // positions that a sequence may have
+  int32_t max_rows = 0;  // of one plan
+};
+
+class SequenceSlots {
+ public:
+  explicit SequenceSlots(const SlotLimits& limits);
+
+  // Checks the whole plan against the slots without changing any.
+  absl::Status Validate(const RankPlan& plan) const;
+  // Empties freed slots and applies each item's init and new blocks.  REQUIRES: Validate(plan) is OK.
+  void Apply(const RankPlan& plan);
+  // Marks the item's queries as computed.
+  void Advance(const StepItem& item);
+  // Appends a sampled token.
+  void Append(SlotId slot, int32_t token);
+  // Appends a token that only the device knows so far; then what it was.  Another sequence may be in the slot by then:
+  // nothing happens.
+  void AppendPending(SlotId slot);
+  void Resolve(SlotId slot, uint64_t generation, int64_t position, int32_t token);
+  // Its sequence gave something that is no number.
+  void Break(SlotId slot);
+  // Empties every slot (a new epoch of the group).
+  void Clear();
+
+  const Slot& slot(SlotId id) const { return slots_[id]; }
+  const SlotLimits& limits() const { return limits_; }
+
+ private:
+  absl::Status ValidateItem(const StepItem& item, const Slot& before) const;
+
+  SlotLimits limits_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace switchyard

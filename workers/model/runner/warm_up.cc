@@ -1,0 +1,56 @@
+#include "workers/model/runner/warm_up.h"
+
+#include <algorithm>
+
+#include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/comm/local/local_communicator.h"
+#include "workers/model/forward/batch.h"
+#include "workers/model/runner/kv_cache.h"
+#include "workers/ops/sampling/device_sequences.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/device_queue.h"
+
+namespace switchyard {
+
+absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) {
+  const ModelConfig& config = model->config();
+  const int64_t rows = size.rows;
+  RETURN_IF_ERROR(model->Reserve(rows));
+  if (size.layout->num_ranks() > 1) {
+    RETURN_IF_ERROR(stream.queue()->Workspace(kCudaWorkspaceBytes).status());
+    return model->ReserveExchange({.stream = &stream, .layout = size.layout, .rank = size.rank, .rows = rows},
+                                  size.recorded_rows);
+  }
+  const std::vector<CacheSpec> specs = CacheSpecs(config, model->dtype());
+  int64_t block_bytes = 0;
+  for (const CacheSpec& spec : specs) block_bytes += spec.bytes_per_token();
+  absl::StatusOr<KvCache> cache = KvCache::Create(specs, 1, block_bytes, stream.device());
+  RETURN_IF_ERROR(cache.status());
+  // Every row is token 0 of nobody, and the number of real rows is 0, too.
+  Tensor zeros;
+  ASSIGN_OR_RETURN(zeros, Tensor::Allocate(DType::kI32, {rows}, stream.device()));
+  RETURN_IF_ERROR(FillZero(stream, zeros));
+  absl::StatusOr<DeviceSequences> sequences =
+      DeviceSequences::Create(stream.device(), {.sequences = 1, .rows = rows, .blocks = 1});
+  RETURN_IF_ERROR(sequences.status());
+  RETURN_IF_ERROR(sequences->Set(stream, {}, rows, cache->layer(0)));
+  const BatchOnDevice on_device = {.num_rows = rows,
+                                   .tokens = IntView(zeros),
+                                   .rope_rows = IntView(zeros),
+                                   .logit_rows = IntView(zeros.view().Rows(0, std::min(rows, kHeadRows))),
+                                   .sequences = SequenceBatch(sequences->view()),
+                                   .num_real_rows = zeros.data<int32_t>()};
+  Batch batch;
+  batch.on_device = &on_device;
+  const std::unique_ptr<Communicator> alone = std::move(MakeLocalGroup(1)[0]);
+  const MoeSchedule schedule = BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
+  const auto ignore = [](int64_t, const TensorView&) { return absl::OkStatus(); };
+  const StageIn in = {.batch = &batch,
+                      .moe = {.comm = alone.get(), .layout = size.layout, .schedule = &schedule},
+                      .logits = LogitsSink(ignore)};
+  RETURN_IF_ERROR(model->Forward(stream, in, model->all_layers(), &*cache, /*saved=*/nullptr).status());
+  return Synchronize(stream);
+}
+
+}  // namespace switchyard

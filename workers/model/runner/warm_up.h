@@ -1,0 +1,27 @@
+// Runs a forward pass of padding alone: so that all scratch of steps of so many rows is taken, and libraries are set
+// up, before the KV cache takes what is left of a device's memory.
+//
+// Blocks until done.  For a device; the CPU needs none.  With experts on other ranks nothing runs, since nobody is
+// there yet: scratch is taken for the largest steps, the exchange's for any choice of experts.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "workers/model/forward/model.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/tensor/device.h"
+
+namespace switchyard {
+
+struct WarmUpSize {
+  int64_t rows = 0;                      // of a step
+  int64_t recorded_rows = 0;             // of a step of decodes that is recorded; 0 = none is
+  const ExpertLayout* layout = nullptr;  // the group's
+  int rank = 0;
+};
+
+// Errors: ResourceExhausted, the device's.
+absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size);
+
+}  // namespace switchyard

@@ -1,0 +1,381 @@
+#include "workers/model/weights/loader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/safetensors/block_check.h"
+#include "workers/checkpoint/safetensors/strict_json.h"
+#include "workers/model/weights/params.h"
+#include "workers/moe/experts/expert_checksum.h"
+#include "workers/tensor/device_writer.h"
+#include "workers/tensor/work_gate.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kChunkBytes = 4 << 20;  // a read: long enough for any disk, short enough that threads share a tensor
+constexpr absl::Duration kProgressEvery = absl::Milliseconds(250);
+constexpr absl::Duration kLogEvery = absl::Seconds(2);
+
+// Some rows of a param: one read and one PackRows.
+struct Piece {
+  const Param* param = nullptr;
+  TensorLocation at = {};
+  DType dtype = DType::kBf16;  // of the file
+  int64_t begin = 0;           // in the file
+  int64_t row = 0;             // first, of the param's
+  int64_t rows = 0;
+
+  int64_t bytes() const { return rows * param->columns * DTypeBytes(dtype); }
+};
+
+// Largest magnitude that the served dtype can hold.
+double LargestOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return 65504.0;
+    case DType::kF64:
+      return std::numeric_limits<double>::max();
+    case DType::kBf16:
+      return 3.3895313892515355e38;
+    default:
+      return std::numeric_limits<float>::max();
+  }
+}
+
+// Index of the first element that is NaN, Inf or larger than `largest`; -1 if there is none.
+template <class Elem>
+int64_t FindUnfit(const Elem* values, int64_t n, double largest) {
+  const auto limit = static_cast<Acc<Elem>>(std::min<double>(largest, std::numeric_limits<Acc<Elem>>::max()));
+  constexpr int64_t kBlock = 4096;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, n);
+    bool fit = true;
+    for (int64_t i = begin; i < end; ++i) fit &= std::abs(static_cast<Acc<Elem>>(values[i])) <= limit;
+    if (fit) continue;
+    for (int64_t i = begin; i < end; ++i) {
+      if (!(std::abs(static_cast<Acc<Elem>>(values[i])) <= limit)) return i;
+    }
+  }
+  return -1;
+}
+
+class Loader {
+ public:
+  // writer: null for the CPU.
+  Loader(DType dtype, LoadOptions* options, DeviceWriter* writer) : dtype_(dtype), options_(options), writer_(writer) {}
+
+  void AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& params);
+  absl::Status Run();
+  int64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  // A thread's own.
+  struct Staging {
+    Tensor rows;
+    int64_t capacity = 0;
+    std::string block;
+  };
+
+  void Work();
+  absl::Status Load(const Piece& piece, Staging* staging);
+  void AddSum(const Piece& piece, absl::string_view bytes);
+  absl::Status CheckValues(const Piece& piece, const TensorView& rows) const;
+  absl::Status Place(const Piece& piece, const TensorView& rows) const;
+  void Report(int64_t bytes);
+  void Fail(const absl::Status& status);
+
+  const DType dtype_;
+  LoadOptions* const options_;
+  DeviceWriter* const writer_;
+  std::vector<Piece> pieces_;
+  absl::flat_hash_map<const SafetensorsFile*, std::unique_ptr<BlockCheck>> checks_;  // of files with block sums
+  int64_t total_bytes_ = 0;
+  absl::Time start_;
+  std::atomic<size_t> next_{0};
+  std::atomic<bool> stop_{false};
+  absl::Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  int64_t done_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time next_report_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Time next_log_ ABSL_GUARDED_BY(mu_);
+};
+
+void Loader::AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& params) {
+  for (const Param& param : params) {
+    const TensorLocation at = checkpoint.Find(param.name);
+    const DType dtype = *ParseSafetensorsDType(at.entry->dtype);
+    const int64_t row_bytes = param.columns * DTypeBytes(dtype);
+    int64_t step = std::max<int64_t>(kChunkBytes / row_bytes, 1);
+    if (step > kPanelColumns) step -= step % kPanelColumns;  // whole panels pack best
+    for (int64_t row = 0; row < param.rows; row += step) {
+      pieces_.push_back({.param = &param,
+                         .at = at,
+                         .dtype = dtype,
+                         .begin = at.entry->begin + (param.source_row + row) * row_bytes,
+                         .row = row,
+                         .rows = std::min(step, param.rows - row)});
+      total_bytes_ += pieces_.back().bytes();
+    }
+    if (!at.file->block_sums().empty() && !checks_.contains(at.file)) {
+      checks_[at.file] = std::make_unique<BlockCheck>(at.file);
+    }
+  }
+  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return a.at.file != b.at.file ? a.at.file->name() < b.at.file->name() : a.begin < b.begin;
+  });
+}
+
+absl::Status Loader::Run() {
+  start_ = absl::Now();
+  {
+    absl::MutexLock lock(&mu_);
+    next_log_ = start_ + kLogEvery;
+  }
+  std::vector<std::thread> threads;
+  for (int i = 1; i < options_->num_threads; ++i) {
+    threads.emplace_back([this, gate = WorkGate::Own()] {
+      const InsideGate inside(gate);
+      Work();
+    });
+  }
+  Work();
+  {
+    const OutsideGate outside;
+    for (std::thread& thread : threads) thread.join();
+  }
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
+void Loader::Work() {
+  Staging staging;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const size_t i = next_.fetch_add(1);
+    if (i >= pieces_.size()) return;
+    WorkGate::PassOwn();
+    if (pieces_[i].bytes() > staging.capacity) {
+      staging.capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
+      staging.rows = Tensor(DType::kU8, {staging.capacity});
+    }
+    if (absl::Status status = Load(pieces_[i], &staging); !status.ok()) return Fail(status);
+    Report(pieces_[i].bytes());
+  }
+}
+
+absl::Status Loader::Load(const Piece& piece, Staging* staging) {
+  char* const to = reinterpret_cast<char*>(staging->rows.data<uint8_t>());
+  RETURN_IF_ERROR(piece.at.file->Read(piece.begin, piece.bytes(), to));
+  const absl::string_view bytes(to, static_cast<size_t>(piece.bytes()));
+  if (const auto check = checks_.find(piece.at.file); check != checks_.end()) {
+    RETURN_IF_ERROR(check->second->Check(piece.begin, bytes, &staging->block));
+  }
+  AddSum(piece, bytes);
+  const TensorView rows(to, piece.dtype, {piece.rows, piece.param->columns});
+  RETURN_IF_ERROR(CheckValues(piece, rows));
+  return Place(piece, rows);
+}
+
+// The same in whatever order pieces come: a sum of sums, each bound to its place in the tensor.
+void Loader::AddSum(const Piece& piece, absl::string_view bytes) {
+  if (options_->replicated_sums == nullptr || piece.param->shard != Shard::kReplicated) return;
+  const uint64_t words[2] = {ChecksumOf(bytes.data(), static_cast<int64_t>(bytes.size())),
+                             static_cast<uint64_t>(piece.begin - piece.at.entry->begin)};
+  const uint64_t sum = ChecksumOf(reinterpret_cast<const char*>(words), sizeof(words));
+  absl::MutexLock lock(&mu_);
+  (*options_->replicated_sums)[piece.param->name] += sum;
+}
+
+absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) const {
+  return VisitDType(piece.dtype, [&]<class Elem>() -> absl::Status {
+    const int64_t unfit = FindUnfit(rows.data<Elem>(), rows.NumElements(), LargestOf(dtype_));
+    if (unfit < 0) return absl::OkStatus();
+    const int64_t row = piece.param->source_row + piece.row + unfit / piece.param->columns;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: tensor \"%s\": expected finite values that %s can hold, found %g at row %d, column %d",
+        piece.at.file->name(), piece.param->name, DTypeName(dtype_),
+        static_cast<double>(static_cast<Acc<Elem>>(rows.data<Elem>()[unfit])), row, unfit % piece.param->columns));
+  });
+}
+
+absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {
+  const int64_t first_row = piece.param->first_row + piece.row;
+  if (piece.param->weight != nullptr) return piece.param->weight->PackRows(first_row, rows, writer_);
+  const DType dtype = piece.param->tensor->dtype();
+  const int64_t columns = piece.param->columns, row_bytes = columns * DTypeBytes(dtype);
+  const auto convert = [&](int64_t first, int64_t count, char* at) {
+    VisitDType(piece.dtype, [&]<class From>() {
+      VisitDType(dtype, [&]<class To>() {
+        const From* from = rows.data<From>() + first * columns;
+        To* to = reinterpret_cast<To*>(at);
+        for (int64_t i = 0; i < count * columns; ++i) to[i] = static_cast<To>(static_cast<Acc<From>>(from[i]));
+      });
+    });
+  };
+  char* const to = static_cast<char*>(piece.param->tensor->view().raw()) + first_row * row_bytes;
+  if (writer_ != nullptr) return writer_->Write(to, rows.dim(0), row_bytes, convert);
+  convert(0, rows.dim(0), to);
+  return absl::OkStatus();
+}
+
+void Loader::Report(int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  done_bytes_ += bytes;
+  const absl::Time now = absl::Now();
+  if (now >= next_log_) {
+    next_log_ = now + kLogEvery;
+    const double done_mb = static_cast<double>(done_bytes_) / 1e6;
+    LogInfo(absl::StrFormat("loading weights: %.0f of %.0f MB (%.0f MB/s)", done_mb,
+                            static_cast<double>(total_bytes_) / 1e6, done_mb / absl::ToDoubleSeconds(now - start_)));
+  }
+  if (now < next_report_ && done_bytes_ < total_bytes_) return;
+  next_report_ = now + kProgressEvery;
+  if (options_->progress && !options_->progress(done_bytes_, total_bytes_)) {
+    status_.Update(absl::CancelledError(absl::StrCat("loading was stopped after ", done_bytes_, " bytes")));
+    stop_ = true;
+  }
+}
+
+void Loader::Fail(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  status_.Update(status);
+  stop_ = true;
+}
+
+std::vector<std::string> UnusedTensors(const Checkpoint& checkpoint, const std::vector<Param>& params) {
+  absl::flat_hash_set<absl::string_view> used;
+  for (const Param& param : params) used.insert(param.name);
+  std::vector<std::string> unused;
+  for (std::string& name : checkpoint.TensorNames()) {
+    // Other ranks' experts are used elsewhere.
+    const bool expert = absl::string_view(name).find(".experts.") != absl::string_view::npos;
+    if (!used.contains(name) && !expert) unused.push_back(std::move(name));
+  }
+  return unused;
+}
+
+std::string ToString(const std::vector<std::string>& unused, const ModelConfig& config) {
+  const size_t shown = std::min<size_t>(unused.size(), 3);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < shown; ++i) names.push_back(Excerpt(unused[i]));
+  return absl::StrCat(unused.size(), " tensors of the checkpoint are not part of ", config.architecture, ": ",
+                      absl::StrJoin(names, ", "), unused.size() > shown ? " ..." : "");
+}
+
+// A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it
+// may also be a sign of a wrong config, so it is said.
+void LogUnused(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+  const std::vector<std::string> unused = UnusedTensors(checkpoint, params);
+  if (!unused.empty()) LogWarn(ToString(unused, config));
+}
+
+// One more than the highest layer that a name has; 0: none has one.
+int64_t LayersOf(const std::vector<std::string>& names) {
+  int64_t layers = 0;
+  for (absl::string_view name : names) {
+    int64_t layer = 0;
+    if (!absl::ConsumePrefix(&name, "model.layers.")) continue;
+    if (absl::SimpleAtoi(name.substr(0, name.find('.')), &layer)) layers = std::max(layers, layer + 1);
+  }
+  return layers;
+}
+
+const ModelFamily& FamilyOf(const ModelConfig& config) {
+  const ModelFamily* const family = FindFamily(config.model_type);
+  SY_CHECK(family != nullptr);
+  return *family;
+}
+
+absl::Status RunLoader(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions* options,
+                       DeviceWriter* writer) {
+  options->num_threads = std::clamp<int>(options->num_threads, 1, static_cast<int>(kStagingBytes / kChunkBytes));
+  Loader loader(options->dtype, options, writer);
+  loader.AddPieces(checkpoint, params);
+  return loader.Run();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options) {
+  absl::StatusOr<ModelWeights> weights =
+      AllocateWeights(config, options.dtype, options.residents, options.device, {.none = !options.experts});
+  RETURN_IF_ERROR(weights.status());
+  std::unique_ptr<DeviceWriter> writer;
+  if (!options.device.is_cpu()) {
+    ASSIGN_OR_RETURN(writer, DeviceWriter::Create(options.device));
+  }
+  std::vector<Param> params;
+  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &*weights));
+  LogUnused(checkpoint, config, params);
+  RETURN_IF_ERROR(RunLoader(checkpoint, params, &options, writer.get()));
+  if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
+  return weights;
+}
+
+absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
+                         std::function<char*(int layer, int32_t expert)> place) {
+  // What is not an expert's is allocated, too, so that the table is the same, but never touched.
+  ModelWeights weights;
+  ASSIGN_OR_RETURN(weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
+                                            {.place = std::move(place), .packing = options.device.kind}));
+  std::vector<Param> params;
+  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  std::erase_if(params, [](const Param& param) { return param.shard != Shard::kExpert; });
+  return RunLoader(checkpoint, params, &options, nullptr);
+}
+
+absl::Status CheckAllUsed(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+  std::vector<std::string> unused = UnusedTensors(checkpoint, params);
+  std::erase_if(unused, [&](const std::string& name) {
+    return (config.tie_embeddings && name == "lm_head.weight") || absl::EndsWith(name, ".rotary_emb.inv_freq");
+  });
+  if (unused.empty()) return absl::OkStatus();
+  const int64_t layers = LayersOf(unused);
+  const std::string cause = layers > config.num_layers() ? absl::StrCat("num_hidden_layers is ", config.num_layers(),
+                                                                        ", the checkpoint has ", layers, " layers")
+                                                         : "config.json is of another model, or lacks what they are of";
+  return absl::InvalidArgumentError(absl::StrCat(ToString(unused, config), "; they would not be trained nor saved: ",
+                                                 cause, "; correct config.json, or take them out of the checkpoint"));
+}
+
+absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options) {
+  return RunLoader(checkpoint, params, &options, nullptr);
+}
+
+absl::StatusOr<DType> NamedDType(absl::string_view name) {
+  if (name == "fp32") return DType::kF32;
+  if (name == "bf16") return DType::kBf16;
+  if (name == "fp16") return DType::kF16;
+  if (name == "fp64") return DType::kF64;
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
+}
+
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (name != "auto") return NamedDType(name);
+  if (config.file_dtype.has_value()) return *config.file_dtype;
+  const TensorLocation embedding = checkpoint.Find("model.embed_tokens.weight");
+  if (embedding.file == nullptr) return absl::InvalidArgumentError("tensor \"model.embed_tokens.weight\" is missing");
+  return ParseSafetensorsDType(embedding.entry->dtype);
+}
+
+}  // namespace switchyard

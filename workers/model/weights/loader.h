@@ -1,0 +1,70 @@
+// Loads a rank's weights from a checkpoint: each needed byte is read once, checked, converted to the model's dtype and
+// packed, through small staging buffers; to a device through pinned ones.
+//
+// Where the checkpoint's files have block sums (a manifest of ours), what is read is compared with them.
+// Resident memory stays below the held weights + kStagingBytes + a few MB.  Several threads read and pack; LoadWeights
+// blocks until all is there.
+// Errors name file, tensor, expected and found; nothing half-loaded is returned.  NaN and Inf weights are errors, as
+// are those that fp16 cannot hold, and DataLoss what the manifest knows otherwise. Does not do: memory limits
+// (memory_plan.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/model/config/config.h"
+#include "workers/model/weights/params.h"
+#include "workers/model/weights/weights.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+inline constexpr int64_t kStagingBytes = 32 << 20;  // of all threads together
+
+// A checksum of each tensor's bytes, as they were read, by name.
+using TensorSums = absl::btree_map<std::string, uint64_t>;
+
+struct LoadOptions {
+  DType dtype = DType::kBf16;      // to serve in; the files' own may differ
+  std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
+  int num_threads = 1;
+  Device device = Device::Cpu();          // where the weights go
+  bool experts = true;                    // false: without those of routed experts, which a store brings
+  TensorSums* replicated_sums = nullptr;  // gets those of tensors that every rank loads alike
+  // Called by the loading threads, one at a time, every 250 ms or so and at the end.  false stops the load (Cancelled).
+  absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;
+};
+
+// Logs a line every two seconds, and one for tensors of the checkpoint that the model does not use.
+absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options);
+
+// Loads the routed experts of options.residents alone, packed for options.device but on the host, each to where `place`
+// says (ExpertSpace).
+// Errors as above; then what is there is undefined.
+absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
+                         std::function<char*(int layer, int32_t expert)> place);
+
+// InvalidArgument if the checkpoint has tensors that the model leaves unused, naming some and the likely cause: who
+// trains would leave them behind without a word.  What transformers leaves unused, too, is no error: the untied copy of
+// a tied head, and buffers of old versions.
+absl::Status CheckAllUsed(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params);
+
+// Loads the params of a table (params.h) to where it says: options.dtype is that of its tensors.
+// Errors as above; then what is there is undefined.
+absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options);
+
+// fp32, bf16, fp16, fp64.  InvalidArgument for another name.
+absl::StatusOr<DType> NamedDType(absl::string_view name);
+// What --dtype=NAME serves in: auto (the config's dtype, else that of the checkpoint's embedding), fp32, bf16, fp16,
+// fp64. InvalidArgument for another name.
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint);
+
+}  // namespace switchyard

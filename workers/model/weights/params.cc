@@ -1,0 +1,241 @@
+#include "workers/model/weights/params.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
+
+namespace switchyard {
+namespace {
+
+std::string Named(absl::string_view pattern, int64_t layer_idx, int64_t expert_idx = 0) {
+  return absl::StrReplaceAll(pattern, {{"{i}", absl::StrCat(layer_idx)}, {"{e}", absl::StrCat(expert_idx)}});
+}
+
+class Table {
+ public:
+  // checkpoint: null = none to compare with, and one tensor an expert.
+  Table(const ModelConfig& config, const ModelFamily& family, const Checkpoint* checkpoint)
+      : config_(config), family_(family), checkpoint_(checkpoint) {}
+
+  void AddModel(ModelWeights* weights) {
+    const std::string embedding = "model.embed_tokens.weight";
+    const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden};
+    if (!config_.tie_embeddings) Add({.name = embedding, .shape = shape, .tensor = &weights->embedding});
+    Add({.name = config_.tie_embeddings ? embedding : "lm_head.weight", .shape = shape, .weight = &weights->lm_head});
+    if (config_.learned_positions) {
+      Add({.name = "model.embed_positions.weight",
+           .shape = {config_.context, config_.hidden},
+           .tensor = &weights->positions});
+    }
+    AddNorm("model.norm.", &weights->final_norm, &weights->final_norm_bias);
+    for (int64_t i = 0; i < config_.num_layers(); ++i) {
+      LayerWeights& layer = weights->layers[i];
+      AddAttention(i, &layer);
+      if (layer.dense.has_value()) {
+        AddFfn(absl::StrCat("model.layers.", i, ".mlp."), config_.dense_intermediate, &*layer.dense);
+      } else {
+        AddMoe(i, weights->residents, &*layer.moe);
+      }
+    }
+  }
+
+  // ids: by slot; of a model whose experts a store has, there are none here.
+  void AddExperts(int64_t layer_idx, absl::Span<const int32_t> ids, absl::Span<FfnWeights> experts) {
+    const char* const pattern = family_.moe.fused_gate_up;
+    const bool fused = pattern != nullptr && Has(Named(pattern, layer_idx));
+    for (size_t slot = 0; slot < experts.size(); ++slot) {
+      const size_t first = params_.size();
+      if (fused) {
+        AddFusedExpert(layer_idx, ids[slot], &experts[slot]);
+      } else {
+        AddExpert(layer_idx, ids[slot], &experts[slot]);
+      }
+      for (size_t i = first; i < params_.size(); ++i) {
+        params_[i].shard = Shard::kExpert;
+        params_[i].layer = static_cast<int32_t>(layer_idx);
+        params_[i].expert = ids[slot];
+      }
+    }
+  }
+
+  absl::StatusOr<std::vector<Param>> Finish() {
+    if (problems_.empty()) return std::move(params_);
+    const size_t shown = std::min<size_t>(problems_.size(), kMaxReported);
+    std::string text = absl::StrJoin(problems_.begin(), problems_.begin() + static_cast<int64_t>(shown), "\n");
+    if (problems_.size() > shown) absl::StrAppend(&text, "\nand ", problems_.size() - shown, " more");
+    return absl::InvalidArgumentError(text);
+  }
+
+ private:
+  // Fills in what follows from the shape (unless rows are given).
+  void Add(Param param) {
+    param.columns = param.shape.size() > 1 ? param.shape.back() : 1;
+    if (param.rows == 0) param.rows = param.shape.front();
+    if (checkpoint_ != nullptr) Compare(param);
+    params_.push_back(std::move(param));
+  }
+
+  void Compare(const Param& param) {
+    const TensorLocation at = checkpoint_->Find(param.name);
+    const TensorEntry wanted{.dtype = "", .shape = param.shape};
+    if (at.file == nullptr) {
+      problems_.push_back(
+          absl::StrCat("tensor \"", param.name, "\": expected ", wanted.ShapeString(), ", it is missing"));
+      return;
+    }
+    const absl::StatusOr<DType> dtype = ParseSafetensorsDType(at.entry->dtype);
+    if (at.entry->shape != param.shape) {
+      problems_.push_back(absl::StrCat(at.file->name(), ": tensor \"", param.name, "\": expected ",
+                                       wanted.ShapeString(), ", found ", at.entry->ShapeString()));
+    } else if (!dtype.ok() || !IsFloating(*dtype)) {
+      problems_.push_back(absl::StrCat(at.file->name(), ": tensor \"", param.name,
+                                       "\": expected BF16, F16, F32 or F64, found ", at.entry->dtype));
+    }
+  }
+
+  bool Has(const std::string& name) const { return checkpoint_ != nullptr && checkpoint_->Find(name).file != nullptr; }
+
+  void AddAttention(int64_t layer_idx, LayerWeights* layer) {
+    const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".");
+    AttentionWeights& a = layer->attention;
+    AddNorm(prefix + "input_layernorm.", &a.norm, &a.norm_bias);
+    AddNorm(prefix + "post_attention_layernorm.", &layer->ffn_norm, &layer->ffn_norm_bias);
+    const std::string self = prefix + "self_attn.";
+    int64_t first_row = 0;
+    for (const auto& [proj, width] :
+         {std::make_pair("q_proj", config_.q_width()), std::make_pair("k_proj", config_.kv_width()),
+          std::make_pair("v_proj", config_.kv_width())}) {
+      Add({.name = absl::StrCat(self, proj, ".weight"),
+           .shape = {width, config_.hidden},
+           .weight = &a.qkv,
+           .first_row = first_row});
+      if (config_.qkv_bias) {
+        Add({.name = absl::StrCat(self, proj, ".bias"),
+             .shape = {width},
+             .tensor = &a.qkv_bias,
+             .first_row = first_row});
+      }
+      first_row += width;
+    }
+    Add({.name = self + "o_proj.weight", .shape = {config_.hidden, config_.q_width()}, .weight = &a.o});
+    if (config_.o_bias) Add({.name = self + "o_proj.bias", .shape = {config_.hidden}, .tensor = &a.o_bias});
+    if (config_.qk_norm == QkNorm::kNone) return;
+    Add({.name = self + "q_norm.weight", .shape = {a.q_norm.dim(0)}, .tensor = &a.q_norm});
+    Add({.name = self + "k_norm.weight", .shape = {a.k_norm.dim(0)}, .tensor = &a.k_norm});
+  }
+
+  void AddNorm(const std::string& prefix, Tensor* gamma, Tensor* beta) {
+    Add({.name = prefix + "weight", .shape = {config_.hidden}, .tensor = gamma});
+    if (config_.norm != NormKind::kLayer) return;
+    Add({.name = prefix + "bias", .shape = {config_.hidden}, .tensor = beta});
+  }
+
+  // Names of a feed-forward's weights; biases' are told from them.
+  struct FfnNames {
+    std::string gate, up, down;
+  };
+
+  void AddFfn(const std::string& prefix, int64_t width, FfnWeights* ffn) {
+    AddFfn({prefix + "gate_proj.weight", prefix + "up_proj.weight", prefix + "down_proj.weight"}, width, ffn);
+  }
+
+  void AddFfn(const FfnNames& names, int64_t width, FfnWeights* ffn) {
+    const int64_t hidden = config_.hidden;
+    const bool gated = IsGated(config_.activation);
+    if (gated) Add({.name = names.gate, .shape = {width, hidden}, .weight = &ffn->gate_up});
+    Add({.name = names.up,
+         .shape = {width, hidden},
+
+         .weight = &ffn->gate_up,
+         .first_row = gated ? width : 0});
+    Add({.name = names.down, .shape = {hidden, width}, .weight = &ffn->down});
+    if (!config_.ffn_bias) return;
+    const auto bias = [](const std::string& weight) { return absl::StrReplaceAll(weight, {{".weight", ".bias"}}); };
+    Add({.name = bias(names.up), .shape = {width}, .tensor = &ffn->up_bias});
+    Add({.name = bias(names.down), .shape = {hidden}, .tensor = &ffn->down_bias});
+  }
+
+  void AddMoe(int64_t layer_idx, const std::vector<int32_t>& residents, MoeWeights* moe) {
+    const MoeNaming& names = family_.moe;
+    std::string router = Named(names.router[0], layer_idx);
+    if (names.router[1] != nullptr && !Has(router)) {
+      const std::string other = Named(names.router[1], layer_idx);
+      if (Has(other)) router = other;
+    }
+    Add({.name = router, .shape = {config_.num_experts, config_.hidden}, .weight = &moe->router});
+    if (config_.router_bias) {
+      Add({.name = Named(names.router_bias, layer_idx),
+           .shape = {config_.num_experts},
+           .tensor = &moe->router_bias,
+           .router_bias = true});
+    }
+    AddExperts(layer_idx, residents, absl::MakeSpan(moe->experts));
+    if (!moe->shared.has_value()) return;
+    const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".mlp.shared_expert");
+    AddFfn(prefix + ".", config_.shared_intermediate, &*moe->shared);
+    Add({.name = prefix + "_gate.weight", .shape = {1, config_.hidden}, .weight = &moe->shared_gate});
+  }
+
+  void AddExpert(int64_t layer_idx, int64_t expert_idx, FfnWeights* expert) {
+    const MoeNaming& names = family_.moe;
+    const auto name = [&](const char* pattern) {
+      return pattern == nullptr ? std::string() : Named(pattern, layer_idx, expert_idx);
+    };
+    AddFfn({name(names.expert_gate), name(names.expert_up), name(names.expert_down)}, config_.expert_intermediate,
+           expert);
+  }
+
+  void AddFusedExpert(int64_t layer_idx, int64_t expert_idx, FfnWeights* expert) {
+    const int64_t width = config_.expert_intermediate;
+    const int64_t hidden = config_.hidden;
+    const MoeNaming& names = family_.moe;
+    Add({.name = Named(names.fused_gate_up, layer_idx),
+         .shape = {config_.num_experts, 2 * width, hidden},
+         .source_row = expert_idx * 2 * width,
+         .rows = 2 * width,
+         .weight = &expert->gate_up});
+    Add({.name = Named(names.fused_down, layer_idx),
+         .shape = {config_.num_experts, hidden, width},
+         .source_row = expert_idx * hidden,
+         .rows = hidden,
+         .weight = &expert->down});
+  }
+
+  const ModelConfig& config_;
+  const ModelFamily& family_;
+  const Checkpoint* const checkpoint_;
+  std::vector<Param> params_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
+                                               const Checkpoint& checkpoint, ModelWeights* weights) {
+  Table table(config, family, &checkpoint);
+  table.AddModel(weights);
+  return table.Finish();
+}
+
+std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights) {
+  Table table(config, family, /*checkpoint=*/nullptr);
+  table.AddModel(weights);
+  return *table.Finish();
+}
+
+std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
+                                    absl::Span<std::vector<FfnWeights>> experts) {
+  Table table(config, family, /*checkpoint=*/nullptr);
+  size_t moe_layer = 0;
+  for (int64_t i = 0; i < config.num_layers(); ++i) {
+    if (config.layers[i].moe) table.AddExperts(i, ids, absl::MakeSpan(experts[moe_layer++]));
+  }
+  return *table.Finish();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,56 @@
+// The table of a model's parameters: which rows of which checkpoint tensor go where, and whether every rank has them or
+// only the ranks where the expert lives.
+//
+// Pure but for looking names up.  The table is the one place that knows tensor names (with families/), shapes and
+// destinations; the loader executes it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/model/config/config.h"
+#include "workers/model/families/family.h"
+#include "workers/model/weights/weights.h"
+
+namespace switchyard {
+
+enum class Shard : uint8_t { kReplicated, kExpert };
+
+// Rows [source_row, source_row + rows) of a checkpoint tensor, seen as a matrix of its last dimension, become rows
+// [first_row, first_row + rows) of a weight or of a tensor.
+struct Param {
+  std::string name = {};            // in the checkpoint
+  std::vector<int64_t> shape = {};  // that it must have there
+  int64_t source_row = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  Shard shard = Shard::kReplicated;
+  int32_t layer = -1, expert = -1;  // of Shard::kExpert: which of the model's
+  Weight* weight = nullptr;         // exactly one of the two, borrowed
+  Tensor* tensor = nullptr;         // [rows, columns] in all, or [n] as a column
+  int64_t first_row = 0;
+  // A router's bias: held in AccDType and written as such whatever the model's dtype; no gradient trains it.
+  bool router_bias = false;
+};
+
+// Everything that this rank needs.  `weights` is from AllocateWeights with the same config and must stay where it is.
+// Whether experts stand one by one or fused is decided by what the checkpoint has, layer by layer.
+// Errors (InvalidArgument): every tensor that is missing or has another shape or a dtype that cannot be loaded, with
+// file, tensor, expected and found; at most kMaxReported of them and how many more.
+absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
+                                               const Checkpoint& checkpoint, ModelWeights* weights);
+
+inline constexpr int kMaxReported = 8;
+
+// The same with no checkpoint at hand, one tensor an expert: what a model that is to be written is made of.
+std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights);
+
+// Of those, what routed experts have: experts[i] are `ids` of the i-th layer with experts, by slot.
+std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
+                                    absl::Span<std::vector<FfnWeights>> experts);
+
+}  // namespace switchyard

@@ -1,0 +1,154 @@
+#include "workers/model/weights/weights.h"
+
+#include <utility>
+
+#include "scheduler/base/status_macros.h"
+#include "workers/moe/experts/packed_expert.h"
+
+namespace switchyard {
+namespace {
+
+struct Allocator {
+  const ModelConfig& config;
+  DType dtype;
+  Device device;
+  const ExpertSpace& space;
+  absl::Status status = {};  // the first error; what comes then is empty
+
+  Tensor Vector(int64_t n) { return Keep(Tensor::Allocate(dtype, {n}, device)); }
+  Tensor Table(int64_t rows, int64_t columns) { return Keep(Tensor::Allocate(dtype, {rows, columns}, device)); }
+  Weight Make(const WeightDesc& desc) { return Keep(Weight::Allocate(desc, device)); }
+  Weight Matrix(int64_t n, int64_t k) { return Make({.n = n, .k = k, .dtype = dtype}); }
+  FfnWeights Ffn(int64_t width) {
+    FfnWeights ffn = {
+        .gate_up = Make({.n = SumsWidth(config.activation, width),
+                         .k = config.hidden,
+                         .dtype = dtype,
+                         .layout = IsGated(config.activation) ? WeightLayout::kGatedPanels : WeightLayout::kPanels}),
+        .down = Matrix(config.hidden, width)};
+    if (config.ffn_bias) {
+      ffn.up_bias = Vector(width);
+      ffn.down_bias = Vector(config.hidden);
+    }
+    return ffn;
+  }
+  // A LayerNorm's beta.
+  Tensor NormBias() { return config.norm == NormKind::kLayer ? Vector(config.hidden) : Tensor(); }
+  template <class Owner>
+  Owner Keep(absl::StatusOr<Owner> owner) {
+    status.Update(owner.status());
+    return status.ok() ? *std::move(owner) : Owner();
+  }
+
+  AttentionWeights Attention() {
+    AttentionWeights a;
+    a.norm = Vector(config.hidden);
+    a.norm_bias = NormBias();
+    a.qkv = Matrix(config.qkv_width(), config.hidden);
+    a.o = Matrix(config.hidden, config.q_width());
+    if (config.qkv_bias) a.qkv_bias = Vector(config.qkv_width());
+    if (config.o_bias) a.o_bias = Vector(config.hidden);
+    if (config.qk_norm != QkNorm::kNone) {
+      const bool per_head = config.qk_norm == QkNorm::kPerHead;
+      a.q_norm = Vector(per_head ? config.head_dim : config.q_width());
+      a.k_norm = Vector(per_head ? config.head_dim : config.kv_width());
+    }
+    return a;
+  }
+
+  FfnWeights Expert(int layer, int32_t expert) {
+    if (space.place == nullptr) return Ffn(config.expert_intermediate);
+    SY_CHECK(IsGated(config.activation) && !config.ffn_bias);  // as CheckStorable says
+    const PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
+    const Device form = {.kind = space.packing};
+    char* const memory = space.place(layer, expert);
+    return {.gate_up = Weight::Over(packed.gate_up, memory, true, form),
+            .down = Weight::Over(packed.down, memory + packed.down_offset, true, form)};
+  }
+
+  MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {
+    MoeWeights moe;
+    moe.router = Matrix(config.num_experts, config.hidden);
+    if (config.router_bias) moe.router_bias = Keep(Tensor::Allocate(AccDType(dtype), {config.num_experts}, device));
+    if (!space.none) {
+      for (const int32_t expert : residents) moe.experts.push_back(Expert(layer, expert));
+    }
+    if (config.shared_intermediate > 0) {
+      moe.shared = Ffn(config.shared_intermediate);
+      moe.shared_gate = Matrix(1, config.hidden);
+    }
+    return moe;
+  }
+};
+
+int64_t FfnBytes(const FfnWeights& ffn) {
+  return ffn.gate_up.bytes() + ffn.down.bytes() + ffn.up_bias.bytes() + ffn.down_bias.bytes();
+}
+
+int64_t LayerBytes(const LayerWeights& layer) {
+  const AttentionWeights& a = layer.attention;
+  int64_t bytes = a.norm.bytes() + a.norm_bias.bytes() + a.qkv.bytes() + a.qkv_bias.bytes() + a.q_norm.bytes() +
+                  a.k_norm.bytes() + a.o.bytes() + a.o_bias.bytes() + layer.ffn_norm.bytes() +
+                  layer.ffn_norm_bias.bytes();
+  if (layer.dense.has_value()) bytes += FfnBytes(*layer.dense);
+  if (!layer.moe.has_value()) return bytes;
+  bytes += layer.moe->router.bytes() + layer.moe->router_bias.bytes() + layer.moe->shared_gate.bytes();
+  if (layer.moe->shared.has_value()) bytes += FfnBytes(*layer.moe->shared);
+  for (const FfnWeights& expert : layer.moe->experts) bytes += FfnBytes(expert);
+  return bytes;
+}
+
+}  // namespace
+
+int64_t ModelWeights::bytes() const {
+  int64_t bytes =
+      embedding.bytes() + positions.bytes() + final_norm.bytes() + final_norm_bias.bytes() + lm_head.bytes();
+  for (const LayerWeights& layer : layers) bytes += LayerBytes(layer);
+  return bytes;
+}
+
+absl::Status CheckStorable(const ModelConfig& config) {
+  if (IsGated(config.activation) && !config.ffn_bias) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("experts of ", config.model_type,
+                                               " are gelu ones with biases: an expert budget or a placement that "
+                                               "changes cannot hold them yet"));
+}
+
+absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
+                                             Device device, const ExpertSpace& space) {
+  Allocator allocate{config, dtype, device, space};
+  int num_moe_layers = 0;
+  ModelWeights weights;
+  if (!config.tie_embeddings) weights.embedding = allocate.Table(config.vocab_size, config.hidden);
+  weights.lm_head = allocate.Matrix(config.vocab_size, config.hidden);
+  if (config.learned_positions) weights.positions = allocate.Table(config.context, config.hidden);
+  weights.final_norm = allocate.Vector(config.hidden);
+  weights.final_norm_bias = allocate.NormBias();
+  weights.layers.resize(config.layers.size());
+  for (size_t i = 0; i < config.layers.size() && allocate.status.ok(); ++i) {
+    LayerWeights& layer = weights.layers[i];
+    layer.attention = allocate.Attention();
+    layer.ffn_norm = allocate.Vector(config.hidden);
+    layer.ffn_norm_bias = allocate.NormBias();
+    if (config.layers[i].moe) {
+      layer.moe = allocate.Moe(num_moe_layers++, residents);
+    } else {
+      layer.dense = allocate.Ffn(config.dense_intermediate);
+    }
+  }
+  weights.residents = std::move(residents);
+  RETURN_IF_ERROR(allocate.status);
+  return weights;
+}
+
+absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,
+                                                        Device device) {
+  const ExpertSpace own;
+  Allocator allocate{config, dtype, device, own};
+  std::vector<FfnWeights> experts;
+  for (int64_t i = 0; i < count; ++i) experts.push_back(allocate.Ffn(config.expert_intermediate));
+  RETURN_IF_ERROR(allocate.status);
+  return experts;
+}
+
+}  // namespace switchyard

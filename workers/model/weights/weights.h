@@ -1,0 +1,88 @@
+// The weights that one rank holds: the replicated parts and its own experts, packed for the GEMMs.
+//
+// Owned by the Model; filled once by the loader; const afterwards, so that any thread may read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "workers/model/config/config.h"
+#include "workers/ops/gemm/weight.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct AttentionWeights {
+  Tensor norm;            // [H] gamma before attention
+  Tensor norm_bias;       // [H] its beta; empty: RMSNorm, and so below
+  Weight qkv;             // [N*D + 2*Nkv*D, H]: rows of q, then k, then v
+  Tensor qkv_bias;        // [N*D + 2*Nkv*D]; empty: none
+  Tensor q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]; empty: none
+  Weight o;               // [H, N*D]
+  Tensor o_bias;          // [H]; empty: none
+};
+
+// A feed-forward: an expert, a shared expert or a dense MLP.
+struct FfnWeights {
+  Weight gate_up = {};    // [2F, H] gated panels; GELU: [F, H]
+  Weight down = {};       // [H, F]
+  Tensor up_bias = {};    // [F]; empty: none
+  Tensor down_bias = {};  // [H]; empty: none
+};
+
+struct MoeWeights {
+  Weight router;                    // [E, H]
+  Tensor router_bias;               // [E] AccDType: of the choice alone (ops/router.h); empty: none
+  std::vector<FfnWeights> experts;  // [El] the residents, by slot; none: an expert store has them
+  std::optional<FfnWeights> shared;
+  Weight shared_gate;  // [1, H] if shared
+};
+
+struct LayerWeights {
+  AttentionWeights attention;
+  Tensor ffn_norm;                  // [H] gamma before the feed-forward
+  Tensor ffn_norm_bias;             // [H]
+  std::optional<FfnWeights> dense;  // exactly one of the two
+  std::optional<MoeWeights> moe;
+};
+
+struct ModelWeights {
+  std::vector<int32_t> residents;    // [El] experts that this rank computes, of every MoE layer
+  Tensor embedding;                  // [V, H]; empty if tied: rows come from lm_head then
+  Tensor positions;                  // [context, H] learned; empty: none
+  std::vector<LayerWeights> layers;  // [L]
+  Tensor final_norm;                 // [H]
+  Tensor final_norm_bias;            // [H]
+  Weight lm_head;                    // [V, H]
+
+  // As held, packed.
+  int64_t bytes() const;
+};
+
+// Where the weights of routed experts go.
+struct ExpertSpace {
+  bool none = false;  // nowhere: a store brings them to where they are needed
+  // Host memory of somebody else, zeroed, for the packed_expert.h of this expert; layer: among those with experts.
+  // Null: memory of their own.
+  std::function<char*(int layer, int32_t expert)> place = nullptr;
+  DeviceKind packing = DeviceKind::kCpu;  // the form that they have at that place
+};
+
+// Unimplemented where the routed experts are not as packed_expert.h has them: they cannot be in an ExpertSpace of
+// somebody else, nor in a store.
+absl::Status CheckStorable(const ModelConfig& config);
+
+// Memory for everything that a rank with these residents holds; contents are undefined until the loader has filled it.
+// REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed; with a place CheckStorable, too.
+// Errors: ResourceExhausted on a device, with needed and available bytes.
+absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
+                                             Device device = Device::Cpu(), const ExpertSpace& space = {});
+
+// Memory for so many routed experts of one layer, undefined likewise.
+absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,
+                                                        Device device = Device::Cpu());
+
+}  // namespace switchyard

@@ -1,0 +1,79 @@
+// RowExchange in the stream's order: routing, packing, sorting and gathering are ops, messages are collectives on
+// views.
+//
+// kBounded: messages have fixed sizes, made from max_rows (exchange_plan.h), counts stay on the device, and nothing
+// waits for the host, so a graph can hold it.  A row's choices must differ from each other, as the router's do. kExact:
+// ranks tell each other how many rows and pairs come; FinishDispatch waits for these counts on the host, once, and
+// messages are as long as they must be.  Not in a graph. One rank: rows stay where they are, experts read them through
+// indices.
+//
+// Runs on the CPU, too, where an op is done when its call returns.  Memory grows with the largest exchange and is kept.
+// A graph holds addresses: before recording, run the largest exchange of this object once, and record again when the
+// layout has another epoch.  Statistics: moe_stats.h.
+// Errors besides RowExchange's: InvalidArgument (kBounded: more rows than max_rows, or max_rows is not positive; more
+// than kMaxExchangeRanks ranks).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/moe/dispatch/device_split.h"
+#include "workers/moe/dispatch/exchange.h"
+#include "workers/moe/dispatch/exchange_plan.h"
+#include "workers/moe/dispatch/replica_table.h"
+#include "workers/moe/layer/row_scratch.h"
+#include "workers/ops/exchange/permute.h"
+#include "workers/ops/exchange/row_exchange.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+class DeviceExchange : public RowExchange {
+ public:
+  absl::Status Reserve(const ExchangeRoom& room) override;
+  absl::Status StartDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x,
+                             int64_t first_token) override;
+  absl::Status FinishDispatch(const ExchangeContext& context) override;
+  absl::Status StartCombine(const ExchangeContext& context) override;
+  absl::Status FinishCombine(const ExchangeContext& context, const CombineTerms& terms,
+                             const TensorView& residual) override;
+  void Drop() override { work_.reset(); }
+
+ private:
+  absl::Status FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank);
+  absl::Status FollowSplit(const ExchangeContext& context, int64_t first_token);
+  absl::Status StartAlone(const ExchangeContext& context, const TensorView& topk_idx);
+  absl::Status Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token);
+  absl::Status SendCounts(const ExchangeContext& context);
+  absl::Status ReceiveCounts(const ExchangeContext& context);
+  absl::Status SendRows(const ExchangeContext& context);
+  absl::Status SortReceived(const ExchangeContext& context);
+  // The memory of each part of an exchange of several ranks, as own_x_, top_k_ and, but for the first, plan_ say.
+  absl::Status TakeRoutes(int64_t ranks);
+  absl::Status TakeBlocks();
+  absl::Status TakeSorted(int64_t experts);
+  ExchangeShape ShapeOf(const ExchangeContext& context) const;
+  void CountExact(const ExchangeContext& context, absl::Span<const int32_t> sent, absl::Span<const int32_t> received);
+
+  ReplicaTable table_;
+  DeviceSplit split_;
+  PlaceTable places_;      // of one of the two
+  TensorView own_x_;       // [T, H]
+  int64_t top_k_ = 0;      // K
+  RowRoutes routes_;       // of this exchange, as all that follows
+  TensorView counts_;      // [2, R, 2] int32: to others, from others; kExact
+  TensorView output_row_;  // [T * K] row of all_y_; -1 = dropped
+  ExchangePlan plan_;
+  TensorView send_, recv_;      // [plan_.send.num_rows, H], [plan_.recv.num_rows, H]
+  TensorView slots_, sorted_;   // int32: [pairs] slot of each; [plan_.num_outputs] row of recv_ of each output
+  ExpertOrder order_;           // of the pairs computed here by slot
+  TensorView all_y_;            // y_, then what comes back
+  TensorView answers_;          // [plan_.num_answers, H]
+  std::unique_ptr<Work> work_;  // what is under way
+  RowScratch route_memory_, order_memory_, send_memory_, recv_memory_, y_memory_, answer_memory_;
+  PinnedBuffer pinned_counts_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,86 @@
+#include "workers/moe/dispatch/device_split.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+// A split has at most one piece for each of a layer's places.
+int64_t NumPlaces(const ExpertLayout& layout) {
+  int64_t places = 0;
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) places += static_cast<int64_t>(layout.Residents(rank).size());
+  return places;
+}
+
+}  // namespace
+
+absl::Status DeviceSplit::TakeTable(Device device, int64_t experts, int64_t places) {
+  if (experts <= experts_ && places <= places_) return absl::OkStatus();
+  experts_ = std::max(experts, experts_);
+  places_ = std::max(places, places_);
+  ASSIGN_OR_RETURN(table_, IntUpload::Create(device, {experts_ + 1, 2 * places_, places_}));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceSplit::TakeOrder(Device device, int64_t choices, int64_t experts) {
+  constexpr int64_t kAlign = 64;  // numbers
+  const int64_t offsets = (experts + 1 + kAlign - 1) / kAlign * kAlign;
+  ASSIGN_OR_RETURN(TensorView memory, order_memory_.Take(offsets + 2 * choices, 1, DType::kI32, device));
+  memory = memory.Reshape({offsets + 2 * choices});
+  order_ = {.offsets = memory.Rows(0, experts + 1),
+            .token = memory.Rows(offsets, choices),
+            .slot_row = memory.Rows(offsets + choices, choices)};
+  return absl::OkStatus();
+}
+
+absl::Status DeviceSplit::Reserve(const ExchangeRoom& room) {
+  const Device device = room.stream->device();
+  RETURN_IF_ERROR(TakeTable(device, room.layout->num_experts(), NumPlaces(*room.layout)));
+  return TakeOrder(device, room.rows * room.top_k, room.layout->num_experts());
+}
+
+absl::StatusOr<int64_t> DeviceSplit::Write(const LayerSplit& layer) {
+  const absl::Span<int32_t> offsets = table_.host(kOffsets), places = table_.host(kPlaces), rows = table_.host(kRows);
+  int32_t count = 0;
+  for (int expert = 0; expert < layer.layout->num_experts(); ++expert) {
+    offsets[static_cast<size_t>(expert)] = count;
+    for (const SplitPiece& piece : layer.split->Pieces(layer.rank, expert)) {
+      const int32_t slot = layer.layout->SlotOn(piece.device, expert);
+      if (slot < 0) {
+        return absl::InternalError(absl::StrCat("exchange: the split sends ", piece.rows, " rows of expert ", expert,
+                                                " to rank ", piece.device, ", where it is not"));
+      }
+      SY_CHECK_LT(count, places_);
+      places[2 * static_cast<size_t>(count)] = piece.device;
+      places[2 * static_cast<size_t>(count) + 1] = slot;
+      rows[static_cast<size_t>(count++)] = piece.rows;
+    }
+  }
+  offsets[static_cast<size_t>(layer.layout->num_experts())] = count;
+  return count;
+}
+
+absl::StatusOr<PlaceTable> DeviceSplit::Send(const Stream& stream, const LayerSplit& layer, const ChunkRange& rows) {
+  const int64_t experts = layer.layout->num_experts(), top_k = layer.gated.dim(1);
+  RETURN_IF_ERROR(TakeTable(stream.device(), experts, NumPlaces(*layer.layout)));
+  RETURN_IF_ERROR(TakeOrder(stream.device(), layer.gated.NumElements(), experts));
+  RETURN_IF_ERROR(BuildExpertOrder(stream, layer.gated, experts, order_));
+  RETURN_IF_ERROR(table_.Begin(stream));
+  ASSIGN_OR_RETURN(const int64_t places, Write(layer));
+  RETURN_IF_ERROR(table_.Send(stream, {experts + 1, 2 * places, places}));
+  // (Without rows there are no pieces, and nothing is looked up.)
+  const int64_t shown = std::max<int64_t>(places, 1);
+  return PlaceTable{.place_offsets = table_.view(kOffsets, experts + 1),
+                    .places = table_.view(kPlaces, 2 * shown),
+                    .slot_here = {},
+                    .rank = layer.rank,
+                    .dealt = {.place_rows = table_.view(kRows, shown),
+                              .sorted_at = IntView(order_.slot_row).Part(rows.begin * top_k, rows.count * top_k),
+                              .expert_offsets = IntView(order_.offsets)}};
+}
+
+}  // namespace switchyard

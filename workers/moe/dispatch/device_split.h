@@ -1,0 +1,53 @@
+// A SplitTable as one rank's device reads it: which place each of a layer's rows goes to, in the stream's order.
+//
+// Sent anew for every exchange, in memory of its own: not for what is recorded.  The rows' ordinals, by which a split
+// names them (scheduler/placement/route/split.h), come from a stable sort of all rows of the layer by expert.
+// Thread-compatible.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/pipeline/moe_schedule.h"
+#include "scheduler/placement/route/split.h"
+#include "workers/moe/dispatch/exchange.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/layer/row_scratch.h"
+#include "workers/ops/exchange/expert_places.h"
+#include "workers/ops/exchange/permute.h"
+#include "workers/tensor/int_upload.h"
+
+namespace switchyard {
+
+// Borrowed.
+struct LayerSplit {
+  const ExpertLayout* layout = nullptr;
+  const SplitTable* split = nullptr;  // of rows over the layout's places
+  int rank = 0;                       // whose rows
+  TensorView gated;                   // [T, K] int32, all of them
+};
+
+class DeviceSplit {
+ public:
+  // Takes what exchanges of that size take.  Errors: ResourceExhausted.
+  absl::Status Reserve(const ExchangeRoom& room);
+  // The places of rows [rows.begin, rows.begin + rows.count) of the layer; valid until the next call.
+  // Errors: Internal (a piece goes where its expert is not), the device's.
+  absl::StatusOr<PlaceTable> Send(const Stream& stream, const LayerSplit& layer, const ChunkRange& rows);
+
+ private:
+  enum Array { kOffsets, kPlaces, kRows, kNumArrays };
+
+  absl::Status TakeTable(Device device, int64_t experts, int64_t places);
+  absl::Status TakeOrder(Device device, int64_t choices, int64_t experts);
+  // Returns how many places get rows.
+  absl::StatusOr<int64_t> Write(const LayerSplit& layer);
+
+  IntUpload table_;
+  int64_t experts_ = 0, places_ = 0;  // that it has room for
+  ExpertOrder order_;                 // of gated
+  RowScratch order_memory_;
+};
+
+}  // namespace switchyard

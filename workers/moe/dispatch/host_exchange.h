@@ -1,0 +1,61 @@
+// RowExchange on the host: rows travel in messages, counts are host numbers (kExact).
+//
+// After FinishDispatch its routes stay as they are until the next one: what a backward pass follows
+// (exchange_gradient.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/moe/dispatch/dispatch_message.h"
+#include "workers/moe/dispatch/exchange.h"
+#include "workers/moe/dispatch/host_routes.h"
+#include "workers/moe/layer/row_scratch.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+class HostExchange : public RowExchange {
+ public:
+  absl::Status Reserve(const ExchangeRoom&) override { return absl::OkStatus(); }
+  absl::Status StartDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x,
+                             int64_t first_token) override;
+  absl::Status FinishDispatch(const ExchangeContext& context) override;
+  absl::Status StartCombine(const ExchangeContext& context) override;
+  absl::Status FinishCombine(const ExchangeContext& context, const CombineTerms& terms,
+                             const TensorView& residual) override;
+  void Drop() override { work_.reset(); }
+
+  // Where outputs and answers are from now on, which so need not be kept with the routes.  Borrowed.
+  void LendOutputs(RowScratch* memory) { y_memory_ = memory; }
+
+  const HostRoutes& routes() const { return routes_; }
+  // x() is memory of this object, with the rows of others; false: it is what StartDispatch was given.
+  bool holds_rows() const { return x_.raw() != own_x_.raw(); }
+
+ private:
+  using Incoming = HostRoutes::Incoming;
+  using Outgoing = HostRoutes::Outgoing;
+
+  absl::Status Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token);
+  Message Pack(const ExchangeContext& context, const Outgoing& outgoing) const;
+  absl::Status Unpack(const ExchangeContext& context, std::vector<Message>* received);
+  void SortByExpert(int64_t num_slots);
+  void PlaceOutputs(int rank);
+  absl::Status CollectOutputs(const ExchangeContext& context);
+
+  TensorView own_x_;  // [T, H]
+  HostRoutes routes_;
+  std::unique_ptr<Work> work_;     // what is under way
+  TensorView all_y_;               // y_, then what comes back
+  std::vector<int32_t> row_of_;    // [rows] what x_rows_ shows
+  std::vector<int32_t> begin_of_;  // [El + 1] what offsets_ shows
+  std::vector<int32_t> cursor_;    // [El + 1] of the sort
+  RowScratch x_memory_, own_y_memory_;
+  RowScratch* y_memory_ = &own_y_memory_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,36 @@
+// A rank's way through a SplitTable: its rows of a layer in (token, choice) order, each with the device that computes
+// it.
+//
+// Borrows the table.  One cursor serves a layer, however many exchanges carry its rows.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/placement/route/split.h"
+
+namespace switchyard {
+
+class SplitCursor {
+ public:
+  SplitCursor(const SplitTable* table, int source_rank)
+      : table_(table), source_rank_(source_rank), taken_(static_cast<size_t>(table->num_experts())) {}
+
+  const SplitTable& table() const { return *table_; }
+  // Of this rank's next row for `expert`.  -1: the table has no more rows for it, so it was not made for these rows.
+  int32_t Next(int expert) {
+    int32_t before = taken_[expert]++;
+    for (const SplitPiece& piece : table_->Pieces(source_rank_, expert)) {
+      if (before < piece.rows) return piece.device;
+      before -= piece.rows;
+    }
+    return -1;
+  }
+
+ private:
+  const SplitTable* table_;
+  int source_rank_;
+  std::vector<int32_t> taken_;  // [E]
+};
+
+}  // namespace switchyard

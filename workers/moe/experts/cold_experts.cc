@@ -1,0 +1,134 @@
+#include "workers/moe/experts/cold_experts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/placement/placement.h"
+#include "workers/ops/exchange/permute.h"
+#include "workers/ops/gemm/expert_ffn.h"
+#include "workers/tensor/copy.h"
+
+namespace switchyard {
+namespace {
+
+constexpr double kNewest = 1.0 / 16;  // share of the last layer in what is measured
+
+}  // namespace
+
+ColdExperts::ColdExperts(ColdExpertsOptions options, ExpertOffload* offload)
+    : options_(std::move(options)),
+      offload_(offload),
+      choice_(offload->num_layers() * static_cast<int>(offload->experts().size())) {}
+
+absl::StatusOr<std::unique_ptr<ColdExperts>> ColdExperts::Create(ColdExpertsOptions options, ExpertOffload* offload) {
+  SY_CHECK(!options.device.is_cpu() && options.source != nullptr && options.copy_seconds != nullptr &&
+           options.host_seconds != nullptr);
+  const DType dtype = options.expert.down.dtype;
+  const int64_t hidden = options.expert.down.n, ffn = options.expert.down.k;
+  const Device device = options.device;
+  auto cold = std::unique_ptr<ColdExperts>(new ColdExperts(std::move(options), offload));
+  ASSIGN_OR_RETURN(cold->gathered_, Tensor::Allocate(dtype, {kMostRows, hidden}, device));
+  ASSIGN_OR_RETURN(cold->hidden_, Tensor::Allocate(dtype, {kMostRows, ffn}, Device::Cpu()));
+  const int64_t bytes = kMostRows * hidden * DTypeBytes(dtype);
+  ASSIGN_OR_RETURN(cold->x_, PinnedBuffer::Allocate(bytes, device.kind));
+  ASSIGN_OR_RETURN(cold->y_, PinnedBuffer::Allocate(bytes, device.kind));
+  return cold;
+}
+
+void ColdExperts::Choose(const Call& call) {
+  cold_.clear();
+  elsewhere_.assign(call.experts.size(), 0);
+  rows_ = 0;
+  const double price = options_.copy_seconds();
+  for (size_t slot = 0; slot < call.experts.size(); ++slot) {
+    const int32_t count = call.offsets[slot + 1] - call.offsets[slot];
+    if (count == 0 || rows_ + count > kMostRows) continue;
+    const int32_t expert = call.experts[slot];
+    const ExpertKey key = offload_->KeyOf(call.layer, expert);
+    // (What is none of the budget's it refuses by name.)
+    if (key == kNoExpert || offload_->store().StateOf({.layer = call.layer, .expert = expert}) != SlotState::kFree)
+      continue;
+    if (!choice_.StaysCold(key, HostSeconds(count), price)) continue;
+    cold_.push_back({.expert = expert, .begin = call.offsets[slot], .count = count});
+    elsewhere_[slot] = 1;
+    rows_ += count;
+  }
+}
+
+absl::Status ColdExperts::RunLayer(const Call& call, Compute compute) {
+  SY_CHECK(call.stream != nullptr && call.stream->device() == options_.device);
+  if (call.layer == 0 && call.micro_batch == 0) choice_.BeginPass();
+  Choose(call);
+  if (cold_.empty()) return offload_->RunLayer(call, compute);
+  SY_CHECK(call.x.rank() == 2 && call.y.rank() == 2);
+  RETURN_IF_ERROR(StartFetch(call));
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceEvent> fetched, call.stream->queue()->Record());
+  Call others = call;
+  others.elsewhere = elsewhere_;
+  RETURN_IF_ERROR(offload_->RunLayer(others, compute));
+  RETURN_IF_ERROR(call.stream->queue()->WaitOnHost(*fetched, call.deadline));
+  RETURN_IF_ERROR(ComputeOnHost(call));
+  return SendBack(call);
+}
+
+absl::Status ColdExperts::StartFetch(const Call& call) {
+  int64_t to = 0;
+  for (const Cold& cold : cold_) {
+    const TensorView gathered = gathered_.view().Rows(to, cold.count);
+    if (call.x_rows.empty()) {
+      RETURN_IF_ERROR(CopyTensor(*call.stream, call.x.Rows(cold.begin, cold.count), gathered));
+    } else {
+      RETURN_IF_ERROR(GatherRows(*call.stream, call.x, call.x_rows.Part(cold.begin, cold.count), gathered));
+    }
+    to += cold.count;
+  }
+  const TensorView all = gathered_.view().Rows(0, rows_);
+  return CopyTensor(*call.stream, all, HostRows(x_.data(), rows_, all.dim(1)));
+}
+
+absl::Status ColdExperts::ComputeOnHost(const Call& call) {
+  const absl::Time start = absl::Now();
+  weights_.clear();
+  weights_.reserve(2 * cold_.size());
+  gate_up_.clear();
+  down_.clear();
+  offsets_.assign(1, 0);
+  double expected = 0;
+  for (const Cold& cold : cold_) {
+    char* const at = const_cast<char*>(options_.source(call.layer, cold.expert));
+    weights_.push_back(Weight::Over(options_.expert.gate_up, at, /*packed=*/true));
+    gate_up_.push_back(&weights_.back());
+    weights_.push_back(Weight::Over(options_.expert.down, at + options_.expert.down_offset, /*packed=*/true));
+    down_.push_back(&weights_.back());
+    offsets_.push_back(offsets_.back() + cold.count);
+    expected += options_.host_seconds(cold.count);
+  }
+  // The outputs of the layer before have left y_: they stand before these rows in the stream's order.
+  const int64_t hidden = options_.expert.down.n;
+  RETURN_IF_ERROR(
+      ExpertFfn(Stream::OnCpu(&call.stream->pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_},
+                HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_), HostRows(y_.data(), rows_, hidden)));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (expected > 0) slowness_ += kNewest * (seconds / expected - slowness_);
+  counters_.experts += static_cast<int64_t>(cold_.size());
+  counters_.rows += rows_;
+  counters_.seconds += seconds;
+  return absl::OkStatus();
+}
+
+absl::Status ColdExperts::SendBack(const Call& call) {
+  int64_t from = 0;
+  for (const Cold& cold : cold_) {
+    const int64_t hidden = options_.expert.down.n, row_bytes = hidden * DTypeBytes(options_.expert.down.dtype);
+    RETURN_IF_ERROR(CopyTensor(*call.stream, HostRows(y_.data() + from * row_bytes, cold.count, hidden),
+                               call.y.Rows(cold.begin, cold.count)));
+    from += cold.count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,102 @@
+// A budget's cold experts computed where their weights are: rows of those that are in no slot go to the host, where the
+// CPU computes them from its own packing of the weights, and their outputs come back; the others' waves run meanwhile.
+//
+// Which ones: those whose rows the host computes in less time than their copy takes, until what that has cost them
+// lately would pay for the copy (scheduler/offload/cold_choice.h).  Both are measured as it goes, so bits depend on
+// what is in slots and on time: a CPU rounds otherwise than a device.  Each rank decides for itself, as no rows move by
+// it. The cache policy does not hear of rows that are computed here, so it copies nothing for them.
+//
+// Takes all memory that it needs when it is made: at most kMostRows rows of a layer are computed here.
+// On a device.  Thread-compatible: the step's thread, on whose pool the host computes.  Does not do: the host's part
+// beside copies that a layer waits for; several ranks of a machine that share its cores and its memory's rate.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/offload/cold_choice.h"
+#include "workers/moe/experts/expert_offload.h"
+#include "workers/moe/experts/layer_experts.h"
+#include "workers/moe/experts/packed_expert.h"
+#include "workers/ops/gemm/weight.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/device_queue.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct ColdExpertsOptions {
+  PackedExpert expert;              // as the CPU takes it
+  Device device = Device::Cuda(0);  // the slots'
+  // Where an expert's bytes are in that form; must stay there.
+  std::function<const char*(int layer, int expert)> source;
+  // What copying an expert to a slot takes, as copies go.
+  std::function<double()> copy_seconds;
+  // What the host takes for so many rows of an expert, before anything is measured.
+  std::function<double(int64_t rows)> host_seconds;
+};
+
+// Since it was made.
+struct ColdCounters {
+  int64_t experts = 0;  // of all layers
+  int64_t rows = 0;
+  double seconds = 0;  // that the host computed
+};
+
+class ColdExperts : public LayerExperts {
+ public:
+  static constexpr int64_t kMostRows = 512;
+
+  // offload: has the slots; borrowed.  ResourceExhausted: device or pinned memory.
+  static absl::StatusOr<std::unique_ptr<ColdExperts>> Create(ColdExpertsOptions options, ExpertOffload* offload);
+
+  absl::Status Check(absl::Span<const int32_t> experts) const override { return offload_->Check(experts); }
+  absl::Status BeginPass(absl::Span<const LayerEstimate> estimates) override { return offload_->BeginPass(estimates); }
+  // As ExpertOffload's.  REQUIRES: the call has the rows.
+  absl::Status RunLayer(const Call& call, Compute compute) override;
+
+  const ColdCounters& counters() const { return counters_; }
+
+ private:
+  ColdExperts(ColdExpertsOptions options, ExpertOffload* offload);
+  // Fills cold_ and elsewhere_.
+  void Choose(const Call& call);
+  // Enqueues that the cold experts' rows come to the host.
+  absl::Status StartFetch(const Call& call);
+  absl::Status ComputeOnHost(const Call& call);
+  absl::Status SendBack(const Call& call);
+  double HostSeconds(int64_t rows) const { return slowness_ * options_.host_seconds(rows); }
+  TensorView HostRows(char* memory, int64_t rows, int64_t width) const {
+    return TensorView(memory, options_.expert.down.dtype, {rows, width});
+  }
+
+  // A cold expert of the layer, and its rows.
+  struct Cold {
+    int32_t expert = 0;
+    int32_t begin = 0, count = 0;
+  };
+
+  const ColdExpertsOptions options_;
+  ExpertOffload* const offload_;
+  ColdChoice choice_;
+  Tensor gathered_;      // [kMostRows, H] on the device
+  PinnedBuffer x_, y_;   // [kMostRows, H]
+  Tensor hidden_;        // [kMostRows, F]
+  double slowness_ = 1;  // of the host, measured over expected
+  ColdCounters counters_;
+  // Of the layer.
+  std::vector<Cold> cold_;
+  std::vector<uint8_t> elsewhere_;  // [slots]
+  int64_t rows_ = 0;                // of cold_
+  std::vector<Weight> weights_;     // gate_up and down of each
+  std::vector<const Weight*> gate_up_, down_;
+  std::vector<int32_t> offsets_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,77 @@
+#include "workers/moe/experts/device_expert_copier.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/mib.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kPieceBytes = 512 << 10;
+// For a chunk, and what has to be computed before its slot is free: of a device that works, far too long.
+constexpr absl::Duration kChunkLimit = absl::Seconds(60);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceExpertCopier>> DeviceExpertCopier::Create(Device device,
+                                                                               const ExpertSource& source) {
+  ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceQueue> queue, backend->NewQueue(device.index, {}));
+  auto copier = std::unique_ptr<DeviceExpertCopier>(new DeviceExpertCopier(std::move(queue)));
+  absl::StatusOr<std::unique_ptr<HostPin>> pin = backend->Pin(const_cast<char*>(source.begin), source.bytes);
+  if (pin.ok()) {
+    copier->pin_ = *std::move(pin);
+    return copier;
+  }
+  LogWarn("experts: ", Mib(source.bytes), " cannot be pinned for ", device.ToString(), ": ", pin.status().message(),
+          "; copies take a detour");
+  for (Piece& piece : copier->pieces_) {
+    ASSIGN_OR_RETURN(piece.memory, PinnedBuffer::Allocate(kPieceBytes, device.kind));
+  }
+  return copier;
+}
+
+absl::Status DeviceExpertCopier::CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) {
+  if (chunk.after != nullptr) RETURN_IF_ERROR(queue_->WaitFor(*chunk.after));
+  RETURN_IF_ERROR(pinned() ? queue_->Copy(chunk.to, chunk.from, chunk.bytes) : EnqueueByPieces(chunk));
+  beside();
+  return Await();
+}
+
+absl::Status DeviceExpertCopier::EnqueueByPieces(const ExpertChunk& chunk) {
+  size_t turn = 0;
+  for (int64_t begin = 0; begin < chunk.bytes; begin += kPieceBytes) {
+    Piece& piece = pieces_[turn];
+    turn = (turn + 1) % pieces_.size();
+    if (piece.copied != nullptr) RETURN_IF_ERROR(queue_->WaitOnHost(*piece.copied, absl::Now() + kChunkLimit));
+    const int64_t bytes = std::min(kPieceBytes, chunk.bytes - begin);
+    std::memcpy(piece.memory.data(), chunk.from + begin, static_cast<size_t>(bytes));
+    RETURN_IF_ERROR(queue_->Copy(chunk.to + begin, piece.memory.data(), bytes));
+    ASSIGN_OR_RETURN(piece.copied, queue_->Record());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceExpertCopier::Await() { return queue_->Synchronize(absl::Now() + kChunkLimit); }
+
+absl::StatusOr<const char*> DeviceExpertCopier::ReadBack(const ExpertChunk& chunk) {
+  if (read_back_.bytes() < chunk.bytes) {
+    ASSIGN_OR_RETURN(read_back_, PinnedBuffer::Allocate(chunk.bytes, queue_->device().kind));
+  }
+  RETURN_IF_ERROR(queue_->Copy(read_back_.data(), chunk.to, chunk.bytes));
+  RETURN_IF_ERROR(Await());
+  return read_back_.data();
+}
+
+absl::StatusOr<std::unique_ptr<ExpertCopier>> MakeExpertCopier(Device device, const ExpertSource& source) {
+  if (device.is_cpu()) return std::make_unique<HostExpertCopier>();
+  return DeviceExpertCopier::Create(device, source);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,339 @@
+#include "workers/moe/experts/expert_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/io/root_dir.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/mib.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/moe/experts/expert_checksum.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kMagic[9] = "SYEXPT01";
+constexpr char kPrefix[] = "switchyard-experts-";
+constexpr uint64_t kComplete = 0x6574656c706d6f43u;  // "Complete"
+constexpr int64_t kTableAt = 4096;                   // the checksums of the experts
+constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr char kNew[] = "is new";
+constexpr absl::Duration kPoll = absl::Milliseconds(20);
+
+struct Header {
+  char magic[8];
+  uint64_t state;
+  std::atomic<int64_t> done;  // read by those who wait
+  std::atomic<int64_t> builder;
+  uint64_t checksum;
+  // What the checksum covers, with the table.
+  int64_t file_bytes, data, stride, experts, identity_bytes;
+  char identity[kTableAt - 80];
+};
+static_assert(sizeof(Header) == kTableAt && offsetof(Header, file_bytes) == 40 && offsetof(Header, identity) == 80);
+
+int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+absl::Status Failed(const std::string& path, const char* what) {
+  const std::string text = absl::StrCat("expert file ", path, ": ", what, ": ", std::strerror(errno));
+  return errno == ENOSPC ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
+}
+
+}  // namespace
+
+void RemoveUnusedExpertFiles(const std::string& dir, const std::string& except) {
+  DIR* const entries = opendir(dir.c_str());
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {
+    const std::string path = absl::StrCat(dir, "/", entry->d_name);
+    if (!absl::StartsWith(entry->d_name, kPrefix) || path == except) continue;
+    const int fd = open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) continue;
+    struct stat status = {};
+    if (fstat(fd, &status) == 0 && status.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      if (unlink(path.c_str()) == 0) LogInfo("removed ", path, ", which nobody uses");
+    }
+    close(fd);
+  }
+  closedir(entries);
+}
+
+// One call of ExpertFile::Open.
+class ExpertFileOpening : public ExpertFile::Places {
+ public:
+  ExpertFileOpening(const ExpertFileOptions& options, ExpertFile::Fill fill, ExpertFile::Progress progress)
+      : options_(options), fill_(fill), progress_(progress) {
+    const int64_t unit = options.expert.bytes >= 16 * kHugePage ? kHugePage : kPage;
+    experts_ = int64_t{options.num_layers} * options.num_experts;
+    stride_ = RoundUp(options.expert.bytes, unit);
+    data_ = RoundUp(kTableAt + experts_ * 8, unit);
+    bytes_ = data_ + experts_ * stride_;
+    identity_ =
+        absl::StrCat("weights ", options.weights, " layers ", options.num_layers, " experts ", options.num_experts,
+                     " gate_up ", options.expert.gate_up.ToString(), " down ", options.expert.down.ToString(),
+                     " packed for ", options.device == DeviceKind::kCpu ? "cpu" : "cuda");
+    path_ = absl::StrFormat("%s/%s%d-%016x.pack", options.dir, kPrefix, getuid(),
+                            ChecksumOf(identity_.data(), static_cast<int64_t>(identity_.size())));
+  }
+  ~ExpertFileOpening() override {
+    Unmap();
+    if (fd_ >= 0) close(fd_);
+  }
+
+  absl::StatusOr<std::unique_ptr<ExpertFile>> Run();
+
+  char* At(int layer, int expert) override {
+    SY_CHECK(0 <= layer && layer < options_.num_layers && 0 <= expert && expert < options_.num_experts);
+    return memory_ + data_ + (int64_t{layer} * options_.num_experts + expert) * stride_;
+  }
+  void Report(int64_t bytes_done) override { header()->done.store(bytes_done); }
+
+ private:
+  Header* header() const { return reinterpret_cast<Header*>(memory_); }
+  uint64_t* table() const { return reinterpret_cast<uint64_t*>(memory_ + kTableAt); }
+  const char* Expert(int64_t i) const { return memory_ + data_ + i * stride_; }
+  uint64_t HeaderChecksum() const { return ChecksumOf(memory_ + 40, kTableAt - 40 + experts_ * 8); }
+
+  absl::Status OpenFd();
+  absl::Status CheckRoom() const;
+  absl::Status Map(bool writable);
+  void Unmap();
+  // Why what is there cannot be used; empty if it can.
+  absl::StatusOr<std::string> Problem();
+  absl::Status Build();
+  absl::Status AwaitBuilder();
+  absl::StatusOr<bool> BecomeUsable();
+  absl::Status Tell(int64_t done) const {
+    if (progress_(done, bytes_)) return absl::OkStatus();
+    return absl::CancelledError(absl::StrCat("expert file ", path_, ": stopped after ", done, " bytes"));
+  }
+
+  const ExpertFileOptions& options_;
+  const ExpertFile::Fill fill_;
+  const ExpertFile::Progress progress_;
+  int64_t experts_, stride_, data_, bytes_;
+  std::string identity_, path_;
+  int fd_ = -1;
+  char* memory_ = nullptr;
+  int64_t last_done_ = -1;  // of the builder that it waits for
+  absl::Time stands_still_at_ = absl::InfiniteFuture();
+};
+
+absl::Status ExpertFileOpening::OpenFd() {
+  if (fd_ >= 0) close(fd_);
+  mkdir(options_.dir.c_str(), 0700);
+  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd_ < 0) return Failed(path_, "cannot open");
+  struct stat status = {};
+  if (fstat(fd_, &status) != 0) return Failed(path_, "cannot stat");
+  if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0077) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrFormat("expert file %s: wants a file of user %d with mode 0600, is of user %d with mode %o", path_,
+                        geteuid(), status.st_uid, status.st_mode & 07777));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertFileOpening::CheckRoom() const {
+  struct statvfs room = {};
+  if (fstatvfs(fd_, &room) != 0) return Failed(path_, "cannot stat its file system");
+  int64_t free = static_cast<int64_t>(room.f_bavail) * static_cast<int64_t>(room.f_frsize);
+  if (IsInMemory(options_.dir)) free = std::min(free, options_.available_bytes);
+  if (bytes_ <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("expert file: ", experts_, " experts take ", Mib(bytes_), ", ",
+                                                   options_.dir, " has ", Mib(free),
+                                                   "; name another directory with --expert_file_dir"));
+}
+
+absl::Status ExpertFileOpening::Map(bool writable) {
+  void* const memory =
+      mmap(nullptr, static_cast<size_t>(bytes_), PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd_, 0);
+  if (memory == MAP_FAILED) return Failed(path_, "cannot map");
+  memory_ = static_cast<char*>(memory);
+  madvise(memory_, static_cast<size_t>(bytes_), MADV_HUGEPAGE);
+  return absl::OkStatus();
+}
+
+void ExpertFileOpening::Unmap() {
+  if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(bytes_));
+  memory_ = nullptr;
+}
+
+absl::StatusOr<std::string> ExpertFileOpening::Problem() {
+  struct stat status = {};
+  if (fstat(fd_, &status) != 0) return Failed(path_, "cannot stat");
+  if (status.st_size == 0) return kNew;
+  if (status.st_size != bytes_) return absl::StrCat("has ", status.st_size, " bytes of ", bytes_);
+  RETURN_IF_ERROR(Map(false));
+  const absl::Cleanup unmap = [this] { Unmap(); };
+  const Header& header = *this->header();
+  if (std::memcmp(header.magic, kMagic, 8) != 0) return "is another kind of file";
+  if (header.state != kComplete) return "is incomplete";
+  if (header.checksum != HeaderChecksum()) return "has a damaged header";
+  if (header.file_bytes != bytes_ || header.data != data_ || header.stride != stride_ || header.experts != experts_ ||
+      identity_ != std::string(header.identity, static_cast<size_t>(std::clamp<int64_t>(header.identity_bytes, 0,
+                                                                                        sizeof(header.identity))))) {
+    return "is of another model";
+  }
+  for (int64_t i = 0; i < experts_; ++i) {
+    if (table()[i] != ChecksumOf(Expert(i), options_.expert.bytes)) {
+      return absl::StrCat("has damaged bytes in expert ", i % options_.num_experts, " of MoE layer ",
+                          i / options_.num_experts);
+    }
+    RETURN_IF_ERROR(Tell(data_ + i * stride_));
+  }
+  return "";
+}
+
+absl::Status ExpertFileOpening::Build() {
+  if (IsInMemory(options_.dir)) RemoveUnusedExpertFiles(options_.dir, path_);
+  if (ftruncate(fd_, 0) != 0) return Failed(path_, "cannot empty");
+  RETURN_IF_ERROR(CheckRoom());
+  // All of it now: a file system that is full later would be a signal while somebody writes.
+  if (const int error = posix_fallocate(fd_, 0, bytes_); error != 0) {
+    errno = error;
+    return Failed(path_, absl::StrCat("no room for ", Mib(bytes_)).c_str());
+  }
+  RETURN_IF_ERROR(Map(true));
+  const absl::Cleanup unmap = [this] { Unmap(); };
+  Header& header = *this->header();
+  header.builder.store(getpid());
+  RETURN_IF_ERROR(fill_(this));
+  for (int64_t i = 0; i < experts_; ++i) table()[i] = ChecksumOf(Expert(i), options_.expert.bytes);
+  std::memcpy(header.magic, kMagic, 8);
+  header.file_bytes = bytes_;
+  header.data = data_;
+  header.stride = stride_;
+  header.experts = experts_;
+  header.identity_bytes = static_cast<int64_t>(identity_.size());
+  std::memcpy(header.identity, identity_.data(), identity_.size());
+  header.checksum = HeaderChecksum();
+  if (msync(memory_, static_cast<size_t>(bytes_), MS_SYNC) != 0) return Failed(path_, "cannot write");
+  // Only now: whoever sees the mark sees the rest.
+  header.state = kComplete;
+  if (msync(memory_, kTableAt, MS_SYNC) != 0) return Failed(path_, "cannot write");
+  return absl::OkStatus();
+}
+
+// Another process has the lock.
+absl::Status ExpertFileOpening::AwaitBuilder() {
+  int64_t told[2] = {};  // nothing, if the builder has not come so far
+  if (pread(fd_, told, sizeof(told), offsetof(Header, done)) < 0) return Failed(path_, "cannot read");
+  const auto [done, builder] = told;
+  const absl::Time now = absl::Now();
+  if (done != last_done_) {
+    last_done_ = done;
+    stands_still_at_ = now + options_.patience;
+  }
+  if (now >= stands_still_at_) {
+    return absl::DeadlineExceededError(absl::StrCat("expert file ", path_, ": waited ",
+                                                    absl::FormatDuration(options_.patience), " for process ", builder,
+                                                    ", which holds it and stands at ", done, " of ", bytes_, " bytes"));
+  }
+  RETURN_IF_ERROR(Tell(done));
+  absl::SleepFor(kPoll);
+  return absl::OkStatus();
+}
+
+// Until this process shares a file that can be used.  Returns whether it built it.
+absl::StatusOr<bool> ExpertFileOpening::BecomeUsable() {
+  for (bool built = false;;) {
+    if (flock(fd_, LOCK_SH | LOCK_NB) != 0) {
+      RETURN_IF_ERROR(AwaitBuilder());
+      continue;
+    }
+    struct stat status = {};
+    if (fstat(fd_, &status) != 0) return Failed(path_, "cannot stat");
+    if (status.st_nlink == 0) {  // removed since it was opened
+      RETURN_IF_ERROR(OpenFd());
+      continue;
+    }
+    ASSIGN_OR_RETURN(std::string problem, Problem());
+    if (problem.empty()) return built;
+    // Others may use it as it is, or see to it: only with a lock of its own may one write.  Taking it gives up the
+    // shared one, so that somebody may have been faster.
+    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      RETURN_IF_ERROR(AwaitBuilder());
+      continue;
+    }
+    ASSIGN_OR_RETURN(problem, Problem());
+    if (problem.empty()) continue;
+    if (problem != kNew) LogWarn("expert file ", path_, " ", problem, ": building it again");
+    if (const absl::Status failed = Build(); !failed.ok()) {
+      unlink(path_.c_str());
+      return failed;
+    }
+    built = true;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFileOpening::Run() {
+  if (identity_.size() > sizeof(Header::identity)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert file: its identity has ", identity_.size(), " bytes of ", sizeof(Header::identity)));
+  }
+  RETURN_IF_ERROR(OpenFd());
+  ASSIGN_OR_RETURN(const bool built, BecomeUsable());
+  // (Drivers pin only what may be written.)
+  RETURN_IF_ERROR(Map(options_.device != DeviceKind::kCpu));
+  auto file = std::unique_ptr<ExpertFile>(new ExpertFile());
+  file->path_ = path_;
+  file->fd_ = std::exchange(fd_, -1);
+  file->memory_ = std::exchange(memory_, nullptr);
+  file->bytes_ = bytes_;
+  file->data_ = data_;
+  file->stride_ = stride_;
+  file->num_layers_ = options_.num_layers;
+  file->num_experts_ = options_.num_experts;
+  file->built_ = built;
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFile::Open(const ExpertFileOptions& options, Fill fill,
+                                                             Progress progress) {
+  SY_CHECK(options.num_layers >= 1 && options.num_experts >= 1 && options.expert.bytes > 0);
+  return ExpertFileOpening(options, fill, progress).Run();
+}
+
+ExpertFile::~ExpertFile() {
+  munmap(const_cast<char*>(memory_), static_cast<size_t>(bytes_));
+  close(fd_);
+}
+
+const char* ExpertFile::At(int layer, int expert) const {
+  SY_CHECK(0 <= layer && layer < num_layers_ && 0 <= expert && expert < num_experts_);
+  return memory_ + data_ + (int64_t{layer} * num_experts_ + expert) * stride_;
+}
+
+void ExpertFile::Discard() const {
+  struct stat mine = {}, named = {};
+  if (fstat(fd_, &mine) != 0 || stat(path_.c_str(), &named) != 0) return;
+  if (mine.st_dev != named.st_dev || mine.st_ino != named.st_ino) return;
+  if (unlink(path_.c_str()) == 0) LogWarn("expert file ", path_, " is damaged: removed, and built again");
+}
+
+uint64_t ExpertFile::checksum(int layer, int expert) const {
+  SY_CHECK(0 <= layer && layer < num_layers_ && 0 <= expert && expert < num_experts_);
+  uint64_t sum;
+  std::memcpy(&sum, memory_ + kTableAt + (int64_t{layer} * num_experts_ + expert) * 8, 8);
+  return sum;
+}
+
+}  // namespace switchyard

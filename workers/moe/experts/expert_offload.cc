@@ -1,0 +1,349 @@
+#include "workers/moe/experts/expert_offload.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/placement/placement.h"
+#include "scheduler/popularity/popularity.h"
+#include "workers/moe/experts/await_copies.h"
+
+namespace switchyard {
+
+ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store)
+    : options_(std::move(options)),
+      shape_{.num_layers = options_.num_layers,
+             .num_experts = static_cast<int>(options_.experts.size()),
+             .num_slots = store->num_slots()},
+      store_(std::move(store)),
+      forecast_(shape_),
+      between_gates_(options_.measured_gates),
+      // Before the others, which come as often in a pass as there are layers but one.
+      before_first_((options_.measured_gates + options_.num_layers - 1) / options_.num_layers),
+      hosting_(static_cast<size_t>(shape_.num_keys()), ExpertHosting::kHere),
+      store_slots_(static_cast<size_t>(shape_.num_slots)),
+      rows_(options_.experts.size()),
+      slots_(options_.experts.size()) {
+  for (size_t place = 0; place < options_.experts.size(); ++place) {
+    const auto expert = static_cast<size_t>(options_.experts[place]);
+    if (expert >= place_of_.size()) place_of_.resize(expert + 1, -1);
+    place_of_[expert] = static_cast<int32_t>(place);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ExpertOffload>> ExpertOffload::Create(ExpertOffloadOptions options,
+                                                                     std::unique_ptr<ExpertStore> store) {
+  SY_CHECK(options.num_layers >= 1 && options.make_policy != nullptr);
+  SY_CHECK(options.popularity.empty() ||
+           options.popularity.size() == static_cast<size_t>(options.num_layers) * options.experts.size());
+  if (store->num_slots() < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("expert offload: wants 2 slots at least, has ", store->num_slots()));
+  }
+  return std::unique_ptr<ExpertOffload>(new ExpertOffload(std::move(options), std::move(store)));
+}
+
+ExpertId ExpertOffload::IdOf(ExpertKey key) const {
+  return {.layer = shape_.LayerOf(key), .expert = options_.experts[static_cast<size_t>(key % shape_.num_experts)]};
+}
+
+ExpertKey ExpertOffload::KeyOf(int layer, int32_t expert) const {
+  if (expert < 0 || static_cast<size_t>(expert) >= place_of_.size()) return kNoExpert;
+  const int32_t place = place_of_[static_cast<size_t>(expert)];
+  return place < 0 ? kNoExpert : layer * shape_.num_experts + place;
+}
+
+absl::Status ExpertOffload::Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress) {
+  SY_CHECK_EQ(hosting.size(), hosting_.size());
+  hosting_ = std::move(hosting);
+  return Restart(deadline, progress);
+}
+
+void ExpertOffload::Host(int layer, int32_t expert, bool here) {
+  const ExpertKey key = KeyOf(layer, expert);
+  SY_CHECK(key != kNoExpert);
+  hosting_[static_cast<size_t>(key)] = here ? ExpertHosting::kHere : ExpertHosting::kElsewhere;
+  if (policy_ != nullptr) policy_->Host(key, here);
+}
+
+void ExpertOffload::Prefer(int layer, int32_t expert, bool in_memory) {
+  const ExpertKey key = KeyOf(layer, expert);
+  SY_CHECK(key != kNoExpert && hosting_[static_cast<size_t>(key)] != ExpertHosting::kElsewhere);
+  hosting_[static_cast<size_t>(key)] = in_memory ? ExpertHosting::kInMemory : ExpertHosting::kHere;
+  if (policy_ != nullptr) policy_->Prefer(key, in_memory);
+}
+
+std::vector<int64_t> ExpertOffload::FirstWorth() const {
+  std::vector<int64_t> worth(hosting_.size(), 0);
+  for (size_t key = 0; key < worth.size(); ++key) {
+    if (hosting_[key] == ExpertHosting::kElsewhere) continue;
+    worth[key] = 1 + (options_.popularity.empty() ? kRow : std::min(options_.popularity[key], kRow));
+    if (hosting_[key] == ExpertHosting::kInMemory) worth[key] += 4 * kRow;
+  }
+  for (const ExpertStore::SlotView& slot : store_->Slots()) {
+    if (slot.state == SlotState::kFree) continue;
+    int64_t& held = worth[static_cast<size_t>(KeyOf(slot.id.layer, slot.id.expert))];
+    if (held > 0) held += 2 * kRow;
+  }
+  return worth;
+}
+
+absl::Status ExpertOffload::PairSlots(absl::Span<const ExpertKey> wanted) {
+  const std::vector<ExpertStore::SlotView> slots = store_->Slots();
+  std::vector<int> held(hosting_.size(), -1);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    if (slots[slot].state == SlotState::kFree) continue;
+    held[static_cast<size_t>(KeyOf(slots[slot].id.layer, slots[slot].id.expert))] = static_cast<int>(slot);
+  }
+  std::vector<bool> taken(slots.size());
+  for (size_t slot = 0; slot < wanted.size(); ++slot) {
+    store_slots_[slot] = wanted[slot] == kNoExpert ? -1 : held[static_cast<size_t>(wanted[slot])];
+    if (store_slots_[slot] >= 0) taken[static_cast<size_t>(store_slots_[slot])] = true;
+  }
+  int next = 0;
+  for (int& slot : store_slots_) {
+    if (slot >= 0) continue;
+    while (taken[static_cast<size_t>(next)]) ++next;
+    RETURN_IF_ERROR(store_->Evict(next));
+    slot = next++;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::CopyMissing(absl::Span<const ExpertKey> wanted, absl::Time deadline, Progress progress) {
+  const int64_t before = store_->counters().copied_bytes;
+  std::vector<size_t> missing;  // slots
+  for (size_t slot = 0; slot < wanted.size(); ++slot) {
+    if (wanted[slot] != kNoExpert && store_->StateOf(IdOf(wanted[slot])) == SlotState::kFree) missing.push_back(slot);
+  }
+  const int64_t total = store_->bytes() / shape_.num_slots * static_cast<int64_t>(missing.size());
+  for (const size_t slot : missing) {
+    const auto start = [&] {
+      return store_->StartCopy(IdOf(wanted[slot]), store_slots_[slot], CopyPriority::kPrefetch);
+    };
+    absl::Status begun = start();
+    if (absl::IsFailedPrecondition(begun)) {  // one slot is always left to demand: it waits for the others
+      RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+      begun = start();
+    }
+    RETURN_IF_ERROR(begun);
+  }
+  RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+  for (const ExpertKey key : wanted) {
+    if (key != kNoExpert && store_->StateOf(IdOf(key)) != SlotState::kFilled) return store_->FailureOf(IdOf(key));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
+  policy_.reset();
+  forecast_ = NeedForecast(shape_);
+  next_layer_ = next_micro_batch_ = 0;
+  std::unique_ptr<CachePolicy> policy = options_.make_policy(shape_, FirstWorth());
+  for (ExpertKey key = 0; key < shape_.num_keys(); ++key) {
+    if (hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) policy->Host(key, false);
+  }
+  const std::vector<ExpertKey> wanted = policy->InitialSlots();
+  RETURN_IF_ERROR(PairSlots(wanted));
+  RETURN_IF_ERROR(CopyMissing(wanted, deadline, progress));
+  policy_ = std::move(policy);
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::Check(absl::Span<const int32_t> experts) const {
+  for (const int32_t expert : experts) {
+    if (expert == kEmptySlot || KeyOf(0, expert) != kNoExpert) continue;
+    return absl::InvalidArgumentError(absl::StrCat("expert offload: the layout has expert ", expert,
+                                                   " here, which is not one of the store's ", options_.experts.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::CountRows(const Call& call) {
+  SY_CHECK_EQ(call.offsets.size(), call.experts.size() + 1);
+  std::fill(rows_.begin(), rows_.end(), 0);
+  for (size_t slot = 0; slot < call.experts.size(); ++slot) {
+    const int32_t rows = call.offsets[slot + 1] - call.offsets[slot];
+    if (rows == 0 || (!call.elsewhere.empty() && call.elsewhere[slot] != 0)) continue;
+    const ExpertKey key = KeyOf(call.layer, call.experts[slot]);
+    if (key == kNoExpert || hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) {
+      return absl::InternalError(absl::StrCat("expert offload: ", rows, " rows of MoE layer ", call.layer,
+                                              " came for slot ", slot, ", whose expert, ", call.experts[slot],
+                                              ", is not here"));
+    }
+    rows_[static_cast<size_t>(key % shape_.num_experts)] = rows;
+    slots_[static_cast<size_t>(key % shape_.num_experts)] = static_cast<int32_t>(slot);
+  }
+  if (call.micro_batch == 0) layer_rows_.assign(rows_.size(), 0);
+  later_.clear();
+  for (size_t place = 0; place < rows_.size(); ++place) {
+    layer_rows_[place] += rows_[place];
+    if (!call.later.empty()) later_.push_back(call.later[static_cast<size_t>(options_.experts[place])]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::TakeTurn(const Call& call) {
+  const bool first = call.layer == 0 && call.micro_batch == 0;
+  // A pass that ended early, here or elsewhere, is followed by one that begins with the first layer.
+  if (policy_ == nullptr || (first && !AtStart())) {
+    RETURN_IF_ERROR(Restart(call.deadline, [](int64_t, int64_t) { return true; }));
+  }
+  if (call.layer != next_layer_ || call.micro_batch != next_micro_batch_) {
+    policy_.reset();
+    const auto name = [](int layer, int part) { return absl::StrCat("MoE layer ", layer, ", micro-batch ", part); };
+    return absl::InternalError(absl::StrCat("expert offload: ", name(call.layer, call.micro_batch),
+                                            ", runs; it is the turn of ", name(next_layer_, next_micro_batch_)));
+  }
+  next_micro_batch_ = (call.micro_batch + 1) % call.num_micro_batches;
+  if (next_micro_batch_ == 0) next_layer_ = (call.layer + 1) % shape_.num_layers;
+  return absl::OkStatus();
+}
+
+LayerPlan ExpertOffload::Plan(absl::FunctionRef<LayerPlan()> plan) {
+  const absl::Time begin = absl::Now();
+  LayerPlan planned = plan();
+  plan_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+  return planned;
+}
+
+void ExpertOffload::MeasurePace(const Call& call, absl::Time now) {
+  if (call.layer == 0 && pass_began_ != absl::InfinitePast()) {
+    before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0);
+  } else if (call.layer > 0 && last_gate_ != absl::InfinitePast()) {
+    const double waited = store_->counters().wait_seconds - waited_at_gate_;
+    between_gates_.Add(absl::ToInt64Nanoseconds(now - last_gate_ - absl::Seconds(waited)), last_expected_);
+  }
+  last_gate_ = now;
+  pass_began_ = absl::InfinitePast();
+  waited_at_gate_ = store_->counters().wait_seconds;
+}
+
+absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
+  RETURN_IF_ERROR(TakeTurn(call));
+  RETURN_IF_ERROR(CountRows(call));
+  LayerNeed need = {
+      .layer = call.layer, .rows = rows_, .parts_left = call.num_micro_batches - 1 - call.micro_batch, .later = later_};
+  for (const int32_t rows : rows_) {
+    if (rows > 0) need.compute_ticks += options_.expert_ticks + rows * options_.row_ticks;
+  }
+  if (call.num_micro_batches == 1 && !between_gates_.measured()) MeasurePace(call, absl::Now());
+  last_expected_ = need.compute_ticks;
+  if (need.parts_left == 0) need.compute_ticks += between_gates_.beside(0);
+  gate_up_.assign(call.experts.size(), nullptr);
+  down_.assign(call.experts.size(), nullptr);
+  absl::Span<const LayerForecast> forecasts;
+  if (need.parts_left == 0) {
+    forecast_.Observe({.layer = call.layer, .rows = layer_rows_});
+    forecasts = Forecasts(call.layer, call.estimates);
+  }
+  const LayerPlan plan = Plan([&] { return policy_->OnGate(need, forecasts); });
+  const absl::Status status = RunPlan(plan, call, compute);
+  if (!status.ok()) policy_.reset();
+  return status;
+}
+
+absl::Status ExpertOffload::BeginPass(absl::Span<const LayerEstimate> estimates) {
+  // After an error, or a pass that ended early, the first layer begins anew.
+  if (policy_ == nullptr || !AtStart()) return absl::OkStatus();
+  const absl::Span<const LayerForecast> forecasts = Forecasts(NeedForecast::kBeforePass, estimates);
+  pass_began_ = absl::Now();
+  const int64_t ticks = before_first_.beside(options_.first_gate_ticks);
+  UnderWay plan = {.steps = Plan([&] { return policy_->OnPass(forecasts, ticks); }).steps, .deadline = {}};
+  const absl::Status status = StartSteps(&plan);
+  if (!status.ok()) policy_.reset();
+  return status;
+}
+
+absl::Span<const LayerForecast> ExpertOffload::Forecasts(int layer, absl::Span<const LayerEstimate> estimates) {
+  int last = 0;
+  for (const LayerEstimate& estimate : estimates) {
+    const int ahead = estimate.layer > layer ? estimate.layer - layer : estimate.layer - layer + shape_.num_layers;
+    if (ahead <= last || ahead > NeedForecast::kMaxAhead) continue;
+    last = ahead;
+    expected_.clear();
+    for (const int32_t expert : options_.experts) expected_.push_back(estimate.popularity[static_cast<size_t>(expert)]);
+    forecast_.Expect(layer, ahead, expected_);
+  }
+  return forecast_.forecasts();
+}
+
+absl::Status ExpertOffload::RunPlan(const LayerPlan& plan, const Call& call, Compute compute) {
+  UnderWay left = {.steps = plan.steps, .deadline = call.deadline, .stream = call.stream};
+  // Prefetches that it uses go before the copies that it starts.
+  for (const PlanStep& step : plan.steps) {
+    if (step.kind == PlanStep::kUse) store_->Hurry(IdOf(step.key));
+  }
+  for (;;) {
+    RETURN_IF_ERROR(StartSteps(&left));
+    if (left.steps.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(RunWave(&left, compute));
+  }
+}
+
+absl::Status ExpertOffload::StartSteps(UnderWay* plan) {
+  std::vector<bool> in_use(static_cast<size_t>(shape_.num_slots));
+  std::vector<PlanStep> left;
+  for (const PlanStep& step : plan->steps) {
+    SY_CHECK(0 <= step.slot && step.slot < shape_.num_slots);
+    if (step.kind == PlanStep::kUse || in_use[static_cast<size_t>(step.slot)]) {
+      in_use[static_cast<size_t>(step.slot)] = true;
+      left.push_back(step);
+      continue;
+    }
+    RETURN_IF_ERROR(Do(step));
+  }
+  // What is left has a use before it.
+  SY_CHECK(left.empty() || left.front().kind == PlanStep::kUse);
+  plan->steps = std::move(left);
+  return absl::OkStatus();
+}
+
+absl::Status ExpertOffload::Do(const PlanStep& step) {
+  const int slot = store_slots_[static_cast<size_t>(step.slot)];
+  if (const absl::Status status = store_->Evict(slot); !status.ok()) {
+    return absl::InternalError(absl::StrCat("expert offload: a plan that does not hold together: ", status.message()));
+  }
+  if (step.kind == PlanStep::kDrop) return absl::OkStatus();
+  const bool prefetch = step.kind == PlanStep::kPrefetch;
+  const absl::Status status =
+      store_->StartCopy(IdOf(step.key), slot, prefetch ? CopyPriority::kPrefetch : CopyPriority::kDemand);
+  // Demand has the last slot: then the expert comes when it is used (RunWave), as if its prefetch were very late.
+  return prefetch && absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
+}
+
+// The first use and those after it whose experts are there.
+absl::Status ExpertOffload::RunWave(UnderWay* plan, Compute compute) {
+  std::vector<ExpertId> ids;
+  std::vector<size_t> slots;  // of the layout
+  size_t taken = 0;
+  for (const PlanStep& step : plan->steps) {
+    if (step.kind != PlanStep::kUse) break;
+    const ExpertId id = IdOf(step.key);
+    const SlotState state = store_->StateOf(id);
+    if (taken > 0 && state != SlotState::kFilled) break;
+    if (state == SlotState::kFree) {
+      RETURN_IF_ERROR(Do({.kind = PlanStep::kCopy, .key = step.key, .slot = step.slot}));
+    }
+    ids.push_back(id);
+    slots.push_back(static_cast<size_t>(slots_[static_cast<size_t>(step.key % shape_.num_experts)]));
+    ++taken;
+  }
+  absl::StatusOr<ExpertLease> lease = store_->Acquire(ids, plan->deadline);
+  RETURN_IF_ERROR(lease.status());
+  std::fill(gate_up_.begin(), gate_up_.end(), nullptr);
+  std::fill(down_.begin(), down_.end(), nullptr);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    gate_up_[slots[i]] = &lease->gate_up(static_cast<int64_t>(i));
+    down_[slots[i]] = &lease->down(static_cast<int64_t>(i));
+  }
+  ++waves_;
+  RETURN_IF_ERROR(compute(gate_up_, down_));
+  RETURN_IF_ERROR(lease->ReleaseBehind(plan->stream));
+  plan->steps.erase(plan->steps.begin(), plan->steps.begin() + static_cast<int64_t>(taken));
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,365 @@
+#include "workers/moe/experts/expert_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+
+ExpertLease& ExpertLease::operator=(ExpertLease&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  store_ = std::exchange(other.store_, nullptr);
+  slots_ = std::exchange(other.slots_, {});
+  return *this;
+}
+
+const Weight& ExpertLease::gate_up(int64_t i) const { return store_->gate_up_[static_cast<size_t>(slot(i))]; }
+const Weight& ExpertLease::down(int64_t i) const { return store_->down_[static_cast<size_t>(slot(i))]; }
+
+void ExpertLease::Release() {
+  if (store_ != nullptr) store_->Unpin(slots_, nullptr);
+  store_ = nullptr;
+  slots_.clear();
+}
+
+absl::Status ExpertLease::ReleaseBehind(const Stream* stream) {
+  if (store_ == nullptr) return absl::OkStatus();
+  std::shared_ptr<const DeviceEvent> passed;
+  if (stream != nullptr && stream->queue() != nullptr) {
+    ASSIGN_OR_RETURN(passed, stream->queue()->Record());
+  }
+  store_->Unpin(slots_, passed);
+  store_ = nullptr;
+  slots_.clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(ExpertStoreOptions options,
+                                                                 std::unique_ptr<ExpertCopier> copier) {
+  if (options.num_slots < 1 || options.chunk_bytes < 1 || options.bytes_per_second < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("expert store: ", options.num_slots, " slots, chunks of ",
+                                                   options.chunk_bytes, " bytes, ", options.bytes_per_second,
+                                                   " bytes/s: wants at least 1, 1 and 0"));
+  }
+  SY_CHECK(options.source != nullptr && copier != nullptr);
+  ASSIGN_OR_RETURN(Buffer memory, Buffer::Allocate(options.num_slots * options.expert.bytes, options.device));
+  return std::unique_ptr<ExpertStore>(new ExpertStore(std::move(options), std::move(copier), std::move(memory)));
+}
+
+ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer memory)
+    : options_(std::move(options)),
+      copier_(std::move(copier)),
+      memory_(std::move(memory)),
+      slots_(static_cast<size_t>(options_.num_slots)),
+      last_use_(static_cast<size_t>(options_.num_slots)) {
+  const PackedExpert& expert = options_.expert;
+  for (int slot = 0; slot < options_.num_slots; ++slot) {
+    // What is copied in is packed, padding included.
+    gate_up_.push_back(Weight::Over(expert.gate_up, MemoryOf(slot), true, options_.device));
+    down_.push_back(Weight::Over(expert.down, MemoryOf(slot) + expert.down_offset, true, options_.device));
+  }
+  thread_ = std::thread([this] { RunCopies(); });
+}
+
+ExpertStore::~ExpertStore() {
+  Abort(absl::CancelledError("the expert store is gone"));
+  thread_.join();
+  absl::MutexLock lock(&mu_);
+  for (const Slot& slot : slots_) SY_CHECK_EQ(slot.pins, 0);
+}
+
+// Whether demand could have a slot at once if a prefetch took this one.
+bool ExpertStore::LeavesOneForDemand(int slot) const {
+  for (int other = 0; other < options_.num_slots; ++other) {
+    if (other != slot && slots_[other].state != SlotState::kCopying && slots_[other].pins == 0) return true;
+  }
+  return false;
+}
+
+absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt) {
+  if (slot < 0 || slot >= options_.num_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
+  }
+  const char* const from = options_.source(id);
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(aborted_);
+  if (slots_[slot].state != SlotState::kFree) {
+    return absl::FailedPreconditionError(absl::StrCat("expert store: ", id.ToString(), " cannot go to slot ", slot,
+                                                      ", where ", slots_[slot].id.ToString(), " is"));
+  }
+  if (const auto it = slot_of_.find(id); it != slot_of_.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expert store: ", id.ToString(), " cannot go to slot ", slot, ", it has slot ", it->second));
+  }
+  if (priority == CopyPriority::kPrefetch && !LeavesOneForDemand(slot)) {
+    return absl::FailedPreconditionError(absl::StrCat("expert store: no prefetch of ", id.ToString(), ": slot ", slot,
+                                                      " is the last of ", options_.num_slots, " that demand can have"));
+  }
+  slots_[slot] = {.state = SlotState::kCopying,
+                  .id = id,
+                  .from = from,
+                  .attempt = attempt,
+                  .queued = absl::Now(),
+                  .priority = priority,
+                  .prefetched = priority == CopyPriority::kPrefetch,
+                  .outcome = std::make_shared<Outcome>()};
+  slot_of_[id] = slot;
+  failed_.erase(id);
+  queues_[static_cast<size_t>(priority)].push_back(slot);
+  return absl::OkStatus();
+}
+
+void ExpertStore::FreeSlot(int slot) {
+  std::erase(rechecks_, slot);
+  slot_of_.erase(slots_[slot].id);
+  slots_[slot] = Slot();
+}
+
+absl::Status ExpertStore::Evict(int slot) {
+  if (slot < 0 || slot >= options_.num_slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
+  }
+  absl::MutexLock lock(&mu_);
+  const Slot& held = slots_[slot];
+  if (held.state == SlotState::kFree) return absl::OkStatus();
+  const bool copying = held.state == SlotState::kCopying;
+  if (held.pins > 0) {
+    return absl::FailedPreconditionError(absl::StrCat("expert store: slot ", slot, " cannot be freed: ",
+                                                      held.id.ToString(), copying ? " is waited for" : " is in use"));
+  }
+  // A chunk of it that is under way ends in a slot that is free or somebody else's by then: whose bytes come behind it,
+  // through the same thread.
+  if (copying) std::erase(queues_[static_cast<size_t>(held.priority)], slot);
+  if (!copying && held.prefetched && !held.used) ++counters_.wasted;
+  FreeSlot(slot);
+  return absl::OkStatus();
+}
+
+void ExpertStore::HurrySlot(int slot) {
+  Slot& held = slots_[slot];
+  if (held.state != SlotState::kCopying) return;
+  held.late |= held.prefetched;
+  if (held.priority == CopyPriority::kDemand) return;
+  held.priority = CopyPriority::kDemand;
+  std::erase(queues_[static_cast<size_t>(CopyPriority::kPrefetch)], slot);
+  queues_[static_cast<size_t>(CopyPriority::kDemand)].push_back(slot);
+}
+
+void ExpertStore::Hurry(const ExpertId& id) {
+  absl::MutexLock lock(&mu_);
+  if (const auto it = slot_of_.find(id); it != slot_of_.end()) HurrySlot(it->second);
+}
+
+void ExpertStore::Recheck(const ExpertId& id, int64_t attempt) {
+  absl::MutexLock lock(&mu_);
+  const auto it = slot_of_.find(id);
+  if (it == slot_of_.end() || !aborted_.ok()) return;
+  slots_[it->second].rechecked = 0;
+  slots_[it->second].look = attempt;
+  std::erase(rechecks_, it->second);
+  rechecks_.push_back(it->second);
+}
+
+bool ExpertStore::rechecking(const ExpertId& id) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = slot_of_.find(id);
+  return it != slot_of_.end() && std::find(rechecks_.begin(), rechecks_.end(), it->second) != rechecks_.end();
+}
+
+// The first to acquire a slot decides what its copy was: a miss, late, or a prefetch that hit.
+void ExpertStore::CountAcquired(Slot* slot) {
+  if (slot->used || (slot->prefetched && !slot->late)) {
+    ++counters_.hits;
+  } else if (slot->prefetched) {
+    ++counters_.late;
+  } else {
+    ++counters_.misses;
+  }
+  slot->used = true;
+}
+
+absl::StatusOr<ExpertLease> ExpertStore::Acquire(absl::Span<const ExpertId> ids, absl::Time deadline) {
+  const absl::Time begin = absl::Now();
+  std::vector<int> slots;
+  std::vector<std::shared_ptr<Outcome>> outcomes;
+  absl::MutexLock lock(&mu_);
+  RETURN_IF_ERROR(aborted_);
+  for (const ExpertId& id : ids) {
+    const auto it = slot_of_.find(id);
+    if (it == slot_of_.end()) {
+      if (const auto failed = failed_.find(id); failed != failed_.end()) return failed->second;
+      return absl::NotFoundError(absl::StrCat("expert store: nobody began to copy ", id.ToString()));
+    }
+    slots.push_back(it->second);
+  }
+  for (const int slot : slots) {
+    HurrySlot(slot);
+    ++slots_[slot].pins;
+    outcomes.push_back(slots_[slot].outcome);
+  }
+  const auto done = [&] {
+    return std::all_of(outcomes.begin(), outcomes.end(), [](const auto& outcome) { return outcome->done; });
+  };
+  mu_.AwaitWithDeadline(absl::Condition(&done), deadline);
+  counters_.wait_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+  absl::Status status;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    if (!outcomes[i]->done) {
+      status.Update(absl::DeadlineExceededError(
+          absl::StrCat("expert store: waited ", absl::FormatDuration(absl::Now() - begin), " for ", ids[i].ToString(),
+                       ", ", slots_[slots[i]].copied, " of ", options_.expert.bytes, " bytes of it are there")));
+    } else {
+      status.Update(outcomes[i]->status);
+    }
+  }
+  for (size_t i = 0; i < slots.size(); ++i) {
+    Slot& slot = slots_[slots[i]];
+    // A copy that failed has left its slot, and the pin with it.
+    if (!outcomes[i]->status.ok()) continue;
+    if (status.ok()) {
+      CountAcquired(&slot);
+    } else {
+      --slot.pins;
+    }
+  }
+  RETURN_IF_ERROR(status);
+  return ExpertLease(this, std::move(slots));
+}
+
+void ExpertStore::Unpin(absl::Span<const int> slots, const std::shared_ptr<const DeviceEvent>& passed) {
+  absl::MutexLock lock(&mu_);
+  for (const int slot : slots) {
+    SY_CHECK_GT(slots_[slot].pins, 0);
+    --slots_[slot].pins;
+    if (passed != nullptr) last_use_[slot] = passed;
+  }
+}
+
+void ExpertStore::Abort(absl::Status status) {
+  SY_CHECK(!status.ok());
+  absl::MutexLock lock(&mu_);
+  if (!aborted_.ok()) return;
+  aborted_ = std::move(status);
+  for (int slot = 0; slot < options_.num_slots; ++slot) {
+    if (slots_[slot].state == SlotState::kCopying) FinishCopy(slot, aborted_);
+  }
+}
+
+void ExpertStore::FinishCopy(int slot, const absl::Status& status) {
+  Slot& held = slots_[slot];
+  std::erase(queues_[static_cast<size_t>(held.priority)], slot);
+  held.outcome->done = true;
+  held.outcome->status = status;
+  if (status.ok()) {
+    held.state = SlotState::kFilled;
+    if (held.prefetched) ++counters_.prefetched;
+    return;
+  }
+  ++counters_.failed;
+  failed_[held.id] = status;
+  FreeSlot(slot);
+}
+
+void ExpertStore::CopyChunk(int slot) {
+  const Slot& held = slots_[slot];
+  const std::shared_ptr<Outcome> outcome = held.outcome;
+  const int64_t bytes = std::min(options_.chunk_bytes, options_.expert.bytes - held.copied);
+  const ExpertChunk chunk = {.id = held.id,
+                             .slot = slot,
+                             .offset = held.copied,
+                             .bytes = bytes,
+                             .from = held.from + held.copied,
+                             .to = MemoryOf(slot) + held.copied,
+                             .after = held.copied == 0 ? last_use_[slot] : nullptr,
+                             .attempt = held.attempt};
+  const absl::Time queued = held.queued;
+  mu_.Unlock();
+  const absl::Status status = copier_->Copy(chunk);
+  mu_.Lock();
+  if (options_.bytes_per_second > 0) {
+    // From when it was queued, not from when this thread woke up: else a wait that ends late slows the link.
+    link_free_at_ =
+        std::max(queued, link_free_at_) + absl::Seconds(static_cast<double>(bytes) / options_.bytes_per_second);
+    mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::stopping), link_free_at_);
+  }
+  counters_.copied_bytes += bytes;
+  if (slots_[slot].outcome != outcome) return;  // it was given up
+  slots_[slot].copied += bytes;
+  if (!status.ok() || slots_[slot].copied == options_.expert.bytes) FinishCopy(slot, status);
+}
+
+void ExpertStore::RecheckChunk(int slot) {
+  const Slot& held = slots_[slot];
+  const ExpertId id = held.id;
+  const int64_t offset = held.rechecked, attempt = held.look;
+  const int64_t bytes = std::min(options_.chunk_bytes, options_.expert.bytes - offset);
+  mu_.Unlock();
+  copier_->Recheck(
+      {.id = id, .slot = slot, .offset = offset, .bytes = bytes, .to = MemoryOf(slot) + offset, .attempt = attempt});
+  mu_.Lock();
+  // Given up, or begun anew.
+  if (rechecks_.empty() || rechecks_.front() != slot || slots_[slot].look != attempt) return;
+  slots_[slot].rechecked += bytes;
+  if (slots_[slot].rechecked == options_.expert.bytes) rechecks_.pop_front();
+}
+
+void ExpertStore::RunCopies() {
+  absl::MutexLock lock(&mu_);
+  for (;;) {
+    mu_.Await(absl::Condition(this, &ExpertStore::HasWork));
+    if (stopping()) return;
+    if (!copying()) {  // so all slots that are not free are filled
+      RecheckChunk(rechecks_.front());
+      continue;
+    }
+    const auto& demand = queues_[static_cast<size_t>(CopyPriority::kDemand)];
+    CopyChunk(demand.empty() ? queues_[static_cast<size_t>(CopyPriority::kPrefetch)].front() : demand.front());
+  }
+}
+
+std::vector<ExpertStore::SlotView> ExpertStore::Slots() const {
+  absl::MutexLock lock(&mu_);
+  std::vector<SlotView> views;
+  for (const Slot& slot : slots_) {
+    views.push_back({.state = slot.state,
+                     .pinned = slot.pins > 0,
+                     .demanded = slot.priority == CopyPriority::kDemand,
+                     .id = slot.id});
+  }
+  return views;
+}
+
+absl::Status ExpertStore::AwaitCopies(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  const bool idle = mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::IsIdle), deadline);
+  RETURN_IF_ERROR(aborted_);
+  if (idle) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("expert store: ", queues_[0].size() + queues_[1].size(), " copies are still under way"));
+}
+
+SlotState ExpertStore::StateOf(const ExpertId& id) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = slot_of_.find(id);
+  return it == slot_of_.end() ? SlotState::kFree : slots_[it->second].state;
+}
+
+absl::Status ExpertStore::FailureOf(const ExpertId& id) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = failed_.find(id);
+  return it == failed_.end() ? absl::OkStatus() : it->second;
+}
+
+ExpertStoreCounters ExpertStore::counters() const {
+  absl::MutexLock lock(&mu_);
+  return counters_;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,44 @@
+// An expert's two matrices as one run of bytes: what the expert file holds, what copies move and what a slot is.
+//
+//   gate_up  [2F, H] gated panels, then down [H, F] panels, as weight.h packs them for the kind of device; each begins
+//   at a multiple of 256 bytes
+// Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "workers/ops/gemm/weight.h"
+#include "workers/tensor/device.h"
+
+namespace switchyard {
+
+struct PackedExpert {
+  PackedExpert() = default;
+  // REQUIRES: hidden (H), ffn (F) >= 1; a floating dtype.
+  PackedExpert(int64_t hidden, int64_t ffn, DType dtype, DeviceKind device);
+
+  WeightDesc gate_up, down;
+  int64_t down_offset = 0;  // bytes from the expert's first byte
+  int64_t bytes = 0;        // a multiple of 256
+};
+
+// Which expert of the model.
+struct ExpertId {
+  int32_t layer = 0;    // among the MoE layers
+  int32_t expert = 0;   // in [0, E)
+  int64_t version = 0;  // of the weights
+
+  bool operator==(const ExpertId&) const = default;
+  template <class Hash>
+  friend Hash AbslHashValue(Hash hash, const ExpertId& id) {
+    return Hash::combine(std::move(hash), id.layer, id.expert, id.version);
+  }
+  std::string ToString() const {  // "expert 3 of MoE layer 5"
+    return absl::StrCat("expert ", expert, " of MoE layer ", layer,
+                        version == 0 ? "" : absl::StrCat(" (version ", version, ")"));
+  }
+};
+
+}  // namespace switchyard

@@ -1,0 +1,39 @@
+// The weights that a part of a layer's experts computes with, as grouped products take them: on a device their
+// addresses are there, too, sent in the stream's order.
+//
+// Of parts that follow each other each finds its own, as they share a stream.  The host runs at most two ahead.
+// Owns the lists; on a device they have one place, so not for what is recorded.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "workers/ops/gemm/weight_group.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_upload.h"
+
+namespace switchyard {
+
+class WaveWeights {
+ public:
+  struct Groups {
+    WeightGroup gate_up, down;  // [slots]
+  };
+
+  // Takes the memory for so many slots; nothing on the CPU.  Errors: ResourceExhausted.
+  absl::Status Reserve(Device device, int64_t slots);
+  // Both of one size, null where a slot's expert is not in this part; borrowed, and what is returned, until the next
+  // call.  Errors: the device's.
+  absl::StatusOr<Groups> Send(const Stream& stream, const WeightGroup& gate_up, const WeightGroup& down);
+
+ private:
+  static constexpr int kGateUp = 0, kDown = 1;
+
+  void Write(int array, const WeightGroup& weights);
+
+  IntUpload addresses_;  // of 64 bits, in two numbers each
+  int64_t slots_ = 0;
+};
+
+}  // namespace switchyard

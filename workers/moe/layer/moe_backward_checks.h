@@ -1,0 +1,14 @@
+// What a MoE layer's backward checks of its arguments before it runs.  Internal to workers/moe.
+#pragma once
+
+#include "absl/status/status.h"
+#include "workers/moe/layer/moe_backward.h"
+
+namespace switchyard {
+
+// Errors: InvalidArgument with what is given and what is wanted (shapes, dtypes, a missing transpose);
+// FailedPrecondition (nothing was saved, or of another schedule or other rows); Unimplemented (a device).
+absl::Status CheckBackward(const MoeStep& step, const MoeLayer& layer, const MoeBackwardWeights& weights,
+                           const MoeBackwardRows& rows);
+
+}  // namespace switchyard

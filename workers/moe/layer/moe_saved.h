@@ -1,0 +1,48 @@
+// What one MoE layer keeps of a forward pass for its backward (MoeStep::saved): the router's numbers, where rows went
+// and the rows that came, the experts' products before and after the activation.
+//
+// MoeExecutor::Run fills it, MoeBackward::Run reads it; each layer (and micro-step) between them has its own.  This
+// rank's own rows are not kept: the backward is given them again, since they are cheaply made again.  Nor are experts'
+// outputs.  Memory grows and is kept for the next step.  On the CPU.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "workers/moe/dispatch/host_exchange.h"
+#include "workers/moe/layer/row_scratch.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// Memory of what a router says of T rows.
+struct GateMemory {
+  RowScratch topk_idx, topk_weight, logits;
+  RowScratch kept_idx;  // where there is a capacity
+};
+
+struct MoeSaved {
+  // Of one micro-batch of the schedule.
+  struct Chunk {
+    HostExchange exchange;
+    TensorView sums, hidden;  // [rows, 2F] (GELU: F), [rows, F] model dtype, in expert order
+    RowScratch sums_memory, hidden_memory;
+  };
+
+  // REQUIRES: chunk was asked for before, or is the next.
+  Chunk& chunk(int i) {
+    if (static_cast<size_t>(i) == chunks.size()) chunks.push_back(std::make_unique<Chunk>());
+    return *chunks[static_cast<size_t>(i)];
+  }
+
+  int num_chunks = 0;                          // of the schedule that ran; 0 = none did, or it failed
+  TensorView topk_idx, topk_weight, logits;    // [T, K] int32 as chosen, [T, K] AccDType 0 if dropped, [T, E] AccDType
+  TensorView shared_sums, shared_hidden;       // [T, 2Fs], [T, Fs] model dtype; rank 0 = no shared expert
+  TensorView shared_gate;                      // [T, 1] AccDType: its logit; rank 0 = weight 1
+  std::vector<std::unique_ptr<Chunk>> chunks;  // num_chunks of them, or more
+  GateMemory gate_memory;
+  RowScratch shared_sums_memory, shared_hidden_memory, shared_gate_memory;
+};
+
+}  // namespace switchyard

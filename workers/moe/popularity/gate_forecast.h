@@ -1,0 +1,66 @@
+// Which experts a later layer's gate will choose, told from the rows that enter this layer's experts.
+//
+// Two kinds of map give the logits: `gate_ahead`, the later layer's own router on these rows, which needs nothing; and
+// `probe`, a fitted map (ridge_probe.h), which knows better (scheduler/popularity/README.md: 0.81 of a token's own
+// experts against 0.70).  One product as large as a gate's, then the same top-k.
+// A row's prediction depends on that row alone; in context, also on the rows before it in its text.  Borrows the map.
+// On any device, in the stream's order.  Does not do: deciding what to do with it (scheduler/popularity,
+// scheduler/offload).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "workers/moe/layer/row_scratch.h"
+#include "workers/ops/gemm/weight.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// From rows [T, H] to logits [T, E].
+struct ForecastMap {
+  Weight weight;  // [E, H]
+  Tensor bias;    // [E] in the weight's dtype; empty: none
+  Weight out;     // [E, U] AccDType, of the hidden layer of a network; empty: none
+};
+
+// A fitted map [E, H + 1] (RidgeProbe::Solve), rounded to the model's dtype, on the stream's device.
+absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype);
+
+// The same of a map [E, 2H + 1] of rows in context: weight [2E, H], bias [2E] (StackedMap).
+absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorView& fitted, DType dtype);
+
+// A network (hidden_probe.h): linear [E + U, 2H + 1] in context, its last U outputs through max(0, ·) and out [E, U]
+// added to the others.  Weight [2 (E + U), H].
+absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorView& linear, const TensorView& out,
+                                           DType dtype);
+
+class GateForecast {
+ public:
+  // predicted[t] = the M experts of the largest logits of row t, best first, ties to the smaller id.
+  // num_rows: on a device, rows from *num_rows on are padding and get -1; null = none are.
+  // Errors (InvalidArgument): shapes or dtypes that do not fit; M outside [1, min(E, kMaxTopK)].
+  absl::Status Predict(const Stream& stream, const TensorView& x,              // [T, H] the map's dtype
+                       const Weight& weight, const TensorView& bias,           // [E, H]; [E] or rank 0 for none
+                       const int32_t* num_rows, const TensorView& predicted);  // [T, M] int32
+  // The same by a map of rows in context, whose texts begin where begins [T] is not 0.
+  // Errors: as Predict's; InvalidArgument for other than T begins.
+  absl::Status PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
+                                const IntView& begins, const TensorView& predicted);
+  // Takes scratch for so many rows at once, else it grows.  Errors: ResourceExhausted.
+  struct Room {
+    int64_t rows = 0, experts = 0, predicted = 0;  // T, E, M
+    DType acc = DType::kF32;                       // AccDType of the maps
+    bool in_context = false;
+    int64_t units = 0;  // U of the largest network
+  };
+  absl::Status Reserve(const Room& room, Device device);
+
+ private:
+  RowScratch logits_memory_, sum_memory_, score_memory_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,127 @@
+// Fits the probes of all layers while serving, in a share of the step's time: rows of each pass go into the sums
+// (ridge_probe.h) as that share allows, and a thread of its own solves them when there is enough of them, then again
+// each time they have doubled.
+//
+// What a row costs is measured as it is added, what a pass takes from Begin to its last gate; so wide models add few
+// rows, and models whose sums would be larger than kMaxBytes none: those are fitted by a profiling run (no limit).
+// A row's features wait for the logits of the layers one and two ahead of the same pass.  Prompts' rows also go into a
+// second fit, of rows in the context of their text (text_context.h), where its sums have room; and where a profiling
+// run may keep rows, a hidden layer is fitted beside its map one layer ahead (hidden_probe.h).
+// On the CPU.  Thread-compatible.  Does not do: predicting, files.
+#pragma once
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/popularity/profile_bundle.h"
+#include "workers/moe/popularity/hidden_probe.h"
+#include "workers/moe/popularity/ridge_probe.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+
+struct ProbeFitOptions {
+  int num_layers = 0;
+  int64_t num_experts = 0;
+  int64_t hidden = 0;
+  double share = 0.02;          // of the passes' time; >= 1: all rows, whatever it takes
+  int64_t rows_per_pass = 256;  // at most, where the share is less than 1
+  bool in_context = false;      // also fits maps of rows in context
+  int64_t kept_rows = 0;        // of a layer in context, at most, for hidden layers; 0: none is fitted
+};
+
+class ProbeFit {
+ public:
+  static constexpr int64_t kMaxBytes = int64_t{64} << 20;
+  static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context and kept rows
+  // Of all layers' sums.
+  static int64_t BytesOf(const ProbeFitOptions& options);
+  // The rows of a layer that a profiling run keeps where kMaxProfilingBytes has room for them beside the sums: at most
+  // kMostKept, and 0 where they would be too few for a hidden layer, while serving, or without maps in context.
+  // options.kept_rows is not read.
+  static constexpr int64_t kMostKept = int64_t{1} << 17;
+  static int64_t KeptRowsOf(ProbeFitOptions options);
+  // What solving takes beside them, at most: a copy of the largest layer's sums and rows, and what is made of them.
+  static int64_t SolvingBytesOf(const ProbeFitOptions& options);
+
+  // REQUIRES: layers >= 1, share > 0; BytesOf within kMaxBytes, or a share of 1 and memory for it.
+  explicit ProbeFit(ProbeFitOptions options);
+  ~ProbeFit();  // waits for a solution under way
+
+  // A pass of num_rows rows begins at `now`.  prompt_begins: of its last rows, which are prompts', not 0 where one is
+  // the first of its text; none without context.  REQUIRES: at most num_rows of them.
+  void Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t> prompt_begins = {});
+  // Of the pass's rows those that OnGate reads, [first, first + count); the others need not be there.
+  struct Window {
+    int64_t first = 0, count = 0;
+  };
+  Window window() const;
+  // The gate of a layer has run; layers in order.  A pass with a row that is not finite adds nothing more.
+  // Errors: InvalidArgument for shapes that do not fit.
+  absl::Status OnGate(const Stream& stream, int layer, const TensorView& x,  // [T, H]
+                      const TensorView& logits,                              // [T, E]
+                      absl::Time now);
+  // Maps that were solved since the last call.
+  std::vector<ProbeMap> TakeSolved();
+  // All maps from the sums as they are, now; none of a layer with fewer rows than features, in context
+  // with fewer than eight times as many.  Blocks.
+  std::vector<ProbeMap> SolveNow(const Stream& stream) const;
+
+  const ProbeFitOptions& options() const { return options_; }
+  int64_t num_rows() const {
+    absl::MutexLock lock(&sums_mu_);
+    return sums_.alone.empty() ? 0 : sums_.alone.front().num_rows();
+  }
+
+ private:
+  // What a layer's window of rows was, until the layers ahead have run.
+  struct Seen {
+    Tensor x;        // [n, H]
+    Tensor logits;   // [n, E]
+    Tensor context;  // [c, 2H] of the last c of them
+  };
+  // What has been added so far, alone and in context.
+  struct Sums {
+    std::vector<RidgeProbe> alone, in_context;  // [L - 1]; in_context may be empty
+    std::vector<HiddenProbe> kept;              // [L - 1] in context; may be empty
+  };
+  // Whether there are rows enough for maps of this probe.
+  static bool IsReady(const RidgeProbe& probe, bool in_context);
+  // kept: of the same rows; null: none are.
+  static void SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept, ProbeMap like,
+                         std::vector<ProbeMap>* maps);
+  // All layers, from a copy of one at a time, so that rows are added meanwhile.
+  std::vector<ProbeMap> SolveBeside(const Stream& stream) const;
+  Tensor ContextOf(const TensorView& x) const;
+  int num_targets(int layer) const;
+  absl::Status AddRows(const Stream& stream, int layer);
+  void StartSolving();
+
+  const ProbeFitOptions options_;
+  mutable absl::Mutex sums_mu_;  // added to by the pass, copied by the solver
+  Sums sums_ ABSL_GUARDED_BY(sums_mu_);
+  std::vector<Seen> seen_;  // [L]
+  std::vector<uint8_t> prompt_begins_;
+  int64_t begin_ = 0, count_ = 0;  // the pass's window of rows
+  int64_t num_passes_ = 0;
+  absl::Time pass_begin_;
+  double credit_ = 0;           // seconds that may be spent
+  double seconds_per_row_ = 0;  // all layers; 0 = not known yet
+  double spent_ = 0;            // seconds, in this pass
+  int64_t solve_at_;            // rows
+
+  std::thread solver_;
+  mutable absl::Mutex mu_;
+  bool solving_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<ProbeMap> solved_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace switchyard

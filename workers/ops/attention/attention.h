@@ -1,0 +1,43 @@
+// Causal attention over a paged KV cache, for a batch that mixes prefill chunks and decodes.
+//
+// out[i] = Σ_j softmax_j(scale · q[i]·k[j]) v[j] over the keys j that query i sees: j <= i, and with a window w > 0
+// also i - w < j (w keys, its own included).  Query head h reads kv head h / (N / Nkv).  The keys of the step's own
+// rows must be in the cache already (WriteKv).
+//
+// Sameness: a query row walks its keys in tiles of kAttentionKeyTile that begin at multiples of it in absolute
+// position, in rising order, with one online softmax.  So its bits do not depend on how the prompt was chunked, on the
+// cache's block size, on the other sequences of the batch or on threads.  Tiles that a row does not see are not touched
+// for it.  (Keys and values must be finite: a NaN or Inf may also reach rows of the same chunk that stand before it.)
+// Softmax and sums are in AccDType.  With a bf16 cache and AVX512-BF16 or AMX, the probabilities are rounded to bf16
+// before they meet v.
+//
+// Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
+// Does not do: attention sinks, ALiBi, cross attention.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "workers/ops/attention/kv_cache_view.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+inline constexpr int kAttentionKeyTile = 64;
+inline constexpr int64_t kMaxHeadDim = 256;
+
+struct AttentionDesc {
+  int64_t num_heads = 0;  // N; a multiple of the cache's Nkv
+  double scale = 1.0;     // usually D^-0.5
+  int32_t window = 0;     // 0 = none
+};
+
+// Errors (InvalidArgument): shapes or dtypes that do not fit, D > kMaxHeadDim, rows outside the batch, a block table
+// that is too short or names a block outside the cache.  Rows of `out` that no sequence names are left as they are.
+absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, const SequenceBatch& sequences,
+                            const TensorView& q,       // [T, N*D] model dtype; rows may be strided
+                            const KvCacheView& cache,  // of the model dtype
+                            const TensorView& out);    // [T, N*D] model dtype; rows may be strided
+
+}  // namespace switchyard

@@ -1,0 +1,280 @@
+// One task of attention, tile by tile of 64 keys:
+//   S = Q Kᵀ · scale;   m' = max(m, S);   P = e^(S - m');   l = l · e^(m - m') + Σ P;   O = O · e^(m - m') + P V
+//
+// Every number of a row is a fixed expression of that row and its keys: a score sums 16 (8) lanes over D in rising
+// order and then the lanes by halving; an output adds its keys in rising order.  How many rows or keys a block takes at
+// a time (templates below) changes only which of them are in registers together.  A row skips tiles that it does not
+// see, and in tiles that it sees in part it does not touch the hidden keys' values, which may not have been written
+// yet.
+#include "workers/ops/attention/attention_layout.h"
+#include "workers/ops/core/kernels_impl.h"
+
+namespace switchyard::SY_KERNEL_NS {
+namespace {
+
+constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
+// From so many rows on a tile is widened once into scratch; below, each row reads the cache itself.
+constexpr int64_t kWidenRows = 5;
+
+// scores[r][c] = q[r] · k[c], 16 of them at a time.
+template <int kRows, int kKeys, class Acc, class Key>
+SY_INLINE void Dots(const Acc* q, int64_t q_stride, const Key* const* k, int64_t dim, Acc* scores) {
+  static_assert(kRows * kKeys == 16);
+  constexpr int kN = Lanes<Acc>::kCount;
+  VecT<Acc> sum[kRows][kKeys] = {};
+  int64_t d = 0;
+  for (; d + kN <= dim; d += kN) {
+    VecT<Acc> key[kKeys];
+    for (int c = 0; c < kKeys; ++c) key[c] = Load(k[c] + d);
+    for (int r = 0; r < kRows; ++r) {
+      const VecT<Acc> query = Load(q + r * q_stride + d);
+      for (int c = 0; c < kKeys; ++c) sum[r][c] = Fma(query, key[c], sum[r][c]);
+    }
+  }
+  if (d < dim) {
+    for (int c = 0; c < kKeys; ++c) {
+      const VecT<Acc> key = LoadPart(k[c] + d, dim - d);
+      for (int r = 0; r < kRows; ++r) sum[r][c] = Fma(Load(q + r * q_stride + d), key, sum[r][c]);
+    }
+  }
+  Acc sums[16];
+  SumLanesOfEach(&sum[0][0], sums);
+  for (int r = 0; r < kRows; ++r) __builtin_memcpy(scores + r * kTile, sums + r * kKeys, kKeys * sizeof(Acc));
+}
+
+// A row's view of a tile: keys [lo, hi) of its kTile.
+struct Visible {
+  int64_t lo, hi;
+  bool none() const { return lo >= hi; }
+  bool all() const { return lo == 0 && hi == kTile; }
+};
+
+// What AddTile changes: some rows' outputs, by their probabilities and their decay.
+template <class Acc>
+struct RowBlock {
+  const Acc* p;  // [rows, kTile]
+  const Acc* decay;
+  Acc* out;  // [rows, stride]
+  int64_t stride;
+};
+
+// out[r][d, d + kVecs vectors) = out[r] · decay[r] + Σ p[r][c] · v[c] over the keys seen, c rising.  n: elements of the
+// last vector that exist in v.
+template <int kRows, int kVecs, class Acc, class Value>
+SY_INLINE void AddValues(const RowBlock<Acc>& rows, const Value* const* v, Visible seen, int64_t d, int64_t n) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  VecT<Acc> sum[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kVecs; ++i) sum[r][i] = Load(rows.out + r * rows.stride + d + i * kN) * rows.decay[r];
+  }
+  for (int64_t c = seen.lo; c < seen.hi; ++c) {
+    VecT<Acc> value[kVecs];
+    for (int i = 0; i + 1 < kVecs; ++i) value[i] = Load(v[c] + d + i * kN);
+    value[kVecs - 1] = LoadPart(v[c] + d + (kVecs - 1) * kN, n);
+    for (int r = 0; r < kRows; ++r) {
+      const VecT<Acc> weight = Splat(rows.p[r * kTile + c]);
+      for (int i = 0; i < kVecs; ++i) sum[r][i] = Fma(weight, value[i], sum[r][i]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kVecs; ++i) Store(sum[r][i], rows.out + r * rows.stride + d + i * kN);
+  }
+}
+
+// All of D, kVecs vectors at a time.
+template <int kRows, int kVecs, class Acc, class Value>
+SY_INLINE void AddTile(const RowBlock<Acc>& rows, const Value* const* v, Visible seen, int64_t dim) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  int64_t d = 0;
+  for (; d + kVecs * kN <= dim; d += kVecs * kN) AddValues<kRows, kVecs>(rows, v, seen, d, kN);
+  for (; d < dim; d += kN) AddValues<kRows, 1>(rows, v, seen, d, dim - d < kN ? dim - d : kN);
+}
+
+template <class Elem>
+class Task {
+ public:
+  using AccType = AccT<Elem>;
+  static constexpr int kN = Lanes<Elem>::kCount;
+
+  explicit Task(const AttentionTask& t)
+      : t_(t), rows_(t.queries * t.group), layout_(LayOutAttention(rows_, t.head_dim, kTile)) {
+    AccType* base = static_cast<AccType*>(t.scratch);
+    q_ = base + layout_.q;
+    out_ = base + layout_.out;
+    scores_ = base + layout_.scores;
+    max_ = base + layout_.max;
+    sum_ = base + layout_.sum;
+    decay_ = base + layout_.decay;
+    wide_k_ = base + layout_.k;
+    wide_v_ = base + layout_.v;
+  }
+
+  void Run() {
+    LoadQueries();
+    const int64_t last_pos = t_.first_pos + t_.queries - 1;
+    const int64_t first_key = t_.window > 0 && t_.first_pos >= t_.window ? t_.first_pos - t_.window + 1 : 0;
+    for (int64_t tile = first_key / kTile * kTile; tile <= last_pos; tile += kTile) {
+      const int64_t begin = first_key > tile ? first_key - tile : 0;
+      const int64_t end = last_pos + 1 - tile < kTile ? last_pos + 1 - tile : kTile;
+      FindKeys(tile, begin, end);
+      for (int64_t pos = tile + kTile; pos < tile + 2 * kTile && pos <= last_pos; ++pos) Prefetch(pos);
+      if (rows_ >= kWidenRows && sizeof(Elem) < sizeof(AccType)) {
+        Widen(begin, end);
+        RunTile<AccType>(tile, wide_keys_, wide_values_, layout_.padded_dim);
+      } else {
+        RunTile<Elem>(tile, keys_, values_, t_.head_dim);
+      }
+    }
+    StoreOutputs();
+  }
+
+ private:
+  void LoadQueries() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const Elem* from = static_cast<const Elem*>(t_.q) + r / t_.group * t_.q_stride + r % t_.group * t_.head_dim;
+      AccType* to = q_ + r * layout_.padded_dim;
+      for (int64_t d = 0; d < layout_.padded_dim; d += kN) {
+        const int64_t n = t_.head_dim - d < kN ? t_.head_dim - d : kN;
+        Store(n > 0 ? LoadPart(from + d, n) : VecT<Elem>{}, to + d);
+        Store(VecT<Elem>{}, out_ + r * layout_.padded_dim + d);
+      }
+      max_[r] = -static_cast<AccType>(__builtin_inf());
+      sum_[r] = 0;
+    }
+  }
+
+  // Addresses of the tile's keys [begin, end) in the cache; those outside, which no row sees, point at one that exists.
+  void FindKeys(int64_t tile, int64_t begin, int64_t end) {
+    int64_t block = (tile + begin) / t_.block_size, in_block = (tile + begin) % t_.block_size;
+    for (int64_t c = begin; c < end; ++c) {
+      const int64_t at = t_.block_table[block] * t_.block_stride + in_block * t_.head_dim;
+      keys_[c] = static_cast<const Elem*>(t_.k) + at;
+      values_[c] = static_cast<const Elem*>(t_.v) + at;
+      if (++in_block == t_.block_size) in_block = 0, ++block;
+    }
+    for (int64_t c = 0; c < begin; ++c) keys_[c] = keys_[begin], values_[c] = values_[begin];
+    for (int64_t c = end; c < kTile; ++c) keys_[c] = keys_[begin], values_[c] = values_[begin];
+  }
+
+  // Asks for the key and value at `pos`.  The cache's blocks are scattered, so the processor cannot guess what is next;
+  // at long contexts a decode would wait for memory at each block.
+  SY_INLINE void Prefetch(int64_t pos) const {
+    const int64_t at = t_.block_table[pos / t_.block_size] * t_.block_stride + pos % t_.block_size * t_.head_dim;
+    for (int64_t d = 0; d < t_.head_dim; d += 64 / static_cast<int64_t>(sizeof(Elem))) {
+      __builtin_prefetch(static_cast<const Elem*>(t_.k) + at + d, 0, 2);
+      __builtin_prefetch(static_cast<const Elem*>(t_.v) + at + d, 0, 2);
+    }
+  }
+
+  void Widen(int64_t begin, int64_t end) {
+    for (int64_t c = 0; c < kTile; ++c) {
+      const int64_t from = c < begin || c >= end ? begin : c;
+      wide_keys_[c] = wide_k_ + from * layout_.padded_dim;
+      wide_values_[c] = wide_v_ + from * layout_.padded_dim;
+      if (from != c) continue;
+      for (int64_t d = 0; d < layout_.padded_dim; d += kN) {
+        const int64_t n = t_.head_dim - d < kN ? t_.head_dim - d : kN;
+        Store(n > 0 ? LoadPart(keys_[c] + d, n) : VecT<Elem>{}, wide_k_ + c * layout_.padded_dim + d);
+        Store(n > 0 ? LoadPart(values_[c] + d, n) : VecT<Elem>{}, wide_v_ + c * layout_.padded_dim + d);
+      }
+    }
+  }
+
+  Visible SeenBy(int64_t row, int64_t tile) const {
+    const int64_t pos = t_.first_pos + row / t_.group;
+    const int64_t first = t_.window > 0 ? pos - t_.window + 1 : 0;
+    return {.lo = first > tile ? first - tile : 0, .hi = pos + 1 - tile < kTile ? pos + 1 - tile : kTile};
+  }
+
+  template <class Key>
+  void RunTile(int64_t tile, const Key* const* keys, const Key* const* values, int64_t dim) {
+    Scores(keys, dim);
+    for (int64_t r = 0; r < rows_; ++r) Soften(r, SeenBy(r, tile));
+    int64_t r = 0;
+    for (; r + 4 <= rows_; r += 4) {
+      // Positions rise with r, so the first and the last row speak for those between.
+      if (SeenBy(r, tile).all() && SeenBy(r + 3, tile).all()) {
+        AddTile<4, 4>(Block(r), values, {.lo = 0, .hi = kTile}, dim);
+      } else {
+        for (int i = 0; i < 4; ++i) AddRow(r + i, SeenBy(r + i, tile), values, dim);
+      }
+    }
+    for (; r < rows_; ++r) AddRow(r, SeenBy(r, tile), values, dim);
+  }
+
+  template <class Key>
+  void Scores(const Key* const* keys, int64_t dim) {
+    const int64_t stride = layout_.padded_dim;
+    int64_t r = 0;
+    for (; r + 4 <= rows_; r += 4) {
+      AccType* to = scores_ + r * kTile;
+      for (int64_t c = 0; c < kTile; c += 4) Dots<4, 4>(q_ + r * stride, stride, keys + c, dim, to + c);
+    }
+    for (; r < rows_; ++r) {
+      AccType* to = scores_ + r * kTile;
+      for (int64_t c = 0; c < kTile; c += 16) Dots<1, 16>(q_ + r * stride, stride, keys + c, dim, to + c);
+    }
+  }
+
+  // Scores of row r → probabilities relative to its new maximum.
+  void Soften(int64_t r, Visible seen) {
+    if (seen.none()) return;
+    AccType* s = scores_ + r * kTile;
+    const AccType scale = static_cast<AccType>(t_.scale);
+    const AccType hidden = -static_cast<AccType>(__builtin_inf());
+    for (int64_t c = 0; c < kTile; c += kN) Store(Load(s + c) * scale, s + c);
+    for (int64_t c = 0; c < seen.lo; ++c) s[c] = hidden;
+    for (int64_t c = seen.hi; c < kTile; ++c) s[c] = hidden;
+    VecT<Elem> largest = Splat(max_[r]);
+    for (int64_t c = 0; c < kTile; c += kN) largest = Max(Load(s + c), largest);
+    const AccType max = MaxLanes(largest);
+    VecT<Elem> sums = {};
+    for (int64_t c = 0; c < kTile; c += kN) {
+      const VecT<Elem> p = Exp(Load(s + c) - max);
+      Store(p, s + c);
+      sums += p;
+    }
+    const AccType decay = Exp(Splat(max_[r] - max))[0];
+    decay_[r] = decay;
+    sum_[r] = sum_[r] * decay + SumLanes(sums);
+    max_[r] = max;
+  }
+
+  template <class Value>
+  void AddRow(int64_t r, Visible seen, const Value* const* values, int64_t dim) {
+    if (!seen.none()) AddTile<1, 8>(Block(r), values, seen, dim);
+  }
+
+  AccType* RowOut(int64_t r) const { return out_ + r * layout_.padded_dim; }
+  RowBlock<AccType> Block(int64_t r) const {
+    return {.p = scores_ + r * kTile, .decay = decay_ + r, .out = RowOut(r), .stride = layout_.padded_dim};
+  }
+
+  void StoreOutputs() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      Elem* to = static_cast<Elem*>(t_.out) + r / t_.group * t_.out_stride + r % t_.group * t_.head_dim;
+      const AccType scale = AccType{1} / sum_[r];
+      for (int64_t d = 0; d < t_.head_dim; d += kN) {
+        const int64_t n = t_.head_dim - d < kN ? t_.head_dim - d : kN;
+        StorePart<Elem>(Load(RowOut(r) + d) * scale, to + d, n);
+      }
+    }
+  }
+
+  const AttentionTask& t_;
+  const int64_t rows_;
+  const AttentionLayout layout_;
+  AccType *q_, *out_, *scores_, *max_, *sum_, *decay_, *wide_k_, *wide_v_;
+  const Elem* keys_[kTile];
+  const Elem* values_[kTile];
+  const AccType* wide_keys_[kTile];
+  const AccType* wide_values_[kTile];
+};
+
+}  // namespace
+
+void AttentionRows(const AttentionTask& task) {
+  VisitElem(task.dtype, [&]<class Elem>() { Task<Elem>(task).Run(); });
+}
+
+}  // namespace switchyard::SY_KERNEL_NS

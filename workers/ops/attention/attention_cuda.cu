@@ -1,0 +1,41 @@
+// Chooses among the kernels of attention by the call's own terms, so that a session's steps choose alike.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "workers/ops/core/kernels_cuda.h"
+#include "workers/ops/cuda/attention_cuda.h"
+
+namespace switchyard::cuda {
+namespace {
+
+constexpr uint8_t kBf16 = 2, kF16 = 3;      // DType
+constexpr int64_t kVectorElems = 8;         // of 16 bytes
+constexpr int64_t kNarrowHead = 128;        // elements; up to it 100 KB of shared memory do
+constexpr int kWideHeadShared = 194 << 10;  // bytes of a block beyond it: Hopper has them, an A100 does not
+
+bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+}  // namespace
+
+bool TensorCoresTake(const CudaAttentionArgs& a) {
+  return (a.dtype == kBf16 || a.dtype == kF16) && a.head_dim % kVectorElems == 0 && a.head_dim <= 256 &&
+         a.q_stride % kVectorElems == 0 && a.out_stride % kVectorElems == 0 && Aligned(a.q) && Aligned(a.out) &&
+         Aligned(a.k_cache) && Aligned(a.v_cache) && a.scale > 0;
+}
+
+int Attention(const CudaCall& call, const CudaAttentionArgs& args) {
+  if (!TensorCoresTake(args)) return AttentionPlain(call, args);
+  if (args.head_dim > kNarrowHead) {
+    int shared = 0;
+    const cudaError_t error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    if (error != cudaSuccess) return error;
+    if (shared < kWideHeadShared) return AttentionPlain(call, args);
+  }
+  // One kernel for all rows: a position computed as a decode has the bits that it has inside a chunk.
+  if (call.deterministic) return AttentionPrefill(call, args, /*decodes=*/true);
+  const int error = AttentionPrefill(call, args, /*decodes=*/false);
+  return error != 0 ? error : AttentionDecode(call, args);
+}
+
+}  // namespace switchyard::cuda

@@ -1,0 +1,25 @@
+// From an op to its CUDA kernel: the call's context, and the runtime's answer as a status.  Internal to workers/ops.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/core/kernels_cuda.h"
+#include "workers/tensor/device.h"
+
+namespace switchyard {
+
+// REQUIRES: a CUDA stream, CudaKernels() != nullptr.
+absl::StatusOr<CudaCall> MakeCudaCall(const Stream& stream);
+// Unavailable when the device is lost or a kernel before broke it, else Internal; with SY_SYNC_OPS waits for the op.
+absl::Status CheckCudaLaunch(absl::string_view op, const Stream& stream, int error);
+
+// Launches: launch(call, kernels) → the runtime's error.
+template <class Fn>
+absl::Status RunOnCuda(absl::string_view op, const Stream& stream, Fn&& launch) {
+  ASSIGN_OR_RETURN(const CudaCall call, MakeCudaCall(stream));
+  return CheckCudaLaunch(op, stream, launch(call, *CudaKernels()));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,47 @@
+#include "workers/ops/core/op_checks.h"
+
+#include "workers/ops/core/kernels_cuda.h"
+
+namespace switchyard {
+
+absl::Status ExpectKernels(const OpSite& at) {
+  if (at.device.is_cpu() || CudaKernels() != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(at.op, ": no kernel for device ", at.device.ToString()));
+}
+
+absl::Status ExpectHost(const OpSite& at) {
+  if (at.device.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(at.op, ": runs on the CPU alone, not on ", at.device.ToString()));
+}
+
+absl::Status ExpectView(const OpSite& at, absl::string_view name, const TensorView& view, DType dtype,
+                        const Shape& shape) {
+  if (view.dtype() == dtype && view.shape() == shape && view.device() == at.device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(at.op, ": ", name, " must be ", DTypeName(dtype), " ",
+                                                 shape.ToString(), " ", at.device.ToString(), ", is ",
+                                                 view.ToString()));
+}
+
+absl::Status ExpectFloatMatrix(const OpSite& at, absl::string_view name, const TensorView& view) {
+  if (view.rank() == 2 && IsFloating(view.dtype()) && view.device() == at.device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(at.op, ": ", name, " must be a matrix of bf16, fp16, fp32 or fp64 on ",
+                                                 at.device.ToString(), ", is ", view.ToString()));
+}
+
+absl::Status ExpectInts(const OpSite& at, absl::string_view name, const IntView& ints, int64_t count, int64_t low,
+                        int64_t high) {
+  if (ints.size() != count || (count > 0 && !(ints.device() == at.device))) {
+    return absl::InvalidArgumentError(absl::StrCat(at.op, ": ", name, " must be ", count, " numbers on ",
+                                                   at.device.ToString(), ", is ", ints.size(), " on ",
+                                                   ints.device().ToString()));
+  }
+  if (!at.device.is_cpu()) return absl::OkStatus();
+  for (int64_t i = 0; i < count; ++i) {
+    if (ints.data()[i] >= low && ints.data()[i] < high) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(at.op, ": ", name, "[", i, "] = ", ints.data()[i], " is outside [", low, ", ", high, ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,52 @@
+// Which rank computes (t, k), where experts have replicas: the split of a step's rows over them, in the stream's order.
+//
+// The rule is ExpertLayout::PlaceOf (workers/moe/dispatch/expert_layout.h): here, if the expert is here; else its
+// places take turns by source rank and token.  Or rows are dealt out as somebody has decided (DealtRows): an expert's
+// first place gets the first so many of this rank's rows, and so on.  Every rank can say so of any row, so no message
+// is needed. Borrows all memory. Does not make the table: workers/moe/dispatch/replica_table.h does, of a layout,
+// device_split.h of a split.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// How many rows a place gets, and which of its expert's rows (t, k) is: where it stands in an ExpertOrder (permute.h)
+// of all rows that are dealt out, of which the op's are a part.
+struct DealtRows {
+  IntView place_rows;      // [places] of this rank's rows; empty: nothing is dealt out
+  IntView sorted_at;       // [T, K] of the op's rows: ExpertOrder::slot_row
+  IntView expert_offsets;  // [E + 1] ExpertOrder::offsets
+};
+
+// Where experts are, as one rank sees it.  On the stream's device.
+struct PlaceTable {
+  IntView place_offsets;  // [E + 1] places of expert e: [place_offsets[e], place_offsets[e + 1])
+  IntView places;         // [places * 2] rank, slot at that rank
+  IntView slot_here;      // [E] slot at this rank; -1 = not here; empty where rows are dealt out
+  int rank = 0;           // this one
+  DealtRows dealt = {};
+};
+
+// Memory is the caller's, on the stream's device.  All [T, K] int32, contiguous.
+struct ExpertPlaces {
+  TensorView rank_of;  // -1 = dropped
+  TensorView slot_of;  // of the expert at that rank; -1 = dropped
+  TensorView
+      first_of;  // rank_of where no earlier choice of the row has that rank, else -1: a row travels once to a rank
+};
+
+// first_token: index of row 0 in the rank's batch.
+// Errors (InvalidArgument): shapes, dtypes or devices that do not fit; on the CPU an id outside [-1, E), with its
+// place, and Internal, a row for which no place was dealt; on other devices K > 256 (there such a row counts as
+// dropped).
+absl::Status FindExpertPlaces(const Stream& stream,
+                              const TensorView& topk_idx,  // [T, K] int32, contiguous, -1 = dropped
+                              const PlaceTable& table, int64_t first_token, const ExpertPlaces& found);
+
+}  // namespace switchyard

@@ -1,0 +1,15 @@
+// What row_exchange.cc runs on the CPU.  Internal to workers/ops; checked by the caller.
+#pragma once
+
+#include "absl/status/status.h"
+#include "workers/ops/exchange/row_exchange_args.h"
+#include "workers/tensor/device.h"
+
+namespace switchyard {
+
+absl::Status PackRowsOnCpu(const Stream& stream, const PackRowsArgs& args);
+absl::Status ReadPairsOnCpu(const ReadPairsArgs& args);
+// REQUIRES: `received` was read by ReadPairsOnCpu without an error.
+void PlacePairsOnCpu(const PlacePairsArgs& args);
+
+}  // namespace switchyard

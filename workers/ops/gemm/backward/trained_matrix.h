@@ -1,0 +1,26 @@
+// What the backward pass needs of a matrix W [n, k] of the model, y = x · Wᵀ, beside the packed form that forward
+// reads: its transpose, for dx = dy · W, and where dW = dyᵀ · x is added.
+//
+// Borrowed views.  Both are made and kept by whoever trains (workers/train); transposed is packed anew whenever the
+// weight has changed.
+#pragma once
+
+#include "workers/ops/gemm/weight.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+struct TrainedMatrix {
+  const Weight* transposed = nullptr;  // [k, n] kPanels, the model's dtype
+  TensorView gradient;                 // [n, k] AccDType, row-major; a gated weight's gate rows come first, then up's
+};
+
+// A feed-forward: an expert, a shared expert or a dense MLP.
+struct FfnGradients {
+  TrainedMatrix gate_up;      // of [2F, H]; GELU: [F, H]
+  TrainedMatrix down;         // of [H, F]
+  TensorView up_bias = {};    // [F] AccDType; rank 0: none
+  TensorView down_bias = {};  // [H]
+};
+
+}  // namespace switchyard

@@ -1,0 +1,185 @@
+#include "workers/ops/gemm/gemm_job.h"
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/core/cuda_call.h"
+#include "workers/ops/core/op_checks.h"
+
+namespace switchyard {
+namespace {
+
+template <class... Args>
+absl::Status Bad(const GemmJob& job, const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(job.op, ": ", args...));
+}
+
+absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
+  const bool on_cpu = device.is_cpu();
+  const int32_t* const offsets = job.offsets.data();
+  const int64_t k = job.x.dim(1);
+  const int64_t n = job.gated ? 2 * job.y.dim(1) : job.y.dim(1);
+  for (int64_t e = 0; e < job.weights.size(); ++e) {
+    const Weight* w = job.weights[e];
+    if (w == nullptr || w->empty()) {
+      if (job.partial && w == nullptr) continue;
+      if (on_cpu && offsets[e] == offsets[e + 1]) continue;
+      return Bad(job, "weight ", e, " has rows but is empty");
+    }
+    if (w->n() != n || w->k() != k || w->dtype() != dtype || w->gated() != job.gated) {
+      return Bad(job, "weight ", e, " must be ", DTypeName(dtype), " [", n, ", ", k, "]", job.gated ? " gated" : "",
+                 ", is ", w->desc().ToString());
+    }
+    if (!(w->device() == device)) {
+      return Bad(job, "weight ", e, " is on ", w->device().ToString(), ", not ", device.ToString());
+    }
+  }
+  if (!on_cpu && job.weights.size() > 0 && !job.offsets.empty() && job.weights.on_device() == nullptr) {
+    return Bad(job, "weights of groups on ", device.ToString(), " need a WeightTable");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRows(const GemmJob& job, Device device) {
+  const OpSite at = {job.op, device};
+  const int64_t rows = job.y.dim(0), weights = job.weights.size();
+  const int32_t* const offsets = job.offsets.data();
+  // One weight has all rows: no offsets need to be there.
+  if (job.offsets.size() != weights + 1 && !(weights == 1 && job.offsets.empty())) {
+    return Bad(job, "offsets must be ", weights + 1, ", are ", job.offsets.size());
+  }
+  if (device.is_cpu() && !job.offsets.empty()) {
+    if (offsets[0] != 0 || offsets[weights] != rows) {
+      return Bad(job, "offsets must be from 0 to y's ", rows, " rows, are from ", offsets[0], " to ", offsets[weights]);
+    }
+    for (int64_t e = 0; e < weights; ++e) {
+      if (offsets[e] > offsets[e + 1]) return Bad(job, "offsets fall at ", e, ": ", offsets[e], " to ", offsets[e + 1]);
+    }
+  }
+  if (job.x_rows.empty()) {
+    // With 0 rows an empty x_rows may also mean "picks none of x".
+    if (job.x.dim(0) != rows && rows != 0) return Bad(job, "x has ", job.x.dim(0), " rows, y ", rows);
+    return absl::OkStatus();
+  }
+  return ExpectInts(at, "x_rows", job.x_rows, rows, 0, job.x.dim(0));
+}
+
+absl::Status CheckSums(const GemmJob& job, Device device) {
+  if (job.sums.raw() == nullptr) return absl::OkStatus();
+  if (!job.gated) return Bad(job, "sums are of gated products alone");
+  if (!device.is_cpu()) return Bad(job, "sums are kept on the CPU alone, not on ", device.ToString());
+  return ExpectView({job.op, device}, "sums", job.sums, job.x.dtype(), {job.y.dim(0), 2 * job.y.dim(1)});
+}
+
+absl::Status CheckBiases(const GemmJob& job, Device device) {
+  if (job.biases.empty()) return absl::OkStatus();
+  if (static_cast<int64_t>(job.biases.size()) != job.weights.size()) {
+    return Bad(job, job.biases.size(), " biases for ", job.weights.size(), " weights");
+  }
+  bool any = false;
+  for (const TensorView& bias : job.biases) {
+    if (bias.raw() == nullptr) continue;
+    any = true;
+    if (bias.dtype() == job.x.dtype() && bias.rank() == 1 && bias.dim(0) == job.y.dim(1)) continue;
+    return Bad(job, "bias must be ", DTypeName(job.x.dtype()), " [", job.y.dim(1), "], is ", bias.ToString());
+  }
+  if (any && (job.gated || (!device.is_cpu() && !job.offsets.empty()))) {
+    return absl::UnimplementedError(
+        absl::StrCat(job.op, ": biases of ", job.gated ? "a gated product" : "groups on a device"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
+  const DType dtype = job.x.dtype();
+  const Device device = stream.device();
+  RETURN_IF_ERROR(ExpectKernels({job.op, device}));
+  if (!(job.x.device() == device) || !(job.y.device() == device)) {
+    return Bad(job, "stream, x and y must be on one device, are on ", device.ToString(), ", ",
+               job.x.device().ToString(), ", ", job.y.device().ToString());
+  }
+  if (job.x.rank() != 2 || !IsFloating(dtype)) return Bad(job, "x must be a floating matrix, is ", job.x.ToString());
+  if (job.y.rank() != 2 || (job.y.dtype() != dtype && job.y.dtype() != AccDType(dtype))) {
+    return Bad(job, "y must be a matrix of ", DTypeName(dtype), " or ", DTypeName(AccDType(dtype)), ", is ",
+               job.y.ToString());
+  }
+  if (job.accumulate && job.y.dtype() != AccDType(dtype)) {
+    return Bad(job, "y must be ", DTypeName(AccDType(dtype)), " to be added to, is ", job.y.ToString());
+  }
+  if (job.gated && job.y.dtype() != dtype)
+    return Bad(job, "hidden must be ", DTypeName(dtype), ", is ", job.y.ToString());
+  RETURN_IF_ERROR(CheckBiases(job, device));
+  if (job.isa > DetectedIsa()) {
+    return Bad(job, "this processor has ", IsaName(DetectedIsa()), ", not ", IsaName(job.isa));
+  }
+  RETURN_IF_ERROR(CheckSums(job, device));
+  RETURN_IF_ERROR(CheckRows(job, device));
+  return CheckWeights(job, dtype, device);
+}
+
+}  // namespace
+
+namespace {
+
+DenseGemmArgs DenseArgs(const GemmJob& job) {
+  const Weight& w = *job.weights[0];
+  return {.dtype = DTypeCode(job.x.dtype()),
+          .y_dtype = DTypeCode(job.y.dtype()),
+          .x = job.x.raw(),
+          .w = w.data(),
+          .bias = job.biases.empty() ? nullptr : job.biases[0].raw(),
+          .y = job.y.raw(),
+          .m = job.y.dim(0),
+          .n = w.n(),
+          .k = w.k(),
+          .x_stride = job.x.row_stride(),
+          .w_stride = w.padded_k(),
+          .y_stride = job.y.row_stride(),
+          .accumulate = job.accumulate,
+          .gated = job.gated};
+}
+
+// null: no weight is this job's.
+const Weight* FirstWeight(const GemmJob& job) {
+  for (int64_t e = 0; e < job.weights.size(); ++e) {
+    if (job.weights[e] != nullptr) return job.weights[e];
+  }
+  return nullptr;
+}
+
+CudaGroupedGemmArgs GroupedArgs(const GemmJob& job) {
+  const Weight& w = *FirstWeight(job);
+  return {.dtype = DTypeCode(job.x.dtype()),
+          .y_dtype = DTypeCode(job.y.dtype()),
+          .x = job.x.raw(),
+          .x_rows = job.x_rows.empty() ? nullptr : job.x_rows.data(),
+          .weights = job.weights.on_device(),
+          .offsets = job.offsets.data(),
+          .y = job.y.raw(),
+          .max_rows = job.y.dim(0),
+          .experts = job.weights.size(),
+          .n = w.n(),
+          .k = w.k(),
+          .x_stride = job.x.row_stride(),
+          .w_stride = w.padded_k(),
+          .y_stride = job.y.row_stride(),
+          .gated = job.gated};
+}
+
+}  // namespace
+
+absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job) {
+  return RunOnCuda(job.op, stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
+    if (job.offsets.empty()) return kernels.dense_gemm(call, DenseArgs(job));
+    return kernels.grouped_gemm(call, GroupedArgs(job));
+  });
+}
+
+absl::Status RunGemmJob(const Stream& stream, const GemmJob& job) {
+  RETURN_IF_ERROR(CheckJob(stream, job));
+  if (job.y.dim(0) == 0 || FirstWeight(job) == nullptr) return absl::OkStatus();
+  if (!stream.device().is_cpu()) return RunGemmJobOnCuda(stream, job);
+  RunGemmJobOnCpu(stream, job);
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

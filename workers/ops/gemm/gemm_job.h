@@ -1,0 +1,42 @@
+// One or many products as one parallel loop: what Gemm, GroupedGemm and the gated forms have in common.
+//
+// Internal to workers/ops.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "workers/ops/core/isa.h"
+#include "workers/ops/gemm/weight_group.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+// Rows [offsets[e], offsets[e + 1]) of y are x's times weights[e]ᵀ.
+struct GemmJob {
+  absl::string_view op;  // for messages
+  TensorView x;          // [rows, K], or [T, K] with x_rows
+  IntView x_rows = {};   // empty, or which row of x each row takes
+  WeightGroup weights;   // [El]; null where there are no rows
+  IntView offsets;       // [El + 1]; elsewhere than on the CPU y may have more rows than the last says
+  absl::Span<const TensorView> biases = {};  // [El] each [N] or raw() == nullptr; or empty: there are none
+  TensorView y;                              // [rows, N]; gated: [rows, N / 2]
+  TensorView sums = {};  // gated: [rows, N], what gate and up came to before the activation, or raw() == nullptr
+  bool accumulate = false;
+  bool gated = false;    // y = silu(gate) * up
+  bool partial = false;  // rows whose weight is null are not this job's
+  Isa isa = Isa::kScalar;
+};
+
+// Checks, then runs.
+absl::Status RunGemmJob(const Stream& stream, const GemmJob& job);
+
+// REQUIRES: checked.
+void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job);
+absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job);
+
+}  // namespace switchyard

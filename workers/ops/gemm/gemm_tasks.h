@@ -1,0 +1,25 @@
+// How a job (gemm_job.h) is shared out: pure, so that a test can look at it.
+//
+// Internal to workers/ops.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "workers/ops/gemm/gemm_job.h"
+
+namespace switchyard {
+
+struct GemmTask {
+  const Weight* weight;
+  int64_t weight_idx;              // which of the job's it is
+  int64_t row_begin, row_end;      // of y
+  int64_t panel_begin, panel_end;  // gated: even
+};
+
+// Tasks in the order in which threads draw them.  A task is a run of panels for a range of one expert's rows.  Early
+// tasks are long, since every new run starts with memory that nobody fetched ahead; they shrink towards the end, so
+// that all threads finish together.  REQUIRES: job is checked.
+std::vector<GemmTask> CutIntoTasks(const GemmJob& job, int num_threads);
+
+}  // namespace switchyard

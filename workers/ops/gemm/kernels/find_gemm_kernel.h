@@ -1,0 +1,14 @@
+// Which inner kernel a product uses.  Internal to workers/ops.
+#pragma once
+
+#include "workers/ops/core/isa.h"
+#include "workers/ops/gemm/kernels/gemm_kernels.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+// The kernel of this level, or of the next lower one that has its own for the dtype.
+// REQUIRES: isa <= DetectedIsa(); a floating dtype.
+const GemmKernel& FindGemmKernel(Isa isa, DType dtype);
+
+}  // namespace switchyard

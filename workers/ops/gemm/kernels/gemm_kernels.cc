@@ -1,0 +1,26 @@
+#include "workers/ops/gemm/kernels/gemm_kernels.h"
+
+#include "scheduler/base/check.h"
+#include "workers/ops/gemm/kernels/find_gemm_kernel.h"
+#include "workers/ops/gemm/weight.h"
+
+namespace switchyard {
+
+static_assert(kGemmPanel == kPanelColumns);
+static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF64) == 1 &&
+              static_cast<int>(DType::kBf16) == 2 && static_cast<int>(DType::kF16) == 3);
+
+const GemmKernel& FindGemmKernel(Isa isa, DType dtype) {
+  SY_CHECK(IsFloating(dtype));
+  SY_CHECK_LE(static_cast<int>(isa), static_cast<int>(DetectedIsa()));
+  const int column = static_cast<int>(dtype);
+#if defined(__x86_64__)
+  if (isa >= Isa::kAmx && dtype == DType::kBf16) return kAmxBf16GemmKernel;
+  if (isa >= Isa::kAvx512Bf16 && dtype == DType::kBf16) return kAvx512Bf16GemmKernel;
+  if (isa >= Isa::kAvx512) return avx512::kGemmKernels[column];
+  if (isa >= Isa::kAvx2) return avx2::kGemmKernels[column];
+#endif
+  return baseline::kGemmKernels[column];
+}
+
+}  // namespace switchyard

@@ -1,0 +1,52 @@
+#include "workers/ops/norm/layer_norm_backward.h"
+
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/activation/bias_gradient.h"
+#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/op_checks.h"
+#include "workers/ops/norm/row_block_sums.h"
+
+namespace switchyard {
+namespace {
+
+absl::Status Check(const OpSite& at, const LayerNormBackwardDesc& desc, const TensorView& x, const TensorView& dy,
+                   const TensorView& dx) {
+  RETURN_IF_ERROR(ExpectHost(at));
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "dy", dy));
+  const DType given = desc.gamma.dtype(), dtype = IsFloating(given) ? given : dy.dtype(), acc = AccDType(dtype);
+  const int64_t width = dy.dim(1);
+  RETURN_IF_ERROR(ExpectView(at, "gamma", desc.gamma, dtype, {width}));
+  const auto either = [&](const TensorView& view) { return view.dtype() == dtype ? dtype : acc; };
+  RETURN_IF_ERROR(ExpectView(at, "dy", dy, either(dy), dy.shape()));
+  RETURN_IF_ERROR(ExpectView(at, "x", x, either(x), dy.shape()));
+  RETURN_IF_ERROR(ExpectView(at, "dx", dx, desc.accumulate ? acc : either(dx), dy.shape()));
+  RETURN_IF_ERROR(ExpectView(at, "dgamma", desc.dgamma, acc, {width}));
+  return ExpectView(at, "dbeta", desc.dbeta, acc, {width});
+}
+
+}  // namespace
+
+absl::Status LayerNormBackward(const Stream& stream, const LayerNormBackwardDesc& desc, const TensorView& x,
+                               const TensorView& dy, const TensorView& dx) {
+  RETURN_IF_ERROR(Check({"layer_norm_backward", stream.device()}, desc, x, dy, dx));
+  RETURN_IF_ERROR(BiasGradient(stream, dy, desc.dbeta));  // before dx may take dy's place
+  const auto mixed = [&](const TensorView& view) {
+    return MixedPointer{view.raw(), view.dtype() != desc.gamma.dtype()};
+  };
+  const LayerNormBackwardArgs args = {.dtype = DTypeCode(desc.gamma.dtype()),
+                                      .x = mixed(x),
+                                      .dy = mixed(dy),
+                                      .dx = mixed(dx),
+                                      .gamma = desc.gamma.raw(),
+                                      .x_stride = x.row_stride(),
+                                      .dy_stride = dy.row_stride(),
+                                      .dx_stride = dx.row_stride(),
+                                      .width = dy.dim(1),
+                                      .eps = desc.eps,
+                                      .accumulate = desc.accumulate};
+  AddRowBlocks(stream, dy.dim(0), desc.dgamma.dtype(), args.width, desc.dgamma.raw(),
+               [&](int64_t begin, int64_t end, void* sums) { BackwardKernels().layer_norm(args, begin, end, sums); });
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

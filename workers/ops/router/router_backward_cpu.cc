@@ -1,0 +1,103 @@
+// Softmax over all experts, the choice of K, the two auxiliary losses: one row at a time.
+#include "workers/ops/core/backward_kernels_impl.h"
+
+namespace switchyard::SY_KERNEL_NS {
+namespace {
+
+// p = softmax(logits); returns log Σ exp(logits).
+template <class Acc>
+SY_INLINE Acc Softmax(const Acc* logits, int64_t experts, Acc* p) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  Acc max = logits[0];
+  for (int64_t e = 1; e < experts; ++e) max = logits[e] > max ? logits[e] : max;
+  VecT<Acc> sums = {};
+  for (int64_t e = 0; e < experts; e += kN) {
+    const int64_t n = experts - e < kN ? experts - e : kN;
+    Acc padded[kN];
+    for (int64_t i = 0; i < kN; ++i) padded[i] = i < n ? logits[e + i] : -static_cast<Acc>(__builtin_inf());
+    const VecT<Acc> terms = Exp(Load(padded) - max);
+    StorePart<Acc>(terms, p + e, n);
+    sums += terms;
+  }
+  const Acc total = SumLanes(sums);
+  for (int64_t e = 0; e < experts; ++e) p[e] /= total;
+  return max + static_cast<Acc>(__builtin_log(total));
+}
+
+// Adds what the K weights ask of the probabilities.
+template <class Acc>
+SY_INLINE void AddWeights(const RouterBackwardArgs& a, int64_t t, const Acc* p, Acc* dp) {
+  const int32_t* idx = a.topk_idx + t * a.idx_stride;
+  const Acc* dweight = static_cast<const Acc*>(a.dtopk_weight) + t * a.dweight_stride;
+  if (!a.renormalize) {
+    for (int64_t k = 0; k < a.top_k; ++k) {
+      if (idx[k] >= 0) dp[idx[k]] += dweight[k];
+    }
+    return;
+  }
+  // w[k] = p[k] / kept.
+  Acc kept = 0, dot = 0;
+  for (int64_t k = 0; k < a.top_k; ++k) {
+    if (idx[k] < 0) continue;
+    dot += dweight[k] * p[idx[k]];
+    kept += p[idx[k]];
+  }
+  for (int64_t k = 0; k < a.top_k; ++k) {
+    if (idx[k] >= 0) dp[idx[k]] += (dweight[k] - dot / kept) / kept;
+  }
+}
+
+template <class Acc, class Elem>
+SY_INLINE void BackwardRow(const RouterBackwardArgs& a, int64_t t, Acc* p) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  Acc* dp = p + a.experts;
+  const Acc lse = Softmax(static_cast<const Acc*>(a.logits) + t * a.logits_stride, a.experts, p);
+  for (int64_t e = 0; e < a.experts; ++e) dp[e] = a.dprob == nullptr ? 0 : static_cast<Acc>(a.dprob[e]);
+  AddWeights(a, t, p, dp);
+  VecT<Acc> dots = {};
+  for (int64_t e = 0; e < a.experts; e += kN) {
+    const int64_t n = a.experts - e < kN ? a.experts - e : kN;
+    dots = Fma(LoadPart(p + e, n), LoadPart(dp + e, n), dots);
+  }
+  const VecT<Acc> shift = Splat(static_cast<Acc>(2 * a.z_scale) * lse - SumLanes(dots));
+  Elem* to = static_cast<Elem*>(a.dlogits) + t * a.dlogits_stride;
+  for (int64_t e = 0; e < a.experts; e += kN) {
+    const int64_t n = a.experts - e < kN ? a.experts - e : kN;
+    StorePart<Elem>(LoadPart(p + e, n) * (LoadPart(dp + e, n) + shift), to + e, n);
+  }
+}
+
+}  // namespace
+
+void RouterBackwardRows(const RouterBackwardArgs& a, int64_t begin, int64_t end, void* scratch) {
+  VisitElem(a.dtype, [&]<class Elem>() {
+    for (int64_t t = begin; t < end; ++t) {
+      BackwardRow<AccT<Elem>, Elem>(a, t, static_cast<AccT<Elem>*>(scratch));
+    }
+  });
+}
+
+void RouterSums(const RouterSumsArgs& a, int64_t begin, int64_t end, double* sums) {
+  for (int64_t e = 0; e <= a.experts; ++e) sums[e] = 0;
+  const auto add = [&]<class Acc>() {
+    for (int64_t t = begin; t < end; ++t) {
+      const Acc* logits = static_cast<const Acc*>(a.logits) + t * a.logits_stride;
+      Acc max = logits[0];
+      for (int64_t e = 1; e < a.experts; ++e) max = logits[e] > max ? logits[e] : max;
+      double total = 0;
+      for (int64_t e = 0; e < a.experts; ++e) total += __builtin_exp(static_cast<double>(logits[e]) - max);
+      for (int64_t e = 0; e < a.experts; ++e) {
+        sums[e] += __builtin_exp(static_cast<double>(logits[e]) - max) / total;
+      }
+      const double lse = max + __builtin_log(total);
+      sums[a.experts] += lse * lse;
+    }
+  };
+  if (a.dtype == 1) {
+    add.template operator()<double>();
+  } else {
+    add.template operator()<float>();
+  }
+}
+
+}  // namespace switchyard::SY_KERNEL_NS

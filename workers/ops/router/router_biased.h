@@ -1,0 +1,15 @@
+// RouteTopK with a bias of the choice: rows [begin, end), on the CPU, one row after the other in plain C++ (it costs E
+// exponentials a row, beside E · H products of the gate).  Internal to workers/ops: router.cc has checked everything.
+#pragma once
+
+#include <cstdint>
+
+#include "workers/ops/router/router.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+void RouteBiasedRows(const RouterDesc& desc, const TensorView& logits, const TensorView& topk_idx,
+                     const TensorView& topk_weight, int64_t begin, int64_t end);
+
+}  // namespace switchyard

@@ -1,0 +1,67 @@
+// A step's sequences where the kernels of a device can read them: checked once, then the same for every layer.
+//
+// Launches are sized by bounds that the host knows.  A step that runs by itself has its own numbers for bounds; a
+// recorded graph has the largest that it may be replayed with, and what is missing then is marked as none.
+// Thread-compatible.  Does not exist on the CPU, where ops read SequenceRows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "workers/ops/attention/kv_cache_view.h"
+#include "workers/ops/core/kernels_cuda.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/int_upload.h"
+
+namespace switchyard {
+
+struct SequenceLimits {
+  int64_t sequences = 0;  // of a step
+  int64_t rows = 0;       // of a step
+  int64_t blocks = 0;     // of a sequence
+};
+
+// What a graph is recorded for: steps of so many decodes, and nothing else.
+struct DecodeBounds {
+  int64_t decodes = 0;   // sequences of one row each
+  int64_t max_keys = 0;  // positions of one sequence
+};
+
+// kCudaQueryTile queries of one sequence, or what is left of it.
+struct QueryTile {
+  int32_t sequence = 0;
+  int32_t first_query = 0;  // from the sequence's first
+  int32_t end_key = 0;      // its last query sees keys up to here, windows apart
+};
+
+class DeviceSequences {
+ public:
+  DeviceSequences() = default;
+  static absl::StatusOr<DeviceSequences> Create(Device device, const SequenceLimits& limits);
+
+  // Errors (InvalidArgument): as WriteKv's; more than the limits.
+  absl::Status Set(const Stream& stream, absl::Span<const SequenceRows> sequences, int64_t num_rows,
+                   const KvCacheView& cache);
+  // As above for a graph.  REQUIRES: at most bounds.decodes sequences, each of one row, row i of sequence i.
+  absl::Status SetDecodes(const Stream& stream, absl::Span<const SequenceRows> sequences, const DecodeBounds& bounds,
+                          const KvCacheView& cache);
+
+  // What kernels take; tiles with the most keys come first.  Valid for work that is enqueued before the next Set.
+  const CudaSequences& view() const { return view_; }
+
+ private:
+  enum Array { kRowBegin, kNumQuery, kStartPos, kRowSequence, kDecodes, kTiles, kBlockTable, kNumArrays };
+
+  absl::Status Send(const Stream& stream, absl::Span<const SequenceRows> sequences, int64_t count, int64_t rows,
+                    int64_t stride);
+
+  SequenceLimits limits_;
+  IntUpload upload_;
+  std::vector<QueryTile> tiles_;  // of the last step; kept for its capacity
+  CudaSequences view_;
+};
+
+}  // namespace switchyard

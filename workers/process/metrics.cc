@@ -1,0 +1,348 @@
+#include "workers/process/metrics.h"
+
+#include <exception>
+#include <limits>
+
+#include "absl/time/clock.h"
+#include "proto/support/host_port.h"
+
+namespace switchyard {
+namespace {
+
+const prometheus::Histogram::BucketBoundaries kSeconds = {.0002, .0005, .001, .002, .005, .01, .02, .05,
+                                                          .1,    .2,    .5,   1,    2,    5,   10};
+
+struct HistogramRow {
+  const char* name;
+  const char* help;
+  prometheus::Histogram* WorkerMetrics::*member;
+};
+struct CounterRow {
+  const char* name;
+  const char* help;
+  prometheus::Counter* WorkerMetrics::*member;
+};
+struct GaugeRow {
+  const char* name;
+  const char* help;
+  prometheus::Gauge* WorkerMetrics::*member;
+};
+
+using M = WorkerMetrics;
+constexpr HistogramRow kHistograms[] = {
+    {"switchyard_worker_step_seconds", "One step on this worker.", &M::step_seconds},
+    {"switchyard_worker_attention_seconds", "Attention of a step, all layers.", &M::attention_seconds},
+    {"switchyard_worker_moe_expert_seconds", "Experts of a step, all layers.", &M::expert_seconds},
+    {"switchyard_worker_moe_exchange_seconds", "Exchanges of a step, waiting included.", &M::exchange_seconds},
+    {"switchyard_worker_head_seconds", "lm_head and sampling of a step.", &M::head_seconds},
+    {"switchyard_worker_placement_commit_seconds", "How long a step waited for the placement that it put in use.",
+     &M::placement_commit_seconds},
+    {"switchyard_worker_train_step_seconds", "One training step on rank 0.", &M::train_step_seconds},
+    {"switchyard_worker_train_checkpoint_seconds", "From a checkpoint's copy in memory until it counts.",
+     &M::train_checkpoint_seconds},
+    {"switchyard_worker_train_yield_seconds",
+     "From a plan's arrival until training, which it interrupts, has stopped, on a worker that does both.",
+     &M::train_yield_seconds},
+};
+constexpr CounterRow kCounters[] = {
+    {"switchyard_worker_rows_total", "Token rows computed.", &M::rows},
+    {"switchyard_worker_moe_tokens_computed_total", "Rows that the experts here computed, all layers.",
+     &M::expert_rows},
+    {"switchyard_worker_moe_tokens_sent_total", "Rows sent to the experts of other ranks.", &M::rows_sent},
+    {"switchyard_worker_moe_tokens_received_total", "Rows that the experts here computed for other ranks.",
+     &M::rows_received},
+    {"switchyard_worker_group_faults_total", "Epochs that ended by an error on this worker.", &M::group_faults},
+    {"switchyard_worker_graph_steps_total", "Steps of decodes that a device replayed as recorded.", &M::graph_steps},
+    {"switchyard_worker_expert_hits_total", "Experts of a budget's that were there when a layer needed them.",
+     &M::expert_hits},
+    {"switchyard_worker_expert_misses_total", "Experts of a budget's that a layer had to have copied.",
+     &M::expert_misses},
+    {"switchyard_worker_expert_late_total", "Experts that a layer needed while their prefetch was under way.",
+     &M::expert_late},
+    {"switchyard_worker_expert_prefetched_total", "Experts that were copied before a layer needed them.",
+     &M::expert_prefetched},
+    {"switchyard_worker_expert_wasted_total", "Prefetched experts that went before a layer needed them.",
+     &M::expert_wasted},
+    {"switchyard_worker_expert_copied_bytes_total", "Bytes of experts that were copied.", &M::expert_copied_bytes},
+    {"switchyard_worker_expert_failed_copies_total",
+     "Copies for an expert budget that failed, or brought other bytes than the expert file was made with.",
+     &M::expert_failed_copies},
+    {"switchyard_worker_expert_wait_seconds_total", "Seconds that layers waited for experts.", &M::expert_wait_seconds},
+    {"switchyard_worker_expert_plan_seconds_total", "Seconds in which copies were planned.", &M::expert_plan_seconds},
+    {"switchyard_worker_expert_host_rows_total", "Rows of a GPU's cold experts that the host computed.",
+     &M::expert_host_rows},
+    {"switchyard_worker_expert_host_seconds_total", "Seconds that the host took for them.", &M::expert_host_seconds},
+    {"switchyard_worker_placement_gather_seconds_total", "Seconds in which ranks told each other counts and estimates.",
+     &M::placement_gather_seconds},
+    {"switchyard_worker_placement_decide_seconds_total", "Seconds that layers waited for where their rows go.",
+     &M::placement_decide_seconds},
+    {"switchyard_worker_placement_decide_cpu_seconds_total", "CPU seconds of these decisions.",
+     &M::placement_decide_cpu_seconds},
+    {"switchyard_worker_placement_fine_tuned_layers_total", "Layers whose experts moved after their gate.",
+     &M::placement_fine_tuned_layers},
+    {"switchyard_worker_placement_fill_copies_total", "Experts copied when a group began.", &M::placement_fill_copies},
+    {"switchyard_worker_placement_demand_copies_total", "Experts copied after the gate of their layer.",
+     &M::placement_demand_copies},
+    {"switchyard_worker_placement_prefetch_copies_total", "Experts copied by an estimate of a coming layer.",
+     &M::placement_prefetch_copies},
+    {"switchyard_worker_placement_stage_copies_total", "Experts copied for the slow loop.", &M::placement_stage_copies},
+    {"switchyard_worker_placement_mend_copies_total", "Experts copied anew, as what was in their slot was damaged.",
+     &M::placement_mend_copies},
+    {"switchyard_worker_placement_copied_bytes_total", "Bytes of experts that a placement copied.",
+     &M::placement_copied_bytes},
+    {"switchyard_worker_placement_failed_copies_total", "Copies that failed, or brought other bytes than the source's.",
+     &M::placement_failed_copies},
+    {"switchyard_worker_placement_late_copies_total", "Experts that a layer had to wait for.",
+     &M::placement_late_copies},
+    {"switchyard_worker_placement_wait_seconds_total", "Seconds that layers waited for late experts.",
+     &M::placement_wait_seconds},
+    {"switchyard_worker_forecast_seconds_total", "Seconds that foreseeing coming layers' experts took.",
+     &M::forecast_seconds},
+    {"switchyard_worker_train_steps_total", "Training steps done, on rank 0 as all that follows.", &M::train_steps},
+    {"switchyard_worker_train_tokens_total", "Tokens trained, on all ranks.", &M::train_tokens},
+    {"switchyard_worker_train_forward_seconds_total", "Seconds of forward passes.", &M::train_forward_seconds},
+    {"switchyard_worker_train_backward_seconds_total", "Seconds of backward passes.", &M::train_backward_seconds},
+    {"switchyard_worker_train_expert_seconds_total", "Of both, seconds of experts' products.",
+     &M::train_expert_seconds},
+    {"switchyard_worker_train_all_to_all_seconds_total", "Of both, seconds in exchanges of rows.",
+     &M::train_all_to_all_seconds},
+    {"switchyard_worker_train_all_reduce_seconds_total", "Seconds that steps waited for sums of gradients.",
+     &M::train_all_reduce_seconds},
+    {"switchyard_worker_train_optimizer_seconds_total", "Seconds of the optimizer.", &M::train_optimizer_seconds},
+    {"switchyard_worker_train_offload_wait_seconds_total",
+     "Seconds of the optimizer that waited for the file of offloaded masters and moments.",
+     &M::train_offload_wait_seconds},
+    {"switchyard_worker_train_data_seconds_total", "Seconds in which tokens were read.", &M::train_data_seconds},
+    {"switchyard_worker_train_checkpoint_wait_seconds_total", "Seconds that steps waited for a checkpoint to begin.",
+     &M::train_checkpoint_wait_seconds},
+    {"switchyard_worker_train_checkpoint_bytes_total", "Bytes of checkpoints written, by all ranks.",
+     &M::train_checkpoint_bytes},
+    {"switchyard_worker_train_late_yields_total", "Of those, longer than --train_yield_ms.", &M::train_late_yields},
+    {"switchyard_worker_train_slice_seconds_total", "Seconds in which a worker that also serves let training run.",
+     &M::train_slice_seconds},
+    {"switchyard_worker_train_dropped_rows_total", "Rows that experts' capacity cut off.", &M::train_dropped_rows},
+    {"switchyard_worker_train_packing_decisions_total",
+     "Decisions about packing of experts, those that change nothing among them.", &M::train_packing_decisions},
+};
+constexpr GaugeRow kGauges[] = {
+    {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
+    {"switchyard_worker_kv_blocks", "Blocks of the KV cache.", &M::kv_blocks},
+    {"switchyard_worker_device_bytes", "Bytes of a device's memory that this worker holds; 0 on the CPU.",
+     &M::device_bytes},
+    {"switchyard_worker_rank", "Rank in the group, -1 without one.", &M::rank},
+    {"switchyard_worker_group_epoch", "Epoch of the group.", &M::group_epoch},
+    {"switchyard_worker_train_step", "Steps that the job has done.", &M::train_step},
+    {"switchyard_worker_train_loss", "Loss of the last step, nats a token.", &M::train_loss},
+    {"switchyard_worker_train_gradient_norm", "Norm of its gradients before they were clipped.",
+     &M::train_gradient_norm},
+    {"switchyard_worker_train_learning_rate", "Its learning rate.", &M::train_learning_rate},
+    {"switchyard_worker_train_tokens_per_second", "Tokens a second, lately.", &M::train_tokens_per_second},
+    {"switchyard_worker_train_dead_experts", "Experts that no token of the step chose, of all layers.",
+     &M::train_dead_experts},
+    {"switchyard_worker_train_packing", "Replicas of every expert that the job's ranks keep.", &M::train_packing},
+    {"switchyard_worker_train_offloaded_bytes", "Bytes of experts' masters and moments that are in a file.",
+     &M::train_offloaded_bytes},
+    {"switchyard_worker_train_checkpoint_timestamp_seconds", "When the last checkpoint counted, in Unix time.",
+     &M::train_checkpoint_time},
+};
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry>()) {
+  for (const HistogramRow& row : kHistograms) {
+    this->*row.member =
+        &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add({}, kSeconds);
+  }
+  for (const CounterRow& row : kCounters) {
+    this->*row.member = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add({});
+  }
+  for (const GaugeRow& row : kGauges) {
+    this->*row.member = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add({});
+  }
+  const auto family = [this](const char* name, const char* help) {
+    return &prometheus::BuildGauge().Name(name).Help(help).Register(*registry_);
+  };
+  estimate_distance_ = family("switchyard_worker_estimate_distance_ratio",
+                              "Total-variation distance of an estimate of a layer's popularity, mean over layers.");
+  estimate_accuracy_ = family("switchyard_worker_estimate_accuracy_ratio",
+                              "Share of batches whose set of the 2k most popular experts was right, mean over layers.");
+  estimate_off_ = family("switchyard_worker_estimate_off_layers",
+                         "MoE layers in which an estimator is switched off, as it was worse than marginal.");
+  rank->Set(-1);
+}
+
+std::vector<prometheus::MetricFamily> WorkerMetrics::Traffic::Collect() const {
+  const auto family = [](const char* name, const char* help) {
+    prometheus::MetricFamily made;
+    made.name = name;
+    made.help = help;
+    made.type = prometheus::MetricType::Counter;
+    return made;
+  };
+  const auto add = [](prometheus::MetricFamily* to, std::vector<prometheus::ClientMetric::Label> labels,
+                      int64_t value) {
+    prometheus::ClientMetric& metric = to->metric.emplace_back();
+    metric.label = std::move(labels);
+    metric.counter.value = static_cast<double>(value);
+  };
+  prometheus::MetricFamily frames =
+      family("switchyard_worker_train_frames_total", "Frames sent in mode preempt, by class of collective.");
+  prometheus::MetricFamily bytes =
+      family("switchyard_worker_train_frame_bytes_total", "Bytes of these frames, heads of messages included.");
+  prometheus::MetricFamily overtaken =
+      family("switchyard_worker_train_overtaken_total", "Messages that went before one of a sum that could have gone.");
+  for (int i = 0; i < kNumCommClasses; ++i) {
+    const std::vector<prometheus::ClientMetric::Label> labels = {{"class", CommClassName(static_cast<CommClass>(i))}};
+    add(&frames, labels, counted.frames[static_cast<size_t>(i)]);
+    add(&bytes, labels, counted.bytes[static_cast<size_t>(i)]);
+  }
+  add(&overtaken, {}, counted.overtaken);
+  return {frames, bytes, overtaken};
+}
+
+int WorkerMetrics::Expose(const std::string& host, int port) {
+  try {  // civetweb throws when the address is taken
+    // Each request has a thread while it comes, two seconds at most: those that hang hold some of them, and not for
+    // long.
+    exposer_ = std::make_unique<prometheus::Exposer>(
+        std::vector<std::string>{"listening_ports", JoinHostPort(host, port), "num_threads", "32", "request_timeout_ms",
+                                 "2000", "enable_keep_alive", "no"});
+    exposer_->RegisterCollectable(registry_);
+    exposer_->RegisterCollectable(traffic_);
+    const std::vector<int> ports = exposer_->GetListeningPorts();
+    return ports.empty() ? -1 : ports[0];
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+void WorkerMetrics::ObserveExperts(const ExpertOffloadCounters& now, ExpertOffloadCounters* told) {
+  // Another store, which has counted anew.
+  if (now.copied_bytes < told->copied_bytes || now.hits < told->hits || now.misses < told->misses ||
+      now.failed < told->failed) {
+    *told = {};
+  }
+  const auto add = [](prometheus::Counter* counter, auto from, auto to) {
+    counter->Increment(static_cast<double>(to - from));
+  };
+  add(expert_hits, told->hits, now.hits);
+  add(expert_misses, told->misses, now.misses);
+  add(expert_late, told->late, now.late);
+  add(expert_prefetched, told->prefetched, now.prefetched);
+  add(expert_wasted, told->wasted, now.wasted);
+  add(expert_copied_bytes, told->copied_bytes, now.copied_bytes);
+  add(expert_failed_copies, told->failed, now.failed);
+  add(expert_wait_seconds, told->wait_seconds, now.wait_seconds);
+  add(expert_plan_seconds, told->plan_seconds, now.plan_seconds);
+  *told = now;
+}
+
+void WorkerMetrics::ObserveCold(const ColdCounters& now, ColdCounters* told) {
+  if (now.rows < told->rows) *told = {};  // of another store
+  expert_host_rows->Increment(static_cast<double>(now.rows - told->rows));
+  expert_host_seconds->Increment(now.seconds - told->seconds);
+  *told = now;
+}
+
+void WorkerMetrics::ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told) {
+  bool fell = now.copied_bytes < told->copied_bytes || now.wait_seconds < told->wait_seconds;
+  for (size_t reason = 0; reason < kNumCopyReasons; ++reason) fell |= now.copies[reason] < told->copies[reason];
+  if (fell) *told = {};  // other slots, which have counted anew
+  const auto add = [](prometheus::Counter* counter, auto from, auto to) {
+    counter->Increment(static_cast<double>(to - from));
+  };
+  prometheus::Counter* const copies[kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
+                                                        placement_prefetch_copies, placement_stage_copies,
+                                                        placement_mend_copies};
+  for (size_t reason = 0; reason < kNumCopyReasons; ++reason) {
+    add(copies[reason], told->copies[reason], now.copies[reason]);
+  }
+  add(placement_copied_bytes, told->copied_bytes, now.copied_bytes);
+  add(placement_failed_copies, told->failed, now.failed);
+  add(placement_late_copies, told->late, now.late);
+  add(placement_wait_seconds, told->wait_seconds, now.wait_seconds);
+  *told = now;
+}
+
+void WorkerMetrics::ObserveForecasts(const RowForecaster& forecaster, absl::Duration* told) {
+  const absl::Duration spent = forecaster.spent();
+  if (spent < *told) *told = absl::ZeroDuration();
+  forecast_seconds->Increment(absl::ToDoubleSeconds(spent - *told));
+  *told = spent;
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    for (int j = 0; j < kNumLiveEstimators * kMaxAhead; ++j) {
+      const auto estimator = static_cast<LiveEstimator>(j / kMaxAhead);
+      const int ahead = 1 + j % kMaxAhead;
+      const EstimateMeans means = forecaster.phase(phase).MeansOf(estimator, ahead);
+      if (means.num_layers == 0) continue;
+      const prometheus::Labels labels = {{"estimator", std::string(NameOf(estimator))},
+                                         {"ahead", std::to_string(ahead)},
+                                         {"phase", std::string(NameOf(phase))}};
+      estimate_distance_->Add(labels).Set(means.distance);
+      estimate_accuracy_->Add(labels).Set(means.accuracy);
+      estimate_off_->Add(labels).Set(forecaster.phase(phase).NumOff(estimator, ahead));
+    }
+  }
+}
+
+void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
+  const StepReport& report = progress.report;
+  train_steps->Increment();
+  train_tokens->Increment(static_cast<double>(report.tokens));
+  train_step_seconds->Observe(progress.total_seconds);
+  train_forward_seconds->Increment(report.seconds.forward);
+  train_backward_seconds->Increment(report.seconds.backward);
+  train_expert_seconds->Increment(report.seconds.experts + report.seconds.backward_experts);
+  train_all_to_all_seconds->Increment(report.seconds.all_to_all);
+  train_all_reduce_seconds->Increment(report.seconds.all_reduce);
+  train_optimizer_seconds->Increment(report.seconds.optimizer);
+  train_offload_wait_seconds->Increment(report.seconds.offload);
+  train_offloaded_bytes->Set(static_cast<double>(report.offloaded_bytes));
+  train_data_seconds->Increment(progress.data_seconds);
+  train_dropped_rows->Increment(static_cast<double>(report.dropped_rows));
+  train_step->Set(static_cast<double>(progress.step));
+  // A step that was skipped has measured nothing; a zero would look like a value.
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  train_loss->Set(report.skipped ? kNone : report.loss);
+  train_gradient_norm->Set(report.skipped ? kNone : report.gradient_norm);
+  train_learning_rate->Set(progress.learning_rate);
+  train_tokens_per_second->Set(progress.tokens_per_second);
+  train_dead_experts->Set(static_cast<double>(report.dead_experts));
+  train_packing->Set(progress.packing);
+  if (progress.packing_decided) train_packing_decisions->Increment();
+}
+
+void WorkerMetrics::ObserveSaved(const SavedStep& saved) {
+  train_checkpoint_seconds->Observe(saved.seconds);
+  train_checkpoint_wait_seconds->Increment(saved.waited_seconds);
+  train_checkpoint_bytes->Increment(static_cast<double>(saved.bytes));
+  train_checkpoint_time->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+}
+
+void WorkerMetrics::ObserveYield(absl::Duration yield, absl::Duration limit) {
+  train_yield_seconds->Observe(absl::ToDoubleSeconds(yield));
+  if (yield > limit) train_late_yields->Increment();
+}
+
+void WorkerMetrics::ObserveOpened(absl::Duration now, absl::Duration* told) {
+  train_slice_seconds->Increment(absl::ToDoubleSeconds(now - *told));
+  *told = now;
+}
+
+void WorkerMetrics::ObserveStep(const RankResult& result) {
+  step_seconds->Observe(result.timings.total_seconds);
+  attention_seconds->Observe(result.timings.attention_seconds);
+  expert_seconds->Observe(result.timings.expert_seconds);
+  exchange_seconds->Observe(result.timings.exchange_seconds);
+  head_seconds->Observe(result.timings.head_seconds);
+  rows->Increment(static_cast<double>(result.rows));
+  expert_rows->Increment(static_cast<double>(result.expert_rows));
+  rows_sent->Increment(static_cast<double>(result.rows_sent));
+  rows_received->Increment(static_cast<double>(result.rows_received));
+  placement_gather_seconds->Increment(result.timings.gather_seconds);
+  placement_decide_seconds->Increment(result.timings.decide_seconds);
+  placement_decide_cpu_seconds->Increment(result.timings.decide_cpu_seconds);
+  placement_fine_tuned_layers->Increment(static_cast<double>(result.fine_tuned_layers));
+}
+
+}  // namespace switchyard

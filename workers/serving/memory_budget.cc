@@ -1,0 +1,121 @@
+#include "workers/serving/memory_budget.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+// Claims come from elsewhere: sums of absurd ones stay at the most.
+int64_t Add(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+
+std::string KeyOf(int rank) { return absl::StrCat("memory/", rank); }
+std::string UnloadedKeyOf(int rank) { return absl::StrCat("memory/unloaded/", rank); }
+
+bool IsSize(const std::string& text, int64_t* bytes) { return absl::SimpleAtoi(text, bytes) && *bytes >= 0; }
+
+// What `pool` leaves to `rank`, whose it is.
+MemoryBudget SharePool(int rank, const MemoryPool& pool, absl::Span<const MemoryClaim> claims) {
+  MemoryBudget budget = {.available = pool.available_bytes, .limit = pool.limit};
+  const MemoryClaim& mine = claims[static_cast<size_t>(rank)];
+  int64_t need = mine.to_come, caches = mine.cache_bytes;
+  for (size_t r = 0; r < claims.size(); ++r) {
+    if (static_cast<int>(r) == rank || pool.name.empty()) continue;
+    const auto same = std::find_if(claims[r].pools.begin(), claims[r].pools.end(),
+                                   [&pool](const MemoryPool& other) { return other.name == pool.name; });
+    if (same == claims[r].pools.end()) continue;
+    ++budget.workers;
+    budget.others_need = Add(budget.others_need, claims[r].to_come);
+    need = Add(need, claims[r].to_come);
+    caches = Add(caches, claims[r].cache_bytes);
+    // They looked one after another; the least is the same for all of them.
+    if (same->available_bytes >= budget.available) continue;
+    budget.available = same->available_bytes;
+    budget.limit = same->limit;
+  }
+  if (budget.workers > 1) {
+    budget.cache_room = std::max<int64_t>(0, Add(budget.available, caches) - need) / budget.workers;
+  }
+  return budget;
+}
+
+}  // namespace
+
+std::string EncodeClaim(const MemoryClaim& claim) {
+  std::string text = absl::StrCat(claim.to_come, "\n", claim.cache_bytes);
+  for (const MemoryPool& pool : claim.pools) {
+    absl::StrAppend(&text, "\n", pool.available_bytes, "\n", pool.name, "\n", pool.limit);
+  }
+  return text;
+}
+
+absl::StatusOr<MemoryClaim> DecodeClaim(absl::string_view text) {
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  MemoryClaim claim;
+  bool fits = lines.size() >= 5 && lines.size() % 3 == 2 && IsSize(lines[0], &claim.to_come) &&
+              IsSize(lines[1], &claim.cache_bytes);
+  for (size_t i = 2; fits && i < lines.size(); i += 3) {
+    MemoryPool& pool = claim.pools.emplace_back();
+    fits = IsSize(lines[i], &pool.available_bytes);
+    pool.name = lines[i + 1];
+    pool.limit = lines[i + 2];
+  }
+  if (!fits) return absl::InvalidArgumentError("a rank's claim to memory is not two numbers, and three lines a pool");
+  return claim;
+}
+
+std::string MemoryBudget::ToString() const {
+  if (workers == 1) return absl::StrCat(": ", limit);
+  return absl::StrCat(": ", limit, ", and ", workers, " workers share what is left, of which the other ", workers - 1,
+                      workers == 2 ? " needs " : " need ", others_need,
+                      " bytes; start fewer of them here, raise that limit, or give --expert_budget");
+}
+
+MemoryBudget ShareMemory(int rank, absl::Span<const MemoryClaim> claims) {
+  const std::vector<MemoryPool>& mine = claims[static_cast<size_t>(rank)].pools;
+  MemoryBudget budget = SharePool(rank, mine.front(), claims);
+  int64_t cache_room = budget.cache_room;
+  for (const MemoryPool& pool : mine) {
+    MemoryBudget each = SharePool(rank, pool, claims);
+    cache_room = std::min(cache_room, each.cache_room);
+    if (each.own_bytes() < budget.own_bytes()) budget = std::move(each);
+  }
+  budget.cache_room = cache_room;
+  return budget;
+}
+
+absl::Status AwaitUnloaded(int rank, int world, RendezvousStore* store, absl::Time deadline) {
+  if (world == 1) return absl::OkStatus();
+  RETURN_IF_ERROR(store->Set(UnloadedKeyOf(rank), ""));
+  std::vector<std::string> keys;
+  for (int r = 0; r < world; ++r) keys.push_back(UnloadedKeyOf(r));
+  return store->Get(keys, deadline).status();
+}
+
+absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClaim& mine, RendezvousStore* store,
+                                           absl::Time deadline) {
+  std::vector<MemoryClaim> claims(static_cast<size_t>(world));
+  claims[static_cast<size_t>(rank)] = mine;
+  if (world > 1) {
+    RETURN_IF_ERROR(store->Set(KeyOf(rank), EncodeClaim(mine)));
+    std::vector<std::string> keys, values;
+    for (int r = 0; r < world; ++r) keys.push_back(KeyOf(r));
+    ASSIGN_OR_RETURN(values, store->Get(keys, deadline));
+    for (size_t r = 0; r < claims.size(); ++r) {
+      ASSIGN_OR_RETURN(claims[r], DecodeClaim(values[r]));
+    }
+  }
+  return ShareMemory(rank, claims);
+}
+
+}  // namespace switchyard

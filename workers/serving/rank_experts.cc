@@ -1,0 +1,170 @@
+#include "workers/serving/rank_experts.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/memory_share.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/offload/policies/dueling_policy.h"
+#include "scheduler/offload/policies/policy_kind.h"
+
+namespace switchyard {
+namespace {
+
+// What the policy weighs copies and experts' work by; what layers take beside is measured
+// (workers/moe/placement/gate_pace.h).
+struct Rates {
+  double memory_bytes = 0;  // a second, of weights that are read to compute
+  double flops = 0;
+  double copied_bytes = 0;  // into slots
+};
+
+// A host's memory, and a core of it; a data center GPU of today behind PCIe.
+Rates RatesOf(DeviceKind device, int threads) {
+  if (device == DeviceKind::kCpu) return {.memory_bytes = 10e9, .flops = 50e9 * threads, .copied_bytes = 10e9};
+  return {.memory_bytes = 2e12, .flops = 200e12, .copied_bytes = 25e9};
+}
+
+// Some tens of passes: long enough for a median, soon enough for the policy to go by it.
+constexpr int kMeasuredGates = 512;
+
+// Nanoseconds.
+int64_t Ticks(double amount, double per_second) {
+  return std::max<int64_t>(1, static_cast<int64_t>(amount / per_second * 1e9));
+}
+
+// Of the weights that a pass reads before its first gate.
+int64_t BytesBeforeFirstGate(const ModelConfig& config, DType dtype) {
+  int64_t elements = 0;
+  for (const LayerConfig& layer : config.layers) {
+    elements += config.hidden * (config.qkv_width() + config.q_width());
+    if (layer.moe) break;
+    elements += 3 * config.hidden * config.dense_intermediate;
+  }
+  return elements * DTypeBytes(dtype);
+}
+
+std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape, const CopyCost& cost,
+                                        absl::Span<const int64_t> popularity) {
+  const PolicyInput input = {.shape = shape, .cost = cost, .popularity = popularity, .least_per_layer = 2};
+  if (const std::optional<OffloadKind> kind = *ParseExpertPolicy(name); kind.has_value()) {
+    return MakeCachePolicy(*kind, input);
+  }
+  // expected_use begins: it needs no history to be good where copies are fast.
+  return std::make_unique<DuelingPolicy>(shape, cost, MakeDuelists(input), 0);
+}
+
+}  // namespace
+
+absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
+                                DeviceKind device, int64_t experts_per_layer) {
+  ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
+  const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
+  const int64_t all = experts_per_layer * config.num_moe_layers();
+  // Never more than there are experts to hold, whatever spare slots a placement counts.
+  const int64_t slots = std::min(share.PartsOf(all, expert_bytes), config.num_experts * config.num_moe_layers());
+  const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, experts_per_layer));
+  if (slots >= least) return static_cast<int>(slots);
+  return absl::InvalidArgumentError(absl::StrCat("--expert_budget=", options.budget, ": holds ", slots,
+                                                 " of this worker's ", all, " experts of ", expert_bytes,
+                                                 " bytes; at least ", least, " must fit, a token's ", config.top_k,
+                                                 " and one that is copied: ", least * expert_bytes, " bytes"));
+}
+
+absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExpertsInput& input,
+                                                               ExpertFile::Progress progress) {
+  const ModelConfig& config = *input.file.config;
+  const Device device = input.file.device;
+  const PackedExpert packed = PackedExpertOf(config, input.file.dtype, device.kind);
+  ASSIGN_OR_RETURN(const int slots,
+                   ExpertSlots(input.options, config, input.file.dtype, device.kind, input.experts_per_layer));
+  auto experts = std::unique_ptr<RankExperts>(new RankExperts());
+  ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(input.file, progress));
+  ExpertStoreOptions store_options;
+  store_options.expert = packed;
+  store_options.num_slots = slots;
+  store_options.device = device;
+  store_options.bytes_per_second = input.options.copy_bytes_per_second;
+  store_options.chunk_bytes = CopyChunkBytes(packed);
+  store_options.source = [file = experts->file_.get()](const ExpertId& id) { return file->At(id.layer, id.expert); };
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*experts->file_, device));
+  auto summed = std::make_unique<SummedCopier>(
+      SummedCopierOptions{.expert_bytes = packed.bytes,
+                          .slots_on_host = device.is_cpu(),
+                          .checksum = [file = experts->file_.get()](
+                                          const ExpertId& id) { return file->checksum(id.layer, id.expert); }},
+      std::move(plain));
+  experts->summed_ = summed.get();
+  auto copier = std::make_unique<TimedCopier>(std::move(summed));
+  experts->copier_ = copier.get();
+  ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
+  const auto bytes = static_cast<double>(packed.bytes);
+  const Rates rates = RatesOf(device.kind, input.file.num_threads);
+  const double copied = store_options.bytes_per_second > 0 ? store_options.bytes_per_second : rates.copied_bytes;
+  const int64_t chunk_ticks = Ticks(bytes / kChunksPerCopy, copied);
+  ExpertOffloadOptions options;
+  options.num_layers = static_cast<int>(config.num_moe_layers());
+  options.experts = input.experts;
+  for (size_t at = 0; at < input.popularity.size(); at += static_cast<size_t>(config.num_experts)) {
+    for (const int32_t expert : input.experts)
+      options.popularity.push_back(input.popularity[at + static_cast<size_t>(expert)]);
+  }
+  options.expert_ticks = Ticks(bytes, rates.memory_bytes);
+  options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate), rates.flops);
+  options.first_gate_ticks =
+      Ticks(static_cast<double>(BytesBeforeFirstGate(config, input.file.dtype)), rates.memory_bytes);
+  options.measured_gates = kMeasuredGates;
+  options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape,
+                                                                   absl::Span<const int64_t> popularity) {
+    const CopyCost cost = {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy};
+    return MakePolicy(name, shape, cost, popularity);
+  };
+  ASSIGN_OR_RETURN(experts->offload_, ExpertOffload::Create(std::move(options), std::move(store)));
+  if (input.options.cold_on_host()) RETURN_IF_ERROR(experts->MakeCold(input, progress));
+  LogInfo("experts: ", slots, " slots of ", packed.bytes >> 10, " KiB for ",
+          input.experts_per_layer * config.num_moe_layers(), ", policy ", input.options.policy, ", from ",
+          experts->file_->path(), experts->file_->built() ? " (built now)" : "");
+  return experts;
+}
+
+absl::Status RankExperts::MakeCold(const RankExpertsInput& input, ExpertFile::Progress progress) {
+  const ModelConfig& config = *input.file.config;
+  RankExpertFileInput file = input.file;
+  file.device = Device::Cpu();
+  if (file_->built()) file.available_bytes -= file_->bytes();
+  ASSIGN_OR_RETURN(host_file_, OpenRankExpertFile(file, progress));
+  const DeviceKind device = input.file.device.kind;
+  const auto copied_bytes = static_cast<double>(PackedExpertOf(config, file.dtype, device).bytes);
+  const double link = input.options.copy_bytes_per_second;
+  ColdExpertsOptions options;
+  options.expert = PackedExpertOf(config, file.dtype, DeviceKind::kCpu);
+  options.device = input.file.device;
+  options.source = [from = host_file_.get()](int layer, int expert) { return from->At(layer, expert); };
+  options.copy_seconds = [copier = copier_, copied_bytes, link, first = RatesOf(device, 1).copied_bytes] {
+    const auto copied = static_cast<double>(copier->bytes());
+    double rate = copied > 0 && copier->seconds() > 0 ? copied / copier->seconds() : first;
+    if (link > 0) rate = std::min(rate, link);
+    return copied_bytes / rate;
+  };
+  options.host_seconds = [host = RatesOf(DeviceKind::kCpu, file.num_threads),
+                          bytes = static_cast<double>(options.expert.bytes),
+                          flops = 6.0 * static_cast<double>(config.hidden * config.expert_intermediate)](int64_t rows) {
+    return bytes / host.memory_bytes + static_cast<double>(rows) * flops / host.flops;
+  };
+  ASSIGN_OR_RETURN(cold_, ColdExperts::Create(std::move(options), offload_.get()));
+  LogInfo("experts: cold ones may run on the host, from ", host_file_->path(),
+          host_file_->built() ? " (built now)" : "");
+  return absl::OkStatus();
+}
+
+absl::Status RankExperts::Fill(ExpertOffload::Progress progress) {
+  std::vector<ExpertHosting> here(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(),
+                                  ExpertHosting::kHere);
+  return offload_->Fill(std::move(here), absl::Now() + kExpertFillLimit, progress);
+}
+
+}  // namespace switchyard

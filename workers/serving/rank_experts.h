@@ -1,0 +1,76 @@
+// A worker's experts under --expert_budget: the machine's expert file, the rank's slots, and the policy that fills
+// them; with or without a placement that changes which experts it has (rank_placement.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/offload/expert_budget.h"
+#include "workers/model/config/config.h"
+#include "workers/moe/experts/cold_experts.h"
+#include "workers/moe/experts/expert_file.h"
+#include "workers/moe/experts/expert_offload.h"
+#include "workers/moe/experts/summed_copier.h"
+#include "workers/moe/experts/timed_copier.h"
+#include "workers/serving/rank_expert_file.h"
+
+namespace switchyard {
+
+// Slots of a rank that has so many experts of each layer, replicas among them.  InvalidArgument: too few, with what
+// must fit: a token's experts and one that is copied while they compute.  REQUIRES: checked options, a model with
+// experts.
+absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
+                                DeviceKind device, int64_t experts_per_layer);
+
+struct RankExpertsInput {
+  RankExpertFileInput file;
+  ExpertBudgetOptions options;
+  std::vector<int32_t> experts;   // that it may ever have, in any layer
+  int64_t experts_per_layer = 0;  // that it has at a time
+  // [L * E] of all the model's experts, what slots begin with (profiled_shares.h); empty: nothing is known of them.
+  std::vector<int64_t> popularity = {};
+};
+
+class RankExperts {
+ public:
+  // Opens the file, building it if nobody has; makes the slots, which are empty yet.  Blocks.
+  // Errors: ExpertSlots', the file's, the loader's.
+  static absl::StatusOr<std::unique_ptr<RankExperts>> Open(const RankExpertsInput& input,
+                                                           ExpertFile::Progress progress);
+
+  // Fills the slots with the most popular experts.  Blocks.  Errors: ExpertOffload::Fill's.
+  absl::Status Fill(ExpertOffload::Progress progress);
+  // How fast experts are copied here.
+  const TimedCopier& copier() const { return *copier_; }
+  ExpertOffload* offload() { return offload_.get(); }
+  // What the model's layers compute from.
+  LayerExperts* experts() {
+    if (cold_ != nullptr) return cold_.get();
+    return offload_.get();
+  }
+  // Whether bytes that were copied were not the file's as it was made: it has to be discarded.
+  bool found_damage() const { return summed_->found_damage(); }
+  // With all of the model's experts.
+  const ExpertFile& file() const { return *file_; }
+  int64_t slot_bytes() const { return offload_->store().bytes(); }
+  ExpertOffloadCounters counters() const { return offload_->counters(); }
+  ColdCounters cold_counters() const { return cold_ == nullptr ? ColdCounters() : cold_->counters(); }
+
+ private:
+  RankExperts() = default;
+  // Cold experts on the host, from a file in its own form.
+  absl::Status MakeCold(const RankExpertsInput& input, ExpertFile::Progress progress);
+
+  std::unique_ptr<ExpertFile> file_;
+  const TimedCopier* copier_ = nullptr;  // offload_ has it, and the next
+  const SummedCopier* summed_ = nullptr;
+  std::unique_ptr<ExpertOffload> offload_;  // copies from the file
+  std::unique_ptr<ExpertFile> host_file_;   // --cold_experts=host, and so is the next
+  std::unique_ptr<ColdExperts> cold_;       // borrows offload_
+};
+
+}  // namespace switchyard

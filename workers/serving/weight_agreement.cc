@@ -1,0 +1,101 @@
+#include "workers/serving/weight_agreement.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/safetensors/strict_json.h"
+
+namespace switchyard {
+namespace {
+
+// The store takes values up to 1 MiB; of more tensors the first are enough to name one that differs, or none.
+constexpr size_t kMostBytes = 1 << 20;
+
+std::string KeyOf(const char* what, int rank) { return absl::StrCat(what, "/", rank); }
+
+// "SUM NAME" lines.
+std::string Encode(const TensorSums& sums, size_t most_bytes) {
+  std::string text;
+  for (const auto& [name, sum] : sums) {
+    const std::string line = absl::StrCat(absl::Hex(sum, absl::kZeroPad16), " ", name, "\n");
+    if (text.size() + line.size() > most_bytes) break;
+    text += line;
+  }
+  return text;
+}
+
+absl::StatusOr<TensorSums> Decode(absl::string_view text) {
+  TensorSums sums;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    uint64_t sum = 0;
+    if (words.size() != 2 || !absl::SimpleHexAtoi(words[0], &sum)) {
+      return absl::InvalidArgumentError("sums of a rank's weights: no sum and name in a line");
+    }
+    sums[words[1]] = sum;
+  }
+  return sums;
+}
+
+constexpr char kNone[] = "none";
+
+std::string SumOf(const TensorSums& sums) {
+  return sums.empty() ? kNone : absl::StrCat(absl::Hex(Fnv1a(Encode(sums, SIZE_MAX)), absl::kZeroPad16));
+}
+
+// Of two ranks' words, which are the sum of what all have and that of their expert files.
+bool Agree(const std::string& a, const std::string& b) {
+  const std::pair<std::string, std::string> mine = absl::StrSplit(a, ' '), theirs = absl::StrSplit(b, ' ');
+  return mine.first == theirs.first && (mine.second == theirs.second || mine.second == kNone || theirs.second == kNone);
+}
+
+// "tensor "a" and 3 others differ"; where none of those that both have does, that.
+std::string Difference(const TensorSums& mine, const TensorSums& theirs) {
+  std::string first;
+  int64_t others = 0;
+  for (const auto& [name, sum] : mine) {
+    const auto at = theirs.find(name);
+    if (at == theirs.end() || at->second == sum) continue;
+    if (!first.empty()) {
+      ++others;
+    } else {
+      first = Excerpt(name);
+    }
+  }
+  if (first.empty()) return "they have not the same tensors";
+  if (others == 0) return absl::StrCat("\"", first, "\" differs");
+  return absl::StrCat("\"", first, "\" and ", others, others == 1 ? " other differ" : " others differ");
+}
+
+}  // namespace
+
+absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const TensorSums& experts,
+                            RendezvousStore* store, absl::Time deadline) {
+  if (world == 1) return absl::OkStatus();
+  const std::string own = absl::StrCat(SumOf(mine), " ", SumOf(experts));
+  std::vector<std::string> keys, all;
+  for (int r = 0; r < world; ++r) keys.push_back(KeyOf("weights", r));
+  RETURN_IF_ERROR(store->Set(keys[static_cast<size_t>(rank)], own));
+  ASSIGN_OR_RETURN(all, store->Get(keys, deadline));
+  int other = 0;
+  while (other < world && Agree(all[static_cast<size_t>(other)], own)) ++other;
+  if (other == world) return absl::OkStatus();
+  // Whoever differs from this rank finds that it does, too, and publishes its sums.
+  TensorSums everything = mine;
+  everything.insert(experts.begin(), experts.end());
+  RETURN_IF_ERROR(store->Set(KeyOf("tensors", rank), Encode(everything, kMostBytes)));
+  ASSIGN_OR_RETURN(all, store->Get({KeyOf("tensors", other)}, deadline));
+  ASSIGN_OR_RETURN(const TensorSums theirs, Decode(all[0]));
+  return absl::DataLossError(absl::StrCat(
+      "ranks ", rank, " and ", other, " of ", world, " have loaded different weights: ", Difference(everything, theirs),
+      "; the --model of one of them is damaged or of another version: copy it anew"));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,19 @@
+// Whether the ranks of a group have loaded the same bytes: headers and sizes, which workers compare when they register,
+// say nothing of values.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "workers/comm/group/rendezvous_store.h"
+#include "workers/model/weights/loader.h"
+
+namespace switchyard {
+
+// `mine`: sums of what every rank has, by tensor; `experts`: by layer, of the expert file, empty on a rank that has
+// none (no budget, or no experts), which then is compared with nobody's.  Every rank of the group calls it once it has
+// loaded; ranks publish one sum of each kind, and those of each tensor only if these differ.
+// Errors: DataLoss that names two ranks and a tensor; the store's.
+absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const TensorSums& experts,
+                            RendezvousStore* store, absl::Time deadline);
+
+}  // namespace switchyard

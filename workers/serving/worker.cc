@@ -1,0 +1,219 @@
+#include "workers/serving/worker.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/mib.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/manifest/base_folder.h"
+#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/model/config/memory_plan.h"
+#include "workers/model/families/family.h"
+#include "workers/model/weights/params.h"
+#include "workers/ops/core/isa.h"
+#include "workers/serving/weight_agreement.h"
+#include "workers/tensor/device_backend.h"
+#include "workers/tensor/process_stats.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
+
+// Whether the checkpoint has every tensor that the model wants, in its shape: before anything is started.
+absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config, DType dtype) {
+  // A config of absurd sizes must not get as far as address space; what one rank needs is checked when its seat is
+  // known.
+  RETURN_IF_ERROR(CheckMemory(config, {dtype, 0, 0}, MachineMemoryBytes()));
+  RETURN_IF_ERROR(CheckMemory(config, {dtype, config.num_experts, 0}, kMostAddressSpace));
+  // The destinations are never touched, so they cost address space only.
+  std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
+  std::iota(all_experts.begin(), all_experts.end(), 0);
+  absl::StatusOr<ModelWeights> untouched = AllocateWeights(config, dtype, std::move(all_experts));
+  RETURN_IF_ERROR(untouched.status());
+  return BuildParams(config, *FindFamily(config.model_type), checkpoint, &*untouched).status();
+}
+
+// Of config.json, which is all that random weights depend on.
+std::string DummyHash(const std::string& model_dir) {
+  std::ifstream file(model_dir + "/config.json", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return absl::StrCat("dummy-", absl::Hex(Fnv1a(text), absl::kZeroPad16));
+}
+
+}  // namespace
+
+Worker::Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint)
+    // With one thread there is nobody to spin for.
+    : options_(std::move(options)),
+      config_(std::move(config)),
+      checkpoint_(std::move(checkpoint)),
+      pool_(options_.threads) {}
+
+Worker::~Worker() { Leave(); }
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
+  // Before any of its files is believed.
+  std::optional<Manifest> manifest;
+  if (!options.dummy_weights) {
+    ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(options.model_dir));
+    ASSIGN_OR_RETURN(manifest, CheckServedFolder(dir));
+  }
+  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
+  std::optional<Checkpoint> checkpoint;
+  DType dtype = config.file_dtype.value_or(DType::kBf16);
+  if (!options.dummy_weights) {
+    ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
+    if (manifest.has_value()) RETURN_IF_ERROR(ExpectManifest(*manifest, *checkpoint));
+    ASSIGN_OR_RETURN(dtype, ServingDType(options.dtype, config, *checkpoint));
+    RETURN_IF_ERROR(CheckTensors(*checkpoint, config, dtype));
+  } else if (options.dtype != "auto") {
+    ASSIGN_OR_RETURN(dtype, NamedDType(options.dtype));
+  }
+  auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
+  worker->dtype_ = dtype;
+  worker->weights_hash_ =
+      worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->options_.model_dir);
+  if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
+    RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
+  const WorkerOptions& made = worker->options_;
+  RETURN_IF_ERROR(CheckColdExperts(made.experts, made.device.is_cpu(), made.deterministic));
+  RETURN_IF_ERROR(worker->OpenDevice());
+  return worker;
+}
+
+absl::Status Worker::OpenDevice() {
+  const Device device = options_.device;
+  if (device.is_cpu()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
+  ASSIGN_OR_RETURN(const DeviceDescription description, backend->Describe(device.index));
+  ASSIGN_OR_RETURN(queue_, backend->NewQueue(device.index, {.deterministic = options_.deterministic}));
+  LogInfo(device.ToString(), ": ", description.name, ", compute capability ", description.capability, ", ",
+          Mib(description.free_bytes), " of ", Mib(description.total_bytes), " free");
+  return absl::OkStatus();
+}
+
+Stream Worker::stream() { return queue_ == nullptr ? Stream::OnCpu(&pool_) : Stream::On(queue_.get(), &pool_); }
+
+std::string Worker::isa() const {
+  if (options_.device.is_cpu()) return IsaName(CurrentIsa());
+  const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
+  return absl::StrCat("cuda ", description.ok() ? description->capability : "?",
+                      options_.deterministic ? " deterministic" : "", uses_graphs() ? "" : " no graphs");
+}
+
+int64_t Worker::memory_bytes() const {
+  if (options_.device.is_cpu()) return MachineMemoryBytes();
+  const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
+  return description.ok() ? description->total_bytes : 0;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat, RendezvousStore* store) {
+  GroupOptions group;
+  group.rank = seat.rank;
+  group.world = seat.world;
+  group.epoch = seat.epoch;
+  group.token = seat.token;
+  group.address = seat.address;
+  group.deadline = absl::Now() + seat.form_timeout;
+  std::unique_ptr<Communicator> messages;
+  ASSIGN_OR_RETURN(messages, FormGlooGroup(group, store));
+  if (options_.device.is_cpu() || seat.world == 1) return messages;
+  group.control_only = true;
+  group.token = absl::StrCat(seat.token, "/watch");
+  PrefixStore beside(store, "watch/");
+  std::unique_ptr<Communicator> watch;
+  ASSIGN_OR_RETURN(watch, FormGlooGroup(group, &beside));
+  return options_.form_device_group({.device = options_.device,
+                                     .deterministic = options_.deterministic,
+                                     .deadline = group.deadline,
+                                     .store = store,
+                                     .messages = std::move(messages),
+                                     .watch = std::move(watch)});
+}
+
+absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
+  RETURN_IF_ERROR(CheckPlacement(settings.placement, seat.world));
+  const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
+  const bool loaded = HasLoaded(seat, settings);
+  if (!loaded) RETURN_IF_ERROR(Unload());
+  RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] { return AgreeOnBudget(seat, settings, store); }));
+  if (!loaded) RETURN_IF_ERROR(Load(seat, settings, tell));
+  RETURN_IF_ERROR(MakeRunner(seat, settings));
+  if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(seat.placement, tell));
+  RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] {
+    return AgreeOnWeights(seat.rank, seat.world, weight_sums_, expert_sums_, store, absl::Now() + seat.form_timeout);
+  }));
+  ASSIGN_OR_RETURN(Communicator* const comm, group_.Form(seat.epoch, store, [&] { return FormGroup(seat, store); }));
+  return runner_->SetGroup(
+      comm, &layout_,
+      {.placer = placement_ == nullptr ? nullptr : placement_->placer(), .forecaster = forecaster_.get()});
+}
+
+absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
+  RETURN_IF_ERROR(Start(head, part, limit));
+  return Finish();
+}
+
+absl::Status Worker::Start(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
+  if (!group_.stands()) return absl::FailedPreconditionError("no group");
+  return runner_->Start(head, part, absl::Now() + limit);
+}
+
+absl::StatusOr<DecidedPlacer*> Worker::Placer() {
+  if (placement_ != nullptr && placement_->placer() != nullptr) return placement_->placer();
+  return absl::FailedPreconditionError(placement_ == nullptr ? "placement stage: under --placement=static experts stay"
+                                                             : "placement stage: this worker is in no group");
+}
+
+absl::Status Worker::PreparePlacement(PlacementStage stage) {
+  RETURN_IF_ERROR(Placer().status());
+  return placement_->Prepare(std::move(stage));
+}
+
+absl::StatusOr<bool> Worker::PlacementReady() {
+  ASSIGN_OR_RETURN(DecidedPlacer* const placer, Placer());
+  return placer->Ready();
+}
+
+void Worker::DropPlacement(int64_t epoch) {
+  const absl::StatusOr<DecidedPlacer*> placer = Placer();
+  if (!placer.ok()) return;
+  if (const absl::Status status = (*placer)->Drop(epoch); !status.ok()) LogWarn("placement stage: ", status.message());
+}
+
+absl::Status Worker::ReleasePlacement(int64_t epoch) {
+  ASSIGN_OR_RETURN(DecidedPlacer* const placer, Placer());
+  return placer->Release(epoch);
+}
+
+absl::StatusOr<RankResult> Worker::Finish() { return runner_->Finish(); }
+
+int64_t Worker::device_bytes() const { return options_.device.is_cpu() ? 0 : MemoryInUse(options_.device.kind); }
+
+int64_t Worker::num_replayed() const {
+  const DeviceSteps* const steps = runner_ == nullptr ? nullptr : runner_->device_steps();
+  return steps == nullptr ? 0 : steps->num_replayed();
+}
+
+bool Worker::IsDone() {
+  const absl::StatusOr<bool> done = runner_->IsDone();
+  return !done.ok() || *done;
+}
+
+void Worker::Leave() {
+  // Recorded steps hold the group's collectives.
+  if (runner_ != nullptr) runner_->LeaveGroup();
+  if (placement_ != nullptr) placement_->End();
+  group_.Leave();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,183 @@
+#include "workers/session/service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/support/host_port.h"
+#include "proto/support/link_protocol.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "switchyard/v1/worker.grpc.pb.h"
+#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/process/own_address.h"
+#include "workers/session/service_session.h"
+#include "workers/tensor/process_stats.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
+constexpr absl::Duration kLongestRetry = absl::Seconds(2);
+
+std::string DrawIncarnation() {
+  absl::BitGen gen;
+  return absl::StrCat(absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
+}
+
+// Whether the server's answer means that another try would get the same.
+bool IsFinal(grpc::StatusCode code) {
+  return code == grpc::StatusCode::FAILED_PRECONDITION || code == grpc::StatusCode::UNAUTHENTICATED ||
+         code == grpc::StatusCode::PERMISSION_DENIED || code == grpc::StatusCode::INVALID_ARGUMENT;
+}
+
+// Says every `interval` that this process lives, from a thread of its own.
+class Heart {
+ public:
+  Heart(absl::Duration interval, absl::AnyInvocable<void(int64_t)> beat)
+      : interval_(interval), beat_(std::move(beat)), thread_([this] { Run(); }) {}
+  ~Heart() {
+    {
+      absl::MutexLock lock(&mu_);
+      stop_ = true;
+    }
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    for (int64_t sequence = 0;; ++sequence) {
+      beat_(sequence);
+      absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), interval_)) return;
+    }
+  }
+
+  const absl::Duration interval_;
+  absl::AnyInvocable<void(int64_t)> beat_;
+  absl::Mutex mu_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
+  ASSIGN_OR_RETURN(const HostPort server, SplitHostPort(options.server));
+  ASSIGN_OR_RETURN(const Route route, RouteTo(server.host, server.port));
+  if (!options.insecure && !CheckGroupAddress(route.peer).ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(options.server, " is ", route.peer,
+                                                      ", a public address; a plaintext link to it wants --insecure"));
+  }
+  if (options.address != kAutoAddress) return Place{options.address, false};
+  // Beside the server, whatever its address: loopback, unless someone comes from elsewhere.
+  return Place{route.own == route.peer ? "127.0.0.1" : route.own, true};
+}
+
+v1::LinkRequest RegisterMessage(const LinkOptions& options, const LinkRole& role, const std::string& address) {
+  v1::LinkRequest message;
+  v1::Register* out = message.mutable_register_();
+  out->set_protocol_version(kProtocolVersion);
+  out->set_incarnation(DrawIncarnation());
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  out->set_host(host);
+  out->set_pid(getpid());
+  out->set_join_token(options.join_token);
+  out->set_local_index(options.local_index);
+  out->set_collective_address(address);
+  if (options.metrics_port > 0) {
+    const bool everywhere = IsEveryAddress(options.metrics_host);
+    out->set_metrics_address(
+        JoinHostPort(everywhere ? out->collective_address() : options.metrics_host, options.metrics_port));
+  }
+  role.Describe(out);
+  return message;
+}
+
+}  // namespace
+
+std::string Place::Toward(const std::string& reach) const {
+  if (!found || reach.empty() || !IsLoopback(address)) return address;
+  const absl::StatusOr<Route> route = RouteTo(reach, 1);
+  return route.ok() ? route->own : address;
+}
+
+WorkerLink::WorkerLink(LinkOptions options, LinkRole* role) : options_(std::move(options)), role_(role) {}
+
+WorkerLink::~WorkerLink() = default;
+
+void WorkerLink::Stop() {
+  absl::MutexLock lock(&mu_);
+  stopping_ = true;
+  if (session_) session_->Close();
+}
+
+absl::Status WorkerLink::Run() {
+  absl::Duration pause = kFirstRetry;
+  for (;;) {
+    const absl::Time start = absl::Now();
+    const absl::Status status = RunSession();
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return absl::OkStatus();
+    // A worker that has served gives up no more: what is wrong now may pass.
+    if (role_->lost()) return status;  // another process may have it again
+    if ((IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) || !options_.reconnect)
+      return status;
+    LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
+    if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;
+    if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return absl::OkStatus();
+    pause = std::min(2 * pause, kLongestRetry);
+  }
+}
+
+absl::Status WorkerLink::RunSession() {
+  ASSIGN_OR_RETURN(Place place, FindPlace(options_));
+  const std::string target =
+      options_.socket.empty() ? options_.server : absl::StrCat("unix-abstract:", options_.socket);
+  auto session = std::make_shared<LinkSession>(ConnectToServer(target), role_);
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopping_) return absl::OkStatus();
+    session_ = session;
+  }
+  const std::string address = place.address;
+  std::unique_ptr<LinkDuty> duty =
+      role_->Begin(session->channel(), std::move(place),
+                   [session = session.get()](v1::LinkRequest message) { return session->Send(std::move(message)); });
+  session->Start();
+  session->Send(RegisterMessage(options_, *role_, address));
+  std::unique_ptr<Heart> heart;
+  v1::LinkResponse command;
+  while (session->Pop(&command, duty->patience())) {
+    if (command.has_registered()) {
+      heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()),
+                                      [&session](int64_t sequence) {
+                                        v1::LinkRequest beat;
+                                        beat.mutable_heartbeat()->set_sequence(sequence);
+                                        beat.mutable_heartbeat()->set_rss_bytes(ResidentBytes());
+                                        session->Send(std::move(beat));
+                                      });
+    }
+    duty->Take(command);
+    if (command.has_shutdown()) {
+      LogInfo("the server says: ", command.shutdown().reason());
+      Stop();
+    }
+    if (!duty->fatal().ok()) session->Close();
+  }
+  heart.reset();
+  const absl::Status fatal = duty->fatal();
+  duty.reset();
+  const grpc::Status status = session->WaitDone();
+  absl::MutexLock lock(&mu_);
+  session_ = nullptr;
+  if (!fatal.ok()) return fatal;
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      status.error_message().empty() ? "the link ended" : status.error_message());
+}
+
+}  // namespace switchyard

@@ -1,0 +1,49 @@
+// What one session of a worker tells the server of its experts now and then: estimators' figures, where experts are.
+//
+// After a group's first step, then at most every kReportEvery, and only if steps were done since.  Of the thread that
+// runs the worker; no clock of its own.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "scheduler/placement/background/expert_report.h"
+#include "switchyard/v1/worker.pb.h"
+#include "workers/serving/worker.h"
+
+namespace switchyard {
+
+inline constexpr absl::Duration kReportEvery = absl::Seconds(2);
+
+v1::ExpertReport ToProto(const ExpertReport& report, int64_t group_epoch);
+
+// placer: of rank 0, which tells where experts are; null: somebody else does, or they stay.
+ExpertReport ReportOf(const RowForecaster* forecaster, const DecidedPlacer* placer);
+
+class ReportDuty {
+ public:
+  using SendFn = absl::AnyInvocable<void(v1::ExpertReport)>;
+  using TakeFn = absl::AnyInvocable<ExpertReport()>;
+
+  // take: what is so now.
+  ReportDuty(TakeFn take, SendFn send) : take_(std::move(take)), send_(std::move(send)) {}
+
+  // The worker is in this group now; 0 = in none.
+  void Enter(int64_t group_epoch);
+  void StepDone() { untold_ = group_epoch_ != 0; }
+  // Sends what is due.
+  void Poll(absl::Time now);
+  // How long until something is.
+  absl::Duration patience(absl::Time now) const;
+
+ private:
+  TakeFn take_;
+  SendFn send_;
+  int64_t group_epoch_ = 0;
+  bool untold_ = false;
+  absl::Time next_ = absl::InfinitePast();
+};
+
+}  // namespace switchyard

@@ -1,0 +1,35 @@
+// A worker's process that serves a model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "workers/process/metrics.h"
+#include "workers/serving/worker.h"
+#include "workers/session/core_share.h"
+#include "workers/session/service_role.h"
+
+namespace switchyard {
+
+class ServingRole final : public LinkRole {
+ public:
+  // Borrowed.  share: of a process that also trains, else null.
+  ServingRole(Worker* worker, WorkerMetrics* metrics, CoreShare* share = nullptr)
+      : worker_(worker), metrics_(metrics), share_(share) {}
+
+  void Describe(v1::Register* out) const override;
+  std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
+  void Abort(int64_t epoch, const std::string& reason) override { worker_->Abort(epoch, reason); }
+  bool served() const override { return served_; }
+  bool lost() const override { return worker_->device_lost(); }
+
+ private:
+  Worker* const worker_;
+  WorkerMetrics* const metrics_;
+  CoreShare* const share_;
+  bool served_ = false;
+};
+
+}  // namespace switchyard

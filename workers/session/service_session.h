@@ -1,0 +1,79 @@
+// One link of a worker to the server, from its beginning to its end: messages in and out, queued.
+//
+// Three kinds of threads meet here: gRPC's, which bring and take messages; the one that runs the worker and pops
+// commands; and the heart's.  Thread-safe.
+#pragma once
+
+#include <deque>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/support/client_callback.h"
+#include "switchyard/v1/worker.grpc.pb.h"
+#include "workers/session/service_role.h"
+
+namespace switchyard {
+
+// A channel with the link's keepalive: a server that is gone is seen in about ten seconds.
+std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server);
+
+class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::LinkResponse> {
+ public:
+  // `role` is borrowed: it is told to abort, at once, what the server gives up.
+  LinkSession(std::shared_ptr<grpc::Channel> channel, LinkRole* role);
+
+  void Start();
+  // False: the stream is over.  Where a server does not read, words on progress take the place of the last of their
+  // kind that waits; nothing else is ever left out.
+  static constexpr size_t kMostWaiting = 1024;
+  bool Send(v1::LinkRequest message);
+  // Ends the stream; Pop then returns nothing more.
+  void Close();
+  // The next command for the worker's thread, or, where none comes within `patience`, an empty one.  False when the
+  // stream is over.
+  bool Pop(v1::LinkResponse* command, absl::Duration patience);
+  // Blocks until gRPC has let go of this object.
+  grpc::Status WaitDone();
+
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+ private:
+  static constexpr char kEnded[] = "the link to the server ended";
+
+  // The stream is over.  Of one that the server or the network ended nothing is cancelled: the server's status, which
+  // says why, is on its way.
+  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (!std::exchange(closing_, true)) RemoveHold();
+  }
+  // The worker's thread may be waiting for ranks that nobody leads any more.
+  void FreeWorker() {
+    constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+    role_->Abort(kAll, kEnded);
+    role_->AbortTraining(kAll, kEnded);
+  }
+
+  bool TakesPlace(const v1::LinkRequest& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::shared_ptr<grpc::Channel> channel_;  // shared with the rendezvous store
+  const std::unique_ptr<v1::WorkerService::Stub> stub_;
+  LinkRole* const role_;
+  grpc::ClientContext context_;
+  v1::LinkResponse response_;
+  absl::Mutex mu_;
+  std::deque<v1::LinkRequest> outbox_ ABSL_GUARDED_BY(mu_);     // the front one is being written
+  std::deque<v1::LinkResponse> commands_ ABSL_GUARDED_BY(mu_);  // bounded by the server's plans in flight
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace switchyard

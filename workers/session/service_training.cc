@@ -1,0 +1,227 @@
+#include "workers/session/service_training.h"
+
+#include <atomic>
+#include <memory>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/core/isa.h"
+#include "workers/process/remote_store.h"
+#include "workers/session/service_job.h"
+#include "workers/tensor/machine_memory.h"
+#include "workers/tensor/process_stats.h"
+
+namespace switchyard {
+namespace {
+
+// Of a step or a disk, where serving says when there is time for it.
+constexpr absl::Duration kLimitBehindGate = absl::Hours(24 * 30);
+constexpr char kOver[] = "the attempt is over";
+
+// Tells the server and the metrics.  Of the attempt's thread.
+class Reporter final : public TrainListener {
+ public:
+  Reporter(int64_t epoch, const std::string& job_id, const LinkSendFn* send, WorkerMetrics* metrics)
+      : epoch_(epoch), job_id_(job_id), send_(*send), metrics_(metrics) {}
+
+  void Started(int64_t step, const std::vector<std::string>& warnings) override {
+    for (const std::string& warning : warnings) LogWarn("job ", job_id_, ": ", warning);
+    send_(StartedMessage(epoch_, step, warnings));
+  }
+  void StepDone(const StepProgress& progress) override {
+    metrics_->ObserveTraining(progress);
+    send_(StepMessage(epoch_, progress));
+  }
+  void Evaluated(int64_t step, double loss, int64_t tokens) override {
+    send_(EvaluatedMessage(epoch_, step, loss, tokens));
+  }
+  void Saved(const SavedStep& saved) override {
+    metrics_->ObserveSaved(saved);
+    send_(SavedMessage(epoch_, job_id_, saved, absl::Now()));
+  }
+  void Note(const std::string& text) override { send_(NoteMessage(epoch_, text)); }
+
+ private:
+  const int64_t epoch_;
+  const std::string& job_id_;
+  const LinkSendFn& send_;
+  WorkerMetrics* const metrics_;
+};
+
+}  // namespace
+
+class TrainingDuty final : public LinkDuty {
+ public:
+  TrainingDuty(TrainingRole* role, std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send)
+      : role_(role), channel_(std::move(channel)), place_(std::move(place)), send_(std::move(send)) {}
+  ~TrainingDuty() override {
+    if (!attempt_.joinable()) return;
+    role_->Abort(epoch_, kOver);
+    attempt_.join();
+  }
+
+  void Take(const v1::LinkResponse& command) override {
+    if (command.has_registered()) {
+      role_->registered_ = true;
+    } else if (command.has_start_training()) {
+      Start(command.start_training());
+    } else if (command.has_stop_training()) {
+      Stop(command.stop_training());
+    }
+  }
+  absl::Duration patience() const override { return absl::InfiniteDuration(); }
+  const absl::Status& fatal() const override { return fatal_; }
+
+ private:
+  void Start(const v1::StartTraining& message);
+  void Stop(const v1::StopTraining& message);
+  // The attempt's thread.
+  TrainEnd RunCaught(const v1::StartTraining& message);
+  TrainEnd Run(const v1::StartTraining& message);
+  TrainEnd Train(TrainSeat seat, Communicator* comm);
+
+  TrainingRole* const role_;
+  const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
+  const Place place_;
+  const LinkSendFn send_;
+  absl::Status fatal_;
+  std::thread attempt_;
+  std::shared_ptr<std::atomic<bool>> running_;  // shared with its thread
+  int64_t epoch_ = 0;                           // of the attempt, also of one that has ended
+  absl::Mutex mu_;
+  TrainJob* job_ ABSL_GUARDED_BY(mu_) = nullptr;          // while it runs
+  StopKind stop_ ABSL_GUARDED_BY(mu_) = StopKind::kNone;  // asked for since Start
+};
+
+// Never waits: this thread may have steps to run.
+void TrainingDuty::Start(const v1::StartTraining& message) {
+  // The server starts none before the last has ended, or is given up.
+  const bool overlaps = running_ != nullptr && *running_;
+  if (overlaps) {
+    role_->Abort(epoch_, kOver);
+  } else {
+    role_->Enter(message.epoch());
+  }
+  epoch_ = message.epoch();
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = StopKind::kNone;
+  }
+  running_ = std::make_shared<std::atomic<bool>>(true);
+  attempt_ = std::thread([this, message, overlaps, running = running_, before = std::move(attempt_)]() mutable {
+    if (before.joinable()) before.join();
+    if (overlaps) role_->Enter(message.epoch());
+    if (role_->gate() != nullptr) MakeWay();
+    const TrainEnd end = RunCaught(message);
+    role_->group_.Leave();
+    if (role_->gate() == nullptr) role_->metrics_->rank->Set(-1);
+    if (!end.status.ok()) {
+      LogWarn("job ", message.job_id(), ", attempt ", message.attempt(), " ends here: ", end.status.message());
+      role_->metrics_->group_faults->Increment();
+    }
+    *running = false;
+    send_(EndedMessage(message.epoch(), end));
+  });
+}
+
+void TrainingDuty::Stop(const v1::StopTraining& message) {
+  if (message.epoch() != epoch_) return;  // of an attempt that is over
+  const absl::StatusOr<StopKind> kind = FromProto(message.kind());
+  if (!kind.ok()) return LogWarn("stop training: ", kind.status().message());
+  absl::MutexLock lock(&mu_);
+  stop_ = std::max(stop_, *kind);
+  if (job_ != nullptr) job_->Stop(*kind);
+}
+
+// What standard containers cannot get of memory ends the attempt, not the process.
+TrainEnd TrainingDuty::RunCaught(const v1::StartTraining& message) {
+  try {
+    return Run(message);
+  } catch (const std::bad_alloc&) {
+    return {TrainOutcome::kLost, absl::ResourceExhaustedError("the worker's memory is full")};
+  }
+}
+
+TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
+  absl::StatusOr<TrainSeat> seat = FromProto(message);
+  if (!seat.ok()) return {TrainOutcome::kFailed, seat.status()};
+  RemoteStore store(channel_, seat->token);
+  GroupOptions group;
+  group.rank = seat->rank;
+  group.world = seat->world;
+  group.epoch = seat->epoch;
+  group.token = seat->token;
+  group.address = place_.Toward(seat->reach);
+  group.deadline = absl::Now() + seat->form_timeout;
+  const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, seat->job.spec.communication.mode, &store);
+  if (!comm.ok()) return {TrainOutcome::kLost, comm.status()};
+  if (role_->gate() == nullptr) {  // else they are the serving group's
+    role_->metrics_->rank->Set(seat->rank);
+    role_->metrics_->group_epoch->Set(static_cast<double>(seat->epoch));
+  }
+  return Train(*std::move(seat), *comm);
+}
+
+TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
+  const std::string job_id = seat.job.job_id;
+  seat.job.dataset_root = role_->options_.dataset_root;
+  seat.job.checkpoint_root = role_->options_.checkpoint_root;
+  seat.job.offload_dir = role_->options_.offload_dir;
+  seat.job.software = role_->options_.software;
+  seat.job.memory = [] { return ReadMachineMemory(); };
+  if (role_->options_.share != nullptr) {
+    seat.job.promised_memory = [share = role_->options_.share] { return share->kv_cache_bytes.load(); };
+  }
+  if (role_->gate() != nullptr) seat.job.step_limit = seat.job.disk_limit = kLimitBehindGate;
+  Reporter reporter(seat.epoch, job_id, &send_, role_->metrics_);
+  TrainJob job(std::move(seat.job), Stream::OnCpu(&role_->pool_), comm, &reporter);
+  {
+    absl::MutexLock lock(&mu_);
+    job_ = &job;
+    job.Stop(stop_);
+  }
+  TrainEnd end = job.Run();
+  absl::MutexLock lock(&mu_);
+  job_ = nullptr;
+  return end;
+}
+
+TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
+    : options_(std::move(options)),
+      metrics_(metrics),
+      pool_(options_.threads, /*spin=*/true, gate()),
+      group_(metrics->traffic(), options_.socket) {}
+
+// An attempt begins, and is the gate's.
+void TrainingRole::Enter(int64_t epoch) {
+  epoch_ = epoch;
+  if (gate() != nullptr) gate()->Hold();
+}
+
+// What stands before the gate is to see that it is over.
+void TrainingRole::Abort(int64_t epoch, const std::string& reason) {
+  group_.Abort(epoch, reason);
+  if (gate() != nullptr && epoch_ <= epoch) gate()->Release();
+}
+
+void TrainingRole::Describe(v1::Register* out) const {
+  out->set_role("train");
+  out->set_device("cpu");
+  out->set_isa(IsaName(CurrentIsa()));
+  out->set_memory_bytes(MachineMemoryBytes());
+  for (const char* dtype : {"fp32", "bf16", "fp64"}) out->add_dtypes(dtype);
+}
+
+std::unique_ptr<LinkDuty> TrainingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
+  group_.ForgetEpochs();
+  return std::make_unique<TrainingDuty>(this, std::move(channel), std::move(place), std::move(send));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,56 @@
+// What a job trains on: windows of packed tokens, in an order that is a function of seed and place alone.
+//
+// The files' tokens are cut into windows of `length` tokens at multiples of it, each with the token behind it as the
+// last target; windows do not reach over files, and what is left of a file is not seen.  Sample s of the job is the
+// window that WindowOrder says.  A step of B samples has [step · B, (step + 1) · B); so a job goes on from any step,
+// and on any number of ranks: rank r of R has the r-th of R equal parts of a micro-batch, which are neighbours in it.
+// Thread-compatible.
+// Errors: TokenFile's; InvalidArgument for fewer tokens than one window, for a token outside the vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/jobs/window_order.h"
+#include "workers/train/data/token_file.h"
+#include "workers/train/step/train_rows.h"
+
+namespace switchyard {
+
+struct DataOptions {
+  int64_t length = 0;  // tokens of a window
+  int64_t vocab = 0;   // of the model
+  uint64_t seed = 0;
+  bool in_order = false;  // windows as they stand in the files: for evaluation
+};
+
+class DataSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<DataSource>> Create(std::vector<TokenFile> files, const DataOptions& options);
+
+  int64_t num_windows() const { return first_window_.back(); }
+  int64_t num_tokens() const;
+  // Whether a window has a target.  progress: as TokenFile::HasTarget has it.
+  absl::StatusOr<bool> HasTarget(absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
+  // Samples [first, first + count) of the job.
+  absl::StatusOr<TrainRows> Samples(int64_t first, int64_t count) const;
+
+ private:
+  DataSource(std::vector<TokenFile> files, const DataOptions& options, std::vector<int64_t> first_window)
+      : files_(std::move(files)),
+        options_(options),
+        first_window_(std::move(first_window)),
+        order_(options.seed, first_window_.back()) {}
+  absl::Status Append(int64_t window, TrainRows* rows) const;
+
+  const std::vector<TokenFile> files_;
+  const DataOptions options_;
+  const std::vector<int64_t> first_window_;  // [files + 1]
+  const WindowOrder order_;
+};
+
+}  // namespace switchyard

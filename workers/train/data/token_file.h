@@ -1,0 +1,57 @@
+// Reads a file of packed tokens (scheduler/jobs/token_format.h).
+//
+// Read with pread, never mapped: a file that shrinks gives an error and no signal.  Thread-safe after Open.
+// Errors: InvalidArgument for what the file says, DataLoss for contents that are not what the header's hash says,
+// FailedPrecondition "… changed while it was read" for a file that is another one than at Open, Unavailable when the
+// disk fails.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/io/root_dir.h"
+#include "scheduler/jobs/token_format.h"
+
+namespace switchyard {
+
+class TokenFile {
+ public:
+  static absl::StatusOr<TokenFile> Open(const ModelDir& dir, const std::string& name);
+  static absl::StatusOr<TokenFile> Open(const RootDir& root, const std::string& name);
+  TokenFile(TokenFile&& other) noexcept;
+  TokenFile& operator=(TokenFile&&) = delete;
+  ~TokenFile();
+
+  const std::string& name() const { return name_; }
+  const TokenFileHeader& header() const { return header_; }
+
+  // Reads everything once: tokens below vocab, mask and documents as the format has them, the hash.  progress is called
+  // now and then; false stops it (Cancelled).
+  absl::Status Verify(int64_t vocab, absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
+  // Whether windows of `length` tokens have a target (token_targets.h).  progress: as Verify's, asked for each piece.
+  absl::StatusOr<bool> HasTarget(int64_t length,
+                                 absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
+  // tokens[i] and whether it is trained, from token `first` on.  REQUIRES: they are in the file, equal sizes.
+  absl::Status Read(int64_t first, absl::Span<int32_t> tokens, absl::Span<uint8_t> trained) const;
+
+ private:
+  static absl::StatusOr<TokenFile> Of(int fd, const std::string& name);
+  TokenFile(int fd, std::string name) : fd_(fd), name_(std::move(name)) {}
+  absl::Status Wrong(absl::string_view problem) const;
+  absl::Status ReadBytes(int64_t begin, absl::Span<char> to) const;
+  absl::Status CheckUnchanged() const;
+  absl::Status VerifyTokens(absl::string_view bytes, int64_t first, int64_t vocab) const;
+  absl::Status VerifyDocuments() const;
+
+  int fd_ = -1;
+  std::string name_;
+  TokenFileHeader header_;
+  int64_t modified_ns_ = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,48 @@
+#include "workers/train/job/check_trainable.h"
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/manifest/base_folder.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/model/config/memory_plan.h"
+#include "workers/model/config/training_config.h"
+
+namespace switchyard {
+
+absl::StatusOr<ModelConfig> ParseTrainableConfig(absl::string_view config_text) {
+  ModelConfig config;
+  ASSIGN_OR_RETURN(config, ParseModelConfig(config_text, ""));
+  if (config.num_experts == 0) {
+    return absl::UnimplementedError("config.json: training of a model without experts is not supported");
+  }
+  RETURN_IF_ERROR(ParseTrainingConfig(config_text).status());
+  return config;
+}
+
+absl::StatusOr<ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights) {
+  if (weights) RETURN_IF_ERROR(CheckFinished(path));
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Beneath(checkpoints, path));
+  std::string text;
+  ASSIGN_OR_RETURN(text, dir.ReadSmallFile("config.json", kMaxConfigBytes));
+  ModelConfig config;
+  ASSIGN_OR_RETURN(config, ParseTrainableConfig(text));
+  if (weights) RETURN_IF_ERROR(Checkpoint::Open(dir).status());
+  return config;
+}
+
+std::string ModelCheckLine(const absl::StatusOr<ModelConfig>& checked) {
+  nlohmann::json line;
+  if (checked.ok()) {
+    const absl::int128 parameters = WeightBytes(*checked, DType::kF32, checked->num_experts) / DTypeBytes(DType::kF32);
+    line = {{"architecture", checked->architecture}, {"context", checked->context},
+            {"vocab", checked->vocab_size},          {"experts", checked->num_experts},
+            {"router_bias", checked->router_bias},   {"parameters", static_cast<double>(parameters)}};
+  } else {
+    line = {{"code", static_cast<int>(checked.status().code())}, {"error", std::string(checked.status().message())}};
+  }
+  return absl::StrCat(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
+}
+
+}  // namespace switchyard

@@ -1,0 +1,28 @@
+// The check of a job's model: whether workers train what its folder says.
+//
+// A rank makes it when it opens its model (train_job_setup.cc), and the server before it accepts a job: it runs
+// `switchyard-worker --check_model=NAME --checkpoint_root=DIR`, which prints ModelCheckLine.  Thread-safe; reads files,
+// allocates no weights.  Does not do: tensors' names and shapes, which loading checks; numbers of a spec (job_spec.h).
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/base/io/root_dir.h"
+#include "workers/model/config/config.h"
+
+namespace switchyard {
+
+// ParseModelConfig's errors; Unimplemented: a model without experts.
+absl::StatusOr<ModelConfig> ParseTrainableConfig(absl::string_view config_text);
+
+// Of a folder beneath the checkpoint root.  `weights`: a job begins from its weights, so their files must open; what
+// their headers say is checked against the files' sizes.  Errors: also those of ModelDir and Checkpoint.
+absl::StatusOr<ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights);
+
+// The answer as one line of JSON with its newline: {"architecture", "context", "vocab", "experts", "router_bias",
+// "parameters"}, or {"code", "error"} with the status' code.
+std::string ModelCheckLine(const absl::StatusOr<ModelConfig>& checked);
+
+}  // namespace switchyard

@@ -1,0 +1,214 @@
+#include "workers/train/job/checkpoint_saver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/mib.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
+#include "workers/train/job/breathing_files.h"
+#include "workers/train/parameters/parameter_files.h"
+#include "workers/train/step/train_outcome.h"
+#include "workers/train/step/trainer_state.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kLookAtGroup = absl::Milliseconds(100);
+
+absl::Status LostIfNot(const absl::Status& status) { return status.ok() ? status : Lost(status); }
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(FileSystem* files, Communicator* comm, SaverOptions options)
+    : files_(files), comm_(comm), options_(std::move(options)) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  given_up_ = true;
+  Join();
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(FileSystem* files, Communicator* comm,
+                                                                       SaverOptions options,
+                                                                       std::unique_ptr<File> lock) {
+  std::unique_ptr<CheckpointSaver> saver(new CheckpointSaver(files, comm, std::move(options)));
+  if (comm->rank() != 0) return saver;
+  absl::StatusOr<std::unique_ptr<CheckpointWriter>> writer =
+      CheckpointWriter::Open(files, saver->options_.writer, std::move(lock));
+  // A later attempt than this has saved.
+  if (absl::IsFailedPrecondition(writer.status())) return Lost(writer.status());
+  RETURN_IF_ERROR(writer.status());
+  saver->writer_ = *std::move(writer);
+  return saver;
+}
+
+void CheckpointSaver::Join() {
+  const OutsideGate outside;
+  if (thread_.joinable()) thread_.join();
+}
+
+SavePhase CheckpointSaver::phase() const {
+  absl::MutexLock lock(&mu_);
+  return phase_;
+}
+
+absl::Status CheckpointSaver::status() const {
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
+void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then) {
+  Join();
+  thread_ = std::thread([this, then, work = std::move(work), gate = WorkGate::Own()]() mutable {
+    const InsideGate inside(gate);
+    const absl::Status status = work();
+    absl::MutexLock lock(&mu_);
+    status_ = LostIfNot(status);
+    if (status.ok()) phase_ = then;
+  });
+}
+
+absl::StatusOr<std::vector<CheckpointFile>> CheckpointSaver::FilesOf(absl::Span<const ParameterBlock> blocks,
+                                                                     std::string trainer_state) {
+  std::vector<CheckpointFile> files = ParameterFiles(blocks, comm_->rank(), comm_->world(), options_.weights);
+  for (CheckpointFile& file : files) {
+    for (TensorToWrite& tensor : file.tensors) {
+      tensor.contents = [this, contents = std::move(tensor.contents)](ByteSink sink) {
+        return contents([&](absl::string_view bytes) {
+          return InBreaths(bytes, [&](absl::string_view piece) {
+            if (given_up_) return absl::CancelledError("the save is given up");
+            written_bytes_ += static_cast<int64_t>(piece.size());
+            return sink(piece);
+          });
+        });
+      };
+    }
+  }
+  if (comm_->rank() != 0) return files;
+  files.insert(files.end(), options_.side_files.begin(), options_.side_files.end());
+  files.push_back({kTrainerStateName, {}, std::move(trainer_state)});
+  return files;
+}
+
+absl::Status CheckpointSaver::MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room) {
+  RankWord word;
+  word.saving = has_room ? 1 : 0;
+  word.SetStatus(own_bytes.status());
+  word.number = own_bytes.value_or(0);
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, options_.disk_limit));
+  RETURN_IF_ERROR(FirstError(words));
+  saving_.bytes = 0;
+  for (const RankWord& each : words) saving_.bytes += each.number;
+  copied_ = std::all_of(words.begin(), words.end(), [](const RankWord& each) { return each.saving != 0; });
+  absl::StatusOr<std::string> folder = std::string();
+  if (writer_ != nullptr) {
+    folder = writer_->Begin(saving_.step, saving_.bytes);
+    if (!folder.ok()) folder = Lost(folder.status());
+  }
+  ASSIGN_OR_RETURN(folder_, FromLeader(comm_, folder, options_.disk_limit));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& parameters, int64_t step,
+                                    std::string trainer_state) {
+  SY_CHECK(!busy_);
+  Join();
+  began_ = absl::Now();
+  saving_ = {.step = step};
+  const bool offloaded = parameters.offload() != nullptr;
+  const int64_t to_take = offloaded ? 0 : snapshot_.BytesToTake(parameters, comm_->rank());
+  const int64_t room = to_take == 0 ? 0 : options_.available_memory();
+  absl::StatusOr<std::vector<CheckpointFile>> files = FilesOf(parameters.blocks(), trainer_state);
+  RETURN_IF_ERROR(MakeFolder(files.ok() ? BytesOfFiles(*files) : files.status(), !offloaded && to_take <= room));
+  if (copied_) {
+    RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank()));
+    ASSIGN_OR_RETURN(files, FilesOf(snapshot_.blocks(), std::move(trainer_state)));
+  } else {
+    snapshot_ = {};  // what is short is memory
+    LogInfo("step ", step, ": training waits until the checkpoint is written: ",
+            offloaded ? "masters and moments are offloaded"
+            : to_take <= room
+                ? "another rank makes no copy"
+                : absl::StrCat("a copy of ", Mib(to_take), " does not fit into the ", Mib(room), " left"));
+  }
+  busy_ = true;
+  collected_ = false;
+  written_bytes_ = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    phase_ = SavePhase::kWriting;
+    status_ = absl::OkStatus();
+  }
+  Do([this, files = *std::move(files)] { return Write(files); }, SavePhase::kWritten);
+  saving_.waited_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointSaver::Write(absl::Span<const CheckpointFile> files) {
+  ASSIGN_OR_RETURN(records_, WriteFiles(files_, folder_, files));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointSaver::Commit(std::vector<FileRecord> records) {
+  return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = std::move(records)});
+}
+
+void CheckpointSaver::AwaitNews(absl::Duration most) const {
+  const OutsideGate outside;
+  const absl::Time end = absl::Now() + most;
+  const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return (phase_ != SavePhase::kWriting && phase_ != SavePhase::kCommitting) || !status_.ok();
+  };
+  absl::MutexLock lock(&mu_);
+  while (comm_->status().ok() && absl::Now() < end &&
+         !mu_.AwaitWithTimeout(absl::Condition(&has_news), std::min(kLookAtGroup, end - absl::Now()))) {
+  }
+}
+
+// Everybody's records to rank 0, which commits.
+absl::Status CheckpointSaver::Collect() {
+  Join();
+  std::vector<Message> out(static_cast<size_t>(comm_->world()));
+  const std::string text = EncodeFileRecords(records_);
+  out[0] = comm_->NewMessage(static_cast<int64_t>(text.size()));
+  std::copy(text.begin(), text.end(), out[0].payload());
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(work,
+                   comm_->AllToAllV({.comm_class = CommClass::kControl, .deadline = absl::Now() + options_.disk_limit},
+                                    std::move(out)));
+  RETURN_IF_ERROR(work->Wait());
+  collected_ = true;
+  if (writer_ == nullptr) return absl::OkStatus();
+  std::vector<FileRecord> all;
+  for (const Message& message : work->received()) {
+    std::vector<FileRecord> records;
+    ASSIGN_OR_RETURN(records, DecodeFileRecords({message.span().data(), message.span().size()}));
+    all.insert(all.end(), std::make_move_iterator(records.begin()), std::make_move_iterator(records.end()));
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    phase_ = SavePhase::kCommitting;
+  }
+  Do([this, all = std::move(all)]() mutable { return Commit(std::move(all)); }, SavePhase::kCommitted);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<SavedStep>> CheckpointSaver::Advance(absl::Span<const RankWord> words) {
+  if (!busy_) return std::optional<SavedStep>();
+  const auto written = [](const RankWord& word) { return word.saving >= static_cast<int32_t>(SavePhase::kWritten); };
+  if (!collected_ && std::all_of(words.begin(), words.end(), written)) RETURN_IF_ERROR(Collect());
+  if (words[0].saving != static_cast<int32_t>(SavePhase::kCommitted)) return std::optional<SavedStep>();
+  busy_ = false;
+  saving_.folder = StepFolder(saving_.step);
+  saving_.seconds = absl::ToDoubleSeconds(absl::Now() - began_);
+  absl::MutexLock lock(&mu_);
+  phase_ = SavePhase::kIdle;
+  return std::optional<SavedStep>(saving_);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,127 @@
+// Saves a job's checkpoints while it trains: a step waits for a copy of parameters and moments in memory, the rest
+// happens beside the steps that follow.
+//
+//   Begin      all ranks, at the same step: rank 0 makes the folder, each copies what it writes
+//   …          each rank writes its files, in a thread of its own
+//   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
+//              commits, in that thread; when it has, the checkpoint counts
+// Where the copy of any rank does not fit into its memory, or its experts are offloaded, none is made, and whoever
+// trains waits until all have written (copied()).  One save at a time.  Whatever fails ends the job's attempt (status,
+// marked Lost): the checkpoints before it stay. Thread-compatible: the trainer's thread calls; its own thread is
+// inside.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/checkpoint/files/file_system.h"
+#include "workers/checkpoint/files/write_files.h"
+#include "workers/checkpoint/manifest/checkpoint_writer.h"
+#include "workers/checkpoint/manifest/manifest.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/dtype.h"
+#include "workers/train/job/rank_agreement.h"
+#include "workers/train/parameters/parameter_snapshot.h"
+#include "workers/train/parameters/parameters.h"
+
+namespace switchyard {
+
+// How far a rank is with the save under way; tells itself in RankWord::saving.
+enum class SavePhase : int32_t { kIdle, kWriting, kWritten, kCommitting, kCommitted };
+
+struct SaverOptions {
+  CheckpointWriterOptions writer = {};
+  SavedBy saved_by = {};
+  DType weights = DType::kF32;                  // of model-….safetensors
+  std::vector<CheckpointFile> side_files = {};  // config and tokenizer
+  std::function<int64_t()> available_memory;    // bytes that this rank may still take
+  absl::Duration disk_limit = absl::Hours(1);   // longest that ranks wait for each other's disks
+};
+
+struct SavedStep {
+  int64_t step = 0;
+  std::string folder = {};
+  int64_t bytes = 0;          // of all ranks' files
+  double seconds = 0;         // from Begin until it counted
+  double waited_seconds = 0;  // in Begin: what the step lost
+};
+
+class CheckpointSaver {
+ public:
+  // files and comm: borrowed.  lock: rank 0's, of LockCheckpoints.  Errors: CheckpointWriter::Open's; that another
+  // attempt has been here is marked Lost.
+  static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(FileSystem* files, Communicator* comm,
+                                                               SaverOptions options, std::unique_ptr<File> lock);
+  // Gives up what is under way.  Blocks until the disk lets go.
+  ~CheckpointSaver();
+
+  // Collective.  REQUIRES: !busy().  trainer_state: of trainer_state.json; rank 0's is written.
+  absl::Status Begin(const Stream& stream, const Parameters& parameters, int64_t step, std::string trainer_state);
+  // A save is under way on some rank; the same on all.
+  bool busy() const { return busy_; }
+  // Of the save under way, the same on all ranks: false: what is written are the parameters themselves, which must not
+  // change until all ranks' words say kWritten.
+  bool copied() const { return copied_; }
+  // Likewise: it does not read them any more.
+  bool all_written() const { return collected_; }
+  // Of the save under way, on this rank.  Any thread.
+  int64_t written_bytes() const { return written_bytes_; }
+  int64_t total_bytes() const { return saving_.bytes; }  // of all ranks
+  SavePhase phase() const;
+  // Not OK: the save under way has failed on this rank.
+  absl::Status status() const;
+  // Blocks until this rank has more to tell than it told last, the group has ended, it has only to wait for others, or
+  // `most` has passed.
+  void AwaitNews(absl::Duration most) const;
+  // Collective: all ranks' words of one control point, none of which is an error.  The step that now counts, if any.
+  absl::StatusOr<std::optional<SavedStep>> Advance(absl::Span<const RankWord> words);
+
+ private:
+  CheckpointSaver(FileSystem* files, Communicator* comm, SaverOptions options);
+  absl::StatusOr<std::vector<CheckpointFile>> FilesOf(absl::Span<const ParameterBlock> blocks,
+                                                      std::string trainer_state);
+  // Rank 0 makes the folder when it knows how many bytes all ranks will write; copied_ is agreed upon.
+  absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room);
+  absl::Status Write(absl::Span<const CheckpointFile> files);
+  absl::Status Commit(std::vector<FileRecord> records);
+  absl::Status Collect();
+  // Runs the work in the thread, which then sets phase or status.
+  void Do(absl::AnyInvocable<absl::Status()> work, SavePhase then);
+  void Join();
+
+  FileSystem* const files_;
+  Communicator* const comm_;
+  const SaverOptions options_;
+  std::unique_ptr<CheckpointWriter> writer_;  // rank 0's
+  ParameterSnapshot snapshot_;
+  std::vector<FileRecord> records_;  // that this rank wrote; of the thread until it is joined
+  std::thread thread_;
+  std::atomic<bool> given_up_ = false;
+  std::atomic<int64_t> written_bytes_ = 0;
+  bool busy_ = false;
+  bool copied_ = true;
+  bool collected_ = false;  // rank 0 has all records
+  absl::Time began_;
+  SavedStep saving_;
+  std::string folder_;  // that is written
+
+  mutable absl::Mutex mu_;
+  SavePhase phase_ ABSL_GUARDED_BY(mu_) = SavePhase::kIdle;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace switchyard

@@ -1,0 +1,97 @@
+#include "workers/train/job/rank_agreement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/cut_text.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/train/step/train_outcome.h"
+
+namespace switchyard {
+
+static_assert(std::is_trivially_copyable_v<RankWord> && sizeof(RankWord) == 512);
+
+void RankWord::SetText(absl::string_view from) {
+  const absl::string_view cut = CutText(from, kMaxRankText);
+  std::memcpy(text, cut.data(), cut.size());
+  text[cut.size()] = '\0';
+}
+
+void RankWord::SetStatus(const absl::Status& status) {
+  if (status.ok()) return;
+  code = static_cast<int32_t>(status.code());
+  outcome = static_cast<int32_t>(OutcomeOf(status));
+  SetText(status.message());
+}
+
+absl::StatusOr<std::vector<RankWord>> ExchangeWords(Communicator* comm, const RankWord& mine, absl::Duration limit) {
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(work, comm->AllGather({.comm_class = CommClass::kControl, .deadline = absl::Now() + limit},
+                                         absl::MakeConstSpan(reinterpret_cast<const char*>(&mine), sizeof(mine))));
+  RETURN_IF_ERROR(work->Wait());
+  std::vector<RankWord> words(static_cast<size_t>(comm->world()));
+  for (size_t r = 0; r < words.size(); ++r) {
+    const absl::Span<const char> bytes = work->received()[r].span();
+    SY_CHECK_EQ(bytes.size(), sizeof(RankWord));
+    std::memcpy(&words[r], bytes.data(), sizeof(RankWord));
+    words[r].text[kMaxRankText] = '\0';
+  }
+  return words;
+}
+
+absl::Status FirstError(absl::Span<const RankWord> words) {
+  for (size_t r = 0; r < words.size(); ++r) {
+    const RankWord& word = words[r];
+    if (word.code == 0) continue;
+    const std::string who = words.size() > 1 ? absl::StrCat("rank ", r, ": ") : "";
+    absl::Status status(static_cast<absl::StatusCode>(word.code), absl::StrCat(who, word.text));
+    switch (static_cast<TrainOutcome>(word.outcome)) {
+      case TrainOutcome::kLost:
+        return Lost(std::move(status));
+      case TrainOutcome::kBlocked:
+        return Blocked(std::move(status));
+      default:
+        return Failed(std::move(status));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration limit) {
+  RankWord word;
+  word.SetStatus(mine);
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm, word, limit));
+  return FirstError(words);
+}
+
+absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<std::string>& mine,
+                                       absl::Duration limit) {
+  RankWord word;
+  if (comm->rank() == 0) {
+    word.SetStatus(mine.status());
+    if (mine.ok()) {
+      word.SetText(*mine);
+      word.number = static_cast<int64_t>(mine->size());
+    }
+  }
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm, word, limit));
+  RETURN_IF_ERROR(FirstError(words));
+  const int64_t bytes = words[0].number;
+  if (bytes <= static_cast<int64_t>(kMaxRankText)) return std::string(words[0].text, static_cast<size_t>(bytes));
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(
+      work, comm->Broadcast({.comm_class = CommClass::kControl, .deadline = absl::Now() + limit}, /*root=*/0, bytes,
+                            comm->rank() == 0 ? absl::MakeConstSpan(*mine) : absl::Span<const char>()));
+  RETURN_IF_ERROR(work->Wait());
+  const absl::Span<const char> text = work->received()[0].span();
+  return std::string(text.begin(), text.end());
+}
+
+}  // namespace switchyard

@@ -1,0 +1,46 @@
+// What the ranks of a job tell each other beside training: small words, all of them to all, so that each draws the same
+// conclusions and they end, stop and save at the same step.
+//
+// Each call is a collective of class control: every rank makes the same calls in the same order.
+// Errors: the communicator's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/comm/core/communicator.h"
+
+namespace switchyard {
+
+// One rank's; travels as it is.
+struct RankWord {
+  int32_t stop = 0;     // StopKind
+  int32_t saving = 0;   // SavePhase
+  int32_t code = 0;     // absl::StatusCode of what ends the job on this rank
+  int32_t outcome = 0;  // of it: TrainOutcome
+  int64_t number = 0;
+  char text[488] = {};  // of the error, or what else is to be told; ends with a NUL
+
+  // The error, cut to what there is room for; OK leaves the word as it is.
+  void SetStatus(const absl::Status& status);
+  void SetText(absl::string_view text);
+};
+inline constexpr size_t kMaxRankText = sizeof(RankWord::text) - 1;
+
+// Every rank's word, by rank.
+absl::StatusOr<std::vector<RankWord>> ExchangeWords(Communicator* comm, const RankWord& mine, absl::Duration limit);
+// The status of the first rank that has an error, "rank 2: …", marked Lost, Failed or Blocked as it is there; OK if
+// none has.
+absl::Status FirstError(absl::Span<const RankWord> words);
+// FirstError of everybody's.
+absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration limit);
+// Rank 0's text, of any length and any bytes, or error; what the others give is not looked at.
+absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<std::string>& mine,
+                                       absl::Duration limit);
+
+}  // namespace switchyard

@@ -1,0 +1,48 @@
+// What packing p is on R ranks: p groups of R / p neighbouring ranks, each of which has every expert once.
+//
+// Rank r is at place r % (R / p) of group r / (R / p); a group's experts are dealt out as ExpertLayout::Contiguous does
+// it, so the ranks at one place have the same ones: replicas of each other.  Neighbours are what shares a machine, so a
+// group's all-to-alls leave it late.  p = 1 is no packing, p = R plain data parallelism.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/train/step/trainer_group.h"
+
+namespace switchyard {
+
+// InvalidArgument unless 1 <= packing, and it divides world.
+absl::Status CheckPacking(int world, int packing);
+// The experts of a rank, by slot.  REQUIRES: CheckPacking.  Pure.
+std::vector<int32_t> PackedResidents(int num_experts, int world, int packing, int rank);
+
+// Thread-compatible.
+class ExpertGroups {
+ public:
+  // Collective over the world, which is borrowed: with packing above 1 two of its splits, of which it has a few
+  // (communicator.h).  Errors: CheckPacking's; those of Split.
+  static absl::StatusOr<std::unique_ptr<ExpertGroups>> Make(Communicator* world, int num_experts, int packing,
+                                                            absl::Time deadline);
+  ExpertGroups(const ExpertGroups&) = delete;
+  ExpertGroups& operator=(const ExpertGroups&) = delete;
+
+  int packing() const { return packing_; }
+  const TrainerGroup& group() const { return group_; }
+
+ private:
+  ExpertGroups(Communicator* world, int num_experts, int packing);
+
+  const int packing_;
+  const ExpertLayout layout_;
+  std::unique_ptr<Communicator> experts_, replicas_;  // null without packing
+  TrainerGroup group_;
+};
+
+}  // namespace switchyard

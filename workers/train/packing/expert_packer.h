@@ -1,0 +1,87 @@
+// Packs the experts of a job's ranks while it trains: after a step, asks the controller (scheduler/jobs/
+// expert_packing.h) with all ranks' times, has the experts moved if there is room, and gives the trainer its new group.
+//
+// A job:  PackingController controller({.world = R});  controller.Replay(journal, step) where it goes on from a step
+//         PackedResidents(E, R, controller.packing(), rank): the experts that the model is made with
+//         Create → { Trainer::Step → AfterStep → checkpoint }
+// AfterStep is the fence: nothing else may be under way, and a checkpoint of the step is saved behind it.  Blocks of
+// the parameters have moved when packing() has changed. Collective calls: every rank makes them at the same steps.
+// Where memory is short masters and moments of experts, idle but for the optimizer's part of a step, go into a file
+// (Lina's offload; on CPU ranks the tier below memory is a disk); what does not fit then either, or into the file, is
+// refused, by all ranks, and the decision says by whom.
+// Thread-compatible.  CPU only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/jobs/expert_packing.h"
+#include "workers/train/packing/expert_groups.h"
+#include "workers/train/packing/repack.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/step/trainer.h"
+
+namespace switchyard {
+
+// Each packing but 1 takes two splits of the world, of which it has 15 (communicator.h): this one is reached, and
+// undone.
+inline constexpr int32_t kMostPacking = 64;
+
+// What a step's report tells of one rank.
+PackingTimes TimesOf(const StepReport& report);
+// The sum of what all ranks say: the same on all, as decisions must be.  Collective.  Errors: the communicator's.
+absl::StatusOr<PackingTimes> SumTimes(const PackingTimes& mine, Communicator* world, absl::Time deadline);
+
+struct ExpertPackerOptions {
+  bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
+  // Bytes that this rank may still take; none: as many as it wants.
+  std::function<int64_t()> available_bytes = {};
+  // As RepackOptions has them.
+  OpenStateFileFn open_offload = {};
+  bool offloads = false;
+  // On every rank, before anything of a decision is adopted that the controller did not foresee.  Collective: all ranks
+  // must have the same outcome.
+  std::function<absl::Status(const PackingDecision&)> journal = {};
+  // This rank's times of a step; none: TimesOf.
+  std::function<PackingTimes(const StepReport&)> times = {};
+};
+
+class ExpertPacker {
+ public:
+  // trainer, parameters, world: borrowed.  controller: nothing adopted, or a journal replayed.  Sets the trainer's
+  // group. Errors: those of ExpertGroups::Make and Trainer::SetGroup.
+  static absl::StatusOr<std::unique_ptr<ExpertPacker>> Create(Trainer* trainer, Parameters* parameters,
+                                                              Communicator* world, PackingController controller,
+                                                              ExpertPackerOptions options, absl::Time deadline);
+
+  // report: of the step that trainer.steps() counts.  What was decided, if this was a step for it; the same on all
+  // ranks.  Errors: the journal's; ResourceExhausted, marked Lost, where a rank has no room for what was foreseen:
+  // these all ranks have, and the group stands.  The communicator's, which ends the group.  After any of them nothing
+  // was adopted by a rank that says so.
+  absl::StatusOr<std::optional<PackingDecision>> AfterStep(const StepReport& report, absl::Time deadline);
+
+  const PackingController& controller() const { return controller_; }
+  const ExpertGroups& groups() const { return *groups_; }
+
+ private:
+  ExpertPacker(Trainer* trainer, Parameters* parameters, PackingController controller, ExpertPackerOptions options);
+  absl::StatusOr<PackingDecision> Decide(absl::Time deadline);
+  absl::StatusOr<PackingDecision> AskForRoom(PackingDecision proposal, absl::Time deadline);
+
+  Trainer* const trainer_;
+  Parameters* const parameters_;
+  const ExpertPackerOptions options_;
+  PackingController controller_;
+  std::unique_ptr<ExpertGroups> groups_;
+  PackingTimes measured_;  // on this rank, since the last decision
+  // Of the present decision.
+  std::unique_ptr<Repack> repack_;
+  bool ends_alike_ = false;  // all ranks have the error
+};
+
+}  // namespace switchyard

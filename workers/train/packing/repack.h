@@ -1,0 +1,82 @@
+// Changes which ranks have which experts between two steps: packing p becomes q, masters and moments travel.
+//
+//   Prepare  each rank takes memory for the experts that are new to it, or room in a file for masters and moments of
+//            all that it will have, and all hear whether all could
+//   Run      new groups; values by all-to-all, a layer at a time, within a group of the old packing, which has all of
+//            them; a barrier; then, at once, every rank has its new experts and the old memory or file is gone
+//
+// Each rank has masters and moments in memory or in a file, and may change from one to the other here.  Of what is in a
+// file no more than two layers are in memory, and two of what goes into one: until the barrier there are two files.
+//
+// Until that barrier nothing of the parameters, the model or the old groups has changed on any rank, and a rank behind
+// it has everything.  An error aborts the group, so nobody waits for a rank that is lost; as after any error of the
+// group, the job goes back to its last checkpoint.  What arrives has the bits that were sent.
+// Both are collectives of the world; nothing else may be under way.  Thread-compatible.  CPU only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/train/packing/expert_groups.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/parameters/state_file.h"
+
+namespace switchyard {
+
+struct RepackOptions {
+  int packing = 1;                      // to come
+  int64_t available_bytes = INT64_MAX;  // that this rank may still take
+  // Makes a file for masters and moments where they would not fit into memory; none: they have to.
+  OpenStateFileFn open_offload = nullptr;
+  bool offloads = false;  // into that file, whether they would fit or not
+};
+
+class Repack {
+ public:
+  // groups: those now; borrowed, like the parameters, until Run is done.
+  // Errors: CheckPacking's; the communicator's.
+  static absl::StatusOr<std::unique_ptr<Repack>> Prepare(const ExpertGroups& groups, Parameters* parameters,
+                                                         const RepackOptions& options, absl::Time deadline);
+
+  // Empty: every rank has room.  Else what the first rank without says, the same on all: "rank 3: 2 more experts a
+  // layer take 4096 bytes, 1000 are available"; "rank 3: offload: DIR: room for 4096 bytes: No space left on device".
+  const std::string& refusal() const { return refusal_; }
+
+  // The groups of the new packing, for Trainer::SetGroup: before that no step.  REQUIRES: no refusal; once.
+  // Errors: the communicator's; the files', of which one that is full is ResourceExhausted, marked Lost; Internal for a
+  // peer's message of another size.
+  absl::StatusOr<std::unique_ptr<ExpertGroups>> Run(absl::Time deadline);
+
+  // Of this rank.
+  int64_t bytes_received() const { return bytes_received_; }
+
+ private:
+  // From rank to rank of the old group.
+  struct Move {
+    int32_t expert = 0;
+    int from = 0, to = 0;
+  };
+  Repack(const ExpertGroups& groups, Parameters* parameters, int packing);
+  void PlanMoves();
+  absl::Status Allocate(const RepackOptions& options);
+  absl::Status BringLayer(int32_t layer, absl::Span<ParameterBlock* const> from, absl::Span<ParameterBlock* const> to,
+                          absl::Time deadline);
+  absl::Status Bring(absl::Time deadline);
+
+  const ExpertGroups& groups_;
+  Parameters* const parameters_;
+  const int packing_;
+  std::vector<int32_t> residents_;  // to come, by slot
+  std::vector<Move> moves_;         // within this rank's old group, by expert
+  NewExperts experts_;
+  std::string refusal_;
+  int64_t bytes_received_ = 0;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,157 @@
+#include "workers/train/parameters/parameter_files.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kPieceElements = 64 << 10;
+constexpr int64_t kPieceBytes = 16 << 20;  // of what is read
+
+struct Kept {
+  const char* suffix;
+  Tensor ParameterBlock::*tensor;
+};
+constexpr Kept kKept[] = {{".master", &ParameterBlock::master},
+                          {".exp_avg", &ParameterBlock::mean},
+                          {".exp_avg_sq", &ParameterBlock::mean_squares}};
+
+// The values of a block that are one tensor of the checkpoint.
+TensorView RowsOf(const Tensor& block, const Param& part) {
+  const TensorView values = block.view().Reshape({block.view().NumElements()});
+  return values.Rows(part.first_row * part.columns, part.rows * part.columns);
+}
+
+// `count` values at `from`, as they are in another dtype.
+void Round(DType from_dtype, const void* from, int64_t count, DType dtype, std::string* out) {
+  out->resize(static_cast<size_t>(count * DTypeBytes(dtype)));
+  VisitDType(from_dtype, [&]<class From>() {
+    VisitDType(dtype, [&]<class To>() {
+      const From* const values = static_cast<const From*>(from);
+      To* const to = reinterpret_cast<To*>(out->data());
+      for (int64_t i = 0; i < count; ++i) to[i] = static_cast<To>(static_cast<Acc<From>>(values[i]));
+    });
+  });
+}
+
+// Values of a view, rounded to dtype, a piece at a time.
+std::function<absl::Status(ByteSink)> Rounded(const TensorView& values, DType dtype) {
+  if (values.dtype() == dtype) return BytesAt(values.raw(), values.NumElements() * DTypeBytes(dtype));
+  return [values, dtype](ByteSink sink) -> absl::Status {
+    std::string piece;
+    for (int64_t begin = 0; begin < values.NumElements(); begin += kPieceElements) {
+      const char* const from = static_cast<const char*>(values.raw()) + begin * DTypeBytes(values.dtype());
+      Round(values.dtype(), from, std::min(kPieceElements, values.NumElements() - begin), dtype, &piece);
+      RETURN_IF_ERROR(sink(piece));
+    }
+    return absl::OkStatus();
+  };
+}
+
+// The same of `count` values of a file, from byte `at` on.
+std::function<absl::Status(ByteSink)> RoundedOf(const StateFile* file, int64_t at, int64_t count, DType from,
+                                                DType dtype) {
+  return [=](ByteSink sink) -> absl::Status {
+    std::string values, piece;
+    for (int64_t begin = 0; begin < count; begin += kPieceElements) {
+      const int64_t here = std::min(kPieceElements, count - begin);
+      values.resize(static_cast<size_t>(here * DTypeBytes(from)));
+      RETURN_IF_ERROR(file->Read(at + begin * DTypeBytes(from), absl::MakeSpan(values.data(), values.size())));
+      if (from != dtype) Round(from, values.data(), here, dtype, &piece);
+      RETURN_IF_ERROR(sink(from == dtype ? values : piece));
+    }
+    return absl::OkStatus();
+  };
+}
+
+// A part's values of one of kKept, in dtype or (none) as they are kept.
+TensorToWrite ToWrite(const ParameterBlock& block, const Param& part, size_t kept, std::optional<DType> dtype) {
+  TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};
+  if (block.offloaded == nullptr) {
+    const TensorView values = RowsOf(block.*kKept[kept].tensor, part);
+    tensor.dtype = dtype.value_or(values.dtype());
+    tensor.contents = Rounded(values, tensor.dtype);
+    return tensor;
+  }
+  const DType from = block.gradient.dtype();
+  const int64_t first = part.first_row * part.columns * DTypeBytes(from);
+  const int64_t at = block.offloaded_at + static_cast<int64_t>(kept) * block.gradient.bytes() + first;
+  tensor.dtype = dtype.value_or(from);
+  tensor.contents = RoundedOf(block.offloaded, at, part.rows * part.columns, from, tensor.dtype);
+  return tensor;
+}
+
+absl::Status Wrong(const std::string& tensor, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor, "\": ", problem));
+}
+
+absl::Status Restore(const ShardTable& table, const std::string& name, const std::vector<int64_t>& shape,
+                     const TensorView& to, const OnRead& on_read) {
+  const std::optional<ShardTable::Place> place = table.Find(name);
+  if (!place.has_value()) return Wrong(name, "is missing in the optimizer's files");
+  DType dtype;
+  ASSIGN_OR_RETURN(dtype, ParseSafetensorsDType(place->entry.dtype));
+  if (dtype != to.dtype() || place->entry.shape != shape) {
+    return Wrong(name, absl::StrCat("expected ", DTypeName(to.dtype()), " [", absl::StrJoin(shape, ", "), "], found ",
+                                    DTypeName(dtype), " ", place->entry.ShapeString()));
+  }
+  for (int64_t begin = 0; begin < place->entry.bytes; begin += kPieceBytes) {
+    const int64_t count = std::min(kPieceBytes, place->entry.bytes - begin);
+    RETURN_IF_ERROR(
+        table.Read(*place, begin, absl::MakeSpan(static_cast<char*>(to.raw()) + begin, static_cast<size_t>(count))));
+    if (on_read) RETURN_IF_ERROR(on_read(count));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool WritesBlock(const ParameterBlock& block, int rank) {
+  return block.shard == Shard::kExpert ? block.replica == 0 : rank == 0;
+}
+
+std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
+                                           DType weights) {
+  CheckpointFile model = {.name = absl::StrFormat("model-%05d-of-%05d.safetensors", rank + 1, world)};
+  CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
+  for (const ParameterBlock& block : blocks) {
+    if (!WritesBlock(block, rank)) continue;
+    for (const Param& part : block.parts) {
+      model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : weights));
+      for (size_t kept = 0; kept < std::size(kKept); ++kept) {
+        optimizer.tensors.push_back(ToWrite(block, part, kept, std::nullopt));
+        optimizer.tensors.back().name += kKept[kept].suffix;
+      }
+    }
+  }
+  std::vector<CheckpointFile> files;
+  files.push_back(std::move(model));
+  files.push_back(std::move(optimizer));
+  return files;
+}
+
+absl::Status RestoreParameters(const ShardTable& optimizer, Parameters* parameters, const OnRead& on_read) {
+  return parameters->ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+    for (const ParameterBlock* block : group) {
+      for (const Param& part : block->parts) {
+        for (const Kept& kept : kKept) {
+          RETURN_IF_ERROR(Restore(optimizer, absl::StrCat(part.name, kept.suffix), part.shape,
+                                  RowsOf(block->*kept.tensor, part), on_read));
+        }
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace switchyard

@@ -1,0 +1,67 @@
+#include "workers/train/parameters/parameter_snapshot.h"
+
+#include <cstring>
+#include <utility>
+
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/thread_pool.h"
+#include "workers/train/parameters/parameter_files.h"
+
+namespace switchyard {
+namespace {
+
+void CopyBytes(const Stream& stream, const Tensor& from, const Tensor& to) {
+  constexpr int64_t kGrain = 1 << 20;
+  const char* const source = static_cast<const char*>(from.view().raw());
+  char* const target = static_cast<char*>(to.view().raw());
+  stream.pool().ParallelFor(from.bytes(), kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(target + begin, source + begin, static_cast<size_t>(end - begin));
+  });
+}
+
+// Experts may have been packed anew since the copies were made.
+bool AreOf(const std::vector<ParameterBlock>& copies, const Parameters& parameters, int rank) {
+  size_t next = 0;
+  for (const ParameterBlock& block : parameters.blocks()) {
+    if (!WritesBlock(block, rank)) continue;
+    if (next == copies.size() || copies[next++].parts[0].name != block.parts[0].name) return false;
+  }
+  return next == copies.size();
+}
+
+}  // namespace
+
+int64_t ParameterSnapshot::BytesToTake(const Parameters& parameters, int rank) const {
+  SY_CHECK(parameters.offload() == nullptr);
+  if (AreOf(blocks_, parameters, rank)) return 0;
+  int64_t bytes = 0;
+  for (const ParameterBlock& block : parameters.blocks()) {
+    if (WritesBlock(block, rank)) bytes += 3 * block.master.bytes();
+  }
+  return bytes;
+}
+
+absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& parameters, int rank) {
+  std::vector<ParameterBlock> blocks = std::exchange(blocks_, {});
+  if (!AreOf(blocks, parameters, rank)) blocks.clear();
+  size_t next = 0;
+  for (const ParameterBlock& from : parameters.blocks()) {
+    if (!WritesBlock(from, rank)) continue;
+    if (next == blocks.size()) {
+      ParameterBlock block;
+      block.parts = from.parts;
+      block.shard = from.shard;
+      for (const auto state : kState) {
+        ASSIGN_OR_RETURN(block.*state, Tensor::Allocate((from.*state).dtype(), (from.*state).shape(), stream.device()));
+      }
+      blocks.push_back(std::move(block));
+    }
+    ParameterBlock& to = blocks[next++];
+    for (const auto state : kState) CopyBytes(stream, from.*state, to.*state);
+  }
+  blocks_ = std::move(blocks);
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,276 @@
+#include "workers/train/parameters/parameters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/model/families/family.h"
+#include "workers/model/weights/loader.h"
+#include "workers/ops/gemm/backward/transposed_weight.h"
+#include "workers/ops/sampling/random.h"
+#include "workers/tensor/copy.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard {
+namespace {
+
+// Two numbers of the standard normal distribution for each index (Box and Muller).
+std::pair<double, double> NormalPair(uint64_t seed, uint64_t name, uint64_t index) {
+  const auto word = [](uint64_t value, int half) { return static_cast<uint32_t>(value >> (32 * half)); };
+  const std::array<uint32_t, 4> bits =
+      Philox4x32({word(index, 0), word(index, 1), word(name, 0), word(name, 1)}, {word(seed, 0), word(seed, 1)});
+  const auto uniform = [&](int i) {  // (0, 1)
+    return (static_cast<double>((static_cast<uint64_t>(bits[2 * i]) << 21) ^ (bits[2 * i + 1] >> 11)) + 0.5) * 0x1p-53;
+  };
+  const double radius = std::sqrt(-2 * std::log(uniform(0))), angle = 2 * std::numbers::pi * uniform(1);
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+// The values of part [first, first + count) of a tensor of that name, of standard deviation `range`.
+template <class Elem>
+void FillNormal(uint64_t seed, double range, absl::string_view name, int64_t first, absl::Span<Elem> to) {
+  const uint64_t hash = Fnv1a(name);
+  for (size_t i = 0; i < to.size(); ++i) {
+    const uint64_t index = static_cast<uint64_t>(first) + i;
+    const auto [even, odd] = NormalPair(seed, hash, index / 2);
+    to[i] = static_cast<Elem>(range * (index % 2 == 0 ? even : odd));
+  }
+}
+
+bool IsBias(const Param& param) { return param.name.ends_with("bias"); }
+
+// Whether a layer adds this matrix's output to its input as it is.
+bool WritesResidual(const LayerWeights& layer, const Weight* weight) {
+  const auto is_down = [&](const FfnWeights& ffn) { return weight == &ffn.down; };
+  return weight == &layer.attention.o || (layer.dense.has_value() && is_down(*layer.dense)) ||
+         (layer.moe.has_value() && (std::any_of(layer.moe->experts.begin(), layer.moe->experts.end(), is_down) ||
+                                    (layer.moe->shared.has_value() && is_down(*layer.moe->shared))));
+}
+
+double RangeOf(const InitialValues& values, const ModelWeights& weights, const ParameterBlock& block) {
+  const bool writes_residual =
+      std::any_of(weights.layers.begin(), weights.layers.end(),
+                  [&](const LayerWeights& layer) { return WritesResidual(layer, block.weight); });
+  return writes_residual ? values.range / std::sqrt(2 * static_cast<double>(weights.layers.size())) : values.range;
+}
+
+void FillInitial(const Stream& stream, uint64_t seed, double range, const ParameterBlock& block) {
+  VisitDType(block.master.dtype(), [&]<class Elem>() {
+    for (const Param& part : block.parts) {
+      const absl::Span<Elem> to(block.master.data<Elem>() + part.first_row * block.master.dim(1),
+                                static_cast<size_t>(part.rows * part.columns));
+      if (part.shape.size() == 1) {
+        std::fill(to.begin(), to.end(), IsBias(part) ? Elem{0} : Elem{1});
+        continue;
+      }
+      constexpr int64_t kGrain = 4096;
+      stream.pool().ParallelFor(static_cast<int64_t>(to.size()), kGrain, [&](int64_t begin, int64_t end) {
+        FillNormal(seed, range, part.name, part.source_row * part.columns + begin,
+                   to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+      });
+    }
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, Model* model,
+                                                               const OpenStateFileFn& open_offload) {
+  if (!stream.device().is_cpu()) return absl::UnimplementedError("training on a device");
+  if (model->experts() != nullptr) return absl::UnimplementedError("training experts that a store has");
+  const ModelFamily* const family = FindFamily(model->config().model_type);
+  SY_CHECK(family != nullptr);
+  std::unique_ptr<Parameters> parameters(new Parameters(stream, model));
+  parameters->blocks_ = BlocksOf(ListParams(model->config(), *family, model->mutable_weights()));
+  if (open_offload) RETURN_IF_ERROR(parameters->Offload(open_offload));
+  for (ParameterBlock& block : parameters->blocks_) RETURN_IF_ERROR(parameters->Allocate(&block));
+  parameters->LinkGradients();
+  return parameters;
+}
+
+// Rows of one weight or tensor follow each other in the table.
+std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<Param>& params) {
+  std::vector<ParameterBlock> blocks;
+  for (const Param& param : params) {
+    const auto same = std::find_if(blocks.begin(), blocks.end(), [&](const ParameterBlock& each) {
+      return each.weight == param.weight && each.tensor == param.tensor;
+    });
+    if (same != blocks.end()) {
+      same->parts.push_back(param);
+      continue;
+    }
+    ParameterBlock& block = blocks.emplace_back();
+    block.parts = {param};
+    block.shard = param.shard;
+    block.layer = param.layer;
+    block.expert = param.expert;
+    block.weight = param.weight;
+    block.tensor = param.tensor;
+    block.decayed = param.shape.size() > 1;
+    block.by_gradient = !param.router_bias;
+  }
+  return blocks;
+}
+
+Shape ParameterBlock::StateShape() const {
+  return weight != nullptr ? Shape{weight->n(), weight->k()} : Shape{tensor->view().NumElements(), 1};
+}
+
+absl::Status Parameters::AllocateState(ParameterBlock* block) const {
+  for (Tensor* each : {&block->master, &block->mean, &block->mean_squares}) {
+    ASSIGN_OR_RETURN(*each, Tensor::Allocate(AccDType(model_->dtype()), block->StateShape(), stream_.device()));
+    RETURN_IF_ERROR(FillZero(stream_, *each));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parameters::Allocate(ParameterBlock* block) const {
+  const Shape shape = block->StateShape();
+  ASSIGN_OR_RETURN(block->gradient, Tensor::Allocate(AccDType(model_->dtype()), shape, stream_.device()));
+  RETURN_IF_ERROR(FillZero(stream_, block->gradient));
+  if (block->offloaded == nullptr) RETURN_IF_ERROR(AllocateState(block));
+  if (block->weight == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(block->transposed,
+                   Weight::Allocate({.n = shape[1], .k = shape[0], .dtype = model_->dtype()}, stream_.device()));
+  return absl::OkStatus();
+}
+
+TrainedMatrix Parameters::MatrixOf(const Weight& weight) const {
+  for (const ParameterBlock& block : blocks_) {
+    if (block.weight == &weight) return {.transposed = &block.transposed, .gradient = block.gradient};
+  }
+  SY_CHECK(false);
+  return {};
+}
+
+// A vector, or a table of rows.
+TensorView Parameters::VectorOf(const Tensor& tensor) const {
+  if (tensor.view().raw() == nullptr) return TensorView();
+  for (const ParameterBlock& block : blocks_) {
+    if (block.tensor == &tensor) return block.gradient.view().Reshape(tensor.shape());
+  }
+  SY_CHECK(false);
+  return {};
+}
+
+void Parameters::LinkGradients() {
+  const ModelWeights& weights = model_->weights();
+  const auto ffn = [&](const FfnWeights& from) {
+    return FfnGradients{.gate_up = MatrixOf(from.gate_up),
+                        .down = MatrixOf(from.down),
+                        .up_bias = VectorOf(from.up_bias),
+                        .down_bias = VectorOf(from.down_bias)};
+  };
+  gradients_.lm_head = MatrixOf(weights.lm_head);
+  gradients_.embedding = model_->config().tie_embeddings ? gradients_.lm_head.gradient : VectorOf(weights.embedding);
+  gradients_.positions = VectorOf(weights.positions);
+  gradients_.final_norm = VectorOf(weights.final_norm);
+  gradients_.final_norm_bias = VectorOf(weights.final_norm_bias);
+  for (const LayerWeights& layer : weights.layers) {
+    const AttentionWeights& a = layer.attention;
+    LayerGradients& to = gradients_.layers.emplace_back();
+    to.attention = {.norm = VectorOf(a.norm),
+                    .norm_bias = VectorOf(a.norm_bias),
+                    .qkv = MatrixOf(a.qkv),
+                    .qkv_bias = VectorOf(a.qkv_bias),
+                    .q_norm = VectorOf(a.q_norm),
+                    .k_norm = VectorOf(a.k_norm),
+                    .o = MatrixOf(a.o),
+                    .o_bias = VectorOf(a.o_bias)};
+    to.ffn_norm = VectorOf(layer.ffn_norm);
+    to.ffn_norm_bias = VectorOf(layer.ffn_norm_bias);
+    if (layer.dense.has_value()) to.dense = ffn(*layer.dense);
+    if (!layer.moe.has_value()) continue;
+    to.moe.emplace().router = MatrixOf(layer.moe->router);
+    for (const FfnWeights& expert : layer.moe->experts) to.moe->experts.push_back(ffn(expert));
+    if (!layer.moe->shared.has_value()) continue;
+    to.moe->shared = ffn(*layer.moe->shared);
+    to.moe->shared_gate = MatrixOf(layer.moe->shared_gate);
+  }
+}
+
+absl::Status Parameters::Initialise(const InitialValues& values, const OnRead& on_bytes) {
+  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+    for (const ParameterBlock* block : group) {
+      FillInitial(stream_, values.seed, RangeOf(values, model_->weights(), *block), *block);
+      if (on_bytes) RETURN_IF_ERROR(on_bytes(block->master.bytes()));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads,
+                              const std::function<bool(int64_t, int64_t)>& progress) {
+  std::vector<Param> params;
+  ASSIGN_OR_RETURN(params, BuildParams(model_->config(), *FindFamily(model_->config().model_type), checkpoint,
+                                       model_->mutable_weights()));
+  RETURN_IF_ERROR(CheckAllUsed(checkpoint, model_->config(), params));
+  const auto is_of = [](const Param& param, const ParameterBlock* block) {
+    return block->weight == param.weight && block->tensor == param.tensor;
+  };
+  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
+    std::vector<Param> wanted;
+    for (const Param& param : params) {
+      const auto block = std::find_if(group.begin(), group.end(), [&](auto* each) { return is_of(param, each); });
+      if (block == group.end()) continue;
+      wanted.push_back(param);
+      wanted.back().weight = nullptr;
+      wanted.back().tensor = &(*block)->master;
+    }
+    LoadOptions options;
+    options.dtype = AccDType(model_->dtype());
+    options.num_threads = num_threads;
+    if (progress) options.progress = progress;
+    return LoadParams(checkpoint, wanted, std::move(options));
+  });
+}
+
+absl::Status Parameters::Publish() {
+  return ForEachGroup(StateAccess::kRead, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+    for (ParameterBlock* block : group) RETURN_IF_ERROR(Publish(block));
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Parameters::Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change) {
+  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+    for (ParameterBlock* block : group) {
+      RETURN_IF_ERROR(change(*block));
+      RETURN_IF_ERROR(Publish(block));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::Status Parameters::Publish(ParameterBlock* block) const {
+  if (block->weight == nullptr) {
+    return RoundRows(stream_, block->master.view().Reshape({1, block->size()}),
+                     block->tensor->view().Reshape({1, block->size()}));
+  }
+  RETURN_IF_ERROR(PackAgain(stream_, block->master, block->weight));
+  return PackTransposed(stream_, block->master, &block->transposed);
+}
+
+absl::Status Parameters::ZeroGradients() {
+  for (ParameterBlock& block : blocks_) RETURN_IF_ERROR(FillZero(stream_, block.gradient));
+  return absl::OkStatus();
+}
+
+int64_t Parameters::num_values() const {
+  int64_t values = 0;
+  for (const ParameterBlock& block : blocks_) values += block.size();
+  return values;
+}
+
+int64_t Parameters::bytes() const {
+  int64_t bytes = 0;
+  for (const ParameterBlock& block : blocks_) bytes += block.bytes();
+  return bytes;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,172 @@
+// What training keeps of every parameter of a model: its master value, its gradient and AdamW's two moments, all in
+// AccDType (fp32; fp64 for an fp64 model), and the transposed weights that backward reads.
+//
+// A block is one packed weight of the model, or one vector: q, k and v are one block, gate and up of an expert are one.
+// A block's parts say which tensors of a checkpoint its rows are.  Masters are what is trained; Publish rounds them
+// into the model.  A block of an expert is on the ranks that hold that expert, all others are on every rank.  Which
+// experts those are may change between steps (AllocateExperts, AdoptExperts; repack.h has their values brought).
+// Thread-compatible.  CPU only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "workers/checkpoint/files/file_sums.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/model/backward/model_gradients.h"
+#include "workers/model/forward/model.h"
+#include "workers/model/weights/params.h"
+#include "workers/ops/gemm/weight.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
+#include "workers/train/parameters/state_file.h"
+#include "workers/train/parameters/state_offload.h"
+
+namespace switchyard {
+
+struct ParameterBlock {
+  std::vector<Param> parts;  // in the order of their rows
+  Shard shard = Shard::kReplicated;
+  int32_t layer = -1, expert = -1;  // of an expert: which of the model's
+  int32_t replica = 0;              // of an expert: which of its replicas this is
+  bool decayed = false;             // weight decay: of matrices alone
+  bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_balance.h)
+  Weight* weight = nullptr;         // of the model; exactly one of the two
+  Tensor* tensor = nullptr;
+  Weight transposed;          // [k, n], of weights
+  Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
+  Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
+  // Of an expert where it is offloaded: master and moments are there, one behind the other, and those tensors are empty
+  // but within Parameters::ForEachGroup.
+  const StateFile* offloaded = nullptr;
+  int64_t offloaded_at = 0;
+
+  Shape StateShape() const;  // [rows, columns]
+  int64_t size() const { return gradient.view().NumElements(); }
+  int64_t bytes() const {  // beside the model's
+    return master.bytes() + gradient.bytes() + mean.bytes() + mean_squares.bytes() + transposed.bytes();
+  }
+};
+
+// What an optimizer keeps of a block, in the order of files.
+inline constexpr Tensor ParameterBlock::*kState[] = {&ParameterBlock::master, &ParameterBlock::mean,
+                                                     &ParameterBlock::mean_squares};
+
+// Experts that a rank is about to have: all that belongs to them, without its values.
+struct NewExperts {
+  std::vector<int32_t> residents = {};                // by slot, of every layer that has experts
+  std::vector<int32_t> ids = {};                      // of those: that the rank does not have
+  std::vector<std::vector<FfnWeights>> weights = {};  // [MoE layers][ids]
+  std::vector<ParameterBlock> blocks = {};            // of those, layer by layer, of a layer expert by expert
+  // Where a file has masters and moments, or is to have them: blocks of the experts that stay, without anything else.
+  std::vector<ParameterBlock> staying = {};  // likewise layer by layer
+  // Of all residents; a layer's blocks are those of `blocks`, then those of `staying`.  Null: all will be in memory.
+  std::unique_ptr<StateOffload> offload = nullptr;
+
+  int64_t bytes() const;  // of memory
+};
+
+// What NewExperts are, in numbers.
+struct NewExpertsShape {
+  int64_t added = 0, staying = 0;  // experts a layer
+  bool offload = false;            // masters and moments of both go into a file
+};
+
+// Matrices are drawn from a normal distribution; vectors of norms begin at 1, biases at 0.
+struct InitialValues {
+  uint64_t seed = 0;
+  // Standard deviation (HF's initializer_range).  Matrices whose output a layer adds to its input (attention's output,
+  // FFNs' down) have range / sqrt(2 layers), so that the sum does not grow with depth: GPT-2 (Radford et al.
+  // 2019, 2.3).
+  double range = 0.02;
+};
+
+class Parameters {
+ public:
+  // Zeroed moments and gradients; masters are undefined until Initialise or Load.  model: borrowed, must outlive this.
+  // open_offload: makes the file for masters and moments of experts; none: they stay in memory.
+  // Errors: open_offload's; Unimplemented on a device or where a store has the experts; ResourceExhausted with needed
+  // and available bytes.
+  static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, Model* model,
+                                                            const OpenStateFileFn& open_offload = nullptr);
+
+  // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
+  // on_bytes: now and then, of values that were drawn; not OK ends it.
+  absl::Status Initialise(const InitialValues& values, const OnRead& on_bytes = nullptr);
+  // Masters as the checkpoint has them, whatever its dtype.  progress: as LoadOptions has it.  Errors: the
+  // loader's; CheckAllUsed's.
+  absl::Status Load(const Checkpoint& checkpoint, int num_threads,
+                    const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
+  // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
+  absl::Status Publish();
+  // The same of each block, after `change` was made to its master and moments.
+  absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change);
+  absl::Status ZeroGradients();
+  // Calls `use` with the blocks that are in memory, then with each layer's that are offloaded (state_offload.h):
+  // whoever wants masters or moments asks here.  Errors: use's, which ends it, and the file's.
+  absl::Status ForEachGroup(StateAccess access, absl::FunctionRef<absl::Status(absl::Span<ParameterBlock* const>)> use);
+  // Null: nothing is offloaded.
+  const StateOffload* offload() const { return offload_.get(); }
+
+  // A layer's experts: `from` are those of now, `to` are to be filled in; masters and moments of both are in memory.
+  using BringLayerFn = absl::FunctionRef<absl::Status(int32_t layer, absl::Span<ParameterBlock* const> from,
+                                                      absl::Span<ParameterBlock* const> to)>;
+  // Nothing of this changes by the first three.
+  //
+  // Masters and moments are undefined.  open_offload: makes a file for those of all residents; none: they will be in
+  // memory, wherever they are now.  Errors: ResourceExhausted, open_offload's.
+  absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> residents,
+                                             const OpenStateFileFn& open_offload = nullptr) const;
+  // What AllocateExperts will take of memory.
+  int64_t BytesOfExperts(const NewExpertsShape& shape) const;
+  // Masters and moments go to where they will be, layer by layer, of which no more than two are in memory of what is
+  // in a file: `bring` has those of experts that are new to this rank.  Their weights become what their masters are.
+  // Errors: bring's, which ends it, and the files'.
+  absl::Status BringExperts(NewExperts* experts, BringLayerFn bring);
+  // From now on this rank has the residents: what it had of them stays, but for what BringExperts has moved; other
+  // experts are gone, and with them the file that they were in.  Blocks, and what gradients() shows, have moved then:
+  // whoever keeps views of them takes new ones.
+  void AdoptExperts(NewExperts experts);
+  // Which replica of its experts this rank has.
+  void SetReplica(int32_t replica);
+
+  std::vector<ParameterBlock>& blocks() { return blocks_; }
+  const std::vector<ParameterBlock>& blocks() const { return blocks_; }
+  const ModelGradients& gradients() const { return gradients_; }
+  const Model& model() const { return *model_; }
+  // Of this rank's blocks.
+  int64_t num_values() const;
+  int64_t bytes() const;
+
+ private:
+  Parameters(const Stream& stream, Model* model) : stream_(stream), model_(model) {}
+  // Without memory, in the order of the table.
+  static std::vector<ParameterBlock> BlocksOf(const std::vector<Param>& params);
+  absl::Status Allocate(ParameterBlock* block) const;
+  absl::Status AllocateState(ParameterBlock* block) const;
+  absl::Status Offload(const OpenStateFileFn& open);
+  // A file for masters and moments of those layers' blocks, which are told their places in it.
+  absl::StatusOr<std::unique_ptr<StateOffload>> OffloadLayers(const std::vector<std::vector<ParameterBlock*>>& layers,
+                                                              const OpenStateFileFn& open) const;
+  std::vector<ParameterBlock> StayingBlocks(absl::Span<const int32_t> residents) const;
+  absl::Status BringLayer(NewExperts* experts, int32_t layer, size_t moe_layer, BringLayerFn bring);
+  absl::Status Publish(ParameterBlock* block) const;
+  void LinkGradients();
+  TrainedMatrix MatrixOf(const Weight& weight) const;
+  TensorView VectorOf(const Tensor& tensor) const;
+
+  const Stream stream_;
+  Model* const model_;
+  std::vector<ParameterBlock> blocks_;
+  ModelGradients gradients_;
+  std::unique_ptr<StateOffload> offload_;
+  std::vector<std::vector<size_t>> offloaded_;  // of its layers: which of blocks_
+};
+
+}  // namespace switchyard

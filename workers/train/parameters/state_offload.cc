@@ -1,0 +1,171 @@
+#include "workers/train/parameters/state_offload.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/work_gate.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kPieceBytes = int64_t{1} << 20;
+
+// move(begin, count) of all bytes; the calling thread passes its gate before each piece.
+absl::Status InPieces(int64_t bytes, absl::FunctionRef<absl::Status(int64_t begin, int64_t count)> move) {
+  for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    WorkGate::PassOwn();
+    RETURN_IF_ERROR(move(begin, std::min(kPieceBytes, bytes - begin)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Of one pass.  Each side waits for the other, or for its end.
+struct StateOffload::Progress {
+  absl::Mutex mu;
+  size_t read ABSL_GUARDED_BY(mu) = 0;  // layers that are in their slots
+  size_t used ABSL_GUARDED_BY(mu) = 0;  // layers that the caller is done with
+  bool given_up ABSL_GUARDED_BY(mu) = false;
+  absl::Status status ABSL_GUARDED_BY(mu);  // the file's
+
+  // False: the pass has ended early.
+  bool AwaitRead(size_t layer) {
+    const OutsideGate outside;
+    absl::MutexLock lock(&mu);
+    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return read > layer || !status.ok(); };
+    mu.Await(absl::Condition(&there));
+    return read > layer;
+  }
+  bool AwaitUse(size_t layer) {
+    const OutsideGate outside;
+    absl::MutexLock lock(&mu);
+    const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return used > layer || given_up; };
+    mu.Await(absl::Condition(&done));
+    return used > layer;
+  }
+  bool Keep(const absl::Status& done) {
+    absl::MutexLock lock(&mu);
+    if (status.ok()) status = done;
+    return status.ok();
+  }
+};
+
+absl::StatusOr<std::unique_ptr<StateOffload>> StateOffload::Create(const std::vector<std::vector<Shape>>& shapes,
+                                                                   DType dtype, const OpenStateFileFn& open) {
+  std::vector<std::vector<StatePlace>> layers;
+  int64_t bytes = 0;
+  for (const std::vector<Shape>& blocks : shapes) {
+    std::vector<StatePlace>& places = layers.emplace_back();
+    for (const Shape& shape : blocks) {
+      places.push_back({.shape = shape, .at = bytes});
+      bytes += 3 * shape.NumElements() * DTypeBytes(dtype);
+    }
+  }
+  std::unique_ptr<StateOffload> offload(new StateOffload(dtype, std::move(layers), bytes));
+  ASSIGN_OR_RETURN(offload->file_, open(bytes));
+  const size_t slots = std::min(shapes.size(), offload->slots_.size());
+  for (size_t s = 0; s < slots; ++s) {
+    for (const Shape& shape : shapes[s]) {
+      Tensors& tensors = offload->slots_[s].emplace_back();
+      for (Tensor& tensor : tensors) {
+        ASSIGN_OR_RETURN(tensor, Tensor::Allocate(dtype, shape, Device::Cpu()));
+      }
+    }
+  }
+  for (size_t l = slots; l < shapes.size(); ++l) SY_CHECK(shapes[l] == shapes[l % slots]);
+  return offload;
+}
+
+int64_t StateOffload::memory_bytes() const {
+  int64_t bytes = 0;
+  for (const std::vector<Tensors>& blocks : slots_) {
+    for (const Tensors& tensors : blocks) {
+      for (const Tensor& tensor : tensors) bytes += tensor.bytes();
+    }
+  }
+  return bytes;
+}
+
+absl::Status StateOffload::ReadLayer(size_t layer) {
+  for (size_t b = 0; b < layers_[layer].size(); ++b) {
+    int64_t at = layers_[layer][b].at;
+    for (const Tensor& tensor : slot(layer)[b]) {
+      char* const to = static_cast<char*>(tensor.view().raw());
+      RETURN_IF_ERROR(InPieces(tensor.bytes(), [&](int64_t begin, int64_t count) {
+        return file_->Read(at + begin, absl::MakeSpan(to + begin, static_cast<size_t>(count)));
+      }));
+      at += tensor.bytes();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateOffload::WriteLayer(size_t layer) {
+  for (size_t b = 0; b < layers_[layer].size(); ++b) {
+    int64_t at = layers_[layer][b].at;
+    for (const Tensor& tensor : slot(layer)[b]) {
+      const char* const from = static_cast<const char*>(tensor.view().raw());
+      RETURN_IF_ERROR(InPieces(tensor.bytes(), [&](int64_t begin, int64_t count) {
+        return file_->Write(at + begin, absl::string_view(from + begin, static_cast<size_t>(count)));
+      }));
+      at += tensor.bytes();
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The thread's part.  Layer i goes where layer i - 2 was, once that has been used and written back.
+void StateOffload::Stream(StateAccess access, Progress* progress) {
+  const size_t layers = layers_.size(), ahead = slots_.size();
+  for (size_t i = 0; i < layers + ahead; ++i) {
+    if (i >= ahead && i - ahead < layers) {
+      if (!progress->AwaitUse(i - ahead)) return;
+      if (access == StateAccess::kUpdate && !progress->Keep(WriteLayer(i - ahead))) return;
+    }
+    if (i >= layers) continue;
+    if (!progress->Keep(ReadLayer(i))) return;
+    absl::MutexLock lock(&progress->mu);
+    progress->read = i + 1;
+  }
+}
+
+absl::Status StateOffload::ForEachLayer(StateAccess access,
+                                        absl::FunctionRef<absl::Status(size_t, absl::Span<Tensors>)> use) {
+  Progress progress;
+  std::thread thread([&, gate = WorkGate::Own()] {
+    const InsideGate inside(gate);
+    Stream(access, &progress);
+  });
+  absl::Status used;
+  for (size_t layer = 0; layer < layers_.size() && used.ok(); ++layer) {
+    const absl::Time begin = absl::Now();
+    const bool there = progress.AwaitRead(layer);
+    wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+    if (!there) break;
+    used = use(layer, slot(layer));
+    absl::MutexLock lock(&progress.mu);
+    if (used.ok()) progress.used = layer + 1;
+    progress.given_up = !used.ok();
+  }
+  const absl::Time begin = absl::Now();
+  {
+    const OutsideGate outside;
+    thread.join();
+  }
+  wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+  RETURN_IF_ERROR(used);
+  absl::MutexLock lock(&progress.mu);
+  return progress.status;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,50 @@
+#include "workers/train/step/train_outcome.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kMark[] = "switchyard/train_outcome";
+
+absl::Status Marked(absl::Status status, const char* mark) {
+  SY_CHECK(!status.ok());
+  status.SetPayload(kMark, absl::Cord(mark));
+  return status;
+}
+
+}  // namespace
+
+absl::Status Lost(absl::Status status) { return Marked(std::move(status), "lost"); }
+absl::Status Failed(absl::Status status) { return Marked(std::move(status), "failed"); }
+absl::Status Blocked(absl::Status status) { return Marked(std::move(status), "blocked"); }
+
+absl::Status In(absl::string_view where, const absl::Status& status) {
+  if (status.ok()) return status;
+  absl::Status out(status.code(), absl::StrCat(where, ": ", status.message()));
+  if (const auto mark = status.GetPayload(kMark); mark.has_value()) out.SetPayload(kMark, *mark);
+  return out;
+}
+
+TrainOutcome OutcomeOf(const absl::Status& status) {
+  SY_CHECK(!status.ok());
+  if (const auto mark = status.GetPayload(kMark); mark.has_value()) {
+    return *mark == "lost" ? TrainOutcome::kLost : *mark == "blocked" ? TrainOutcome::kBlocked : TrainOutcome::kFailed;
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kDataLoss:
+      return TrainOutcome::kFailed;
+    default:
+      return TrainOutcome::kLost;
+  }
+}
+
+}  // namespace switchyard

@@ -1,0 +1,397 @@
+#include "workers/train/step/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/job_state.h"
+#include "scheduler/jobs/trainer_limits.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
+#include "workers/comm/core/timed.h"
+#include "workers/moe/layer/expert_capacity.h"
+#include "workers/ops/attention/attention.h"
+#include "workers/tensor/copy.h"
+
+namespace switchyard {
+namespace {
+
+constexpr int64_t kMaxMicroBatchRows = 1 << 20;
+
+// Positions of a block of the cache that a pass's keys and values go through: attention's key tile, or fewer.
+int32_t BlockSizeOf(const TrainerOptions& options) {
+  return static_cast<int32_t>(std::min<int64_t>(kAttentionKeyTile, options.max_length));
+}
+
+int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_size - 1) / block_size; }
+
+// The limits of a spec, asked again of whatever makes a trainer.
+absl::Status CheckNumbers(const TrainerOptions& options) {
+  RETURN_IF_ERROR(CheckReal("trainer: beta1", options.adamw.beta1, kBetas));
+  RETURN_IF_ERROR(CheckReal("trainer: beta2", options.adamw.beta2, kBetas));
+  RETURN_IF_ERROR(CheckReal("trainer: epsilon", options.adamw.epsilon, kEpsilons));
+  RETURN_IF_ERROR(CheckReal("trainer: weight_decay", options.adamw.weight_decay, kWeightDecays));
+  RETURN_IF_ERROR(CheckReal("trainer: clip_norm", options.clip_norm, kClipNorms));
+  RETURN_IF_ERROR(CheckReal("trainer: balance_weight", options.router.balance_weight, kRouterLossWeights));
+  RETURN_IF_ERROR(CheckReal("trainer: capacity_factor", options.capacity_factor, {0, kCapacityFactorLimit}));
+  RETURN_IF_ERROR(CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, kBalanceBiasRates));
+  return CheckReal("trainer: z_weight", options.router.z_weight, kRouterLossWeights);
+}
+
+int64_t CountTokens(const TrainRows& rows) {
+  return std::count_if(rows.targets.begin(), rows.targets.end(), [](int32_t target) { return target >= 0; });
+}
+
+int64_t NumRows(const TrainRows& rows) { return static_cast<int64_t>(rows.tokens.size()); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, Model* model, Parameters* parameters,
+                                                         const TrainerOptions& options) {
+  if (options.max_length < 1 || options.max_length > model->max_positions()) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
+                                                   " tokens are outside [1, ", model->max_positions(), "]"));
+  }
+  if (options.max_sequences < 1 || options.max_sequences > kMaxMicroBatchRows / options.max_length) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: micro-batches of ", options.max_sequences,
+                                                   " sequences of ", options.max_length, " tokens are outside [1, ",
+                                                   kMaxMicroBatchRows, "] rows"));
+  }
+  const std::vector<CacheSpec> specs = CacheSpecs(model->config(), model->dtype());
+  int64_t token_bytes = 0;
+  for (const CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
+  RETURN_IF_ERROR(CheckNumbers(options));
+  if (options.balance_bias_rate > 0 && !model->config().router_bias) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: balance_bias_rate is ", options.balance_bias_rate,
+                                                   ", but ", model->config().architecture,
+                                                   "'s routers have no bias here"));
+  }
+  const int32_t block_size = BlockSizeOf(options);
+  const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
+  RETURN_IF_ERROR(ReducePolicyOf(options.communication).status());
+  absl::StatusOr<KvCache> cache = KvCache::Create(specs, block_size, blocks * block_size * token_bytes);
+  RETURN_IF_ERROR(cache.status());
+  return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, *std::move(cache)));
+}
+
+Trainer::Trainer(const Stream& stream, Model* model, Parameters* parameters, const TrainerOptions& options,
+                 KvCache cache)
+    : stream_(stream),
+      model_(model),
+      parameters_(parameters),
+      options_(options),
+      cache_(std::move(cache)),
+      saved_(model->config(), model->dtype(), options.save),
+      backward_(model),
+      head_(model),
+      blocks_(options.max_sequences * BlocksOf(options.max_length, BlockSizeOf(options))),
+      d_residual_(AccDType(model->dtype()), {model->config().hidden}) {
+  std::iota(blocks_.begin(), blocks_.end(), 0);
+}
+
+absl::Status Trainer::SetGroup(const TrainerGroup& group) {
+  const int world = group.world->world(), holders = group.experts->world();
+  const int replicas = group.replicas == nullptr ? 1 : group.replicas->world();
+  if (group.layout->num_ranks() != holders || holders * replicas != world) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: a layout of ", group.layout->num_ranks(), " ranks for ",
+                                                   holders, " that have the experts ", replicas, " times, of ", world));
+  }
+  const absl::Span<const int32_t> residents = group.layout->Residents(group.experts->rank());
+  const std::vector<int32_t>& held = model_->weights().residents;
+  if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: the layout gives rank ", group.experts->rank(), " ",
+                                                   residents.size(), " experts; other ones than the ", held.size(),
+                                                   " that it holds"));
+  }
+  for (int32_t expert = 0; expert < group.layout->num_experts(); ++expert) {
+    const size_t places = group.layout->Places(expert).size();
+    if (places == 1) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
+  }
+  ASSIGN_OR_RETURN(sync_, GradSync::Create(options_.communication, group, parameters_->gradients()));
+  parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
+  group_ = group;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const {
+  for (const TrainRows& rows : micro_batches) {
+    const int64_t num_rows = NumRows(rows);
+    if (num_rows == 0 && rows.targets.empty()) continue;
+    if (rows.length < 1 || rows.length > options_.max_length || num_rows % rows.length != 0 ||
+        num_rows / rows.length > options_.max_sequences || rows.targets.size() != rows.tokens.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
+          rows.length, "; the limits are ", options_.max_sequences, " sequences of ", options_.max_length));
+    }
+    const int64_t vocab = model_->config().vocab_size;
+    for (size_t i = 0; i < rows.tokens.size(); ++i) {
+      if (rows.tokens[i] < 0 || rows.tokens[i] >= vocab) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("trainer: tokens[", i, "] = ", rows.tokens[i], " is outside [0, ", vocab, ")"));
+      }
+      if (rows.targets[i] >= vocab) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("trainer: targets[", i, "] = ", rows.targets[i], " is outside [0, ", vocab, ")"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::SumOver(Communicator* comm, const TensorView& values, absl::Time deadline) {
+  if (comm->world() == 1 || values.NumElements() == 0) return absl::OkStatus();
+  std::unique_ptr<Work> work;
+  ASSIGN_OR_RETURN(work, comm->AllReduceSum(
+                             {.stream = &stream_, .comm_class = CommClass::kAllReduce, .deadline = deadline}, values));
+  return work->Wait();
+}
+
+template <class Elem>
+absl::Status Trainer::SumOverRanks(absl::Span<Elem> values, absl::Time deadline) {
+  const auto count = static_cast<int64_t>(values.size());
+  return SumOver(group_.world, TensorView(values.data(), DTypeOf<Elem>::value, {count}), deadline);
+}
+
+absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRows> micro_batches,
+                                                        absl::Time deadline) {
+  std::vector<int64_t> counts = {0};
+  for (const TrainRows& rows : micro_batches) {
+    counts[0] += CountTokens(rows);
+    counts.push_back(NumRows(rows));
+  }
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(counts), deadline));
+  return GlobalCounts{.tokens = counts[0], .rows = {counts.begin() + 1, counts.end()}};
+}
+
+void Trainer::BuildBatch(const TrainRows& rows) {
+  batch_.Clear();
+  batch_.tokens = rows.tokens;
+  const int64_t num_sequences = rows.length == 0 ? 0 : NumRows(rows) / rows.length;
+  const int64_t blocks = BlocksOf(rows.length, cache_.block_size());
+  for (int64_t s = 0; s < num_sequences; ++s) {
+    for (int64_t p = 0; p < rows.length; ++p) {
+      batch_.rope_rows.push_back(model_->rope().RowOf(static_cast<int32_t>(p), static_cast<int32_t>(rows.length)));
+    }
+    batch_.sequences.push_back({.row_begin = s * rows.length,
+                                .num_query = static_cast<int32_t>(rows.length),
+                                .block_table = absl::MakeConstSpan(blocks_).subspan(s * blocks, blocks)});
+  }
+}
+
+void Trainer::ChooseSchedule(int64_t rows) {
+  const ModelConfig& config = model_->config();
+  const int32_t chunks = ChunksOfLayer(options_.communication,
+                                       {.rows = rows,
+                                        .world = group_.world->world(),
+                                        .holders = group_.experts->world(),
+                                        .top_k = config.top_k,
+                                        .row_bytes = config.hidden * DTypeBytes(model_->dtype())},
+                                       kMaxMicroBatches);
+  if (schedule_.num_chunks == chunks && !schedule_.ops.empty()) return;
+  schedule_ =
+      BuildExpertParallel({.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
+}
+
+// Where no expert can get more rows than it takes nobody has to ask.
+ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
+  const ModelConfig& config = model_->config();
+  const int64_t capacity = CapacityOf(options_.capacity_factor, config.top_k, rows, config.num_experts);
+  if (capacity == 0 || capacity >= rows) return {};
+  return {.rows = capacity, .ranks = group_.world};
+}
+
+StageIn Trainer::StageOf(absl::Time deadline) const {
+  return {.batch = &batch_,
+          .moe = {.comm = group_.experts,
+                  .layout = group_.layout,
+                  .schedule = &schedule_,
+                  .deadline = deadline,
+                  .capacity = capacity_}};
+}
+
+absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time deadline) {
+  BuildBatch(rows);
+  saved_.Begin(NumRows(rows));
+  StageOut out;
+  ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, &saved_));
+  seconds_.all_to_all += out.moe.exchange_seconds;
+  seconds_.experts += out.moe.expert_seconds;
+  dropped_ += out.moe.dropped_rows;
+  return out.hidden;
+}
+
+// What the routers gave, of all ranks' rows.
+absl::Status Trainer::SumTotals(absl::Time deadline) {
+  if (group_.world->world() == 1) return absl::OkStatus();
+  std::vector<int64_t> counts;
+  std::vector<double> sums;
+  for (const RouterStatistics& each : saved_.router_statistics()) {
+    counts.insert(counts.end(), each.counts.begin(), each.counts.end());
+    sums.insert(sums.end(), each.probability_sums.begin(), each.probability_sums.end());
+    sums.push_back(each.squared_logsumexp_sum);
+  }
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(counts), deadline));
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
+  auto count = counts.begin();
+  auto sum = sums.begin();
+  for (RouterStatistics& each : saved_.router_statistics()) {
+    for (int64_t& to : each.counts) to = *count++;
+    for (double& to : each.probability_sums) to = *sum++;
+    each.squared_logsumexp_sum = *sum++;
+  }
+  return absl::OkStatus();
+}
+
+void Trainer::CountChosen() {
+  const int64_t experts = model_->config().num_experts;
+  chosen_.resize(saved_.router_statistics().size() * experts);
+  for (size_t layer = 0; layer < saved_.router_statistics().size(); ++layer) {
+    const std::vector<int64_t>& counts = saved_.router_statistics()[layer].counts;  // [K, E]
+    for (size_t i = 0; i < counts.size(); ++i) chosen_[layer * experts + i % experts] += counts[i];
+  }
+}
+
+absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index,
+                                    absl::Time deadline, StepReport* report) {
+  const double share = 1.0 / static_cast<double>(counts.rows.size());
+  ChooseSchedule(counts.rows[index]);
+  capacity_ = CapacityFor(counts.rows[index]);
+  TensorView residual;
+  {
+    const Timed timed(&seconds_.forward);
+    ASSIGN_OR_RETURN(residual, Forward(rows, deadline));
+    RETURN_IF_ERROR(SumTotals(deadline));
+  }
+  CountChosen();
+  report->expert_ops += schedule_.num_chunks * model_->config().num_moe_layers();
+  report->chunks = schedule_.num_chunks;
+  const Timed timed(&seconds_.backward);
+  const RouterLosses router =
+      ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);
+  report->balance_loss += share * router.balance;
+  report->z_loss += share * router.z;
+  const TensorView d_residual = d_residual_.Rows(residual.dim(0));
+  LossSum sum;
+  ASSIGN_OR_RETURN(sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
+                                  parameters_->gradients(), d_residual));
+  report->loss += sum.loss;
+  MoeStats stats;
+  BackwardIn in = {.forward = StageOf(deadline),
+                   .cache = &cache_,
+                   .saved = &saved_,
+                   .gradients = &parameters_->gradients(),
+                   .router_losses = router.of_layers,
+                   .stats = &stats};
+  if (index + 1 == counts.rows.size()) {  // no later one adds to the gradients
+    sync_->Start(deadline);
+    in.forward.moe.watch = sync_.get();
+    in.on_stage = [this](const BackwardStage& stage) { sync_->StageDone(stage); };
+  }
+  RETURN_IF_ERROR(backward_.Run(stream_, in, model_->all_layers(), d_residual));
+  seconds_.backward_experts += stats.expert_seconds;
+  seconds_.backward_all_to_all += stats.exchange_seconds;
+  seconds_.all_to_all += stats.exchange_seconds;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batches, double learning_rate,
+                                         absl::Time deadline) {
+  const absl::Time begin = absl::Now();
+  seconds_ = {};
+  chosen_.clear();
+  dropped_ = 0;
+  absl::StatusOr<StepReport> report = EndingGroup(RunStep(micro_batches, learning_rate, deadline));
+  if (!report.ok() || report->skipped) return report;
+  for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
+    if (!model_->weights().layers[layer].moe.has_value()) continue;
+    const auto first = chosen_.begin() + static_cast<int64_t>(layer) * model_->config().num_experts;
+    report->dead_experts += std::count(first, first + model_->config().num_experts, 0);
+  }
+  report->seconds = seconds_;
+  report->seconds.total = absl::ToDoubleSeconds(absl::Now() - begin);
+  return report;
+}
+
+absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
+  return EndingGroup(RunEvaluation(micro_batches, deadline));
+}
+
+// The others wait for this rank: an error of its own ends it for them, too.
+absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> report) {
+  if (report.ok()) return report;
+  if (group_.world->world() > 1) group_.world->Abort(report.status().message());
+  sync_->Cancel();
+  return report;
+}
+
+absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
+                                            absl::Time deadline) {
+  SY_CHECK(group_.world != nullptr && !micro_batches.empty());
+  if (!(learning_rate >= 0 && learning_rate <= kMaxLearningRate)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", kMaxLearningRate, "]"));
+  }
+  RETURN_IF_ERROR(CheckRows(micro_batches));
+  GlobalCounts counts;
+  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
+  if (counts.tokens == 0) {
+    ++steps_;
+    ++skipped_steps_;
+    return StepReport{.skipped = true};
+  }
+  RETURN_IF_ERROR(parameters_->ZeroGradients());
+  StepReport report = {.tokens = counts.tokens};
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    RETURN_IF_ERROR(RunMicroBatch(micro_batches[i], counts, i, deadline, &report));
+  }
+  RETURN_IF_ERROR(FinishSums());
+  double sums[] = {report.loss, static_cast<double>(dropped_)};
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
+  report.loss = sums[0] / static_cast<double>(counts.tokens);
+  report.dropped_rows = static_cast<int64_t>(sums[1]);
+  const Timed timed(&seconds_.optimizer);
+  ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
+  // The same numbers on every rank: all go on, or none does.
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
+    return absl::DataLossError(absl::StrCat(kNotFinite, ": loss ", report.loss, ", norm of gradients ",
+                                            report.gradient_norm, " in step ", steps_ + 1));
+  }
+  const bool clips = options_.clip_norm > 0 && report.gradient_norm > options_.clip_norm;
+  // (As PyTorch's clip_grad_norm_.)
+  const double waited = Offloaded().wait_seconds;
+  RETURN_IF_ERROR(Update(learning_rate, clips ? options_.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
+  seconds_.offload = Offloaded().wait_seconds - waited;
+  report.offloaded_bytes = Offloaded().bytes;
+  return report;
+}
+
+absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
+  SY_CHECK(group_.world != nullptr);
+  RETURN_IF_ERROR(CheckRows(micro_batches));
+  GlobalCounts counts;
+  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  StepReport report = {.tokens = counts.tokens};
+  capacity_ = {};
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    const TrainRows& rows = micro_batches[i];
+    ChooseSchedule(counts.rows[i]);
+    BuildBatch(rows);
+    StageOut out;
+    ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, nullptr));
+    LossSum sum;
+    ASSIGN_OR_RETURN(sum, head_.Evaluate(stream_, out.hidden, rows.targets));
+    report.loss += sum.loss;
+  }
+  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
+  report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  if (std::isfinite(report.loss)) return report;
+  return absl::DataLossError(absl::StrCat("loss is not finite: ", report.loss, " of an evaluation"));
+}
+
+}  // namespace switchyard

@@ -1,0 +1,185 @@
+// One rank's part of a training step: micro-batches forward and backward, gradients summed over the ranks, clipped,
+// AdamW.
+//
+// Attention and everything dense are data parallel: every rank has its own rows and all of these parameters; experts
+// are sharded, and rows travel to them, among the ranks of one of p groups where experts are packed (trainer_group.h).
+// A step's loss is the mean over the unmasked tokens of all ranks and micro-batches; balance losses are of each
+// micro-batch's rows on all ranks, their mean over micro-batches counts. Every rank of the group calls Step with as
+// many micro-batches, of which its own may be empty; collectives have the same order everywhere.  Same seed, same
+// layout: same bits (threads do not matter). Thread-compatible.  CPU only. Errors: the communicator's (the step is then
+// undone on no rank: the job goes back to its last checkpoint); InvalidArgument for tokens and targets outside the
+// vocabulary, shapes, and numbers that cannot be.  Any error of a rank in a group of several aborts the group, so that
+// nobody waits for it. DataLoss "loss is not finite …", before any parameter has changed.
+// A step without a single target on any rank is skipped: nothing is computed, no parameter, moment or count of AdamW's
+// changes.
+// An error of the file that offloaded masters are in leaves some changed: the attempt is over.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/jobs/comm_spec.h"
+#include "scheduler/pipeline/moe_schedule.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/model/backward/loss_head.h"
+#include "workers/model/backward/model_backward.h"
+#include "workers/model/forward/batch.h"
+#include "workers/model/forward/model.h"
+#include "workers/model/forward/saved_forward.h"
+#include "workers/model/runner/kv_cache.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/reduce/grad_sync.h"
+#include "workers/train/step/router_losses.h"
+#include "workers/train/step/train_rows.h"
+#include "workers/train/step/trainer_group.h"
+
+namespace switchyard {
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0.1;  // of matrices
+};
+
+struct TrainerOptions {
+  AdamWOptions adamw = {};
+  RouterLossOptions router = {};
+  double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
+  double balance_bias_rate = 0;  // of a model whose routers have biases (router_balance.h); 0 = they stay
+  double clip_norm = 1.0;        // of all gradients; 0 = not clipped
+  SavePolicy save = SavePolicy::kAll;
+  int64_t max_sequences = 0;  // of a micro-batch on this rank
+  int64_t max_length = 0;     // of a sequence
+  // How sums of gradients and all-to-alls share the network, the same on all ranks.  Losses and parameters have the
+  // same bits in all modes but pipelining and full, whose chunks change the order in which an expert's rows are added,
+  // as replicas do in full.
+  CommunicationSpec communication = {};
+};
+
+// Where a step's time went, on this rank.
+struct RankStepSeconds {
+  double total = 0;
+  double forward = 0;   // with the sums of the routers' statistics
+  double experts = 0;   // of that: their products
+  double backward = 0;  // with the loss head, which does both
+  double backward_experts = 0;
+  double all_to_all = 0;  // of those two: packing, waiting for and unpacking rows of other ranks
+  double backward_all_to_all = 0;
+  double all_reduce = 0;  // exposed: waiting for sums of gradients when backward was done
+  double optimizer = 0;   // norm, AdamW, rounding into the model
+  double offload = 0;     // of that: waiting for the file that has experts' masters and moments
+};
+
+struct StepReport {
+  double loss = 0;          // mean cross-entropy, nats a token
+  double balance_loss = 0;  // without its weight
+  double z_loss = 0;
+  double gradient_norm = 0;  // before it was clipped
+  int64_t tokens = 0;        // unmasked, of all ranks
+  bool skipped = false;      // there was none, so nothing was done: the numbers above were not measured
+  // Over all MoE layers, the same on all ranks: experts that no row of the step chose, and choices that found no room
+  // (of rows whose expert that was: a choice that is dropped was one).
+  int64_t dead_experts = 0;
+  int64_t dropped_rows = 0;
+  int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
+  int64_t expert_ops = 0;       // of forward, on each rank: experts' micro-ops, one a layer and chunk
+  int32_t chunks = 1;           // that a MoE layer's rows were cut into
+  RankStepSeconds seconds = {};
+};
+
+class Trainer {
+ public:
+  // model and parameters: borrowed, must outlive this.
+  // InvalidArgument: numbers that cannot be, a balance_bias_rate for a model without biases of routers.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, Model* model, Parameters* parameters,
+                                                         const TrainerOptions& options);
+
+  // The group and who has which experts; borrowed until the next call.  InvalidArgument if the layout's residents of
+  // this rank are not those that the model holds, or the ranks' numbers do not fit each other; Unimplemented if the
+  // layout has an expert on several ranks.
+  absl::Status SetGroup(const TrainerGroup& group);
+  // Without packing.
+  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout) {
+    return SetGroup({.world = comm, .experts = comm, .layout = layout});
+  }
+
+  // REQUIRES: SetGroup was called.
+  absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
+  // The mean loss of these rows and the other ranks' (0 of no tokens); nothing changes.  No choice is dropped, as where
+  // it is served.
+  absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+
+  // Since the moments were zero; of these the optimizer has not seen the skipped ones.
+  int64_t steps() const { return steps_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  void set_steps(int64_t steps, int64_t skipped = 0) {
+    steps_ = steps;
+    skipped_steps_ = skipped;
+  }
+
+ private:
+  Trainer(const Stream& stream, Model* model, Parameters* parameters, const TrainerOptions& options, KvCache cache);
+
+  // What the ranks' micro-batches have in all.
+  struct GlobalCounts {
+    int64_t tokens = 0;         // unmasked
+    std::vector<int64_t> rows;  // [micro-batches]
+  };
+  absl::StatusOr<StepReport> RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
+                                     absl::Time deadline);
+  absl::StatusOr<StepReport> RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+  absl::StatusOr<StepReport> EndingGroup(absl::StatusOr<StepReport> report);
+  absl::Status CheckRows(absl::Span<const TrainRows> micro_batches) const;
+  absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+  void BuildBatch(const TrainRows& rows);
+  // For a micro-batch of so many rows on all ranks.
+  void ChooseSchedule(int64_t rows);
+  ExpertCapacity CapacityFor(int64_t rows) const;
+  StageIn StageOf(absl::Time deadline) const;
+  absl::StatusOr<TensorView> Forward(const TrainRows& rows, absl::Time deadline);
+  absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
+                             StepReport* report);
+  absl::Status SumTotals(absl::Time deadline);
+  void CountChosen();
+  // trainer_update.cc: what the step's gradients and choices make of the parameters.
+  absl::Status FinishSums();
+  absl::StatusOr<double> GradientNorm(absl::Time deadline);
+  absl::Status Update(double learning_rate, double gradient_scale);
+  void BalanceRouter(const ParameterBlock& block);
+  OffloadCounters Offloaded() const {
+    return parameters_->offload() == nullptr ? OffloadCounters() : parameters_->offload()->counters();
+  }
+  // values become their sums over the ranks of comm.
+  absl::Status SumOver(Communicator* comm, const TensorView& values, absl::Time deadline);
+  template <class Elem>
+  absl::Status SumOverRanks(absl::Span<Elem> values, absl::Time deadline);
+
+  const Stream stream_;
+  Model* const model_;
+  Parameters* const parameters_;
+  const TrainerOptions options_;
+  KvCache cache_;
+  std::unique_ptr<GradSync> sync_;
+  SavedForward saved_;
+  ModelBackward backward_;
+  LossHead head_;
+  TrainerGroup group_;
+  MoeSchedule schedule_;
+  ExpertCapacity capacity_;
+  Batch batch_;
+  std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
+  ScratchTensor d_residual_;     // [T, H] AccDType
+  int64_t steps_ = 0, skipped_steps_ = 0;
+
+  // Of the present step.
+  RankStepSeconds seconds_;
+  std::vector<int64_t> chosen_;  // [L * E] rows that chose an expert, on all ranks, before any was dropped; dense: none
+  int64_t dropped_ = 0;          // choices of this rank
+};
+
+}  // namespace switchyard

@@ -1,0 +1,141 @@
+#include "workers/train/step/trainer_state.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/safetensors/strict_json.h"
+
+namespace switchyard {
+namespace {
+
+constexpr char kFormat[] = "switchyard-trainer";
+constexpr int kVersion = 1;
+
+std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
+std::string Exact(double value) { return absl::StrFormat("%.17g", value); }
+
+std::string OptimizerText(const OptimizerSpec& optimizer) {
+  const LrSchedule& lr = optimizer.schedule;
+  return absl::StrJoin(
+      {absl::StrCat("shape ", static_cast<int>(lr.shape)), absl::StrCat("peak ", Exact(lr.peak)),
+       absl::StrCat("final_fraction ", Exact(lr.final_fraction)), absl::StrCat("warmup_steps ", lr.warmup_steps),
+       absl::StrCat("decay_fraction ", Exact(lr.decay_fraction)), absl::StrCat("beta1 ", Exact(optimizer.beta1)),
+       absl::StrCat("beta2 ", Exact(optimizer.beta2)), absl::StrCat("epsilon ", Exact(optimizer.epsilon)),
+       absl::StrCat("weight_decay ", Exact(optimizer.weight_decay)),
+       absl::StrCat("clip_norm ", Exact(optimizer.clip_norm))},
+      ", ");
+}
+
+absl::StatusOr<int64_t> Count(const nlohmann::json& json, const char* key) {
+  if (!json.contains(key) || !json[key].is_number_unsigned() || json[key].get<uint64_t>() > uint64_t{INT64_MAX}) {
+    return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": ", key, " is missing or no count"));
+  }
+  return json[key].get<int64_t>();
+}
+
+}  // namespace
+
+JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data) {
+  constexpr const char* kDTypes[] = {"fp32", "bf16", "fp64"};
+  constexpr const char* kBalance[] = {"none", "all_layers", "per_layer"};
+  JobShape shape = {
+      {"config.json", Hex(Fnv1a(config_text))},
+      {"dtype", kDTypes[static_cast<int>(spec.dtype)]},
+      {"steps", absl::StrCat(spec.steps)},
+      {"sequence_length", absl::StrCat(spec.sequence_length)},
+      {"batch_sequences", absl::StrCat(spec.batch_sequences)},
+      {"optimizer", OptimizerText(spec.optimizer)},
+      {"balance", kBalance[static_cast<int>(spec.balance)]},
+      {"balance_weight", Exact(spec.balance_weight.value_or(kDefaultBalanceWeight))},
+      {"z_weight", Exact(spec.z_weight)},
+      {"seed", absl::StrCat(spec.seed)},
+      {"datasets", absl::StrCat(data.size(), " files")},
+  };
+  // (Where they are 0 they are left out: so they were in checkpoints that do not know them.)
+  if (spec.capacity_factor != 0) {
+    // Of which rows an expert takes so many is of what is trained, too.
+    const int64_t share = spec.batch_sequences / spec.workers;
+    const int64_t micro = spec.micro_batch_sequences > 0 ? spec.micro_batch_sequences : share;
+    shape["capacity"] =
+        absl::StrCat("factor ", Exact(spec.capacity_factor), " of ", micro * spec.workers, " sequences");
+  }
+  if (spec.balance_bias_rate != 0) shape["balance_bias_rate"] = Exact(spec.balance_bias_rate);
+  for (size_t i = 0; i < data.size(); ++i) {
+    shape[absl::StrCat("datasets[", i, "]")] =
+        absl::StrCat(data[i].name, ", ", data[i].header.num_tokens, " tokens, ", Hex(data[i].header.contents));
+  }
+  return shape;
+}
+
+absl::Status CompareShapes(const JobShape& was, const JobShape& is) {
+  const auto value = [](const JobShape& shape, const std::string& key) {
+    const auto found = shape.find(key);
+    return found == shape.end() ? "not there" : found->second;
+  };
+  JobShape all = was;
+  all.insert(is.begin(), is.end());
+  std::vector<std::string> differing;
+  for (const auto& [key, text] : all) {
+    if (value(was, key) == value(is, key)) continue;
+    differing.push_back(absl::StrCat(key, ": was ", value(was, key), ", is ", value(is, key)));
+  }
+  if (differing.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the checkpoint is of another job than this: ", absl::StrJoin(differing, "; ")));
+}
+
+std::string EncodeTrainerState(const TrainerState& state) {
+  nlohmann::ordered_json json = {{"format", kFormat},      {"version", kVersion},         {"global_step", state.step},
+                                 {"tokens", state.tokens}, {"next_sample", state.sample}, {"packing", state.packing}};
+  // (Left out where it is 0: so it was in checkpoints that do not know it.)
+  if (state.skipped != 0) json["skipped_steps"] = state.skipped;
+  json["shape"] = state.shape;
+  return json.dump(1) + "\n";
+}
+
+absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
+  nlohmann::json json;
+  ASSIGN_OR_RETURN(json, ParseStrictJson(kTrainerStateName, text, {.max_depth = 3}));
+  if (!json.is_object() || json.value("format", nlohmann::json()) != kFormat || !json.contains("shape") ||
+      !json["shape"].is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": is no ", kFormat));
+  }
+  int64_t version = 0;
+  ASSIGN_OR_RETURN(version, Count(json, "version"));
+  if (version != kVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kTrainerStateName, ": version ", version, ", this program reads ", kVersion));
+  }
+  TrainerState state;
+  ASSIGN_OR_RETURN(state.step, Count(json, "global_step"));
+  ASSIGN_OR_RETURN(state.tokens, Count(json, "tokens"));
+  ASSIGN_OR_RETURN(state.sample, Count(json, "next_sample"));
+  if (json.contains("packing")) {  // older ones lack it
+    int64_t packing = 0;
+    ASSIGN_OR_RETURN(packing, Count(json, "packing"));
+    if (packing < 1 || packing > kMaxTrainWorkers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kTrainerStateName, ": packing ", packing, " is outside [1, ", kMaxTrainWorkers, "]"));
+    }
+    state.packing = static_cast<int32_t>(packing);
+  }
+  if (json.contains("skipped_steps")) {
+    ASSIGN_OR_RETURN(state.skipped, Count(json, "skipped_steps"));
+    if (state.skipped > state.step) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kTrainerStateName, ": skipped_steps ", state.skipped, " of ", state.step, " steps"));
+    }
+  }
+  for (const auto& [key, value] : json["shape"].items()) {
+    if (!value.is_string()) {
+      return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": shape.", Excerpt(key), " is no text"));
+    }
+    state.shape[key] = value.get<std::string>();
+  }
+  return state;
+}
+
+}  // namespace switchyard

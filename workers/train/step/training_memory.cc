@@ -1,0 +1,98 @@
+#include "workers/train/step/training_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "workers/model/config/memory_plan.h"
+
+namespace switchyard {
+namespace {
+
+// Of one row in one layer, as SavedLayer and MoeSaved have it.
+absl::int128 SavedRowBytes(const ModelConfig& config, DType dtype, bool moe) {
+  const int64_t wide = DTypeBytes(AccDType(dtype)), narrow = DTypeBytes(dtype);
+  absl::int128 bytes = absl::int128(config.hidden) * wide;  // before the feed-forward
+  bytes += absl::int128(config.qkv_width() + config.q_width()) * narrow;
+  if (config.qk_norm != QkNorm::kNone || config.clip_qkv > 0) bytes += absl::int128(config.qkv_width()) * narrow;
+  const auto ffn = [&](int64_t width) { return absl::int128(SumsWidth(config.activation, width) + width); };
+  if (!moe) return bytes + ffn(config.dense_intermediate) * narrow;
+  bytes += ffn(config.shared_intermediate) * narrow;
+  return bytes + config.top_k * (ffn(config.expert_intermediate) + config.hidden) * narrow;
+}
+
+}  // namespace
+
+TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need) {
+  TrainingBytes bytes;
+  bytes.weights = 2 * WeightBytes(config, need.dtype, need.experts_per_layer);
+  bytes.parameters = 4 * WeightBytes(config, AccDType(need.dtype), need.experts_per_layer);
+  const auto of_experts = [&](DType dtype) {
+    return WeightBytes(config, dtype, need.experts_per_layer) - WeightBytes(config, dtype, 0);
+  };
+  const absl::int128 experts = of_experts(AccDType(need.dtype));
+  bytes.experts = 2 * of_experts(need.dtype) + 4 * experts;
+  if (need.offload) {
+    const int64_t layers = std::max<int64_t>(1, config.num_moe_layers());
+    bytes.offloaded = 3 * experts;
+    const absl::int128 saved = bytes.offloaded - bytes.offloaded * std::min<int64_t>(layers, 2) / layers;
+    bytes.parameters -= saved;  // state_offload.h
+    bytes.experts -= saved;
+  }
+  absl::int128 row = KvBytesPerToken(config, need.dtype);
+  absl::int128 largest = 0;
+  for (const LayerConfig& layer : config.layers) {
+    const absl::int128 saved = SavedRowBytes(config, need.dtype, layer.moe);
+    row += absl::int128(config.hidden) * DTypeBytes(AccDType(need.dtype));  // before the layer
+    if (!need.recompute) row += saved;
+    largest = std::max(largest, saved);
+  }
+  if (need.recompute) row += largest;
+  bytes.activations = need.rows * row;
+  return bytes;
+}
+
+absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& need, int64_t available_bytes) {
+  const TrainingBytes bytes = TrainingMemory(config, need);
+  if (bytes.total() <= available_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("training needs at least %d bytes (weights in %s with %d experts a layer %d, masters, gradients "
+                      "and moments %d%s, "
+                      "activations of %d rows %d), the worker has %d bytes available",
+                      bytes.total(), DTypeName(need.dtype), need.experts_per_layer, bytes.weights, bytes.parameters,
+                      need.offload ? absl::StrFormat(" beside %d in a file", bytes.offloaded) : "", need.rows,
+                      bytes.activations, std::max<int64_t>(available_bytes, 0)));
+}
+
+std::string MemoryRemedy(const ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
+                         int64_t available_bytes) {
+  const TrainingBytes bytes = TrainingMemory(config, need);
+  TrainingNeed in_file = need;
+  in_file.offload = true;
+  const TrainingBytes with_file = TrainingMemory(config, in_file);
+  const std::string file =
+      absl::StrFormat("%s, with which masters and moments of experts, %d bytes, are in a file",
+                      choices.offload == OffloadPolicy::kNever ? "offload is never, not auto"
+                                                               : "this worker has no --train_offload_dir",
+                      with_file.offloaded);
+  if (!need.offload && with_file.total() <= available_bytes) return file;
+  const absl::int128 everywhere = bytes.weights + bytes.parameters - bytes.experts;
+  if (bytes.activations >= std::max(bytes.experts, everywhere)) {
+    const std::string fewer = choices.micro_batch_sequences > 1 ? absl::StrCat("a lower micro_batch_sequences (now ",
+                                                                               choices.micro_batch_sequences, ")")
+                                                                : "a lower sequence_length";
+    return absl::StrCat("most are activations: ", fewer, need.recompute ? "" : " or recompute", " makes them fewer");
+  }
+  if (bytes.experts >= everywhere) {
+    return absl::StrFormat("most are experts', %d bytes: %smore workers than %d share them", bytes.experts,
+                           need.offload ? "" : absl::StrCat(file, "; "), choices.world);
+  }
+  const std::string apart =
+      choices.ranks_here > 1
+          ? absl::StrFormat(", or fewer of them on a machine (%d share this one's)", choices.ranks_here)
+          : "";
+  return absl::StrFormat("most are parameters that every worker has, %d bytes: workers with more memory are needed%s",
+                         everywhere, apart);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,48 @@
+// How much memory a rank's training takes, before any of it is allocated.  Pure, in 128 bits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/numeric/int128.h"
+#include "absl/status/status.h"
+#include "scheduler/jobs/job_spec.h"
+#include "workers/model/config/config.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard {
+
+struct TrainingNeed {
+  DType dtype = DType::kF32;
+  int64_t experts_per_layer = 0;  // of this rank
+  int64_t rows = 0;               // of a micro-batch
+  bool recompute = false;         // only layers' inputs are kept for backward
+  bool offload = false;           // masters and moments of experts are in a file
+};
+
+// At least; rows are thought to be dealt out to the ranks' experts evenly.
+struct TrainingBytes {
+  absl::int128 weights = 0;      // the model's, and their transposes
+  absl::int128 parameters = 0;   // masters, gradients and moments that are in memory
+  absl::int128 offloaded = 0;    // that are in a file
+  absl::int128 activations = 0;  // kept for backward, and the cache
+  absl::int128 experts = 0;      // of weights and parameters: experts', which ranks share; the rest every rank has
+  absl::int128 total() const { return weights + parameters + activations; }
+};
+TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need);
+
+// ResourceExhausted "training needs at least X bytes (…), the worker has Y bytes available".
+absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& need, int64_t available_bytes);
+
+// What a job and its ranks chose, for advice.
+struct MemoryChoices {
+  int64_t micro_batch_sequences = 1;
+  OffloadPolicy offload = OffloadPolicy::kAuto;
+  int world = 1;
+  int ranks_here = 1;  // that share this machine's memory
+};
+// What makes a training need less where it matters, which is the part that takes most: a part of a sentence.
+std::string MemoryRemedy(const ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
+                         int64_t available_bytes);
+
+}  // namespace switchyard
