@@ -46,7 +46,6 @@ includes | awk '
     if ($2 ~ /^prometheus\// && $1 !~ /^(server\/metrics|workers\/process)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
     if ($2 ~ /^gloo\// && $1 !~ /^workers\/comm\/gloo\//) breach("only comm/gloo knows Gloo")
     if ($2 ~ /^nccl/ && $1 !~ /^workers\/comm\/nccl\//) breach("only comm/nccl knows NCCL")
-    if ($2 ~ /^(oneapi\/)?dnnl/ && $1 !~ /^workers\/ops\/gemm\/onednn_/) breach("one file knows oneDNN")
     if ($2 ~ /^(cuda|cublas)/ && $1 !~ /_cuda\.|^workers\/tensor\/|^workers\/comm\/nccl\//) breach("only *_cuda.*, tensor and comm/nccl know CUDA")
   }
   END { exit bad }

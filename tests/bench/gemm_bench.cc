@@ -23,10 +23,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "tests/bench/onednn_gemm.h"
 #include "tests/bench/op_bench.h"
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
-#include "workers/ops/gemm/onednn_gemm.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {

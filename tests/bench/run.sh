@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
 # usage: tests/bench/run.sh NAME [--quick]    (without a name: the list); without a GPU `gpu` says so and ends with status 77
-# peers, workers and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
+# gemm, peers, workers and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 usage() {
   echo "benchmarks:"
-  echo "  gemm    matrix products and grouped experts beside oneDNN and a read-bandwidth probe"
+  echo "  gemm    matrix products and grouped experts beside oneDNN (PyTorch's where this was built without) and a read-bandwidth probe"
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
   echo "  workers two one-core workers beside one two-core worker"
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
@@ -26,7 +26,7 @@ name=${1:-}
 [ -n "$name" ] || { usage; exit 2; }
 shift
 case "$name" in
-  gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec build/release/bin/gemm_bench "$@" ;;
+  gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec "${PYTHON:-python3}" -B tests/bench/gemm.py "$@" ;;
   popularity|placement_replay)
     bench=$name; [ "$name" != popularity ] || bench=popularity_bench
     deploy/install-deps.sh; deploy/build.sh "$bench"; exec "build/release/bin/$bench" "$@" ;;

@@ -15,9 +15,9 @@ fixtures=(tests/golden/ops tests/golden/models deploy/demo-model tests/bench/gpu
 build=build/gpu-build
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 
-# DT_RPATH, not DT_RUNPATH: it also counts for what lib/ itself needs.  Without oneDNN: 40 MB, and not for GPUs.
+# DT_RPATH, not DT_RUNPATH: it also counts for what lib/ itself needs.
 mkdir -p "$build"
-cmake --preset release -B "$build" -DSY_CUDA=ON -DSY_CUDA_ARCHS=90a-real -DSY_ONEDNN=OFF -DCMAKE_BUILD_RPATH="\$ORIGIN/../lib" \
+cmake --preset release -B "$build" -DSY_CUDA=ON -DSY_CUDA_ARCHS=90a-real -DCMAKE_BUILD_RPATH="\$ORIGIN/../lib" \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags "$@" >"$build/configure.log" 2>&1 || { tail -n 25 "$build/configure.log" >&2; exit 1; }
 sed -n 's/^-- \(CUDA: \)/\1/p' "$build/configure.log"
 cmake --build "$build" --target gpu_binaries >"$build/build.log" 2>&1 || { tail -n 40 "$build/build.log" >&2; exit 1; }

@@ -1,4 +1,4 @@
-#include "workers/ops/gemm/onednn_gemm.h"
+#include "tests/bench/onednn_gemm.h"
 
 #include <omp.h>
 

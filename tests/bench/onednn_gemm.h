@@ -1,7 +1,7 @@
 // y = x · wᵀ by oneDNN: the yardstick of tests/bench/gemm_bench.cc, on as many OpenMP threads as its Create was told.
 //
-// Not used for serving: its kernel, and with it a row's bits, changes with the number of rows, and at the shapes of
-// decode and prefill ours is as fast (tests/bench/gemm.md).  Built only with SY_ONEDNN.
+// Serving does not use it: its kernel, and with it a row's bits, changes with the number of rows, and at the shapes of
+// decode and prefill ours is as fast (gemm.md).  Built where the configuration finds oneDNN (gemm.cmake).
 // Thread-compatible.  Owns its reordered weights.
 #pragma once
 
