@@ -32,9 +32,6 @@ struct OffloadShape {
   int LayerOf(ExpertKey key) const { return key / num_experts; }
 };
 
-// Slots that a budget of bytes holds: all experts at most.
-OffloadShape ShapeOfBudget(int num_layers, int num_experts, int64_t budget_bytes, int64_t expert_bytes);
-
 struct PlanStep {
   enum Kind : uint8_t { kCopy, kUse, kPrefetch, kDrop };
   Kind kind = kUse;

@@ -62,16 +62,4 @@ bool SameTopExperts(absl::Span<const int64_t> a, absl::Span<const int64_t> b, in
   return top_a == top_b;
 }
 
-double TotalVariation(absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
-  SY_CHECK_EQ(a.size(), b.size());
-  const int64_t sum_a = TotalOf(a), sum_b = TotalOf(b);
-  if (sum_a == 0 || sum_b == 0) return sum_a == sum_b ? 0 : 1;
-  double distance = 0;
-  for (size_t e = 0; e < a.size(); ++e) {
-    distance += std::abs(static_cast<double>(a[e]) / static_cast<double>(sum_a) -
-                         static_cast<double>(b[e]) / static_cast<double>(sum_b));
-  }
-  return distance / 2;
-}
-
 }  // namespace switchyard

@@ -34,8 +34,4 @@ std::vector<int32_t> TopExperts(absl::Span<const int64_t> popularity, int n);
 // (Lina, section 5.2; sets, as scheduler/PAPERS.md, item 7, reads it).
 bool SameTopExperts(absl::Span<const int64_t> a, absl::Span<const int64_t> b, int n);
 
-// Total-variation distance of the two shares, [0, 1]: half the sum of |share - share|.  0 if both are empty, 1 if one
-// is.
-double TotalVariation(absl::Span<const int64_t> a, absl::Span<const int64_t> b);
-
 }  // namespace switchyard

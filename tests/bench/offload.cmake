@@ -1,1 +1,1 @@
-sy_binary(offload_bench SRCS offload_bench.cc deciding_time.cc DEPS sy_offload_sim sy_routing_sim sy_popularity absl::str_format)
+sy_binary(offload_bench SRCS offload_bench.cc deciding_time.cc DEPS sy_lab_offload sy_lab_routing absl::str_format)

@@ -17,10 +17,10 @@
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/expected_use_policy.h"
 #include "scheduler/popularity/trace/trace_file.h"
-#include "scheduler/simulator/choose_offload.h"
-#include "scheduler/simulator/routing_chain.h"
 #include "tests/bench/deciding_time.h"
 #include "tests/bench/read_trace.h"
+#include "tests/lab/offload/choose_offload.h"
+#include "tests/lab/routing/routing_chain.h"
 
 namespace switchyard {
 namespace {

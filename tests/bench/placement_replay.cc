@@ -26,6 +26,8 @@
 #include "scheduler/popularity/trace/trace_file.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "tests/bench/read_trace.h"
+#include "tests/lab/placement/alias_anew.h"
+#include "tests/lab/routing/forecast_scores.h"
 #include "workers/comm/core/timed.h"
 
 namespace switchyard {

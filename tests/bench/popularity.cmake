@@ -1,1 +1,1 @@
-sy_binary(popularity_bench SRCS popularity_bench.cc DEPS sy_routing_sim sy_popularity)
+sy_binary(popularity_bench SRCS popularity_bench.cc DEPS sy_lab_routing sy_trace_replay)

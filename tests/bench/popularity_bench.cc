@@ -31,14 +31,15 @@
 #include "scheduler/base/check.h"
 #include "scheduler/popularity/predictors/blend_estimator.h"
 #include "scheduler/popularity/predictors/calibrated_estimator.h"
-#include "scheduler/popularity/predictors/corrected_estimator.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
 #include "scheduler/popularity/predictors/last_batch_estimator.h"
 #include "scheduler/popularity/predictors/observed_estimator.h"
 #include "scheduler/popularity/predictors/profile_estimator.h"
 #include "scheduler/popularity/trace/trace_file.h"
-#include "scheduler/simulator/routing_chain.h"
 #include "scheduler/simulator/trace_batches.h"
+#include "tests/lab/routing/corrected_estimator.h"
+#include "tests/lab/routing/forecast_scores.h"
+#include "tests/lab/routing/routing_chain.h"
 
 namespace switchyard {
 namespace {

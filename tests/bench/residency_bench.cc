@@ -28,6 +28,7 @@
 #include "scheduler/placement/background/residency.h"
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/popularity/trace/trace_file.h"
+#include "tests/lab/placement/eplb_residency.h"
 
 namespace switchyard {
 namespace {
@@ -40,11 +41,12 @@ constexpr int kSteps = 300;  // of a window, and of the horizon
 
 struct Policy {
   const char* name;
-  ResidencyPolicy policy;
+  absl::StatusOr<ResidencyPlan> (*plan)(const ResidencyProblem& problem);
 };
-constexpr Policy kPolicies[] = {{"ours", ResidencyPolicy::kMinimalMoves},
-                                {"eplb", ResidencyPolicy::kEplb},
-                                {"eplb+match", ResidencyPolicy::kEplbMatched}};
+constexpr Policy kPolicies[] = {
+    {"ours", PlanResidency},
+    {"eplb", [](const ResidencyProblem& problem) { return PlanEplbResidency(problem, false); }},
+    {"eplb+match", [](const ResidencyProblem& problem) { return PlanEplbResidency(problem, true); }}};
 constexpr int kNumPolicies = 3;
 
 struct Window {
@@ -113,7 +115,7 @@ void CheckPlan(const ResidencyProblem& problem, const ResidencyPlan& plan) {
 
 // Windows [0, 2) let the policy settle; every later rebalance is scored on the window after it.
 // only_shifts: score those after a window with a shift, and of the others nothing.
-Score Run(const Shape& shape, const std::vector<Window>& windows, ResidencyPolicy policy, bool only_shifts) {
+Score Run(const Shape& shape, const std::vector<Window>& windows, const Policy& policy, bool only_shifts) {
   ResidencyProblem problem = ProblemOf(shape);
   Score score;
   for (size_t w = 0; w + 1 < windows.size(); ++w) {
@@ -123,7 +125,7 @@ Score Run(const Shape& shape, const std::vector<Window>& windows, ResidencyPolic
     const double rows_a_step = static_cast<double>(total) / static_cast<double>(kRow) / kSteps;
     problem.costs.row_seconds = kLayerSeconds * shape.devices / std::max(1.0, rows_a_step);
     const auto start = std::chrono::steady_clock::now();
-    const auto plan = PlanResidency(problem, policy);
+    const auto plan = policy.plan(problem);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     SY_CHECK_OK(plan.status());
     CheckPlan(problem, *plan);
@@ -216,7 +218,7 @@ struct Summary {
 void Report(const Shape& shape, const char* what, const std::vector<Window>& windows, bool shifts, Summary* summary) {
   Score scores[kNumPolicies];
   for (int p = 0; p < kNumPolicies; ++p) {
-    const Score& score = scores[p] = Run(shape, windows, kPolicies[p].policy, shifts);
+    const Score& score = scores[p] = Run(shape, windows, kPolicies[p], shifts);
     std::printf("| %s, %d x %d over %d, %d spare | %s | %s | %.1f %% | %.3f | %.1f | %.3f | %.3f | %.3f | %.0f |\n",
                 shape.name.c_str(), shape.layers, shape.experts, shape.devices, shape.spare, what, kPolicies[p].name,
                 100 * score.Moved(), score.MovedGigabytes(),

@@ -76,15 +76,6 @@ int64_t Arrivals(const std::vector<int32_t>& before, const std::vector<int32_t>&
 
 }  // namespace
 
-int64_t CountArrivals(const Placement& from, const Placement& to) {
-  SY_CHECK_EQ(from.num_devices(), to.num_devices());
-  int64_t arrivals = 0;
-  for (int device = 0; device < to.num_devices(); ++device) {
-    arrivals += Arrivals(from.slots[device], to.slots[device]);
-  }
-  return arrivals;
-}
-
 Placement MatchDevices(const Placement& from, const Placement& to) {
   SY_CHECK_EQ(from.num_devices(), to.num_devices());
   const int devices = to.num_devices();

@@ -20,8 +20,4 @@ std::vector<int> MinCostAssignment(absl::Span<const int64_t> cost, int n);
 // slots (KeepSlots).  REQUIRES: the same number of devices; in `to` no expert twice on a device (WithoutDuplicates).
 Placement MatchDevices(const Placement& from, const Placement& to);
 
-// Experts that a device holds in `to` and not in `from`, over all devices: what has to be copied.
-// REQUIRES: the same number of devices.
-int64_t CountArrivals(const Placement& from, const Placement& to);
-
 }  // namespace switchyard

@@ -9,8 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/background/balance_search.h"
-#include "scheduler/placement/background/eplb.h"
-#include "scheduler/placement/background/matching.h"
 #include "scheduler/placement/background/noise_cases.h"
 #include "scheduler/placement/background/residency_order.h"
 #include "scheduler/placement/background/resident_set.h"
@@ -189,26 +187,6 @@ class Planner {
   std::vector<double> seconds_per_load_;            // [L]
 };
 
-absl::StatusOr<ResidencyPlan> PlanEplb(const ResidencyProblem& problem, bool matched) {
-  ResidencyPlan plan;
-  const int layers = static_cast<int>(problem.present.size());
-  const int slots = std::min(problem.limits.layer_slots, problem.limits.device_slots / layers);
-  for (int layer = 0; layer < layers; ++layer) {
-    const Placement& present = problem.present[layer].placement;
-    Popularity load(present.num_experts, 0);
-    for (const PhaseProfile& phase : problem.phases) {
-      for (int expert = 0; expert < present.num_experts; ++expert) load[expert] += phase.rows[layer][expert];
-    }
-    ASSIGN_OR_RETURN(Placement placement, EplbPlacement(load, {.num_replicas = slots * present.num_devices(),
-                                                               .num_devices = present.num_devices()}));
-    placement = WithoutDuplicates(std::move(placement));
-    for (auto& device : placement.slots) device.resize(problem.limits.layer_slots + 1, kEmptySlot);
-    placement = matched ? MatchDevices(present, placement) : KeepSlots(present, std::move(placement));
-    plan.layers.push_back({std::move(placement), std::vector<bool>(present.num_experts, false)});
-  }
-  return plan;
-}
-
 }  // namespace
 
 int DeviceSlots(int64_t device_bytes, int64_t expert_bytes) {
@@ -237,29 +215,28 @@ absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int
   return layers;
 }
 
-absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem, ResidencyPolicy policy) {
+absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem) {
   RETURN_IF_ERROR(CheckProblem(problem));
-  ResidencyPlan plan;
-  if (policy == ResidencyPolicy::kMinimalMoves) {
-    plan = Planner(problem).Run();
-  } else {
-    ASSIGN_OR_RETURN(plan, PlanEplb(problem, policy == ResidencyPolicy::kEplbMatched));
-  }
+  ResidencyPlan plan = Planner(problem).Run();
+  AddStages(problem, &plan);
+  return plan;
+}
+
+void AddStages(const ResidencyProblem& problem, ResidencyPlan* plan) {
   std::vector<int> order(problem.present.size());
   std::iota(order.begin(), order.end(), 0);
-  if (!plan.layer_facts.empty()) {
+  if (!plan->layer_facts.empty()) {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return plan.layer_facts[a].saved_seconds > plan.layer_facts[b].saved_seconds;
+      return plan->layer_facts[a].saved_seconds > plan->layer_facts[b].saved_seconds;
     });
   }
-  plan.epoch = problem.next_epoch;
-  plan.stages = OrderMoves(problem.present, problem.limits, order, &plan.layers);
-  for (const ResidencyStage& stage : plan.stages) {
-    plan.copies += std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
-                                 [](const ResidencyMove& move) { return move.kind != MoveKind::kRehome; });
+  plan->epoch = problem.next_epoch;
+  plan->stages = OrderMoves(problem.present, problem.limits, order, &plan->layers);
+  for (const ResidencyStage& stage : plan->stages) {
+    plan->copies += std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
+                                  [](const ResidencyMove& move) { return move.kind != MoveKind::kRehome; });
   }
-  plan.bytes = plan.copies * problem.costs.expert_bytes;
-  return plan;
+  plan->bytes = plan->copies * problem.costs.expert_bytes;
 }
 
 }  // namespace switchyard

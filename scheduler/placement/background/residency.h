@@ -7,7 +7,7 @@
 // draws of noise (noise_cases.h).  So loads that differ by noise move next to nothing, and the most useful moves come
 // first.  Phases (prefill, decode) are balanced apart, as steps of one or the other are, weighted by their time.
 // First memory is given to what is hit (resident_set.h), then each layer is balanced (balance_search.h), then moves are
-// ordered so that a spare slot suffices (residency_order.h).  Balancers beside it, behind the same function: eplb.h.
+// ordered so that a spare slot suffices (residency_order.h).
 // Pure and deterministic, floating point: one process decides and tells the others.  Does not know links or nodes (all
 // copies cost the same), the order of layers in a step, or transient slots.
 #pragma once
@@ -46,12 +46,6 @@ struct ResidencyProblem {
   uint64_t next_epoch = 1;
 };
 
-enum class ResidencyPolicy : uint8_t {
-  kMinimalMoves,
-  kEplb,         // every window anew, devices as EPLB numbers them; all experts have to fit
-  kEplbMatched,  // the same, devices renumbered so that the fewest experts move
-};
-
 // A device's memory in experts: all it holds, less the spare slot.  Negative if not even that fits.
 int DeviceSlots(int64_t device_bytes, int64_t expert_bytes);
 
@@ -61,8 +55,11 @@ absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int
                                                              const ResidencyLimits& limits);
 
 // InvalidArgument names what does not fit together: shapes, limits that the present residency breaks, costs below zero,
-// no row counted at all; for EPLB experts that do not all fit.  No facts and no reasons from EPLB.
-absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem,
-                                            ResidencyPolicy policy = ResidencyPolicy::kMinimalMoves);
+// no row counted at all.
+absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem);
+
+// From plan->layers to a whole plan: epoch, stages, copies and bytes.  The layers that save most move first.
+// REQUIRES: the problem's limits hold of present and of plan->layers.
+void AddStages(const ResidencyProblem& problem, ResidencyPlan* plan);
 
 }  // namespace switchyard

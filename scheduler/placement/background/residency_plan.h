@@ -1,7 +1,7 @@
 // What the slow loop decides: which device hosts which experts of every layer, which experts are in device memory, and
 // the stages in which workers get there from where they are.
 //
-// Plain data and pure functions.  Who decides: residency.h (and eplb.h as its baseline).  Who carries a plan out, stage
+// Plain data and pure functions.  Who decides: residency.h.  Who carries a plan out, stage
 // by stage: residency_epoch.h.  Does not say how rows are split over replicas (split.h), nor what a fast loop keeps in
 // transient slots.
 #pragma once

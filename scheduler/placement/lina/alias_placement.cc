@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/placement/route/replica_map.h"
@@ -168,28 +167,6 @@ Popularity PerDevice(absl::Span<const int64_t> estimate, int num_devices) {
   return ScaledTo(estimate, num_devices * kRow);
 }
 
-// Largest first, each to the least loaded device that has less than its share of experts.
-Placement LargestFirst(const Popularity& popularity, int num_devices, int slots_per_device) {
-  const int num_experts = static_cast<int>(popularity.size());
-  Placement placement{.num_experts = num_experts, .slots = {}};
-  placement.slots.assign(num_devices, std::vector<int32_t>(slots_per_device, kEmptySlot));
-  std::vector<int32_t> order(num_experts);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return popularity[a] > popularity[b]; });
-  std::vector<int64_t> loads(num_devices, 0);
-  std::vector<int> held(num_devices, 0);
-  const int share = (num_experts + num_devices - 1) / num_devices;
-  for (const int32_t expert : order) {
-    int best = -1;
-    for (int d = 0; d < num_devices; ++d) {
-      if (held[d] < share && (best < 0 || loads[d] < loads[best])) best = d;
-    }
-    placement.slots[best][held[best]++] = expert;
-    loads[best] += popularity[expert];
-  }
-  return placement;
-}
-
 }  // namespace
 
 Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error) {
@@ -220,17 +197,6 @@ Placement FillEmptySlots(const Placement& base, const Placement& present, const 
     }
   }
   return filled;
-}
-
-absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape) {
-  const auto num_slots = static_cast<int64_t>(shape.num_devices) * shape.slots_per_device;
-  if (shape.num_devices < 1 || num_slots < static_cast<int64_t>(estimate.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("alias placement: ", shape.num_devices, " devices of ",
-                                                   shape.slots_per_device, " slots for ", estimate.size(), " experts"));
-  }
-  const Placement base =
-      LargestFirst(PerDevice(estimate, shape.num_devices), shape.num_devices, shape.slots_per_device);
-  return FillEmptySlots(base, {}, {.estimate = estimate, .error = shape.error});
 }
 
 }  // namespace switchyard

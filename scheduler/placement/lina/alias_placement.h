@@ -16,27 +16,18 @@
 
 #include <cstdint>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
 
 namespace switchyard {
 
-struct AliasShape {
-  int num_devices = 0;
-  int slots_per_device = 0;
-  // Total-variation distance that the estimate is known to have from what comes, in 1 / kRow.
-  int64_t error = 0;
-};
-
-// estimate [E] >= 0.  InvalidArgument: no devices, or fewer slots than experts.
-absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape);
-
 struct FillTarget {
   absl::Span<const int64_t> estimate;  // [E] >= 0
-  int64_t error = 0;                   // as above; from kRow / 2 on the estimate is not looked at
-  bool hedge = true;                   // false: only what the mean needs; other slots keep what `present` has there
+  // Total-variation distance that the estimate is known to have from what comes, in 1 / kRow; from half of that on the
+  // estimate is not looked at.
+  int64_t error = 0;
+  bool hedge = true;  // false: only what the mean needs; other slots keep what `present` has there
 };
 
 // Fills the empty slots of `base` and leaves its experts where they are: first what the mean needs, then hedges.  Where

@@ -126,14 +126,6 @@ MinMaxLoads MinimizeBusiestFrom(const ReplicaMap& replicas, std::vector<int64_t>
   return state;
 }
 
-std::vector<uint8_t> CriticalDevices(const ReplicaMap& replicas, MinMaxLoads optimum) {
-  Pusher pusher(replicas, optimum);
-  const int64_t below = optimum.busiest - 1;
-  SY_CHECK(optimum.busiest == 0 || !pusher.PushBelow(below));
-  if (optimum.busiest == 0) return std::vector<uint8_t>(replicas.num_devices(), 1);
-  return pusher.Reached();
-}
-
 MinMaxLoads MinimizeBusiest(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows) {
   std::vector<int64_t> rows(replicas.num_replicas(), 0);
   PourRows(replicas, expert_rows, absl::MakeSpan(rows));

@@ -29,11 +29,6 @@ MinMaxLoads MinimizeBusiest(const ReplicaMap& replicas, absl::Span<const int64_t
 // From a split that is valid already, [P] by replica: moves only what has to move.
 MinMaxLoads MinimizeBusiestFrom(const ReplicaMap& replicas, std::vector<int64_t> replica_rows);
 
-// Why `optimum.busiest` cannot be less: 1 for the devices [R] of a closed set whose mean, rounded up, is the bound.  An
-// expert on them alone has to be placed elsewhere, too, before anything improves.  All 1 where the rows are spread
-// evenly over all devices.  REQUIRES: optimum is a result of the functions above.
-std::vector<uint8_t> CriticalDevices(const ReplicaMap& replicas, MinMaxLoads optimum);
-
 // Splits each expert's rows [E] over its replicas by adding them to `replica_rows` [P], least loaded device first:
 // a good start.
 void PourRows(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows, absl::Span<int64_t> replica_rows);

@@ -41,27 +41,4 @@ void EstimateScore::Add(absl::Span<const int64_t> estimate, absl::Span<const int
   distance_.Add(DistanceOf(estimate, actual));
 }
 
-TokensFound CountFound(const RoutingView& batch, int layer, int num_predicted, absl::Span<const int16_t> predicted) {
-  SY_CHECK_EQ(static_cast<int64_t>(predicted.size()), batch.num_tokens * num_predicted);
-  const auto width = static_cast<size_t>(num_predicted);
-  const size_t chosen = std::min(width, static_cast<size_t>(batch.shape.top_k));
-  TokensFound tokens;
-  for (int64_t t = 0; t < batch.num_tokens; ++t) {
-    const absl::Span<const int16_t> guesses = predicted.subspan(static_cast<size_t>(t) * width, chosen);
-    for (const int16_t expert : batch.Experts(t, layer)) {
-      if (expert < 0) continue;
-      ++tokens.rows;
-      tokens.found += std::find(guesses.begin(), guesses.end(), expert) != guesses.end();
-    }
-  }
-  return tokens;
-}
-
-void EstimateScore::AddTokens(const RoutingView& batch, int layer, int num_predicted,
-                              absl::Span<const int16_t> predicted) {
-  const TokensFound tokens = CountFound(batch, layer, num_predicted, predicted);
-  // In 1/1024 of a row, so that a mean over small batches does not round away.
-  if (tokens.rows > 0) token_share_.Add(tokens.found << 10, tokens.rows << 10);
-}
-
 }  // namespace switchyard

@@ -19,7 +19,8 @@ namespace switchyard {
 // A distance or share of 1.
 inline constexpr int64_t kWholeDistance = int64_t{1} << 20;
 
-// TotalVariation in 2^-20, rounded down; the same on every machine.
+// Total-variation distance of the two shares in 2^-20, rounded down: half the sum of |share - share|.  0 if both are
+// empty, kWholeDistance if one is.  The same on every machine.
 int64_t DistanceOf(absl::Span<const int64_t> a, absl::Span<const int64_t> b);
 
 // Mean of the samples, the newest weighing 1/16 of a long run; of a short one all weigh about the same.
@@ -38,24 +39,15 @@ class EstimateScore {
  public:
   // One batch.  REQUIRES: [E] each.
   void Add(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k);
-  // What was predicted of the batch's tokens [T, M], and what they chose in `layer`.
-  void AddTokens(const RoutingView& batch, int layer, int num_predicted, absl::Span<const int16_t> predicted);
 
   int64_t num_batches() const { return num_batches_; }
   // In [0, 1].
   double accuracy() const { return static_cast<double>(accuracy_.Mean()) / kWholeDistance; }
   double distance() const { return static_cast<double>(distance_.Mean()) / kWholeDistance; }
-  double token_share() const { return static_cast<double>(token_share_.Mean()) / kWholeDistance; }
 
  private:
   int64_t num_batches_ = 0;
-  RunningMean accuracy_, distance_, token_share_;
+  RunningMean accuracy_, distance_;
 };
-
-// Of the batch's tokens' rows in `layer`, how many were predicted among the first top_k, and how many there are.
-struct TokensFound {
-  int64_t found = 0, rows = 0;
-};
-TokensFound CountFound(const RoutingView& batch, int layer, int num_predicted, absl::Span<const int16_t> predicted);
 
 }  // namespace switchyard

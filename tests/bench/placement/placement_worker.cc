@@ -24,12 +24,12 @@
 #include "scheduler/placement/placement_mode.h"
 #include "scheduler/popularity/predictors/live_estimator.h"
 #include "scheduler/popularity/trace/trace_file.h"
-#include "scheduler/simulator/routing_chain.h"
 #include "tests/bench/placement/batch_plan.h"
 #include "tests/bench/placement/link_mesh.h"
 #include "tests/bench/placement/placement_run.h"
 #include "tests/bench/placement/probe_time.h"
 #include "tests/bench/read_trace.h"
+#include "tests/lab/routing/routing_chain.h"
 
 ABSL_FLAG(int, rank, 0, "");
 ABSL_FLAG(std::vector<std::string>, addresses, {}, "IPv4, of all workers");

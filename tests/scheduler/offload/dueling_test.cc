@@ -10,8 +10,8 @@
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/offload/policies/rule_policy.h"
-#include "scheduler/simulator/offload_sim.h"
-#include "tests/scheduler/offload/fewest_copies.h"
+#include "tests/lab/offload/fewest_copies.h"
+#include "tests/lab/offload/offload_sim.h"
 
 namespace switchyard {
 namespace {

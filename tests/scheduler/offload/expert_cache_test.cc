@@ -32,11 +32,5 @@ TEST(ExpertCacheTest, PinnedAndDemandedExpertsStay) {
   EXPECT_EQ(cache.num_empty(), 2);
 }
 
-TEST(ExpertCacheTest, BudgetOfBytes) {
-  EXPECT_EQ(ShapeOfBudget(2, 4, 299, 100).num_slots, 2);
-  EXPECT_EQ(ShapeOfBudget(2, 4, 1 << 20, 100).num_slots, 8);
-  EXPECT_EQ(ShapeOfBudget(2, 4, 0, 100).num_slots, 0);
-}
-
 }  // namespace
 }  // namespace switchyard

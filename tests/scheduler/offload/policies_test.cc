@@ -3,11 +3,11 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/forecast/forecast_calibration.h"
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/expected_use_policy.h"
 #include "scheduler/offload/policies/rule_policy.h"
-#include "scheduler/simulator/choose_offload.h"
+#include "tests/lab/offload/choose_offload.h"
+#include "tests/lab/offload/forecast_calibration.h"
 
 namespace switchyard {
 namespace {

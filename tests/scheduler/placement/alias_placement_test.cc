@@ -5,6 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/placement/route/min_max.h"
+#include "tests/lab/placement/alias_anew.h"
+#include "tests/lab/routing/forecast_scores.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/placement/background/matching.h"
 #include "scheduler/placement/background/noise_cases.h"
 #include "scheduler/popularity/popularity.h"
+#include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {
 namespace {
+
+using placement_drill::CountArrivals;
 
 struct Layer {
   LayerResidency residency;

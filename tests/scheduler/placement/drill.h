@@ -73,4 +73,14 @@ inline int64_t LeastBusiest(const Placement& placement, const std::vector<int64_
   return least;
 }
 
+// Experts that a device holds in `to` and not in `from`, over all devices: what has to be copied.
+// REQUIRES: the same number of devices.
+inline int64_t CountArrivals(const Placement& from, const Placement& to) {
+  int64_t arrivals = 0;
+  for (int device = 0; device < to.num_devices(); ++device) {
+    for (const int32_t expert : to.slots[device]) arrivals += expert != kEmptySlot && !from.Holds(device, expert);
+  }
+  return arrivals;
+}
+
 }  // namespace switchyard::placement_drill

@@ -7,10 +7,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/background/eplb.h"
+#include "tests/lab/placement/eplb.h"
+#include "tests/scheduler/placement/drill.h"
 
 namespace switchyard {
 namespace {
+
+using placement_drill::CountArrivals;
 
 using testing::ElementsAre;
 using testing::IsEmpty;

@@ -7,9 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/background/matching.h"
 #include "scheduler/placement/background/noise_cases.h"
 #include "scheduler/placement/route/min_max.h"
+#include "tests/lab/placement/eplb_residency.h"
 
 namespace switchyard {
 namespace {
@@ -89,8 +89,8 @@ TEST(ResidencyTest, SkewIsLevelledAndThenNoiseMovesNextToNothing) {
   for (int window = 0; window < 6; ++window) {
     for (int layer = 0; layer < 2; ++layer) problem.phases[0].rows[layer] = Noisy(rows[layer], &random);
     by_eplb.phases = by_matching.phases = problem.phases;
-    const auto plan = PlanResidency(problem), theirs = PlanResidency(by_eplb, ResidencyPolicy::kEplb);
-    const auto relabelled = PlanResidency(by_matching, ResidencyPolicy::kEplbMatched);
+    const auto plan = PlanResidency(problem), theirs = PlanEplbResidency(by_eplb, false);
+    const auto relabelled = PlanEplbResidency(by_matching, true);
     ASSERT_TRUE(plan.ok() && theirs.ok() && relabelled.ok());
     ExpectExecutable(problem, *plan);
     ExpectExecutable(by_eplb, *theirs);
@@ -266,10 +266,10 @@ TEST(ResidencyTest, RandomProblemsGiveExecutablePlansAndTheSameOnes) {
 
 TEST(ResidencyTest, WhatDoesNotFitTogetherIsNamed) {
   const ResidencyProblem good = Problem(2, 8, 2, 1);
-  const auto refusal = [&](auto change, ResidencyPolicy policy = ResidencyPolicy::kMinimalMoves) {
+  const auto refusal = [&](auto change) {
     ResidencyProblem problem = good;
     change(&problem);
-    return std::string(PlanResidency(problem, policy).status().message());
+    return std::string(PlanResidency(problem).status().message());
   };
   EXPECT_EQ(refusal([](ResidencyProblem*) {}), "");  // no row counted: nothing to do
   EXPECT_THAT(refusal([](auto* p) { p->present.clear(); }), HasSubstr("no layers"));
@@ -284,13 +284,10 @@ TEST(ResidencyTest, WhatDoesNotFitTogetherIsNamed) {
               HasSubstr("6 slots a device, not layer_slots + 1 = 5"));
   EXPECT_THAT(refusal([](auto* p) { p->costs.move_seconds = NAN; }), HasSubstr("move_seconds=nan"));
   EXPECT_THAT(refusal([](auto* p) { p->present[1].offloaded.pop_back(); }), HasSubstr("layer 1 differs"));
-  EXPECT_THAT(refusal(
-                  [](auto* p) {
-                    p->limits.device_slots = 7;
-                    p->present = *InitialResidency(2, 8, 2, p->limits);
-                  },
-                  ResidencyPolicy::kEplb),
-              HasSubstr("replicas=6 must be at least E=8"));
+  ResidencyProblem tight = good;
+  tight.limits.device_slots = 7;
+  tight.present = *InitialResidency(2, 8, 2, tight.limits);
+  EXPECT_THAT(PlanEplbResidency(tight, false).status().message(), HasSubstr("replicas=6 must be at least E=8"));
   EXPECT_THAT(InitialResidency(1, 8, 2, {8, 3}).status().message(), HasSubstr("more than layer_slots=3"));
 }
 

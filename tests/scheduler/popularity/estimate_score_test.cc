@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/lab/routing/forecast_scores.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
 namespace switchyard {
@@ -38,7 +39,7 @@ TEST(EstimateScoreTest, AMeanOfFewWeighsAllAndOfManyTheNewest) {
   EXPECT_GT(mean.Mean(), kWholeDistance - kWholeDistance / 10000);
 }
 
-TEST(EstimateScoreTest, ThreeFigures) {
+TEST(EstimateScoreTest, TwoFigures) {
   EstimateScore score;
   score.Add({9, 8, 1, 1, 0}, {8, 9, 2, 1, 0}, 1);  // {0, 1} both times, 1 of 20 off twice
   EXPECT_EQ(score.num_batches(), 1);
@@ -46,18 +47,6 @@ TEST(EstimateScoreTest, ThreeFigures) {
   EXPECT_NEAR(score.distance(), TotalVariation({9, 8, 1, 1, 0}, {8, 9, 2, 1, 0}), 2e-6);
   score.Add({9, 8, 1, 1, 0}, {9, 0, 0, 0, 9}, 1);
   EXPECT_NEAR(score.accuracy(), 15.0 / 31, 1e-5);
-}
-
-TEST(EstimateScoreTest, ATokensOwnExpertsAmongItsFirstKPredictions) {
-  constexpr RoutingShape kTop2{.num_layers = 2, .num_experts = 5, .top_k = 2};
-  const SmallBatch batch(kTop2, {{0, 0, 1, 2}, {0, 0, 3, 4}, {0, 0, 4, -1}});
-  const std::vector<int16_t> predicted = {2, 0, 1, 4, 3, 0, -1, -1, -1};  // [3, 3]
-  const TokensFound tokens = CountFound(batch.View(), 1, 3, predicted);
-  EXPECT_EQ(tokens.rows, 5);   // one was dropped
-  EXPECT_EQ(tokens.found, 3);  // 2; 3 and 4: what is predicted third does not count
-  EstimateScore score;
-  for (int i = 0; i < 50; ++i) score.AddTokens(batch.View(), 1, 3, predicted);
-  EXPECT_NEAR(score.token_share(), 0.6, 1e-3);
 }
 
 }  // namespace

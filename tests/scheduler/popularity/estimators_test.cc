@@ -7,10 +7,10 @@
 #include "gtest/gtest.h"
 #include "scheduler/popularity/predictors/blend_estimator.h"
 #include "scheduler/popularity/predictors/calibrated_estimator.h"
-#include "scheduler/popularity/predictors/corrected_estimator.h"
 #include "scheduler/popularity/predictors/last_batch_estimator.h"
 #include "scheduler/popularity/predictors/observed_estimator.h"
 #include "scheduler/popularity/predictors/profile_estimator.h"
+#include "tests/lab/routing/corrected_estimator.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
 namespace switchyard {

@@ -7,8 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
-#include "scheduler/simulator/routing_chain.h"
 #include "scheduler/simulator/trace_batches.h"
+#include "tests/lab/routing/forecast_scores.h"
+#include "tests/lab/routing/routing_chain.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
 namespace switchyard {

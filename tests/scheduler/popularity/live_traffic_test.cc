@@ -7,8 +7,8 @@
 #include "gtest/gtest.h"
 #include "scheduler/popularity/predictors/estimator_monitor.h"
 #include "scheduler/popularity/predictors/profile_estimator.h"
-#include "scheduler/simulator/routing_chain.h"
 #include "scheduler/simulator/trace_batches.h"
+#include "tests/lab/routing/routing_chain.h"
 
 namespace switchyard {
 namespace {

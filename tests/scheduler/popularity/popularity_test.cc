@@ -46,13 +46,5 @@ TEST(PopularityTest, TopExpertsBreakTiesById) {
   EXPECT_FALSE(SameTopExperts({9, 8, 1, 0}, {5, 1, 2, 2}, 2));  // 0 and 2: the tie goes to the smaller id
 }
 
-TEST(PopularityTest, DistanceOfShares) {
-  EXPECT_DOUBLE_EQ(TotalVariation({1, 3}, {25, 75}), 0);
-  EXPECT_DOUBLE_EQ(TotalVariation({1, 0}, {0, 8}), 1);
-  EXPECT_DOUBLE_EQ(TotalVariation({2, 2}, {3, 1}), 0.25);
-  EXPECT_DOUBLE_EQ(TotalVariation({0, 0}, {0, 0}), 0);
-  EXPECT_DOUBLE_EQ(TotalVariation({0, 0}, {0, 1}), 1);
-}
-
 }  // namespace
 }  // namespace switchyard

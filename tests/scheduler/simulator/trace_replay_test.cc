@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/simulator/routing_chain.h"
+#include "tests/lab/routing/routing_chain.h"
 
 namespace switchyard {
 namespace {

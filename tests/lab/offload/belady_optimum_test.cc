@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/policies/belady_policy.h"
-#include "tests/scheduler/offload/fewest_copies.h"
+#include "tests/lab/offload/belady_policy.h"
+#include "tests/lab/offload/fewest_copies.h"
 
 namespace switchyard {
 namespace {

@@ -1,4 +1,4 @@
-// DeepSeek's expert-parallel load balancer (EPLB), as a baseline beside residency.h.
+// DeepSeek's expert-parallel load balancer (EPLB), as a baseline beside residency.h (eplb_residency.h).
 //
 // Source: README of deepseek-ai/EPLB and the published walk-throughs of it; written anew.  Given one layer's loads and
 // a number of replicas that the devices share evenly:

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/offload/policies/belady_policy.h"
 #include "scheduler/popularity/path_profile.h"
 #include "scheduler/popularity/trace/routing_trace.h"
+#include "tests/lab/offload/belady_policy.h"
 
 namespace switchyard {
 

@@ -1,4 +1,4 @@
-#include "scheduler/simulator/choose_offload.h"
+#include "tests/lab/offload/choose_offload.h"
 
 #include <limits>
 

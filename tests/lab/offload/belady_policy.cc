@@ -1,4 +1,4 @@
-#include "scheduler/offload/policies/belady_policy.h"
+#include "tests/lab/offload/belady_policy.h"
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-#include "scheduler/offload/forecast/forecast_calibration.h"
+#include "tests/lab/offload/forecast_calibration.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "scheduler/placement/background/eplb.h"
+#include "tests/lab/placement/eplb.h"
 
 #include <algorithm>
 #include <numeric>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "scheduler/offload/policies/policy_kind.h"
-#include "scheduler/simulator/offload_sim.h"
+#include "tests/lab/offload/offload_sim.h"
 
 namespace switchyard {
 

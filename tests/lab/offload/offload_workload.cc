@@ -1,11 +1,11 @@
-#include "scheduler/simulator/offload_workload.h"
+#include "tests/lab/offload/offload_workload.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/offload/forecast/forecast_calibration.h"
 #include "scheduler/offload/forecast/need_forecast.h"
 #include "scheduler/popularity/popularity.h"
+#include "tests/lab/offload/forecast_calibration.h"
 
 namespace switchyard {
 namespace {

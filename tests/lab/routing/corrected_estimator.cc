@@ -1,4 +1,4 @@
-#include "scheduler/popularity/predictors/corrected_estimator.h"
+#include "tests/lab/routing/corrected_estimator.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "scheduler/simulator/offload_workload.h"
+#include "tests/lab/offload/offload_workload.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "scheduler/simulator/offload_sim.h"
+#include "tests/lab/offload/offload_sim.h"
 
 #include "scheduler/base/check.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "scheduler/offload/copy_timeline.h"
-#include "scheduler/simulator/offload_workload.h"
+#include "tests/lab/offload/offload_workload.h"
 
 namespace switchyard {
 

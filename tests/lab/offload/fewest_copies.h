@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "scheduler/offload/policies/belady_policy.h"
+#include "tests/lab/offload/belady_policy.h"
 
 namespace switchyard {
 

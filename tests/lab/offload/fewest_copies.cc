@@ -1,4 +1,4 @@
-#include "tests/scheduler/offload/fewest_copies.h"
+#include "tests/lab/offload/fewest_copies.h"
 
 #include <algorithm>
 #include <limits>

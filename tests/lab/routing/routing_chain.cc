@@ -1,4 +1,4 @@
-#include "scheduler/simulator/routing_chain.h"
+#include "tests/lab/routing/routing_chain.h"
 
 #include <algorithm>
 #include <cmath>

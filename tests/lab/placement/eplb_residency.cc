@@ -1,0 +1,34 @@
+#include "tests/lab/placement/eplb_residency.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "scheduler/base/status_macros.h"
+#include "scheduler/placement/background/matching.h"
+#include "tests/lab/placement/eplb.h"
+
+namespace switchyard {
+
+absl::StatusOr<ResidencyPlan> PlanEplbResidency(const ResidencyProblem& problem, bool matched) {
+  ResidencyPlan plan;
+  const int layers = static_cast<int>(problem.present.size());
+  const int slots = std::min(problem.limits.layer_slots, problem.limits.device_slots / layers);
+  for (int layer = 0; layer < layers; ++layer) {
+    const Placement& present = problem.present[layer].placement;
+    Popularity load(present.num_experts, 0);
+    for (const PhaseProfile& phase : problem.phases) {
+      for (int expert = 0; expert < present.num_experts; ++expert) load[expert] += phase.rows[layer][expert];
+    }
+    ASSIGN_OR_RETURN(Placement placement, EplbPlacement(load, {.num_replicas = slots * present.num_devices(),
+                                                               .num_devices = present.num_devices()}));
+    placement = WithoutDuplicates(std::move(placement));
+    for (auto& device : placement.slots) device.resize(problem.limits.layer_slots + 1, kEmptySlot);
+    placement = matched ? MatchDevices(present, placement) : KeepSlots(present, std::move(placement));
+    plan.layers.push_back({std::move(placement), std::vector<bool>(present.num_experts, false)});
+  }
+  AddStages(problem, &plan);
+  return plan;
+}
+
+}  // namespace switchyard
