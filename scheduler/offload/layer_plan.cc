@@ -1,9 +1,6 @@
 #include "scheduler/offload/layer_plan.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/check.h"
 
 namespace switchyard {
 

@@ -1,26 +1,11 @@
 #include "scheduler/pipeline/moe_schedule.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
 namespace {
-
-// S1, C1, R1 are the papers' names of a chunk's dispatch, computation and return (scheduler/PAPERS.md).
-std::string ShortName(const MicroOp& op) {
-  switch (op.kind) {
-    case MicroOpKind::kDispatch:
-      return absl::StrCat("S", op.chunk);
-    case MicroOpKind::kExpert:
-      return op.experts == ExpertSet::kShared ? "H" : absl::StrCat("C", op.chunk);
-    case MicroOpKind::kCombine:
-      return absl::StrCat("R", op.chunk);
-    default:
-      return "-";
-  }
-}
 
 absl::Status Wrong(const MoeSchedule& schedule, int index, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("schedule ", schedule.name, ", op ", index, " (",
@@ -137,21 +122,6 @@ const char* StreamClassName(StreamClass stream) {
 bool IsCommunicating(MicroOpKind kind) {
   return kind == MicroOpKind::kDispatch || kind == MicroOpKind::kCombine || kind == MicroOpKind::kAllGather ||
          kind == MicroOpKind::kReduceScatter || kind == MicroOpKind::kAllReduce;
-}
-
-std::string MoeSchedule::DebugString() const {
-  std::string text = absl::StrCat(name, ", ", num_chunks, num_chunks == 1 ? " chunk\n" : " chunks\n");
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const MicroOp& op = ops[i];
-    absl::StrAppend(&text, i, "  ", ShortName(op), "  ", MicroOpKindName(op.kind), "  ", op.chunk, "/", op.num_chunks);
-    if (!op.group.empty()) absl::StrAppend(&text, "  group=", op.group);
-    if (op.stream != StreamClass::kCompute) absl::StrAppend(&text, "  stream=", StreamClassName(op.stream));
-    if (op.experts == ExpertSet::kShared) absl::StrAppend(&text, "  shared");
-    if (op.layout == Layout::kReplicated) absl::StrAppend(&text, "  replicated");
-    if (!op.deps.empty()) absl::StrAppend(&text, "  after ", absl::StrJoin(op.deps, " "));
-    absl::StrAppend(&text, "\n");
-  }
-  return text;
 }
 
 absl::Status Validate(const MoeSchedule& schedule) {

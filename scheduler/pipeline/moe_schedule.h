@@ -1,8 +1,9 @@
 // A MoE layer as a program: micro-ops over row ranges and named groups, in the order in which every rank launches them.
 //
-// The same program is run by the workers' executor and priced by the simulator; a builder (build_expert_parallel.h) is
-// a pure function of globally agreed inputs, so that all ranks hold the same program and launch the same collectives in
-// the same order.  What a rank's rows are may differ from rank to rank (a rank may have none): the program may not.
+// The same program is run by the workers' executor and priced by a benchmark (tests/bench/training); a builder
+// (build_expert_parallel.h) is a pure function of globally agreed inputs, so that all ranks hold the same program and
+// launch the same collectives in the same order.  What a rank's rows are may differ from rank to rank (a rank may have
+// none): the program may not.
 //
 // How it runs: ops are launched in list order.  A communicating op is started at its place in the list and finished
 // when the first op that depends on it is reached (or at the end), so whatever stands between runs under the exchange.
@@ -39,9 +40,6 @@ inline constexpr int kNumStreamClasses = 4;
 // Which experts a kExpert op runs.
 enum class ExpertSet : uint8_t { kRouted, kShared };
 
-// How the op's tensor lies over the ranks of its group.
-enum class Layout : uint8_t { kReplicated, kSharded };
-
 struct MicroOp {
   MicroOpKind kind = MicroOpKind::kGate;
   int chunk = 0;           // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
@@ -49,7 +47,6 @@ struct MicroOp {
   std::string group = {};  // of communicating ops: a named group of the mesh ("ep"); else empty
   StreamClass stream = StreamClass::kCompute;
   ExpertSet experts = ExpertSet::kRouted;  // of kExpert
-  Layout layout = Layout::kSharded;        // of the result
   std::vector<int> deps = {};              // indices of earlier ops whose results this one needs
 };
 
@@ -57,9 +54,6 @@ struct MoeSchedule {
   std::string name;  // "expert_parallel"
   int num_chunks = 1;
   std::vector<MicroOp> ops;
-
-  // One line an op: "3  S1  dispatch  2/4  group=ep  stream=all_to_all  after 0 1".
-  std::string DebugString() const;
 };
 
 const char* MicroOpKindName(MicroOpKind kind);    // "dispatch"

@@ -1,7 +1,6 @@
 #include "scheduler/popularity/popularity.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "scheduler/base/check.h"

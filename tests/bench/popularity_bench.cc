@@ -15,10 +15,8 @@
 // Ends with one line of JSON: at the largest batch, prefill, the worst of the test traces.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,8 +33,8 @@
 #include "scheduler/popularity/predictors/last_batch_estimator.h"
 #include "scheduler/popularity/predictors/observed_estimator.h"
 #include "scheduler/popularity/predictors/profile_estimator.h"
-#include "scheduler/popularity/trace/trace_file.h"
 #include "scheduler/simulator/trace_batches.h"
+#include "tests/bench/read_trace.h"
 #include "tests/lab/routing/corrected_estimator.h"
 #include "tests/lab/routing/forecast_scores.h"
 #include "tests/lab/routing/routing_chain.h"
@@ -276,19 +274,6 @@ void Measure(const std::string& title, const RoutingTrace& trace, const Profiles
   }
 }
 
-RoutingTrace Read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream bytes;
-  bytes << file.rdbuf();
-  absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes.str());
-  if (!trace.ok() || !file) {
-    std::fprintf(stderr, "popularity_bench: %s: %s\n", path.c_str(),
-                 file ? std::string(trace.status().message()).c_str() : "cannot be read");
-    std::exit(1);
-  }
-  return *std::move(trace);
-}
-
 using Flags = std::map<std::string, std::string>;
 
 std::string Flag(const Flags& flags, const std::string& name, const std::string& otherwise) {
@@ -321,9 +306,9 @@ int Main(const Flags& flags) {
     const RoutingTrace test = chain->Draw({.num_sequences = 160, .seed = 2});
     Measure("chain", test, profiles, &*chain, sizes, &summary);
   } else {
-    const Profiles profiles = Count(Read(Flag(flags, "fit", "")), options);
+    const Profiles profiles = Count(bench::ReadTraceOrExit(Flag(flags, "fit", "")), options);
     for (const absl::string_view path : absl::StrSplit(Flag(flags, "test", ""), ',')) {
-      const RoutingTrace test = Read(std::string(path));
+      const RoutingTrace test = bench::ReadTraceOrExit(std::string(path));
       Measure(std::string(path.substr(path.find_last_of('/') + 1)), test, profiles, nullptr, sizes, &summary);
     }
   }

@@ -12,22 +12,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <random>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/check.h"
 #include "scheduler/placement/background/residency.h"
 #include "scheduler/placement/route/min_max.h"
-#include "scheduler/popularity/trace/trace_file.h"
+#include "tests/bench/read_trace.h"
 #include "tests/lab/placement/eplb_residency.h"
 
 namespace switchyard {
@@ -288,19 +285,13 @@ int main(int argc, char** argv) {
     if (argument == "--quick") {
       quick = true;
     } else if (absl::ConsumePrefix(&argument, "--trace=")) {
-      std::ifstream file{std::string(argument), std::ios::binary};
-      std::ostringstream bytes;
-      bytes << file.rdbuf();
-      auto trace = file ? switchyard::ParseTrace(bytes.str()) : absl::NotFoundError("cannot be read");
-      if (trace.ok() && !traces.empty() && !(trace->shape == traces[0].shape)) {
-        trace = absl::InvalidArgumentError("is of another model than the first");
-      }
-      if (!trace.ok()) {
-        std::fprintf(stderr, "residency_bench: %s: %s\n", std::string(argument).c_str(),
-                     std::string(trace.status().message()).c_str());
+      switchyard::RoutingTrace trace = switchyard::bench::ReadTraceOrExit(std::string(argument));
+      if (!traces.empty() && !(trace.shape == traces[0].shape)) {
+        std::fprintf(stderr, "residency_bench: %s: is of another model than the first\n",
+                     std::string(argument).c_str());
         return 1;
       }
-      traces.push_back(*std::move(trace));
+      traces.push_back(std::move(trace));
     } else {
       std::fprintf(stderr, "usage: residency_bench [--quick] [--trace=FILE]...\n");
       return 2;

@@ -189,10 +189,6 @@ class Planner {
 
 }  // namespace
 
-int DeviceSlots(int64_t device_bytes, int64_t expert_bytes) {
-  return static_cast<int>(device_bytes / std::max<int64_t>(1, expert_bytes)) - 1;
-}
-
 absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int num_experts, int num_devices,
                                                              const ResidencyLimits& limits) {
   const int per_device = (num_experts + num_devices - 1) / num_devices;

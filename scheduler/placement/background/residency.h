@@ -46,9 +46,6 @@ struct ResidencyProblem {
   uint64_t next_epoch = 1;
 };
 
-// A device's memory in experts: all it holds, less the spare slot.  Negative if not even that fits.
-int DeviceSlots(int64_t device_bytes, int64_t expert_bytes);
-
 // Before anything is known: neighbouring experts on a device, as many of every layer in memory as fit.
 // InvalidArgument if a device would have to host more experts of a layer than limits.layer_slots.
 absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int num_experts, int num_devices,

@@ -29,12 +29,6 @@ bool All(const std::vector<bool>& ranks) { return std::find(ranks.begin(), ranks
 
 }  // namespace
 
-absl::string_view EpochStateName(EpochState state) {
-  constexpr absl::string_view kNames[kNumEpochStates] = {"preparing", "ready", "committed",
-                                                         "releasing", "done",  "aborted"};
-  return kNames[static_cast<int>(state)];
-}
-
 ResidencyEpoch::ResidencyEpoch(uint64_t epoch, uint64_t active_epoch, int num_ranks, absl::Time deadline)
     : epoch_(epoch),
       active_epoch_(active_epoch),

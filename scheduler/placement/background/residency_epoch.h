@@ -23,7 +23,6 @@ namespace switchyard {
 
 enum class EpochState : uint8_t { kPreparing, kReady, kCommitted, kReleasing, kDone, kAborted };
 inline constexpr int kNumEpochStates = 6;
-absl::string_view EpochStateName(EpochState state);  // "preparing" ...
 
 // What ranks have to be told, each of them.
 enum class EpochDirective : uint8_t {

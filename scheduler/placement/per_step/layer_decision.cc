@@ -125,17 +125,6 @@ void PlacementPolicy::NoteError(const LayerInputs& inputs) {
   error = (3 * error + distance / 2) / 4;
 }
 
-std::string LayerDecision::ToString() const {
-  std::string text = absl::StrCat("decision ", number, ", layer ", layer, ": busiest ", split.busiest(), " rows, ",
-                                  split.num_exchanged(), " exchanged; phase 2 ", demand.choice.ToString(), ", ",
-                                  demand.changes.size(), " slots changed; waits for ", awaited.size(), " copies");
-  for (const SlotPlan& plan : prefetch) {
-    absl::StrAppend(&text, "; layer ", plan.layer, " ", plan.choice.ToString(), ", ", plan.changes.size(),
-                    " slots changed");
-  }
-  return text;
-}
-
 absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape shape) {
   if (const absl::Status status = Validate(shape); !status.ok()) return status;
   switch (shape.mode) {

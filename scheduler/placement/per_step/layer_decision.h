@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -70,8 +69,6 @@ struct LayerDecision {
   std::vector<AwaitedCopy> awaited;  // copies that this layer's experts wait for, those of `demand` among them
   std::vector<SlotPlan> prefetch;    // phase 1: by estimate
   DecisionDigest digest;
-  // For logs and `experts --why`.
-  std::string ToString() const;
 };
 
 class PlacementPolicy {

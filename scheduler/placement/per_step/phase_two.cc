@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "scheduler/base/check.h"
 #include "scheduler/popularity/popularity.h"
 
@@ -21,22 +19,6 @@ int64_t Clamped(__int128 ps) {
   return static_cast<int64_t>(std::clamp<__int128>(ps, -kMost, kMost));
 }
 
-absl::string_view NameOf(MoveReason reason) {
-  switch (reason) {
-    case MoveReason::kNotAsked:
-      return "not asked";
-    case MoveReason::kEvenEnough:
-      return "even enough";
-    case MoveReason::kNoBetter:
-      return "no better";
-    case MoveReason::kTooDear:
-      return "too dear";
-    case MoveReason::kPays:
-      return "pays";
-  }
-  return "?";
-}
-
 }  // namespace
 
 MoveCosts CostsOf(const CostModel& model) {
@@ -47,10 +29,6 @@ MoveCosts CostsOf(const CostModel& model) {
 
 bool EstimateHeld(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k) {
   return SameTopExperts(estimate, actual, 2 * top_k);
-}
-
-std::string MoveChoice::ToString() const {
-  return absl::StrCat(NameOf(reason), ": saves ", saved_ps / 1000000, " us, delays ", delayed_ps / 1000000, " us");
 }
 
 MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs) {

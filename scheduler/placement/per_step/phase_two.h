@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "absl/types/span.h"
 
@@ -64,8 +63,6 @@ struct MoveChoice {
   int64_t saved_ps = 0;    // over the horizon
   int64_t delayed_ps = 0;  // by copies that nothing hides
   bool Moves() const { return reason == MoveReason::kPays; }
-  // "pays: saves 120 us, delays 80 us"
-  std::string ToString() const;
 };
 
 // Asked before a candidate is made, with the mean as its busiest and one copy, it says whether any could pay.

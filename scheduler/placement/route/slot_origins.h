@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
 
@@ -19,7 +18,6 @@ enum class SlotOrigin : uint8_t {
   kGate,      // the layer's gate had run, and the copy paid
 };
 inline constexpr int kNumSlotOrigins = 3;
-absl::string_view NameOf(SlotOrigin origin);  // "start" "estimate" "gate"
 
 class SlotOrigins {
  public:

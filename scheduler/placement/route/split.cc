@@ -38,7 +38,6 @@ absl::StatusOr<SplitTable> SplitTable::FromPieces(int num_ranks, int num_experts
             absl::StrCat("split: ", piece.rows, " rows of rank ", rank, " for device ", piece.device));
       }
       table.loads_[static_cast<size_t>(piece.device)] += piece.rows;
-      if (piece.device != rank) table.num_exchanged_ += piece.rows;
     }
   }
   table.offsets_ = std::move(offsets);
@@ -49,15 +48,6 @@ absl::StatusOr<SplitTable> SplitTable::FromPieces(int num_ranks, int num_experts
 absl::Span<const SplitPiece> SplitTable::Pieces(int source_rank, int expert) const {
   const size_t at = static_cast<size_t>(source_rank) * num_experts_ + expert;
   return absl::MakeConstSpan(pieces_).subspan(offsets_[at], offsets_[at + 1] - offsets_[at]);
-}
-
-int32_t SplitTable::DeviceOf(int source_rank, int expert, int32_t ordinal) const {
-  for (const SplitPiece& piece : Pieces(source_rank, expert)) {
-    if (ordinal < piece.rows) return piece.device;
-    ordinal -= piece.rows;
-  }
-  SY_CHECK(false && "an ordinal beyond the rows of this rank and expert");
-  return -1;
 }
 
 int64_t SplitTable::busiest() const { return loads_.empty() ? 0 : *std::max_element(loads_.begin(), loads_.end()); }
@@ -77,7 +67,6 @@ class SplitBuilder {
       table_.loads_[device] += open_[replica];
       staying_[replica] = std::min<int64_t>(counts.At(device, replicas.ExpertOf(replica)), open_[replica]);
       open_[replica] -= staying_[replica];
-      table_.num_exchanged_ += open_[replica];
     }
   }
 

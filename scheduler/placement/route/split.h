@@ -47,13 +47,9 @@ class SplitTable {
   // The rows of a rank for an expert, in their order: the first pieces[0].rows of them go to pieces[0].device, and so
   // on.  Devices rise.  Empty if there are no rows.
   absl::Span<const SplitPiece> Pieces(int source_rank, int expert) const;
-  // REQUIRES: 0 <= ordinal < rows of this rank and expert.
-  int32_t DeviceOf(int source_rank, int expert, int32_t ordinal) const;
   // Rows that each device computes, [R].
   const std::vector<int64_t>& loads() const { return loads_; }
   int64_t busiest() const;
-  // Rows that leave their source rank.
-  int64_t num_exchanged() const { return num_exchanged_; }
   // What FromPieces takes.
   absl::Span<const int32_t> offsets() const { return offsets_; }
   absl::Span<const SplitPiece> pieces() const { return pieces_; }
@@ -66,7 +62,6 @@ class SplitTable {
   std::vector<int32_t> offsets_;  // [R * E + 1]
   std::vector<SplitPiece> pieces_;
   std::vector<int64_t> loads_;
-  int64_t num_exchanged_ = 0;
 };
 
 // The busiest device has as few rows as these replicas allow (exact).  Second to that, many rows stay at their source

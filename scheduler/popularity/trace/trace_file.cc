@@ -74,40 +74,6 @@ absl::StatusOr<std::vector<int32_t>> TakeTokens(ByteReader* cursor, uint64_t num
 
 }  // namespace
 
-void AppendTraceHeader(const RoutingTrace& trace, std::string* bytes) {
-  TraceHead head = {.num_layers = trace.shape.num_layers,
-                    .num_experts = trace.shape.num_experts,
-                    .top_k = trace.shape.top_k,
-                    .model = trace.model};
-  for (const TraceChannel& channel : trace.channels) head.channels.push_back({channel.name, channel.num_predicted});
-  AppendTraceHead(head, bytes);
-}
-
-void AppendTraceSequence(const RoutingTrace& trace, const TraceSequence& sequence, std::string* bytes) {
-  const auto num_rows = static_cast<size_t>(sequence.num_tokens()) * static_cast<size_t>(trace.shape.num_layers);
-  SY_CHECK_EQ(sequence.experts.size(), num_rows * static_cast<size_t>(trace.shape.top_k));
-  SY_CHECK_EQ(sequence.predictions.size(), trace.channels.size());
-  const std::string experts = TraceIds(sequence.experts);
-  std::vector<std::string> predictions;
-  for (size_t c = 0; c < trace.channels.size(); ++c) {
-    SY_CHECK_EQ(sequence.predictions[c].size(), num_rows * static_cast<size_t>(trace.channels[c].num_predicted));
-    predictions.push_back(TraceIds(sequence.predictions[c]));
-  }
-  AppendTraceBody({.label = sequence.label,
-                   .num_prompt = sequence.num_prompt,
-                   .token_ids = sequence.token_ids,
-                   .experts = experts,
-                   .predictions = {predictions.begin(), predictions.end()}},
-                  bytes);
-}
-
-std::string SerializeTrace(const RoutingTrace& trace) {
-  std::string bytes;
-  AppendTraceHeader(trace, &bytes);
-  for (const TraceSequence& sequence : trace.sequences) AppendTraceSequence(trace, sequence, &bytes);
-  return bytes;
-}
-
 absl::StatusOr<TraceReader> TraceReader::Open(absl::string_view bytes) {
   ByteReader cursor(bytes, "trace: header");
   ASSIGN_OR_RETURN(const absl::string_view magic, cursor.Take(kTraceMagic.size(), "the magic \"SYTRACE1\""));

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,13 +14,6 @@
 #include "scheduler/popularity/trace/routing_trace.h"
 
 namespace switchyard {
-
-// The file's beginning: everything of `trace` but its sequences.  REQUIRES: within the limits of trace_bytes.h.
-void AppendTraceHeader(const RoutingTrace& trace, std::string* bytes);
-// One more sequence.  REQUIRES: its arrays have the sizes that `trace`'s shape and channels say.
-void AppendTraceSequence(const RoutingTrace& trace, const TraceSequence& sequence, std::string* bytes);
-// All of it.
-std::string SerializeTrace(const RoutingTrace& trace);
 
 // Reads one sequence after the other, so that a file is never held twice.  Borrows the bytes.  Thread-compatible.
 // Errors are InvalidArgument and name the sequence (from 0), the byte, what was wanted and what was there.  Nothing is

@@ -75,21 +75,6 @@ TEST(BuildExpertParallelTest, DispatchesInTurnWaitForTheOneBefore) {
   }
 }
 
-TEST(BuildExpertParallelTest, EveryRankBuildsTheSame) {
-  const ExpertParallelOptions options{.micro_batches = 3, .shared_expert = true};
-  EXPECT_EQ(BuildExpertParallel(options).DebugString(), BuildExpertParallel(options).DebugString());
-}
-
-TEST(MoeScheduleTest, Prints) {
-  EXPECT_EQ(BuildExpertParallel({.micro_batches = 1, .shared_expert = true}).DebugString(),
-            "expert_parallel, 1 chunk\n"
-            "0  -  gate  0/1\n"
-            "1  S0  dispatch  0/1  group=ep  stream=all_to_all  after 0\n"
-            "2  H  expert  0/1  shared\n"
-            "3  C0  expert  0/1  after 1\n"
-            "4  R0  combine  0/1  group=ep  stream=all_to_all  after 3 2\n");
-}
-
 // Each mistake is found and named.
 TEST(ValidateTest, NamesWhatIsWrong) {
   const MoeSchedule good = BuildExpertParallel({.micro_batches = 2, .shared_expert = true});

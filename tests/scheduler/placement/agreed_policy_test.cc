@@ -55,7 +55,7 @@ TEST(AgreedPolicyTest, WhereHedgesDelayWhatTheMeanNeedsMovesAlone) {
     const Tried tried = Try(FromCounts(placement_drill::ZipfRows(rng, kExperts, 1.0, 2000)), kOneHides);
     if (tried.plan.choice.reason == MoveReason::kEvenEnough) continue;
     if (MostCopies(tried.hedged) < 2 || MostCopies(tried.needed) != 1 || !tried.needed_helps) continue;
-    EXPECT_EQ(tried.plan.choice.reason, MoveReason::kPays) << tried.plan.choice.ToString();
+    EXPECT_EQ(tried.plan.choice.reason, MoveReason::kPays) << tried.plan.choice.saved_ps;
     EXPECT_EQ(tried.plan.choice.delayed_ps, 0);
     EXPECT_EQ(tried.plan.changes, tried.needed);
     ++moved_alone;

@@ -20,9 +20,6 @@ TEST(SlotOriginsTest, TheLastChangeSaysWho) {
   EXPECT_EQ(origins.Of(1, 1, 2), SlotOrigin::kStart) << "another expert";
   origins.Changed(1, {{.device = 1, .slot = 2, .expert = 3}}, SlotOrigin::kEstimate);
   EXPECT_EQ(origins.Of(1, 1, 3), SlotOrigin::kEstimate);
-  EXPECT_EQ(NameOf(SlotOrigin::kStart), "start");
-  EXPECT_EQ(NameOf(SlotOrigin::kEstimate), "estimate");
-  EXPECT_EQ(NameOf(SlotOrigin::kGate), "gate");
 }
 
 constexpr PlacementBounds kBounds{.layers = 1, .experts = 4, .devices = 2, .slots = 0};

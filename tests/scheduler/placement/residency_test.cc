@@ -291,12 +291,6 @@ TEST(ResidencyTest, WhatDoesNotFitTogetherIsNamed) {
   EXPECT_THAT(InitialResidency(1, 8, 2, {8, 3}).status().message(), HasSubstr("more than layer_slots=3"));
 }
 
-TEST(ResidencyTest, SlotsOfABudget) {
-  EXPECT_EQ(DeviceSlots(10 << 20, 1 << 20), 9);  // one is spare
-  EXPECT_EQ(DeviceSlots((10 << 20) - 1, 1 << 20), 8);
-  EXPECT_EQ(DeviceSlots(1, 1 << 20), -1);
-}
-
 TEST(NoiseCasesTest, PairsAverageToWhatWasCounted) {
   EXPECT_DOUBLE_EQ(RelativeError(0, 0.1), 1);
   EXPECT_DOUBLE_EQ(RelativeError(kRow, 0), 1);  // a single row

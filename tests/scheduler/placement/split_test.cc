@@ -20,10 +20,20 @@ RowCounts CountsOf(const std::vector<int32_t>& rows, int num_ranks) {
   return {.num_ranks = num_ranks, .num_experts = static_cast<int>(rows.size()) / num_ranks, .rows = rows};
 }
 
-// Each row has one replica that holds its expert; loads and exchanged rows are what the pieces say.
+// Rows that leave their source rank.
+int64_t NumExchanged(const SplitTable& table) {
+  int64_t exchanged = 0;
+  for (int rank = 0; rank < table.num_ranks(); ++rank) {
+    for (int expert = 0; expert < table.num_experts(); ++expert) {
+      for (const SplitPiece& piece : table.Pieces(rank, expert)) exchanged += piece.device == rank ? 0 : piece.rows;
+    }
+  }
+  return exchanged;
+}
+
+// Each row has one replica that holds its expert; loads are what the pieces say.
 void ExpectValid(const SplitTable& table, const RowCounts& counts, const Placement& placement) {
   std::vector<int64_t> loads(counts.num_ranks, 0);
-  int64_t exchanged = 0;
   for (int rank = 0; rank < counts.num_ranks; ++rank) {
     for (int expert = 0; expert < counts.num_experts; ++expert) {
       int32_t ordinal = 0, before = -1;
@@ -31,18 +41,14 @@ void ExpectValid(const SplitTable& table, const RowCounts& counts, const Placeme
         EXPECT_GT(piece.rows, 0);
         EXPECT_GT(piece.device, before);
         EXPECT_TRUE(placement.Holds(piece.device, expert));
-        EXPECT_EQ(table.DeviceOf(rank, expert, ordinal), piece.device);
-        EXPECT_EQ(table.DeviceOf(rank, expert, ordinal + piece.rows - 1), piece.device);
         before = piece.device;
         ordinal += piece.rows;
         loads[piece.device] += piece.rows;
-        exchanged += piece.device == rank ? 0 : piece.rows;
       }
       EXPECT_EQ(ordinal, counts.At(rank, expert)) << rank << " " << expert;
     }
   }
   EXPECT_EQ(table.loads(), loads);
-  EXPECT_EQ(table.num_exchanged(), exchanged);
 }
 
 TEST(SplitTest, RowsStayAtHomeAndTheRestBalances) {
@@ -51,7 +57,7 @@ TEST(SplitTest, RowsStayAtHomeAndTheRestBalances) {
   const std::vector<int32_t> rows = {6, 0, 0, 2};  // rank 0: 6 of expert 0; rank 1: 2 of expert 1
   const SplitTable table = SplitByCounts(CountsOf(rows, 2), replicas);
   EXPECT_EQ(table.busiest(), 4);
-  EXPECT_EQ(table.num_exchanged(), 2);
+  EXPECT_EQ(NumExchanged(table), 2);
   EXPECT_THAT(table.Pieces(0, 0), ElementsAre(SplitPiece{0, 4}, SplitPiece{1, 2}));
   EXPECT_THAT(table.Pieces(0, 1), IsEmpty());
   EXPECT_THAT(table.Pieces(1, 1), ElementsAre(SplitPiece{1, 2}));
@@ -99,8 +105,8 @@ TEST(SplitTest, FewRowsLeaveTheirSource) {
         }
       }
     }
-    EXPECT_GE(table.num_exchanged(), fewest);
-    ours += table.num_exchanged();
+    EXPECT_GE(NumExchanged(table), fewest);
+    ours += NumExchanged(table);
     fewest_in_all += fewest;
   }
   EXPECT_LE(ours, fewest_in_all + fewest_in_all / 50);

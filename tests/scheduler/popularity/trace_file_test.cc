@@ -4,7 +4,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/io/trace_bytes.h"
 
 namespace switchyard {
 namespace {
@@ -32,6 +34,41 @@ RoutingTrace SmallTrace() {
 bool operator==(const TraceSequence& a, const TraceSequence& b) {
   return a.label == b.label && a.num_prompt == b.num_prompt && a.token_ids == b.token_ids && a.experts == b.experts &&
          a.predictions == b.predictions;
+}
+
+// The writer that the reader is tried with; the program writes from messages (proto/support/trace_writer.h).
+void AppendTraceHeader(const RoutingTrace& trace, std::string* bytes) {
+  TraceHead head = {.num_layers = trace.shape.num_layers,
+                    .num_experts = trace.shape.num_experts,
+                    .top_k = trace.shape.top_k,
+                    .model = trace.model};
+  for (const TraceChannel& channel : trace.channels) head.channels.push_back({channel.name, channel.num_predicted});
+  AppendTraceHead(head, bytes);
+}
+
+void AppendTraceSequence(const RoutingTrace& trace, const TraceSequence& sequence, std::string* bytes) {
+  const auto num_rows = static_cast<size_t>(sequence.num_tokens()) * static_cast<size_t>(trace.shape.num_layers);
+  SY_CHECK_EQ(sequence.experts.size(), num_rows * static_cast<size_t>(trace.shape.top_k));
+  SY_CHECK_EQ(sequence.predictions.size(), trace.channels.size());
+  const std::string experts = TraceIds(sequence.experts);
+  std::vector<std::string> predictions;
+  for (size_t c = 0; c < trace.channels.size(); ++c) {
+    SY_CHECK_EQ(sequence.predictions[c].size(), num_rows * static_cast<size_t>(trace.channels[c].num_predicted));
+    predictions.push_back(TraceIds(sequence.predictions[c]));
+  }
+  AppendTraceBody({.label = sequence.label,
+                   .num_prompt = sequence.num_prompt,
+                   .token_ids = sequence.token_ids,
+                   .experts = experts,
+                   .predictions = {predictions.begin(), predictions.end()}},
+                  bytes);
+}
+
+std::string SerializeTrace(const RoutingTrace& trace) {
+  std::string bytes;
+  AppendTraceHeader(trace, &bytes);
+  for (const TraceSequence& sequence : trace.sequences) AppendTraceSequence(trace, sequence, &bytes);
+  return bytes;
 }
 
 // The error that parsing `bytes` ends with.
