@@ -1,6 +1,6 @@
 # The four kinds of targets.
 #
-#   sy_library(NAME [SRCS ...] [DEPS ...])    a static library; without SRCS a header-only one
+#   sy_library(NAME [SRCS ...] [DEPS ...] [PRIVATE ...])  a static library; without SRCS a header-only one
 #   sy_binary(NAME SRCS ... [DEPS ...])       a program, in <build>/bin
 #   sy_test(NAME SRCS ... [DEPS ...] [LABELS unit|rpc|e2e|slow|gpu ...] [ARGS ...] [TIMEOUT seconds])
 #   sy_proto(NAME SRCS ... [DEPS ...])        generated messages and gRPC stubs
@@ -8,7 +8,8 @@
 #
 #   sy_cuda_emulated(NAME SRCS ... [DEPS ...])  .cu sources compiled as C++ against tests/cuda_emulation, which runs kernels on the CPU
 #
-# DEPS are PUBLIC.  A test's default label is `unit`, its default time limit 120 s.  `rpc`: messages go through gRPC.
+# DEPS are PUBLIC: a header of the library may include theirs; PRIVATE ones its sources alone include.
+# A test's default label is `unit`, its default time limit 120 s.  `rpc`: messages go through gRPC.
 # Tests run in the source tree's root.
 # `gpu`: needs a GPU (tests/gpu/gpu_test.h), is there only if CUDA is built, and tests/gpu/pack.sh takes it along.
 
@@ -39,10 +40,10 @@ function(sy_test_properties name labels timeout)
 endfunction()
 
 function(sy_library name)
-  cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SRCS;DEPS;PRIVATE" ${ARGN})
   if(arg_SRCS)
     add_library(${name} STATIC ${arg_SRCS})
-    target_link_libraries(${name} PUBLIC sy_flags ${arg_DEPS})
+    target_link_libraries(${name} PUBLIC sy_flags ${arg_DEPS} PRIVATE ${arg_PRIVATE})
   else()
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE sy_flags ${arg_DEPS})

@@ -1,1 +1,0 @@
-sy_binary(popularity_bench SRCS popularity_bench.cc DEPS sy_lab_routing sy_trace_replay)

@@ -1,8 +1,0 @@
-sy_binary(moe_backward_bench SRCS moe_backward_bench.cc DEPS sy_moe)
-sy_binary(train_step_bench SRCS train_step_bench.cc DEPS sy_train)
-if(SY_RPC)
-  sy_binary(pack_bench SRCS pack_bench.cc DEPS sy_pack)
-endif()
-sy_library(sy_bench_ranks SRCS bench_ranks.cc DEPS sy_comm_test_util)
-sy_binary(training_rank_bench SRCS training_rank_bench.cc DEPS sy_train sy_bench_ranks)
-sy_binary(overtake_bench SRCS overtake_bench.cc DEPS sy_bench_ranks)

@@ -1,1 +1,0 @@
-sy_library(sy_reference_gemm SRCS gemm.cc)
