@@ -12,8 +12,8 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "workers/comm/core/communicator.h"
-#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

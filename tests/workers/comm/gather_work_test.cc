@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/core/faulty_communicator.h"
+#include "tests/workers/comm/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -14,8 +14,8 @@
 #include "tests/cuda_emulation/control.h"
 #include "tests/cuda_emulation/nccl_control.h"
 #include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "tests/workers/comm/nccl_test_util.h"
-#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/core/faulty_communicator.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/dispatch/host_exchange.h"
 #include "workers/tensor/thread_pool.h"

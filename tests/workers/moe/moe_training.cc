@@ -8,7 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "workers/comm/core/faulty_communicator.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "workers/ops/gemm/backward/transposed_weight.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"

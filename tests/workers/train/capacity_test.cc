@@ -11,9 +11,9 @@
 #include "absl/strings/str_replace.h"
 #include "gtest/gtest.h"
 #include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

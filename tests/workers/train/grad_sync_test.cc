@@ -16,11 +16,11 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/comm_modes.h"
 #include "tests/workers/train/training_group.h"
 #include "workers/comm/core/call_tag.h"
-#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -11,9 +11,9 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/core/faulty_communicator.h"
 
 namespace switchyard {
 namespace {

@@ -13,9 +13,9 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/faulty_communicator.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/comm/core/faulty_communicator.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/step/train_outcome.h"
 

@@ -1,4 +1,4 @@
-// For tests: a communicator whose n-th launch fails, comes late, or goes out as another op, or all of whose launches
+// A communicator whose n-th launch fails, comes late, or goes out as another op, or all of whose launches
 // are late.  All else is passed on.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "workers/comm/core/faulty_communicator.h"
+#include "tests/workers/comm/faulty_communicator.h"
 
 #include <atomic>
 #include <utility>
