@@ -20,7 +20,7 @@ endfunction()
 sy_library(sy_ops
            SRCS attention/attention.cc activation/clamp.cc exchange/combine.cc sampling/device_sampling.cc sampling/device_sequences.cc embedding/embedding.cc exchange/expert_places.cc embedding/fading_sum.cc activation/gelu.cc core/kernels.cc attention/kv_cache_view.cc norm/layer_norm.cc
                 exchange/permute.cc rope/qkv.cc sampling/random.cc norm/rms_norm.cc rope/rope.cc rope/rope_table.cc router/router.cc router/router_biased.cc core/row_blocks.cc exchange/row_exchange.cc exchange/row_exchange_cpu.cc
-                sampling/sampling.cc activation/swiglu.cc
+                sampling/sampling.cc
            DEPS sy_tensor sy_batching sy_isa sy_ops_common absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)
 sy_ops_kernels(baseline SRCS ${kernel_sources})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

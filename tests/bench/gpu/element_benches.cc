@@ -1,7 +1,5 @@
 // The ops that move or change elements one by one, at Qwen3-30B-A3B's widths; against the same op on the CPU, exactly.
-#include <numeric>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,10 +8,8 @@
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/routing.h"
 #include "workers/ops/activation/clamp.h"
-#include "workers/ops/activation/swiglu.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/sampling/device_sampling.h"
-#include "workers/tensor/copy.h"
 
 namespace switchyard {
 namespace {
@@ -34,31 +30,6 @@ absl::Status BenchClamp(Bench* bench, int64_t rows) {
   RETURN_IF_ERROR(Clamp(bench->cpu(), kLimit, want));
   RETURN_IF_ERROR(CheckBytes(*bench, "clamp", x[0], want));
   bench->Emit(OpLine("clamp", absl::StrCat("T=", rows, " H=", width), 4.0 * rows * width), timing);
-  return absl::OkStatus();
-}
-
-absl::Status BenchSwiGlu(Bench* bench, int64_t rows) {
-  const int64_t width = bench->Pick(6144, 40);
-  const int sets = bench->Sets(rows * width * 6);
-  std::vector<Tensor> both(sets), y(sets);
-  for (int i = 0; i < sets; ++i) {
-    ASSIGN_OR_RETURN(both[i], bench->OnDevice(i, kModel, rows, 2 * width));
-    ASSIGN_OR_RETURN(y[i], Tensor::Allocate(kModel, {rows, width}, bench->stream().device()));
-    RETURN_IF_ERROR(bench->Poison(y[i]));
-  }
-  const auto call = [&](const Stream& stream, const TensorView& x, const TensorView& to) {
-    return SwiGlu(stream, x.Columns(0, width), x.Columns(width, width), to);
-  };
-  Timing timing;
-  ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) { return call(bench->stream(), both[i], y[i]); }));
-  const Tensor want(kModel, {rows, width});
-  RETURN_IF_ERROR(call(bench->cpu(), bench->OnHost(0, kModel, rows, 2 * width), want));
-  Tensor got;
-  ASSIGN_OR_RETURN(got, CopyToHost(bench->stream(), y[0]));
-  Difference difference;
-  for (const int64_t row : SampledRows(rows, 5)) difference.AddRow(got, want, row);
-  RETURN_IF_ERROR(difference.Check("swiglu", kBf16Limit));
-  bench->Emit(OpLine("swiglu", absl::StrCat("T=", rows, " F=", width), 6.0 * rows * width), timing);
   return absl::OkStatus();
 }
 
@@ -128,7 +99,6 @@ absl::Status BenchResolve(Bench* bench, int64_t rows) {
 absl::Status BenchElements(Bench* bench) {
   for (const int64_t rows : {bench->Pick(32, 3), bench->Pick(8192, 9)}) {
     RETURN_IF_ERROR(BenchClamp(bench, rows));
-    RETURN_IF_ERROR(BenchSwiGlu(bench, rows));
     RETURN_IF_ERROR(BenchGather(bench, rows));
     RETURN_IF_ERROR(BenchCounts(bench, rows));
     RETURN_IF_ERROR(BenchResolve(bench, rows));

@@ -12,7 +12,6 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
 #include "workers/ops/activation/clamp.h"
-#include "workers/ops/activation/swiglu.h"
 #include "workers/ops/embedding/embedding.h"
 #include "workers/ops/exchange/combine.h"
 #include "workers/ops/exchange/permute.h"
@@ -158,19 +157,6 @@ TEST_P(DeviceRowOpsTest, Rope) {
   }
 }
 
-TEST_P(DeviceRowOpsTest, SwiGlu) {
-  for (const int64_t width : {40, 77}) {
-    const Placed gate = PlaceRandom(dtype(), rows(), width, 7, 4.0), up = PlaceRandom(dtype(), rows(), width, 8);
-    const Placed y = PlaceRandom(dtype(), rows(), width, 9);
-    ASSERT_TRUE(SwiGlu(stream(), gate.view, up.view, y.view).ok());
-    const Tensor g = Back(gate), u = Back(up), got = Back(y);
-    for (int64_t t = 0; t < rows(); ++t) {
-      ExpectNear(RowOf(got, t), reference::SwiGlu(RowOf(g, t), RowOf(u, t)), reference::ElementwiseTolerance(dtype()),
-                 absl::StrCat("row ", t));
-    }
-  }
-}
-
 TEST_P(DeviceRowOpsTest, Clamp) {
   const Placed x = PlaceRandom(dtype(), rows(), 45, 10, 3.0);
   const Tensor before = Back(x);
@@ -261,9 +247,6 @@ TEST_P(DeviceRowOpsTest, RowsIgnoreTheirCompany) {
   };
   expect_same("clamp", a,
               [&](const Placed& x, const Placed&, int64_t, int64_t) { return Clamp(stream(), 1.5, x.view); });
-  expect_same("swiglu", a, [&](const Placed& x, const Placed& up, int64_t, int64_t) {
-    return SwiGlu(stream(), x.view, up.view, x.view);
-  });
   expect_same("rope", a, [&](const Placed& x, const Placed&, int64_t begin, int64_t count) {
     std::vector<int32_t> positions(count);
     for (int64_t i = 0; i < count; ++i) positions[i] = static_cast<int32_t>(9 * (begin + i));

@@ -1,8 +1,7 @@
-// The ops that treat every element by itself: embedding, swiglu, clamp; and the kernels' exponential.
+// The ops that treat every element by itself: embedding, clamp; and the kernels' exponential.
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
 #include "workers/ops/activation/clamp.h"
-#include "workers/ops/activation/swiglu.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/embedding/embedding.h"
 
@@ -32,26 +31,6 @@ TEST_P(ElementwiseTest, AddedEmbeddingsAreWidenedExactly) {
   }
   EXPECT_EQ(AddEmbedding(stream(), table, {1, 11, 0, 0}, residual).message(),
             "add_embedding: tokens[1] = 11 is outside [0, 11)");
-}
-
-TEST_P(ElementwiseTest, SwiGluMatchesReference) {
-  const Tensor fused = RandomMatrix(dtype(), 6, 2 * 77, 2, 4.0), y(dtype(), {6, 77});
-  const TensorView gate = fused.view().Columns(0, 77), up = fused.view().Columns(77, 77);
-  ASSERT_TRUE(SwiGlu(stream(), gate, up, y).ok());
-  for (int64_t r = 0; r < 6; ++r) {
-    ExpectNear(RowOf(y, r), reference::SwiGlu(RowOf(gate, r), RowOf(up, r)), reference::ElementwiseTolerance(dtype()),
-               "row " + std::to_string(r));
-  }
-}
-
-TEST_P(ElementwiseTest, SwiGluRowsIgnoreCompany) {
-  const Tensor fused = RandomMatrix(dtype(), 512, 80, 3, 4.0);
-  ExpectRowsIgnoreCompany(512, [&](const Stream& stream, int64_t begin, int64_t count) {
-    Tensor y(dtype(), {count, 40});
-    const TensorView rows = fused.view().Rows(begin, count);
-    EXPECT_TRUE(SwiGlu(stream, rows.Columns(0, 40), rows.Columns(40, 40), y).ok());
-    return y;
-  });
 }
 
 TEST_P(ElementwiseTest, EmbeddingAndClampRowsIgnoreCompany) {
@@ -91,7 +70,6 @@ TEST_P(ElementwiseTest, ClampKeepsNanAndItsView) {
 
 TEST_P(ElementwiseTest, NoRowsIsFine) {
   const Tensor none(dtype(), {0, 8}), residual(acc(), {0, 8}), table(dtype(), {4, 8});
-  EXPECT_TRUE(SwiGlu(stream(), none, none, none).ok());
   EXPECT_TRUE(Clamp(stream(), 1.0, none).ok());
   EXPECT_TRUE(Embed(stream(), table, {}, residual).ok());
 }

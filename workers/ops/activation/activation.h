@@ -6,7 +6,7 @@
 namespace switchyard {
 
 enum class Activation : uint8_t {
-  kSwiGlu,    // silu(gate) * up: two products go in (swiglu.h)
+  kSwiGlu,    // silu(gate) * up: two products go in
   kGelu,      // x · Φ(x), Φ by the error function (HF's "gelu"); one product
   kGeluTanh,  // its approximation by tanh (HF's "gelu_new", "gelu_pytorch_tanh")
 };

@@ -1,4 +1,4 @@
-// The ops that treat every element by itself: embedding, swiglu, clamp.
+// The ops that treat every element by itself: embedding, clamp.
 #include "workers/ops/core/kernels_impl.h"
 
 namespace switchyard::SY_KERNEL_NS {
@@ -13,22 +13,6 @@ void EmbedRows(const EmbedArgs& a, int64_t begin, int64_t end) {
         const int64_t n = a.width - j < kN ? a.width - j : kN;
         const VecT<Elem> row = LoadPart(from + j, n);
         StorePart(a.accumulate ? LoadPart(to + j, n) + row : row, to + j, n);
-      }
-    }
-  });
-}
-
-void SwiGluRows(const SwiGluArgs& a, int64_t begin, int64_t end) {
-  VisitElem(a.dtype, [&]<class Elem>() {
-    constexpr int kN = Lanes<Elem>::kCount;
-    for (int64_t t = begin; t < end; ++t) {
-      const Elem* gate = static_cast<const Elem*>(a.gate) + t * a.gate_stride;
-      const Elem* up = static_cast<const Elem*>(a.up) + t * a.up_stride;
-      Elem* y = static_cast<Elem*>(a.y) + t * a.y_stride;
-      for (int64_t j = 0; j < a.width; j += kN) {
-        const int64_t n = a.width - j < kN ? a.width - j : kN;
-        const VecT<Elem> g = LoadPart(gate + j, n);
-        StorePart<Elem>(g / (Exp(-g) + AccT<Elem>{1}) * LoadPart(up + j, n), y + j, n);
       }
     }
   });

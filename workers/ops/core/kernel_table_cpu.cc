@@ -7,7 +7,6 @@ const KernelTable kTable = {
     .layer_norm = LayerNormRows,
     .rope = RopeRows,
     .embed = EmbedRows,
-    .swiglu = SwiGluRows,
     .gelu = GeluRows,
     .clamp = ClampRows,
     .combine = CombineRows,

@@ -16,7 +16,6 @@ void RegisterCudaOps() {
       .embed = cuda::Embed,
       .rms_norm = cuda::RmsNorm,
       .rope = cuda::Rope,
-      .swiglu = cuda::SwiGlu,
       .clamp = cuda::Clamp,
       .combine = cuda::Combine,
       .router = cuda::Router,

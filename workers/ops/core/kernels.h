@@ -46,14 +46,6 @@ struct EmbedArgs {
   bool accumulate;  // residual += instead of =
 };
 
-struct SwiGluArgs {
-  uint8_t dtype;
-  const void* gate;
-  const void* up;
-  void* y;
-  int64_t gate_stride, up_stride, y_stride, width;
-};
-
 struct GeluArgs {
   uint8_t dtype;
   bool tanh;
@@ -120,7 +112,6 @@ struct KernelTable {
   void (*layer_norm)(const LayerNormArgs& args, int64_t begin, int64_t end);
   void (*rope)(const RopeArgs& args, int64_t begin, int64_t end);
   void (*embed)(const EmbedArgs& args, int64_t begin, int64_t end);
-  void (*swiglu)(const SwiGluArgs& args, int64_t begin, int64_t end);
   void (*gelu)(const GeluArgs& args, int64_t begin, int64_t end);
   void (*clamp)(const ClampArgs& args, int64_t begin, int64_t end);
   void (*combine)(const CombineArgs& args, int64_t begin, int64_t end);

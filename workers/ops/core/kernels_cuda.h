@@ -179,7 +179,6 @@ struct CudaKernelTable {
   int (*embed)(const CudaCall& call, const EmbedArgs& args, int64_t rows);
   int (*rms_norm)(const CudaCall& call, const RmsNormArgs& args, int64_t rows);
   int (*rope)(const CudaCall& call, const RopeArgs& args, int64_t rows);
-  int (*swiglu)(const CudaCall& call, const SwiGluArgs& args, int64_t rows);
   int (*clamp)(const CudaCall& call, const ClampArgs& args, int64_t rows);
   int (*combine)(const CudaCall& call, const CombineArgs& args, int64_t rows);
   int (*router)(const CudaCall& call, const CudaRouterArgs& args, int64_t rows);
@@ -217,7 +216,6 @@ namespace cuda {
 int Embed(const CudaCall& call, const EmbedArgs& args, int64_t rows);        // embedding_cuda.cu
 int RmsNorm(const CudaCall& call, const RmsNormArgs& args, int64_t rows);    // rms_norm_cuda.cu
 int Rope(const CudaCall& call, const RopeArgs& args, int64_t rows);          // rope_cuda.cu
-int SwiGlu(const CudaCall& call, const SwiGluArgs& args, int64_t rows);      // elementwise_cuda.cu
 int Clamp(const CudaCall& call, const ClampArgs& args, int64_t rows);        // elementwise_cuda.cu
 int Combine(const CudaCall& call, const CombineArgs& args, int64_t rows);    // combine_cuda.cu
 int Router(const CudaCall& call, const CudaRouterArgs& args, int64_t rows);  // router_cuda.cu

@@ -11,7 +11,6 @@ void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end);
 void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end);
 void RopeRows(const RopeArgs& args, int64_t begin, int64_t end);
 void EmbedRows(const EmbedArgs& args, int64_t begin, int64_t end);
-void SwiGluRows(const SwiGluArgs& args, int64_t begin, int64_t end);
 void GeluRows(const GeluArgs& args, int64_t begin, int64_t end);
 void ClampRows(const ClampArgs& args, int64_t begin, int64_t end);
 void CombineRows(const CombineArgs& args, int64_t begin, int64_t end);
