@@ -1,17 +1,42 @@
 # Weights and matrix products.  Kernel files (gemm/kernels/*_cpu.cc) are compiled with flags of their own, those of plain
 # multiply-adds once per instruction set; gemm_kernels.cc chooses at run time.
 # What every op needs to check its arguments and to reach a device's kernels.
-sy_library(sy_ops_common SRCS core/cuda_call.cc core/cuda_kernels.cc core/op_checks.cc core/thread_scratch.cc DEPS sy_tensor absl::status absl::statusor absl::strings)
-sy_library(sy_isa SRCS core/isa.cc DEPS sy_base absl::statusor absl::strings)
+sy_library(sy_ops_common
+  SRCS
+    core/cuda_call.cc
+    core/cuda_kernels.cc
+    core/op_checks.cc
+    core/thread_scratch.cc
+  DEPS sy_tensor absl::status absl::statusor absl::strings)
+sy_library(sy_isa SRCS core/isa.cc DEPS absl::statusor absl::strings PRIVATE sy_base)
 sy_library(sy_ops_gemm
-           SRCS gemm/expert_ffn.cc gemm/gemm.cc gemm/gemm_config.cc gemm/gemm_cpu.cc gemm/gemm_job.cc gemm/gemm_tasks.cc gemm/grouped_gemm.cc gemm/weight_group.cc
-                gemm/weight.cc gemm/kernels/gemm_kernels.cc
-           DEPS sy_tensor sy_isa sy_ops sy_ops_common absl::span absl::status absl::statusor absl::strings)
+  SRCS
+    gemm/expert_ffn.cc
+    gemm/gemm.cc
+    gemm/gemm_config.cc
+    gemm/gemm_cpu.cc
+    gemm/gemm_job.cc
+    gemm/gemm_tasks.cc
+    gemm/grouped_gemm.cc
+    gemm/weight.cc
+    gemm/weight_group.cc
+    gemm/kernels/gemm_kernels.cc
+  DEPS sy_tensor sy_isa sy_ops sy_ops_common absl::span absl::status absl::statusor absl::strings)
 
 # Which CUDA kernel a product takes: needs no CUDA itself.
-sy_library(sy_gemm_choice_cuda SRCS gemm/gemm_choice_cuda.cc DEPS sy_tensor)
-sy_cuda_library(sy_gemm_cuda SRCS gemm/gemm_cuda.cu gemm/gemm_wgmma_cuda.cu gemm/grouped_gemm_cuda.cu DEPS sy_gemm_choice_cuda sy_cublaslt)
-sy_cuda_emulated(sy_gemm_cuda_emulated SRCS gemm/gemm_cuda.cu gemm/gemm_wgmma_cuda.cu gemm/grouped_gemm_cuda.cu DEPS sy_gemm_choice_cuda)
+sy_library(sy_gemm_choice_cuda SRCS gemm/gemm_choice_cuda.cc PRIVATE sy_tensor)
+sy_cuda_library(sy_gemm_cuda
+  SRCS
+    gemm/gemm_cuda.cu
+    gemm/gemm_wgmma_cuda.cu
+    gemm/grouped_gemm_cuda.cu
+  DEPS sy_gemm_choice_cuda sy_cublaslt)
+sy_cuda_emulated(sy_gemm_cuda_emulated
+  SRCS
+    gemm/gemm_cuda.cu
+    gemm/gemm_wgmma_cuda.cu
+    gemm/grouped_gemm_cuda.cu
+  DEPS sy_gemm_choice_cuda)
 
 # sy_gemm_kernel(NAME SRCS ... [FLAGS ...])
 function(sy_gemm_kernel name)
@@ -24,7 +49,9 @@ function(sy_gemm_kernel name)
   target_sources(sy_ops_gemm PRIVATE $<TARGET_OBJECTS:sy_gemm_${name}>)
 endfunction()
 
-set(plain gemm/kernels/gemm_fma_cpu.cc gemm/kernels/gemm_panel_cpu.cc)
+set(plain
+  gemm/kernels/gemm_fma_cpu.cc
+  gemm/kernels/gemm_panel_cpu.cc)
 sy_gemm_kernel(baseline SRCS ${plain})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx512_flags -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)

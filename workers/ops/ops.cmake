@@ -1,7 +1,16 @@
 # sy_ops: every op but GEMM.  Kernel files (*_cpu.cc) are compiled once per instruction set, each into a namespace of
 # its own; kernels.cc chooses at run time.  (maybe-uninitialized: g++ 12 warns inside its own AVX-512 intrinsics.)
-set(kernel_sources attention/attention_cpu.cc exchange/combine_cpu.cc activation/elementwise_cpu.cc activation/gelu_cpu.cc core/kernel_table_cpu.cc norm/layer_norm_cpu.cc norm/rms_norm_cpu.cc rope/rope_cpu.cc
-                   router/router_cpu.cc sampling/sampling_cpu.cc)
+set(kernel_sources
+  activation/elementwise_cpu.cc
+  activation/gelu_cpu.cc
+  attention/attention_cpu.cc
+  core/kernel_table_cpu.cc
+  exchange/combine_cpu.cc
+  norm/layer_norm_cpu.cc
+  norm/rms_norm_cpu.cc
+  rope/rope_cpu.cc
+  router/router_cpu.cc
+  sampling/sampling_cpu.cc)
 list(APPEND kernel_sources optimizer/adamw_cpu.cc attention/attention_backward_cpu.cc core/backward_table_cpu.cc activation/expert_bias_backward_cpu.cc
                            activation/gelu_backward_cpu.cc norm/layer_norm_backward_cpu.cc optimizer/loss_cpu.cc
                            router/router_backward_cpu.cc norm/row_ops_backward_cpu.cc norm/row_scale_backward_cpu.cc)
@@ -18,10 +27,33 @@ function(sy_ops_kernels isa)
 endfunction()
 
 sy_library(sy_ops
-           SRCS attention/attention.cc activation/clamp.cc exchange/combine.cc sampling/device_sampling.cc sampling/device_sequences.cc embedding/embedding.cc exchange/expert_places.cc embedding/fading_sum.cc activation/gelu.cc core/kernels.cc attention/kv_cache_view.cc norm/layer_norm.cc
-                exchange/permute.cc rope/qkv.cc sampling/random.cc norm/rms_norm.cc rope/rope.cc rope/rope_table.cc router/router.cc router/router_biased.cc core/row_blocks.cc exchange/row_exchange.cc exchange/row_exchange_cpu.cc
-                sampling/sampling.cc
-           DEPS sy_tensor sy_batching sy_isa sy_ops_common absl::flat_hash_map absl::span absl::status absl::statusor absl::strings)
+  SRCS
+    activation/clamp.cc
+    activation/gelu.cc
+    attention/attention.cc
+    attention/kv_cache_view.cc
+    core/kernels.cc
+    core/row_blocks.cc
+    embedding/embedding.cc
+    embedding/fading_sum.cc
+    exchange/combine.cc
+    exchange/expert_places.cc
+    exchange/permute.cc
+    exchange/row_exchange.cc
+    exchange/row_exchange_cpu.cc
+    norm/layer_norm.cc
+    norm/rms_norm.cc
+    rope/qkv.cc
+    rope/rope.cc
+    rope/rope_table.cc
+    router/router.cc
+    router/router_biased.cc
+    sampling/device_sampling.cc
+    sampling/device_sequences.cc
+    sampling/random.cc
+    sampling/sampling.cc
+  DEPS sy_tensor sy_batching sy_isa sy_ops_common absl::flat_hash_map absl::span absl::status absl::statusor
+  PRIVATE absl::strings)
 sy_ops_kernels(baseline SRCS ${kernel_sources})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)

@@ -11,6 +11,11 @@ add_library(sy_gemm_cuda_testing STATIC cuda/gemm_cuda_testing.cc)
 target_link_libraries(sy_gemm_cuda_testing PUBLIC sy_gemm_cuda_emulated sy_reference_gemm sy_tensor GTest::gtest)
 foreach(kind gemm_kernels gemm_wgmma dense_gemm_cuda gemm_sameness_cuda)
   sy_test(${kind}_test SRCS cuda/${kind}_test.cc DEPS sy_gemm_cuda_testing absl::strings)
-  sy_test(${kind}_gpu_test SRCS cuda/${kind}_test.cc cuda/gemm_cuda_testing.cc DEPS sy_gemm_cuda sy_reference_gemm sy_tensor absl::strings LABELS gpu)
+  sy_test(${kind}_gpu_test
+    SRCS
+      cuda/gemm_cuda_testing.cc
+      cuda/${kind}_test.cc
+    DEPS sy_gemm_cuda sy_reference_gemm sy_tensor absl::strings
+    LABELS gpu)
 endforeach()
 sy_test(gemm_wgmma_devices_test SRCS cuda/gemm_wgmma_devices_test.cc DEPS sy_gemm_cuda_testing)
