@@ -147,7 +147,6 @@ std::string MoeSchedule::DebugString() const {
     if (!op.group.empty()) absl::StrAppend(&text, "  group=", op.group);
     if (op.stream != StreamClass::kCompute) absl::StrAppend(&text, "  stream=", StreamClassName(op.stream));
     if (op.experts == ExpertSet::kShared) absl::StrAppend(&text, "  shared");
-    if (op.layout == Layout::kReplicated) absl::StrAppend(&text, "  replicated");
     if (!op.deps.empty()) absl::StrAppend(&text, "  after ", absl::StrJoin(op.deps, " "));
     absl::StrAppend(&text, "\n");
   }

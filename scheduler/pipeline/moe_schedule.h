@@ -39,9 +39,6 @@ inline constexpr int kNumStreamClasses = 4;
 // Which experts a kExpert op runs.
 enum class ExpertSet : uint8_t { kRouted, kShared };
 
-// How the op's tensor lies over the ranks of its group.
-enum class Layout : uint8_t { kReplicated, kSharded };
-
 struct MicroOp {
   MicroOpKind kind = MicroOpKind::kGate;
   int chunk = 0;           // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
@@ -49,7 +46,6 @@ struct MicroOp {
   std::string group = {};  // of communicating ops: a named group of the mesh ("ep"); else empty
   StreamClass stream = StreamClass::kCompute;
   ExpertSet experts = ExpertSet::kRouted;  // of kExpert
-  Layout layout = Layout::kSharded;        // of the result
   std::vector<int> deps = {};              // indices of earlier ops whose results this one needs
 };
 
