@@ -19,7 +19,6 @@
 #include "scheduler/base/status_macros.h"
 #include "server/admission/client_shares.h"
 #include "server/admission/join_tokens.h"
-#include "server/api/placement_convert.h"
 #include "server/clock.h"
 
 namespace switchyard {
@@ -34,16 +33,14 @@ constexpr int kLocalConnections = 2;  // of one worker: the last one may not be 
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
-v1::EngineOptions WorkerOptions(const ServerConfig& config) {
-  v1::EngineOptions options;
-  options.set_block_size(config.batching.block_size);
-  options.set_kv_cache_bytes(config.kv_cache_bytes);
-  options.set_max_num_seqs(config.batching.max_num_seqs);
-  options.set_max_batched_tokens(config.batching.max_batched_tokens);
-  options.set_max_model_len(config.batching.max_model_len);
-  options.set_train_yield_ms(config.train_yield_ms);
-  *options.mutable_placement() = ToProto(config.placement);
-  return options;
+EngineSettings SettingsOf(const ServerConfig& config) {
+  return {.block_size = config.batching.block_size,
+          .kv_cache_bytes = config.kv_cache_bytes,
+          .max_num_seqs = config.batching.max_num_seqs,
+          .max_batched_tokens = config.batching.max_batched_tokens,
+          .max_model_len = config.batching.max_model_len,
+          .train_yield_ms = config.train_yield_ms,
+          .placement = config.placement};
 }
 
 void SetKeepalive(grpc::ServerBuilder* builder) {
@@ -178,7 +175,7 @@ absl::Status Server::StartRooms() {
     // Without a token anybody may say that it is a worker.
     if (!self->config_.join_token.empty()) self->gate_->KeepPlacesFor(AddressOfPeer(peer));
   };
-  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, WorkerOptions(config_),
+  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, SettingsOf(config_),
                                                  std::move(admission));
   return absl::OkStatus();
 }

@@ -32,7 +32,11 @@ includes | awk '
     routing_files = $1 ~ /^clients\/cli\/commands\/(trace|profile)_/ && $2 ~ /^scheduler\/(popularity|simulator)\//
     if (from == "clients" && ours && to != "clients" && to != "proto" && !routing_files) breach("clients speak proto only")
     if (from == "server" && ours && to != "server" && to != "scheduler" && to != "proto") breach("server includes proto and scheduler")
-    if (from == "proto" && ours && to != "proto" && $2 !~ /^scheduler\/base\//) breach("proto/support includes scheduler/base only")
+    if ($1 ~ /^proto\/support\// && ours && to != "proto" && $2 !~ /^scheduler\/base\//) breach("proto/support includes scheduler/base only")
+    if ($1 ~ /^proto\/support\// && $2 ~ /^proto\/link\//) breach("proto/support does not know the link")
+    link_may = $2 ~ /^(scheduler|proto\/link)\// || generated || !(ours || grpc)
+    if ($1 ~ /^proto\/link\// && !link_may) breach("proto/link includes scheduler and generated messages only")
+    if (from == "clients" && $2 ~ /^proto\/link\//) breach("the link is between server and workers")
     if (from == "workers" && ours && to != "workers" && to != "scheduler" && to != "proto") breach("workers include scheduler")
     if (from == "workers" && (grpc || to == "proto") && !outer($1))
       breach("only process and session of workers know gRPC")

@@ -14,6 +14,7 @@ struct MemoryShare {
 
   // How many parts of part_bytes each, of `whole` parts: at most all; a share is rounded up.
   int64_t PartsOf(int64_t whole, int64_t part_bytes) const;
+  bool operator==(const MemoryShare& other) const = default;
 };
 
 // "25%", "12.5%" or bytes, "8000000000".  InvalidArgument: anything else, with what it must be.

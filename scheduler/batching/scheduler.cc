@@ -90,7 +90,6 @@ void Scheduler::AddSequence(const Request& request, int32_t choice, absl::Time n
       .prompt = request.prompt,
       .sampling = request.sampling,
       .max_tokens = request.max_tokens,
-      .adapter = request.adapter,
       .root = {.salt = request.cache_salt,
                .weights_version = weights_version_,
                .adapter = request.adapter,

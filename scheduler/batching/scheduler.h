@@ -124,8 +124,8 @@ class Scheduler {
   bool Cancel(RequestId id, int32_t choice, FinishReason reason, absl::Time now, std::vector<Event>* events);
 
   // First ends what is past its deadline (queued or running: finished events).  Then returns the next step, or nullopt:
-  // nothing to compute, no group, or max_in_flight plans are out.  placement_epoch, schedule_version and micro_batches
-  // are left at their defaults: the caller's.
+  // nothing to compute, no group, or max_in_flight plans are out.  placement_epoch and micro_batches are left at their
+  // defaults: the caller's.
   std::optional<StepPlan> Plan(absl::Time now, std::vector<Event>* events);
 
   // Takes the result of the oldest plan in flight.

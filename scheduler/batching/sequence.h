@@ -72,7 +72,6 @@ struct SequenceSpec {
   std::vector<int32_t> prompt;  // not empty
   SamplingParams sampling;
   int32_t max_tokens = 1;  // outputs, >= 1
-  uint64_t adapter = 0;
   PrefixRoot root;
   int32_t block_size = 1;
 };

@@ -7,13 +7,13 @@ namespace switchyard {
 
 int32_t RankPlan::NumRows() const {
   int32_t rows = 0;
-  for (const StepItem& item : items) rows += item.num_query + static_cast<int32_t>(item.draft_tokens.size());
+  for (const StepItem& item : items) rows += item.num_query;
   return rows;
 }
 
 std::string StepPlan::DebugString() const {
-  std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch, " schedule ",
-                                 schedule_version, " micro_batches ", micro_batches, " padded_rows ", padded_rows);
+  std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch,
+                                 " micro_batches ", micro_batches, " padded_rows ", padded_rows);
   if (train_slice_ms > 0) absl::StrAppend(&out, " train_slice_ms ", train_slice_ms);
   out.push_back('\n');
   for (const RowLoan& loan : loans) {

@@ -5,8 +5,6 @@
 // Plain data, no proto types; both print (DebugString).  A plan is a delta against the slots that a rank holds: a slot
 // keeps a sequence's tokens, block table and sampling state between steps, so a decode item is a few words.  After an
 // epoch change every slot is empty and everything is sent again.
-//
-// Some fields have no user yet (CUDA graphs, speculation, adapters): their place is part of the format.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +37,7 @@ struct SamplingParams {
   int32_t num_logprobs = -1;         // of each output token: -1 none, 0 the chosen one, k also the k most likely
   int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
   int32_t expert_paths_from = -1;    // the experts of every row at a position from here on are told; -1 = of none
+  bool operator==(const SamplingParams& other) const = default;
 };
 
 // Whether logits and these params are all that a choice needs after num_output tokens: no history, no forced length, no
@@ -50,7 +49,7 @@ struct SlotInit {
   std::vector<int32_t> tokens;    // prompt and, after a preemption, the tokens emitted so far
   int32_t num_prompt_tokens = 0;  // of `tokens`, how many are the client's prompt (penalties, index of outputs)
   SamplingParams sampling;
-  uint64_t adapter = 0;  // 0 = none
+  bool operator==(const SlotInit& other) const = default;
 };
 
 // What one sequence does in this step: queries at positions [start_pos, start_pos + num_query).  Their tokens come from
@@ -59,16 +58,16 @@ struct StepItem {
   SlotId slot = 0;
   int32_t start_pos = 0;  // also the number of keys already in the cache
   int32_t num_query = 0;
-  std::optional<SlotInit> init;       // (re)fills the slot first
-  std::vector<BlockId> new_blocks;    // appended to the slot's block table
-  bool sample = false;                // the last query row is sampled; its token is appended to the slot
-  std::vector<int32_t> draft_tokens;  // speculation: verified after the last query
-  uint64_t token_mask = 0;            // constrained decoding: handle of a mask that the rank holds; 0 = none
+  std::optional<SlotInit> init;     // (re)fills the slot first
+  std::vector<BlockId> new_blocks;  // appended to the slot's block table
+  bool sample = false;              // the last query row is sampled; its token is appended to the slot
+  bool operator==(const StepItem& other) const = default;
 };
 
 struct BlockCopy {
   BlockId from = 0;
   BlockId to = 0;
+  bool operator==(const BlockCopy& other) const = default;
 };
 
 // What one rank does in this step.
@@ -78,6 +77,7 @@ struct RankPlan {
   std::vector<StepItem> items;      // then run, in this order; rows of item i precede those of item i+1
 
   int32_t NumRows() const;
+  bool operator==(const RankPlan& other) const = default;
 };
 
 // Rank `to` computes `rows` of rank `from`'s rows, all but their attention: row_loans.h.
@@ -85,6 +85,7 @@ struct RowLoan {
   int32_t from = 0;
   int32_t to = 0;
   int32_t rows = 0;
+  bool operator==(const RowLoan& other) const = default;
 };
 
 // Sizes of messages as they come out, counts on the host; and fixed sizes by padded_rows, for a step in which every
@@ -97,7 +98,6 @@ struct StepPlan {
   int64_t step = 0;                           // 1, 2, 3 … within an epoch of the group; 0 = a train slice alone
   int64_t group_epoch = 0;                    // a plan of another epoch is refused
   int64_t placement_epoch = 0;                // which expert replicas hold
-  int32_t schedule_version = 0;               // which MoeSchedule builder and parameters
   int32_t exchange_version = kExactExchange;  // how rows travel to experts: agreed, as collectives depend on it
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
   std::vector<RowLoan> loans;                 // the last rows of `from`, in this order; no rank lends and borrows
@@ -108,18 +108,21 @@ struct StepPlan {
   std::vector<RankPlan> ranks;  // [R]
 
   std::string DebugString() const;
+  bool operator==(const StepPlan& other) const = default;
 };
 
 struct TokenLogprob {
   int32_t token = 0;
   float logprob = 0;  // natural logarithm, of the distribution before temperature and filters
   int32_t rank = 0;   // 1 = the most likely
+  bool operator==(const TokenLogprob& other) const = default;
 };
 
 // Logprobs of one position: the token that stands there, and the most likely ones in falling order.
 struct PositionLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;
+  bool operator==(const PositionLogprobs& other) const = default;
 };
 
 enum class ItemStatus : uint8_t { kOk, kNonFinite };  // kNonFinite: a logit was NaN or Inf; the sequence must end
@@ -130,6 +133,7 @@ struct ItemResult {
   std::vector<PositionLogprobs> logprobs;         // one per token, if asked for
   std::vector<PositionLogprobs> prompt_logprobs;  // of positions start_pos+1 … start_pos+num_query that are prompt
   std::vector<int16_t> expert_paths;  // [rows, L, K] of those rows that expert_paths_from asks for; L = MoE layers
+  bool operator==(const ItemResult& other) const = default;
 };
 
 struct StepTimings {
@@ -141,6 +145,7 @@ struct StepTimings {
   double gather_seconds = 0;      // of the exchanges, the gather of what ranks place experts from
   double decide_seconds = 0;      // that layers waited for that decision, beside the gather
   double decide_cpu_seconds = 0;  // of the step's thread, for it; stays on the worker
+  bool operator==(const StepTimings& other) const = default;
 };
 
 struct RankResult {
@@ -155,6 +160,7 @@ struct RankResult {
   int64_t fine_tuned_layers = 0;    // whose experts moved after their gate; the same on all ranks
   uint64_t ledger_hash = 0;         // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;
+  bool operator==(const RankResult& other) const = default;
 };
 
 struct StepResult {

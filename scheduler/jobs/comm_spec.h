@@ -34,6 +34,7 @@ absl::StatusOr<CommMode> ParseCommMode(absl::string_view name);
 struct CommunicationSpec {
   CommMode mode = CommMode::kPreempt;       // the fastest of real trainers (tests/bench/training.md)
   int64_t piece_bytes = int64_t{30} << 20;  // of a micro-op: Lina's partition size (PAPERS.md, LI-15)
+  bool operator==(const CommunicationSpec& other) const = default;
 };
 
 }  // namespace switchyard

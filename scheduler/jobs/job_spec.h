@@ -25,12 +25,14 @@ struct OptimizerSpec {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double weight_decay = 0.1;  // of matrices
   double clip_norm = 1.0;     // 0 = not
+  bool operator==(const OptimizerSpec& other) const = default;
 };
 
 struct CheckpointSpec {
   int64_t every_steps = 1000;
   int32_t keep_last = 3;
   int64_t keep_every_steps = 0;  // checkpoints of multiples of this stay for ever; 0 = none do
+  bool operator==(const CheckpointSpec& other) const = default;
 };
 
 struct JobSpec {
@@ -63,6 +65,7 @@ struct JobSpec {
   CheckpointSpec checkpoints = {};
   int64_t max_runtime_seconds = 0;                               // 0 = no limit
   std::vector<std::pair<std::string, std::string>> labels = {};  // names are different
+  bool operator==(const JobSpec& other) const = default;
 };
 
 inline constexpr double kDefaultBalanceWeight = 0.01;

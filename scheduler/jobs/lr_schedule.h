@@ -19,6 +19,7 @@ struct LrSchedule {
   int64_t warmup_steps = 0;     // step s < warmup_steps has peak · (s + 1) / warmup_steps
   int64_t total_steps = 1;      // of the job
   double decay_fraction = 0.2;  // of kWsd: the last part of all steps, in which it falls by 1 - sqrt; in (0, 1]
+  bool operator==(const LrSchedule& other) const = default;
 };
 
 // InvalidArgument with field, limit and value.

@@ -22,7 +22,7 @@ struct Placement {
   bool Holds(int device, int expert) const;
   // Devices that hold the expert, rising.
   std::vector<int32_t> DevicesOf(int expert) const;
-  bool operator==(const Placement& other) const { return num_experts == other.num_experts && slots == other.slots; }
+  bool operator==(const Placement& other) const = default;
   // "[0 1] [2 3] [4 -]"
   std::string ToString() const;
 };
@@ -39,9 +39,7 @@ struct SlotChange {
   int32_t device = 0;
   int32_t slot = 0;
   int32_t expert = 0;  // that comes in; kEmptySlot = the slot is emptied, which costs nothing
-  bool operator==(const SlotChange& other) const {
-    return device == other.device && slot == other.slot && expert == other.expert;
-  }
+  bool operator==(const SlotChange& other) const = default;
 };
 // In order of (device, slot).  REQUIRES: the same experts, devices and slots per device.
 std::vector<SlotChange> ChangesBetween(const Placement& from, const Placement& to);

@@ -24,10 +24,7 @@ struct PlacementSettings {
   int64_t rebalance_steps = 0;  // the slow loop plans after so many steps; 0 = never
 
   bool rebalances() const { return rebalance_steps > 0; }
-  bool operator==(const PlacementSettings& other) const {
-    return mode == other.mode && spare_slots == other.spare_slots && replica_slots == other.replica_slots &&
-           rebalance_steps == other.rebalance_steps;
-  }
+  bool operator==(const PlacementSettings& other) const = default;
 };
 
 // InvalidArgument: a value out of range or two that contradict each other, one a line, named as the server's flags.

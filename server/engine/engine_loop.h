@@ -112,7 +112,7 @@ class EngineLoop final : public LinkEvents, private WorkerGroup::Listener, priva
 
   // --- LinkEvents: gRPC's threads ---
   void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) override;
-  void OnHeartbeat(WorkerId id, int64_t rss_bytes) override;
+  void OnHeartbeat(WorkerId id) override;
   void OnLoadProgress(WorkerId id, int64_t done, int64_t total) override;
   void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) override;
   void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) override;

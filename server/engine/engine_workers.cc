@@ -228,7 +228,7 @@ void EngineLoop::OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, W
   });
 }
 
-void EngineLoop::OnHeartbeat(WorkerId id, int64_t) {
+void EngineLoop::OnHeartbeat(WorkerId id) {
   Post([this, id] { group_.Heartbeat(id, MonotonicNow()); });
 }
 

@@ -2,11 +2,12 @@
 
 #include <utility>
 
+#include "proto/link/group_seat_codec.h"
+#include "proto/link/placement_codec.h"
+#include "proto/link/step_plan_codec.h"
+#include "proto/link/training_seat_codec.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
-#include "server/api/placement_convert.h"
-#include "server/fleet/worker_convert.h"
-#include "server/jobs/trainer_convert.h"
 
 namespace switchyard {
 
@@ -63,9 +64,10 @@ void LinkClient::Start(const TrainingSeat& seat) {
   Send(message);
 }
 
-void LinkClient::StopTraining(int64_t epoch, StopMode kind) {
+void LinkClient::StopTraining(int64_t epoch, StopKind kind) {
   v1::LinkResponse message;
-  *message.mutable_stop_training() = ToProto(epoch, kind);
+  message.mutable_stop_training()->set_epoch(epoch);
+  message.mutable_stop_training()->set_kind(ToProto(kind));
   Send(message);
 }
 

@@ -31,7 +31,7 @@ class LinkClient final : public WorkerClient, public TrainerClient {
   void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override;
   void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override;
   void Start(const TrainingSeat& seat) override;
-  void StopTraining(int64_t epoch, StopMode kind) override;
+  void StopTraining(int64_t epoch, StopKind kind) override;
   void AbortTraining(int64_t epoch, const std::string& reason) override;
   void Close(const absl::Status& status) override;
 

@@ -160,7 +160,6 @@ void WorkerGroup::TryForm(absl::Time now) {
     member.ready = false;
     member.load_done = member.load_total = 0;
     seat.rank = member.rank;
-    seat.num_layers = member.info.num_layers;
     member.client->Join(seat);
   }
   LogInfo("group of ", options_.world, " forms, epoch ", epoch_);

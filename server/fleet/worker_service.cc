@@ -4,14 +4,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/link/engine_settings_codec.h"
+#include "proto/link/expert_report_codec.h"
+#include "proto/link/link_protocol.h"
+#include "proto/link/step_part_codec.h"
+#include "proto/link/step_result_codec.h"
+#include "proto/link/worker_info_codec.h"
 #include "proto/support/errors.h"
-#include "proto/support/link_protocol.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/log.h"
-#include "server/api/report_convert.h"
 #include "server/clock.h"
 #include "server/fleet/link_client.h"
-#include "server/fleet/worker_convert.h"
 #include "server/jobs/trainer_convert.h"
 
 namespace switchyard {
@@ -22,8 +25,6 @@ constexpr size_t kMostRegisterBytes = size_t{64} << 10;  // a registration has s
 constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
 constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
-// Register.role.
-constexpr absl::string_view kTrains = "train", kDoesBoth = "both";
 
 // Before anything of it is parsed.
 absl::Status CheckLength(const grpc::ByteBuffer& request, size_t limit) {
@@ -45,14 +46,14 @@ void WarnOfStranger(const std::string& peer, const absl::Status& status) {
 class Link final : public LinkReactor {
  public:
   Link(WorkerId id, std::string peer, LinkEvents* events, TrainerEvents* trainers, LinkLobby* lobby,
-       const Admission* admission, const v1::EngineOptions& options)
+       const Admission* admission, const EngineSettings& settings)
       : id_(id),
         peer_(std::move(peer)),
         admission_(admission),
         events_(events),
         trainers_(trainers),
         lobby_(lobby),
-        options_(options),
+        settings_(settings),
         client_(std::make_shared<LinkClient>(this)) {
     if (lobby_->Enter(id_, client_, MonotonicNow())) {
       StartRead(&incoming_);
@@ -108,7 +109,7 @@ class Link final : public LinkReactor {
     if (!serves_ || IsOfTraining(request_)) return HandleTraining();
     switch (request_.message_case()) {
       case v1::LinkRequest::kHeartbeat:
-        events_->OnHeartbeat(id_, request_.heartbeat().rss_bytes());
+        events_->OnHeartbeat(id_);
         return true;
       case v1::LinkRequest::kLoadProgress:
         events_->OnLoadProgress(id_, request_.load_progress().bytes_done(), request_.load_progress().bytes_total());
@@ -156,7 +157,7 @@ class Link final : public LinkReactor {
   bool KeepPart() {
     part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
     // A step has no more positions than rows and sequences; one takes up to 21 entries of at most 19 B.
-    if (part_bytes_ > kPositionBytes * (options_.max_batched_tokens() + options_.max_num_seqs())) {
+    if (part_bytes_ > kPositionBytes * (settings_.max_batched_tokens + settings_.max_num_seqs)) {
       client_->Close(absl::InvalidArgumentError("more logprobs than a step has rows"));
       return false;
     }
@@ -204,20 +205,19 @@ class Link final : public LinkReactor {
           absl::StrCat("worker speaks protocol ", message.protocol_version(), ", this server ", kProtocolVersion)));
       return false;
     }
-    if (absl::Status role = CheckRole(message.role()); !role.ok()) {
+    if (absl::Status role = CheckRole(info.role); !role.ok()) {
       client_->Close(role);
       return false;
     }
     registered_ = true;
-    serves_ = message.role() != kTrains;
-    trains_ = !message.role().empty() && trainers_ != nullptr;
-    num_moe_layers_ = message.model().num_moe_layers();
-    num_experts_ = message.model().num_experts();
+    serves_ = info.role != kRoleTrain;
+    trains_ = !info.role.empty() && trainers_ != nullptr;
+    num_moe_layers_ = info.num_moe_layers;
+    num_experts_ = info.num_experts;
     lobby_->Leave(id_);
     v1::LinkResponse reply;
-    reply.mutable_registered()->set_worker_id(absl::StrCat(id_));
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
-    *reply.mutable_registered()->mutable_options() = options_;
+    *reply.mutable_registered()->mutable_options() = ToProto(settings_);
     client_->Send(reply);
     if (info.local_index < 0 && admission_->on_joined) admission_->on_joined(peer_);
     info.also_trains = serves_ && trains_;
@@ -227,8 +227,8 @@ class Link final : public LinkReactor {
   }
   absl::Status CheckRole(const std::string& role) const {
     // One that does both serves where there are no jobs.
-    if (role.empty() || role == kDoesBoth) return absl::OkStatus();
-    if (role != kTrains)
+    if (role.empty() || role == kRoleBoth) return absl::OkStatus();
+    if (role != kRoleTrain)
       return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
     if (trainers_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(
@@ -241,7 +241,7 @@ class Link final : public LinkReactor {
   LinkEvents* const events_;
   TrainerEvents* const trainers_;
   LinkLobby* const lobby_;
-  const v1::EngineOptions options_;
+  const EngineSettings settings_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
   std::string refused_;                       // likewise: why what it said ended it
@@ -257,7 +257,7 @@ class Link final : public LinkReactor {
 
 LinkReactor* WorkerServiceImpl::Link(grpc::CallbackServerContext* context) {
   return new switchyard::Link(next_id_.fetch_add(1), context->peer(), events_, trainers_, &lobby_, &admission_,
-                              options_);
+                              settings_);
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "scheduler/batching/step.h"
+#include "scheduler/fleet/engine_settings.h"
 #include "scheduler/placement/background/expert_report.h"
 #include "server/admission/join_tokens.h"
 #include "server/engine/profile_collector.h"
@@ -29,7 +30,7 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   virtual void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) = 0;
-  virtual void OnHeartbeat(WorkerId id, int64_t rss_bytes) = 0;
+  virtual void OnHeartbeat(WorkerId id) = 0;
   virtual void OnLoadProgress(WorkerId id, int64_t done, int64_t total) = 0;
   virtual void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) = 0;
   virtual void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) = 0;
@@ -58,12 +59,12 @@ using RawWorkerService =
 class WorkerServiceImpl final : public RawWorkerService {
  public:
   // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
-  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, v1::EngineOptions options,
+  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, EngineSettings settings,
                     Admission admission = {})
       : events_(events),
         trainers_(trainers),
         store_(store),
-        options_(std::move(options)),
+        settings_(std::move(settings)),
         admission_(std::move(admission)) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Link(grpc::CallbackServerContext* context) override;
@@ -78,7 +79,7 @@ class WorkerServiceImpl final : public RawWorkerService {
   LinkEvents* const events_;
   TrainerEvents* const trainers_;
   GroupStore* const store_;
-  const v1::EngineOptions options_;
+  const EngineSettings settings_;
   const Admission admission_;
   std::atomic<WorkerId> next_id_{1};
   LinkLobby lobby_;

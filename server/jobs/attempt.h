@@ -40,11 +40,11 @@ class Attempt {
   bool OnWord(WorkerId id, absl::Time now);
   // It is busy with what takes long; the ranks need not have started.  False: as above.
   bool OnNote(WorkerId id, absl::Time now);
-  void OnEnded(WorkerId id, TrainingEnd end, absl::Time now);
+  void OnEnded(WorkerId id, TrainEnd end, absl::Time now);
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);
 
   // Again only for a stop without a checkpoint after one with.
-  void Stop(StopMode kind, absl::Time now);
+  void Stop(StopKind kind, absl::Time now);
   // With a checkpoint if that takes no longer than cancel_save, else without; a slice is not waited for longer.
   void Cancel(absl::Time now);
   // The first reason counts.
@@ -60,7 +60,7 @@ class Attempt {
   bool stopping() const { return stopping_; }
   bool over() const;
   // REQUIRES: over().
-  TrainingEnd Verdict() const;
+  TrainEnd Verdict() const;
   std::vector<WorkerId> member_ids() const;
 
  private:
@@ -68,7 +68,7 @@ class Attempt {
     TrainingWorker trainer;
     bool started = false;
     bool over = false;  // has ended, or is lost
-    TrainingEnd end = {};
+    TrainEnd end = {};
   };
   Member* Find(WorkerId id);
   std::string NameOf(const Member& member) const;  // "rank 1 (pid 7 on host)"
@@ -79,7 +79,7 @@ class Attempt {
   bool all_started_ = false;
   int64_t first_step_ = 0;
   bool stopping_ = false;
-  StopMode stop_ = StopMode::kSave;
+  StopKind stop_ = StopKind::kSave;
   bool cancelled_ = false;
   bool aborted_ = false;
   absl::Status fault_;    // the first

@@ -11,47 +11,9 @@
 #include "absl/status/status.h"
 #include "scheduler/jobs/job_spec.h"
 #include "scheduler/jobs/job_state.h"
+#include "scheduler/jobs/train_progress.h"
 
 namespace switchyard {
-
-// Where the seconds of a step went, on rank 0.
-struct StepSeconds {
-  double total = 0, forward = 0, backward = 0;
-  double experts = 0;                     // of those two: experts' products
-  double all_to_all = 0, all_reduce = 0;  // waited for
-  double optimizer = 0, data = 0;
-};
-
-// The last step that was done.
-struct TrainProgress {
-  int64_t step = 0;  // steps done
-  double loss = 0;   // mean cross-entropy, nats a token
-  double balance_loss = 0, z_loss = 0;
-  double learning_rate = 0;
-  double gradient_norm = 0;  // before it was clipped
-  int64_t tokens = 0;        // trained so far
-  double tokens_per_second = 0;
-  StepSeconds seconds;
-  int64_t dropped_rows = 0;   // of the step
-  int64_t dead_experts = 0;   // of the step, of all layers
-  int32_t packing = 0;        // replicas of every expert; 0: an older worker's
-  bool skipped = false;       // the step had no target: losses and norm were not measured
-  int64_t skipped_steps = 0;  // so far
-};
-
-struct EvaluationResult {
-  int64_t step = 0;
-  double loss = 0;
-  int64_t tokens = 0;
-};
-
-struct SavedCheckpoint {
-  int64_t step = 0;
-  std::string folder = {};  // relative to the checkpoint root
-  int64_t bytes = 0;
-  double seconds = 0;
-  int64_t saved_unix_ms = 0;
-};
 
 struct StateChange {
   JobState state = JobState::kPending;

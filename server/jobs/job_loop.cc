@@ -155,7 +155,7 @@ void JobLoop::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
                [id, epoch, text = std::move(text)](JobManager& manager) { manager.OnTrainingNote(id, epoch, text); });
 }
 
-void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {
+void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) {
   Tell([id, epoch, end = std::move(end)](JobManager& manager) mutable {
     manager.OnTrainingEnded(id, epoch, std::move(end));
   });

@@ -58,7 +58,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) override;
   void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) override;
   void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
-  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) override;
+  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) override;
   void OnTrainerLost(WorkerId id, std::string reason) override;
 
  private:

@@ -224,7 +224,7 @@ void JobManager::Drain() {
       book_.Happen(run->job, JobEvent::kLose, "the server stops", host_->UnixMs());
       EndRun(run);
     } else if (run->attempt->all_started()) {
-      run->attempt->Stop(StopMode::kSave, host_->Now());
+      run->attempt->Stop(StopKind::kSave, host_->Now());
     } else {
       run->attempt->Abort(absl::CancelledError("the server stops"), host_->Now());
     }

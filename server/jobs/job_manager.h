@@ -104,7 +104,7 @@ class JobManager final : public TrainerEvents {
   void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) override;
   void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) override;
   void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
-  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) override;
+  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) override;
   void OnTrainerLost(WorkerId id, std::string reason) override;
 
   // --- what the host tells ---
@@ -162,7 +162,7 @@ class JobManager final : public TrainerEvents {
   Run* Heard(WorkerId id, int64_t epoch);
   Run* OfEpoch(int64_t epoch);
   void ConcludeIfOver(Run* run);
-  void Conclude(Run* run, TrainingEnd end);
+  void Conclude(Run* run, TrainEnd end);
   void BeginAndFinish(Job* job);
   void CountStep(int64_t tokens_before, const TrainProgress& progress);
   void Lose(Run* run, const absl::Status& why);

@@ -31,8 +31,8 @@ std::vector<std::string> NamesOf(const JobSpec& spec, int kind, bool text) {
 }
 
 // Tokens as they are, then what was made of text.
-std::vector<TrainData> DataOf(const JobSpec& spec, int kind) {
-  std::vector<TrainData> data;
+std::vector<TrainFile> DataOf(const JobSpec& spec, int kind) {
+  std::vector<TrainFile> data;
   for (const std::string& name : NamesOf(spec, kind, /*text=*/false)) data.push_back({.of_job = false, .name = name});
   if (data.size() < FilesOf(spec, kind).size()) data.push_back({.of_job = true, .name = kPackedNames[kind]});
   return data;

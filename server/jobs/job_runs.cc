@@ -69,7 +69,7 @@ void JobManager::Obey(Run* run) {
   if (!run->attempt->all_started()) {
     run->attempt->Abort(absl::CancelledError(cancel ? "the job is cancelled" : "the job is paused"), host_->Now());
   } else {
-    cancel ? run->attempt->Cancel(host_->Now()) : run->attempt->Stop(StopMode::kSave, host_->Now());
+    cancel ? run->attempt->Cancel(host_->Now()) : run->attempt->Stop(StopKind::kSave, host_->Now());
   }
 }
 
@@ -193,10 +193,10 @@ void JobManager::CheckRuntime(Run* run) {
   if (run->ran_before_ms + ToMs(now - run->running_since) < limit_ms) return;
   run->over_runtime = true;
   Note(run->job, "max_runtime_seconds: stops with a checkpoint");
-  run->attempt->Stop(StopMode::kSave, now);
+  run->attempt->Stop(StopKind::kSave, now);
 }
 
-void JobManager::OnTrainingEnded(WorkerId id, int64_t epoch, TrainingEnd end) {
+void JobManager::OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) {
   Run* run = OfEpoch(epoch);
   if (run == nullptr) return serving_.OnEnded(id);
   run->attempt->OnEnded(id, std::move(end), host_->Now());
@@ -223,7 +223,7 @@ void JobManager::ConcludeIfOver(Run* run) {
   if (run->attempt->over()) Conclude(run, run->attempt->Verdict());
 }
 
-void JobManager::Conclude(Run* run, TrainingEnd end) {
+void JobManager::Conclude(Run* run, TrainEnd end) {
   Job* job = run->job;
   const absl::Time now = host_->Now();
   for (const WorkerId id : run->attempt->member_ids()) PoolOf(job->spec).Release(id);
@@ -234,22 +234,22 @@ void JobManager::Conclude(Run* run, TrainingEnd end) {
   const std::string message(end.status.message());
   const bool cancelled = job->state == JobState::kCancelling;
   const bool pausing = job->state == JobState::kPausing;
-  if (end.outcome == TrainingOutcome::kFinished) {
+  if (end.outcome == TrainOutcome::kFinished) {
     BeginAndFinish(job);
   } else if (cancelled) {
     // Also where its checkpoint could not be saved: nobody waits for it any more.
-    const bool stopped = end.outcome == TrainingOutcome::kStopped;
+    const bool stopped = end.outcome == TrainOutcome::kStopped;
     book_.Happen(job, stopped ? JobEvent::kStopped : JobEvent::kLose,
                  absl::StrCat(stopped ? "its workers have stopped" : absl::StrCat("its workers have ended: ", message),
                               "; ", Kept(*job)),
                  host_->UnixMs());
-  } else if (end.outcome == TrainingOutcome::kFailed) {
+  } else if (end.outcome == TrainOutcome::kFailed) {
     if (SaysNotFinite(end.status)) ++census_.not_finite;
     Fail(job, end.status);
-  } else if (end.outcome == TrainingOutcome::kBlocked) {
+  } else if (end.outcome == TrainOutcome::kBlocked) {
     Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
   } else if (pausing) {
-    const bool stopped = end.outcome == TrainingOutcome::kStopped;
+    const bool stopped = end.outcome == TrainOutcome::kStopped;
     book_.Happen(job, stopped ? JobEvent::kStopped : JobEvent::kLose,
                  stopped ? "its workers have stopped" : absl::StrCat("its workers have ended: ", message),
                  host_->UnixMs());

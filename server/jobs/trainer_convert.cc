@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/link/train_progress_codec.h"
+#include "proto/link/training_seat_codec.h"
 #include "scheduler/base/cut_text.h"
-#include "server/jobs/api/job_convert.h"
-#include "server/jobs/api/spec_convert.h"
 
 namespace switchyard {
 namespace {
@@ -15,12 +15,10 @@ namespace {
 constexpr size_t kMostTextBytes = 2048;
 constexpr int kMostWarnings = 16;
 
-void PutData(const std::vector<TrainData>& data, google::protobuf::RepeatedPtrField<v1::TrainDataFile>* out) {
-  for (const TrainData& file : data) {
-    v1::TrainDataFile* to = out->Add();
-    to->set_root(file.of_job ? v1::TRAIN_DATA_ROOT_JOB : v1::TRAIN_DATA_ROOT_DATASETS);
-    to->set_name(file.name);
-  }
+TrainEnd TakeEnd(const v1::TrainingEnded& message) {
+  TrainEnd end = FromProto(message);
+  if (!end.status.ok()) end.status = absl::Status(end.status.code(), CutText(end.status.message(), kMostTextBytes));
+  return end;
 }
 
 std::vector<std::string> TakeWarnings(const v1::TrainingStarted& message) {
@@ -39,45 +37,6 @@ absl::string_view NameOf(const v1::LinkRequest& message) {
 }
 
 }  // namespace
-
-v1::StartTraining ToProto(const TrainingSeat& seat) {
-  v1::StartTraining message;
-  message.set_epoch(seat.epoch);
-  message.set_attempt(seat.attempt);
-  message.set_job_id(seat.job_id);
-  *message.mutable_spec() = ToProto(seat.spec);
-  PutData(seat.data, message.mutable_data());
-  PutData(seat.evaluation, message.mutable_evaluation());
-  message.set_rank(seat.rank);
-  message.set_world(seat.world);
-  message.set_store_token(seat.store_token);
-  message.set_form_deadline_ms(seat.form_deadline_ms);
-  message.set_reach(seat.reach);
-  return message;
-}
-
-v1::StopTraining ToProto(int64_t epoch, StopMode kind) {
-  v1::StopTraining message;
-  message.set_epoch(epoch);
-  message.set_kind(kind == StopMode::kSave ? v1::STOP_KIND_SAVE : v1::STOP_KIND_NOW);
-  return message;
-}
-
-TrainingEnd FromProto(const v1::TrainingEnded& message) {
-  switch (message.outcome()) {
-    case v1::TRAINING_OUTCOME_FINISHED:
-      return {TrainingOutcome::kFinished, absl::OkStatus()};
-    case v1::TRAINING_OUTCOME_STOPPED:
-      return {TrainingOutcome::kStopped, absl::OkStatus()};
-    default:
-      break;
-  }
-  const auto code = message.code() == 0 ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(message.code());
-  const TrainingOutcome outcome = message.outcome() == v1::TRAINING_OUTCOME_FAILED    ? TrainingOutcome::kFailed
-                                  : message.outcome() == v1::TRAINING_OUTCOME_BLOCKED ? TrainingOutcome::kBlocked
-                                                                                      : TrainingOutcome::kLost;
-  return {outcome, absl::Status(code, CutText(message.message(), kMostTextBytes))};
-}
 
 bool IsOfTraining(const v1::LinkRequest& message) {
   switch (message.message_case()) {
@@ -117,7 +76,7 @@ absl::Status TellTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* 
                              std::string(CutText(message->training_note().text(), kMostTextBytes)));
       break;
     case v1::LinkRequest::kTrainingEnded:
-      events->OnTrainingEnded(id, message->training_ended().epoch(), FromProto(message->training_ended()));
+      events->OnTrainingEnded(id, message->training_ended().epoch(), TakeEnd(message->training_ended()));
       break;
     case v1::LinkRequest::MESSAGE_NOT_SET:
       break;  // a newer worker's message

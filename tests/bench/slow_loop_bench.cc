@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "proto/link/placement_codec.h"
 #include "scheduler/base/check.h"
 #include "scheduler/placement/per_step/resident_change.h"
-#include "server/api/placement_convert.h"
 #include "server/balancer/residency_loop.h"
 #include "workers/moe/placement/decided_placer.h"
 

@@ -14,7 +14,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
 #include "gtest/gtest.h"
-#include "proto/support/link_protocol.h"
+#include "proto/link/link_protocol.h"
 #include "server/server.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "switchyard/v1/worker.grpc.pb.h"

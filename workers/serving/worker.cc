@@ -21,7 +21,6 @@
 #include "workers/ops/core/isa.h"
 #include "workers/serving/weight_agreement.h"
 #include "workers/tensor/device_backend.h"
-#include "workers/tensor/process_stats.h"
 
 namespace switchyard {
 namespace {
@@ -32,7 +31,7 @@ constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
 absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config, DType dtype) {
   // A config of absurd sizes must not get as far as address space; what one rank needs is checked when its seat is
   // known.
-  RETURN_IF_ERROR(CheckMemory(config, {dtype, 0, 0}, MachineMemoryBytes()));
+  RETURN_IF_ERROR(CheckMemory(config, {dtype, 0, 0}, ReadMachineMemory().total_bytes));
   RETURN_IF_ERROR(CheckMemory(config, {dtype, config.num_experts, 0}, kMostAddressSpace));
   // The destinations are never touched, so they cost address space only.
   std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
@@ -111,7 +110,7 @@ std::string Worker::isa() const {
 }
 
 int64_t Worker::memory_bytes() const {
-  if (options_.device.is_cpu()) return MachineMemoryBytes();
+  if (options_.device.is_cpu()) return ReadMachineMemory().total_bytes;
   const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
   return description.ok() ? description->total_bytes : 0;
 }

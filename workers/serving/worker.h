@@ -18,8 +18,8 @@
 #include "absl/time/time.h"
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/fleet/engine_settings.h"
 #include "scheduler/placement/background/group_placement.h"
-#include "scheduler/placement/placement_settings.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/group/epoch_group.h"
@@ -57,18 +57,6 @@ struct WorkerOptions {
   ForecastOptions forecast;                       // of what coming layers' experts get
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
   std::function<MachineMemory()> memory = [] { return ReadMachineMemory(); };
-};
-
-// What the server's flags say; they come with the registration.
-struct EngineSettings {
-  int32_t block_size = 16;
-  int64_t kv_cache_bytes = 0;  // 0 = the worker decides
-  int32_t max_num_seqs = 1;
-  int32_t max_batched_tokens = 1;
-  int32_t max_model_len = 0;         // 0 = the model's context
-  PlacementSettings placement = {};  // of its experts; the same on all workers
-
-  bool operator==(const EngineSettings& other) const = default;
 };
 
 struct Seat {

@@ -9,15 +9,14 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/link/worker_info_codec.h"
 #include "proto/support/host_port.h"
-#include "proto/support/link_protocol.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "workers/comm/gloo/gloo_communicator.h"
 #include "workers/process/own_address.h"
 #include "workers/session/service_session.h"
-#include "workers/tensor/process_stats.h"
 
 namespace switchyard {
 namespace {
@@ -39,7 +38,7 @@ bool IsFinal(grpc::StatusCode code) {
 // Says every `interval` that this process lives, from a thread of its own.
 class Heart {
  public:
-  Heart(absl::Duration interval, absl::AnyInvocable<void(int64_t)> beat)
+  Heart(absl::Duration interval, absl::AnyInvocable<void()> beat)
       : interval_(interval), beat_(std::move(beat)), thread_([this] { Run(); }) {}
   ~Heart() {
     {
@@ -51,15 +50,15 @@ class Heart {
 
  private:
   void Run() {
-    for (int64_t sequence = 0;; ++sequence) {
-      beat_(sequence);
+    for (;;) {
+      beat_();
       absl::MutexLock lock(&mu_);
       if (mu_.AwaitWithTimeout(absl::Condition(&stop_), interval_)) return;
     }
   }
 
   const absl::Duration interval_;
-  absl::AnyInvocable<void(int64_t)> beat_;
+  absl::AnyInvocable<void()> beat_;
   absl::Mutex mu_;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
@@ -78,23 +77,22 @@ absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
 }
 
 v1::LinkRequest RegisterMessage(const LinkOptions& options, const LinkRole& role, const std::string& address) {
-  v1::LinkRequest message;
-  v1::Register* out = message.mutable_register_();
-  out->set_protocol_version(kProtocolVersion);
-  out->set_incarnation(DrawIncarnation());
+  WorkerInfo info;
+  info.incarnation = DrawIncarnation();
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
-  out->set_host(host);
-  out->set_pid(getpid());
-  out->set_join_token(options.join_token);
-  out->set_local_index(options.local_index);
-  out->set_collective_address(address);
+  info.host = host;
+  info.pid = getpid();
+  info.join_token = options.join_token;
+  info.local_index = options.local_index;
+  info.collective_address = address;
   if (options.metrics_port > 0) {
     const bool everywhere = IsEveryAddress(options.metrics_host);
-    out->set_metrics_address(
-        JoinHostPort(everywhere ? out->collective_address() : options.metrics_host, options.metrics_port));
+    info.metrics_address = JoinHostPort(everywhere ? address : options.metrics_host, options.metrics_port);
   }
-  role.Describe(out);
+  role.Describe(&info);
+  v1::LinkRequest message;
+  *message.mutable_register_() = ToProto(info);
   return message;
 }
 
@@ -154,19 +152,13 @@ absl::Status WorkerLink::RunSession() {
   v1::LinkResponse command;
   while (session->Pop(&command, duty->patience())) {
     if (command.has_registered()) {
-      heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()),
-                                      [&session](int64_t sequence) {
-                                        v1::LinkRequest beat;
-                                        beat.mutable_heartbeat()->set_sequence(sequence);
-                                        beat.mutable_heartbeat()->set_rss_bytes(ResidentBytes());
-                                        session->Send(std::move(beat));
-                                      });
+      heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()), [&session] {
+        v1::LinkRequest beat;
+        beat.mutable_heartbeat();
+        session->Send(std::move(beat));
+      });
     }
     duty->Take(command);
-    if (command.has_shutdown()) {
-      LogInfo("the server says: ", command.shutdown().reason());
-      Stop();
-    }
     if (!duty->fatal().ok()) session->Close();
   }
   heart.reset();

@@ -37,9 +37,9 @@ class BothDuty final : public LinkDuty {
 BothRole::BothRole(Worker* worker, TrainingOptions options, WorkerMetrics* metrics)
     : share_(metrics), serving_(worker, metrics, &share_), training_(With(&share_, std::move(options)), metrics) {}
 
-void BothRole::Describe(v1::Register* out) const {
+void BothRole::Describe(WorkerInfo* out) const {
   serving_.Describe(out);
-  out->set_role("both");
+  out->role = kRoleBoth;
 }
 
 std::unique_ptr<LinkDuty> BothRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {

@@ -22,7 +22,7 @@ class BothRole final : public LinkRole {
   // Borrowed: worker, on the CPU, and metrics.  options: without share, which is this's.
   BothRole(Worker* worker, TrainingOptions options, WorkerMetrics* metrics);
 
-  void Describe(v1::Register* out) const override;
+  void Describe(WorkerInfo* out) const override;
   std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
   void Arrived(const v1::LinkResponse& command) override;
   void Abort(int64_t epoch, const std::string& reason) override { serving_.Abort(epoch, reason); }

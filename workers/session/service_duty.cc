@@ -4,9 +4,13 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "proto/link/engine_settings_codec.h"
+#include "proto/link/group_seat_codec.h"
+#include "proto/link/step_part_codec.h"
+#include "proto/link/step_plan_codec.h"
+#include "proto/link/step_result_codec.h"
 #include "scheduler/base/log.h"
 #include "workers/model/config/memory_plan.h"
-#include "workers/process/convert.h"
 #include "workers/process/remote_store.h"
 
 namespace switchyard {
@@ -52,16 +56,22 @@ void Duty::TakeSettings(const v1::EngineOptions& message) {
     return;
   }
   settings_ = *std::move(settings);
+  settings_.train_yield_ms = 0;  // not of what the worker makes: a change of it loads nothing anew
 }
 
 void Duty::Join(const v1::JoinGroup& message) {
   worker_->Leave();
   started_.clear();
   Enter(0);
-  absl::StatusOr<Seat> parsed = FromProto(message);
-  if (!parsed.ok()) return Fault(message.epoch(), parsed.status());
-  Seat seat = *std::move(parsed);
-  seat.address = place_.Toward(message.reach());
+  absl::StatusOr<GroupSeat> told = FromProto(message);
+  if (!told.ok()) return Fault(message.epoch(), told.status());
+  const Seat seat = {.epoch = told->epoch,
+                     .rank = told->rank,
+                     .world = told->world,
+                     .token = told->store_token,
+                     .address = place_.Toward(told->reach),
+                     .form_timeout = absl::Milliseconds(told->form_deadline_ms),
+                     .placement = std::move(told->placement)};
   RemoteStore store(channel_, seat.token);
   const absl::Status status = worker_->Join(seat, settings_, &store, [this](int64_t done, int64_t total) {
     v1::LinkRequest progress;
@@ -89,7 +99,6 @@ void Duty::Join(const v1::JoinGroup& message) {
   v1::LinkRequest ready;
   ready.mutable_group_ready()->set_epoch(seat.epoch);
   ready.mutable_group_ready()->set_num_kv_blocks(worker_->num_kv_blocks());
-  ready.mutable_group_ready()->set_weight_bytes(worker_->weight_bytes());
   send_(std::move(ready));
 }
 
@@ -107,8 +116,9 @@ void Duty::Execute(const v1::StepPlan& message) {
   while (epoch_ != 0 && !worker_->can_start()) SendOldest();
   if (epoch_ == 0) return;
   StepPlan head;
-  const RankPlan part = FromProto(message, &head);
-  if (const absl::Status status = worker_->Start(head, part, absl::Milliseconds(message.timeout_ms())); !status.ok()) {
+  absl::Duration limit;
+  const RankPlan part = FromProto(message, &head, &limit);
+  if (const absl::Status status = worker_->Start(head, part, limit); !status.ok()) {
     return Fault(epoch_, status);
   }
   started_.push_back(std::move(head));
@@ -200,7 +210,6 @@ void Duty::Fault(int64_t epoch, const absl::Status& status) {
   v1::LinkRequest fault;
   fault.mutable_group_fault()->set_epoch(epoch);
   fault.mutable_group_fault()->set_message(std::string(status.message()));
-  fault.mutable_group_fault()->set_code(static_cast<int>(status.code()));
   send_(std::move(fault));
   if (worker_->device_lost()) fatal_ = absl::UnavailableError(status.message());
 }

@@ -17,8 +17,6 @@ namespace switchyard {
 
 inline constexpr absl::Duration kReportEvery = absl::Seconds(2);
 
-v1::ExpertReport ToProto(const ExpertReport& report, int64_t group_epoch);
-
 // placer: of rank 0, which tells where experts are; null: somebody else does, or they stay.
 ExpertReport ReportOf(const RowForecaster* forecaster, const DecidedPlacer* placer);
 

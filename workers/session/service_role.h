@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "scheduler/fleet/worker_info.h"
 #include "switchyard/v1/worker.pb.h"
 
 namespace switchyard {
@@ -42,7 +43,7 @@ class LinkRole {
  public:
   virtual ~LinkRole() = default;
   // What a registration says of it; the rest is the link's.
-  virtual void Describe(v1::Register* out) const = 0;
+  virtual void Describe(WorkerInfo* out) const = 0;
   // A link begins: all epochs so far are forgotten.
   virtual std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) = 0;
   // A command is here, and will come to the duty when it has done what came before.  Any thread; does not block.

@@ -4,24 +4,47 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/memory_share.h"
-#include "workers/process/convert.h"
+#include "workers/model/config/memory_plan.h"
+#include "workers/model/runner/lending_cost.h"
+#include "workers/moe/experts/packed_expert.h"
 #include "workers/session/service_duty.h"
 
 namespace switchyard {
+namespace {
 
-void ServingRole::Describe(v1::Register* out) const {
+void DescribeModel(const Worker& worker, WorkerInfo* out) {
+  const ModelConfig& config = worker.config();
+  out->architecture = config.architecture;
+  out->dtype = DTypeName(worker.dtype());
+  out->vocab_size = static_cast<int32_t>(config.vocab_size);
+  out->context = static_cast<int32_t>(config.context);
+  out->num_layers = static_cast<int32_t>(config.num_layers());
+  out->num_moe_layers = static_cast<int32_t>(config.num_moe_layers());
+  out->num_experts = static_cast<int32_t>(config.num_experts);
+  out->experts_per_token = static_cast<int32_t>(config.top_k);
+  out->eos_token_ids.assign(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  out->long_rope_above = static_cast<int32_t>(config.rope.LongAbove(config.context));
+  // Devices keep their rows: what would travel is in their memory, and they have rows to spare.
+  const bool lends = worker.device().is_cpu();
+  out->min_loan_rows = lends ? MinLoanRows(config, worker.dtype(), CurrentIsa(), worker.threads()) : 0;
+  if (config.num_experts > 0) {
+    const DeviceKind kind = worker.device().kind;
+    out->expert_bytes = PackedExpert(config.hidden, config.expert_intermediate, worker.dtype(), kind).bytes;
+  }
+}
+
+}  // namespace
+
+void ServingRole::Describe(WorkerInfo* out) const {
   const Worker& worker = *worker_;
-  out->set_device(worker.device().ToString());
-  out->set_isa(worker.isa());
-  out->set_memory_bytes(worker.memory_bytes());
-  for (const char* dtype : {"fp32", "bf16", "fp16", "fp64"}) out->add_dtypes(dtype);
-  out->set_weights_hash(worker.weights_hash());
-  *out->mutable_model() = FactsToProto(worker);
+  out->device = worker.device().ToString();
+  out->isa = worker.isa();
+  out->weights_hash = worker.weights_hash();
+  DescribeModel(worker, out);
   if (worker.expert_budget().empty()) return;
   const absl::StatusOr<MemoryShare> share = ParseMemoryShare(worker.expert_budget().budget);
   SY_CHECK(share.ok());  // the flags were checked
-  out->set_expert_budget_percent(share->percent);
-  out->set_expert_budget_bytes(share->bytes);
+  out->expert_budget = *share;
 }
 
 std::unique_ptr<LinkDuty> ServingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {

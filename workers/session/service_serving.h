@@ -19,7 +19,7 @@ class ServingRole final : public LinkRole {
   ServingRole(Worker* worker, WorkerMetrics* metrics, CoreShare* share = nullptr)
       : worker_(worker), metrics_(metrics), share_(share) {}
 
-  void Describe(v1::Register* out) const override;
+  void Describe(WorkerInfo* out) const override;
   std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
   void Abort(int64_t epoch, const std::string& reason) override { worker_->Abort(epoch, reason); }
   bool served() const override { return served_; }

@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "proto/link/placement_codec.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/session/service_placement.h"
 
 namespace switchyard {
 

@@ -10,13 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "proto/link/train_progress_codec.h"
+#include "proto/link/training_seat_codec.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/core/isa.h"
 #include "workers/process/remote_store.h"
-#include "workers/session/service_job.h"
 #include "workers/tensor/machine_memory.h"
-#include "workers/tensor/process_stats.h"
+#include "workers/train/job/train_job.h"
 
 namespace switchyard {
 namespace {
@@ -24,6 +25,31 @@ namespace {
 // Of a step or a disk, where serving says when there is time for it.
 constexpr absl::Duration kLimitBehindGate = absl::Hours(24 * 30);
 constexpr char kOver[] = "the attempt is over";
+
+TrainProgress ProgressOf(const StepProgress& progress) {
+  const StepReport& report = progress.report;
+  return {.step = progress.step,
+          .loss = report.loss,
+          .balance_loss = report.balance_loss,
+          .z_loss = report.z_loss,
+          .learning_rate = progress.learning_rate,
+          .gradient_norm = report.gradient_norm,
+          .tokens = progress.tokens,
+          .tokens_per_second = progress.tokens_per_second,
+          .seconds = {.total = progress.total_seconds,
+                      .forward = report.seconds.forward,
+                      .backward = report.seconds.backward,
+                      .experts = report.seconds.experts + report.seconds.backward_experts,
+                      .all_to_all = report.seconds.all_to_all,
+                      .all_reduce = report.seconds.all_reduce,
+                      .optimizer = report.seconds.optimizer,
+                      .data = progress.data_seconds},
+          .dropped_rows = report.dropped_rows,
+          .dead_experts = report.dead_experts,
+          .packing = progress.packing,
+          .skipped = report.skipped,
+          .skipped_steps = progress.skipped_steps};
+}
 
 // Tells the server and the metrics.  Of the attempt's thread.
 class Reporter final : public TrainListener {
@@ -33,20 +59,45 @@ class Reporter final : public TrainListener {
 
   void Started(int64_t step, const std::vector<std::string>& warnings) override {
     for (const std::string& warning : warnings) LogWarn("job ", job_id_, ": ", warning);
-    send_(StartedMessage(epoch_, step, warnings));
+    v1::LinkRequest message;
+    v1::TrainingStarted* const out = message.mutable_training_started();
+    out->set_epoch(epoch_);
+    out->set_step(step);
+    out->mutable_warnings()->Add(warnings.begin(), warnings.end());
+    send_(std::move(message));
   }
   void StepDone(const StepProgress& progress) override {
     metrics_->ObserveTraining(progress);
-    send_(StepMessage(epoch_, progress));
+    v1::LinkRequest message;
+    message.mutable_training_step()->set_epoch(epoch_);
+    *message.mutable_training_step()->mutable_progress() = ToProto(ProgressOf(progress));
+    send_(std::move(message));
   }
   void Evaluated(int64_t step, double loss, int64_t tokens) override {
-    send_(EvaluatedMessage(epoch_, step, loss, tokens));
+    v1::LinkRequest message;
+    message.mutable_training_evaluated()->set_epoch(epoch_);
+    *message.mutable_training_evaluated()->mutable_result() =
+        ToProto(EvaluationResult{.step = step, .loss = loss, .tokens = tokens});
+    send_(std::move(message));
   }
   void Saved(const SavedStep& saved) override {
     metrics_->ObserveSaved(saved);
-    send_(SavedMessage(epoch_, job_id_, saved, absl::Now()));
+    v1::LinkRequest message;
+    message.mutable_training_saved()->set_epoch(epoch_);
+    *message.mutable_training_saved()->mutable_checkpoint() =
+        ToProto(SavedCheckpoint{.step = saved.step,
+                                .folder = absl::StrCat(job_id_, "/", saved.folder),
+                                .bytes = saved.bytes,
+                                .seconds = saved.seconds,
+                                .saved_unix_ms = absl::ToUnixMillis(absl::Now())});
+    send_(std::move(message));
   }
-  void Note(const std::string& text) override { send_(NoteMessage(epoch_, text)); }
+  void Note(const std::string& text) override {
+    v1::LinkRequest message;
+    message.mutable_training_note()->set_epoch(epoch_);
+    message.mutable_training_note()->set_text(text);
+    send_(std::move(message));
+  }
 
  private:
   const int64_t epoch_;
@@ -85,7 +136,7 @@ class TrainingDuty final : public LinkDuty {
   // The attempt's thread.
   TrainEnd RunCaught(const v1::StartTraining& message);
   TrainEnd Run(const v1::StartTraining& message);
-  TrainEnd Train(TrainSeat seat, Communicator* comm);
+  TrainEnd Train(const TrainingSeat& seat, Communicator* comm);
 
   TrainingRole* const role_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
@@ -127,7 +178,9 @@ void TrainingDuty::Start(const v1::StartTraining& message) {
       role_->metrics_->group_faults->Increment();
     }
     *running = false;
-    send_(EndedMessage(message.epoch(), end));
+    v1::LinkRequest ended;
+    *ended.mutable_training_ended() = ToProto(end, message.epoch());
+    send_(std::move(ended));
   });
 }
 
@@ -150,38 +203,42 @@ TrainEnd TrainingDuty::RunCaught(const v1::StartTraining& message) {
 }
 
 TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
-  absl::StatusOr<TrainSeat> seat = FromProto(message);
+  absl::StatusOr<TrainingSeat> seat = FromProto(message);
   if (!seat.ok()) return {TrainOutcome::kFailed, seat.status()};
-  RemoteStore store(channel_, seat->token);
+  RemoteStore store(channel_, seat->store_token);
   GroupOptions group;
   group.rank = seat->rank;
   group.world = seat->world;
   group.epoch = seat->epoch;
-  group.token = seat->token;
+  group.token = seat->store_token;
   group.address = place_.Toward(seat->reach);
-  group.deadline = absl::Now() + seat->form_timeout;
-  const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, seat->job.spec.communication.mode, &store);
+  group.deadline = absl::Now() + absl::Milliseconds(seat->form_deadline_ms);
+  const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, seat->spec.communication.mode, &store);
   if (!comm.ok()) return {TrainOutcome::kLost, comm.status()};
   if (role_->gate() == nullptr) {  // else they are the serving group's
     role_->metrics_->rank->Set(seat->rank);
     role_->metrics_->group_epoch->Set(static_cast<double>(seat->epoch));
   }
-  return Train(*std::move(seat), *comm);
+  return Train(*seat, *comm);
 }
 
-TrainEnd TrainingDuty::Train(TrainSeat seat, Communicator* comm) {
-  const std::string job_id = seat.job.job_id;
-  seat.job.dataset_root = role_->options_.dataset_root;
-  seat.job.checkpoint_root = role_->options_.checkpoint_root;
-  seat.job.offload_dir = role_->options_.offload_dir;
-  seat.job.software = role_->options_.software;
-  seat.job.memory = [] { return ReadMachineMemory(); };
+TrainEnd TrainingDuty::Train(const TrainingSeat& seat, Communicator* comm) {
+  TrainJobInput input = {.spec = seat.spec,
+                         .job_id = seat.job_id,
+                         .attempt = seat.attempt,
+                         .data = seat.data,
+                         .evaluation = seat.evaluation};
+  input.dataset_root = role_->options_.dataset_root;
+  input.checkpoint_root = role_->options_.checkpoint_root;
+  input.offload_dir = role_->options_.offload_dir;
+  input.software = role_->options_.software;
+  input.memory = [] { return ReadMachineMemory(); };
   if (role_->options_.share != nullptr) {
-    seat.job.promised_memory = [share = role_->options_.share] { return share->kv_cache_bytes.load(); };
+    input.promised_memory = [share = role_->options_.share] { return share->kv_cache_bytes.load(); };
   }
-  if (role_->gate() != nullptr) seat.job.step_limit = seat.job.disk_limit = kLimitBehindGate;
-  Reporter reporter(seat.epoch, job_id, &send_, role_->metrics_);
-  TrainJob job(std::move(seat.job), Stream::OnCpu(&role_->pool_), comm, &reporter);
+  if (role_->gate() != nullptr) input.step_limit = input.disk_limit = kLimitBehindGate;
+  Reporter reporter(seat.epoch, seat.job_id, &send_, role_->metrics_);
+  TrainJob job(std::move(input), Stream::OnCpu(&role_->pool_), comm, &reporter);
   {
     absl::MutexLock lock(&mu_);
     job_ = &job;
@@ -211,12 +268,10 @@ void TrainingRole::Abort(int64_t epoch, const std::string& reason) {
   if (gate() != nullptr && epoch_ <= epoch) gate()->Release();
 }
 
-void TrainingRole::Describe(v1::Register* out) const {
-  out->set_role("train");
-  out->set_device("cpu");
-  out->set_isa(IsaName(CurrentIsa()));
-  out->set_memory_bytes(MachineMemoryBytes());
-  for (const char* dtype : {"fp32", "bf16", "fp64"}) out->add_dtypes(dtype);
+void TrainingRole::Describe(WorkerInfo* out) const {
+  out->role = kRoleTrain;
+  out->device = "cpu";
+  out->isa = IsaName(CurrentIsa());
 }
 
 std::unique_ptr<LinkDuty> TrainingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {

@@ -33,7 +33,7 @@ class TrainingRole final : public LinkRole {
   // metrics: borrowed.
   TrainingRole(TrainingOptions options, WorkerMetrics* metrics);
 
-  void Describe(v1::Register* out) const override;
+  void Describe(WorkerInfo* out) const override;
   std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
   void Abort(int64_t epoch, const std::string& reason) override;
   void AbortTraining(int64_t epoch, const std::string& reason) override { Abort(epoch, reason); }

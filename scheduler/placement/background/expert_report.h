@@ -22,6 +22,7 @@ struct ExpertReport {
   // Of this rank's copies since it has its slots.
   int64_t copied_bytes = 0;
   double copy_seconds = 0;
+  bool operator==(const ExpertReport& other) const = default;
 };
 
 // InvalidArgument names what cannot be in a group of these bounds (their slots are not looked at).

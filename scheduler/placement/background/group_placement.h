@@ -24,6 +24,7 @@ struct GroupPlacement {
   // needed.  Empty: it says nothing.
   std::vector<std::vector<bool>> offloaded = {};
   MoveCosts costs;
+  bool operator==(const GroupPlacement& other) const = default;
 };
 
 // One stage of a residency plan; an epoch of its own, with its constants.
@@ -31,6 +32,7 @@ struct PlacementStage {
   int64_t epoch = 0;
   std::vector<ResidencyMove> arrivals, departures;  // of all ranks
   MoveCosts costs;
+  bool operator==(const PlacementStage& other) const = default;
 };
 
 // What indices of a group's placement may be.

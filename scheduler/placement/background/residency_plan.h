@@ -21,9 +21,7 @@ namespace switchyard {
 struct LayerResidency {
   Placement placement;          // [R][layer_slots + 1]; the one more is for what arrives before something else departs
   std::vector<bool> offloaded;  // [E]
-  bool operator==(const LayerResidency& other) const {
-    return placement == other.placement && offloaded == other.offloaded;
-  }
+  bool operator==(const LayerResidency& other) const = default;
 };
 
 struct ResidencyLimits {
@@ -46,10 +44,7 @@ struct ResidencyMove {
   int32_t expert = 0;
   int32_t device = 0;
   int32_t slot = 0;  // of the layer's placement
-  bool operator==(const ResidencyMove& other) const {
-    return kind == other.kind && layer == other.layer && expert == other.expert && device == other.device &&
-           slot == other.slot;
-  }
+  bool operator==(const ResidencyMove& other) const = default;
 };
 
 // An epoch of its own: arrivals are prepared while the placement before is in use; at the commit rows follow the new

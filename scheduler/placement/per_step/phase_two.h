@@ -27,9 +27,7 @@ struct MoveCosts {
   int64_t copy_ps = 0;  // to copy one expert into a slot; a device copies one after the other, devices at the same time
   int64_t row_ps = 0;   // that one row more makes the busiest device later: compute and exchange
   int64_t layer_ps = 0;  // that pass anyway between the decisions of one layer and the next
-  bool operator==(const MoveCosts& other) const {
-    return copy_ps == other.copy_ps && row_ps == other.row_ps && layer_ps == other.layer_ps;
-  }
+  bool operator==(const MoveCosts& other) const = default;
 };
 // Rates of 0 count as free.
 MoveCosts CostsOf(const CostModel& model);

@@ -27,6 +27,7 @@ struct EstimatorStanding {
   bool used = false;             // the rank's estimates are this one's
   double off_distance = 0;       // when it was switched off last; 0: never
   double marginal_distance = 0;  // the yardstick's then
+  bool operator==(const EstimatorStanding& other) const = default;
 };
 
 // Of the estimators that were scored, by layer, distance and estimator.

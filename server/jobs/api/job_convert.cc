@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/link/job_spec_codec.h"
+#include "proto/link/train_progress_codec.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/api/spec_convert.h"
@@ -16,51 +18,6 @@ static_assert(v1::JOB_STATE_RUNNING - kFirstState == static_cast<int>(JobState::
 static_assert(v1::JOB_STATE_CANCELLED - kFirstState == static_cast<int>(JobState::kCancelled));
 static_assert(v1::JOB_STATE_CANCELLED - kFirstState == kNumJobStates - 1);
 
-v1::TrainProgress ToProto(const TrainProgress& progress) {
-  v1::TrainProgress message;
-  message.set_step(progress.step);
-  message.set_loss(progress.loss);
-  message.set_balance_loss(progress.balance_loss);
-  message.set_z_loss(progress.z_loss);
-  message.set_learning_rate(progress.learning_rate);
-  message.set_gradient_norm(progress.gradient_norm);
-  message.set_tokens(progress.tokens);
-  message.set_tokens_per_second(progress.tokens_per_second);
-  v1::StepSeconds* seconds = message.mutable_seconds();
-  seconds->set_total(progress.seconds.total);
-  seconds->set_forward(progress.seconds.forward);
-  seconds->set_backward(progress.seconds.backward);
-  seconds->set_all_to_all(progress.seconds.all_to_all);
-  seconds->set_all_reduce(progress.seconds.all_reduce);
-  seconds->set_optimizer(progress.seconds.optimizer);
-  seconds->set_data(progress.seconds.data);
-  seconds->set_experts(progress.seconds.experts);
-  message.set_dropped_rows(progress.dropped_rows);
-  message.set_dead_experts(progress.dead_experts);
-  message.set_packing(progress.packing);
-  message.set_skipped(progress.skipped);
-  message.set_skipped_steps(progress.skipped_steps);
-  return message;
-}
-
-v1::EvaluationResult ToProto(const EvaluationResult& result) {
-  v1::EvaluationResult message;
-  message.set_step(result.step);
-  message.set_loss(result.loss);
-  message.set_tokens(result.tokens);
-  return message;
-}
-
-v1::SavedCheckpoint ToProto(const SavedCheckpoint& checkpoint) {
-  v1::SavedCheckpoint message;
-  message.set_step(checkpoint.step);
-  message.set_folder(checkpoint.folder);
-  message.set_bytes(checkpoint.bytes);
-  message.set_seconds(checkpoint.seconds);
-  message.set_saved_unix_ms(checkpoint.saved_unix_ms);
-  return message;
-}
-
 }  // namespace
 
 v1::JobState ToProto(JobState state) { return static_cast<v1::JobState>(static_cast<int>(state) + kFirstState); }
@@ -71,45 +28,6 @@ absl::StatusOr<JobState> FromProto(v1::JobState state, absl::string_view field) 
   return BadField(field, absl::StrCat("value ", static_cast<int>(state), " is no state of a job"),
                   absl::StrCat("[", kFirstState, ", ", kFirstState + kNumJobStates - 1, "]"),
                   absl::StrCat(static_cast<int>(state)));
-}
-
-TrainProgress FromProto(const v1::TrainProgress& message) {
-  TrainProgress progress;
-  progress.step = message.step();
-  progress.loss = message.loss();
-  progress.balance_loss = message.balance_loss();
-  progress.z_loss = message.z_loss();
-  progress.learning_rate = message.learning_rate();
-  progress.gradient_norm = message.gradient_norm();
-  progress.tokens = message.tokens();
-  progress.tokens_per_second = message.tokens_per_second();
-  const v1::StepSeconds& seconds = message.seconds();
-  progress.seconds = {.total = seconds.total(),
-                      .forward = seconds.forward(),
-                      .backward = seconds.backward(),
-                      .experts = seconds.experts(),
-                      .all_to_all = seconds.all_to_all(),
-                      .all_reduce = seconds.all_reduce(),
-                      .optimizer = seconds.optimizer(),
-                      .data = seconds.data()};
-  progress.dropped_rows = message.dropped_rows();
-  progress.dead_experts = message.dead_experts();
-  progress.packing = message.packing();
-  progress.skipped = message.skipped();
-  progress.skipped_steps = message.skipped_steps();
-  return progress;
-}
-
-EvaluationResult FromProto(const v1::EvaluationResult& message) {
-  return {.step = message.step(), .loss = message.loss(), .tokens = message.tokens()};
-}
-
-SavedCheckpoint FromProto(const v1::SavedCheckpoint& message) {
-  return {.step = message.step(),
-          .folder = message.folder(),
-          .bytes = message.bytes(),
-          .seconds = message.seconds(),
-          .saved_unix_ms = message.saved_unix_ms()};
 }
 
 v1::Job ToProto(const Job& job) {

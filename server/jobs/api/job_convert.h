@@ -11,10 +11,6 @@ v1::JobState ToProto(JobState state);
 // INVALID_ARGUMENT: none, or one that this server does not know.  `field` is for the message.
 absl::StatusOr<JobState> FromProto(v1::JobState state, absl::string_view field);
 
-TrainProgress FromProto(const v1::TrainProgress& message);
-EvaluationResult FromProto(const v1::EvaluationResult& message);
-SavedCheckpoint FromProto(const v1::SavedCheckpoint& message);
-
 // All that a user may see.
 v1::Job ToProto(const Job& job);
 // A job that ToProto made; what is for the server alone, or not kept, has its default.

@@ -17,8 +17,6 @@ inline constexpr size_t kMaxSpecBytes = size_t{1} << 20;
 
 // What is unset has the struct's default; labels come by name.  INVALID_ARGUMENT naming field and value.
 absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message);
-// Everything is set, but for what is the model's where it is unset: balance_weight.
-v1::JobSpec ToProto(const JobSpec& spec);
 // The same bytes exactly for the same spec.
 std::string EncodeSpec(const JobSpec& spec);
 

@@ -1,4 +1,4 @@
-// What transcripts cannot say: refusals of malformed results, the policy's validation, hints, adapters of init.
+// What transcripts cannot say: refusals of malformed results, the policy's validation, hints.
 #include "scheduler/batching/scheduler.h"
 
 #include <string>
@@ -108,7 +108,6 @@ TEST_F(SchedulerTest, EachChoiceHasItsOwnNumberAndOnlyTheFirstPromptLogprobs) {
   request.num_choices = 2;
   request.sampling.seed = 42;
   request.sampling.num_prompt_logprobs = 3;
-  request.adapter = 9;
   ASSERT_TRUE(scheduler.Submit(request, kStart).ok());
   const StepPlan plan = *scheduler.Plan(kStart, &events_);
   ASSERT_EQ(plan.ranks[0].items.size(), 2u);
@@ -117,7 +116,6 @@ TEST_F(SchedulerTest, EachChoiceHasItsOwnNumberAndOnlyTheFirstPromptLogprobs) {
   EXPECT_EQ(first.sampling.choice, 0u);
   EXPECT_EQ(second.sampling.choice, 1u);
   EXPECT_EQ(first.sampling.seed, 42u);
-  EXPECT_EQ(first.adapter, 9u);
   EXPECT_EQ(first.num_prompt_tokens, 3);
   EXPECT_EQ(first.sampling.num_prompt_logprobs, 3);
   EXPECT_EQ(second.sampling.num_prompt_logprobs, -1);

@@ -291,7 +291,7 @@ class EngineTest : public testing::Test {
   void Beat() {
     absl::MutexLock lock(&mu);
     while (!mu.AwaitWithTimeout(absl::Condition(&stop), absl::Milliseconds(100))) {
-      for (WorkerId id : hearts) engine->OnHeartbeat(id, 0);
+      for (WorkerId id : hearts) engine->OnHeartbeat(id);
     }
   }
   std::shared_ptr<ScriptedWorker> Connect(WorkerId id, const std::string& token = "secret", int local_index = 0) {

@@ -27,7 +27,6 @@ TEST_F(GroupTest, FormsWhenAllSeatsAreTaken) {
   EXPECT_EQ(seat.epoch, 1);
   EXPECT_EQ(seat.world, 2);
   EXPECT_EQ(seat.rank, 1) << "a local worker likes the rank of its index";
-  EXPECT_EQ(seat.num_layers, 4);
   EXPECT_EQ(workers[2]->seats.at(0).rank, 0);
   ASSERT_EQ(tokens.size(), 1u);
   EXPECT_EQ(seat.store_token, tokens[0]);

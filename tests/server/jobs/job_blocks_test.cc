@@ -13,7 +13,7 @@ TEST_F(ManagerTest, AFullDiskIsWaitedForAWhileAndThenForAUser) {
   Restart();
   const std::string id = Running();
   for (int i = 1; i <= 5; ++i) {
-    AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
     ASSERT_EQ(StateOf(id), JobState::kPending) << i;
     Pass(options_.longest_pause - absl::Milliseconds(1));
     ASSERT_EQ(StateOf(id), JobState::kPending) << i;
@@ -22,7 +22,7 @@ TEST_F(ManagerTest, AFullDiskIsWaitedForAWhileAndThenForAUser) {
     Step(5);
   }
   EXPECT_EQ(StateOf(id), JobState::kRunning);
-  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
   EXPECT_EQ(StateOf(id), JobState::kPaused);
   EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(switchyard::ReasonOf(Get(id)->error), v1::DISK_FULL);
@@ -34,7 +34,7 @@ TEST_F(ManagerTest, AFullDiskIsWaitedForAWhileAndThenForAUser) {
   EXPECT_TRUE(Get(id)->error.ok());
   Pass(absl::ZeroDuration());
   AllStart(4);
-  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
   EXPECT_EQ(StateOf(id), JobState::kPending) << "a while again";
 }
 
@@ -43,7 +43,7 @@ TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
   options_.full_disk = absl::Minutes(5);
   Restart();
   const std::string id = Running();
-  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
   EXPECT_EQ(StateOf(id), JobState::kPending);
   const int64_t since = journal_.kept.begin()->second.full_since_unix_ms;
   EXPECT_EQ(since, host_.UnixMs());
@@ -54,7 +54,7 @@ TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
     Connect(2);
     Pass(absl::ZeroDuration());
     AllStart();
-    AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
     EXPECT_EQ(StateOf(id), i < 5 ? JobState::kPending : JobState::kPaused) << i;
     EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, i < 5 ? since : 0);
   }
@@ -62,14 +62,14 @@ TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
   // A clock that was set back is none that has run.
   Pass(absl::ZeroDuration());
   AllStart();
-  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
   host_.now -= absl::Hours(1);
   Restart();
   Connect(1);
   Connect(2);
   Pass(absl::ZeroDuration());
   AllStart();
-  AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
   EXPECT_EQ(StateOf(id), JobState::kPending);
   EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, host_.UnixMs());
 }
@@ -80,7 +80,7 @@ TEST_F(ManagerTest, ACheckpointEndsTheWaitForRoom) {
   Restart();
   const std::string id = Running();
   for (int i = 1; i <= 4; ++i) {
-    AllEnd(TrainingOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
     ASSERT_EQ(StateOf(id), JobState::kPending) << i;
     Pass(options_.longest_pause);
     AllStart();
@@ -91,9 +91,9 @@ TEST_F(ManagerTest, ACheckpointEndsTheWaitForRoom) {
 TEST_F(ManagerTest, DataThatChangedPauseTheJobUntilSomebodyResumesIt) {
   const std::string id = Running();
   // Of any rank; rank 0 may have taken it for a loss.
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, absl::UnavailableError("rank 1 left")});
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::UnavailableError("rank 1 left")});
   manager_->OnTrainingEnded(2, trainers_[1]->epoch(),
-                            {TrainingOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed")});
+                            {TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed")});
   EXPECT_EQ(StateOf(id), JobState::kPaused);
   EXPECT_EQ(ReasonOf(id), "DATASET_CHANGED: a.bin: changed");
   EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kFailedPrecondition);
@@ -112,7 +112,7 @@ TEST_F(ManagerTest, DataThatChangedPauseTheJobUntilSomebodyResumesIt) {
 TEST_F(ManagerTest, WhatWasAskedForOutlivesABlock) {
   const std::string id = Running();
   ASSERT_TRUE(manager_->Cancel(id).ok());
-  AllEnd(TrainingOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed"));
+  AllEnd(TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed"));
   EXPECT_EQ(StateOf(id), JobState::kCancelled);
 }
 

@@ -17,7 +17,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
   EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
   EXPECT_EQ(StateOf(id), JobState::kRunning) << "rank 0 has not ended";
-  manager_->OnTrainingEnded(1, old, {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->OnTrainingEnded(1, old, {TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), JobState::kPending);
   EXPECT_THAT(ReasonOf(id), HasSubstr("signal 9 (Killed)"));
   trainers_.erase(2);
@@ -37,7 +37,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   manager_->OnTrainingStep(1, old, late);
   manager_->OnTrainingSaved(1, old, {.step = 99});
   manager_->OnTrainingEvaluated(1, old, {.step = 99});
-  manager_->OnTrainingEnded(1, old, {TrainingOutcome::kFinished, {}});
+  manager_->OnTrainingEnded(1, old, {TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(id), JobState::kPreparing);
   EXPECT_EQ(Get(id)->progress->step, 5);
   EXPECT_FALSE(Get(id)->checkpoint.has_value());
@@ -70,7 +70,7 @@ TEST_F(ManagerTest, LostAgainAndAgainFails) {
   Step(5);
   for (int i = 1; i <= 3; ++i) {
     EXPECT_EQ(StateOf(id), JobState::kRunning);
-    AllEnd(TrainingOutcome::kLost, absl::UnavailableError(absl::StrCat("no ", i)));
+    AllEnd(TrainOutcome::kLost, absl::UnavailableError(absl::StrCat("no ", i)));
     const int pause_ms = 250 << (i - 1);
     if (i == 3) break;
     EXPECT_EQ(StateOf(id), JobState::kPending);
@@ -93,7 +93,7 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
     } else {
       manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
     }
-    AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+    AllEnd(TrainOutcome::kLost, absl::UnavailableError("gone"));
     ASSERT_EQ(StateOf(id), JobState::kPending) << i;
     Pass(absl::Seconds(1));
     AllStart();
@@ -104,9 +104,9 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
 TEST_F(ManagerTest, AFailureIsFinal) {
   const std::string id = Running();
   manager_->OnTrainingEnded(2, trainers_[1]->epoch(),
-                            {TrainingOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
+                            {TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, absl::AbortedError("told so")});
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("told so")});
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
   EXPECT_EQ(manager_->census().not_finite, 1);
@@ -116,8 +116,8 @@ TEST_F(ManagerTest, AFailureIsFinal) {
 TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
   const std::string id = Running();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::UnavailableError("rank 1 has left")});
-  manager_->OnTrainingEnded(2, epoch, {TrainingOutcome::kFailed, absl::DataLossError("no number")});
+  manager_->OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::UnavailableError("rank 1 has left")});
+  manager_->OnTrainingEnded(2, epoch, {TrainOutcome::kFailed, absl::DataLossError("no number")});
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("no number"));
   EXPECT_EQ(manager_->census().not_finite, 0);
@@ -139,7 +139,7 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
 
 TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
   const std::string id = Running();
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kFinished, {}});
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(id), JobState::kRunning);
   manager_->OnTrainerLost(2, "gone");
   EXPECT_EQ(StateOf(id), JobState::kSucceeded);
@@ -148,7 +148,7 @@ TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
 TEST_F(ManagerTest, LossesWhilePausingAndCancelling) {
   const std::string paused = Running();
   ASSERT_TRUE(manager_->Pause(paused).ok());
-  AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+  AllEnd(TrainOutcome::kLost, absl::UnavailableError("gone"));
   EXPECT_EQ(StateOf(paused), JobState::kPaused);
   const std::string cancelled = Submit(Spec());
   manager_->Tick();
@@ -164,7 +164,7 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   Pass(options_.limits.form);
   EXPECT_THAT(trainers_[1]->last_reason, HasSubstr("waited too long for all ranks to start, rank 1 (pid 1002"));
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, {}});
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, {}});
   Pass(options_.limits.abort);
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
@@ -183,7 +183,7 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   EXPECT_TRUE(trainers_[3]->heard.empty());
   Pass(absl::Seconds(1));
   EXPECT_THAT(trainers_[3]->last_reason, HasSubstr("waited too long for a step"));
-  AllEnd(TrainingOutcome::kLost, absl::AbortedError("told so"));
+  AllEnd(TrainOutcome::kLost, absl::AbortedError("told so"));
 
   Pass(absl::Seconds(1));
   AllStart();
@@ -224,7 +224,7 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
-  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("aborted")});
   manager_->OnTrainerLost(2, "its link ended");  // as its link tells later
   EXPECT_EQ(StateOf(id), JobState::kPending);
 }

@@ -48,7 +48,7 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
   manager_->OnTrainingEvaluated(1, first->epoch(), {.step = 10, .loss = 2});
   manager_->OnTrainingSaved(1, first->epoch(), {.step = 10, .folder = "x"});
   EXPECT_EQ(Get(id)->checkpoint->folder, "x");
-  AllEnd(TrainingOutcome::kFinished);
+  AllEnd(TrainOutcome::kFinished);
   EXPECT_EQ(StateOf(id), JobState::kSucceeded);
   EXPECT_GT(Get(id)->ended_unix_ms, 0);
   EXPECT_EQ(journal_.kept.begin()->second.state, JobState::kSucceeded);
@@ -214,7 +214,7 @@ TEST_F(ManagerTest, PauseAndResume) {
   ASSERT_TRUE(manager_->Pause(id).ok()) << "already on its way";
   EXPECT_EQ(trainers_[2]->heard.size(), 1u);
   EXPECT_EQ(ReasonIn(manager_->Resume(id).status()), "JOB_STATE");
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(id), JobState::kPaused);
   Pass(absl::Seconds(1));
   EXPECT_EQ(StateOf(id), JobState::kPaused);
@@ -245,7 +245,7 @@ TEST_F(ManagerTest, CancelInEveryState) {
   manager_->Tick();
   ASSERT_TRUE(manager_->Cancel(forming).ok());
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
-  AllEnd(TrainingOutcome::kLost, absl::AbortedError("told so"));
+  AllEnd(TrainOutcome::kLost, absl::AbortedError("told so"));
   EXPECT_EQ(StateOf(forming), JobState::kCancelled);
 
   const std::string running = Submit(Spec());
@@ -254,14 +254,14 @@ TEST_F(ManagerTest, CancelInEveryState) {
   ASSERT_TRUE(manager_->Pause(running).ok());
   ASSERT_TRUE(manager_->Cancel(running).ok());
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(running), JobState::kCancelled);
   EXPECT_EQ(ReasonOf(running), "its workers have stopped; it has done no step");
 
   const std::string done = Submit(Spec());
   manager_->Tick();
   AllStart();
-  AllEnd(TrainingOutcome::kFinished);
+  AllEnd(TrainOutcome::kFinished);
   for (const auto& [answer, asked] :
        {std::pair(manager_->Cancel(done), "cancel"), std::pair(manager_->Pause(done), "pause"),
         std::pair(manager_->Resume(done), "resume")}) {
@@ -283,7 +283,7 @@ TEST_F(ManagerTest, CancelSavesFirst) {
   }
   Step(180);  // was under way
   manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 180, .folder = "y"});
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(id), JobState::kCancelled);
   EXPECT_EQ(Get(id)->checkpoint->step, 180);
   EXPECT_EQ(ReasonOf(id), "its workers have stopped; saved at step 180");
@@ -298,13 +298,13 @@ TEST_F(ManagerTest, CancelWaitsForASaveOnlySoLong) {
   EXPECT_EQ(trainers_[2]->heard.size(), 1u);
   Pass(absl::Seconds(1));
   EXPECT_EQ(trainers_[2]->heard.back(), absl::StrCat("now ", trainers_[2]->epoch()));
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(id), JobState::kCancelled);
   EXPECT_EQ(ReasonOf(id), "its workers have stopped; steps 1 to 7 are not saved");
 }
 
 TEST_F(ManagerTest, ASaveThatFailsOrWorkersThatAreLostDoNotKeepAJobFromItsEnd) {
-  for (const TrainingOutcome outcome : {TrainingOutcome::kLost, TrainingOutcome::kFailed, TrainingOutcome::kBlocked}) {
+  for (const TrainOutcome outcome : {TrainOutcome::kLost, TrainOutcome::kFailed, TrainOutcome::kBlocked}) {
     Restart();
     const std::string id = Running();
     Step(4);
@@ -340,13 +340,13 @@ TEST_F(ManagerTest, TwoJobsAtOnceAndTheRestInOrder) {
   EXPECT_EQ(host_.stores.size(), 2u);
   manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   manager_->OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kFinished, {}});
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kFinished, {}});
   manager_->Tick();
   EXPECT_EQ(StateOf(one), JobState::kSucceeded);
   EXPECT_EQ(StateOf(two), JobState::kRunning);
   EXPECT_EQ(StateOf(four), JobState::kPending) << "three is before it";
   EXPECT_EQ(Get(three)->note, "waits for workers: 1 of 2 are free");
-  manager_->OnTrainingEnded(2, trainers_[2]->epoch(), {TrainingOutcome::kFinished, {}});
+  manager_->OnTrainingEnded(2, trainers_[2]->epoch(), {TrainOutcome::kFinished, {}});
   manager_->Tick();
   EXPECT_EQ(StateOf(three), JobState::kPreparing);
   EXPECT_EQ(StateOf(four), JobState::kPending);
@@ -398,7 +398,7 @@ TEST_F(ManagerTest, AWatcherSeesEveryChange) {
   manager_->Tick();
   AllStart();
   Step(1);
-  AllEnd(TrainingOutcome::kFinished);
+  AllEnd(TrainOutcome::kFinished);
   EXPECT_EQ(seen.front(), "PENDING 0");
   EXPECT_THAT(seen, testing::IsSupersetOf({"PREPARING 0", "RUNNING 0", "RUNNING 1", "SUCCEEDED 1"}));
   EXPECT_EQ(seen.back(), "SUCCEEDED 1");
@@ -413,7 +413,7 @@ TEST_F(ManagerTest, TooLongARuntimeEndsWithACheckpoint) {
   const std::string id = Running(spec);
   Pass(absl::Seconds(40));
   ASSERT_TRUE(manager_->Pause(id).ok());
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   Pass(absl::Hours(1));  // paused time does not count
   ASSERT_TRUE(manager_->Resume(id).ok());
   Pass(absl::Seconds(1));
@@ -422,7 +422,7 @@ TEST_F(ManagerTest, TooLongARuntimeEndsWithACheckpoint) {
   EXPECT_EQ(trainers_[1]->heard.size(), 1u);
   Pass(absl::Seconds(1));
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 60 s of 60"));
 }

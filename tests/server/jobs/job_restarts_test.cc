@@ -59,7 +59,7 @@ TEST_F(ManagerTest, AQueueSurvivesItsServer) {
   EXPECT_EQ(StateOf(two), JobState::kPreparing);
   for (const std::string& next : {three, one}) {
     AllStart();
-    AllEnd(TrainingOutcome::kFinished);
+    AllEnd(TrainOutcome::kFinished);
     manager_->Tick();
     EXPECT_EQ(StateOf(next), JobState::kPreparing);
   }
@@ -81,7 +81,7 @@ TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
   journal_.error = absl::ResourceExhaustedError("disk full");
   EXPECT_FALSE(manager_->Pause(id).ok());
   EXPECT_EQ(StateOf(id), JobState::kRunning);
-  AllEnd(TrainingOutcome::kLost, absl::UnavailableError("gone"));
+  AllEnd(TrainOutcome::kLost, absl::UnavailableError("gone"));
   EXPECT_EQ(StateOf(id), JobState::kPending);
   Pass(absl::Minutes(1));
   EXPECT_EQ(StateOf(id), JobState::kPending);
@@ -158,7 +158,7 @@ TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
   manager_->Drain();
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
   EXPECT_FALSE(manager_->idle());
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   EXPECT_TRUE(manager_->idle());
   EXPECT_EQ(StateOf(id), JobState::kPending);
   manager_->Tick();

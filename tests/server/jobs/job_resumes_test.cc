@@ -13,7 +13,7 @@ class JobResumesTest : public ManagerTest {
     const std::string id = Begun(spec, "request");
     AllStart();
     EXPECT_TRUE(manager_->Pause(id).ok());
-    AllEnd(TrainingOutcome::kStopped);
+    AllEnd(TrainOutcome::kStopped);
     EXPECT_EQ(StateOf(id), JobState::kPaused);
     return id;
   }
@@ -85,7 +85,7 @@ TEST_F(JobResumesTest, OnlyAPausedJobChanges) {
   refused("RUNNING");
   ASSERT_TRUE(manager_->Pause(id).ok());
   refused("PAUSING");
-  AllEnd(TrainingOutcome::kFinished);
+  AllEnd(TrainOutcome::kFinished);
   refused("SUCCEEDED");
 }
 

@@ -73,7 +73,7 @@ TEST_F(SlicesTest, OneJobAtATime) {
   EXPECT_THAT(second->seats, IsEmpty());
   EXPECT_EQ(Get(other)->note, "waits for workers: 0 of 1 are free");
   manager_->OnTrainingStarted(1, first->epoch(), 0, {});
-  manager_->OnTrainingEnded(1, first->epoch(), {TrainingOutcome::kFinished, {}});
+  manager_->OnTrainingEnded(1, first->epoch(), {TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(one), JobState::kSucceeded);
   manager_->Tick();
   ASSERT_EQ(first->seats.size(), 2u);
@@ -137,7 +137,7 @@ TEST_F(SlicesTest, WaitingIsNoRuntime) {
   EXPECT_THAT(trainers_[1]->heard, IsEmpty());
   PassOpen(absl::Seconds(2));
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
-  AllEnd(TrainingOutcome::kStopped);
+  AllEnd(TrainOutcome::kStopped);
   EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 61 s of 60"));
 }
 
@@ -159,7 +159,7 @@ TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
   const std::string id = RunningShared();
   manager_->OnTrainerLost(2, "its link ended");
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainingOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), JobState::kPending);
   trainers_.erase(2);
   ConnectServing(3);
@@ -172,7 +172,7 @@ TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
 TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   const std::string id = RunningShared();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->OnTrainingEnded(2, epoch, {TrainingOutcome::kLost, absl::UnavailableError("x")});
+  manager_->OnTrainingEnded(2, epoch, {TrainOutcome::kLost, absl::UnavailableError("x")});
   PassOpen(absl::Seconds(31));  // rank 0 does not end
   EXPECT_EQ(StateOf(id), JobState::kPending);
   EXPECT_TRUE(trainers_[1]->closed.ok());
@@ -180,7 +180,7 @@ TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   PassOpen(absl::Seconds(1));
   EXPECT_EQ(trainers_[1]->seats.size(), 1u);
   EXPECT_EQ(Get(id)->note, "waits for workers: 0 of 2 are free");
-  manager_->OnTrainingEnded(1, epoch, {TrainingOutcome::kLost, absl::AbortedError("late")});
+  manager_->OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("late")});
   PassOpen(absl::Seconds(1));
   EXPECT_EQ(trainers_[1]->seats.size(), 2u);
   EXPECT_EQ(trainers_[2]->seats.size(), 2u);

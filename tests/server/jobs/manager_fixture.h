@@ -73,8 +73,8 @@ class FakeHost final : public TrainingHost {
 class FakeTrainer final : public TrainerClient {
  public:
   void Start(const TrainingSeat& seat) override { seats.push_back(seat); }
-  void StopTraining(int64_t epoch, StopMode kind) override {
-    heard.push_back(absl::StrCat(kind == StopMode::kSave ? "save " : "now ", epoch));
+  void StopTraining(int64_t epoch, StopKind kind) override {
+    heard.push_back(absl::StrCat(kind == StopKind::kSave ? "save " : "now ", epoch));
   }
   void AbortTraining(int64_t epoch, const std::string& reason) override {
     heard.push_back(absl::StrCat("abort ", epoch));
@@ -181,7 +181,7 @@ class ManagerTest : public testing::Test {
     progress.seconds.total = 0.5;
     manager_->OnTrainingStep(rank0, trainers_.at(rank0)->epoch(), progress);
   }
-  void AllEnd(TrainingOutcome outcome, const absl::Status& status = absl::OkStatus()) {
+  void AllEnd(TrainOutcome outcome, const absl::Status& status = absl::OkStatus()) {
     const int64_t epoch = trainers_.at(1)->epoch();
     for (const auto& [id, trainer] : trainers_) manager_->OnTrainingEnded(id, epoch, {outcome, status});
   }

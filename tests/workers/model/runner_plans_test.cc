@@ -47,9 +47,6 @@ TEST_F(RunnerPlansTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
   bad = Prefill(0, tokens, {0});
   bad.init->num_prompt_tokens = 4;
   ExpectRefused(Items({bad}), "slot 0: num_prompt_tokens 4 of 3 tokens");
-  bad = Prefill(0, tokens, {0});
-  bad.draft_tokens = {1};
-  ExpectRefused(Items({bad}), "draft tokens", absl::StatusCode::kUnimplemented);
   ASSERT_TRUE(Execute(Items({Prefill(0, tokens, {0})})).ok());
   ExpectRefused(Items({Decode(0, 5)}), "slot 0: start_pos 5, computed 3");
   ASSERT_TRUE(Execute(Items({Decode(0, 3)})).ok());

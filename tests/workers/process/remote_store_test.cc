@@ -30,7 +30,7 @@ class NoEvents final : public LinkEvents {
   void OnPlacementReleased(WorkerId, int64_t, int64_t) override {}
   void OnExpertReport(WorkerId, int64_t, std::shared_ptr<const ExpertReport>) override {}
   void OnProfilePart(WorkerId, int64_t, ProfilePart) override {}
-  void OnHeartbeat(WorkerId, int64_t) override {}
+  void OnHeartbeat(WorkerId) override {}
   void OnLoadProgress(WorkerId, int64_t, int64_t) override {}
   void OnGroupReady(WorkerId, int64_t, int32_t) override {}
   void OnStepResult(WorkerId, int64_t, int64_t, RankResult) override {}
@@ -40,7 +40,7 @@ class NoEvents final : public LinkEvents {
 
 class RemoteStoreTest : public testing::Test {
  protected:
-  RemoteStoreTest() : service_(&events_, nullptr, &store_, v1::EngineOptions()) {
+  RemoteStoreTest() : service_(&events_, nullptr, &store_, EngineSettings()) {
     store_.Open("token");
     grpc::ServerBuilder builder;
     int port = 0;

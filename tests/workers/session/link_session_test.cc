@@ -63,7 +63,7 @@ class SilentServer final : public v1::WorkerService::Service {
 
 class NoRole final : public LinkRole {
  public:
-  void Describe(v1::Register*) const override {}
+  void Describe(WorkerInfo*) const override {}
   std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel>, Place, LinkSendFn) override { return nullptr; }
   void Abort(int64_t, const std::string&) override {}
   bool served() const override { return true; }

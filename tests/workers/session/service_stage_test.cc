@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/api/placement_convert.h"
+#include "proto/link/placement_codec.h"
 
 namespace switchyard {
 namespace {

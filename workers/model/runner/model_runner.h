@@ -8,8 +8,8 @@
 // worker's step thread is its one user.  What a step samples stays in the slot, so the next plan may be executed before
 // the server has seen the result.
 // Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented for what is not
-// built (speculation, token masks, adapters, training slices); the communicator's pass through.  After any error the
-// epoch is over on this rank: SetGroup must follow, which empties the slots.
+// built (loans of rows on a device); the communicator's pass through.  After any error the epoch is over on this rank:
+// SetGroup must follow, which empties the slots.
 #pragma once
 
 #include <cstdint>

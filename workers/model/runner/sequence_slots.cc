@@ -73,10 +73,7 @@ absl::Status SequenceSlots::Validate(const RankPlan& plan) const {
 }
 
 absl::Status SequenceSlots::ValidateItem(const StepItem& item, const Slot& before) const {
-  if (!item.draft_tokens.empty()) return absl::UnimplementedError("plan: draft tokens");
-  if (item.token_mask != 0) return absl::UnimplementedError("plan: token masks");
   const bool fresh = item.init.has_value();
-  if (fresh && item.init->adapter != 0) return absl::UnimplementedError("plan: adapters");
   if (fresh) RETURN_IF_ERROR(CheckTokens(item.slot, *item.init, limits_));
   const auto num_tokens = static_cast<int64_t>(fresh ? item.init->tokens.size() : before.tokens.size());
   if (!fresh && item.start_pos != before.num_computed) {

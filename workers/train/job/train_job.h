@@ -25,6 +25,8 @@
 #include "absl/time/time.h"
 #include "scheduler/jobs/expert_packing.h"
 #include "scheduler/jobs/job_spec.h"
+#include "scheduler/jobs/train_end.h"
+#include "scheduler/jobs/training_seat.h"
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/manifest/find_checkpoint.h"
 #include "workers/checkpoint/manifest/manifest.h"
@@ -46,15 +48,6 @@
 #include "workers/train/step/training_memory.h"
 
 namespace switchyard {
-
-// A file of packed tokens, beneath one of two roots.
-struct TrainFile {
-  bool of_job = false;  // beneath the job's folder of the checkpoint root; else beneath the dataset root
-  std::string name = {};
-};
-
-// Both are requests: the ranks agree on the step.  The greater one wins.
-enum class StopKind : int32_t { kNone, kSave, kNow };  // with a checkpoint of that step; without
 
 struct TrainJobInput {
   JobSpec spec = {};

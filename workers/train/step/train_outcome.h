@@ -1,28 +1,14 @@
-// How a job's attempt ends on a rank, and whether another attempt may do better.
+// Says of a status how it ends a job's attempt on a rank: whether another attempt may do better.
 //
 // Pure.  A status that says nothing of it goes by its code; Lost, Failed and Blocked say otherwise where the code alone
 // misleads (a disk that is full may not be tomorrow, a model that does not fit into the memory will not).
 #pragma once
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/jobs/train_end.h"
 
 namespace switchyard {
-
-enum class TrainOutcome : uint8_t {
-  kFinished,  // all steps done, the last checkpoint counts
-  kStopped,   // as it was asked to
-  kLost,      // another attempt may do better: a peer, the network, the disk
-  kFailed,    // another attempt would end likewise: the spec, the data, a loss that is not finite
-  kBlocked,   // another attempt does better once somebody has put its files right: they have changed
-};
-
-struct TrainEnd {
-  TrainOutcome outcome = TrainOutcome::kLost;
-  absl::Status status = {};  // OK if it finished or stopped
-};
 
 // The same status, marked.  REQUIRES: not OK.
 absl::Status Lost(absl::Status status);

@@ -1,12 +1,32 @@
-#include "server/api/report_convert.h"
+#include "proto/link/expert_report_codec.h"
 
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
 namespace {
+
+v1::EstimatorStandings ToProto(const std::vector<EstimatorStanding>& standings) {
+  v1::EstimatorStandings columns;
+  for (const EstimatorStanding& standing : standings) {
+    columns.add_layers(standing.layer);
+    columns.add_phases(static_cast<int32_t>(standing.phase));
+    columns.add_aheads(standing.ahead);
+    columns.add_estimators(static_cast<int32_t>(standing.estimator));
+    columns.add_batches(standing.batches);
+    columns.add_accuracies(static_cast<float>(standing.accuracy));
+    columns.add_distances(static_cast<float>(standing.distance));
+    columns.add_states(static_cast<int32_t>(standing.state));
+    columns.add_used(standing.used);
+    columns.add_off_distances(static_cast<float>(standing.off_distance));
+    columns.add_marginal_distances(static_cast<float>(standing.marginal_distance));
+  }
+  return columns;
+}
 
 absl::StatusOr<std::vector<EstimatorStanding>> FromProto(const v1::EstimatorStandings& columns) {
   const int count = columns.layers_size();
@@ -61,6 +81,25 @@ absl::Status AddLayer(const v1::LayerSlots& message, int num_experts, ExpertRepo
 }
 
 }  // namespace
+
+v1::ExpertReport ToProto(const ExpertReport& report, int64_t group_epoch) {
+  v1::ExpertReport message;
+  message.set_group_epoch(group_epoch);
+  message.set_copied_bytes(report.copied_bytes);
+  message.set_copy_seconds(report.copy_seconds);
+  *message.mutable_standings() = ToProto(report.standings);
+  for (size_t layer = 0; layer < report.placements.size(); ++layer) {
+    const Placement& placement = report.placements[layer];
+    message.set_num_experts(placement.num_experts);
+    v1::LayerSlots* slots = message.add_layers();
+    for (const std::vector<int32_t>& device : placement.slots) {
+      slots->add_sizes(static_cast<int32_t>(device.size()));
+      slots->mutable_experts()->Add(device.begin(), device.end());
+    }
+    for (const SlotOrigin origin : report.origins[layer]) slots->add_origins(static_cast<int32_t>(origin));
+  }
+  return message;
+}
 
 absl::StatusOr<ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers, int num_experts) {
   ExpertReport report;

@@ -1,5 +1,7 @@
-// What a worker tells of its experts, from the link's message.  The mirror of workers/session/service_report.h.
+// What a worker tells of its experts as a message of the worker link, and back.
 #pragma once
+
+#include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "scheduler/placement/background/expert_report.h"
@@ -7,6 +9,7 @@
 
 namespace switchyard {
 
+v1::ExpertReport ToProto(const ExpertReport& report, int64_t group_epoch);
 // As CheckExpertReport wants it, for a model of so many MoE layers and experts, of any number of devices.
 // InvalidArgument names what is wrong.
 absl::StatusOr<ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers, int num_experts);

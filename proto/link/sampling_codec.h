@@ -1,0 +1,12 @@
+// SamplingParams as a message of the worker link, and back.
+#pragma once
+
+#include "scheduler/batching/step.h"
+#include "switchyard/v1/worker.pb.h"
+
+namespace switchyard {
+
+v1::SamplingPlan ToProto(const SamplingParams& params);
+SamplingParams FromProto(const v1::SamplingPlan& message);
+
+}  // namespace switchyard

@@ -1,0 +1,100 @@
+#include "proto/link/step_plan_codec.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/link/sampling_codec.h"
+
+namespace switchyard {
+namespace {
+
+v1::SlotInit InitToProto(const SlotInit& init) {
+  v1::SlotInit message;
+  message.mutable_tokens()->Add(init.tokens.begin(), init.tokens.end());
+  message.set_num_prompt_tokens(init.num_prompt_tokens);
+  *message.mutable_sampling() = ToProto(init.sampling);
+  return message;
+}
+
+SlotInit InitFromProto(const v1::SlotInit& message) {
+  SlotInit init;
+  init.tokens.assign(message.tokens().begin(), message.tokens().end());
+  init.num_prompt_tokens = message.num_prompt_tokens();
+  init.sampling = FromProto(message.sampling());
+  return init;
+}
+
+v1::StepItem ItemToProto(const StepItem& item) {
+  v1::StepItem message;
+  message.set_slot(item.slot);
+  message.set_start_pos(item.start_pos);
+  message.set_num_query(item.num_query);
+  if (item.init) *message.mutable_init() = InitToProto(*item.init);
+  message.mutable_new_blocks()->Add(item.new_blocks.begin(), item.new_blocks.end());
+  message.set_sample(item.sample);
+  return message;
+}
+
+StepItem ItemFromProto(const v1::StepItem& message) {
+  StepItem item;
+  item.slot = message.slot();
+  item.start_pos = message.start_pos();
+  item.num_query = message.num_query();
+  if (message.has_init()) item.init = InitFromProto(message.init());
+  item.new_blocks.assign(message.new_blocks().begin(), message.new_blocks().end());
+  item.sample = message.sample();
+  return item;
+}
+
+}  // namespace
+
+v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit) {
+  v1::StepPlan message;
+  message.set_step(plan.step);
+  message.set_group_epoch(plan.group_epoch);
+  message.set_placement_epoch(plan.placement_epoch);
+  message.set_exchange_version(plan.exchange_version);
+  message.set_micro_batches(plan.micro_batches);
+  message.set_padded_rows(plan.padded_rows);
+  for (const RowLoan& loan : plan.loans) {
+    v1::RowLoan* to = message.add_loans();
+    to->set_from(loan.from);
+    to->set_to(loan.to);
+    to->set_rows(loan.rows);
+  }
+  const RankPlan& part = plan.ranks[rank];
+  message.mutable_freed_slots()->Add(part.freed_slots.begin(), part.freed_slots.end());
+  for (const BlockCopy& copy : part.copies) {
+    message.add_copy_from(copy.from);
+    message.add_copy_to(copy.to);
+  }
+  for (const StepItem& item : part.items) *message.add_items() = ItemToProto(item);
+  message.set_train_slice_ms(plan.train_slice_ms);
+  message.set_timeout_ms(std::max<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(limit, absl::Milliseconds(1))), 1));
+  return message;
+}
+
+RankPlan FromProto(const v1::StepPlan& message, StepPlan* head, absl::Duration* limit) {
+  head->step = message.step();
+  head->group_epoch = message.group_epoch();
+  head->placement_epoch = message.placement_epoch();
+  head->exchange_version = message.exchange_version();
+  head->micro_batches = message.micro_batches();
+  head->padded_rows = message.padded_rows();
+  head->train_slice_ms = message.train_slice_ms();
+  head->loans.clear();
+  for (const v1::RowLoan& loan : message.loans()) {
+    head->loans.push_back({.from = loan.from(), .to = loan.to(), .rows = loan.rows()});
+  }
+  *limit = absl::Milliseconds(message.timeout_ms());
+  RankPlan part;
+  part.freed_slots.assign(message.freed_slots().begin(), message.freed_slots().end());
+  const int num_copies = std::min(message.copy_from_size(), message.copy_to_size());
+  for (int i = 0; i < num_copies; ++i) {
+    part.copies.push_back({.from = message.copy_from(i), .to = message.copy_to(i)});
+  }
+  for (const v1::StepItem& item : message.items()) part.items.push_back(ItemFromProto(item));
+  return part;
+}
+
+}  // namespace switchyard

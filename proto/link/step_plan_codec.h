@@ -1,0 +1,15 @@
+// One rank's part of a StepPlan as a message of the worker link, and back.
+#pragma once
+
+#include "absl/time/time.h"
+#include "scheduler/batching/step.h"
+#include "switchyard/v1/worker.pb.h"
+
+namespace switchyard {
+
+// `limit` is the longest that the rank waits for the others in this step.
+v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit);
+// Returns this rank's part; writes the step's head to *head, whose `ranks` stays empty.
+RankPlan FromProto(const v1::StepPlan& message, StepPlan* head, absl::Duration* limit);
+
+}  // namespace switchyard

@@ -1,0 +1,13 @@
+// A worker's registration as a message of the worker link, and back.
+#pragma once
+
+#include "scheduler/fleet/worker_info.h"
+#include "switchyard/v1/worker.pb.h"
+
+namespace switchyard {
+
+// The message has this program's version of the link (link_protocol.h); who reads one checks it.
+v1::Register ToProto(const WorkerInfo& info);
+WorkerInfo FromProto(const v1::Register& message);
+
+}  // namespace switchyard

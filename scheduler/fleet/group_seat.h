@@ -1,0 +1,24 @@
+// A worker's seat in a serving group that is about to form.  Plain data; proto/link/group_seat_codec.h is its form on
+// the wire.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "scheduler/placement/background/group_placement.h"
+
+namespace switchyard {
+
+struct GroupSeat {
+  int64_t epoch = 0;
+  int rank = 0;
+  int world = 1;
+  std::string store_token;       // the group's secret
+  int64_t form_deadline_ms = 0;  // by when the group must have formed (loading not counted)
+  std::string reach;             // a member's address that is not loopback; empty if there is none
+  GroupPlacement placement;
+
+  bool operator==(const GroupSeat& other) const = default;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,121 @@
+// What messages about experts' places are refused for; round_trip_test.cc has those that are right.
+#include "proto/link/placement_codec.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/link/engine_settings_codec.h"
+#include "proto/link/expert_report_codec.h"
+#include "proto/link/group_seat_codec.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(PlacementCodec, SettingsThatContradictEachOtherAreRefused) {
+  EXPECT_EQ(FromProto(v1::EngineOptions())->placement, PlacementSettings());
+  EngineSettings settings;
+  settings.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 2, .replica_slots = 1, .rebalance_steps = 300};
+  v1::EngineOptions options = ToProto(settings);
+  options.mutable_placement()->set_mode("best");
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
+  options.mutable_placement()->set_mode("central");  // with a slow loop, which it cannot have
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
+}
+
+TEST(PlacementCodec, PlacesOfAnotherShapeAreRefused) {
+  GroupSeat seat;
+  seat.rank = 1;
+  seat.world = 2;
+  seat.placement.residents.assign(2, ContiguousPlacement(5, 2, 1));
+  const v1::JoinGroup message = ToProto(seat);
+  ASSERT_TRUE(FromProto(message).ok());
+  EXPECT_TRUE(FromProto(message)->placement.offloaded.empty());
+  v1::JoinGroup wrong = message;
+  wrong.mutable_placement()->mutable_layers(1)->add_offloaded(5);
+  EXPECT_THAT(FromProto(wrong).status().message(), HasSubstr("offloaded expert 5, the layer has 5"));
+  wrong = message;
+  wrong.mutable_placement()->mutable_layers(1)->add_experts(3);
+  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status()));
+  for (const int32_t slots : {0, -4, 3, 1 << 30}) {  // 2^30 x 4 is 0 in 32 bits
+    wrong = message;
+    wrong.mutable_placement()->set_slots(slots);
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << slots;
+  }
+  for (const int32_t rank : {-1, 2}) {
+    wrong = message;
+    wrong.set_rank(rank);
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << rank;
+  }
+}
+
+TEST(PlacementCodec, StagesOfUnknownMovesAreRefused) {
+  PlacementStage sent;
+  sent.arrivals = {{MoveKind::kCopy, 1, 2, 3, 4}, {MoveKind::kLoad, 5, 6, 7, 8}};
+  sent.departures = {{MoveKind::kRelease, 13, 14, 15, 16}, {MoveKind::kOffload, 17, 18, 19, 20}};
+  const v1::PreparePlacement message = ToProto(sent, 4);
+  ASSERT_TRUE(FromProto(message).ok());
+  for (const int kind : {0, 6, -1}) {
+    v1::PreparePlacement wrong = message;
+    wrong.mutable_departures()->set_kinds(1, static_cast<v1::ResidencyMoveKind>(kind));
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << kind;
+  }
+  for (const bool longer : {true, false}) {
+    v1::PreparePlacement wrong = message;
+    longer ? wrong.mutable_arrivals()->add_slots(1) : wrong.mutable_arrivals()->mutable_devices()->RemoveLast();
+    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << longer;
+  }
+}
+
+ExpertReport Report() {
+  ExpertReport report;
+  report.standings = {{.layer = 0, .batches = 1, .accuracy = 0.5, .distance = 0.25, .used = true},
+                      {.layer = 1,
+                       .phase = Phase::kDecode,
+                       .ahead = 2,
+                       .estimator = LiveEstimator::kBlend,
+                       .batches = int64_t{1} << 33,
+                       .accuracy = 1,
+                       .distance = 0.125,
+                       .state = EstimatorState::kOff,
+                       .off_distance = 0.75,
+                       .marginal_distance = 0.5}};
+  report.placements = {{.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}}},
+                       {.num_experts = 4, .slots = {{0, kEmptySlot}, {1, 2, 3}}}};
+  report.origins.assign(2, std::vector<SlotOrigin>(5, SlotOrigin::kStart));
+  report.origins[0][4] = SlotOrigin::kGate;
+  report.origins[1][2] = SlotOrigin::kEstimate;
+  report.copied_bytes = int64_t{1} << 40;
+  report.copy_seconds = 12.5;
+  return report;
+}
+
+TEST(ExpertReportCodec, WhatCannotBeIsRefused) {
+  EXPECT_TRUE(FromProto(ToProto(ExpertReport(), 1), 2, 4).ok()) << "nothing to tell";
+  const auto refusal = [](auto change) {
+    v1::ExpertReport message = ToProto(Report(), 9);
+    change(&message);
+    return std::string(FromProto(message, 2, 4).status().message());
+  };
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->add_used(true); }),
+              HasSubstr("columns of 2 and 3"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_phases(0, 2); }), HasSubstr("phase 2"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_estimators(0, -1); }),
+              HasSubstr("estimator -1"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_states(0, 3); }), HasSubstr("state 3"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_layers(0, 2); }),
+              HasSubstr("layer 2 of 2"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers(0)->set_sizes(1, 4); }),
+              HasSubstr("a device of 4 slots, where 3 are left"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers(0)->set_sizes(1, -1); }), HasSubstr("of -1 slots"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers(0)->set_origins(0, 3); }),
+              HasSubstr("slot origin 3 is none"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers(0)->add_origins(0); }),
+              HasSubstr("6 origins of 5 slots"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->set_num_experts(5); }), HasSubstr("has 5 experts"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers()->RemoveLast(); }), HasSubstr("1 layers"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->set_copied_bytes(-1); }), HasSubstr("-1 bytes"));
+}
+
+}  // namespace
+}  // namespace switchyard
