@@ -175,8 +175,8 @@ absl::Status Server::StartRooms() {
     // Without a token anybody may say that it is a worker.
     if (!self->config_.join_token.empty()) self->gate_->KeepPlacesFor(AddressOfPeer(peer));
   };
-  workers_ = std::make_unique<WorkerServiceImpl>(engine_.get(), training_->trainers(), &store_, SettingsOf(config_),
-                                                 std::move(admission));
+  workers_ = std::make_unique<WorkerServiceImpl>(engine_->links(), training_->trainers(), &store_,
+                                                 SettingsOf(config_), std::move(admission));
   return absl::OkStatus();
 }
 

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <variant>
 #include <vector>
 
@@ -43,10 +42,6 @@ struct Event {
   RequestId request = 0;
   int32_t choice = 0;
   std::variant<TokenEvent, PromptLogprobsEvent, ExpertPathsEvent, FinishedEvent> what;
-
-  // "7.0 token 3 = 42", "7.0 prompt_logprobs 1..8", "7.0 expert_paths 0.. (24 experts)", "7.0 finished stop prompt 9
-  // cached 0 output 4"
-  std::string DebugString() const;
 };
 
 }  // namespace switchyard

@@ -27,81 +27,25 @@
 // waits for that, too, so no token is lost or computed twice.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <deque>
-#include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/batching_policy.h"
 #include "scheduler/batching/event.h"
-#include "scheduler/batching/rank_state.h"
-#include "scheduler/batching/sequence.h"
+#include "scheduler/batching/group_shape.h"
+#include "scheduler/batching/request.h"
+#include "scheduler/batching/scheduler_stats.h"
+#include "scheduler/batching/state/request_table.h"
+#include "scheduler/batching/state/running_sequences.h"
+#include "scheduler/batching/state/waiting_queue.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/batching/step_committer.h"
+#include "scheduler/batching/step_planner.h"
 
 namespace switchyard {
-
-struct Request {
-  RequestId id = 0;
-  std::vector<int32_t> prompt;  // at least one token
-  SamplingParams sampling;      // `choice` is filled in by the scheduler; ignore_eos: leave stop_ids empty
-  int32_t num_choices = 1;      // n; logprobs and experts of the prompt come with choice 0 only
-  int32_t max_tokens = 1;       // outputs of each choice, >= 1; the context may end them earlier (kLength)
-  absl::Time deadline = absl::InfiniteFuture();
-  std::string cache_salt;  // tenants of different salts never share KV blocks
-  uint64_t adapter = 0;
-};
-
-// A group of workers, ready to take step 1.
-struct GroupShape {
-  int64_t epoch = 0;  // larger than any before
-  int32_t num_ranks = 1;
-  int32_t num_blocks = 0;  // of each rank's pool
-  uint64_t weights_version = 0;
-  // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
-  // two share no blocks.  0 = all prompts are alike.
-  int32_t long_rope_above = 0;
-  bool may_lend = true;         // false: these workers lend no rows, whatever the policy says
-  int32_t expert_path_ids = 0;  // MoE layers x top_k: what a row's experts are, where they are asked for
-  int32_t min_loan_rows = 0;    // what policy.min_loan_rows = -1 stands for: from how many rows on loans pay here
-};
-
-struct RankStats {
-  int32_t running = 0;
-  int32_t blocks_total = 0;
-  int32_t blocks_used = 0;    // referenced by sequences
-  int32_t blocks_cached = 0;  // not referenced, but findable by hash
-};
-
-struct SchedulerStats {
-  int32_t running = 0;           // sequences that hold a slot and are not finished
-  int32_t waiting = 0;           // sequences in the queue, preempted ones included
-  int32_t waiting_requests = 0;  // requests with a choice in the queue
-  int64_t waiting_tokens = 0;
-  int32_t in_flight = 0;  // plans
-  std::vector<RankStats> ranks;
-  // Totals since construction:
-  int64_t submitted = 0;  // requests accepted
-  int64_t refused = 0;    // requests refused because the queue was full
-  int64_t preemptions = 0;
-  int64_t rows_lent = 0;
-  int64_t prefix_query_tokens = 0;                    // known tokens of sequences when they were started with reuse
-  int64_t prefix_hit_tokens = 0;                      // of those, found
-  int64_t evictions = 0;                              // cached blocks that were given a new content
-  int64_t prompt_tokens = 0;                          // of sequences whose prompt was computed
-  int64_t generated_tokens = 0;                       // token events
-  std::array<int64_t, kNumFinishReasons> finished{};  // sequences, by FinishReason
-
-  double KvUsage() const;  // 0..1: used blocks / all blocks
-};
 
 class Scheduler {
  public:
@@ -109,7 +53,6 @@ class Scheduler {
 
   // REQUIRES: policy.Validate() is OK.  There is no group yet: requests queue, Plan gives nothing.
   explicit Scheduler(BatchingPolicy policy);
-  ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
@@ -143,111 +86,29 @@ class Scheduler {
   void StartGroup(const GroupShape& group, absl::Time now, std::vector<Event>* events);
 
   // The earliest deadline of all requests: call Plan then, at the latest.  InfiniteFuture if there is none.
-  absl::Time NextDeadline() const;
+  absl::Time NextDeadline() const { return requests_.NextDeadline(); }
   // How long a refused client should wait: the recent mean time between finished requests, within 50 ms … 10 s.
-  absl::Duration RetryAfter() const;
+  absl::Duration RetryAfter() const { return requests_.RetryAfter(); }
   // Prompt + outputs that one sequence can have: max_model_len, or less where a rank's pool holds less.
-  int32_t max_context() const { return max_context_; }
+  int32_t max_context() const { return running_.max_context(); }
   // No request unfinished and no plan in flight.
-  bool Idle() const { return requests_.empty() && in_flight_.empty(); }
-  bool has_group() const { return !ranks_.empty(); }
+  bool Idle() const { return requests_.empty() && committer_.num_in_flight() == 0; }
   const BatchingPolicy& policy() const { return policy_; }
   SchedulerStats Stats() const;
   // Aborts if queues, slots, block tables and reference counts disagree.  For tests: linear in everything.
-  void CheckInvariants() const;
+  void CheckInvariants() const { running_.CheckInvariants(); }
 
  private:
-  struct RequestState {
-    std::vector<Sequence*> choices;  // [n]; nullptr = finished
-    int32_t num_unfinished = 0;
-    int32_t num_waiting = 0;
-    absl::Time deadline = absl::InfiniteFuture();
-  };
-  struct ItemRef {
-    Sequence* sequence = nullptr;
-    int32_t start_pos = 0;
-    int32_t num_query = 0;
-    bool sample = false;
-    int32_t num_prompt_logprobs = 0;  // that the result must bring
-    int32_t first_path = 0;           // of whose rows it must bring the experts, up to the last; its end = of none
-  };
-  struct InFlight {
-    int64_t step = 0;
-    std::vector<std::vector<ItemRef>> ranks;  // as StepPlan::ranks[].items
-  };
-  // A plan in the making.
-  struct Draft {
-    absl::Time now;
-    StepPlan plan;
-    InFlight refs;
-    std::vector<int32_t> budget;  // [R] rows left
-  };
-  // Where a waiting sequence could start.
-  struct Placement {
-    int32_t rank = -1;  // -1: nowhere
-    PrefixMatch match;
-  };
-
-  // scheduler.cc: arrival, end, and the group
   absl::Status CheckRequest(const Request& request) const;
-  absl::Status CheckQueue(const Request& request);
-  void AddSequence(const Request& request, int32_t choice, absl::Time now, RequestState* state);
   void ExpireDeadlines(absl::Time now, std::vector<Event>* events);
-  // May destroy the sequence.
-  void FinishSequence(Sequence* sequence, FinishReason reason, absl::Time now, std::vector<Event>* events);
-  bool IsLong(int64_t num_prompt_tokens) const { return long_rope_above_ > 0 && num_prompt_tokens > long_rope_above_; }
-  void ForgetChoice(const Sequence& sequence, absl::Time now);
-  void Enqueue(Sequence* sequence);
-  void Dequeue(Sequence* sequence);
-
-  // scheduler_plan.cc
-  void PreemptForVerification();
-  void PlanRunning(int32_t rank, bool decodes, Draft* draft);
-  void PlanWaiting(Draft* draft);
-  bool HeldForLeader(const Sequence& sequence) const;
-  bool MayReuse(const Sequence& sequence) const;
-  Placement Place(const Sequence& sequence, const Draft& draft, absl::Span<const int32_t> outstanding) const;
-  void StartSequence(Sequence* sequence, const Placement& placement, Draft* draft);
-  bool MakeRoom(const Sequence& sequence, int32_t num_blocks);
-  void RequestPreemption(Sequence* sequence);
-  void PreemptNow(Sequence* sequence);
-  int32_t ChunkOf(const Sequence& sequence, int32_t budget) const;
-  int32_t BlocksFor(int32_t num_positions) const;
-  void AddItem(Sequence* sequence, int32_t num_query, Draft* draft);
-  static bool IsPlainDecodes(const Draft& draft);
-  static bool TellsPaths(const Draft& draft);
-  StepPlan Seal(Draft draft);
-  void PublishComputed(Sequence* sequence);
-
-  // scheduler_commit.cc
-  absl::Status CheckResult(const StepResult& result) const;
-  void CommitItem(const ItemRef& ref, const ItemResult& result, absl::Time now, std::vector<Event>* events);
-  absl::Status CheckItem(const ItemRef& ref, const ItemResult& item) const;
-  void EmitPromptLogprobs(const ItemRef& ref, const ItemResult& result, std::vector<Event>* events);
-  void EmitExpertPaths(const ItemRef& ref, const ItemResult& result, std::vector<Event>* events);
-  // Gives back what a sequence held for plans in flight, once there are none.  May destroy it.
-  void ReleaseIfIdle(Sequence* sequence);
 
   const BatchingPolicy policy_;
-  int32_t max_context_ = 0;
-  int64_t group_epoch_ = 0;
-  uint64_t weights_version_ = 0;
-  int32_t long_rope_above_ = 0;
-  int32_t min_loan_rows_ = 0;
-  int32_t expert_path_ids_ = 0;
-  int64_t next_step_ = 1;
-  uint64_t next_arrival_ = 1;
-  std::vector<RankState> ranks_;  // [R]
-  absl::flat_hash_map<RequestId, RequestState> requests_;
-  absl::flat_hash_map<const Sequence*, std::unique_ptr<Sequence>> sequences_;  // finished ones while in flight
-  absl::btree_map<uint64_t, Sequence*> waiting_;                               // by arrival
-  absl::btree_set<std::pair<absl::Time, RequestId>> deadlines_;
-  std::deque<InFlight> in_flight_;
-  int64_t waiting_tokens_ = 0;
-  int32_t waiting_requests_ = 0;
-  absl::Time last_finish_ = absl::InfinitePast();
-  absl::Duration mean_finish_interval_ = absl::Seconds(1);
-  SchedulerStats totals_;  // only its totals are kept up
+  RequestTable requests_;
+  WaitingQueue waiting_;
+  RunningSequences running_;
+  StepPlanner planner_;
+  StepCommitter committer_;
+  int64_t submitted_ = 0, refused_ = 0;
 };
 
 }  // namespace switchyard

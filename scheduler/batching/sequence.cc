@@ -147,7 +147,6 @@ void Sequence::LoseRank() {
 void Sequence::Finish(FinishReason reason, absl::Time now) {
   SY_CHECK(reason != FinishReason::kNone);
   MoveTo(SequenceState::kFinished);
-  finish_reason_ = reason;
   draining = false;
   timings_.finished = now;
 }

@@ -86,7 +86,6 @@ class Sequence {
   int32_t choice() const { return spec_.choice; }
   uint64_t arrival() const { return spec_.arrival; }
   SequenceState state() const { return state_; }
-  FinishReason finish_reason() const { return finish_reason_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(num_prompt_tokens_); }
@@ -103,8 +102,6 @@ class Sequence {
   bool NeedsPromptLogprobs() const;
   // Prompt logprobs delivered so far are of positions below this one.
   int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
-  // Experts were told of positions below this one; -1: nobody asks for them.
-  int32_t next_expert_path() const { return next_expert_path_; }
   // Whether positions may come from the prefix cache: not if all of them have something to tell first.
   bool MayBeCached() const { return !NeedsPromptLogprobs() && next_expert_path_ != 0; }
   // How many positions, from 0, may: one is left to compute, whose logits are what the sequence came for, and those
@@ -146,7 +143,7 @@ class Sequence {
   uint64_t published_content = 0;  // BlockPool's content id of the last of them
   bool draining = false;           // to be preempted as soon as nothing is in flight
   int32_t outputs_at_start = 0;    // num_outputs() when it was last started
-  int32_t paths_at_start = -1;     // next_expert_path() then: what the rank's slot was told
+  int32_t paths_at_start = -1;     // next_expert_path_ then: what the rank's slot was told
   int32_t sent_blocks = 0;         // leading blocks of the table that the rank's slot already has
 
  private:
@@ -154,14 +151,13 @@ class Sequence {
 
   SequenceSpec spec_;
   SequenceState state_ = SequenceState::kWaiting;
-  FinishReason finish_reason_ = FinishReason::kNone;
   std::vector<int32_t> tokens_;
   size_t num_prompt_tokens_ = 0;
   int32_t num_pending_ = 0;
   int32_t num_planned_ = 0;
   int32_t num_in_flight_ = 0;
   int32_t next_prompt_logprob_ = 1;  // position 0 has none
-  int32_t next_expert_path_ = -1;
+  int32_t next_expert_path_ = -1;    // experts were told of positions below this one; -1: nobody asks for them
   int32_t num_cached_ = 0;
   int32_t num_preemptions_ = 0;
   PrefixChain chain_;

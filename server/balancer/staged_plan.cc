@@ -5,12 +5,6 @@
 
 namespace switchyard {
 
-LayerStates ShareLayers(std::vector<LayerResidency> layers) {
-  LayerStates shared;
-  for (LayerResidency& layer : layers) shared.push_back(std::make_shared<const LayerResidency>(std::move(layer)));
-  return shared;
-}
-
 std::vector<LayerResidency> CopyLayers(const LayerStates& layers) {
   std::vector<LayerResidency> copy;
   for (const auto& layer : layers) copy.push_back(*layer);

@@ -17,7 +17,6 @@ namespace switchyard {
 // [L] where the experts of a layer are; layers that nothing changes are shared between states.
 using LayerStates = std::vector<std::shared_ptr<const LayerResidency>>;
 
-LayerStates ShareLayers(std::vector<LayerResidency> layers);
 std::vector<LayerResidency> CopyLayers(const LayerStates& layers);
 
 struct StagedPlan {

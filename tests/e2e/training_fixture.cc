@@ -70,7 +70,7 @@ nlohmann::json TinyGpt2() {
 void WriteTexts(const fs::path& file) {
   std::ofstream out(file);
   for (const char* text : {"README.md", "workers/train/README.md", "workers/comm/README.md",
-                           "server/engine/engine_loop.cc", "workers/train/step/trainer.cc"}) {
+                           "server/engine/step_loop.cc", "workers/train/step/trainer.cc"}) {
     out << nlohmann::json({{"text", ReadFile(text)}}).dump() << "\n";
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/scheduler/batching/event_text.h"
 
 namespace switchyard::testing_batching {
 
@@ -189,12 +190,12 @@ void Drill::LoseGroup() {
 
 void Drill::TakeEvents() {
   for (const Event& event : events_) {
-    ASSERT_TRUE(clients_.contains(event.request)) << event.DebugString();
+    ASSERT_TRUE(clients_.contains(event.request)) << ToText(event);
     Client& client = clients_.at(event.request);
     Choice& choice = client.choices[event.choice];
-    ASSERT_FALSE(choice.finished) << event.DebugString();
+    ASSERT_FALSE(choice.finished) << ToText(event);
     if (const auto* token = std::get_if<TokenEvent>(&event.what)) {
-      ASSERT_EQ(token->index, static_cast<int32_t>(choice.outputs.size())) << event.DebugString();
+      ASSERT_EQ(token->index, static_cast<int32_t>(choice.outputs.size())) << ToText(event);
       ASSERT_EQ(token->logprobs.has_value(), client.request.sampling.num_logprobs >= 0);
       choice.outputs.push_back(token->token);
     } else if (const auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {

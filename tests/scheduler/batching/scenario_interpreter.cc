@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tests/scheduler/batching/event_text.h"
 
 namespace switchyard::testing_batching {
 namespace {
@@ -244,7 +245,7 @@ std::vector<std::string> ScenarioInterpreter::Timings(const std::string& choice)
 std::vector<std::string> ScenarioInterpreter::TakeEvents() {
   std::vector<std::string> lines;
   for (const Event& event : events_) {
-    lines.push_back(event.DebugString());
+    lines.push_back(ToText(event));
     if (const auto* finished = std::get_if<FinishedEvent>(&event.what)) {
       timings_[absl::StrCat(event.request, ".", event.choice)] = finished->timings;
     }

@@ -125,7 +125,7 @@ TEST_F(SchedulerTest, StatsAndHintsFollowTheLoad) {
   BatchingPolicy policy;
   policy.max_in_flight = 1;
   Scheduler scheduler(policy);
-  EXPECT_FALSE(scheduler.has_group());
+  EXPECT_TRUE(scheduler.Stats().ranks.empty());
   Start(&scheduler);
   EXPECT_EQ(scheduler.Stats().KvUsage(), 0.0);
   absl::Time now = kStart;

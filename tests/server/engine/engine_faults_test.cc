@@ -21,7 +21,7 @@ TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
   worker->AwaitHeld();
   Submit(waiting, "b", 5);
   Settle();
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   EXPECT_EQ(running.End().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(running.Reason(), "WORKER_LOST");
   EXPECT_THAT(std::string(running.End().message()), HasSubstr("its link ended"));
@@ -36,7 +36,7 @@ TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
 
 TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewWaitForIt) {
   StartReady();
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   AwaitReady(false);
   Reader arrival;
   Submit(arrival, "c", 5);
@@ -51,7 +51,7 @@ TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewAreBoundByTheQueueAndTheirDeadl
   config.batching.max_queue = 1;
   end_of = "signal 9 (Killed)";
   StartReady();
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   AwaitReady(false);
   Reader waiting, refused, next;
   const uint64_t handle = Submit(waiting, "a", 5);
@@ -78,7 +78,7 @@ TEST_F(EngineTest, AGroupThatDoesNotReturnIsGivenUpUntilAWorkerComes) {
   Connect(1);
   Connect(2, "secret", 1);
   AwaitReady(true);
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   AwaitReady(false);
   Reader waiting, refused, returned;
   Submit(waiting, "a", 5);
@@ -96,7 +96,7 @@ TEST_F(EngineTest, AGroupThatDoesNotReturnIsGivenUpUntilAWorkerComes) {
 
 TEST_F(EngineTest, ADrainWithoutAGroupEndsArrivalsThatWaited) {
   StartReady();
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   AwaitReady(false);
   Reader waiting, late;
   Submit(waiting, "a", 5);
@@ -117,7 +117,7 @@ TEST_F(EngineTest, ClientsAreToldHowAWorkerEndedButNotWhichProcessItWas) {
   Reader running;
   Submit(running, "a", 5);
   worker->AwaitHeld();
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   EXPECT_EQ(std::string(running.End().message()),
             "the workers' group was lost: worker of rank 0 was lost: process ended with signal 9 (Killed)");
 }
@@ -128,10 +128,7 @@ TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
   Reader reader;
   Submit(reader, "r", 5);
   worker->AwaitHeld();
-  {
-    absl::MutexLock lock(&mu);
-    hearts.clear();
-  }
+  hearts.Set({});
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(reader.End().message()), HasSubstr("no heartbeat for 1.5s, fenced"));
   EXPECT_EQ(worker->AwaitClosed().code(), absl::StatusCode::kUnavailable);
@@ -146,7 +143,7 @@ TEST_F(EngineTest, AResultThatDoesNotFitEndsTheGroupNotTheServer) {
   Reader reader, next;
   Submit(reader, "r", 5);
   worker->AwaitHeld();
-  engine->OnStepResult(1, 1, 1, RankResult{});  // no items
+  engine->links()->OnStepResult(1, 1, 1, RankResult{});  // no items
   EXPECT_EQ(reader.Reason(), "WORKER_LOST");
   worker->Allow(-1);
   AwaitUps(2);  // the same worker, a new epoch
@@ -183,8 +180,7 @@ TEST_F(EngineTest, AGroupThatFormsDuringTheDrainDoesNotMakeReady) {
   while (engine->load().group_epoch == 0 || engine->load().workers.empty() ||
          engine->load().workers[0].state != "ready")
     Settle();
-  absl::MutexLock lock(&mu);
-  EXPECT_FALSE(ready);
+  EXPECT_FALSE(ready.Get());
 }
 
 TEST_F(EngineTest, ADrainOverItsTimeEndsTheRest) {
@@ -237,11 +233,10 @@ TEST_F(EngineTest, AStartWithoutProgressEndsAndNamesTheRank) {
 TEST_F(EngineTest, AGroupThatStoodMayTakeItsTimeToReturn) {
   config.start_timeout = absl::Milliseconds(200);
   StartReady();
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   AwaitReady(false);
   AwaitTick(MonotonicNow() + 3 * config.start_timeout);
-  absl::MutexLock lock(&mu);
-  EXPECT_EQ(fatal, "") << "the server never gives up serving";
+  EXPECT_EQ(fatal.Get(), "") << "the server never gives up serving";
 }
 
 TEST_F(EngineTest, ALengthBeyondTheModelsContextIsAContradiction) {
@@ -249,10 +244,7 @@ TEST_F(EngineTest, ALengthBeyondTheModelsContextIsAContradiction) {
   Start();
   Connect(1, "guess");  // a stranger cannot stop the server
   Settle();
-  {
-    absl::MutexLock lock(&mu);
-    EXPECT_EQ(fatal, "");
-  }
+  EXPECT_EQ(fatal.Get(), "");
   Connect(2);
   EXPECT_EQ(AwaitFatal(), "--max_model_len=1001: the model's context is 1000 tokens");
 }
@@ -267,12 +259,11 @@ TEST_F(EngineTest, AWorkerFromElsewhereOfTooSmallAModelIsRefusedAlone) {
   Reader reader;
   Submit(reader, "r", 5);
   EXPECT_EQ(std::string(reader.End().message()), "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");
-  absl::MutexLock lock(&mu);
-  EXPECT_EQ(fatal, "") << "the server waits for a right one";
+  EXPECT_EQ(fatal.Get(), "") << "the server waits for a right one";
 }
 
 TEST_F(EngineTest, ManyClientsComeCancelAndGo) {
-  num_blocks = 24;  // 8 clients want 4 each: there are preemptions
+  script.num_blocks = 24;  // 8 clients want 4 each: there are preemptions
   config.batching.max_queue = 1000;
   config.batching.max_num_seqs = 16;
   StartReady();

@@ -243,7 +243,7 @@ TEST_F(EngineTest, NotANumberEndsTheRequestAsDataLoss) {
   RankResult result;
   result.items.resize(1);
   result.items[0].status = ItemStatus::kNonFinite;
-  engine->OnStepResult(1, 1, 1, result);
+  engine->links()->OnStepResult(1, 1, 1, result);
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(reader.Reason(), "NUMERIC_ERROR");
 }

@@ -25,7 +25,7 @@ class EnginePlacementTest : public EngineTest {
     model_facts.num_experts = 4;
     model_facts.experts_per_token = 1;
     model_facts.expert_bytes = 1000;
-    on_connect = [](ScriptedWorker* worker) { worker->set_expert_counts({400, 2, 2, 2}); };
+    on_connect = [](ScriptedWorker* worker) { worker->script.expert_counts = {400, 2, 2, 2}; };
   }
   void StartTwo() {
     Start();
@@ -89,7 +89,7 @@ TEST_F(EnginePlacementTest, AGroupThatComesBackBeginsWithWhatWasCommitted) {
   EXPECT_TRUE(workers[0]->begins_with().residents.empty());
   EXPECT_GT(workers[0]->begins_with().costs.copy_ps, 0);
   ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
-  engine->OnLinkLost(2, "gone");
+  engine->links()->OnLinkLost(2, "gone");
   AwaitReady(false);
   const auto experts = Experts();
   const auto back = Connect(3, "secret", 1);
@@ -105,8 +105,8 @@ TEST_F(EnginePlacementTest, AGroupThatComesBackBeginsWithWhatWasCommitted) {
 
 TEST_F(EnginePlacementTest, AWorkerThatCannotPrepareStopsThePlanAndNothingElse) {
   on_connect = [this](ScriptedWorker* worker) {
-    worker->set_expert_counts({400, 2, 2, 2});
-    if (++connected == 2) worker->set_prepares(true, "no room for expert 0");
+    worker->script.expert_counts = {400, 2, 2, 2};
+    if (++connected == 2) worker->script.cannot_prepare = "no room for expert 0";
   };
   StartTwo();
   ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kAborted) >= 1; }));
@@ -122,8 +122,8 @@ TEST_F(EnginePlacementTest, AWorkerThatCannotPrepareStopsThePlanAndNothingElse) 
 
 TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
   on_connect = [this](ScriptedWorker* worker) {
-    worker->set_expert_counts({400, 2, 2, 2});
-    worker->set_prepares(++connected != 2);
+    worker->script.expert_counts = {400, 2, 2, 2};
+    worker->script.prepares = ++connected != 2;
   };
   StartTwo();
   // Until a plan waits for the second worker; the first has answered.
@@ -132,15 +132,15 @@ TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
     return workers[1]->asked() > 0;
   };
   for (const absl::Time limit = MonotonicNow() + kPatience; !held();) ASSERT_LT(MonotonicNow(), limit);
-  engine->OnLinkLost(2, "gone");
+  engine->links()->OnLinkLost(2, "gone");
   AwaitReady(false);
   const auto experts = Experts();
   EXPECT_EQ(PlansOf(experts->placement, PlanOutcome::kAborted), 1);
   EXPECT_THAT(experts->placement.reason, HasSubstr("the group was lost: worker of rank 1 was lost"));
   // An answer that was on its way, of the group before.
-  engine->OnPlacementPrepared(1, 1, 1, "");
-  engine->OnPlacementPrepared(2, 1, 1, "");
-  engine->OnPlacementReleased(99, 1, 1);
+  engine->links()->OnPlacementPrepared(1, 1, 1, "");
+  engine->links()->OnPlacementPrepared(2, 1, 1, "");
+  engine->links()->OnPlacementReleased(99, 1, 1);
   Connect(3, "secret", 1);
   AwaitReady(true);
   Generate("after", 1);
@@ -165,16 +165,16 @@ TEST_F(EnginePlacementTest, WhatWorkersTellIsSeenUntilTheirGroupIsOver) {
     return reports;
   };
   EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
-  engine->OnExpertReport(1, epoch + 1, report(1, 2));
-  engine->OnExpertReport(99, epoch, report(1, 2));
-  engine->OnExpertReport(1, epoch, report(2, 2));
-  engine->OnExpertReport(1, epoch, report(1, 1));
+  engine->links()->OnExpertReport(1, epoch + 1, report(1, 2));
+  engine->links()->OnExpertReport(99, epoch, report(1, 2));
+  engine->links()->OnExpertReport(1, epoch, report(2, 2));
+  engine->links()->OnExpertReport(1, epoch, report(1, 1));
   EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
   const auto first = report(1, 2), second = std::make_shared<ExpertReport>();
-  engine->OnExpertReport(1, epoch, first);
-  engine->OnExpertReport(2, epoch, second);
+  engine->links()->OnExpertReport(1, epoch, first);
+  engine->links()->OnExpertReport(2, epoch, second);
   EXPECT_THAT(told(), ElementsAre(first, second));
-  engine->OnLinkLost(2, "gone");
+  engine->links()->OnLinkLost(2, "gone");
   AwaitReady(false);
   EXPECT_TRUE(told().empty());
   Connect(3, "secret", 1);
@@ -203,7 +203,7 @@ class Collected {
 };
 
 TEST_F(EnginePlacementTest, WorkersAreAskedWhatTheyLearned) {
-  on_connect = [](ScriptedWorker* worker) { worker->set_profile("abcdefghi"); };
+  on_connect = [](ScriptedWorker* worker) { worker->script.profile = "abcdefghi"; };
   StartTwo();
   Collected both;
   engine->CollectProfile(both.Call());
@@ -218,14 +218,14 @@ TEST_F(EnginePlacementTest, OneAtATimeAndNoLongerThanTheGroup) {
   engine->CollectProfile(first.Call());
   engine->CollectProfile(second.Call());
   EXPECT_EQ(second.Reason(), "QUEUE_FULL");
-  engine->OnLinkLost(2, "gone");
+  engine->links()->OnLinkLost(2, "gone");
   EXPECT_EQ(first.Reason(), "WORKER_LOST");
   AwaitReady(false);
   engine->CollectProfile(third.Call());
   EXPECT_EQ(third.Reason(), "WORKER_LOST");
   // A new group answers.
-  on_connect = [](ScriptedWorker* worker) { worker->set_profile("new"); };
-  workers[0]->set_profile("old");
+  on_connect = [](ScriptedWorker* worker) { worker->script.profile = "new"; };
+  workers[0]->script.profile = "old";
   Connect(3, "secret", 1);
   AwaitReady(true);
   Collected fourth;

@@ -82,7 +82,7 @@ TEST_F(EngineMetricsTest, ALostGroupIsNoSuccess) {
   Reader reader;
   Submit(reader, "r", 5);
   worker->AwaitHeld();
-  engine->OnLinkLost(1, "its link ended");
+  engine->links()->OnLinkLost(1, "its link ended");
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
   Settle();
   EXPECT_EQ(Errors("UNAVAILABLE"), 1);
@@ -115,8 +115,8 @@ TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
   model_facts.num_experts = 4;
   model_facts.experts_per_token = 1;
   on_connect = [](ScriptedWorker* one) {
-    one->set_expert_counts({0, 0, 0, 0});
-    one->set_counts_items();
+    one->script.expert_counts = {0, 0, 0, 0};
+    one->script.counts_items = true;
   };
   RunOneOnTwoWorkers();
   const auto steps = [this](Phase phase) { return metrics->moe_balancedness(phase).Collect().histogram.sample_count; };
@@ -133,8 +133,8 @@ TEST_F(EngineMetricsTest, LayersAreUnevenEachForItself) {
   model_facts.experts_per_token = 1;
   int workers = 0;
   on_connect = [&workers](ScriptedWorker* one) {
-    one->set_expert_counts({0, 0, 0, 0});
-    one->set_layer_rows(workers++ == 0 ? std::vector<int64_t>{4, 0} : std::vector<int64_t>{0, 4});
+    one->script.expert_counts = {0, 0, 0, 0};
+    one->script.layer_rows = workers++ == 0 ? std::vector<int64_t>{4, 0} : std::vector<int64_t>{0, 4};
   };
   RunOneOnTwoWorkers();
   double steps = 0, sum = 0;

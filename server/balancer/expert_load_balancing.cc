@@ -1,0 +1,149 @@
+#include "server/balancer/expert_load_balancing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/popularity/popularity.h"
+#include "server/clock.h"
+
+namespace switchyard {
+namespace {
+
+// Some minutes of a busy server: what is older fades.
+constexpr int64_t kHalveCensusAfterTokens = 256 * 1024;
+
+// Whether these are places of a group of that many workers with such a model.
+bool Fits(const ExpertReport& report, const RoutingShape& shape, size_t world) {
+  const Placement& first = report.placements.front();
+  return report.placements.size() == static_cast<size_t>(shape.num_layers) && first.num_experts == shape.num_experts &&
+         first.slots.size() == world;
+}
+
+}  // namespace
+
+ExpertLoadBalancing::ExpertLoadBalancing(const ServerConfig* config, WorkerGroup* workers, EngineInbox* inbox,
+                                         ServerMetrics* metrics)
+    : config_(config), workers_(workers), inbox_(inbox), metrics_(metrics), residency_(config->placement, this) {}
+
+GroupPlacement ExpertLoadBalancing::Begin(const std::vector<WorkerInfo>& workers) {
+  const WorkerInfo& first = workers.front();
+  if (first.num_moe_layers == 0) return {};
+  // Before a group stood the first workers may have been of another model.
+  if (!census_.has_value()) meter_.emplace(first.expert_bytes, config_->experts.copy_bytes_per_second);
+  ResidencyLoop::Shape shape = {
+      .layers = first.num_moe_layers, .experts = first.num_experts, .devices = static_cast<int>(workers.size())};
+  // Of workers with different budgets plans know the smallest.
+  const int64_t all = int64_t{shape.layers} * ExpertsOfLayer(config_->placement, shape.experts, shape.devices);
+  int64_t slots = all;
+  for (const WorkerInfo& worker : workers) {
+    if (worker.expert_budget.has_value()) {
+      slots = std::min(slots, worker.expert_budget->PartsOf(all, std::max<int64_t>(1, first.expert_bytes)));
+    }
+  }
+  if (slots < all) shape.budget_slots = static_cast<int>(slots);
+  meter_->SetBudget(static_cast<double>(slots) / static_cast<double>(all));
+  return residency_.Begin(shape, meter_->Costs());
+}
+
+void ExpertLoadBalancing::GroupUp(int world, const WorkerInfo& first) {
+  if (!census_.has_value() && first.num_moe_layers > 0) {
+    census_.emplace(RoutingShape{first.num_moe_layers, first.num_experts, first.experts_per_token},
+                    kHalveCensusAfterTokens);
+  }
+  residency_.GroupUp();
+  reports_.assign(static_cast<size_t>(world), {});
+}
+
+void ExpertLoadBalancing::GroupDown(const std::string& reason, absl::Time now) {
+  reports_.clear();
+  residency_.GroupDown(reason, now);
+}
+
+void ExpertLoadBalancing::StepDone(const StepResult& result) {
+  if (!census_.has_value()) return;
+  if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
+  const absl::Time start = MonotonicNow();
+  meter_->Add(result, *census_);
+  residency_.StepDone(result.step, *census_, &*meter_, start);
+  metrics_->placement_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - start));
+}
+
+absl::Status ExpertLoadBalancing::Count(const StepResult& result) {
+  const auto size = static_cast<size_t>(census_->shape().num_layers) * census_->shape().num_experts;
+  std::vector<int64_t> prefill(size, 0), decode(size, 0);
+  for (const RankResult& rank : result.ranks) {
+    if (rank.expert_counts.empty()) continue;
+    const bool decodes = !rank.decode_expert_counts.empty();
+    if (rank.expert_counts.size() != size || (decodes && rank.decode_expert_counts.size() != size)) {
+      return absl::InvalidArgumentError(absl::StrCat("a worker tells ", rank.expert_counts.size(), " and ",
+                                                     rank.decode_expert_counts.size(), " counts of experts, expected ",
+                                                     size));
+    }
+    for (size_t i = 0; i < size; ++i) {
+      const int64_t of_decodes = decodes ? rank.decode_expert_counts[i] : 0;
+      if (of_decodes < 0 || of_decodes > rank.expert_counts[i] || rank.expert_counts[i] > ExpertCensus::kMaxCount) {
+        return absl::InvalidArgumentError(absl::StrCat("a worker tells ", rank.expert_counts[i], " rows of an expert, ",
+                                                       of_decodes, " of them decoded"));
+      }
+      decode[i] += of_decodes;
+      prefill[i] += rank.expert_counts[i] - of_decodes;
+    }
+  }
+  RETURN_IF_ERROR(census_->Add(Phase::kPrefill, prefill));
+  return census_->Add(Phase::kDecode, decode);
+}
+
+void ExpertLoadBalancing::Report(int rank, std::shared_ptr<const ExpertReport> report, absl::Time now) {
+  // Whoever asks for a copy reads it by the census' layers.
+  const bool places = !report->placements.empty();
+  if (places && (!census_.has_value() || !Fits(*report, census_->shape(), reports_.size()))) return;
+  if (meter_.has_value()) meter_->NoteCopies(rank, report->copied_bytes, report->copy_seconds);
+  reports_[static_cast<size_t>(rank)] = {std::move(report), now};
+}
+
+std::unique_ptr<const ExpertsCopy> ExpertLoadBalancing::Copy() const {
+  if (!census_.has_value()) return nullptr;
+  return std::make_unique<const ExpertsCopy>(ExpertsCopy{*census_, residency_.view(), reports_});
+}
+
+void ExpertLoadBalancing::ReportMetrics() {
+  const ResidencyView& view = residency_.view();
+  for (int outcome = 0; outcome < kNumPlanOutcomes; ++outcome) {
+    const auto grown = static_cast<double>(view.plans[outcome] - reported_.plans[outcome]);
+    if (grown > 0) metrics_->placement_plans(static_cast<PlanOutcome>(outcome)).Increment(grown);
+  }
+  metrics_->moved_experts->Increment(static_cast<double>(view.copies - reported_.copies));
+  metrics_->moved_expert_bytes->Increment(static_cast<double>(view.bytes - reported_.bytes));
+  metrics_->placement_epoch->Set(static_cast<double>(view.epoch));
+  reported_ = view;
+}
+
+// --- ResidencyLoop::Host ---
+
+void ExpertLoadBalancing::Plan(PlanOrder order) {
+  if (planner_ == nullptr) {
+    planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<StagedPlan> plan) {
+      inbox_->Post([this, plan = std::move(plan)]() mutable { residency_.Planned(std::move(plan), MonotonicNow()); });
+    });
+  }
+  planner_->Plan(std::move(order));
+}
+
+void ExpertLoadBalancing::Prepare(const PlacementStage& stage) {
+  for (const auto& [id, member] : workers_->members()) member.client->PreparePlacement(stage, workers_->epoch());
+}
+
+void ExpertLoadBalancing::Drop(int64_t epoch) {
+  for (const auto& [id, member] : workers_->members()) member.client->DropPlacement(workers_->epoch(), epoch);
+}
+
+void ExpertLoadBalancing::Release(int64_t epoch) {
+  for (const auto& [id, member] : workers_->members()) member.client->ReleasePlacement(workers_->epoch(), epoch);
+}
+
+void ExpertLoadBalancing::BreakGroup(const std::string& why) { workers_->Break(why, MonotonicNow()); }
+
+}  // namespace switchyard

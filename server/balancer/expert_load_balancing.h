@@ -1,0 +1,69 @@
+// The engine's side of the background load balancer: counts how experts are used, has the residency loop decide where
+// they had better live, and carries that out on the group's workers.
+//
+// Of the engine's thread.  A model without MoE layers has nothing of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "scheduler/batching/step.h"
+#include "scheduler/popularity/expert_census.h"
+#include "server/balancer/experts_copy.h"
+#include "server/balancer/placement_meter.h"
+#include "server/balancer/planner_thread.h"
+#include "server/balancer/residency_loop.h"
+#include "server/config.h"
+#include "server/engine/engine_inbox.h"
+#include "server/fleet/worker_group.h"
+#include "server/metrics/metrics.h"
+
+namespace switchyard {
+
+class ExpertLoadBalancing final : private ResidencyLoop::Host {
+ public:
+  // All borrowed; they outlive this.  `inbox`: where plans come that were made.
+  ExpertLoadBalancing(const ServerConfig* config, WorkerGroup* workers, EngineInbox* inbox, ServerMetrics* metrics);
+
+  // A group forms of these workers: where its experts are when it begins.
+  GroupPlacement Begin(const std::vector<WorkerInfo>& workers);
+  void GroupUp(int world, const WorkerInfo& first);
+  void GroupDown(const std::string& reason, absl::Time now);
+  // A step is done: counts its rows, and looks whether experts had better live elsewhere.
+  void StepDone(const StepResult& result);
+  // What a rank says of its experts.
+  void Report(int rank, std::shared_ptr<const ExpertReport> report, absl::Time now);
+
+  ResidencyLoop& residency() { return residency_; }
+  // How experts are used and where they are; null before the first group stood and for a model without MoE layers.
+  std::unique_ptr<const ExpertsCopy> Copy() const;
+  // Brings the metrics of placement up to now.
+  void ReportMetrics();
+
+ private:
+  void Plan(PlanOrder order) override;
+  void Prepare(const PlacementStage& stage) override;
+  void Drop(int64_t epoch) override;
+  void Release(int64_t epoch) override;
+  void BreakGroup(const std::string& why) override;
+
+  absl::Status Count(const StepResult& result);
+
+  const ServerConfig* const config_;
+  WorkerGroup* const workers_;
+  EngineInbox* const inbox_;
+  ServerMetrics* const metrics_;
+  std::optional<ExpertCensus> census_;   // from the first group on, of a model with experts
+  std::optional<PlacementMeter> meter_;  // from the first forming on, of a model with experts
+  ResidencyLoop residency_;
+  std::vector<ToldReport> reports_;         // [R] of the group that stands
+  ResidencyView reported_;                  // as the metrics have it
+  std::unique_ptr<PlannerThread> planner_;  // null before the first plan; goes first, as it posts
+};
+
+}  // namespace switchyard

@@ -1,0 +1,61 @@
+// One request that runs: makes the scheduler's events of its choices into text, chunks and metrics, and pushes them
+// into its stream.
+//
+// Of the engine's thread.  A Take… fills the choice's chunk; Flush sends the chunks off.  Does not do: asking the
+// scheduler for anything (live_requests.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "scheduler/batching/event.h"
+#include "server/engine/choice_output.h"
+#include "server/engine/request.h"
+#include "server/engine/token_stream.h"
+#include "server/metrics/metrics.h"
+
+namespace switchyard {
+
+class LiveRequest {
+ public:
+  // `tokenizer` and `metrics` are borrowed; `stream` is shared with the reactor.  No tokenizer: no text.
+  LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream,
+              const Tokenizer* tokenizer, ServerMetrics* metrics);
+
+  const InferenceRequest& request() const { return *request_; }
+  // Since when its reader has left something unread; InfiniteFuture: nothing is.
+  absl::Time UnreadSince() const { return stream_->WaitingSince(); }
+  bool ended(int choice) const { return ended_[choice]; }
+  // Whether all of it has ended, or one of its choices badly.
+  bool over() const { return !error_.ok() || unfinished_ == 0; }
+  // What the call ends with.
+  const absl::Status& error() const { return error_; }
+  void set_error(absl::Status error) { error_ = std::move(error); }
+
+  // True: the token ends a stop string, so that the choice is to be cancelled.
+  bool TakeToken(int choice, TokenEvent token, absl::Time now);
+  void TakePromptLogprobs(int choice, PromptLogprobsEvent prompt);
+  void TakePaths(int choice, ExpertPathsEvent paths);
+  // False: it ended badly, for a reason that is not the client's; the call needs an error.
+  bool TakeFinished(int choice, const FinishedEvent& finished);
+  void Flush(absl::Time now);
+  // Ends the stream.
+  void Close(absl::Time now);
+
+ private:
+  ServerMetrics* const metrics_;
+  std::unique_ptr<InferenceRequest> request_;
+  std::shared_ptr<TokenStream> stream_;
+  std::vector<ChoiceOutput> choices_;  // [n]
+  std::vector<OutputChunk> chunks_;    // [n] since the last Flush
+  std::vector<bool> ended_;            // [n]
+  int unfinished_;
+  int32_t most_tokens_ = 0;  // of the longest choice that has ended
+  bool saw_first_token_ = false;
+  absl::Status error_;  // of a choice that ended badly
+};
+
+}  // namespace switchyard

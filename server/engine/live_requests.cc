@@ -1,0 +1,199 @@
+#include "server/engine/live_requests.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "server/clock.h"
+
+namespace switchyard {
+namespace {
+
+Request ToSchedulerRequest(uint64_t handle, const InferenceRequest& request) {
+  Request out;
+  out.id = handle;
+  out.prompt = request.prompt;
+  out.sampling = request.sampling;
+  out.num_choices = request.num_choices;
+  out.max_tokens = request.max_tokens;
+  out.deadline = request.deadline;
+  return out;
+}
+
+}  // namespace
+
+absl::Status ServerStops() {
+  return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
+}
+
+void LiveRequests::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request,
+                          std::shared_ptr<TokenStream> stream) {
+  const absl::Time now = MonotonicNow();
+  absl::Status status = Admit(*request, now);
+  if (status.ok()) {
+    status = group_->scheduler()->Submit(ToSchedulerRequest(handle, *request), now);
+    if (!status.ok()) status = Refusal(status);
+  }
+  if (!status.ok()) {
+    metrics_->request_error(absl::StatusCodeToString(status.code())).Increment();
+    stream->Close(status);
+    return;
+  }
+  by_request_id_[request->request_id] = handle;
+  live_[handle] = std::make_unique<LiveRequest>(std::move(request), std::move(stream), tokenizer_, metrics_);
+}
+
+absl::Status LiveRequests::Admit(const InferenceRequest& request, absl::Time now) const {
+  if (draining_) return ServerStops();
+  if (group_->scheduler() == nullptr) {
+    return WithRetry(MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                               absl::StrCat("model ", config_->served_model_name,
+                                            " is LOADING: ", group_->workers().NotReadyReason())),
+                     absl::Seconds(1));
+  }
+  // While a lost group forms anew requests queue, as far as the queue's bound and their deadlines allow.
+  if (group_->GivenUp(now)) return group_->GivenUpError();
+  if (by_request_id_.contains(request.request_id)) {
+    return MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
+                     absl::StrCat("request_id ", Quote(request.request_id), " belongs to a running request"),
+                     {{"field", "request_id"}});
+  }
+  return absl::OkStatus();
+}
+
+// The scheduler's refusal in the API's words.
+absl::Status LiveRequests::Refusal(const absl::Status& status) const {
+  const Scheduler& scheduler = *group_->scheduler();
+  if (absl::IsResourceExhausted(status)) {
+    return WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, status.message(),
+                               {{"limit", absl::StrCat(scheduler.policy().max_queue)}}),
+                     scheduler.RetryAfter());
+  }
+  if (absl::IsInvalidArgument(status))
+    return MakeError(status.code(), v1::PROMPT_TOO_LONG, status.message(), {{"field", "prompt"}});
+  return status;
+}
+
+void LiveRequests::Cancel(uint64_t handle, const absl::Status& status) {
+  const auto it = live_.find(handle);
+  if (it == live_.end()) return;
+  const absl::Time now = MonotonicNow();
+  std::vector<Event> events;
+  it->second->set_error(status);
+  group_->scheduler()->Cancel(handle, Scheduler::kAllChoices, FinishReason::kAbort, now, &events);
+  Publish(std::move(events), now);
+}
+
+bool LiveRequests::Abort(const std::string& request_id) {
+  const auto it = by_request_id_.find(request_id);
+  if (it == by_request_id_.end()) return false;
+  const absl::Time now = MonotonicNow();
+  std::vector<Event> events;
+  group_->scheduler()->Cancel(it->second, Scheduler::kAllChoices, FinishReason::kAbort, now, &events);
+  Publish(std::move(events), now);
+  return true;
+}
+
+void LiveRequests::Tick(absl::Time now) {
+  std::vector<uint64_t> slow;
+  for (const auto& [handle, live] : live_) {
+    if (now - live->UnreadSince() > config_->slow_client_timeout) slow.push_back(handle);
+  }
+  for (uint64_t handle : slow) Cancel(handle, SlowReader(config_->slow_client_timeout));
+  if (!live_.empty() && group_->GivenUp(now)) {
+    std::vector<Event> events;
+    group_->scheduler()->LoseGroup(/*fail_waiting=*/true, now, &events);
+    Publish(std::move(events), now);
+  }
+  if (drained_ && (live_.empty() || now > drain_deadline_)) {
+    EndAll();
+    FinishDrain();
+  }
+}
+
+void LiveRequests::Drain(absl::Time deadline, std::function<void()> done) {
+  draining_ = true;
+  drain_deadline_ = deadline;
+  drained_ = std::move(done);
+}
+
+void LiveRequests::EndAll() {
+  std::vector<uint64_t> rest;
+  for (const auto& [handle, live] : live_) rest.push_back(handle);
+  for (uint64_t handle : rest) Cancel(handle, ServerStops());
+}
+
+void LiveRequests::FinishDrain() {
+  if (drained_) std::exchange(drained_, nullptr)();
+}
+
+void LiveRequests::Publish(std::vector<Event> events, absl::Time now) {
+  // A stop string that is found cancels its choice, which adds events: hence the loop.
+  while (!events.empty()) {
+    std::vector<Event> more;
+    for (Event& event : events) PublishOne(std::move(event), now, &more);
+    events = std::move(more);
+  }
+  for (uint64_t handle : std::exchange(touched_, {})) {
+    const auto it = live_.find(handle);
+    if (it == live_.end()) continue;
+    it->second->Flush(now);
+    if (it->second->over()) End(handle, it->second.get(), now);
+  }
+}
+
+void LiveRequests::PublishOne(Event event, absl::Time now, std::vector<Event>* more) {
+  const auto it = live_.find(event.request);
+  if (it == live_.end()) return;
+  LiveRequest* live = it->second.get();
+  const int choice = event.choice;
+  if (live->ended(choice)) return;
+  touched_.push_back(event.request);
+  if (auto* token = std::get_if<TokenEvent>(&event.what)) {
+    if (!live->TakeToken(choice, std::move(*token), now)) return;
+    group_->scheduler()->Cancel(event.request, choice, FinishReason::kStop, now, more);
+  } else if (auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
+    live->TakePromptLogprobs(choice, std::move(*prompt));
+  } else if (auto* paths = std::get_if<ExpertPathsEvent>(&event.what)) {
+    live->TakePaths(choice, std::move(*paths));
+  } else {
+    const auto& finished = std::get<FinishedEvent>(event.what);
+    const bool clean = live->TakeFinished(choice, finished);
+    if (!clean && live->error().ok()) live->set_error(ErrorOf(*live, finished.reason));
+  }
+}
+
+void LiveRequests::End(uint64_t handle, LiveRequest* live, absl::Time now) {
+  // Of several choices some may still run when one ended badly.
+  std::vector<Event> ignored;
+  group_->scheduler()->Cancel(handle, Scheduler::kAllChoices, FinishReason::kAbort, now, &ignored);
+  live->Close(now);
+  by_request_id_.erase(live->request().request_id);
+  live_.erase(handle);
+}
+
+absl::Status LiveRequests::ErrorOf(const LiveRequest& live, FinishReason reason) const {
+  switch (reason) {
+    case FinishReason::kDeadline:
+      return MakeError(
+          absl::StatusCode::kDeadlineExceeded, v1::DEADLINE,
+          absl::StrCat("the request's deadline passed (one without gets the server's --default_deadline, ",
+                       absl::FormatDuration(config_->default_deadline), ")",
+                       group_->ready()
+                           ? std::string()
+                           : absl::StrCat("; no group of workers stands: ", group_->workers().NotReadyReason(), "; ",
+                                          group_->down_reason())));
+    case FinishReason::kError:
+      return MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
+                       "the model computed NaN or Inf for this request");
+    case FinishReason::kUnavailable:
+      if (group_->GivenUp(MonotonicNow())) return group_->GivenUpError();
+      return WorkersLost(absl::StrCat("the workers' group was lost: ", group_->down_reason()));
+    default:
+      return MakeError(absl::StatusCode::kInternal, v1::ENGINE_ERROR,
+                       absl::StrCat("request ", live.request().request_id, " ended"));
+  }
+}
+
+}  // namespace switchyard

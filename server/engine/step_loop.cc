@@ -1,0 +1,197 @@
+#include "server/engine/step_loop.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "scheduler/base/env.h"
+#include "scheduler/popularity/popularity.h"
+#include "server/clock.h"
+
+namespace switchyard {
+namespace {
+
+// Of a step: its layers' mean rows of a rank over its layers' busiest ranks' rows, as ranks wait for each other in
+// every layer; 0 where nobody knows.
+double Balancedness(absl::Span<const RankResult> ranks) {
+  double mean = 0, busiest = 0;
+  for (size_t layer = 0; layer < ranks[0].layer_rows.size(); ++layer) {
+    double sum = 0, most = 0;
+    for (const RankResult& rank : ranks) {
+      if (layer >= rank.layer_rows.size()) return 0;
+      const auto rows = static_cast<double>(std::max<int64_t>(rank.layer_rows[layer], 0));
+      sum += rows;
+      most = std::max(most, rows);
+    }
+    mean += sum / static_cast<double>(ranks.size());
+    busiest += most;
+  }
+  return busiest > 0 ? mean / busiest : 0;
+}
+
+// SY_DUMP_STEP: a file for each step's plan and one for its result.
+template <class PlanOrResult>
+void Dump(const std::string& directory, const char* what, const PlanOrResult& step) {
+  if (directory.empty()) return;
+  std::ofstream(absl::StrCat(directory, "/epoch-", step.group_epoch, "-step-", step.step, "-", what, ".txt"))
+      << step.DebugString();
+}
+
+}  // namespace
+
+StepLoop::StepLoop(const Parts& parts, ServerMetrics* metrics, const EngineHooks* hooks)
+    : parts_(parts), metrics_(metrics), hooks_(hooks), dump_directory_(EnvString("SY_DUMP_STEP")) {}
+
+void StepLoop::Advance(absl::Time now) {
+  std::vector<Event> events;
+  PlanAll(now, &events);
+  parts_.requests->Publish(std::move(events), now);
+}
+
+absl::Time StepLoop::NextDeadline() const {
+  const Scheduler* scheduler = parts_.group->scheduler();
+  return std::min({gather_until_, slice_until_, scheduler ? scheduler->NextDeadline() : absl::InfiniteFuture()});
+}
+
+void StepLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
+  Scheduler* const scheduler = parts_.group->scheduler();
+  if (scheduler == nullptr) return;
+  gather_until_ = slice_until_ = absl::InfiniteFuture();
+  // Whoever is past its deadline hears of it from Plan.
+  const bool may_wait = parts_.group->ready() && now < scheduler->NextDeadline();
+  if (may_wait && (Gathering(now) || WaitsForSlice(now))) return;
+  while (parts_.group->ready()) {
+    std::optional<StepPlan> plan = scheduler->Plan(now, events);
+    if (!plan) break;
+    sent_[plan->step] = now;
+    parts_.slices->End(now);
+    plan->placement_epoch = parts_.experts->residency().placement_epoch();
+    Dump(dump_directory_, "plan", *plan);
+    parts_.group->workers().Execute(*plan, now);
+    parts_.experts->residency().StepPlanned(plan->step, now);
+  }
+  // Without a group Plan still ends what is past its deadline.
+  if (!parts_.group->ready()) {
+    (void)scheduler->Plan(now, events);
+  } else if (sent_.empty()) {
+    parts_.slices->Idle();
+    GiveSlice(now);
+  }
+}
+
+// A burst's first step waits a little for the rest of it; `gather_until_` says until when.
+bool StepLoop::Gathering(absl::Time now) {
+  if (sent_.empty()) {
+    const Scheduler& scheduler = *parts_.group->scheduler();
+    const SchedulerStats stats = scheduler.Stats();
+    if (stats.running == 0 && stats.waiting > 0) {
+      const int64_t step_tokens = int64_t{scheduler.policy().max_batched_tokens} * stats.ranks.size();
+      const absl::Time opens = gather_window_.OpensAt(stats.waiting_tokens, step_tokens, now);
+      if (now < opens) {
+        gather_until_ = opens;
+        return true;
+      }
+    }
+  }
+  gather_window_.Close();
+  return false;
+}
+
+// --train_share: steps wait until those under way are done, and then for a slice; `slice_until_` says until when.
+bool StepLoop::WaitsForSlice(absl::Time now) {
+  if (!parts_.slices->Owes(now)) return false;
+  if (!sent_.empty()) return true;
+  if (const SchedulerStats stats = parts_.group->scheduler()->Stats(); stats.running + stats.waiting == 0) return false;
+  slice_until_ = parts_.slices->PayOwed(now);
+  GiveSlice(now);
+  return true;
+}
+
+// No step is under way.
+void StepLoop::GiveSlice(absl::Time now) {
+  const absl::Duration slice = parts_.slices->Next(now);
+  if (slice > absl::ZeroDuration()) parts_.group->workers().GiveSlice(slice);
+}
+
+void StepLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) {
+  const absl::Time now = MonotonicNow();
+  std::vector<Event> events;
+  parts_.group->Up(epoch, world, num_kv_blocks, first, now, &events);
+  parts_.experts->GroupUp(world, first);
+  parts_.load->Update();
+  hooks_->on_ready(!parts_.requests->draining());
+  parts_.requests->Publish(std::move(events), now);
+}
+
+void StepLoop::OnGroupDown(const std::string& reason) {
+  const absl::Time now = MonotonicNow();
+  parts_.group->Down(reason, now);
+  sent_.clear();
+  parts_.slices->End(now);
+  parts_.experts->GroupDown(reason, now);
+  parts_.profiles->Fail(WorkersLost(absl::StrCat("the group was lost: ", reason)));
+  metrics_->groups_lost->Increment();
+  hooks_->on_ready(false);
+  std::vector<Event> events;
+  if (Scheduler* scheduler = parts_.group->scheduler()) scheduler->LoseGroup(/*fail_waiting=*/false, now, &events);
+  parts_.requests->Publish(std::move(events), now);
+  parts_.load->Update();
+}
+
+void StepLoop::OnStepDone(const StepResult& result) {
+  const absl::Time now = MonotonicNow();
+  std::vector<Event> events;
+  if (const absl::Status status = parts_.group->scheduler()->Commit(result, now, &events); !status.ok()) {
+    parts_.group->workers().Break(absl::StrCat("step ", result.step, ": ", status.message()), now);
+    return;
+  }
+  ObserveStep(result, now);
+  parts_.experts->StepDone(result);
+  Dump(dump_directory_, "result", result);
+  // The next plans first: the workers should not wait for text to be made.
+  PlanAll(now, &events);
+  parts_.requests->Publish(std::move(events), now);
+  metrics_->publish_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - now));
+}
+
+void StepLoop::ObserveStep(const StepResult& result, absl::Time now) {
+  int64_t rows = 0, sent = 0;
+  StepTimings slowest;
+  bool prompts = false;
+  for (const RankResult& rank : result.ranks) {
+    rows += rank.rows;
+    sent += rank.rows_sent;
+    prompts = prompts || TotalOf(rank.expert_counts) > TotalOf(rank.decode_expert_counts);
+    for (double StepTimings::*part : {&StepTimings::expert_seconds, &StepTimings::exchange_seconds,
+                                      &StepTimings::gather_seconds, &StepTimings::decide_seconds}) {
+      slowest.*part = std::max(slowest.*part, rank.timings.*part);
+    }
+  }
+  metrics_->iteration_tokens->Observe(static_cast<double>(rows));
+  metrics_->expert_seconds->Observe(slowest.expert_seconds);
+  metrics_->exchange_seconds->Observe(slowest.exchange_seconds);
+  metrics_->gather_seconds->Observe(slowest.gather_seconds);
+  metrics_->decide_seconds->Observe(slowest.decide_seconds);
+  // The same on all ranks; a worker's nonsense must not end the server, as a counter that falls would.
+  metrics_->fine_tuned_layers->Increment(static_cast<double>(std::max<int64_t>(result.ranks[0].fine_tuned_layers, 0)));
+  metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));
+  if (const double ratio = Balancedness(result.ranks); ratio > 0) {
+    metrics_->moe_balancedness(prompts ? Phase::kPrefill : Phase::kDecode).Observe(ratio);
+  }
+  if (const auto it = sent_.find(result.step); it != sent_.end()) {
+    metrics_->step_seconds->Observe(absl::ToDoubleSeconds(now - it->second));
+    parts_.slices->StepDone(it->second, now);
+    gather_window_.Observe(rows, now - it->second);
+    sent_.erase(it);
+  }
+}
+
+void StepLoop::OnLocalWorkerFenced(int local_index, int64_t pid) {
+  metrics_->workers_fenced->Increment();
+  hooks_->on_fenced(local_index, pid);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,78 @@
+#include "server/metrics/load_monitor.h"
+
+#include <utility>
+
+#include "server/clock.h"
+
+namespace switchyard {
+namespace {
+
+// Adds what a total grew since it was last reported.
+void Advance(prometheus::Counter* counter, int64_t now, int64_t before) {
+  if (now > before) counter->Increment(static_cast<double>(now - before));
+}
+
+}  // namespace
+
+LoadSnapshot LoadMonitor::Take() const {
+  const WorkerGroup& workers = parts_.group->workers();
+  const bool draining = parts_.requests->draining();
+  LoadSnapshot snapshot;
+  snapshot.ready = parts_.group->ready() && !draining;
+  snapshot.not_ready_reason = draining ? "draining" : workers.NotReadyReason();
+  snapshot.group_epoch = workers.epoch();
+  if (const Scheduler* scheduler = parts_.group->scheduler()) snapshot.scheduler = scheduler->Stats();
+  for (const auto& [id, member] : workers.members()) {
+    LoadSnapshot::Worker worker;
+    worker.rank = member.rank;
+    worker.pid = member.info.pid;
+    worker.host = member.info.host;
+    worker.metrics_address = member.info.metrics_address;
+    worker.state = member.suspect ? "suspect" : member.ready ? "ready" : member.load_total > 0 ? "loading" : "starting";
+    if (member.rank >= 0 && member.rank < static_cast<int>(snapshot.scheduler.ranks.size())) {
+      worker.stats = snapshot.scheduler.ranks[member.rank];
+    }
+    snapshot.workers.push_back(std::move(worker));
+  }
+  return snapshot;
+}
+
+void LoadMonitor::Update() {
+  LoadSnapshot snapshot = Take();
+  metrics_->requests_running->Set(snapshot.scheduler.running);
+  metrics_->requests_waiting->Set(snapshot.scheduler.waiting);
+  metrics_->waiting_tokens->Set(static_cast<double>(snapshot.scheduler.waiting_tokens));
+  metrics_->kv_cache_usage->Set(snapshot.scheduler.KvUsage());
+  metrics_->ready->Set(snapshot.ready ? 1 : 0);
+  metrics_->group_epoch->Set(static_cast<double>(snapshot.group_epoch));
+  metrics_->workers->Set(static_cast<double>(snapshot.workers.size()));
+  parts_.experts->ReportMetrics();
+  ReportTotals(snapshot.scheduler);
+  ReportSlices();
+  absl::MutexLock lock(&mu_);
+  snapshot_ = std::move(snapshot);
+}
+
+void LoadMonitor::ReportTotals(const SchedulerStats& stats) {
+  Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
+  Advance(metrics_->rows_lent, stats.rows_lent, reported_.rows_lent);
+  Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);
+  Advance(metrics_->prefix_hits, stats.prefix_hit_tokens, reported_.prefix_hit_tokens);
+  Advance(metrics_->refused, stats.refused, reported_.refused);
+  Advance(metrics_->generation_tokens, stats.generated_tokens, reported_.generated_tokens);
+  reported_ = stats;
+}
+
+void LoadMonitor::ReportSlices() {
+  const int64_t slices = parts_.slices->num_slices();
+  Advance(metrics_->train_slices, slices, std::exchange(reported_slices_, slices));
+  const absl::Duration given = parts_.slices->given(MonotonicNow());
+  metrics_->train_slice_seconds->Increment(absl::ToDoubleSeconds(given - std::exchange(reported_slice_time_, given)));
+}
+
+LoadSnapshot LoadMonitor::load() const {
+  absl::MutexLock lock(&mu_);
+  return snapshot_;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,155 @@
+// A worker that answers plans at once, as its script says: token n of a sequence is 'a' + n % 26.
+//
+// It has slots, as far as the engine can see, and calls back on the engine's own thread, as gRPC would on its threads:
+// the engine must not mind.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/fleet/link_events.h"
+#include "tests/server/engine/watched.h"
+
+namespace switchyard {
+
+class ScriptedWorker final : public WorkerClient {
+ public:
+  // What it does; of the engine's thread, or before that has this worker.
+  struct Script {
+    int32_t num_blocks = 100;
+    std::vector<int64_t> expert_counts;  // [L * E] that every step counts, of prompts
+    bool counts_items = false;           // every step counts its own rows, all of expert 0, and those of decodes apart
+    std::vector<int64_t> layer_rows;     // rows of each layer that every step computes here; none: all of one layer
+    bool prepares = true;                // whether it answers PreparePlacement
+    std::string cannot_prepare;          // and with what; empty: it has what arrives
+    std::string profile;                 // answered, four bytes at a time, when asked for; empty: nothing
+  };
+
+  ScriptedWorker(WorkerId id, LinkEvents* engine, Script its_script)
+      : script(std::move(its_script)), id_(id), engine_(engine) {}
+
+  void Join(const GroupSeat& seat) override {
+    begins_with_ = seat.placement;
+    engine_->OnGroupReady(id_, seat.epoch, script.num_blocks);
+  }
+  void Execute(const StepPlan& plan, int rank, absl::Duration) override {
+    if (plan.train_slice_ms > 0) {
+      EXPECT_EQ(plan.step, 0);
+      ++slices_;
+      return;
+    }
+    if (const int ms = step_ms_; ms > 0) absl::SleepFor(absl::Milliseconds(ms));
+    RankResult result;
+    result.expert_counts = script.expert_counts;
+    if (script.counts_items) CountItems(plan.ranks[rank].items, &result);
+    for (const int64_t count : result.expert_counts) result.expert_rows += count;
+    result.layer_rows = script.layer_rows.empty() ? std::vector<int64_t>{result.expert_rows} : script.layer_rows;
+    result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
+    placement_epoch_ = plan.placement_epoch;
+    for (const StepItem& item : plan.ranks[rank].items) {
+      int32_t& outputs = outputs_[item.slot];
+      if (item.init) outputs = static_cast<int32_t>(item.init->tokens.size()) - item.init->num_prompt_tokens;
+      ItemResult out;
+      if (item.sample) out.tokens.push_back('a' + outputs++ % 26);
+      result.items.push_back(std::move(out));
+    }
+    answers_.Change([&](Answers* answers) {
+      answers->waiting.push_back({plan.group_epoch, plan.step, std::move(result)});
+      Send(answers);
+    });
+  }
+  void AbortGroup(int64_t, const std::string&) override {
+    outputs_.clear();
+    answers_.Change([](Answers* answers) { answers->waiting.clear(); });
+  }
+  void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override {
+    ++asked_;
+    if (script.prepares) engine_->OnPlacementPrepared(id_, group_epoch, stage.epoch, script.cannot_prepare);
+  }
+  void DropPlacement(int64_t, int64_t) override { ++dropped_; }
+  void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {
+    engine_->OnPlacementReleased(id_, group_epoch, placement_epoch);
+  }
+  void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override {
+    ++profile_asked_;
+    if (script.profile.empty()) return;
+    engine_->OnProfilePart(id_, group_epoch,
+                           {.request = request,
+                            .offset = offset,
+                            .total_bytes = static_cast<int64_t>(script.profile.size()),
+                            .data = script.profile.substr(static_cast<size_t>(offset), 4),
+                            .error = ""});
+  }
+  void Close(const absl::Status& status) override { closed_.Set(status); }
+
+  // Any thread.
+  int profile_asked() const { return profile_asked_; }  // SendProfile, how often
+  int asked() const { return asked_; }                  // PreparePlacement, how often
+  int dropped() const { return dropped_; }
+  int slices() const { return slices_; }                              // of its time for training, so far
+  int64_t placement_epoch() const { return placement_epoch_; }        // of the last plan
+  const GroupPlacement& begins_with() const { return begins_with_; }  // once its group stands
+  // How long a step takes from now on, on the engine's thread.
+  void set_step_ms(int ms) { step_ms_ = ms; }
+  // From now on `count` more answers go out, then none: -1 = all.
+  void Allow(int count) {
+    answers_.Change([&](Answers* answers) {
+      answers->allowed = count;
+      Send(answers);
+    });
+  }
+  // Waits until the worker has answers that it may not send.
+  void AwaitHeld() {
+    ASSERT_TRUE(answers_.Await([](const Answers& answers) { return !answers.waiting.empty(); }));
+  }
+  absl::Status AwaitClosed() {
+    closed_.Await([](const absl::Status& status) { return !status.ok(); });
+    return closed_.Get();
+  }
+
+  Script script;
+
+ private:
+  struct Answer {
+    int64_t epoch;
+    int64_t step;
+    RankResult result;
+  };
+  struct Answers {
+    int allowed = -1;
+    std::vector<Answer> waiting;
+  };
+
+  static void CountItems(const std::vector<StepItem>& items, RankResult* result) {
+    std::vector<int64_t> decoded(result->expert_counts.size(), 0);
+    result->expert_counts = decoded;
+    for (const StepItem& item : items) {
+      result->expert_counts[0] += item.num_query;
+      if (!item.init) decoded[0] += item.num_query;
+    }
+    if (decoded[0] > 0) result->decode_expert_counts = decoded;
+  }
+  void Send(Answers* answers) {
+    while (!answers->waiting.empty() && answers->allowed != 0) {
+      if (answers->allowed > 0) --answers->allowed;
+      Answer answer = std::move(answers->waiting.front());
+      answers->waiting.erase(answers->waiting.begin());
+      engine_->OnStepResult(id_, answer.epoch, answer.step, std::move(answer.result));
+    }
+  }
+
+  const WorkerId id_;
+  LinkEvents* const engine_;
+  std::map<SlotId, int32_t> outputs_;  // so far, of each slot
+  std::atomic<int> profile_asked_{0}, slices_{0}, step_ms_{0}, asked_{0}, dropped_{0};
+  std::atomic<int64_t> placement_epoch_{0};
+  GroupPlacement begins_with_;
+  Watched<Answers> answers_;
+  Watched<absl::Status> closed_;
+};
+
+}  // namespace switchyard
