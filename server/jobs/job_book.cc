@@ -167,6 +167,14 @@ void JobBook::Flush() {
   }
 }
 
+void JobBook::Note(Job* job, const std::string& note) {
+  if (job->note == note) return;
+  job->note = note;
+  Tell(*job);
+}
+
+void JobBook::NoteUnwritten(Job* job) { Note(job, absl::StrCat("waits for the journal: ", journal_status_.message())); }
+
 absl::StatusOr<int64_t> JobBook::Watch(Job* job, WatchFn watch) {
   if (watchers_.size() >= kMaxWatchers) {
     return WithRetry(

@@ -66,6 +66,10 @@ class JobBook {
   // Of the last write: why it failed, or OK.
   const absl::Status& journal_status() const { return journal_status_; }
   int64_t NextPlace() { return ++last_place_; }
+  // Changes Job.note and tells it, where it differs.
+  void Note(Job* job, const std::string& note);
+  // That the job waits for the journal, and why.
+  void NoteUnwritten(Job* job);
 
   // At once, and whenever Tell is called (every change of state does), until Unwatch.  ResourceExhausted: too many.
   absl::StatusOr<int64_t> Watch(Job* job, WatchFn watch);

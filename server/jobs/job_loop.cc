@@ -90,12 +90,13 @@ void JobLoop::Prepare(const std::string& job_id, PackRequest request) {
   runner_->Start(
       job_id, std::move(request),
       [this, job_id](int64_t done, int64_t total) {
-        TellProgress(Progress::kPacked, job_id,
-                     [job_id, done, total](JobManager& manager) { manager.OnPrepareProgress(job_id, done, total); });
+        TellProgress(Progress::kPacked, job_id, [job_id, done, total](JobManager& manager) {
+          manager.runs().OnPrepareProgress(job_id, done, total);
+        });
       },
       [this, job_id](absl::StatusOr<PackedData> packed) {
         Tell([job_id, packed = std::move(packed)](JobManager& manager) mutable {
-          manager.OnPrepared(job_id, std::move(packed));
+          manager.runs().OnPrepared(job_id, std::move(packed));
         });
       });
 }
@@ -121,48 +122,52 @@ size_t JobLoop::num_waiting() const {
 
 void JobLoop::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
   Tell([id, client = std::move(client), info = std::move(info)](JobManager& manager) mutable {
-    manager.OnTrainer(id, std::move(client), std::move(info));
+    manager.runs().OnTrainer(id, std::move(client), std::move(info));
   });
 }
 
 void JobLoop::OnTrainerHeartbeat(WorkerId id) {
-  TellProgress(Progress::kHeartbeat, absl::StrCat(id), [id](JobManager& manager) { manager.OnTrainerHeartbeat(id); });
+  TellProgress(Progress::kHeartbeat, absl::StrCat(id),
+               [id](JobManager& manager) { manager.runs().OnTrainerHeartbeat(id); });
 }
 
 void JobLoop::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) {
   Tell([id, epoch, step, warnings = std::move(warnings)](JobManager& manager) mutable {
-    manager.OnTrainingStarted(id, epoch, step, std::move(warnings));
+    manager.runs().OnTrainingStarted(id, epoch, step, std::move(warnings));
   });
 }
 
 void JobLoop::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) {
   TellProgress(Progress::kStep, absl::StrCat(id),
-               [id, epoch, progress](JobManager& manager) { manager.OnTrainingStep(id, epoch, progress); });
+               [id, epoch, progress](JobManager& manager) { manager.runs().OnTrainingStep(id, epoch, progress); });
 }
 
 void JobLoop::OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) {
-  Tell([id, epoch, result](JobManager& manager) { manager.OnTrainingEvaluated(id, epoch, result); });
+  Tell([id, epoch, result](JobManager& manager) { manager.runs().OnTrainingEvaluated(id, epoch, result); });
 }
 
 void JobLoop::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) {
   Tell([id, epoch, checkpoint = std::move(checkpoint)](JobManager& manager) mutable {
-    manager.OnTrainingSaved(id, epoch, std::move(checkpoint));
+    manager.runs().OnTrainingSaved(id, epoch, std::move(checkpoint));
   });
 }
 
 void JobLoop::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
-  TellProgress(Progress::kNote, absl::StrCat(id),
-               [id, epoch, text = std::move(text)](JobManager& manager) { manager.OnTrainingNote(id, epoch, text); });
+  TellProgress(Progress::kNote, absl::StrCat(id), [id, epoch, text = std::move(text)](JobManager& manager) {
+    manager.runs().OnTrainingNote(id, epoch, text);
+  });
 }
 
 void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) {
   Tell([id, epoch, end = std::move(end)](JobManager& manager) mutable {
-    manager.OnTrainingEnded(id, epoch, std::move(end));
+    manager.runs().OnTrainingEnded(id, epoch, std::move(end));
   });
 }
 
 void JobLoop::OnTrainerLost(WorkerId id, std::string reason) {
-  Tell([id, reason = std::move(reason)](JobManager& manager) mutable { manager.OnTrainerLost(id, std::move(reason)); });
+  Tell([id, reason = std::move(reason)](JobManager& manager) mutable {
+    manager.runs().OnTrainerLost(id, std::move(reason));
+  });
 }
 
 }  // namespace switchyard

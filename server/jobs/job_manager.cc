@@ -14,8 +14,6 @@ namespace {
 
 constexpr size_t kIdDigits = 12;
 
-absl::Status Draining() { return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"); }
-
 // What was asked for could not be written down, so it was not done.
 absl::Status JournalError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kResourceExhausted) {
@@ -45,12 +43,20 @@ absl::Status BadWorkers(int32_t workers, absl::string_view problem) {
 JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink)
     : options_(std::move(options)),
       host_(host),
-      sink_(sink),
       book_(journal, options_.max_kept_jobs),
-      pool_(options_.trainers),
-      serving_(TrainerPool::Options{
-          .configured = options_.serving_workers, .tokens = options_.trainers.tokens, .serving = true}),
-      last_epoch_(host->UnixMs() * 1000) {}  // beyond those of servers before this one
+      pools_{.alone = TrainerPool(options_.trainers),
+             .serving = TrainerPool(
+                 {.configured = options_.serving_workers, .tokens = options_.trainers.tokens, .serving = true})},
+      retries_(&options_, host, &book_, &census_),
+      runs_({.options = &options_,
+             .host = host,
+             .book = &book_,
+             .pools = &pools_,
+             .retries = &retries_,
+             .sink = sink,
+             .census = &census_,
+             .last_epoch = host->UnixMs() * 1000}),  // beyond those of servers before this one
+      queue_(host, &book_, &pools_, &retries_, &runs_) {}
 
 absl::Status JobManager::Start() {
   RETURN_IF_ERROR(book_.Load());
@@ -78,12 +84,12 @@ absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, co
 }
 
 absl::Status JobManager::CheckWorkers(const JobSpec& spec, const std::string& field) const {
-  const TrainerPool& pool = PoolOf(spec);
+  const TrainerPool& pool = pools_.Of(spec);
   if (pool.configured() == 0) {
     return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
                      spec.on_serving_workers
                          ? "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)"
-                     : serving_.configured() > 0
+                     : pools_.serving.configured() > 0
                          ? "this server has no training workers (--local_train_workers); its serving ones train jobs "
                            "with on_serving_workers"
                          : "this server has no training workers (--local_train_workers)");
@@ -100,7 +106,7 @@ absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& requ
   JobPtr before;
   ASSIGN_OR_RETURN(before, FindRequest(request_id, spec));
   if (before != nullptr) return Submitted{before, true};
-  if (draining_) return Draining();
+  if (runs_.draining()) return ServerStopsError();
   if (const absl::Status status = Validate(spec); !status.ok()) {
     return MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }
@@ -145,8 +151,8 @@ absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, co
   if (const absl::Status moved = book_.Move(job, event, reason, host_->UnixMs(), requeue); !moved.ok()) {
     return JournalError(moved);
   }
-  not_before_.erase(job->sequence);
-  if (const auto run = runs_.find(job->sequence); run != runs_.end()) Obey(&run->second);
+  retries_.EndPause(*job);
+  runs_.StopAsAsked(*job);
   return JobBook::Picture(*job);
 }
 
@@ -201,38 +207,16 @@ absl::StatusOr<int64_t> JobManager::Watch(const std::string& id, JobBook::WatchF
   return book_.Watch(job, std::move(watch));
 }
 
-void JobManager::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
-  const bool serves = info.also_trains;
-  TrainerPool& pool = serves ? serving_ : pool_;
-  const absl::Status status = draining_ ? Draining() : pool.Register(id, client, std::move(info), host_->Now());
-  if (status.ok()) return;
-  LogWarn("training worker ", id, " is refused: ", status.message());
-  if (!serves) client->Close(status);  // else it serves on
-}
-
-void JobManager::OnTrainerHeartbeat(WorkerId id) { pool_.Heartbeat(id, host_->Now()); }
-
-void JobManager::Drain() {
-  draining_ = true;
-  std::vector<int64_t> under_way;
-  for (const auto& [sequence, run] : runs_) under_way.push_back(sequence);
-  for (const int64_t sequence : under_way) {
-    Run* run = &runs_.at(sequence);
-    if (run->packing) {
-      host_->CancelPrepare(run->job->id);
-    } else if (run->attempt == nullptr) {
-      book_.Happen(run->job, JobEvent::kLose, "the server stops", host_->UnixMs());
-      EndRun(run);
-    } else if (run->attempt->all_started()) {
-      run->attempt->Stop(StopKind::kSave, host_->Now());
-    } else {
-      run->attempt->Abort(absl::CancelledError("the server stops"), host_->Now());
-    }
-  }
+void JobManager::Tick() {
+  runs_.Tick();
+  book_.Flush();
+  queue_.Admit();
 }
 
 void JobManager::End() {
-  for (const auto& [id, trainer] : pool_.trainers()) trainer.client->Close(absl::UnavailableError("the server stops"));
+  for (const auto& [id, trainer] : pools_.alone.trainers()) {
+    trainer.client->Close(absl::UnavailableError("the server stops"));
+  }
   book_.EndWatches();
 }
 
@@ -240,22 +224,9 @@ const TrainingCensus& JobManager::census() {
   census_.jobs.fill(0);
   census_.journal_ok = book_.journal_status().ok();
   for (const auto& [sequence, job] : book_.jobs()) ++census_.jobs[static_cast<size_t>(job->state)];
-  census_.workers = pool_.NumRegistered() + serving_.NumRegistered();
-  census_.busy_workers = pool_.NumBusy() + serving_.NumBusy();
-  census_.slots.clear();
-  for (const auto& [sequence, run] : runs_) {
-    const Job& job = *run.job;
-    if (run.slot >= TrainingCensus::kSlots || run.first_step_at == absl::InfinitePast() || !job.progress.has_value()) {
-      continue;
-    }
-    TrainingCensus::Slot& slot = census_.slots[run.slot];
-    slot.progress = *job.progress;
-    slot.evaluated = job.evaluation.has_value();
-    if (slot.evaluated) slot.evaluation = *job.evaluation;
-    const int64_t since = job.checkpoint.has_value() ? job.checkpoint->saved_unix_ms : job.started_unix_ms;
-    slot.checkpoint_step = job.checkpoint.has_value() ? job.checkpoint->step : 0;
-    slot.checkpoint_age_seconds = std::max(0.0, static_cast<double>(host_->UnixMs() - since) / 1000);
-  }
+  census_.workers = pools_.alone.NumRegistered() + pools_.serving.NumRegistered();
+  census_.busy_workers = pools_.alone.NumBusy() + pools_.serving.NumBusy();
+  runs_.FillSlots(&census_);
   return census_;
 }
 

@@ -120,4 +120,9 @@ int TrainerPool::NumBusy() const {
       std::count_if(trainers_.begin(), trainers_.end(), [](const auto& entry) { return entry.second.busy; }));
 }
 
+std::optional<TrainingWorker> TrainerPools::Remove(WorkerId id) {
+  std::optional<TrainingWorker> trainer = alone.Remove(id);
+  return trainer.has_value() ? trainer : serving.Remove(id);
+}
+
 }  // namespace switchyard

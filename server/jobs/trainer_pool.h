@@ -75,4 +75,15 @@ class TrainerPool {
   ServerStall server_stall_;
 };
 
+// Both pools.
+struct TrainerPools {
+  TrainerPool& Of(const JobSpec& spec) { return spec.on_serving_workers ? serving : alone; }
+  const TrainerPool& Of(const JobSpec& spec) const { return spec.on_serving_workers ? serving : alone; }
+  // None: it was in neither.
+  std::optional<TrainingWorker> Remove(WorkerId id);
+
+  TrainerPool alone;    // workers that train alone
+  TrainerPool serving;  // workers that also serve
+};
+
 }  // namespace switchyard

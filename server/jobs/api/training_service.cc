@@ -29,8 +29,6 @@ absl::Status NoTraining(const TrainingDesk& desk) {
                    "; mend that beneath the checkpoint root and start the server again (its log says more)"));
 }
 
-absl::Status Stopping() { return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"); }
-
 // The reason of what a file is at fault for, where nobody has given one.
 absl::Status OfFiles(const absl::Status& status) {
   if (ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
@@ -50,7 +48,7 @@ absl::Status OfFiles(const absl::Status& status) {
 
 // `task` on the jobs' thread; it must lead to the call's end.
 void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
-  if (!jobs->Post(std::move(task))) call->Fail(Stopping());
+  if (!jobs->Post(std::move(task))) call->Fail(ServerStopsError());
 }
 
 template <class Request>
@@ -225,7 +223,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
   });
   const bool posted = jobs->Post([feed, watcher, id = message.id()](JobManager& manager) {
     const auto tell = [feed](const JobPtr& job) {
-      if (job == nullptr) return feed->End(Stopping());
+      if (job == nullptr) return feed->End(ServerStopsError());
       feed->Offer([job] {
         auto response = std::make_unique<v1::WatchJobResponse>();
         *response->mutable_job() = ToProto(*job);
@@ -241,7 +239,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
       feed->End(watching.status());
     }
   });
-  if (!posted) feed->End(Stopping());
+  if (!posted) feed->End(ServerStopsError());
   return call;
 }
 

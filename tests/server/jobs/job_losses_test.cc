@@ -13,11 +13,11 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   Step(5);
   const int64_t old = trainers_[1]->epoch();
   host_.how_ended = "signal 9 (Killed)";
-  manager_->OnTrainerLost(2, "its link ended");
+  manager_->runs().OnTrainerLost(2, "its link ended");
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
   EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
   EXPECT_EQ(StateOf(id), JobState::kRunning) << "rank 0 has not ended";
-  manager_->OnTrainingEnded(1, old, {TrainOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->runs().OnTrainingEnded(1, old, {TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), JobState::kPending);
   EXPECT_THAT(ReasonOf(id), HasSubstr("signal 9 (Killed)"));
   trainers_.erase(2);
@@ -29,15 +29,15 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   EXPECT_GT(trainers_[3]->epoch(), old);
 
   // What still comes of the old epoch is of no use to anybody.
-  manager_->OnTrainingStarted(1, old, 0, {});
-  manager_->OnTrainingStarted(3, old, 0, {});
+  manager_->runs().OnTrainingStarted(1, old, 0, {});
+  manager_->runs().OnTrainingStarted(3, old, 0, {});
   EXPECT_EQ(StateOf(id), JobState::kPreparing);
   TrainProgress late;
   late.step = 99;
-  manager_->OnTrainingStep(1, old, late);
-  manager_->OnTrainingSaved(1, old, {.step = 99});
-  manager_->OnTrainingEvaluated(1, old, {.step = 99});
-  manager_->OnTrainingEnded(1, old, {TrainOutcome::kFinished, {}});
+  manager_->runs().OnTrainingStep(1, old, late);
+  manager_->runs().OnTrainingSaved(1, old, {.step = 99});
+  manager_->runs().OnTrainingEvaluated(1, old, {.step = 99});
+  manager_->runs().OnTrainingEnded(1, old, {TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(id), JobState::kPreparing);
   EXPECT_EQ(Get(id)->progress->step, 5);
   EXPECT_FALSE(Get(id)->checkpoint.has_value());
@@ -47,20 +47,20 @@ TEST_F(ManagerTest, OnlyRankZeroTellsSteps) {
   const std::string id = Running();
   TrainProgress progress;
   progress.step = 7;
-  manager_->OnTrainingStep(2, trainers_[2]->epoch(), progress);
+  manager_->runs().OnTrainingStep(2, trainers_[2]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
   Connect(3);  // refused: there are two
   EXPECT_EQ(trainers_[3]->closed.code(), absl::StatusCode::kResourceExhausted);
-  manager_->OnTrainingStep(3, trainers_[1]->epoch(), progress);
+  manager_->runs().OnTrainingStep(3, trainers_[1]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
 }
 
 TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
   const std::string id = Begun();
-  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   Step(1);  // the other one's word is still on its way
   EXPECT_EQ(StateOf(id), JobState::kRunning);
-  manager_->OnTrainingStarted(2, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(2, trainers_[1]->epoch(), 0, {});
   EXPECT_EQ(StateOf(id), JobState::kRunning);
   EXPECT_THAT(sink_.lines, ElementsAre("started 0", "step 1"));
 }
@@ -91,7 +91,7 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
     if (i % 2 == 0) {
       Step(i);
     } else {
-      manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
+      manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
     }
     AllEnd(TrainOutcome::kLost, absl::UnavailableError("gone"));
     ASSERT_EQ(StateOf(id), JobState::kPending) << i;
@@ -103,10 +103,10 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
 
 TEST_F(ManagerTest, AFailureIsFinal) {
   const std::string id = Running();
-  manager_->OnTrainingEnded(2, trainers_[1]->epoch(),
-                            {TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
+  manager_->runs().OnTrainingEnded(2, trainers_[1]->epoch(),
+                                   {TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("told so")});
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("told so")});
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
   EXPECT_EQ(manager_->census().not_finite, 1);
@@ -116,8 +116,8 @@ TEST_F(ManagerTest, AFailureIsFinal) {
 TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
   const std::string id = Running();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::UnavailableError("rank 1 has left")});
-  manager_->OnTrainingEnded(2, epoch, {TrainOutcome::kFailed, absl::DataLossError("no number")});
+  manager_->runs().OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::UnavailableError("rank 1 has left")});
+  manager_->runs().OnTrainingEnded(2, epoch, {TrainOutcome::kFailed, absl::DataLossError("no number")});
   EXPECT_EQ(StateOf(id), JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("no number"));
   EXPECT_EQ(manager_->census().not_finite, 0);
@@ -127,9 +127,9 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
   const std::string id = Begun();
   const int64_t epoch = trainers_[1]->epoch();
   Pass(options_.limits.form - absl::Seconds(1));
-  manager_->OnTrainingNote(1, epoch, "looks for a checkpoint");
-  manager_->OnTrainingNote(2, epoch, "not rank 0");
-  manager_->OnTrainingNote(1, epoch - 1, "of another epoch");
+  manager_->runs().OnTrainingNote(1, epoch, "looks for a checkpoint");
+  manager_->runs().OnTrainingNote(2, epoch, "not rank 0");
+  manager_->runs().OnTrainingNote(1, epoch - 1, "of another epoch");
   EXPECT_EQ(Get(id)->note, "looks for a checkpoint");
   Pass(options_.limits.form - absl::Seconds(1));
   EXPECT_TRUE(trainers_[1]->heard.empty()) << "it still works";
@@ -139,9 +139,9 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
 
 TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
   const std::string id = Running();
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kFinished, {}});
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(id), JobState::kRunning);
-  manager_->OnTrainerLost(2, "gone");
+  manager_->runs().OnTrainerLost(2, "gone");
   EXPECT_EQ(StateOf(id), JobState::kSucceeded);
 }
 
@@ -154,23 +154,23 @@ TEST_F(ManagerTest, LossesWhilePausingAndCancelling) {
   manager_->Tick();
   AllStart();
   ASSERT_TRUE(manager_->Cancel(cancelled).ok());
-  manager_->OnTrainerLost(1, "gone");
-  manager_->OnTrainerLost(2, "gone");
+  manager_->runs().OnTrainerLost(1, "gone");
+  manager_->runs().OnTrainerLost(2, "gone");
   EXPECT_EQ(StateOf(cancelled), JobState::kCancelled);
 }
 
 TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   const std::string id = Begun();
-  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   Pass(options_.limits.form);
   EXPECT_THAT(trainers_[1]->last_reason, HasSubstr("waited too long for all ranks to start, rank 1 (pid 1002"));
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, {}});
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, {}});
   Pass(options_.limits.abort);
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
   EXPECT_EQ(manager_->census().workers, 1) << "nobody gets it any more";
   EXPECT_EQ(StateOf(id), JobState::kPending);
-  manager_->OnTrainerLost(2, "its link ended");
+  manager_->runs().OnTrainerLost(2, "its link ended");
   trainers_.erase(2);
 
   Connect(3);
@@ -212,7 +212,7 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   const auto pass = [&](absl::Duration time) {  // in which the second says nothing
     for (const absl::Time end = host_.now + time; host_.now < end;) {
       host_.now += absl::Milliseconds(50);
-      manager_->OnTrainerHeartbeat(1);
+      manager_->runs().OnTrainerHeartbeat(1);
       manager_->Tick();
     }
   };
@@ -224,8 +224,8 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
-  manager_->OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("aborted")});
-  manager_->OnTrainerLost(2, "its link ended");  // as its link tells later
+  manager_->runs().OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->runs().OnTrainerLost(2, "its link ended");  // as its link tells later
   EXPECT_EQ(StateOf(id), JobState::kPending);
 }
 
@@ -249,11 +249,11 @@ TEST_F(ManagerTest, StrangersAreRefused) {
   info.join_token = "wrong";
   FakeTrainer stranger;
   auto client = std::make_shared<FakeTrainer>();
-  manager_->OnTrainer(9, client, info);
+  manager_->runs().OnTrainer(9, client, info);
   EXPECT_EQ(client->closed.code(), absl::StatusCode::kUnauthenticated);
   info.join_token = "token";
-  manager_->OnTrainer(10, std::make_shared<FakeTrainer>(), info);
-  manager_->OnTrainer(11, client, info);
+  manager_->runs().OnTrainer(10, std::make_shared<FakeTrainer>(), info);
+  manager_->runs().OnTrainer(11, client, info);
   EXPECT_EQ(client->closed.code(), absl::StatusCode::kAlreadyExists);
 }
 
@@ -262,10 +262,10 @@ TEST_F(ManagerTest, TheCensusCounts) {
   ConnectBoth();
   const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
   manager_->Tick();
-  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
-  manager_->OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
   Step(3, 2);
-  manager_->OnTrainingSaved(2, trainers_[2]->epoch(), {.step = 3, .saved_unix_ms = host_.UnixMs()});
+  manager_->runs().OnTrainingSaved(2, trainers_[2]->epoch(), {.step = 3, .saved_unix_ms = host_.UnixMs()});
   host_.now += absl::Seconds(2);
   const TrainingCensus& census = manager_->census();
   EXPECT_EQ(census.jobs[static_cast<int>(JobState::kRunning)], 2);

@@ -31,13 +31,13 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
   EXPECT_TRUE(host_.stores.contains(first->seats[0].store_token));
   EXPECT_EQ(journal_.kept.begin()->second.attempt, 1) << "known before any worker heard of it";
 
-  manager_->OnTrainingStarted(1, first->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(1, first->epoch(), 0, {});
   EXPECT_EQ(StateOf(id), JobState::kPreparing) << "one of two has started";
-  manager_->OnTrainingStarted(2, first->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(2, first->epoch(), 0, {});
   EXPECT_EQ(StateOf(id), JobState::kRunning);
-  manager_->OnTrainingNote(2, first->epoch(), "rank 1 says it");
+  manager_->runs().OnTrainingNote(2, first->epoch(), "rank 1 says it");
   EXPECT_EQ(Get(id)->note, "");
-  manager_->OnTrainingNote(1, first->epoch(), "evaluation after step 0: 1 of 2 windows");
+  manager_->runs().OnTrainingNote(1, first->epoch(), "evaluation after step 0: 1 of 2 windows");
   EXPECT_EQ(Get(id)->note, "evaluation after step 0: 1 of 2 windows");
   Step(1);
   EXPECT_EQ(Get(id)->note, "");
@@ -45,8 +45,8 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
   Step(10);
   EXPECT_EQ(Get(id)->progress->step, 10);
   EXPECT_DOUBLE_EQ(Get(id)->seconds_left, 90);
-  manager_->OnTrainingEvaluated(1, first->epoch(), {.step = 10, .loss = 2});
-  manager_->OnTrainingSaved(1, first->epoch(), {.step = 10, .folder = "x"});
+  manager_->runs().OnTrainingEvaluated(1, first->epoch(), {.step = 10, .loss = 2});
+  manager_->runs().OnTrainingSaved(1, first->epoch(), {.step = 10, .folder = "x"});
   EXPECT_EQ(Get(id)->checkpoint->folder, "x");
   AllEnd(TrainOutcome::kFinished);
   EXPECT_EQ(StateOf(id), JobState::kSucceeded);
@@ -123,9 +123,10 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   EXPECT_EQ(host_.packs[id][0].output_root, PackRoot::kCheckpoints);
   EXPECT_EQ(host_.packs[id][0].tokenizer, "demo");
   EXPECT_TRUE(trainers_[1]->seats.empty());
-  manager_->OnPrepareProgress(id, 5, 9);
+  manager_->runs().OnPrepareProgress(id, 5, 9);
   EXPECT_EQ(Get(id)->prepared_bytes, 5);
-  manager_->OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 10, .counted_tokens = 23});  // just a batch
+  manager_->runs().OnPrepared(id,
+                              PackedData{.tokens = 10, .trained_tokens = 10, .counted_tokens = 23});  // just a batch
   ASSERT_EQ(host_.packs[id].size(), 2u);
   EXPECT_THAT(host_.packs[id][1].inputs, ElementsAre("e.jsonl"));
   EXPECT_EQ(host_.packs[id][1].output, id + "/evaluation.bin");
@@ -135,7 +136,7 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   manager_->Tick();
   ASSERT_EQ(host_.packs[id].size(), 1u);
   EXPECT_EQ(host_.packs[id][0].output, id + "/evaluation.bin");
-  manager_->OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 1});
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 1});
   ASSERT_EQ(trainers_[1]->seats.size(), 1u);
   const TrainingSeat& seat = trainers_[1]->seats[0];
   ASSERT_EQ(seat.data.size(), 2u);
@@ -149,7 +150,7 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
 TEST_F(ManagerTest, TextWithoutATargetFailsTheJob) {
   JobSpec spec = TextSpec();
   const std::string none = Begun(spec);
-  manager_->OnPrepared(none, PackedData{.tokens = 100});
+  manager_->runs().OnPrepared(none, PackedData{.tokens = 100});
   EXPECT_EQ(StateOf(none), JobState::kFailed);
   EXPECT_THAT(std::string(Get(none)->error.message()),
               HasSubstr("datasets: none of the 100 tokens of 1 file is a target"));
@@ -157,9 +158,9 @@ TEST_F(ManagerTest, TextWithoutATargetFailsTheJob) {
   spec.evaluation = {"e.jsonl"};
   const std::string evaluation = Submit(spec);
   manager_->Tick();
-  manager_->OnPrepared(evaluation, PackedData{.tokens = 100, .trained_tokens = 1});
+  manager_->runs().OnPrepared(evaluation, PackedData{.tokens = 100, .trained_tokens = 1});
   EXPECT_EQ(StateOf(evaluation), JobState::kPreparing);
-  manager_->OnPrepared(evaluation, PackedData{.tokens = 100});
+  manager_->runs().OnPrepared(evaluation, PackedData{.tokens = 100});
   EXPECT_EQ(StateOf(evaluation), JobState::kFailed);
   EXPECT_THAT(std::string(Get(evaluation)->error.message()), HasSubstr("evaluation: none of the 100 tokens"));
 }
@@ -169,7 +170,7 @@ TEST_F(ManagerTest, ASkippedStepIsSaid) {
   TrainProgress progress;
   progress.step = 3;
   progress.skipped = true;
-  manager_->OnTrainingStep(1, trainers_.at(1)->epoch(), progress);
+  manager_->runs().OnTrainingStep(1, trainers_.at(1)->epoch(), progress);
   EXPECT_EQ(Get(id)->note, "step 3 was skipped: none of its tokens is a target");
   Step(4);
   EXPECT_EQ(Get(id)->note, "");
@@ -178,12 +179,12 @@ TEST_F(ManagerTest, ASkippedStepIsSaid) {
 TEST_F(ManagerTest, BadTextFailsTheJob) {
   const JobSpec spec = TextSpec();
   const std::string bad = Begun(spec);
-  manager_->OnPrepared(bad, absl::InvalidArgumentError("a.jsonl:3: no text"));
+  manager_->runs().OnPrepared(bad, absl::InvalidArgumentError("a.jsonl:3: no text"));
   EXPECT_EQ(StateOf(bad), JobState::kFailed);
   EXPECT_EQ(Get(bad)->error, absl::InvalidArgumentError("a.jsonl:3: no text"));
   const std::string few = Submit(spec);
   manager_->Tick();
-  manager_->OnPrepared(few, PackedData{.tokens = 32});
+  manager_->runs().OnPrepared(few, PackedData{.tokens = 32});
   EXPECT_EQ(StateOf(few), JobState::kFailed);
   EXPECT_EQ(Get(few)->error.message(), "datasets: dataset has 32 tokens, batch needs 33");
   EXPECT_EQ(ReasonIn(Get(few)->error), "BAD_FILE");
@@ -191,17 +192,17 @@ TEST_F(ManagerTest, BadTextFailsTheJob) {
   mixed.datasets.push_back("b.bin");
   const std::string both = Submit(mixed);
   manager_->Tick();
-  manager_->OnPrepared(both, PackedData{.tokens = 9, .counted_tokens = 22});
+  manager_->runs().OnPrepared(both, PackedData{.tokens = 9, .counted_tokens = 22});
   EXPECT_EQ(StateOf(both), JobState::kFailed);
   EXPECT_EQ(Get(both)->error.message(), "datasets: dataset has 31 tokens, batch needs 33");
   const std::string full = Submit(spec);
   manager_->Tick();
-  manager_->OnPrepared(full, absl::ResourceExhaustedError("the disk is full"));
+  manager_->runs().OnPrepared(full, absl::ResourceExhaustedError("the disk is full"));
   EXPECT_EQ(StateOf(full), JobState::kPending) << "may pass";
   const std::string gone = Submit(spec);
   ASSERT_TRUE(manager_->Cancel(full).ok());
   manager_->Tick();
-  manager_->OnPrepared(gone, absl::NotFoundError("a.jsonl: not in the dataset root"));
+  manager_->runs().OnPrepared(gone, absl::NotFoundError("a.jsonl: not in the dataset root"));
   EXPECT_EQ(StateOf(gone), JobState::kPaused) << "it was there when the job was submitted";
   EXPECT_EQ(ReasonIn(Get(gone)->error), "DATASET_CHANGED");
 }
@@ -238,7 +239,7 @@ TEST_F(ManagerTest, CancelInEveryState) {
   ASSERT_TRUE(manager_->Cancel(packing).ok());
   EXPECT_EQ(StateOf(packing), JobState::kCancelling);
   EXPECT_THAT(host_.cancelled, ElementsAre(packing));
-  manager_->OnPrepared(packing, absl::CancelledError(""));
+  manager_->runs().OnPrepared(packing, absl::CancelledError(""));
   EXPECT_EQ(StateOf(packing), JobState::kCancelled);
 
   const std::string forming = Submit(Spec());
@@ -274,7 +275,7 @@ TEST_F(ManagerTest, CancelInEveryState) {
 TEST_F(ManagerTest, CancelSavesFirst) {
   const std::string id = Running();
   Step(123);
-  manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 123, .folder = "x"});
+  manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 123, .folder = "x"});
   Step(179);
   ASSERT_TRUE(manager_->Cancel(id).ok());
   EXPECT_EQ(StateOf(id), JobState::kCancelling);
@@ -282,7 +283,7 @@ TEST_F(ManagerTest, CancelSavesFirst) {
     EXPECT_THAT(trainers_[rank]->heard, ElementsAre(absl::StrCat("save ", trainers_[rank]->epoch())));
   }
   Step(180);  // was under way
-  manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 180, .folder = "y"});
+  manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 180, .folder = "y"});
   AllEnd(TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(id), JobState::kCancelled);
   EXPECT_EQ(Get(id)->checkpoint->step, 180);
@@ -308,7 +309,7 @@ TEST_F(ManagerTest, ASaveThatFailsOrWorkersThatAreLostDoNotKeepAJobFromItsEnd) {
     Restart();
     const std::string id = Running();
     Step(4);
-    manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 4, .folder = "x"});
+    manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 4, .folder = "x"});
     Step(5);
     ASSERT_TRUE(manager_->Cancel(id).ok());
     AllEnd(outcome, absl::ResourceExhaustedError("no space left"));
@@ -321,8 +322,8 @@ TEST_F(ManagerTest, ASaveThatFailsOrWorkersThatAreLostDoNotKeepAJobFromItsEnd) {
 
 TEST_F(ManagerTest, AJobWithoutWorkersYetStopsAtOnce) {
   const std::string id = Begun(TextSpec());
-  manager_->OnTrainerLost(2, "gone");
-  manager_->OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
+  manager_->runs().OnTrainerLost(2, "gone");
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
   EXPECT_EQ(StateOf(id), JobState::kPreparing);
   EXPECT_EQ(Get(id)->note, "waits for workers: 1 of 2 are free");
   ASSERT_TRUE(manager_->Pause(id).ok());
@@ -338,15 +339,15 @@ TEST_F(ManagerTest, TwoJobsAtOnceAndTheRestInOrder) {
   EXPECT_NE(trainers_[1]->epoch(), trainers_[2]->epoch());
   EXPECT_NE(trainers_[1]->seats[0].store_token, trainers_[2]->seats[0].store_token);
   EXPECT_EQ(host_.stores.size(), 2u);
-  manager_->OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
-  manager_->OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kFinished, {}});
+  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kFinished, {}});
   manager_->Tick();
   EXPECT_EQ(StateOf(one), JobState::kSucceeded);
   EXPECT_EQ(StateOf(two), JobState::kRunning);
   EXPECT_EQ(StateOf(four), JobState::kPending) << "three is before it";
   EXPECT_EQ(Get(three)->note, "waits for workers: 1 of 2 are free");
-  manager_->OnTrainingEnded(2, trainers_[2]->epoch(), {TrainOutcome::kFinished, {}});
+  manager_->runs().OnTrainingEnded(2, trainers_[2]->epoch(), {TrainOutcome::kFinished, {}});
   manager_->Tick();
   EXPECT_EQ(StateOf(three), JobState::kPreparing);
   EXPECT_EQ(StateOf(four), JobState::kPending);

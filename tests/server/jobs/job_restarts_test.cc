@@ -131,7 +131,7 @@ TEST_F(ManagerTest, AJobThatTheJournalKeepsFromBeginningSaysSo) {
 TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {
   const std::string id = Begun(TextSpec());
   journal_.error = absl::UnavailableError("no disk");
-  manager_->OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
   EXPECT_TRUE(trainers_[1]->seats.empty());
   EXPECT_THAT(Get(id)->note, HasSubstr("waits for the journal"));
   journal_.error = {};
@@ -149,7 +149,7 @@ TEST_F(ManagerTest, ProgressIsWrittenAtMostSoOften) {
   }
   EXPECT_LE(journal_.saves - before, 6);
   EXPECT_GE(journal_.saves - before, 4);
-  manager_->OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 50});
+  manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 50});
   EXPECT_EQ(journal_.kept.begin()->second.checkpoint->step, 50) << "a checkpoint at once";
 }
 
@@ -172,8 +172,8 @@ TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
 TEST_F(ManagerTest, WorkersThatEndWithTheServerAreNoLosses) {
   const std::string id = Running();
   manager_->Drain();
-  manager_->OnTrainerLost(1, "its link ended");
-  manager_->OnTrainerLost(2, "its link ended");
+  manager_->runs().OnTrainerLost(1, "its link ended");
+  manager_->runs().OnTrainerLost(2, "its link ended");
   EXPECT_EQ(StateOf(id), JobState::kPending);
   EXPECT_EQ(Get(id)->losses, 0);
   EXPECT_EQ(manager_->census().losses, 0);

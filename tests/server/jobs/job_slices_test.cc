@@ -72,8 +72,8 @@ TEST_F(SlicesTest, OneJobAtATime) {
   EXPECT_EQ(first->seats.size(), 1u);
   EXPECT_THAT(second->seats, IsEmpty());
   EXPECT_EQ(Get(other)->note, "waits for workers: 0 of 1 are free");
-  manager_->OnTrainingStarted(1, first->epoch(), 0, {});
-  manager_->OnTrainingEnded(1, first->epoch(), {TrainOutcome::kFinished, {}});
+  manager_->runs().OnTrainingStarted(1, first->epoch(), 0, {});
+  manager_->runs().OnTrainingEnded(1, first->epoch(), {TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(one), JobState::kSucceeded);
   manager_->Tick();
   ASSERT_EQ(first->seats.size(), 2u);
@@ -157,9 +157,9 @@ TEST_F(SlicesTest, ACancelWaitsForNoSlice) {
 
 TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
   const std::string id = RunningShared();
-  manager_->OnTrainerLost(2, "its link ended");
+  manager_->runs().OnTrainerLost(2, "its link ended");
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
-  manager_->OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), JobState::kPending);
   trainers_.erase(2);
   ConnectServing(3);
@@ -172,7 +172,7 @@ TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
 TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   const std::string id = RunningShared();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->OnTrainingEnded(2, epoch, {TrainOutcome::kLost, absl::UnavailableError("x")});
+  manager_->runs().OnTrainingEnded(2, epoch, {TrainOutcome::kLost, absl::UnavailableError("x")});
   PassOpen(absl::Seconds(31));  // rank 0 does not end
   EXPECT_EQ(StateOf(id), JobState::kPending);
   EXPECT_TRUE(trainers_[1]->closed.ok());
@@ -180,7 +180,7 @@ TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   PassOpen(absl::Seconds(1));
   EXPECT_EQ(trainers_[1]->seats.size(), 1u);
   EXPECT_EQ(Get(id)->note, "waits for workers: 0 of 2 are free");
-  manager_->OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("late")});
+  manager_->runs().OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("late")});
   PassOpen(absl::Seconds(1));
   EXPECT_EQ(trainers_[1]->seats.size(), 2u);
   EXPECT_EQ(trainers_[2]->seats.size(), 2u);

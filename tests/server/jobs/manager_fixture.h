@@ -137,7 +137,7 @@ class ManagerTest : public testing::Test {
     info.isa = isa;
     info.also_trains = serves;
     trainers_[id] = std::make_shared<FakeTrainer>();
-    manager_->OnTrainer(id, trainers_[id], info);
+    manager_->runs().OnTrainer(id, trainers_[id], info);
     return trainers_[id].get();
   }
   static JobSpec Spec(int workers = 2) {
@@ -165,13 +165,13 @@ class ManagerTest : public testing::Test {
   std::string ReasonOf(const std::string& id) { return Get(id)->changes.back().reason; }
   void Pass(absl::Duration time) {
     host_.now += time;
-    for (const auto& [id, trainer] : trainers_) manager_->OnTrainerHeartbeat(id);
+    for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainerHeartbeat(id);
     manager_->Tick();
   }
   // All workers of the epoch say that they have started.
   void AllStart(int64_t step = 0) {
     const int64_t epoch = trainers_.at(1)->epoch();
-    for (const auto& [id, trainer] : trainers_) manager_->OnTrainingStarted(id, epoch, step, {});
+    for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainingStarted(id, epoch, step, {});
   }
   void Step(int64_t step, WorkerId rank0 = 1) {
     TrainProgress progress;
@@ -179,11 +179,11 @@ class ManagerTest : public testing::Test {
     progress.loss = 3;
     progress.tokens = step * 32;
     progress.seconds.total = 0.5;
-    manager_->OnTrainingStep(rank0, trainers_.at(rank0)->epoch(), progress);
+    manager_->runs().OnTrainingStep(rank0, trainers_.at(rank0)->epoch(), progress);
   }
   void AllEnd(TrainOutcome outcome, const absl::Status& status = absl::OkStatus()) {
     const int64_t epoch = trainers_.at(1)->epoch();
-    for (const auto& [id, trainer] : trainers_) manager_->OnTrainingEnded(id, epoch, {outcome, status});
+    for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainingEnded(id, epoch, {outcome, status});
   }
   void ConnectBoth() {
     Connect(1);

@@ -62,7 +62,7 @@ class DataSourceTest : public ::testing::Test {
     std::ofstream(dir_.path() + "/" + name, std::ios::binary) << bytes;
   }
   absl::StatusOr<TokenFile> Open(const std::string& name) {
-    const absl::StatusOr<ModelDir> dir = ModelDir::Open(dir_.path());
+    const absl::StatusOr<RootDir> dir = RootDir::Open(dir_.path(), "the folder");
     if (!dir.ok()) return dir.status();
     return TokenFile::Open(*dir, name);
   }

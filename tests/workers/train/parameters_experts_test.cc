@@ -106,7 +106,11 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::tuple<std::st
 TEST_P(ParametersExpertsTest, KeepsLosesAndGains) {
   std::vector<int32_t> all = model_.weights().residents;
   const Values before = group_.Masters();
-  const auto in_memory = [&] { return parameters_.bytes() + model_.weights().bytes(); };
+  const auto in_memory = [&] {
+    int64_t bytes = model_.weights().bytes();
+    for (const ParameterBlock& block : parameters_.blocks()) bytes += block.bytes();
+    return bytes;
+  };
   const int64_t bytes = in_memory();
   const ModelConfig& config = model_.config();
   const int64_t one = parameters_.BytesOfExperts({.added = 1});
@@ -200,7 +204,6 @@ TEST(ParametersExpertsMemoryTest, OfAFileTwoLayersAreInMemory) {
   absl::StatusOr<NewExperts> experts = (*parameters)->AllocateExperts({0, 1, 2, 3}, open);
   ASSERT_TRUE(experts.ok()) << experts.status();
   const int64_t taken = MemoryInUse(DeviceKind::kCpu) - before;
-  EXPECT_EQ(taken, experts->bytes());
   const int64_t asked = (*parameters)->BytesOfExperts({.added = 2, .staying = 2, .offload = true});
   EXPECT_GE(taken, asked);  // packing rounds up
   EXPECT_LE(taken, asked + asked / 4);

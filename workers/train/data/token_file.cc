@@ -45,17 +45,8 @@ absl::Status TokenFile::Wrong(absl::string_view problem) const {
   return absl::InvalidArgumentError(absl::StrCat(name_, ": ", problem));
 }
 
-absl::StatusOr<TokenFile> TokenFile::Open(const ModelDir& dir, const std::string& name) {
-  ASSIGN_OR_RETURN(const int fd, dir.OpenFile(name));
-  return Of(fd, name);
-}
-
 absl::StatusOr<TokenFile> TokenFile::Open(const RootDir& root, const std::string& name) {
   ASSIGN_OR_RETURN(const int fd, root.OpenFile(name));
-  return Of(fd, name);
-}
-
-absl::StatusOr<TokenFile> TokenFile::Of(int fd, const std::string& name) {
   TokenFile file(fd, name);
   struct stat st = {};
   if (fstat(fd, &st) != 0) return absl::InternalError(absl::StrCat(name, ": ", std::strerror(errno)));

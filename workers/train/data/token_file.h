@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/jobs/token_format.h"
 
@@ -21,7 +20,6 @@ namespace switchyard {
 
 class TokenFile {
  public:
-  static absl::StatusOr<TokenFile> Open(const ModelDir& dir, const std::string& name);
   static absl::StatusOr<TokenFile> Open(const RootDir& root, const std::string& name);
   TokenFile(TokenFile&& other) noexcept;
   TokenFile& operator=(TokenFile&&) = delete;
@@ -40,7 +38,6 @@ class TokenFile {
   absl::Status Read(int64_t first, absl::Span<int32_t> tokens, absl::Span<uint8_t> trained) const;
 
  private:
-  static absl::StatusOr<TokenFile> Of(int fd, const std::string& name);
   TokenFile(int fd, std::string name) : fd_(fd), name_(std::move(name)) {}
   absl::Status Wrong(absl::string_view problem) const;
   absl::Status ReadBytes(int64_t begin, absl::Span<char> to) const;

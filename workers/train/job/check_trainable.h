@@ -1,6 +1,6 @@
 // The check of a job's model: whether workers train what its folder says.
 //
-// A rank makes it when it opens its model (train_job_setup.cc), and the server before it accepts a job: it runs
+// A rank makes it when it opens its model (setup/job_model.h), and the server before it accepts a job: it runs
 // `switchyard-worker --check_model=NAME --checkpoint_root=DIR`, which prints ModelCheckLine.  Thread-safe; reads files,
 // allocates no weights.  Does not do: tensors' names and shapes, which loading checks; numbers of a spec (job_spec.h).
 #pragma once

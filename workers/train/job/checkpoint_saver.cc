@@ -20,8 +20,6 @@ namespace {
 
 constexpr absl::Duration kLookAtGroup = absl::Milliseconds(100);
 
-absl::Status LostIfNot(const absl::Status& status) { return status.ok() ? status : Lost(status); }
-
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(FileSystem* files, Communicator* comm, SaverOptions options)

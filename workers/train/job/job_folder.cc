@@ -13,7 +13,7 @@ namespace switchyard {
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
                                                           const std::string& job_id) {
   RETURN_IF_ERROR(CheckPlainName(job_id));
-  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(checkpoint_root, "the checkpoint root"));
+  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(checkpoint_root, kCheckpointRoot));
   RETURN_IF_ERROR(root.MakeFolders(job_id));
   // No link that leads out.
   ASSIGN_OR_RETURN(const int fd, root.OpenFolder(job_id));

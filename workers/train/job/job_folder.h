@@ -9,6 +9,8 @@
 
 namespace switchyard {
 
+inline constexpr char kCheckpointRoot[] = "the checkpoint root";  // in messages
+
 // Made if it is not there: each rank may do it, at once.  job_id: a plain name (model_dir.h).
 // Errors: InvalidArgument, NotFound, PermissionDenied; each names the root.
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenJobFolder(const std::string& checkpoint_root,

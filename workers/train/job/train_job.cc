@@ -1,12 +1,14 @@
 #include "workers/train/job/train_job.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/lr_schedule.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/work_gate.h"
 #include "workers/train/job/rank_agreement.h"
@@ -17,65 +19,30 @@ namespace {
 constexpr absl::Duration kLeaveLimit = absl::Seconds(5);
 constexpr absl::Duration kSaveControl = absl::Seconds(1);  // between control points while ranks wait for a save
 
-DType DTypeOfJob(TrainDType dtype) {
-  switch (dtype) {
-    case TrainDType::kF32:
-      return DType::kF32;
-    case TrainDType::kBf16:
-      return DType::kBf16;
-    case TrainDType::kF64:
-      return DType::kF64;
-  }
-  return DType::kF32;
-}
-
 }  // namespace
 
 TrainJob::TrainJob(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener)
-    : input_(std::move(input)),
-      spec_(input_.spec),
-      stream_(stream),
+    : context_(std::move(input), stream, comm, listener),
+      input_(context_.input()),
+      spec_(context_.spec()),
       comm_(comm),
-      listener_(listener),
-      dtype_(DTypeOfJob(spec_.dtype)) {}
-
-TrainJob::~TrainJob() = default;
-
-void TrainJob::Stop(StopKind kind) {
-  StopKind before = stop_.load();
-  while (before < kind && !stop_.compare_exchange_weak(before, kind)) {
-  }
-}
-
-void TrainJob::Stage(const std::string& text) {
-  last_note_ = absl::Now();
-  if (!leads()) return;
-  LogInfo("job ", input_.job_id, ": ", text);
-  listener_->Note(text);
-}
-
-void TrainJob::Note(const std::string& text) {
-  if (absl::Now() - last_note_ >= input_.note_interval) Stage(text);
-}
-
-absl::Status TrainJob::AgreeOn(const absl::Status& mine) {
-  const absl::Status agreed = Agree(comm_, mine, input_.disk_limit);
-  agreed_ = !agreed.ok() && comm_->status().ok();
-  return agreed;
-}
+      listener_(listener) {}
 
 absl::Status TrainJob::RunInside() {
-  const InsideGate inside(stream_.pool().gate());
-  RETURN_IF_ERROR(Prepare());
-  listener_->Started(step_, warnings_);
+  const InsideGate inside(context_.stream().pool().gate());
+  RETURN_IF_ERROR(JobSetup(&context_, &job_).Run());
+  const TrainerState& start = job_.start->state();
+  step_ = saved_step_ = start.step;
+  tokens_ = start.tokens;
+  listener_->Started(step_, context_.warnings());
   absl::Status status = Train();
-  if (!status.ok() && agreed_ && OutcomeOf(status) == TrainOutcome::kBlocked) status = SaveBlocked(status);
+  if (!status.ok() && context_.agreed() && OutcomeOf(status) == TrainOutcome::kBlocked) status = SaveBlocked(status);
   return status;
 }
 
 TrainEnd TrainJob::Run() {
   absl::Status status = RunInside();
-  if (!status.ok() && !agreed_) {
+  if (!status.ok() && !context_.agreed()) {
     // The others wait for this rank.
     if (comm_->world() > 1) comm_->Abort(status.message());
     return {OutcomeOf(status), std::move(status)};
@@ -93,40 +60,40 @@ TrainEnd TrainJob::Run() {
 // All ranks pass it together, and draw the same conclusions from the same words.
 absl::StatusOr<StopKind> TrainJob::Control(const absl::Status& mine) {
   RankWord word;
-  word.stop = static_cast<int32_t>(stop_.load());
-  word.saving = static_cast<int32_t>(saver_->phase());
-  word.number = saver_->written_bytes();
+  word.stop = static_cast<int32_t>(context_.stop());
+  word.saving = static_cast<int32_t>(job_.saver->phase());
+  word.number = job_.saver->written_bytes();
   word.SetStatus(mine);
-  if (mine.ok()) word.SetStatus(saver_->status());
+  if (mine.ok()) word.SetStatus(job_.saver->status());
   std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, saver_->busy() ? input_.disk_limit : input_.step_limit));
+  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, job_.saver->busy() ? input_.disk_limit : input_.step_limit));
   if (absl::Status error = FirstError(words); !error.ok()) {
-    agreed_ = true;
+    context_.set_agreed(true);
     return error;
   }
   std::optional<SavedStep> saved;
-  ASSIGN_OR_RETURN(saved, saver_->Advance(words));
-  if (saved.has_value() && leads()) listener_->Saved(*saved);
+  ASSIGN_OR_RETURN(saved, job_.saver->Advance(words));
+  if (saved.has_value() && context_.leads()) listener_->Saved(*saved);
   int32_t stop = 0;
   int64_t written = 0;
   for (const RankWord& each : words) {
     stop = std::max(stop, each.stop);
     written += each.number;
   }
-  if (saver_->busy() && written != noted_bytes_ && absl::Now() - last_note_ >= input_.note_interval) {
-    noted_bytes_ = written;
-    Stage(absl::StrCat("saves step ", saved_step_, ": ", written >> 20, " of ", saver_->total_bytes() >> 20, " MiB"));
+  if (job_.saver->busy() && written != noted_written_ && context_.notes().due()) {
+    noted_written_ = written;
+    context_.notes().Stage(
+        absl::StrCat("saves step ", saved_step_, ": ", written >> 20, " of ", job_.saver->total_bytes() >> 20, " MiB"));
   }
   return static_cast<StopKind>(stop);
 }
 
 absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
   micro_batches->clear();
-  const int64_t share = spec_.batch_sequences / comm_->world();
-  const int64_t micro = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
-  for (int64_t done = 0; done < share; done += micro) {
+  const int64_t micro = context_.micro_batch_sequences();
+  for (int64_t done = 0; done < context_.own_sequences(); done += micro) {
     const int64_t first = step_ * spec_.batch_sequences + done * comm_->world() + comm_->rank() * micro;
-    ASSIGN_OR_RETURN(micro_batches->emplace_back(), data_->Samples(first, micro));
+    ASSIGN_OR_RETURN(micro_batches->emplace_back(), job_.data.training->Samples(first, micro));
   }
   return absl::OkStatus();
 }
@@ -138,35 +105,35 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   StepProgress progress;
   progress.learning_rate = LearningRate(schedule, step_);
   ASSIGN_OR_RETURN(progress.report,
-                   trainer_->Step(micro_batches, progress.learning_rate, absl::Now() + input_.step_limit));
+                   job_.trainer->Step(micro_batches, progress.learning_rate, absl::Now() + input_.step_limit));
   ++step_;
   tokens_ += progress.report.tokens;
   std::optional<PackingDecision> packed;
-  ASSIGN_OR_RETURN(packed, Pack(progress.report));
-  if (!leads()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(packed, job_.packing->AfterStep(progress.report));
+  if (!context_.leads()) return absl::OkStatus();
   progress.step = step_;
   progress.tokens = tokens_;
   progress.data_seconds = data_seconds;
   progress.total_seconds = data_seconds + absl::ToDoubleSeconds(absl::Now() - start);
   progress.tokens_per_second = meter_.TokensPerSecond(progress.report.tokens, progress.total_seconds);
-  progress.packing = packer_->groups().packing();
+  progress.packing = job_.packing->packing();
   progress.packing_decided = packed.has_value();
-  progress.skipped_steps = trainer_->skipped_steps();
+  progress.skipped_steps = job_.trainer->skipped_steps();
   listener_->StepDone(progress);
   if (progress.report.skipped) TellSkipped();
-  if (packed.has_value()) Stage(packed->ToString());
+  if (packed.has_value()) context_.notes().Stage(packed->ToString());
   return absl::OkStatus();
 }
 
 // The first at once, of many no more than others notes.
 void TrainJob::TellSkipped() {
-  const int64_t skipped = trainer_->skipped_steps();
+  const int64_t skipped = job_.trainer->skipped_steps();
   const std::string text = absl::StrCat("step ", step_, " is skipped: none of its tokens is a target (", skipped,
                                         " of ", step_, " steps so far)");
   if (skipped == 1) {
-    Stage(text);
+    context_.notes().Stage(text);
   } else {
-    Note(text);
+    context_.notes().Note(text);
   }
 }
 
@@ -188,7 +155,7 @@ absl::Status TrainJob::Train() {
     }
     const bool last = step_ == spec_.steps;
     const bool due = last || (spec_.evaluate_every_steps > 0 && step_ % spec_.evaluate_every_steps == 0);
-    if (evaluation_ != nullptr && due && evaluated < step_) {
+    if (job_.data.evaluation != nullptr && due && evaluated < step_) {
       bool ended = false;
       ASSIGN_OR_RETURN(ended, Evaluate());
       if (!ended) continue;
@@ -201,27 +168,26 @@ absl::Status TrainJob::Train() {
 }
 
 absl::StatusOr<bool> TrainJob::Evaluate() {
-  const int64_t share = spec_.batch_sequences / comm_->world();
-  const int64_t micro = spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : share;
-  const int64_t windows = evaluation_->num_windows();
+  const int64_t micro = context_.micro_batch_sequences();
+  const int64_t windows = job_.data.evaluation->num_windows();
   double loss = 0;
   int64_t tokens = 0;
   for (int64_t done = 0; done < windows; done += micro * comm_->world()) {
     // The last part of the set: some ranks may have nothing.
     const int64_t first = std::min(windows, done + comm_->rank() * micro);
-    absl::StatusOr<TrainRows> rows = evaluation_->Samples(first, std::min(micro, windows - first));
+    absl::StatusOr<TrainRows> rows = job_.data.evaluation->Samples(first, std::min(micro, windows - first));
     StopKind stop;
     ASSIGN_OR_RETURN(stop, Control(OfData(rows.status(), /*were_right=*/true)));
     if (stop != StopKind::kNone) return false;
     StepReport report;
-    ASSIGN_OR_RETURN(report, trainer_->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
+    ASSIGN_OR_RETURN(report, job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
     loss += report.loss * static_cast<double>(report.tokens);
     tokens += report.tokens;
-    Note(absl::StrCat("evaluation after step ", step_, ": ", std::min(windows, done + micro * comm_->world()), " of ",
-                      windows, " windows"));
+    context_.notes().Note(absl::StrCat("evaluation after step ", step_, ": ",
+                                       std::min(windows, done + micro * comm_->world()), " of ", windows, " windows"));
   }
   // (Some are, since the data has targets.)
-  if (leads()) listener_->Evaluated(step_, loss / static_cast<double>(tokens), tokens);
+  if (context_.leads()) listener_->Evaluated(step_, loss / static_cast<double>(tokens), tokens);
   return true;
 }
 
@@ -229,20 +195,20 @@ absl::Status TrainJob::Save() {
   RETURN_IF_ERROR(AwaitSave());
   if (stopped_ == StopKind::kNow) return absl::OkStatus();
   saved_step_ = step_;
-  noted_bytes_ = 0;
-  RETURN_IF_ERROR(saver_->Begin(stream_, *parameters_, step_,
-                                EncodeTrainerState({.step = step_,
-                                                    .tokens = tokens_,
-                                                    .sample = step_ * spec_.batch_sequences,
-                                                    .packing = packer_->groups().packing(),
-                                                    .skipped = trainer_->skipped_steps(),
-                                                    .shape = ShapeOf(spec_, config_text_, data_names_)})));
-  return saver_->copied() ? absl::OkStatus() : AwaitSave(/*written=*/true);
+  noted_written_ = 0;
+  RETURN_IF_ERROR(job_.saver->Begin(context_.stream(), *job_.parameters, step_,
+                                    EncodeTrainerState({.step = step_,
+                                                        .tokens = tokens_,
+                                                        .sample = step_ * spec_.batch_sequences,
+                                                        .packing = job_.packing->packing(),
+                                                        .skipped = job_.trainer->skipped_steps(),
+                                                        .shape = job_.shape})));
+  return job_.saver->copied() ? absl::OkStatus() : AwaitSave(/*written=*/true);
 }
 
 absl::Status TrainJob::AwaitSave(bool written) {
-  while (saver_->busy() && !(written && saver_->all_written())) {
-    saver_->AwaitNews(kSaveControl);
+  while (job_.saver->busy() && !(written && job_.saver->all_written())) {
+    job_.saver->AwaitNews(kSaveControl);
     StopKind stop;
     ASSIGN_OR_RETURN(stop, Control(absl::OkStatus()));
     if (stop != StopKind::kNow) continue;
@@ -253,11 +219,11 @@ absl::Status TrainJob::AwaitSave(bool written) {
 }
 
 absl::Status TrainJob::SaveBlocked(absl::Status why) {
-  agreed_ = false;
+  context_.set_agreed(false);
   absl::Status saved = step_ > saved_step_ ? Save() : absl::OkStatus();
   if (saved.ok()) saved = AwaitSave();
   if (saved.ok()) {
-    agreed_ = true;
+    context_.set_agreed(true);
     return why;
   }
   LogWarn("job ", input_.job_id, ": step ", step_, " is not saved: ", saved.message());

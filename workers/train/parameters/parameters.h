@@ -68,8 +68,6 @@ struct NewExperts {
   std::vector<ParameterBlock> staying = {};  // likewise layer by layer
   // Of all residents; a layer's blocks are those of `blocks`, then those of `staying`.  Null: all will be in memory.
   std::unique_ptr<StateOffload> offload = nullptr;
-
-  int64_t bytes() const;  // of memory
 };
 
 // What NewExperts are, in numbers.
@@ -140,9 +138,6 @@ class Parameters {
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
   const ModelGradients& gradients() const { return gradients_; }
   const Model& model() const { return *model_; }
-  // Of this rank's blocks.
-  int64_t num_values() const;
-  int64_t bytes() const;
 
  private:
   Parameters(const Stream& stream, Model* model) : stream_(stream), model_(model) {}

@@ -71,15 +71,6 @@ std::vector<std::vector<FfnWeights>> BySlot(ModelWeights* weights, NewExperts* e
 
 }  // namespace
 
-int64_t NewExperts::bytes() const {
-  int64_t bytes = offload != nullptr ? offload->memory_bytes() : 0;
-  for (const ParameterBlock& block : blocks) {
-    bytes += block.bytes() + (block.weight != nullptr ? block.weight->bytes() : block.tensor->bytes());
-  }
-  for (const ParameterBlock& block : staying) bytes += block.bytes();
-  return bytes;
-}
-
 std::vector<ParameterBlock> Parameters::StayingBlocks(absl::Span<const int32_t> residents) const {
   std::vector<ParameterBlock> blocks;
   for (const ParameterBlock& from : blocks_) {

@@ -86,16 +86,6 @@ absl::StatusOr<std::unique_ptr<StateOffload>> StateOffload::Create(const std::ve
   return offload;
 }
 
-int64_t StateOffload::memory_bytes() const {
-  int64_t bytes = 0;
-  for (const std::vector<Tensors>& blocks : slots_) {
-    for (const Tensors& tensors : blocks) {
-      for (const Tensor& tensor : tensors) bytes += tensor.bytes();
-    }
-  }
-  return bytes;
-}
-
 absl::Status StateOffload::ReadLayer(size_t layer) {
   for (size_t b = 0; b < layers_[layer].size(); ++b) {
     int64_t at = layers_[layer][b].at;

@@ -60,8 +60,6 @@ class StateOffload {
   absl::Status ReadLayer(size_t layer);
   absl::Status WriteLayer(size_t layer);
 
-  // Of the slots.
-  int64_t memory_bytes() const;
   const StatePlace& place(size_t layer, size_t block) const { return layers_[layer][block]; }
   const StateFile& file() const { return *file_; }
   DType dtype() const { return dtype_; }

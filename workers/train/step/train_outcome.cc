@@ -21,6 +21,8 @@ absl::Status Lost(absl::Status status) { return Marked(std::move(status), "lost"
 absl::Status Failed(absl::Status status) { return Marked(std::move(status), "failed"); }
 absl::Status Blocked(absl::Status status) { return Marked(std::move(status), "blocked"); }
 
+absl::Status LostIfNot(const absl::Status& status) { return status.ok() ? status : Lost(status); }
+
 absl::Status In(absl::string_view where, const absl::Status& status) {
   if (status.ok()) return status;
   absl::Status out(status.code(), absl::StrCat(where, ": ", status.message()));

@@ -14,6 +14,8 @@ namespace switchyard {
 absl::Status Lost(absl::Status status);
 absl::Status Failed(absl::Status status);
 absl::Status Blocked(absl::Status status);
+// The same, but OK stays OK.
+absl::Status LostIfNot(const absl::Status& status);
 // "where: message" with its code and its mark; OK stays OK.
 absl::Status In(absl::string_view where, const absl::Status& status);
 // kLost, kFailed or kBlocked.  REQUIRES: not OK.

@@ -32,7 +32,7 @@ struct Tokens {
 };
 
 absl::StatusOr<Tokens> ReadTokens(const std::string& folder, const std::string& name) {
-  const absl::StatusOr<ModelDir> dir = ModelDir::Open(folder);
+  const absl::StatusOr<RootDir> dir = RootDir::Open(folder, "the folder");
   if (!dir.ok()) return dir.status();
   const absl::StatusOr<TokenFile> file = TokenFile::Open(*dir, name);
   if (!file.ok()) return file.status();

@@ -1,4 +1,4 @@
-#include "server/jobs/attempt.h"
+#include "server/jobs/run/attempt.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,47 @@
+// Makes a job's data ready before it takes workers: its text files become tokens, one file for its datasets, then one
+// for its evaluation.  The host packs on another thread; this starts it and checks what came of it.
+// Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/jobs/data_preparer.h"
+#include "server/jobs/job.h"
+#include "server/jobs/run/run_context.h"
+#include "server/jobs/trainer_client.h"
+
+namespace switchyard {
+
+class JobPreparation {
+ public:
+  // Both borrowed.
+  JobPreparation(RunContext* context, Job* job) : context_(*context), job_(job) {}
+
+  // Starts what comes next.  False: all is ready.  REQUIRES: !packing().
+  bool StartNext();
+  bool packing() const { return packing_; }
+  void Cancel() { context_.host->CancelPrepare(job_->id); }
+  void OnProgress(int64_t done, int64_t total);
+  // The host is through with it.  REQUIRES: packing().
+  void End() { packing_ = false; }
+  // Whether what was packed last will do.  Of tokens as they are and of what was made of text; a spec without text was
+  // checked when it was submitted.
+  absl::Status Check(const PackedData& packed) const;
+
+  // Files that ranks read: tokens as they are, then what was made of text.
+  static std::vector<TrainFile> Training(const JobSpec& spec);
+  static std::vector<TrainFile> Evaluation(const JobSpec& spec);
+
+ private:
+  absl::Status CheckBatch(const PackedData& packed) const;
+  absl::Status CheckTargets(const PackedData& packed) const;
+
+  RunContext& context_;
+  Job* const job_;
+  bool packing_ = false;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,240 @@
+#include "server/jobs/run/job_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/log.h"
+
+namespace switchyard {
+namespace {
+
+constexpr absl::Duration kJournalPause = absl::Seconds(1);
+
+// What a job that goes on no more leaves behind.
+std::string Kept(const Job& job) {
+  const int64_t done = job.progress.has_value() ? job.progress->step : 0;
+  const int64_t saved = job.checkpoint.has_value() ? job.checkpoint->step : 0;
+  if (done == 0 && saved == 0) return "it has done no step";
+  if (saved >= done) return absl::StrCat("saved at step ", saved);
+  if (saved + 1 == done) return absl::StrCat("step ", done, " is not saved");
+  return absl::StrCat("steps ", saved + 1, " to ", done, " are not saved");
+}
+
+// Whether the same would happen again.
+bool IsFault(const absl::Status& status) {
+  if (ReasonOf(status) == v1::TEXT_LIMIT) return true;
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// To the state that follows an attempt.
+void MoveOn(const RunContext& context, Job* job, const TrainEnd& end, bool over_runtime, bool draining) {
+  const auto happen = [&](JobEvent event, const std::string& reason) {
+    context.book->Happen(job, event, reason, context.host->UnixMs());
+  };
+  const std::string message(end.status.message());
+  const bool cancelled = job->state == JobState::kCancelling;
+  const bool pausing = job->state == JobState::kPausing;
+  const bool stopped = end.outcome == TrainOutcome::kStopped;
+  const std::string how = stopped ? "its workers have stopped" : absl::StrCat("its workers have ended: ", message);
+  const JobEvent stop = stopped ? JobEvent::kStopped : JobEvent::kLose;
+  if (end.outcome == TrainOutcome::kFinished) {
+    // All steps may have been done before this attempt.
+    if (job->state == JobState::kPreparing) happen(JobEvent::kStart, "all ranks have started");
+    happen(JobEvent::kFinish, "all steps are done");
+  } else if (cancelled) {
+    // Also where its checkpoint could not be saved: nobody waits for it any more.
+    happen(stop, absl::StrCat(how, "; ", Kept(*job)));
+  } else if (end.outcome == TrainOutcome::kFailed) {
+    if (SaysNotFinite(end.status)) ++context.census->not_finite;
+    context.retries->Fail(job, end.status);
+  } else if (end.outcome == TrainOutcome::kBlocked) {
+    context.retries->Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
+  } else if (pausing) {
+    happen(stop, how);
+  } else if (over_runtime) {
+    context.retries->Fail(job, absl::DeadlineExceededError(absl::StrCat("max_runtime_seconds: ran ", job->ran_ms / 1000,
+                                                                        " s of ", job->spec.max_runtime_seconds)));
+  } else if (draining) {
+    happen(JobEvent::kLose, "the server stops");
+  } else {
+    context.retries->Lose(job, end.status);
+  }
+}
+
+}  // namespace
+
+void JobRun::EndAs(JobEvent event, const std::string& reason) {
+  context_.book->Happen(job_, event, reason, context_.host->UnixMs());
+  over_ = true;
+}
+
+void JobRun::Prepare() {
+  if (!preparation_.StartNext()) TryStart();
+}
+
+void JobRun::OnPrepared(const absl::StatusOr<PackedData>& packed) {
+  if (!preparation_.packing()) return;
+  preparation_.End();
+  if (job_->state != JobState::kPreparing) return EndAs(JobEvent::kStopped, "stopped while its data was made ready");
+  if (draining_) return EndAs(JobEvent::kLose, "the server stops");
+  const absl::Status status = packed.ok() ? preparation_.Check(*packed) : packed.status();
+  if (status.ok()) {
+    ++job_->files_ready;
+    if (const absl::Status saved = context_.book->Save(job_); !saved.ok()) LogWarn(saved.message());
+    return Prepare();
+  }
+  // It was there when the job was submitted.
+  if (absl::IsNotFound(status) || ReasonOf(status) == v1::DATASET_CHANGED) {
+    context_.retries->Block(job_,
+                            MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, status.message()));
+  } else if (IsFault(status)) {
+    context_.retries->Fail(job_, status);
+  } else {
+    context_.retries->Lose(job_, status);
+  }
+  over_ = true;
+}
+
+std::vector<TrainingWorker> JobRun::Tick(absl::Time now) {
+  if (attempt_ == nullptr) {
+    TryStart();
+    return {};
+  }
+  std::vector<TrainingWorker> given_up = attempt_->CheckTime(now);
+  if (!given_up.empty()) return given_up;
+  if (!over_runtime_ && job_->state == JobState::kRunning && progress_.IsOverRuntime()) {
+    over_runtime_ = true;
+    Note("max_runtime_seconds: stops with a checkpoint");
+    attempt_->Stop(StopKind::kSave, now);
+  }
+  progress_.Save();
+  ConcludeIfOver();
+  return {};
+}
+
+void JobRun::TryStart() {
+  const absl::Time now = context_.host->Now();
+  if (preparation_.packing() || job_->state != JobState::kPreparing || now < retry_at_) return;
+  if (const int idle = context_.pools->Of(job_->spec).NumIdle(); idle < job_->spec.workers) {
+    return Note(absl::StrCat("waits for workers: ", idle, " of ", job_->spec.workers, " are free"));
+  }
+  // No worker may hear of a number that a server after this one would give out again.
+  ++job_->attempt;
+  if (const absl::Status saved = context_.book->Save(job_); !saved.ok()) {
+    --job_->attempt;
+    retry_at_ = now + kJournalPause;
+    return context_.book->NoteUnwritten(job_);
+  }
+  StartAttempt();
+}
+
+void JobRun::StartAttempt() {
+  store_token_ = context_.host->DrawHex();
+  context_.host->OpenStore(store_token_);
+  attempt_ = std::make_unique<Attempt>(++context_.last_epoch, context_.pools->Of(job_->spec).Take(job_->spec.workers),
+                                       context_.options->limits, context_.host->Now());
+  TrainingSeat seat;
+  seat.attempt = job_->attempt;
+  seat.job_id = job_->id;
+  seat.spec = job_->spec;
+  seat.data = JobPreparation::Training(job_->spec);
+  seat.evaluation = JobPreparation::Evaluation(job_->spec);
+  seat.store_token = store_token_;
+  seat.form_deadline_ms = context_.options->form_deadline_ms;
+  attempt_->Start(std::move(seat));
+  ++context_.census->attempts;
+  LogInfo(job_->id, " starts: attempt ", job_->attempt, ", epoch ", attempt_->epoch());
+  Note(absl::StrCat("attempt ", job_->attempt, ": its workers load the model"));
+}
+
+void JobRun::StopAsAsked() {
+  const bool cancel = job_->state == JobState::kCancelling;
+  StopIn(JobEvent::kStopped, "it had no workers yet", cancel ? "the job is cancelled" : "the job is paused", cancel);
+}
+
+void JobRun::Drain() {
+  draining_ = true;
+  StopIn(JobEvent::kLose, "the server stops", "the server stops", /*cancel=*/false);
+}
+
+void JobRun::StopIn(JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel) {
+  const absl::Time now = context_.host->Now();
+  if (preparation_.packing()) {
+    preparation_.Cancel();
+  } else if (attempt_ == nullptr) {
+    EndAs(event, without_workers);
+  } else if (!attempt_->all_started()) {  // before its first step there is nothing to save
+    attempt_->Abort(absl::CancelledError(aborted), now);
+  } else if (cancel) {
+    attempt_->Cancel(now);
+  } else {
+    attempt_->Stop(StopKind::kSave, now);
+  }
+}
+
+void JobRun::Postpone(absl::Duration by, absl::Time now) {
+  attempt_->Postpone(by);
+  progress_.Postpone(by, now);
+}
+
+void JobRun::OnStarted(WorkerId id, int64_t step, const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) LogWarn(job_->id, ": ", warning);
+  if (!warnings.empty()) warnings_ = absl::StrJoin(warnings, "; ");
+  attempt_->OnStarted(id, step, context_.host->Now());
+  if (attempt_->all_started()) progress_.Start(attempt_->first_step(), warnings_);
+}
+
+RunProgress* JobRun::Receive(WorkerId id) {
+  if (!attempt_->OnWord(id, context_.host->Now())) return nullptr;
+  progress_.Start(attempt_->first_step(), warnings_);
+  return &progress_;
+}
+
+void JobRun::OnNote(WorkerId id, const std::string& text) {
+  if (attempt_->OnNote(id, context_.host->Now())) Note(text);
+}
+
+void JobRun::OnEnded(WorkerId id, TrainEnd end) {
+  attempt_->OnEnded(id, std::move(end), context_.host->Now());
+  ConcludeIfOver();
+}
+
+void JobRun::OnLost(WorkerId id, const std::string& reason) {
+  attempt_->OnLost(id, reason, context_.host->Now());
+  ConcludeIfOver();
+}
+
+bool JobRun::HasWorker(WorkerId id) const {
+  if (attempt_ == nullptr) return false;
+  const std::vector<WorkerId> ids = attempt_->member_ids();
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+void JobRun::ConcludeIfOver() {
+  if (attempt_->over()) Conclude(attempt_->Verdict());
+}
+
+void JobRun::Conclude(const TrainEnd& end) {
+  for (const WorkerId id : attempt_->member_ids()) context_.pools->Of(job_->spec).Release(id);
+  context_.host->CloseStore(store_token_);
+  attempt_.reset();
+  progress_.End();
+  MoveOn(context_, job_, end, over_runtime_, draining_);
+  if (progress_.running() && context_.sink != nullptr) context_.sink->OnEnded(*job_);
+  over_ = true;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,89 @@
+// A job that is under way, from its turn in the queue until its attempt is over: first its data is made ready, then it
+// waits for workers and starts an attempt on them, then it reports; at its end it moves to the state that follows.
+//
+//   Prepare ─► waits for workers (Tick) ─► attempt ─► over()
+// Thread-compatible; reads the host's clock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/jobs/job.h"
+#include "server/jobs/run/attempt.h"
+#include "server/jobs/run/job_preparation.h"
+#include "server/jobs/run/run_context.h"
+#include "server/jobs/run/run_progress.h"
+
+namespace switchyard {
+
+class JobRun {
+ public:
+  // Both borrowed.  metrics_slot: the lowest free one.  REQUIRES: the job is PREPARING.
+  JobRun(RunContext* context, Job* job, int metrics_slot)
+      : context_(*context),
+        job_(job),
+        metrics_slot_(metrics_slot),
+        preparation_(context, job),
+        progress_(context, job) {}
+
+  // Makes its data ready, then waits for workers.
+  void Prepare();
+  // What the host reports of its data.
+  void OnPrepareProgress(int64_t done, int64_t total) { preparation_.OnProgress(done, total); }
+  void OnPrepared(const absl::StatusOr<PackedData>& packed);
+  // Starts the attempt once there are workers; watches its time.  Returns workers that were given up, which nobody can
+  // use any more.
+  std::vector<TrainingWorker> Tick(absl::Time now);
+  // A user has paused or cancelled it.
+  void StopAsAsked();
+  // The server stops: it saves and waits for the next one.
+  void Drain();
+  // It could not run for so long, which is no fault of its ranks.
+  void Postpone(absl::Duration by, absl::Time now);
+  void Note(const std::string& note) { context_.book->Note(job_, note); }
+
+  // What its workers report.
+  void OnStarted(WorkerId id, int64_t step, const std::vector<std::string>& warnings);
+  // Where a report on progress goes; null: it is not rank 0's, or the attempt is being aborted.
+  RunProgress* Receive(WorkerId id);
+  void OnNote(WorkerId id, const std::string& text);
+  void OnEnded(WorkerId id, TrainEnd end);
+  void OnLost(WorkerId id, const std::string& reason);
+  // Moves the job on if all ranks have ended.
+  void ConcludeIfOver();
+
+  const Job& job() const { return *job_; }
+  int metrics_slot() const { return metrics_slot_; }
+  const RunProgress& progress() const { return progress_; }
+  bool has_workers() const { return attempt_ != nullptr; }
+  bool HasWorker(WorkerId id) const;
+  int64_t epoch() const { return attempt_ == nullptr ? 0 : attempt_->epoch(); }  // 0: of no attempt
+  bool over() const { return over_; }
+
+ private:
+  void TryStart();
+  void StartAttempt();
+  void StopIn(JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel);
+  void Conclude(const TrainEnd& end);
+  void EndAs(JobEvent event, const std::string& reason);
+
+  RunContext& context_;
+  Job* const job_;
+  const int metrics_slot_;
+  JobPreparation preparation_;
+  RunProgress progress_;
+  std::unique_ptr<Attempt> attempt_;
+  std::string store_token_;
+  std::string warnings_;                        // of its ranks' starts
+  absl::Time retry_at_ = absl::InfinitePast();  // of a start that the journal refused
+  bool over_runtime_ = false;
+  bool draining_ = false;
+  bool over_ = false;
+};
+
+}  // namespace switchyard

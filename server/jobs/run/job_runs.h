@@ -1,0 +1,78 @@
+// The jobs under way, and where what training workers and the host report reaches them: by a worker's id, an attempt's
+// epoch or a job's id.  What is of another epoch than its job's is dropped.
+//
+// All calls on one thread (job_loop.h has it).  A worker of this machine that falls silent loses its process; one that
+// also serves, and does not end its training when it is told, keeps its place and gets no other job until it does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/jobs/run/job_run.h"
+#include "server/jobs/run/run_context.h"
+#include "server/jobs/run/slice_watch.h"
+#include "server/jobs/trainer_client.h"
+
+namespace switchyard {
+
+// UNAVAILABLE: "the server is stopping".
+absl::Status ServerStopsError();
+
+class JobRuns final : public TrainerEvents {
+ public:
+  // All that the context names is borrowed.
+  explicit JobRuns(const RunContext& context) : context_(context), slices_(&context_) {}
+
+  // REQUIRES: the job is PREPARING and not under way.
+  void Begin(Job* job);
+  // A user has paused or cancelled it.  Nothing where it is not under way.
+  void StopAsAsked(const Job& job);
+  // Workers that jobs under way still wait for: of those that serve, or of the others.
+  int NumAwaited(bool on_serving_workers) const;
+  void Tick();
+  // Running jobs stop with a checkpoint and wait for the next server; no worker is taken in any more.
+  void Drain();
+  bool draining() const { return draining_; }
+  bool empty() const { return runs_.empty(); }
+  // What metrics say of each.
+  void FillSlots(TrainingCensus* census) const;
+
+  // What the host reports of a job's data.
+  void OnPrepareProgress(const std::string& job_id, int64_t done, int64_t total);
+  void OnPrepared(const std::string& job_id, const absl::StatusOr<PackedData>& packed);
+
+  void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) override;
+  void OnTrainerHeartbeat(WorkerId id) override;
+  void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) override;
+  void OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) override;
+  void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) override;
+  void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) override;
+  void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
+  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) override;
+  void OnTrainerLost(WorkerId id, std::string reason) override;
+
+ private:
+  // Null: there is none.
+  JobRun* OfEpoch(int64_t epoch);
+  JobRun* OfJob(const std::string& job_id);
+  RunProgress* Receive(WorkerId id, int64_t epoch);
+  // Each that is under way now, while any may end.
+  void ForEach(const std::function<void(JobRun*)>& visit);
+  void RemoveIfOver(const JobRun* run);
+  // Ends a worker that is of no use any more, by its process where that is this machine's.
+  void Fence(const TrainingWorker& trainer, const std::string& why);
+  void GiveUp(JobRun* run, const std::vector<TrainingWorker>& workers);
+
+  RunContext context_;
+  std::map<int64_t, JobRun> runs_;  // by the job's sequence
+  SliceWatch slices_;
+  bool draining_ = false;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,104 @@
+#include "server/jobs/run/run_progress.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/log.h"
+
+namespace switchyard {
+
+void RunProgress::Start(int64_t step, const std::string& warnings) {
+  if (job_->state != JobState::kPreparing) return;
+  running_since_ = context_.host->Now();
+  context_.book->Happen(
+      job_, JobEvent::kStart,
+      absl::StrCat("attempt ", job_->attempt, step > 0 ? absl::StrCat(" goes on from step ", step) : " begins", " on ",
+                   job_->spec.workers, " workers", warnings.empty() ? "" : "; ", warnings),
+      context_.host->UnixMs());
+  if (context_.sink != nullptr) context_.sink->OnStarted(*job_, step);
+}
+
+void RunProgress::OnStep(const TrainProgress& progress) {
+  const absl::Time now = context_.host->Now();
+  if (!has_steps()) {
+    first_step_at_ = now;
+    first_step_ = progress.step;
+  } else if (progress.step > first_step_) {
+    const double each = absl::ToDoubleSeconds(now - first_step_at_) / static_cast<double>(progress.step - first_step_);
+    job_->seconds_left = each * static_cast<double>(std::max<int64_t>(job_->spec.steps - progress.step, 0));
+  }
+  job_->note =
+      progress.skipped ? absl::StrCat("step ", progress.step, " was skipped: none of its tokens is a target") : "";
+  if (job_->progress.has_value()) job_->most_tokens = std::max(job_->most_tokens, job_->progress->tokens);
+  Count(job_->most_tokens, progress);
+  if (progress.step > job_->best_step) {
+    job_->best_step = progress.step;
+    job_->losses = 0;
+  }
+  job_->progress = progress;
+  unsaved_ = true;
+  if (context_.sink != nullptr) context_.sink->OnStep(*job_, progress);
+  context_.book->Tell(*job_);
+}
+
+void RunProgress::Count(int64_t tokens_before, const TrainProgress& progress) {
+  // A worker's nonsense must not make a counter fall.
+  const auto positive = [](double value) { return value > 0 ? value : 0; };
+  TrainingCensus& census = *context_.census;
+  ++census.steps;
+  census.tokens += std::max<int64_t>(progress.tokens - tokens_before, 0);
+  census.dropped_rows += std::max<int64_t>(progress.dropped_rows, 0);
+  for (double StepSeconds::*part :
+       {&StepSeconds::total, &StepSeconds::forward, &StepSeconds::backward, &StepSeconds::experts,
+        &StepSeconds::all_to_all, &StepSeconds::all_reduce, &StepSeconds::optimizer, &StepSeconds::data}) {
+    census.seconds.*part += positive(progress.seconds.*part);
+  }
+}
+
+void RunProgress::OnEvaluated(const EvaluationResult& result) {
+  job_->evaluation = result;
+  unsaved_ = true;
+  if (context_.sink != nullptr) context_.sink->OnEvaluated(*job_, result);
+  context_.book->Tell(*job_);
+}
+
+void RunProgress::OnSaved(SavedCheckpoint checkpoint) {
+  if (!job_->checkpoint.has_value() || checkpoint.step > job_->checkpoint->step) job_->losses = 0;
+  job_->checkpoint = std::move(checkpoint);
+  ++context_.census->checkpoints;
+  job_->full_since_unix_ms = 0;
+  saved_at_ = absl::InfinitePast();
+  unsaved_ = true;
+  Save();
+  context_.book->Tell(*job_);
+}
+
+void RunProgress::Save() {
+  const absl::Time now = context_.host->Now();
+  if (!unsaved_ || now - saved_at_ < context_.options->save_progress) return;
+  saved_at_ = now;
+  unsaved_ = false;
+  job_->ran_ms = RanMs();
+  if (const absl::Status saved = context_.book->Save(job_); !saved.ok()) LogWarn(job_->id, ": ", saved.message());
+}
+
+void RunProgress::Postpone(absl::Duration by, absl::Time now) {
+  if (running_since_ < now) running_since_ = std::min(running_since_ + by, now);
+}
+
+void RunProgress::End() {
+  if (running()) job_->ran_ms = RanMs();
+}
+
+int64_t RunProgress::RanMs() const {
+  const absl::Time now = context_.host->Now();
+  return ran_before_ms_ + (now > running_since_ ? absl::ToInt64Milliseconds(now - running_since_) : 0);
+}
+
+bool RunProgress::IsOverRuntime() const {
+  const int64_t limit_ms = job_->spec.max_runtime_seconds * 1000;
+  return limit_ms != 0 && running() && RanMs() >= limit_ms;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,50 @@
+// What an attempt reports while it trains, as it comes into the job, the census, the curves and, now and then, the
+// journal; and how long the job has run.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "server/jobs/job.h"
+#include "server/jobs/run/run_context.h"
+
+namespace switchyard {
+
+class RunProgress {
+ public:
+  // Both borrowed.
+  RunProgress(RunContext* context, Job* job) : context_(*context), job_(job), ran_before_ms_(job->ran_ms) {}
+
+  // All ranks have started, and go on from this step.  Nothing where the job no longer waits for that.
+  void Start(int64_t step, const std::string& warnings);
+  void OnStep(const TrainProgress& progress);
+  void OnEvaluated(const EvaluationResult& result);
+  void OnSaved(SavedCheckpoint checkpoint);
+  // Writes what is new, at most so often.
+  void Save();
+  // It could not run for so long: that time does not count.
+  void Postpone(absl::Duration by, absl::Time now);
+  // The attempt is over: counts the time that it ran.
+  void End();
+
+  bool running() const { return running_since_ < absl::InfiniteFuture(); }
+  bool has_steps() const { return first_step_at_ != absl::InfinitePast(); }
+  // Whether it has run for longer than its spec allows.
+  bool IsOverRuntime() const;
+
+ private:
+  void Count(int64_t tokens_before, const TrainProgress& progress);
+  int64_t RanMs() const;
+
+  RunContext& context_;
+  Job* const job_;
+  const int64_t ran_before_ms_;  // in earlier attempts
+  absl::Time running_since_ = absl::InfiniteFuture();
+  absl::Time first_step_at_ = absl::InfinitePast();
+  int64_t first_step_ = 0;
+  absl::Time saved_at_ = absl::InfinitePast();
+  bool unsaved_ = false;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,67 @@
+#include "workers/train/job/job_context.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "workers/train/job/rank_agreement.h"
+
+namespace switchyard {
+namespace {
+
+DType DTypeOfJob(TrainDType dtype) {
+  switch (dtype) {
+    case TrainDType::kF32:
+      return DType::kF32;
+    case TrainDType::kBf16:
+      return DType::kBf16;
+    case TrainDType::kF64:
+      return DType::kF64;
+  }
+  return DType::kF32;
+}
+
+}  // namespace
+
+JobContext::JobContext(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener)
+    : input_(std::move(input)),
+      spec_(input_.spec),
+      stream_(stream),
+      comm_(comm),
+      dtype_(DTypeOfJob(spec_.dtype)),
+      notes_(input_.job_id, input_.note_interval, leads() ? listener : nullptr) {}
+
+int64_t JobContext::micro_batch_sequences() const {
+  return spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : own_sequences();
+}
+
+std::string JobContext::Holder() const { return absl::StrCat("attempt ", input_.attempt, " of job ", input_.job_id); }
+
+void JobContext::Stop(StopKind kind) {
+  StopKind before = stop_.load();
+  while (before < kind && !stop_.compare_exchange_weak(before, kind)) {
+  }
+}
+
+absl::Status JobContext::NoteRead(absl::string_view what, int64_t bytes) {
+  notes_.Count(what, bytes);
+  return wanted() ? absl::OkStatus() : absl::CancelledError("no longer wanted");
+}
+
+bool JobContext::NotePart(absl::string_view what, int64_t done_bytes, int64_t total_bytes) {
+  notes_.Note(absl::StrCat(what, ": ", done_bytes >> 20, " of ", total_bytes >> 20, " MiB"));
+  return wanted();
+}
+
+absl::Status JobContext::AgreeOn(const absl::Status& mine) {
+  const absl::Status agreed = Agree(comm_, mine, input_.disk_limit);
+  SetAgreed(agreed);
+  return agreed;
+}
+
+absl::StatusOr<std::string> JobContext::AgreeOnText(const absl::StatusOr<std::string>& mine) {
+  absl::StatusOr<std::string> text = FromLeader(comm_, mine, input_.disk_limit);
+  SetAgreed(text.status());
+  return text;
+}
+
+}  // namespace switchyard

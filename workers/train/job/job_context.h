@@ -1,0 +1,80 @@
+// What the parts of one rank's attempt at a job share: what was asked for, with whom it trains, whether it is still
+// wanted, and whether all ranks know of its error.
+//
+// One thread's; Stop, stop and wanted may be called from any, and what notes as JobNotes says.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/jobs/job_spec.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/tensor/device.h"
+#include "workers/tensor/dtype.h"
+#include "workers/train/job/job_notes.h"
+#include "workers/train/job/train_job_input.h"
+#include "workers/train/job/train_listener.h"
+
+namespace switchyard {
+
+class JobContext {
+ public:
+  // Borrowed: comm, listener and what the stream borrows.
+  JobContext(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener);
+
+  const TrainJobInput& input() const { return input_; }
+  // Its balance_weight is set once the model's config.json was read.
+  const JobSpec& spec() const { return spec_; }
+  void set_balance_weight(double weight) { spec_.balance_weight = weight; }
+  const Stream& stream() const { return stream_; }
+  Communicator* comm() const { return comm_; }
+  DType dtype() const { return dtype_; }
+  bool leads() const { return comm_->rank() == 0; }
+  // Of a step, on each rank; and how many of those at a time.
+  int64_t own_sequences() const { return spec_.batch_sequences / comm_->world(); }
+  int64_t micro_batch_sequences() const;
+  // "attempt 2 of job …": who has the folder's lock.
+  std::string Holder() const;
+
+  // The greatest that was asked for.  Any thread.
+  void Stop(StopKind kind);
+  StopKind stop() const { return stop_.load(); }
+  // Whether what takes long is still of use: the group stands, and nobody asked for an end at once.
+  bool wanted() const { return comm_->status().ok() && stop() != StopKind::kNow; }
+
+  JobNotes& notes() { return notes_; }
+  // Notes how much was read; Cancelled where it is no longer wanted.
+  absl::Status NoteRead(absl::string_view what, int64_t bytes);
+  // Notes "what: 3 of 7 MiB".  Returns wanted().
+  bool NotePart(absl::string_view what, int64_t done_bytes, int64_t total_bytes);
+  // For TrainListener::Started.
+  void Warn(std::string warning) { warnings_.push_back(std::move(warning)); }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  // Collective (rank_agreement.h).  An error that came of them is agreed(): all ranks know it, so the group stands.
+  absl::Status AgreeOn(const absl::Status& mine);
+  // Rank 0's text on all ranks.
+  absl::StatusOr<std::string> AgreeOnText(const absl::StatusOr<std::string>& mine);
+  // An error that all ranks have if the group stands.
+  void SetAgreed(const absl::Status& status) { agreed_ = !status.ok() && comm_->status().ok(); }
+  void set_agreed(bool agreed) { agreed_ = agreed; }
+  bool agreed() const { return agreed_; }
+
+ private:
+  const TrainJobInput input_;
+  JobSpec spec_;
+  const Stream stream_;
+  Communicator* const comm_;
+  const DType dtype_;
+  std::atomic<StopKind> stop_ = StopKind::kNone;
+  JobNotes notes_;
+  std::vector<std::string> warnings_;
+  bool agreed_ = false;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,65 @@
+// How a job's experts come to be packed: as packing.log of its folder says, or, in mode full, as it comes to be decided
+// beside its steps (expert_packer.h).
+//
+//   Find ─► the model is made with packing() ─► MakePacker ─► OpenJournal ─► AfterStep, after each step
+// Thread-compatible.  Every rank makes the same calls in the same order: all but OpenJournal are collective.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/jobs/expert_packing.h"
+#include "workers/checkpoint/files/file_system.h"
+#include "workers/train/job/job_context.h"
+#include "workers/train/job/setup/job_start.h"
+#include "workers/train/job/setup/memory_fit.h"
+#include "workers/train/packing/expert_packer.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/step/trainer.h"
+
+namespace switchyard {
+
+class JobPacking {
+ public:
+  // All borrowed.  checkpoints: the job's folder.
+  JobPacking(JobContext* context, FileSystem* checkpoints, MemoryFit* fit, const JobStart* start)
+      : context_(*context), checkpoints_(checkpoints), fit_(*fit), start_(*start) {}
+
+  // Reads the journal, if the mode has one, and checks that what it says has room.  Rank 0 reads, so that all have the
+  // same text.  REQUIRES: the start was read.
+  absl::Status Find();
+  // Replicas of every expert now.
+  int32_t packing() const { return packer_ != nullptr ? packer_->groups().packing() : controller_->packing(); }
+  // Of the groups that packing has.
+  absl::Status MakePacker(Trainer* trainer, Parameters* parameters);
+  // Behind the saver, which knows that no later attempt has saved; the folder's lock is this attempt's since before the
+  // journal was read.
+  absl::Status OpenJournal();
+  // What was decided, if this was a step for it.
+  absl::StatusOr<std::optional<PackingDecision>> AfterStep(const StepReport& report);
+
+ private:
+  absl::Status Replay(absl::string_view text);
+  absl::Status CheckFits();
+  void PackAnew(const std::string& why);
+  absl::Status Journal(const PackingDecision& decision);
+
+  JobContext& context_;
+  FileSystem* const checkpoints_;
+  MemoryFit& fit_;
+  const JobStart& start_;
+  std::optional<PackingController> controller_;  // until packer_ has it
+  bool adjusts_ = false;                         // the same on all ranks
+  std::vector<PackingDecision> journalled_;      // that count, in packing.log
+  bool renews_journal_ = false;                  // those of packing.log do not count
+  const Parameters* parameters_ = nullptr;
+  std::unique_ptr<ExpertPacker> packer_;
+};
+
+}  // namespace switchyard

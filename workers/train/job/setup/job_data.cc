@@ -1,0 +1,106 @@
+#include "workers/train/job/setup/job_data.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/io/root_dir.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/token_targets.h"
+#include "workers/tensor/work_gate.h"
+#include "workers/train/data/token_file.h"
+#include "workers/train/job/job_folder.h"
+#include "workers/train/job/rank_agreement.h"
+#include "workers/train/step/train_outcome.h"
+
+namespace switchyard {
+namespace {
+
+absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const ModelConfig& config,
+                                                 const std::vector<TrainFile>& files, absl::string_view what) {
+  const TrainJobInput& input = context->input();
+  ASSIGN_OR_RETURN(const RootDir checkpoints, RootDir::Open(input.checkpoint_root, kCheckpointRoot));
+  ASSIGN_OR_RETURN(const RootDir datasets, RootDir::Open(input.dataset_root, "the dataset root"));
+  std::vector<TokenFile> opened;
+  for (const TrainFile& file : files) {
+    absl::StatusOr<TokenFile> tokens = file.of_job
+                                           ? TokenFile::Open(checkpoints, absl::StrCat(input.job_id, "/", file.name))
+                                           : TokenFile::Open(datasets, file.name);
+    if (!tokens.ok()) return In(what, tokens.status());
+    // All of it once: who trains then reads what was checked.
+    if (context->leads()) {
+      const absl::Status verified = tokens->Verify(config.vocab_size, [&](int64_t done, int64_t total) {
+        WorkGate::PassOwn();
+        return context->NotePart(absl::StrCat("checks ", file.name), done, total);
+      });
+      if (!verified.ok()) return In(what, verified);
+    }
+    opened.push_back(*std::move(tokens));
+  }
+  return opened;
+}
+
+// Rank 0 looks, as it does for the rest of the contents.
+absl::Status CheckTargets(JobContext* context, const DataSource& source, size_t num_files, absl::string_view what) {
+  if (!context->leads()) return absl::OkStatus();
+  bool found = false;
+  ASSIGN_OR_RETURN(found, source.HasTarget([&](int64_t done, int64_t total) {
+    WorkGate::PassOwn();
+    return context->NotePart(absl::StrCat("looks for targets of ", what), done, total);
+  }));
+  if (found) return absl::OkStatus();
+  return In(what, NoTargetError(num_files, source.num_tokens(), context->spec().sequence_length));
+}
+
+}  // namespace
+
+absl::Status OfData(const absl::Status& status, bool were_right) {
+  if (status.ok() || OutcomeOf(status) != TrainOutcome::kFailed) return status;
+  return were_right || absl::IsNotFound(status) ? Blocked(status) : status;
+}
+
+absl::StatusOr<JobData> OpenJobData(JobContext* context, const ModelConfig& config) {
+  const TrainJobInput& input = context->input();
+  JobData data;
+  uint64_t seen = Fnv1a("");
+  const auto open = [&](const std::vector<TrainFile>& files, absl::string_view what, bool in_order,
+                        std::unique_ptr<DataSource>* source) -> absl::Status {
+    std::vector<TokenFile> tokens;
+    ASSIGN_OR_RETURN(tokens, OpenFiles(context, config, files, what));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const TokenFileHeader& header = tokens[i].header();
+      seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
+      if (!in_order) data.names.push_back({files[i].name, header});
+    }
+    absl::StatusOr<std::unique_ptr<DataSource>> made =
+        DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
+                                               .vocab = config.vocab_size,
+                                               .seed = context->spec().seed,
+                                               .in_order = in_order});
+    if (!made.ok()) return In(what, made.status());
+    *source = *std::move(made);
+    return CheckTargets(context, **source, files.size(), what);
+  };
+  context->notes().Stage("checks its data");
+  absl::Status mine = open(input.data, "datasets", false, &data.training);
+  if (mine.ok() && !input.evaluation.empty()) mine = open(input.evaluation, "evaluation", true, &data.evaluation);
+  // An earlier attempt has begun with them, so they were right.
+  const bool were_right = input.attempt > 1;
+  RankWord word;
+  word.SetStatus(OfData(mine, were_right));
+  word.number = static_cast<int64_t>(seen);
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(context->comm(), word, input.disk_limit));
+  absl::Status status = FirstError(words);
+  for (size_t r = 1; r < words.size() && status.ok(); ++r) {
+    if (words[r].number == words[0].number) continue;
+    status = OfData(absl::FailedPreconditionError(absl::StrCat("datasets: rank ", r, " has other files than rank 0")),
+                    were_right);
+  }
+  context->set_agreed(!status.ok());
+  RETURN_IF_ERROR(status);
+  return data;
+}
+
+}  // namespace switchyard

@@ -1,0 +1,29 @@
+// The packed tokens that a job trains on and evaluates with, opened and checked.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "workers/model/config/config.h"
+#include "workers/train/data/data_source.h"
+#include "workers/train/job/job_context.h"
+#include "workers/train/step/trainer_state.h"
+
+namespace switchyard {
+
+struct JobData {
+  std::vector<NamedTokens> names;  // of the files that are trained on
+  std::unique_ptr<DataSource> training;
+  std::unique_ptr<DataSource> evaluation;  // null: there is none
+};
+
+// Opens the files on every rank; rank 0 reads all of them once.  Collective: ends alike on all ranks, which must have
+// the same files.  Errors: marked Blocked where an earlier attempt has begun with the files.
+absl::StatusOr<JobData> OpenJobData(JobContext* context, const ModelConfig& config);
+
+// An error of data: Blocked if they have been right before.
+absl::Status OfData(const absl::Status& status, bool were_right);
+
+}  // namespace switchyard

@@ -1,0 +1,198 @@
+#include "workers/train/job/setup/job_setup.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/io/root_dir.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/manifest/base_folder.h"
+#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/safetensors/shard_table.h"
+#include "workers/ops/core/isa.h"
+#include "workers/tensor/thread_pool.h"
+#include "workers/tensor/work_gate.h"
+#include "workers/train/job/breathing_files.h"
+#include "workers/train/job/job_folder.h"
+#include "workers/train/packing/expert_groups.h"
+#include "workers/train/parameters/parameter_files.h"
+#include "workers/train/step/train_outcome.h"
+
+namespace switchyard {
+
+absl::Status JobSetup::Run() {
+  job_.fit = std::make_unique<MemoryFit>(&context_, &job_.source.config);
+  RETURN_IF_ERROR(job_.fit->CountNeighbours());
+  RETURN_IF_ERROR(context_.AgreeOn(OpenCheckpoints()));
+  job_.start = std::make_unique<JobStart>(&context_, job_.checkpoints.get());
+  job_.packing = std::make_unique<JobPacking>(&context_, job_.checkpoints.get(), job_.fit.get(), job_.start.get());
+  RETURN_IF_ERROR(context_.AgreeOn(OpenModel()));
+  RETURN_IF_ERROR(context_.AgreeOn(job_.fit->Check()));
+  RETURN_IF_ERROR(OpenData());
+  RETURN_IF_ERROR(job_.start->Find());
+  RETURN_IF_ERROR(context_.AgreeOn(job_.start->Read(job_.shape)));
+  RETURN_IF_ERROR(job_.packing->Find());
+  RETURN_IF_ERROR(context_.AgreeOn(MakeModel()));
+  RETURN_IF_ERROR(job_.packing->MakePacker(job_.trainer.get(), job_.parameters.get()));
+  RETURN_IF_ERROR(context_.AgreeOn(LoadStart()));
+  RETURN_IF_ERROR(context_.AgreeOn(OpenSaver()));
+  return context_.AgreeOn(job_.packing->OpenJournal());
+}
+
+absl::Status JobSetup::OpenCheckpoints() {
+  const TrainJobInput& input = context_.input();
+  std::unique_ptr<FileSystem> files;
+  ASSIGN_OR_RETURN(
+      files, input.open_checkpoints ? input.open_checkpoints() : OpenJobFolder(input.checkpoint_root, input.job_id));
+  job_.checkpoints = BreathingFiles(std::move(files));
+  return absl::OkStatus();
+}
+
+absl::Status JobSetup::OpenModel() {
+  ASSIGN_OR_RETURN(job_.source, OpenJobModel(&context_));
+  return absl::OkStatus();
+}
+
+absl::Status JobSetup::OpenData() {
+  ASSIGN_OR_RETURN(job_.data, OpenJobData(&context_, job_.source.config));
+  job_.shape = ShapeOf(context_.spec(), job_.source.config_text, job_.data.names);
+  return absl::OkStatus();
+}
+
+absl::Status JobSetup::MakeModel() {
+  const JobSpec& spec = context_.spec();
+  const ModelConfig& config = job_.source.config;
+  const Communicator& comm = *context_.comm();
+  ModelWeights weights;
+  ASSIGN_OR_RETURN(weights, AllocateWeights(config, context_.dtype(),
+                                            PackedResidents(static_cast<int>(config.num_experts), comm.world(),
+                                                            job_.packing->packing(), comm.rank())));
+  ASSIGN_OR_RETURN(
+      job_.model, Model::Create(context_.stream(), config, context_.dtype(), std::move(weights), spec.sequence_length));
+  ASSIGN_OR_RETURN(job_.parameters, Parameters::Create(context_.stream(), job_.model.get(),
+                                                       job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr));
+  job_.fit->TellOffload(*job_.parameters);
+  TrainerOptions options;
+  options.adamw = {.beta1 = spec.optimizer.beta1,
+                   .beta2 = spec.optimizer.beta2,
+                   .epsilon = spec.optimizer.epsilon,
+                   .weight_decay = spec.optimizer.weight_decay};
+  options.clip_norm = spec.optimizer.clip_norm;
+  options.router = {.balance = spec.balance, .balance_weight = *spec.balance_weight, .z_weight = spec.z_weight};
+  options.capacity_factor = spec.capacity_factor;
+  options.balance_bias_rate = spec.balance_bias_rate;
+  options.save = spec.recompute ? SavePolicy::kLayerInputs : SavePolicy::kAll;
+  options.max_sequences = context_.micro_batch_sequences();
+  options.max_length = spec.sequence_length;
+  options.communication = spec.communication;
+  ASSIGN_OR_RETURN(job_.trainer, Trainer::Create(context_.stream(), job_.model.get(), job_.parameters.get(), options));
+  return absl::OkStatus();
+}
+
+absl::Status JobSetup::LoadStart() {
+  const std::string& base = context_.spec().base_checkpoint;
+  const std::string& folder = job_.start->folder();
+  const int32_t packing = job_.packing->packing();
+  if (folder.empty()) {
+    context_.notes().Stage(base.empty() ? "begins anew" : absl::StrCat("begins from ", base));
+    RETURN_IF_ERROR(base.empty() ? Draw() : LoadBase());
+  } else {
+    context_.notes().Stage(
+        absl::StrCat("goes on from ", folder, packing > 1 ? absl::StrCat(", packing ", packing) : ""));
+    const absl::Status restored = In(folder, Restore());
+    // All of it was whole a moment ago.
+    if (absl::IsDataLoss(restored)) return Lost(restored);
+    RETURN_IF_ERROR(restored);
+  }
+  return job_.parameters->Publish();
+}
+
+absl::Status JobSetup::Draw() {
+  context_.notes().StartCount();
+  return job_.parameters->Initialise({.seed = context_.spec().seed, .range = job_.source.training.initializer_range},
+                                     [this](int64_t bytes) { return context_.NoteRead("draws weights", bytes); });
+}
+
+absl::Status JobSetup::LoadBase() {
+  const std::string& base = context_.spec().base_checkpoint;
+  // All of it once: who loads then reads what was checked.
+  if (context_.leads()) {
+    ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(context_.input().checkpoint_root, kCheckpointRoot));
+    context_.notes().StartCount();
+    const auto checked = [&](int64_t bytes) {
+      WorkGate::PassOwn();
+      return context_.NoteRead(absl::StrCat("checks ", base), bytes);
+    };
+    RETURN_IF_ERROR(In(base, CheckBaseFolder(root, base, *job_.source.dir, checked)));
+  }
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(*job_.source.dir);
+  if (!checkpoint.ok()) return In(base, checkpoint.status());
+  const auto loaded = [&](int64_t done, int64_t total) {
+    return context_.NotePart(absl::StrCat("loads ", base), done, total);
+  };
+  return In(base, job_.parameters->Load(*checkpoint, context_.stream().pool().num_threads(), loaded));
+}
+
+absl::Status JobSetup::Restore() {
+  const std::string& folder = job_.start->folder();
+  const Manifest& manifest = job_.start->manifest();
+  ShardTable table;
+  ASSIGN_OR_RETURN(table, ShardTable::Open(job_.checkpoints.get(), folder, manifest, "optimizer-"));
+  context_.notes().StartCount();
+  RETURN_IF_ERROR(RestoreParameters(table, job_.parameters.get(), [&](int64_t bytes) {
+    return context_.NoteRead(absl::StrCat("reads ", folder), bytes);
+  }));
+  WarnOfOtherBits(manifest.saved_by);
+  job_.trainer->set_steps(job_.start->state().step, job_.start->state().skipped);
+  return absl::OkStatus();
+}
+
+SavedBy JobSetup::OwnSavedBy() const {
+  return {.world = context_.comm()->world(),
+          .threads = context_.stream().pool().num_threads(),
+          .isa = IsaName(CurrentIsa()),
+          .software = context_.input().software,
+          .data_type = DTypeName(context_.dtype())};
+}
+
+// Threads change no bits (trainer.h).
+void JobSetup::WarnOfOtherBits(const SavedBy& saved_by) {
+  const SavedBy own = OwnSavedBy();
+  std::string differs;
+  if (saved_by.world != own.world) absl::StrAppend(&differs, " ", saved_by.world, " ranks, now ", own.world, ";");
+  if (saved_by.isa != own.isa) absl::StrAppend(&differs, " instruction set ", saved_by.isa, ", now ", own.isa, ";");
+  if (saved_by.software != own.software)
+    absl::StrAppend(&differs, " version ", saved_by.software, ", now ", own.software, ";");
+  if (differs.empty()) return;
+  differs.pop_back();
+  context_.Warn(absl::StrCat(job_.start->folder(), " was saved by other means, so what follows need not be to the bit ",
+                             "what it would have been:", differs));
+}
+
+absl::Status JobSetup::OpenSaver() {
+  const TrainJobInput& input = context_.input();
+  SaverOptions options;
+  options.writer = {.attempt = input.attempt,
+                    .holder = context_.Holder(),
+                    .resumed_from = job_.start->folder(),
+                    .keep_last = context_.spec().checkpoints.keep_last,
+                    .keep_every = context_.spec().checkpoints.keep_every_steps};
+  options.saved_by = OwnSavedBy();
+  options.weights = context_.dtype() == DType::kBf16 ? DType::kBf16 : DType::kF32;
+  if (context_.leads()) {
+    absl::StatusOr<std::vector<CheckpointFile>> side = SideFiles(*job_.source.dir);
+    if (!side.ok()) return side.status();
+    for (CheckpointFile& file : *side) {
+      if (file.name != "config.json") continue;
+      ASSIGN_OR_RETURN(file.text, ConfigWithDType(file.text, options.weights));
+    }
+    options.side_files = *std::move(side);
+  }
+  options.available_memory = [fit = job_.fit.get()] { return fit->Available(); };
+  options.disk_limit = input.disk_limit;
+  ASSIGN_OR_RETURN(job_.saver, CheckpointSaver::Open(job_.checkpoints.get(), context_.comm(), std::move(options),
+                                                     job_.start->TakeLock()));
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard

@@ -1,0 +1,69 @@
+// What a rank does before the first step: opens the model, its data and the job's folder, checks that all of it fits
+// into memory, and goes on from the newest checkpoint.
+//
+// Every rank makes the same steps in the same order, and each ends alike on all ranks.  Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "workers/checkpoint/files/file_system.h"
+#include "workers/checkpoint/manifest/manifest.h"
+#include "workers/model/forward/model.h"
+#include "workers/train/job/checkpoint_saver.h"
+#include "workers/train/job/job_context.h"
+#include "workers/train/job/job_packing.h"
+#include "workers/train/job/setup/job_data.h"
+#include "workers/train/job/setup/job_model.h"
+#include "workers/train/job/setup/job_start.h"
+#include "workers/train/job/setup/memory_fit.h"
+#include "workers/train/parameters/parameters.h"
+#include "workers/train/step/trainer.h"
+#include "workers/train/step/trainer_state.h"
+
+namespace switchyard {
+
+// A job that can be trained.  Members borrow from those before them.
+struct OpenedJob {
+  std::unique_ptr<FileSystem> checkpoints;  // the job's folder
+  std::unique_ptr<JobStart> start;
+  JobModel source;
+  std::unique_ptr<MemoryFit> fit;
+  JobData data;
+  JobShape shape;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Parameters> parameters;
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<JobPacking> packing;
+  std::unique_ptr<CheckpointSaver> saver;
+};
+
+class JobSetup {
+ public:
+  // All borrowed.  job: empty; what was opened before an error stays in it.
+  JobSetup(JobContext* context, OpenedJob* job) : context_(*context), job_(*job) {}
+
+  // Blocks; once.  On an error that is not context.agreed() the other ranks still wait.
+  absl::Status Run();
+
+ private:
+  absl::Status OpenCheckpoints();
+  absl::Status OpenModel();
+  absl::Status OpenData();
+  absl::Status MakeModel();
+  // Weights: of the checkpoint that it goes on from, drawn, or of the base checkpoint.
+  absl::Status LoadStart();
+  absl::Status Restore();
+  absl::Status Draw();
+  absl::Status LoadBase();
+  absl::Status OpenSaver();
+  SavedBy OwnSavedBy() const;
+  void WarnOfOtherBits(const SavedBy& saved_by);
+
+  JobContext& context_;
+  OpenedJob& job_;
+};
+
+}  // namespace switchyard

@@ -1,0 +1,48 @@
+// Where an attempt goes on from: the newest whole checkpoint of the job's folder, or the beginning.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "workers/checkpoint/files/file_system.h"
+#include "workers/checkpoint/manifest/find_checkpoint.h"
+#include "workers/checkpoint/manifest/manifest.h"
+#include "workers/train/job/job_context.h"
+#include "workers/train/step/trainer_state.h"
+
+namespace switchyard {
+
+class JobStart {
+ public:
+  // All borrowed.  checkpoints: the job's folder.
+  JobStart(JobContext* context, FileSystem* checkpoints) : context_(*context), checkpoints_(checkpoints) {}
+
+  // Rank 0 looks for a checkpoint and reads all of it.  First it takes the lock: an earlier attempt may still commit.
+  // Collective: all ranks get the same folder, or error.
+  absl::Status Find();
+  // How far it is: what decides which experts a rank has.  shape: the job's, which must be the checkpoint's.
+  absl::Status Read(const JobShape& shape);
+
+  const std::string& folder() const { return folder_; }  // "" = from the beginning
+  const Manifest& manifest() const { return manifest_; }
+  const TrainerState& state() const { return state_; }
+  // Rank 0's lock of the folder, for who saves into it.
+  std::unique_ptr<File> TakeLock() { return std::move(lock_); }
+
+ private:
+  absl::Status Lock();
+  absl::StatusOr<FoundCheckpoint> Look();
+  absl::Status ReadFiles(const JobShape& shape);
+
+  JobContext& context_;
+  FileSystem* const checkpoints_;
+  std::unique_ptr<File> lock_;
+  std::string folder_;
+  Manifest manifest_;
+  TrainerState state_;
+};
+
+}  // namespace switchyard

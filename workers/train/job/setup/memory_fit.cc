@@ -1,0 +1,127 @@
+#include "workers/train/job/setup/memory_fit.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/mib.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/train/job/rank_agreement.h"
+#include "workers/train/step/train_outcome.h"
+
+namespace switchyard {
+
+namespace {
+
+// Short, as a rank's word is; empty where the pool has no name.
+std::string KeyOf(const MemoryPool& pool) { return pool.name.empty() ? "" : absl::StrCat(absl::Hex(Fnv1a(pool.name))); }
+
+}  // namespace
+
+absl::Status MemoryFit::CountNeighbours() {
+  const MachineMemory memory = context_.input().memory();
+  RankWord word;
+  word.SetText(
+      absl::StrJoin(memory.pools, " ", [](std::string* out, const MemoryPool& pool) { out->append(KeyOf(pool)); }));
+  std::vector<RankWord> words;
+  ASSIGN_OR_RETURN(words, ExchangeWords(context_.comm(), word, context_.input().step_limit));
+  for (const RankWord& each : words) {
+    for (const absl::string_view key : absl::StrSplit(each.text, ' ', absl::SkipEmpty())) ++ranks_of_pool_[key];
+  }
+  ranks_here_ = RanksOf(memory.pools.front());
+  return absl::OkStatus();
+}
+
+int MemoryFit::RanksOf(const MemoryPool& pool) const {
+  const auto found = ranks_of_pool_.find(KeyOf(pool));
+  return found == ranks_of_pool_.end() ? 1 : found->second;
+}
+
+int64_t MemoryFit::Available() const {
+  const TrainJobInput& input = context_.input();
+  int64_t share = std::numeric_limits<int64_t>::max();
+  for (const MemoryPool& pool : input.memory().pools) share = std::min(share, pool.available_bytes / RanksOf(pool));
+  return share - (input.promised_memory ? input.promised_memory() : 0);
+}
+
+OpenStateFileFn MemoryFit::OffloadFile() const {
+  const TrainJobInput& input = context_.input();
+  if (context_.spec().offload == OffloadPolicy::kNever) return nullptr;
+  if (input.open_offload) return input.open_offload;
+  if (input.offload_dir.empty()) return nullptr;
+  return [directory = input.offload_dir](int64_t bytes) { return OpenStateFile(directory, bytes); };
+}
+
+TrainingNeed MemoryFit::NeedOf(int32_t packing, bool offload) const {
+  return {.dtype = context_.dtype(),
+          .experts_per_layer = config_.num_experts / context_.comm()->world() * packing,
+          .rows = context_.micro_batch_sequences() * context_.spec().sequence_length,
+          .recompute = context_.spec().recompute,
+          .offload = offload};
+}
+
+absl::Status MemoryFit::DoesNotFit(const TrainingNeed& need, int64_t available, const absl::Status& status) const {
+  const MemoryChoices choices = {.micro_batch_sequences = context_.micro_batch_sequences(),
+                                 .offload = context_.spec().offload,
+                                 .world = context_.comm()->world(),
+                                 .ranks_here = ranks_here_};
+  return Failed(absl::Status(status.code(),
+                             absl::StrCat(status.message(), "; ", MemoryRemedy(config_, need, choices, available))));
+}
+
+absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) const {
+  const TrainingNeed in_memory = NeedOf(packing, false), in_file = NeedOf(packing, true);
+  const absl::Status without = CheckTrainingMemory(config_, in_memory, available);
+  const bool can = OffloadFile() != nullptr;
+  if (context_.spec().offload != OffloadPolicy::kAlways) {
+    if (without.ok()) return false;
+    if (!can) return DoesNotFit(in_memory, available, without);
+  } else if (!can) {
+    return Failed(absl::FailedPreconditionError(
+        "offload: always, but this worker has no --train_offload_dir for masters and moments of experts"));
+  }
+  if (const absl::Status with = CheckTrainingMemory(config_, in_file, available); !with.ok()) {
+    return DoesNotFit(in_file, available, with);
+  }
+  return true;
+}
+
+int64_t MemoryFit::OffloadedBytes(int32_t packing) const {
+  return static_cast<int64_t>(TrainingMemory(config_, NeedOf(packing, true)).offloaded);
+}
+
+absl::Status MemoryFit::CheckOffloadRoom(int64_t bytes) const {
+  const TrainJobInput& input = context_.input();
+  return input.open_offload ? absl::OkStatus() : CheckStateRoom(input.offload_dir, bytes, ranks_here_);
+}
+
+absl::Status MemoryFit::Check() {
+  ASSIGN_OR_RETURN(offloads_, MustOffload(/*packing=*/1, Available()));
+  return offloads_ ? CheckOffloadRoom(OffloadedBytes(1)) : absl::OkStatus();
+}
+
+absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t first) const {
+  const int64_t available = Available();
+  bool must_offload = false;
+  ASSIGN_OR_RETURN(must_offload, MustOffload(most, available));
+  if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(OffloadedBytes(files)));
+  // What fits with more fits with less.
+  return first > 1 ? MustOffload(first, available) : offloads_;
+}
+
+void MemoryFit::TellOffload(const Parameters& parameters) {
+  const std::string& directory = context_.input().offload_dir;
+  const int64_t bytes = parameters.offload() == nullptr ? 0 : parameters.offload()->counters().bytes;
+  if (bytes == std::exchange(told_offload_, bytes)) return;
+  context_.notes().Stage(
+      bytes == 0 ? "keeps masters and moments of experts in memory again"
+                 : absl::StrCat("keeps masters and moments of experts, ", Mib(bytes), ", in a file of ", directory,
+                                IsInMemory(directory) ? ", which is tmpfs: they still take memory" : ""));
+}
+
+}  // namespace switchyard
