@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/write_whole.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 namespace {
