@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "proto/support/errors.h"
-#include "utf8proc.h"
+#include "scheduler/base/text/edit_distance.h"
+#include "scheduler/base/text/strict_json.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard {
 namespace {
@@ -24,8 +25,8 @@ absl::Status WrongType(const char* expected, const Json& value) {
 }
 
 absl::StatusOr<Json> NumberFlag(const std::string& text) {
-  const Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_number()) return value;
+  absl::StatusOr<Json> value = ParseJson(text);
+  if (value.ok() && value->is_number()) return value;
   return absl::InvalidArgumentError(absl::StrCat("must be a number, is ", Quote(text)));
 }
 
@@ -49,72 +50,18 @@ absl::StatusOr<Json> IdsFlag(const std::string& text) {
   return ids;
 }
 
-// Byte offset of the first invalid sequence of UTF-8, or -1.
-int64_t FindInvalidUtf8(const std::string& text) {
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  const auto size = static_cast<utf8proc_ssize_t>(text.size());
-  utf8proc_ssize_t at = 0;
-  while (at < size) {
-    utf8proc_int32_t code_point = 0;
-    const utf8proc_ssize_t length = utf8proc_iterate(bytes + at, size - at, &code_point);
-    if (length < 1) return at;
-    at += length;
-  }
-  return -1;
-}
-
 // 3.0, as some programs write 3; small enough to be exact.
 bool IsWhole(double value) { return std::abs(value) <= 1e15 && value == std::trunc(value); }
-
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
-// Of text that is JSON; of other text some number.
-int JsonDepth(absl::string_view text) {
-  int depth = 0, deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"') in_string = !in_string;
-    if (in_string) {
-      if (c == '\\') ++i;
-    } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return deepest;
-}
 
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text) {
-  // (The parser could ask at every level, but then it goes through each container once more for each of its elements.)
-  if (const int depth = JsonDepth(text); depth > kMaxJsonDepth) {
-    return absl::InvalidArgumentError(absl::StrCat("JSON is nested ", depth, " deep, limit ", kMaxJsonDepth));
-  }
-  try {  // without exceptions the parser does not say what is wrong
-    return Json::parse(text.begin(), text.end());
-  } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..."
-    const absl::string_view what = error.what();
-    const size_t bracket = what.find("] ");
-    const absl::string_view message = bracket == absl::string_view::npos ? what : what.substr(bracket + 2);
-    return absl::InvalidArgumentError(absl::StrCat("not valid JSON: ", message.substr(0, 200)));
-  }
+  Json value;
+  const std::optional<JsonFault> fault = ReadJson(text, LenientJson(kMaxJsonDepth), &value);
+  if (!fault) return value;
+  return absl::InvalidArgumentError(fault->kind == JsonFault::Kind::kText
+                                        ? absl::StrCat("not valid JSON: ", fault->detail)
+                                        : absl::StrCat("JSON is ", fault->reason));
 }
 
 absl::StatusOr<Json> FlagToJson(FieldKind kind, const std::vector<std::string>& values) {
@@ -142,17 +89,12 @@ absl::Status Read(const Json& value, bool* out) {
 }
 
 absl::Status Read(const Json& value, int32_t* out) {
-  constexpr int64_t kLow = std::numeric_limits<int32_t>::min(), kHigh = std::numeric_limits<int32_t>::max();
   if (value.is_number_float() && IsWhole(value.get<double>()))
     return Read(Json(std::llround(value.get<double>())), out);
   if (!value.is_number_integer()) return WrongType("an integer", value);
-  // Positive numbers are unsigned when they were parsed, signed when they were made.
-  const bool huge =
-      value.is_number_unsigned() ? value.get<uint64_t>() > static_cast<uint64_t>(kHigh) : value.get<int64_t>() > kHigh;
-  if (huge || (!value.is_number_unsigned() && value.get<int64_t>() < kLow)) {
-    return WrongType("an integer of 32 bits", value);
-  }
-  *out = value.get<int32_t>();
+  const std::optional<int64_t> number = IntegerIn(value, INT32_MIN, INT32_MAX);
+  if (!number) return WrongType("an integer of 32 bits", value);
+  *out = static_cast<int32_t>(*number);
   return absl::OkStatus();
 }
 
@@ -160,10 +102,9 @@ absl::Status Read(const Json& value, int64_t* out) {
   if (value.is_number_float() && IsWhole(value.get<double>()))
     return Read(Json(std::llround(value.get<double>())), out);
   if (!value.is_number_integer()) return WrongType("an integer", value);
-  if (value.is_number_unsigned() && value.get<uint64_t>() > std::numeric_limits<int64_t>::max()) {
-    return WrongType("an integer of 64 bits", value);
-  }
-  *out = value.get<int64_t>();
+  const std::optional<int64_t> number = IntegerIn(value, INT64_MIN, INT64_MAX);
+  if (!number) return WrongType("an integer of 64 bits", value);
+  *out = *number;
   return absl::OkStatus();
 }
 
@@ -183,9 +124,9 @@ absl::Status Read(const Json& value, double* out) {
 absl::Status Read(const Json& value, std::string* out) {
   if (!value.is_string()) return WrongType("a text", value);
   *out = value.get<std::string>();
-  const int64_t bad = FindInvalidUtf8(*out);
-  if (bad >= 0) return absl::InvalidArgumentError(absl::StrCat("is not valid UTF-8 at byte ", bad));
-  return absl::OkStatus();
+  const size_t bad = FindInvalidUtf8(*out);
+  if (bad == absl::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("is not valid UTF-8 at byte ", bad));
 }
 
 absl::Status Read(const Json& value, std::vector<int32_t>* out) {
@@ -220,15 +161,15 @@ absl::Status Read(const Json& value, std::vector<std::string>* out) {
 
 std::string SuggestName(absl::string_view wrong, const std::vector<std::string>& names) {
   const std::string* best = nullptr;
-  size_t best_distance = 0;
+  int best_distance = 0;
   for (const std::string& name : names) {
-    const size_t distance = EditDistance(wrong.substr(0, kMaxShown), name);
+    const int distance = EditDistance(wrong.substr(0, kMaxShown), name);
     if (best == nullptr || distance < best_distance) {
       best = &name;
       best_distance = distance;
     }
   }
-  if (best != nullptr && best_distance <= 3 && best_distance < wrong.size())
+  if (best != nullptr && best_distance <= 3 && static_cast<size_t>(best_distance) < wrong.size())
     return absl::StrCat("did you mean \"", *best, "\"?");
   if (best == nullptr) return "there are none";
   return absl::StrCat("known are: ", absl::StrJoin(names, ", "));

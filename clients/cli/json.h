@@ -6,13 +6,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
+#include "scheduler/base/text/json_value.h"
 
 namespace switchyard {
 
 using Json = nlohmann::ordered_json;
 
 // One line.  Bytes that are not UTF-8 become U+FFFD.
-inline std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+inline std::string Dump(const Json& value) { return JsonText(value); }
 
 // What servers take within a field of a request is nested 64 deep.
 inline constexpr int kMaxJsonDepth = 128;

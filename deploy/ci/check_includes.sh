@@ -27,10 +27,14 @@ includes | awk '
 
     if (to == "tests") breach("nothing includes tests")
     if (from == "scheduler" && ours && to != "scheduler") breach("scheduler includes Abseil only")
-    if (from == "scheduler" && (grpc || $2 ~ /^(google|prometheus|nlohmann|gloo|cuda)/)) breach("scheduler includes Abseil only")
+    # One reader of JSON for server, workers and clients; nothing that decides knows it.
+    json = "^scheduler\\/base\\/text\\/[a-z_]*json"
+    if (from == "scheduler" && (grpc || $2 ~ /^(google|prometheus|gloo|cuda)/)) breach("scheduler includes Abseil only")
+    if (from == "scheduler" && $1 !~ json && ($2 ~ /^nlohmann/ || $2 ~ json)) breach("only scheduler/base/text/*json* knows JSON")
     # Files of traces and profiles are read by the pure library that knows them.
     routing_files = $1 ~ /^clients\/cli\/commands\/(trace|profile)_/ && $2 ~ /^scheduler\/(popularity|simulator)\//
-    if (from == "clients" && ours && to != "clients" && to != "proto" && !routing_files) breach("clients speak proto only")
+    text = $2 ~ /^scheduler\/base\/text\//
+    if (from == "clients" && ours && to != "clients" && to != "proto" && !routing_files && !text) breach("clients speak proto only")
     if (from == "server" && ours && to != "server" && to != "scheduler" && to != "proto") breach("server includes proto and scheduler")
     if ($1 ~ /^proto\/support\// && ours && to != "proto" && $2 !~ /^scheduler\/base\//) breach("proto/support includes scheduler/base only")
     if ($1 ~ /^proto\/support\// && $2 ~ /^proto\/link\//) breach("proto/support does not know the link")
@@ -47,6 +51,7 @@ includes | awk '
       if (a[2] == "comm" && b[2] == "ops") breach("comm does not know ops")
       if (a[2] in level && !(b[2] in level)) breach("a room includes the process around it")
     }
+    if ($2 ~ /utf8proc/ && $1 !~ /^server\/text\/unicode\//) breach("only server/text/unicode knows utf8proc")
     if ($2 ~ /^prometheus\// && $1 !~ /^(server\/metrics|workers\/process)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
     if ($2 ~ /^gloo\// && $1 !~ /^workers\/comm\/gloo\//) breach("only comm/gloo knows Gloo")
     if ($2 ~ /^nccl/ && $1 !~ /^workers\/comm\/nccl\//) breach("only comm/nccl knows NCCL")

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace switchyard {
@@ -12,7 +11,6 @@ namespace {
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr size_t kMaxMessageBytes = 2048;
-constexpr size_t kMaxQuotedBytes = 64;
 
 std::string CutUtf8(absl::string_view text, size_t limit) {
   if (text.size() <= limit) return std::string(text);
@@ -131,11 +129,6 @@ ErrorView ViewError(const grpc::Status& status) {
     }
   }
   return view;
-}
-
-std::string Quote(absl::string_view input) {
-  const bool cut = input.size() > kMaxQuotedBytes;
-  return absl::StrCat("\"", absl::CHexEscape(input.substr(0, kMaxQuotedBytes)), cut ? "\"..." : "\"");
 }
 
 }  // namespace switchyard

@@ -16,6 +16,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/status.h"
+#include "scheduler/base/text/quote.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
@@ -49,8 +50,5 @@ struct ErrorView {
   absl::Duration retry_after = absl::ZeroDuration();  // zero: no advice
 };
 ErrorView ViewError(const grpc::Status& status);
-
-// At most 64 bytes of client input, escaped, for an error message.
-std::string Quote(absl::string_view input);
 
 }  // namespace switchyard

@@ -1,7 +1,5 @@
 #include "proto/support/wire_check.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <string>
 
@@ -10,6 +8,7 @@
 #include "google/protobuf/wire_format_lite.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard {
 namespace {
@@ -17,23 +16,6 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
-
-// Byte offset of the first invalid sequence of UTF-8, or -1.
-int64_t FindInvalidUtf8(absl::string_view text) {
-  const auto* data = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  const auto size = static_cast<utf8proc_ssize_t>(text.size());
-  for (utf8proc_ssize_t pos = 0; pos < size;) {
-    if (data[pos] < 0x80) {
-      ++pos;
-      continue;
-    }
-    utf8proc_int32_t codepoint;
-    const utf8proc_ssize_t length = utf8proc_iterate(data + pos, size - pos, &codepoint);
-    if (length < 0) return pos;
-    pos += length;
-  }
-  return -1;
-}
 
 class Walker {
  public:
@@ -103,8 +85,8 @@ class Walker {
       return Message(*field->message_type(), inner_end, depth + 1);
     }
     if (field != nullptr && field->type() == FieldDescriptor::TYPE_STRING) {
-      const int64_t bad = FindInvalidUtf8(bytes_.substr(pos_, inner_end - pos_));
-      if (bad >= 0) return FaultAt(pos_ + static_cast<size_t>(bad), absl::StrCat(field->name(), " is not UTF-8"));
+      const size_t bad = FindInvalidUtf8(bytes_.substr(pos_, inner_end - pos_));
+      if (bad != absl::string_view::npos) return FaultAt(pos_ + bad, absl::StrCat(field->name(), " is not UTF-8"));
     }
     if (field != nullptr && field->is_packable()) return Packed(*field, at, inner_end);
     pos_ = inner_end;

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "proto/support/errors.h"
-#include "scheduler/base/io/json_shape.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/strict_json.h"
 
 namespace switchyard {
 namespace {
@@ -16,22 +16,19 @@ using nlohmann::ordered_json;
 constexpr int kMaxMessages = 4096;
 constexpr int kMaxTools = 512;
 constexpr int kMaxJsonDepth = 64;
-constexpr int kMaxJsonKeys = 2048;  // of one text: ordered_json looks keys up one by one
+constexpr int kMaxJsonKeys = 2048;  // of one text
 
 absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::string& text) {
-  const JsonShape shape = MeasureJson(text);
-  if (shape.depth > kMaxJsonDepth) {
-    return BadField(field, absl::StrCat("nested ", shape.depth, " deep, limit ", kMaxJsonDepth),
-                    absl::StrCat(kMaxJsonDepth), absl::StrCat(shape.depth));
+  ordered_json value;
+  const std::optional<JsonFault> fault = ReadJson(text, LenientJson(kMaxJsonDepth, kMaxJsonKeys), &value);
+  if (!fault && value.is_object()) return value;
+  if (fault && fault->kind == JsonFault::Kind::kDepth) {
+    return BadField(field, fault->reason, absl::StrCat(kMaxJsonDepth), absl::StrCat(fault->depth));
   }
-  if (shape.keys > kMaxJsonKeys) {
-    return BadField(field, absl::StrCat(shape.keys, " keys, limit ", kMaxJsonKeys), absl::StrCat(kMaxJsonKeys),
-                    absl::StrCat(shape.keys));
+  if (fault && fault->kind == JsonFault::Kind::kKeys) {
+    return BadField(field, fault->reason, absl::StrCat(kMaxJsonKeys), absl::StrCat(fault->keys));
   }
-  ordered_json value = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object())
-    return BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
-  return value;
+  return BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
 }
 
 absl::Status CheckCount(const char* field, int count, const char* of_what, int limit) {

@@ -6,9 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "scheduler/base/io/json_shape.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/strict_json.h"
 #include "server/api/convert.h"
 
 namespace switchyard {
@@ -54,10 +55,9 @@ absl::Status ReadEos(const json& root, const std::string& path, std::vector<int3
   if (it == root.end() || it->is_null()) return absl::OkStatus();
   const json list = it->is_array() ? *it : json::array({*it});
   for (const json& id : list) {
-    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) {
-      return Wrong(path, "eos_token_id", "token ids", *it);
-    }
-    out->push_back(id.get<int32_t>());
+    const std::optional<int64_t> token = IntegerIn(id, 0, INT32_MAX);
+    if (!token) return Wrong(path, "eos_token_id", "token ids", *it);
+    out->push_back(static_cast<int32_t>(*token));
   }
   return absl::OkStatus();
 }
@@ -89,11 +89,7 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& mod
   const absl::StatusOr<std::string> text = dir.ReadSmallFile(kFile, kMaxFileBytes);
   if (absl::IsNotFound(text.status())) return defaults;
   if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat(model_dir, "/", text.status().message()));
-  if (const int depth = MeasureJson(*text).depth; depth > kMaxDepth) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": nested ", depth, " deep, limit ", kMaxDepth));
-  }
-  const json root = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  ASSIGN_OR_RETURN(const json root, ParseJsonObject(path, *text, LenientJson(kMaxDepth)));
   RETURN_IF_ERROR(ReadNumber(root, path, "temperature", {0, 100}, &defaults.temperature));
   RETURN_IF_ERROR(ReadNumber(root, path, "top_p", {.min = 0, .max = 1, .open = true}, &defaults.top_p));
   RETURN_IF_ERROR(ReadNumber(root, path, "top_k", {-1, 1e9}, &defaults.top_k));

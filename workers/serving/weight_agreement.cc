@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 namespace {

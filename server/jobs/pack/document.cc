@@ -2,57 +2,39 @@
 
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/io/json_shape.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/tokenizer/json_reader.h"
-#include "server/text/tokenizer/utf8.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxReasonBytes = 120;
-
 absl::Status Wrong(absl::string_view key, absl::string_view expected, const Json& found) {
-  const std::string shown = found.is_string() ? Quoted(found.get_ref<const std::string&>()) : found.type_name();
+  const std::string shown = found.is_string() ? Quote(found.get_ref<const std::string&>()) : found.type_name();
   return absl::InvalidArgumentError(absl::StrCat(key, ": expected ", expected, ", found ", shown));
-}
-
-// The parser takes the last of several keys of one name.
-int CountKeys(const Json& value) {
-  if (!value.is_structured()) return 0;
-  int keys = value.is_object() ? static_cast<int>(value.size()) : 0;
-  for (const Json& item : value) keys += CountKeys(item);
-  return keys;
 }
 
 absl::StatusOr<Json> ParseObject(absl::string_view line) {
   if (const size_t bad = FindInvalidUtf8(line); bad != absl::string_view::npos) {
     return absl::InvalidArgumentError(
-        absl::StrCat("not valid UTF-8 at byte ", bad, " of the line: ", Quoted(line.substr(bad))));
+        absl::StrCat("not valid UTF-8 at byte ", bad, " of the line: ", Quote(line.substr(bad))));
   }
-  const JsonShape shape = MeasureJson(line);
-  if (shape.depth > kMaxDocumentDepth) {
-    return absl::InvalidArgumentError(absl::StrCat("nested ", shape.depth, " deep, limit ", kMaxDocumentDepth));
-  }
-  if (shape.keys > kMaxDocumentKeys) {
-    return absl::InvalidArgumentError(absl::StrCat(shape.keys, " keys, limit ", kMaxDocumentKeys));
-  }
+  constexpr JsonLimits kLimits = {.max_depth = kMaxDocumentDepth,
+                                  .max_values = kNoJsonLimit,
+                                  .max_keys = kMaxDocumentKeys,
+                                  .max_key_bytes = kNoJsonLimit};
   Json object;
-  try {  // with exceptions, since only they tell where the text is wrong
-    object = Json::parse(line.begin(), line.end());
-  } catch (const Json::exception& error) {
-    const absl::string_view what = error.what();
-    const size_t bracket = what.find("] ");
-    const absl::string_view reason = bracket == absl::string_view::npos ? what : what.substr(bracket + 2);
-    return absl::InvalidArgumentError(absl::StrCat("not JSON: ", absl::CHexEscape(reason.substr(0, kMaxReasonBytes)),
-                                                   "; the line begins with ", Quoted(line)));
+  if (const std::optional<JsonFault> fault = ReadJson(line, kLimits, &object)) {
+    if (fault->kind == JsonFault::Kind::kDuplicateKey) return absl::InvalidArgumentError("a key is there twice");
+    if (fault->kind != JsonFault::Kind::kText) return absl::InvalidArgumentError(fault->reason);
+    return absl::InvalidArgumentError(
+        absl::StrCat("not JSON: ", fault->detail, "; the line begins with ", Quote(line)));
   }
   if (!object.is_object()) return Wrong("the line", "an object", object);
-  if (CountKeys(object) != shape.keys) return absl::InvalidArgumentError("a key is there twice");
   return object;
 }
 
@@ -96,7 +78,7 @@ absl::StatusOr<Document> ParseDocument(absl::string_view line) {
     std::string found;
     for (const auto& [key, value] : object.items()) absl::StrAppend(&found, found.empty() ? "" : ", ", key);
     return absl::InvalidArgumentError(
-        absl::StrCat("exactly one of text, messages, prompt with completion is wanted; the keys are ", Quoted(found)));
+        absl::StrCat("exactly one of text, messages, prompt with completion is wanted; the keys are ", Quote(found)));
   }
   Document document;
   if (text) {

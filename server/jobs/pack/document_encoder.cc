@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 #include "server/jobs/pack/trained_text.h"
 #include "server/text/tokenizer/tokenizer_config.h"
 
@@ -89,7 +90,7 @@ absl::Status DocumentEncoder::FindEos(const ModelDir& folder, const std::string&
     eos_ = tokenizer_->TokenToId(eos_text_);
     if (eos_ >= 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(name, "/", file, ": eos_token ", Quoted(eos_text_), " is no token of ", kTokenizerFile));
+        absl::StrCat(name, "/", file, ": eos_token ", Quote(eos_text_), " is no token of ", kTokenizerFile));
   }
   return absl::FailedPreconditionError(absl::StrCat(name, ": neither ", kEosFiles[0], " nor ", kEosFiles[1],
                                                     " has an eos_token, and a document must end with one"));

@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/byte_io.h"
+#include "scheduler/base/io/errno_status.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/io/write_whole.h"
 #include "scheduler/base/status_macros.h"
@@ -25,24 +25,8 @@ constexpr int64_t kSmallVocab = 1 << 16;  // tokens of two bytes
 
 absl::Status FromErrno(absl::string_view what) {
   const int error = errno;
-  const std::string text = absl::StrCat(what, ": ", std::strerror(error));
-  switch (error) {
-    case EEXIST:
-      return absl::AlreadyExistsError(text);
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return absl::ResourceExhaustedError(text);
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case ELOOP:
-      return absl::PermissionDeniedError(text);
-    case EIO:
-      return absl::DataLossError(text);
-    default:
-      return absl::InternalError(text);
-  }
+  const absl::Status status = ErrnoStatus(error, what);
+  return error == EIO ? absl::DataLossError(status.message()) : status;
 }
 
 absl::Status WriteAt(int fd, int64_t at, absl::string_view bytes) {

@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/strict_json.h"
 
 namespace switchyard {
 namespace {
@@ -122,7 +123,7 @@ CheckModelFn AskWorkerProgram(ModelCheckOptions options) {
 }
 
 absl::StatusOr<TrainedModelFacts> ParseModelCheckLine(absl::string_view line) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = ParseStrictJson("answer", line, {}).value_or(nullptr);
   const auto has = [&](const char* key, bool (nlohmann::json::*is)() const) {
     return json.is_object() && json.contains(key) && (json[key].*is)();
   };

@@ -6,8 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
-#include "scheduler/base/io/json_shape.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/strict_json.h"
 
 namespace switchyard {
 namespace {
@@ -30,7 +31,7 @@ class Config {
     for (const char* key : keys) {
       const auto it = json_.find(key);
       if (it == json_.end() || it->is_null()) continue;
-      if (it->is_number_integer() && it->get<int64_t>() >= 0 && it->get<int64_t>() <= kMost) return it->get<int64_t>();
+      if (const std::optional<int64_t> number = IntegerIn(*it, 0, kMost)) return *number;
       return absl::InvalidArgumentError(
           absl::StrCat("config.json: ", key, ": ", Quote(it->dump()), " is no whole number in [0, ", kMost, "]"));
     }
@@ -89,13 +90,13 @@ absl::StatusOr<double> CountParameters(const Config& config, const TrainedModelF
 }  // namespace
 
 absl::StatusOr<TrainedModelFacts> ReadModelFacts(absl::string_view config_json) {
-  const JsonShape shape = MeasureJson(config_json);
-  if (shape.depth > kMaxDepth || shape.keys > kMaxKeys) {
-    return absl::InvalidArgumentError(absl::StrCat("config.json: ", shape.depth, " levels and ", shape.keys,
+  nlohmann::json json;
+  const std::optional<JsonFault> fault = ReadJson(config_json, LenientJson(kMaxDepth, kMaxKeys), &json);
+  if (fault && fault->kind != JsonFault::Kind::kText) {
+    return absl::InvalidArgumentError(absl::StrCat("config.json: ", fault->depth, " levels and ", fault->keys,
                                                    " keys, at most ", kMaxDepth, " and ", kMaxKeys));
   }
-  const nlohmann::json json = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError("config.json: is no JSON object");
+  if (fault || !json.is_object()) return absl::InvalidArgumentError("config.json: is no JSON object");
   TrainedModelFacts facts;
   ASSIGN_OR_RETURN(facts.architecture, Architecture(json));
   const Config config(json);

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/io/json_shape.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/strict_json.h"
 #include "server/text/chat_template/content_parts.h"
 
 namespace switchyard {
@@ -53,13 +53,7 @@ absl::StatusOr<std::optional<std::string>> ReadOwn(const ModelDir& dir, const st
 absl::StatusOr<PlainJson> ReadConfig(const ModelDir& dir, const std::string& dir_path, const std::string& name) {
   ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadOwn(dir, dir_path, name, kMaxConfigBytes));
   if (!text.has_value()) return PlainJson::object();
-  const std::string path = absl::StrCat(dir_path, "/", name);
-  if (const int depth = MeasureJson(*text).depth; depth > kMaxConfigDepth) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": nested ", depth, " deep, limit ", kMaxConfigDepth));
-  }
-  PlainJson json = PlainJson::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
-  return json;
+  return ParseJsonObject(absl::StrCat(dir_path, "/", name), *text, LenientJson(kMaxConfigDepth));
 }
 
 absl::StatusOr<ChatTemplate> ParseFrom(const std::string& path, absl::string_view source,

@@ -6,8 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/tokenizer/unicode.h"
-#include "server/text/tokenizer/utf8.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/utf8.h"
+#include "server/text/unicode/unicode.h"
 
 namespace switchyard {
 namespace {
@@ -94,14 +95,14 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
     if (!model_vocabulary.TokenOf(token.id).empty()) {
       return field["id"].Error(absl::StrCat("the next free id is ", token.id,
                                             " (HuggingFace counts the vocabulary's entries), which is ",
-                                            Quoted(model_vocabulary.TokenOf(token.id))));
+                                            Quote(model_vocabulary.TokenOf(token.id))));
     }
   } else {
     next_id_ = std::max(next_id_, token.id + 1);
   }
   if (token.id != declared_id && !std::exchange(warned_, true)) {  // the first one: the others mostly follow from it
     LogWarn(field["id"]
-                .Error(absl::StrCat("declared ", declared_id, " for ", Quoted(token.content), ", used ", token.id))
+                .Error(absl::StrCat("declared ", declared_id, " for ", Quote(token.content), ", used ", token.id))
                 .message());
   }
   by_id_[token.id] = tokens_.size();
@@ -116,7 +117,7 @@ absl::Status AddedTokens::BuildMatchers(const Field& list, const Normalizer* nor
     NormalizedText content{token.content, true};
     if (token.normalized && normalizer != nullptr) {
       const absl::Status status = normalizer->Apply(&content);
-      if (!status.ok()) return list.Error(absl::StrCat(Quoted(token.content), ": ", status.message()));
+      if (!status.ok()) return list.Error(absl::StrCat(Quote(token.content), ": ", status.message()));
     }
     token.spelling = content.text;
     // A token that its normalizer empties can never be found.

@@ -1,19 +1,20 @@
 #include "server/text/tokenizer/json_reader.h"
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
 
 namespace switchyard {
 namespace {
 
-constexpr size_t kMaxQuotedBytes = 64;
-constexpr size_t kMaxReasonBytes = 200;
+constexpr int kMaxDepth = 1024;  // what is read of it has limits of its own
 
 std::string Describe(const nlohmann::json* value) {
   if (value == nullptr) return "nothing";
   if (value->is_string()) {
     const auto& text = value->get_ref<const std::string&>();
-    return absl::StrCat("string ", Quoted(text));
+    return absl::StrCat("string ", Quote(text));
   }
   if (value->is_number() || value->is_boolean()) return absl::StrCat(value->type_name(), " ", value->dump());
   if (value->is_array()) return absl::StrCat("array of ", value->size());
@@ -22,20 +23,14 @@ std::string Describe(const nlohmann::json* value) {
 
 }  // namespace
 
-std::string Quoted(absl::string_view text) {
-  const bool cut = text.size() > kMaxQuotedBytes;
-  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)), cut ? "\"..." : "\"");
-}
-
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view name) {
-  try {
-    // With exceptions, since only they tell where the text is wrong.
-    return nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) {
-    // The library quotes what it read last, which may be long and no UTF-8.
-    const absl::string_view reason = absl::string_view(error.what()).substr(0, kMaxReasonBytes);
-    return absl::InvalidArgumentError(absl::StrCat(name, ": not JSON: ", absl::Utf8SafeCHexEscape(reason)));
+  nlohmann::json value;
+  const std::optional<JsonFault> fault = ReadJson(text, LenientJson(kMaxDepth), &value);
+  if (!fault) return value;
+  if (fault->kind != JsonFault::Kind::kText) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", fault->reason));
   }
+  return absl::InvalidArgumentError(absl::StrCat(name, ": not JSON: ", fault->detail));
 }
 
 Field Field::operator[](absl::string_view key) const {
@@ -80,12 +75,9 @@ absl::StatusOr<bool> Field::BoolOr(bool fallback) const {
 }
 
 absl::StatusOr<int64_t> Field::Int(int64_t low, int64_t high) const {
-  const auto expected = [&] { return Expected(absl::StrCat("an integer in [", low, ", ", high, "]")); };
-  if (value_ == nullptr || !value_->is_number_integer()) return expected();
-  if (value_->is_number_unsigned() && value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return expected();
-  const auto number = value_->get<int64_t>();
-  if (number < low || number > high) return expected();
-  return number;
+  const std::optional<int64_t> number = value_ == nullptr ? std::nullopt : IntegerIn(*value_, low, high);
+  if (!number) return Expected(absl::StrCat("an integer in [", low, ", ", high, "]"));
+  return *number;
 }
 
 absl::StatusOr<int64_t> Field::IntOr(int64_t fallback, int64_t low, int64_t high) const {

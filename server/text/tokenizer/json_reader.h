@@ -13,10 +13,8 @@
 
 namespace switchyard {
 
-// Bytes of a file's text that an error may quote, escaped: "é\n" becomes "\xc3\xa9\n", a long text ends in "...".
-std::string Quoted(absl::string_view text);
-
-// InvalidArgument says where the text is wrong; `name` stands for the file.
+// InvalidArgument says where the text is wrong; `name` stands for the file.  As HuggingFace's reader does, it takes the
+// last of several members of one name.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view name);
 
 class Field {

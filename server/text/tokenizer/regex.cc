@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/regex_syntax.h"
-#include "server/text/tokenizer/utf8.h"
 
 namespace switchyard {
 namespace {

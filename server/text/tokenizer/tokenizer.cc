@@ -9,10 +9,10 @@
 #include "absl/strings/strip.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/models/byte_level.h"
 #include "server/text/tokenizer/stages/decoder_stages.h"
 #include "server/text/tokenizer/stream_decoder.h"
-#include "server/text/tokenizer/utf8.h"
 
 namespace switchyard {
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::string& path) {

@@ -9,13 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/io/errno_status.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/io/write_whole.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 namespace {
@@ -23,53 +24,12 @@ namespace {
 // How a call on `path` failed, by errno.
 absl::Status Failed(absl::string_view what, absl::string_view path) {
   const int error = errno;
-  const std::string text = absl::StrCat(path.empty() ? "." : path, ": ", what, ": ", std::strerror(error));
-  switch (error) {
-    case ENOENT:
-      return absl::NotFoundError(text);
-    case EEXIST:
-    case ENOTEMPTY:
-      return absl::AlreadyExistsError(text);
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return absl::ResourceExhaustedError(text);
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case ELOOP:
-      return absl::PermissionDeniedError(text);
-    case ENOTDIR:
-    case EISDIR:
-      return absl::InvalidArgumentError(text);
-    case EIO:
-    case ESTALE:
-      return absl::UnavailableError(text);
-    default:
-      return absl::InternalError(text);
-  }
+  return ErrnoStatus(error, absl::StrCat(path.empty() ? "." : path, ": ", what));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 class PosixFile : public File {
  public:
-  PosixFile(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  PosixFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
   absl::StatusOr<int64_t> Size() const override {
     struct stat st = {};
@@ -100,7 +60,7 @@ class PosixFile : public File {
   absl::Status Sync() override { return fsync(fd_.get()) == 0 ? absl::OkStatus() : Failed("fsync", path_); }
 
  private:
-  const Descriptor fd_;
+  const UniqueFd fd_;
   const std::string path_;
 };
 
@@ -116,7 +76,7 @@ absl::Status Lock(int fd, const std::string& path) {
 
 class PosixFileSystem : public FileSystem {
  public:
-  explicit PosixFileSystem(Descriptor root) : root_(std::move(root)) {}
+  explicit PosixFileSystem(UniqueFd root) : root_(std::move(root)) {}
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     Place place;
@@ -126,7 +86,7 @@ class PosixFileSystem : public FileSystem {
     if (mode == OpenMode::kRead) flags |= O_RDONLY;
     if (mode == OpenMode::kCreate) flags |= O_WRONLY | O_CREAT | O_EXCL | O_APPEND;
     if (mode == OpenMode::kLock) flags |= O_RDWR | O_CREAT | O_APPEND;
-    Descriptor fd(openat(place.folder(), place.name.c_str(), flags, 0666));
+    UniqueFd fd(openat(place.folder(), place.name.c_str(), flags, 0666));
     if (fd.get() < 0) return Failed("open", path);
     struct stat st = {};
     if (fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -143,7 +103,7 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::StatusOr<std::vector<FolderEntry>> List(const std::string& folder) override {
-    Descriptor fd;
+    UniqueFd fd;
     ASSIGN_OR_RETURN(fd, OpenFolder(folder));
     const int own = fcntl(fd.get(), F_DUPFD_CLOEXEC, 0);  // closedir closes it
     DIR* const dir = own < 0 ? nullptr : fdopendir(own);
@@ -186,7 +146,7 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status SyncFolder(const std::string& folder) override {
-    Descriptor fd;
+    UniqueFd fd;
     ASSIGN_OR_RETURN(fd, OpenFolder(folder));
     return fsync(fd.get()) == 0 ? absl::OkStatus() : Failed("fsync", folder);
   }
@@ -200,7 +160,7 @@ class PosixFileSystem : public FileSystem {
  private:
   // A name in an open folder.
   struct Place {
-    Descriptor parent;
+    UniqueFd parent;
     int root = -1;
     std::string name;
     int folder() const { return parent.get() >= 0 ? parent.get() : root; }
@@ -210,36 +170,36 @@ class PosixFileSystem : public FileSystem {
     CheckpointPath parsed;
     ASSIGN_OR_RETURN(parsed, ParseCheckpointPath(path));
     if (parsed.name.empty()) return absl::InvalidArgumentError("the root itself is no file");
-    Place place{Descriptor(), root_.get(), parsed.name};
+    Place place{UniqueFd(), root_.get(), parsed.name};
     if (!parsed.folder.empty()) {
       ASSIGN_OR_RETURN(place.parent, OpenFolder(parsed.folder));
     }
     return place;
   }
 
-  absl::StatusOr<Descriptor> OpenFolder(const std::string& folder) {
+  absl::StatusOr<UniqueFd> OpenFolder(const std::string& folder) {
     CheckpointPath parsed;
     ASSIGN_OR_RETURN(parsed, ParseCheckpointPath(folder));
     if (!parsed.folder.empty()) return absl::InvalidArgumentError(absl::StrCat(folder, ": a folder in a folder"));
     const char* const name = parsed.name.empty() ? "." : parsed.name.c_str();
-    Descriptor fd(openat(root_.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    UniqueFd fd(openat(root_.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     if (fd.get() < 0) return Failed("open", folder);
     return fd;
   }
 
-  const Descriptor root_;
+  const UniqueFd root_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenPosixFileSystem(const std::string& directory) {
-  Descriptor root(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd root(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (root.get() < 0) return Failed("open", directory);
   return std::make_unique<PosixFileSystem>(std::move(root));
 }
 
 std::unique_ptr<File> FileOfDescriptor(int fd, const std::string& path) {
-  return std::make_unique<PosixFile>(Descriptor(fd), path);
+  return std::make_unique<PosixFile>(UniqueFd(fd), path);
 }
 
 }  // namespace switchyard

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/strict_json.h"
 #include "workers/checkpoint/files/posix_file_system.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 #include "workers/checkpoint/manifest/find_checkpoint.h"
@@ -22,6 +23,7 @@
 namespace switchyard {
 namespace {
 
+constexpr int kMaxForeignDepth = 1024;
 // A reader takes it before it looks for shards; saves do not write it.
 constexpr char kSingleFile[] = "model.safetensors";
 
@@ -40,7 +42,8 @@ absl::Status CheckFile(const ModelDir& dir, const FileRecord& record, const OnRe
 // Other programs write files of that name, too; one of ours that is damaged is not taken for theirs.
 bool IsSomebodyElses(absl::string_view manifest) {
   return !absl::StrContains(manifest, "\"switchyard-checkpoint\"") &&
-         !absl::StrContains(manifest, "\"manifest_sha256\"") && nlohmann::json::accept(manifest);
+         !absl::StrContains(manifest, "\"manifest_sha256\"") &&
+         ParseStrictJson(kManifestName, manifest, LenientJson(kMaxForeignDepth)).ok();
 }
 
 bool IsWeights(absl::string_view name) { return absl::EndsWith(name, ".safetensors"); }

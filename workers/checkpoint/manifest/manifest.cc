@@ -12,7 +12,9 @@
 #include "scheduler/base/io/crc32c.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
 
 namespace switchyard {
 namespace {
@@ -24,10 +26,6 @@ constexpr char kFormat[] = "switchyard-checkpoint";
 // How the manifest ends: kSeal, 64 digits, kEnd.  The digits are the SHA-256 of all before kSeal.
 constexpr absl::string_view kSeal = ",\"manifest_sha256\":\"", kEnd = "\"}\n";
 constexpr int64_t kMaxJsonValues = 4'000'000;
-
-std::string Dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 bool IsHex(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
@@ -56,11 +54,9 @@ absl::StatusOr<std::string> Text(const Json& object, const char* key) {
 }
 
 absl::StatusOr<int64_t> Count(const Json& object, const char* key) {
-  if (!object.is_object() || !object.contains(key) || !object[key].is_number_unsigned() ||
-      object[key].get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is missing or no integer from 0 on"));
-  }
-  return object[key].get<int64_t>();
+  const std::optional<int64_t> count = CountAt(object, key);
+  if (!count) return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is missing or no integer from 0 on"));
+  return *count;
 }
 
 absl::StatusOr<FileRecord> ReadRecord(const Json& json) {
@@ -108,7 +104,7 @@ absl::StatusOr<SavedBy> ReadSavedBy(const Json& root) {
 
 }  // namespace
 
-std::string EncodeFileRecords(absl::Span<const FileRecord> records) { return Dump(RecordsJson(records)); }
+std::string EncodeFileRecords(absl::Span<const FileRecord> records) { return JsonText(RecordsJson(records)); }
 
 absl::StatusOr<std::vector<FileRecord>> DecodeFileRecords(absl::string_view text) {
   Json list;
@@ -128,7 +124,7 @@ std::string EncodeManifest(const Manifest& manifest) {
   root["software"] = manifest.saved_by.software;
   root["data_type"] = manifest.saved_by.data_type;
   root["files"] = RecordsJson(manifest.files);
-  std::string text = Dump(root);
+  std::string text = JsonText(root);
   text.pop_back();  // its '}' comes back in kEnd
   return absl::StrCat(text, kSeal, Sha256Hex(text), kEnd);
 }

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/crc32c.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/files/file_sums.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
 
 namespace switchyard {
 namespace {

@@ -10,9 +10,11 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
 
 namespace switchyard {
 namespace {

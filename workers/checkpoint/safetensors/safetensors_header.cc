@@ -7,8 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
 
 namespace switchyard {
 namespace {

@@ -8,9 +8,10 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
 
 namespace switchyard {
 namespace {
@@ -57,8 +58,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(absl::Span<const Ten
     ASSIGN_OR_RETURN(bytes, BytesOf(*tensor));
     int64_t end = 0;
     if (__builtin_add_overflow(at, bytes, &end)) return Wrong(tensor->name, "the file's size overflows");
-    const std::string quoted =
-        nlohmann::json(tensor->name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string quoted = JsonText(nlohmann::json(tensor->name));
     absl::StrAppend(&json, ",", quoted, ":{\"dtype\":\"", SafetensorsDTypeName(tensor->dtype), "\",\"shape\":[",
                     absl::StrJoin(tensor->shape, ","), "],\"data_offsets\":[", at, ",", end, "]}");
     writer.bytes_.push_back(bytes);

@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
 
 namespace switchyard {
 

@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
 #include "workers/model/config/config_reader.h"
 #include "workers/model/config/rope_reader.h"
 #include "workers/model/families/family.h"

@@ -6,7 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/text/edit_distance.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 namespace {
@@ -18,36 +21,11 @@ bool IsNear(absl::string_view a, absl::string_view b) {
   return a.size() >= kShortestHinted && b.size() >= kShortestHinted && EditDistance(a, b) <= kNearEdits;
 }
 
-std::string Found(const nlohmann::json& value) {
-  return Excerpt(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-// Integers only: 4.0 in a file is a float by mistake, and a uint64 beyond int64 is no size.
-bool ReadInt(const nlohmann::json& value, IntRange range, int64_t* out) {
-  if (!value.is_number_integer()) return false;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(range.max)) return false;
-  *out = value.get<int64_t>();
-  return *out >= range.min && *out <= range.max;
-}
+std::string Found(const nlohmann::json& value) { return Excerpt(JsonText(value)); }
 
 std::string RangeText(IntRange range) { return absl::StrCat("an integer in [", range.min, ", ", range.max, "]"); }
 
 }  // namespace
-
-int EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
-}
 
 const nlohmann::json* ConfigReader::Find(absl::string_view key) {
   if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
@@ -88,16 +66,13 @@ void ConfigReader::Missing(absl::string_view key) {
 
 int64_t ConfigReader::Int(absl::string_view key, std::optional<int64_t> default_value, IntRange range) {
   const nlohmann::json* value = Find(key);
-  int64_t out = range.min;
   if (value == nullptr) {
     if (!default_value.has_value()) Missing(key);
     return default_value.value_or(range.min);
   }
-  if (!ReadInt(*value, range, &out)) {
-    Problem(key, absl::StrCat("expected ", RangeText(range), ", found ", Found(*value)));
-    return range.min;
-  }
-  return out;
+  if (const std::optional<int64_t> number = IntegerIn(*value, range.min, range.max)) return *number;
+  Problem(key, absl::StrCat("expected ", RangeText(range), ", found ", Found(*value)));
+  return range.min;
 }
 
 double ConfigReader::Number(absl::string_view key, std::optional<double> default_value, double min, double max,
@@ -133,9 +108,12 @@ std::vector<int64_t> ConfigReader::Ints(absl::string_view key, IntRange range) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr) return {};
   const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
-  std::vector<int64_t> out(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (ReadInt(list[i], range, &out[i])) continue;
+  std::vector<int64_t> out;
+  for (const nlohmann::json& item : list) {
+    if (const std::optional<int64_t> number = IntegerIn(item, range.min, range.max)) {
+      out.push_back(*number);
+      continue;
+    }
     Problem(key, absl::StrCat("expected ", RangeText(range), " or a list of such, found ", Found(*value)));
     return {};
   }

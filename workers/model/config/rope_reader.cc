@@ -4,7 +4,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 namespace {

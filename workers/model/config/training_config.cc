@@ -4,7 +4,7 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/strict_json.h"
 #include "workers/model/config/config.h"
 #include "workers/model/config/config_reader.h"
 
@@ -70,7 +70,8 @@ absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType
   if (root.value("dtype", nlohmann::json()) == name && (!older || root["torch_dtype"] == name)) {
     return std::string(config_text);
   }
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_text);  // it was parsed above
+  nlohmann::ordered_json config;
+  SY_CHECK(!ReadJson(config_text, {.max_depth = kMaxConfigDepth}, &config));  // it was read above
   config["dtype"] = name;
   if (older) config["torch_dtype"] = name;
   return config.dump(2) + "\n";

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/quote.h"
 #include "workers/ops/router/router.h"
 
 namespace switchyard {

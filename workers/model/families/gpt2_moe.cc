@@ -4,7 +4,7 @@
 //
 // There is no such model in transformers: config.json and names are ours (workers/model/README.md).
 #include "absl/strings/str_cat.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/quote.h"
 #include "workers/model/families/family.h"
 
 namespace switchyard {

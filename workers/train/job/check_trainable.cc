@@ -4,6 +4,7 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
 #include "workers/checkpoint/manifest/base_folder.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/model/config/memory_plan.h"
@@ -42,7 +43,7 @@ std::string ModelCheckLine(const absl::StatusOr<ModelConfig>& checked) {
   } else {
     line = {{"code", static_cast<int>(checked.status().code())}, {"error", std::string(checked.status().message())}};
   }
-  return absl::StrCat(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), "\n");
+  return absl::StrCat(JsonText(line), "\n");
 }
 
 }  // namespace switchyard

@@ -6,7 +6,9 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/strict_json.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
 
 namespace switchyard {
 namespace {
@@ -30,10 +32,9 @@ std::string OptimizerText(const OptimizerSpec& optimizer) {
 }
 
 absl::StatusOr<int64_t> Count(const nlohmann::json& json, const char* key) {
-  if (!json.contains(key) || !json[key].is_number_unsigned() || json[key].get<uint64_t>() > uint64_t{INT64_MAX}) {
-    return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": ", key, " is missing or no count"));
-  }
-  return json[key].get<int64_t>();
+  const std::optional<int64_t> count = CountAt(json, key);
+  if (!count) return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": ", key, " is missing or no count"));
+  return *count;
 }
 
 }  // namespace

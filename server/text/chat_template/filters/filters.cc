@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/filters/unicode.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/interpreter/operators.h"
 
 namespace switchyard::jinja {

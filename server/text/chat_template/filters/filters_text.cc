@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "scheduler/base/status_macros.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/filters/filters.h"
 #include "server/text/chat_template/filters/format.h"
 #include "server/text/chat_template/filters/python_text.h"
 #include "server/text/chat_template/filters/text_ops.h"
-#include "server/text/chat_template/filters/unicode.h"
 #include "server/text/chat_template/json.h"
 
 namespace switchyard::jinja {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/filters/unicode.h"
+#include "server/text/chat_template/filters/code_points.h"
 
 namespace switchyard::jinja {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/text/chat_template/filters/unicode.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/interpreter/runtime.h"
 
 namespace switchyard::jinja {

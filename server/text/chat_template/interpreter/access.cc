@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/filters/python_text.h"
-#include "server/text/chat_template/filters/unicode.h"
 #include "server/text/chat_template/interpreter/methods.h"
 #include "server/text/chat_template/interpreter/operators.h"
 

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/filters/unicode.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/interpreter/operators.h"
 
 namespace switchyard::jinja {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/filters/unicode.h"
+#include "server/text/chat_template/filters/code_points.h"
 
 namespace switchyard::jinja {
 

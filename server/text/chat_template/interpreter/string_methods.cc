@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/filters/format.h"
 #include "server/text/chat_template/filters/python_text.h"
 #include "server/text/chat_template/filters/text_ops.h"
-#include "server/text/chat_template/filters/unicode.h"
 #include "server/text/chat_template/interpreter/methods.h"
 #include "server/text/chat_template/interpreter/operators.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
-#include "server/text/chat_template/filters/unicode.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::jinja {
 namespace {
@@ -78,7 +78,7 @@ absl::StatusOr<size_t> AppendEscape(absl::string_view text, size_t pos, std::str
     int value = 0;
     while (end < text.size() && end < pos + 3 && text[end] >= '0' && text[end] <= '7')
       value = value * 8 + text[end++] - '0';
-    AppendUtf8(value, out);
+    AppendUtf8(static_cast<char32_t>(value), out);
     return end;
   }
   const size_t num_digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
@@ -90,7 +90,7 @@ absl::StatusOr<size_t> AppendEscape(absl::string_view text, size_t pos, std::str
     const int64_t value = HexValue(digits);
     if (value > 0x10FFFF) return absl::InvalidArgumentError("illegal character in a \\U escape");
     if (value >= 0xD800 && value <= 0xDFFF) return absl::InvalidArgumentError("lone surrogate in a string");
-    AppendUtf8(static_cast<int32_t>(value), out);
+    AppendUtf8(static_cast<char32_t>(value), out);
     return pos + 1 + num_digits;
   }
   if (c == 'N') return absl::InvalidArgumentError("\\N{name} escapes are not supported");

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/tokenizer/utf8.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard {
 

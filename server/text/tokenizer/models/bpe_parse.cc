@@ -4,8 +4,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/models/bpe_model.h"
-#include "server/text/tokenizer/utf8.h"
 
 namespace switchyard {
 
@@ -79,14 +80,14 @@ absl::Status BpeModel::ParseMerges(const Field& list) {
 absl::Status BpeModel::AddMerge(absl::FunctionRef<Field()> here, absl::string_view left, absl::string_view right,
                                 int32_t rank) {
   const auto unknown = [&](absl::string_view token) {
-    return here().Error(absl::StrCat("expected tokens of model.vocab, found ", Quoted(token)));
+    return here().Error(absl::StrCat("expected tokens of model.vocab, found ", Quote(token)));
   };
   const int32_t left_id = vocabulary_.IdOf(left);
   if (left_id < 0) return unknown(left);
   const int32_t right_id = vocabulary_.IdOf(right);
   if (right_id < 0) return unknown(right);
   if (right.size() < subword_prefix_.size()) {
-    return here().Error(absl::StrCat(Quoted(right), " is shorter than continuing_subword_prefix"));
+    return here().Error(absl::StrCat(Quote(right), " is shorter than continuing_subword_prefix"));
   }
   const std::string joined = absl::StrCat(left, right.substr(subword_prefix_.size()));
   const int32_t new_id = vocabulary_.IdOf(joined);

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "server/text/tokenizer/utf8.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard {
 namespace {

@@ -2,14 +2,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 #include "server/text/tokenizer/models/bpe_model.h"
 #include "server/text/tokenizer/models/word_models.h"
 
 namespace switchyard {
 
 absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token) {
-  return absl::InvalidArgumentError(absl::StrCat("text: the tokenizer's vocabulary does not have ", Quoted(unknown),
-                                                 ", nor the unk_token ", Quoted(unk_token), " that would replace it"));
+  return absl::InvalidArgumentError(absl::StrCat("text: the tokenizer's vocabulary does not have ", Quote(unknown),
+                                                 ", nor the unk_token ", Quote(unk_token), " that would replace it"));
 }
 
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field) {

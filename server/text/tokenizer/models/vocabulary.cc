@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 
@@ -32,7 +33,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(const Field& field) {
     const absl::string_view view(begin, token.size());
     if (vocabulary.tokens_[id].data() != nullptr) {
       return field.Error(
-          absl::StrCat("id ", id, " is given twice, to ", Quoted(vocabulary.tokens_[id]), " and ", Quoted(token)));
+          absl::StrCat("id ", id, " is given twice, to ", Quote(vocabulary.tokens_[id]), " and ", Quote(token)));
     }
     vocabulary.tokens_[id] = view;
     vocabulary.ids_.emplace(view, id);

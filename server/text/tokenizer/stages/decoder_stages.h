@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/pattern.h"
 #include "server/text/tokenizer/stages/decoder.h"
-#include "server/text/tokenizer/utf8.h"
 
 namespace switchyard {
 

@@ -7,11 +7,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/component_limits.h"
 #include "server/text/tokenizer/models/byte_level.h"
 #include "server/text/tokenizer/pattern.h"
-#include "server/text/tokenizer/unicode.h"
-#include "server/text/tokenizer/utf8.h"
+#include "server/text/unicode/normal_form.h"
+#include "server/text/unicode/unicode.h"
 
 namespace switchyard {
 namespace {

@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/component_limits.h"
 #include "server/text/tokenizer/models/byte_level.h"
 #include "server/text/tokenizer/pattern.h"
-#include "server/text/tokenizer/unicode.h"
-#include "server/text/tokenizer/utf8.h"
+#include "server/text/unicode/unicode.h"
 
 namespace switchyard {
 namespace {

@@ -9,8 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/text/utf8.h"
 #include "scheduler/jobs/token_format.h"
-#include "server/text/tokenizer/utf8.h"
 #include "tests/server/jobs/pack/pack_fixture.h"
 
 namespace switchyard {

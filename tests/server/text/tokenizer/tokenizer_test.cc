@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
+#include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/stream_decoder.h"
-#include "server/text/tokenizer/utf8.h"
 #include "tests/server/text/tokenizer/golden_files.h"
 
 namespace switchyard {

@@ -1,8 +1,6 @@
-#include "server/text/tokenizer/utf8.h"
+#include "scheduler/base/text/utf8.h"
 
 #include <gtest/gtest.h>
-
-#include "server/text/tokenizer/unicode.h"
 
 namespace switchyard {
 namespace {
@@ -56,29 +54,13 @@ TEST(Utf8Test, IllFormedPartsBecomeReplacementCharacters) {
   }
 }
 
-TEST(UnicodeTest, NormalFormsReorderAndCompose) {
-  EXPECT_EQ(Normalize(NormalForm::kNfc, "e\u0301"), "é");
-  EXPECT_EQ(Normalize(NormalForm::kNfd, "é"), "e\u0301");
-  EXPECT_EQ(Normalize(NormalForm::kNfc, "e\u0302\u0323"), "ệ");
-  EXPECT_EQ(Normalize(NormalForm::kNfc, "\u1100\u1161\u11a8"), "각");
-  EXPECT_EQ(Normalize(NormalForm::kNfkc, "ﬁ①Å"), "fi1Å");
-  EXPECT_EQ(Normalize(NormalForm::kNfc, "\u0958"), "\u0915\u093c");  // excluded from composition
-  EXPECT_EQ(Normalize(NormalForm::kNfkd, "½"), "1\u20442");
-  EXPECT_EQ(Normalize(NormalForm::kNfc, "plain"), "plain");
-}
-
-// Insertion sort would need 10^10 steps here.
-TEST(UnicodeTest, ManyMarksOnOneLetterAreSortedInReasonableTime) {
-  constexpr int kMarks = 200'000;
-  std::string text = "a";
-  std::string below;
-  std::string above;
-  for (int i = 0; i < kMarks; ++i) {
-    text += "\u0301\u0323";
-    below += "\u0323";
-    above += "\u0301";
+TEST(Utf8Test, AValidCharacterHasALength) {
+  EXPECT_EQ(ValidLength("ab"), 1u);
+  EXPECT_EQ(ValidLength("éa"), 2u);
+  EXPECT_EQ(ValidLength("😀"), 4u);
+  for (const char* bad : {"\x80", "\xC0\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82"}) {
+    EXPECT_EQ(ValidLength(bad), 0u) << testing::PrintToString(bad);
   }
-  EXPECT_TRUE(Normalize(NormalForm::kNfd, text) == "a" + below + above);
 }
 
 }  // namespace

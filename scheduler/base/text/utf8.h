@@ -1,6 +1,6 @@
 // UTF-8: decoding, validation and repair.  Stateless functions; thread-safe; no allocation but for what is appended.
 //
-// Everything past the tokenizer's door is valid UTF-8, so the fast decoder below does not check.
+// Everything past the doors of the program is valid UTF-8, so the fast decoder below does not check.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,9 @@ char32_t DecodeUtf8(absl::string_view text, size_t* pos);
 char32_t DecodeUtf8Before(absl::string_view text, size_t end, size_t* begin);
 
 void AppendUtf8(char32_t code_point, std::string* out);
+
+// Length of the character at the front of `text`, or 0 where that is no valid UTF-8.  REQUIRES: text is not empty.
+size_t ValidLength(absl::string_view text);
 
 // Offset of the first byte that is not part of valid UTF-8 (surrogates, overlong forms and values above U+10FFFF are
 // not), or npos.

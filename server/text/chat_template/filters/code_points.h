@@ -1,7 +1,7 @@
 // Text as Python sees it: UTF-8 bytes inside, code points to the template.
 //
 // Pure functions, thread-safe.  A byte that is no valid UTF-8 counts as one character of its own and is kept as it is.
-// Case mapping is utf8proc's one-to-one mapping plus what a template can meet beyond it (ß, final sigma).
+// Case mapping is one-to-one plus what a template can meet beyond it (ß, final sigma).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,6 @@ namespace switchyard::jinja {
 // The character at `pos` and the bytes it takes (at least 1).  An invalid byte b is (0xDC00 + b, 1), as Python's
 // surrogateescape has it.  REQUIRES: pos < text.size().
 std::pair<int32_t, size_t> DecodeAt(absl::string_view text, size_t pos);
-void AppendUtf8(int32_t code_point, std::string* out);
 
 size_t CountCodePoints(absl::string_view text);
 // Each character as a view into `text`.

@@ -1,4 +1,4 @@
-#include "server/text/tokenizer/unicode.h"
+#include "server/text/unicode/normal_form.h"
 
 #include <utf8proc.h>
 
@@ -8,12 +8,10 @@
 #include <vector>
 
 #include "scheduler/base/check.h"
-#include "server/text/tokenizer/utf8.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard {
 namespace {
-
-utf8proc_category_t Category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
 // Puts each run of combining marks into canonical order.  utf8proc would do it itself, by insertion: quadratic.
 void SortMarks(std::vector<utf8proc_int32_t>* chars) {
@@ -83,67 +81,6 @@ void NormalizeRun(NormalForm form, std::vector<utf8proc_int32_t>* run, std::stri
 }
 
 }  // namespace
-
-bool IsWhitespace(char32_t c) {
-  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-bool IsMark(char32_t c) {
-  const auto category = Category(c);
-  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
-}
-
-bool IsNonspacingMark(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_MN; }
-
-bool IsNumeric(char32_t c) {
-  const auto category = Category(c);
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
-}
-
-bool IsPunctuation(char32_t c) {
-  if (c < 0x80)
-    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-  const auto category = Category(c);
-  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
-}
-
-bool IsWord(char32_t c) {
-  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  switch (Category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      break;
-  }
-  // Join_Control, and Other_Alphabetic among the symbols: circled, squared and negative letters.
-  return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
-}
-
-bool IsControlOrUnassigned(char32_t c) {
-  const auto category = Category(c);
-  return category == UTF8PROC_CATEGORY_CN || (category >= UTF8PROC_CATEGORY_CC && category <= UTF8PROC_CATEGORY_CO);
-}
-
-void AppendLowercase(char32_t c, std::string* out) {
-  if (c == 0x130) {  // the one character whose lower case is two
-    out->append("i\xCC\x87");
-    return;
-  }
-  AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), out);
-}
 
 std::string Normalize(NormalForm form, absl::string_view text) {
   const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };

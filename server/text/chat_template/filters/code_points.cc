@@ -1,9 +1,10 @@
-#include "server/text/chat_template/filters/unicode.h"
+#include "server/text/chat_template/filters/code_points.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 #include "absl/container/flat_hash_set.h"
+#include "scheduler/base/text/utf8.h"
+#include "server/text/unicode/unicode.h"
 
 namespace switchyard::jinja {
 namespace {
@@ -11,13 +12,22 @@ namespace {
 constexpr int32_t kEscapedByte = 0xDC00;  // Python's surrogateescape range starts at U+DC80
 constexpr int32_t kSigma = 0x3A3, kFinalSigma = 0x3C2, kSharpS = 0xDF;
 
-bool IsCased(int32_t c) { return IsUpper(c) || IsLower(c) || utf8proc_category(c) == UTF8PROC_CATEGORY_LT; }
+bool IsCased(int32_t c) { return IsUpper(c) || IsLower(c) || IsTitlecase(c); }
+
+// An invalid byte comes back as it was.
+void AppendCodePoint(int32_t c, std::string* out) {
+  if (c >= kEscapedByte + 0x80 && c <= kEscapedByte + 0xFF) {
+    out->push_back(static_cast<char>(c - kEscapedByte));
+  } else {
+    AppendUtf8(c, out);
+  }
+}
 
 void AppendUpper(int32_t c, std::string* out) {
   if (c == kSharpS) {
     out->append("SS");
   } else {
-    AppendUtf8(utf8proc_toupper(c), out);
+    AppendCodePoint(ToUppercase(c), out);
   }
 }
 
@@ -25,7 +35,7 @@ void AppendTitle(int32_t c, std::string* out) {
   if (c == kSharpS) {
     out->append("Ss");
   } else {
-    AppendUtf8(utf8proc_totitle(c), out);
+    AppendCodePoint(ToTitlecase(c), out);
   }
 }
 
@@ -35,9 +45,9 @@ void AppendLower(absl::string_view text, size_t pos, int32_t c, size_t len, std:
   if (c == kSigma && pos > 0 && ends_word) {
     size_t before = pos - 1;
     while (before > 0 && (static_cast<uint8_t>(text[before]) & 0xC0) == 0x80) --before;
-    if (IsCased(DecodeAt(text, before).first)) return AppendUtf8(kFinalSigma, out);
+    if (IsCased(DecodeAt(text, before).first)) return AppendCodePoint(kFinalSigma, out);
   }
-  AppendUtf8(utf8proc_tolower(c), out);
+  AppendCodePoint(ToLowercase(c), out);
 }
 
 bool IsLineBreak(int32_t c) {
@@ -71,21 +81,9 @@ absl::string_view StripWhere(absl::string_view text, Side side, const Drop& drop
 std::pair<int32_t, size_t> DecodeAt(absl::string_view text, size_t pos) {
   const uint8_t lead = static_cast<uint8_t>(text[pos]);
   if (lead < 0x80) return {lead, 1};
-  utf8proc_int32_t c = -1;
-  const auto len = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data() + pos),
-                                    static_cast<utf8proc_ssize_t>(text.size() - pos), &c);
-  if (len <= 0) return {kEscapedByte + lead, 1};
-  return {c, static_cast<size_t>(len)};
-}
-
-void AppendUtf8(int32_t c, std::string* out) {
-  if (c >= kEscapedByte + 0x80 && c <= kEscapedByte + 0xFF) {
-    out->push_back(static_cast<char>(c - kEscapedByte));
-    return;
-  }
-  utf8proc_uint8_t bytes[4];
-  const auto len = utf8proc_encode_char(c, bytes);
-  out->append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(len));
+  const size_t length = ValidLength(text.substr(pos));
+  if (length == 0) return {kEscapedByte + lead, 1};
+  return {static_cast<int32_t>(DecodeUtf8(text, &pos)), length};
 }
 
 size_t CountCodePoints(absl::string_view text) {
@@ -104,40 +102,18 @@ std::vector<absl::string_view> SplitCodePoints(absl::string_view text) {
   return out;
 }
 
-bool IsSpace(int32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
+bool IsSpace(int32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
-bool IsAlpha(int32_t c) {
-  const auto category = utf8proc_category(c);
-  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-}
+bool IsAlpha(int32_t c) { return IsLetter(c); }
 
 bool IsDigit(int32_t c) {
   const bool superscript = c == 0xB2 || c == 0xB3 || c == 0xB9;  // digits to Python, though not decimal ones
-  return utf8proc_category(c) == UTF8PROC_CATEGORY_ND || superscript;
+  return IsDecimal(c) || superscript;
 }
 
-bool IsPrintable(int32_t c) {
-  if (c == ' ') return true;
-  switch (utf8proc_category(c)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS:
-      return false;
-    default:
-      return true;
-  }
-}
-
-bool IsUpper(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATEGORY_LU; }
-bool IsLower(int32_t c) { return utf8proc_category(c) == UTF8PROC_CATEGORY_LL; }
+bool IsPrintable(int32_t c) { return c == ' ' || !(IsControlOrUnassigned(c) || IsSeparator(c)); }
+bool IsUpper(int32_t c) { return IsUppercase(c); }
+bool IsLower(int32_t c) { return IsLowercase(c); }
 
 std::string ToUpper(absl::string_view text) {
   std::string out;

@@ -1,4 +1,4 @@
-#include "server/text/tokenizer/utf8.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard {
 namespace {
@@ -71,6 +71,11 @@ void AppendUtf8(char32_t code_point, std::string* out) {
     put(0x80 | (code_point >> 6 & 0x3F));
   }
   put(0x80 | (code_point & 0x3F));
+}
+
+size_t ValidLength(absl::string_view text) {
+  size_t length = 0;
+  return Classify(text, &length) == Form::kWhole ? length : 0;
 }
 
 size_t FindInvalidUtf8(absl::string_view text) {

@@ -1,0 +1,31 @@
+// The table of characters: their classes and cases, from utf8proc (Unicode 15; characters that Unicode 14 assigned
+// behave the same).  Whatever looks at characters asks here.  Pure functions; thread-safe.
+#pragma once
+
+#include <string>
+
+namespace switchyard {
+
+bool IsWhitespace(char32_t c);           // property White_Space
+bool IsLetter(char32_t c);               // general category L
+bool IsUppercase(char32_t c);            // Lu
+bool IsLowercase(char32_t c);            // Ll
+bool IsTitlecase(char32_t c);            // Lt
+bool IsMark(char32_t c);                 // M
+bool IsNonspacingMark(char32_t c);       // Mn
+bool IsNumeric(char32_t c);              // N
+bool IsDecimal(char32_t c);              // Nd
+bool IsPunctuation(char32_t c);          // P, or an ASCII punctuation sign (which includes some of S)
+bool IsSeparator(char32_t c);            // Z
+bool IsControlOrUnassigned(char32_t c);  // C (Cc, Cf, Cn, Co, Cs)
+bool IsWord(char32_t c);                 // `\w` of UTS 18: Alphabetic, M, Nd, Pc, Join_Control
+
+// One character for one, independent of its neighbours: not for ß, İ and a sigma that ends a word.
+char32_t ToUppercase(char32_t c);
+char32_t ToLowercase(char32_t c);
+char32_t ToTitlecase(char32_t c);
+
+// Full lower case of one character, independent of its neighbours (final sigma is not special).
+void AppendLowercase(char32_t c, std::string* out);
+
+}  // namespace switchyard

@@ -1,0 +1,23 @@
+#include <gtest/gtest.h>
+
+#include "scheduler/base/text/edit_distance.h"
+#include "scheduler/base/text/quote.h"
+
+namespace switchyard {
+namespace {
+
+TEST(EditDistanceTest, Edits) {
+  EXPECT_EQ(EditDistance("", "abc"), 3);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
+  EXPECT_EQ(EditDistance("same", "same"), 0);
+}
+
+TEST(QuoteTest, EscapesAndCuts) {
+  EXPECT_EQ(Quote("é\"\n"), R"("\xc3\xa9\"\n")");
+  EXPECT_EQ(Quote(std::string(65, 'a')), "\"" + std::string(64, 'a') + "\"...");
+  EXPECT_EQ(Excerpt("é\"\n"), R"(\xc3\xa9"\x0a)");
+  EXPECT_EQ(Excerpt("abc", 2), "ab...");
+}
+
+}  // namespace
+}  // namespace switchyard
