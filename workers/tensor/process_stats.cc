@@ -30,6 +30,4 @@ int64_t ResidentBytes() { return OwnBytes("VmRSS"); }
 
 int64_t MachineMemoryBytes() { return ReadMachineMemory().total_bytes; }
 
-int64_t AvailableMemoryBytes() { return ReadMachineMemory().available_bytes(); }
-
 }  // namespace switchyard

@@ -6,9 +6,7 @@
 
 namespace switchyard {
 
-int64_t ResidentBytes();  // of this process; 0 when unknown
-// As machine_memory.h has them.
-int64_t MachineMemoryBytes();
-int64_t AvailableMemoryBytes();
+int64_t ResidentBytes();       // of this process; 0 when unknown
+int64_t MachineMemoryBytes();  // as machine_memory.h has it
 
 }  // namespace switchyard

@@ -203,12 +203,12 @@ TEST(SafetensorsTest, HashFollowsNamesSizesAndHeaders) {
   other_data.Write("model.safetensors", OneTensor("a", 5));
   other_name.Write("model.safetensors", OneTensor("b"));
   other_size.Write("model.safetensors", SafetensorsBytes({{"a", FloatTensor("F32", {3}, {1, 2, 3})}}));
-  const std::string hash = *WeightsHash(a.path());
+  const std::string hash = Checkpoint::Open(a.path())->Hash();
   EXPECT_EQ(hash.size(), 32u);
-  EXPECT_EQ(hash, *WeightsHash(same.path()));
-  EXPECT_EQ(hash, *WeightsHash(other_data.path()));  // weights themselves are not read
-  EXPECT_NE(hash, *WeightsHash(other_name.path()));
-  EXPECT_NE(hash, *WeightsHash(other_size.path()));
+  EXPECT_EQ(hash, Checkpoint::Open(same.path())->Hash());
+  EXPECT_EQ(hash, Checkpoint::Open(other_data.path())->Hash());  // weights themselves are not read
+  EXPECT_NE(hash, Checkpoint::Open(other_name.path())->Hash());
+  EXPECT_NE(hash, Checkpoint::Open(other_size.path())->Hash());
 }
 
 }  // namespace

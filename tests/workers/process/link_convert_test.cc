@@ -312,8 +312,6 @@ TEST(LinkConvert, ASeatArrivesAsItWasGiven) {
 TEST(ProcessStats, AreBelievable) {
   EXPECT_GT(ResidentBytes(), 1 << 20);
   EXPECT_LT(ResidentBytes(), MachineMemoryBytes());
-  EXPECT_GT(AvailableMemoryBytes(), 0);
-  EXPECT_LE(AvailableMemoryBytes(), MachineMemoryBytes());
 }
 
 TEST(LinkConvert, PlacementSettingsArrive) {

@@ -209,10 +209,4 @@ std::string Checkpoint::Stamp() const {
   return absl::StrCat(Hash(), "-", hash.Hex());
 }
 
-absl::StatusOr<std::string> WeightsHash(const std::string& dir) {
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
-  RETURN_IF_ERROR(checkpoint.status());
-  return checkpoint->Hash();
-}
-
 }  // namespace switchyard

@@ -110,7 +110,4 @@ class Checkpoint {
   absl::flat_hash_map<std::string, TensorLocation> tensors_;
 };
 
-// Checkpoint::Open(dir)->Hash().
-absl::StatusOr<std::string> WeightsHash(const std::string& dir);
-
 }  // namespace switchyard

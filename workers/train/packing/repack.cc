@@ -128,7 +128,6 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
       CopyBehindGate(part.raw(), at, bytes);
       at += bytes;
     }
-    bytes_received_ += message.bytes();
   }
   return absl::OkStatus();
 }

@@ -53,9 +53,6 @@ class Repack {
   // peer's message of another size.
   absl::StatusOr<std::unique_ptr<ExpertGroups>> Run(absl::Time deadline);
 
-  // Of this rank.
-  int64_t bytes_received() const { return bytes_received_; }
-
  private:
   // From rank to rank of the old group.
   struct Move {
@@ -76,7 +73,6 @@ class Repack {
   std::vector<Move> moves_;         // within this rank's old group, by expert
   NewExperts experts_;
   std::string refusal_;
-  int64_t bytes_received_ = 0;
 };
 
 }  // namespace switchyard

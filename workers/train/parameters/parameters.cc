@@ -261,16 +261,4 @@ absl::Status Parameters::ZeroGradients() {
   return absl::OkStatus();
 }
 
-int64_t Parameters::num_values() const {
-  int64_t values = 0;
-  for (const ParameterBlock& block : blocks_) values += block.size();
-  return values;
-}
-
-int64_t Parameters::bytes() const {
-  int64_t bytes = 0;
-  for (const ParameterBlock& block : blocks_) bytes += block.bytes();
-  return bytes;
-}
-
 }  // namespace switchyard

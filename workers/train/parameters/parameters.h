@@ -140,9 +140,6 @@ class Parameters {
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
   const ModelGradients& gradients() const { return gradients_; }
   const Model& model() const { return *model_; }
-  // Of this rank's blocks.
-  int64_t num_values() const;
-  int64_t bytes() const;
 
  private:
   Parameters(const Stream& stream, Model* model) : stream_(stream), model_(model) {}
