@@ -149,9 +149,9 @@ LayerResult RunLayer(const test::MoeTestModel& model, const std::vector<int64_t>
                                   .schedule = &schedule,
                                   .deadline = test::Soon(),
                                   .stats = &stats[rank],
-                                  .capacity = {.rows = capacity, .ranks = comm},
-                                  .saved = saves ? &saved : nullptr},
-                                 layer, x.view().Rows(first, shares[rank]), residual.view().Rows(first, shares[rank])));
+                                  .capacity = {.rows = capacity, .ranks = comm}},
+                                 {.saved = saves ? &saved : nullptr}, layer, x.view().Rows(first, shares[rank]),
+                                 residual.view().Rows(first, shares[rank])));
     if (shares[rank] > 0) {
       std::memcpy(result.kept.data() + first * top_k, executor.topk_idx().raw(),
                   static_cast<size_t>(shares[rank] * top_k) * sizeof(int32_t));
