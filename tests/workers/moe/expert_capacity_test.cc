@@ -14,6 +14,7 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/moe/layer/moe_layer.h"
+#include "workers/moe/layer/moe_saved.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 

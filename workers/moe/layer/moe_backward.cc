@@ -10,7 +10,6 @@
 #include "workers/comm/core/timed.h"
 #include "workers/moe/dispatch/exchange_gradient.h"
 #include "workers/moe/layer/moe_backward_checks.h"
-#include "workers/moe/layer/moe_saved.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/ops/activation/activation_backward.h"

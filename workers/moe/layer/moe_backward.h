@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "workers/moe/layer/moe_layer.h"
+#include "workers/moe/layer/moe_saved.h"
 #include "workers/ops/gemm/backward/trained_matrix.h"
 #include "workers/tensor/tensor.h"
 

@@ -6,7 +6,6 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/layer/moe_checks.h"
-#include "workers/moe/layer/moe_saved.h"
 
 namespace switchyard {
 namespace {
