@@ -84,17 +84,18 @@ void Compare(const Stream& stream, const Case& c, int rounds) {
   const MoeSchedule schedule = BuildExpertParallel({});
   const auto comm = std::move(MakeLocalGroup(1)[0]);
   MoeSaved saved;
-  MoeStep step = {.stream = &stream, .comm = comm.get(), .layout = &layout, .schedule = &schedule};
+  MoeStats stats;
+  const MoeContext step = {
+      .stream = &stream, .comm = comm.get(), .layout = &layout, .schedule = &schedule, .stats = &stats};
+  const LayerContext keeps = {.saved = &saved};
   MoeExecutor executor;
   MoeBackward backward;
   std::vector<double> plain, saving, back;
   for (int round = 0; round < rounds; ++round) {
-    step.saved = nullptr;
-    plain.push_back(SecondsOf([&] { SY_CHECK_OK(executor.Run(step, trained.layer, x, residual)); }));
-    step.saved = &saved;
-    saving.push_back(SecondsOf([&] { SY_CHECK_OK(executor.Run(step, trained.layer, x, residual)); }));
+    plain.push_back(SecondsOf([&] { SY_CHECK_OK(executor.Run(step, {}, trained.layer, x, residual)); }));
+    saving.push_back(SecondsOf([&] { SY_CHECK_OK(executor.Run(step, keeps, trained.layer, x, residual)); }));
     back.push_back(SecondsOf([&] {
-      SY_CHECK_OK(backward.Run(step, trained.layer, trained.weights,
+      SY_CHECK_OK(backward.Run(step, keeps, trained.layer, trained.weights,
                                {.x = x, .d_residual = dy, .router_loss = {}, .d_x = d_x}));
     }));
   }

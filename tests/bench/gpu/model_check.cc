@@ -59,10 +59,11 @@ absl::StatusOr<Tensor> Logits(const Stream& stream, const ModelConfig& config) {
     ASSIGN_OR_RETURN(copy, CopyToHost(stream, rows));
     return CopyTensor(Stream::OnCpu(&stream.pool()), copy, logits.view().Rows(first, rows.dim(0)));
   };
-  const StageIn in = {.batch = &batch,
-                      .moe = {.comm = comm.get(), .layout = &layout, .schedule = &schedule},
-                      .logits = LogitsSink(sink)};
-  RETURN_IF_ERROR(model->Forward(stream, in, model->all_layers(), &*cache, nullptr).status());
+  MoeStats stats;
+  const MoeContext moe = {
+      .stream = &stream, .comm = comm.get(), .layout = &layout, .schedule = &schedule, .stats = &stats};
+  const StageIn in = {.batch = &batch, .moe = &moe, .logits = LogitsSink(sink)};
+  RETURN_IF_ERROR(model->Forward(in, model->all_layers(), &*cache, nullptr).status());
   RETURN_IF_ERROR(Synchronize(stream));
   return logits;
 }

@@ -126,8 +126,10 @@ absl::Status MoeBench::RunGiven(const Call& call, const TensorView& residual) co
 }
 
 absl::Status MoeBench::RunLayer(MoeExecutor* executor, const Call& call, const TensorView& residual) const {
-  return executor->Run({.stream = &bench_.stream(), .comm = comm_.get(), .layout = &layout_, .schedule = &schedule_},
-                       layer_, call.x, residual);
+  MoeStats stats;
+  const MoeContext context = {
+      .stream = &bench_.stream(), .comm = comm_.get(), .layout = &layout_, .schedule = &schedule_, .stats = &stats};
+  return executor->Run(context, {}, layer_, call.x, residual);
 }
 
 std::vector<double> MoeBench::RoutedSum(const TensorView& x, const int32_t* experts,

@@ -287,7 +287,6 @@ TEST(LaunchLedgerTest, OrderWithinAClassMattersOrderBetweenClassesDoesNot) {
   for (const OpKey& key : {b, a, c}) bac.Record(key);
   EXPECT_EQ(abc.hash(), cab.hash());
   EXPECT_NE(abc.hash(), bac.hash());
-  EXPECT_THAT(abc.Tail(), AllOf(HasSubstr("all_gather #1 of class all_to_all (8 bytes)"), HasSubstr("barrier #0")));
 }
 
 }  // namespace

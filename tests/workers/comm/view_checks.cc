@@ -68,16 +68,6 @@ absl::Status SumsOf(Communicator* comm, RankMemory* memory, int64_t n) {
   const CommCall call{.stream = memory->stream(), .comm_class = CommClass::kAllReduce, .deadline = Soon()};
   const TensorView all = memory->Make(DTypeOf<Elem>::value, n);
   memory->Put(all, mine.data());
-  const int64_t begin = n * comm->rank() / comm->world();
-  const int64_t count = n * (comm->rank() + 1) / comm->world() - begin;
-  const TensorView part = memory->Make(DTypeOf<Elem>::value, count);
-  ASSIGN_OR_RETURN(auto scatter, comm->ReduceScatterSum(call, all, part));
-  RETURN_IF_ERROR(scatter->Wait());
-  std::vector<Elem> got(count);
-  RETURN_IF_ERROR(memory->Get(part, got.data()));
-  if (got != std::vector<Elem>(sum.begin() + begin, sum.begin() + begin + count)) {
-    return absl::DataLossError(absl::StrCat("reduce_scatter_sum of ", n));
-  }
   ASSIGN_OR_RETURN(auto reduce, comm->AllReduceSum(call, all));
   RETURN_IF_ERROR(reduce->Wait());
   RETURN_IF_ERROR(memory->Get(all, mine.data()));
@@ -115,48 +105,6 @@ absl::Status CheckOneSidedExchange(Communicator* comm, RankMemory* memory) {
   const int last = comm->world() - 1;
   RETURN_IF_ERROR(ExchangeOnce(comm, memory, 1, [&](int from, int) -> int64_t { return from == last ? 100 : 0; }));
   return ExchangeOnce(comm, memory, 2, [&](int, int to) -> int64_t { return to == 0 ? 100 : 0; });
-}
-
-absl::Status CheckGatherAndBroadcast(Communicator* comm, RankMemory* memory) {
-  for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{1000}}) {
-    std::vector<int32_t> mine(n), all(n * comm->world()), expected;
-    std::iota(mine.begin(), mine.end(), comm->rank() * 10'000);
-    for (int r = 0; r < comm->world(); ++r) {
-      for (int64_t i = 0; i < n; ++i) expected.push_back(static_cast<int32_t>(r * 10'000 + i));
-    }
-    const TensorView mine_view = memory->Make(DType::kI32, n);
-    const TensorView all_view = memory->Make(DType::kI32, n * comm->world());
-    memory->Put(mine_view, mine.data());
-    const CommCall call{.stream = memory->stream(), .deadline = Soon()};
-    ASSIGN_OR_RETURN(auto gather, comm->AllGatherInto(call, mine_view, all_view));
-    RETURN_IF_ERROR(gather->Wait());
-    RETURN_IF_ERROR(memory->Get(all_view, all.data()));
-    if (all != expected) return absl::DataLossError(absl::StrCat("all_gather of ", n));
-    for (int root = 0; root < comm->world(); ++root) {
-      memory->Put(mine_view, mine.data());
-      ASSIGN_OR_RETURN(auto cast, comm->BroadcastView(call, root, mine_view));
-      RETURN_IF_ERROR(cast->Wait());
-      std::vector<int32_t> got(n);
-      RETURN_IF_ERROR(memory->Get(mine_view, got.data()));
-      if (got != std::vector<int32_t>(expected.begin() + root * n, expected.begin() + (root + 1) * n)) {
-        return absl::DataLossError(absl::StrCat("broadcast of ", n, " from ", root));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckGatherInPlace(Communicator* comm, RankMemory* memory) {
-  const TensorView all = memory->Make(DType::kI64, 3 * comm->world());
-  std::vector<int64_t> values(3 * comm->world(), -1), expected(values);
-  std::iota(expected.begin(), expected.end(), 0);
-  for (int i = 0; i < 3; ++i) values[3 * comm->rank() + i] = expected[3 * comm->rank() + i];
-  memory->Put(all, values.data());
-  ASSIGN_OR_RETURN(auto work, comm->AllGatherInto({.stream = memory->stream(), .deadline = Soon()},
-                                                  all.Rows(3 * comm->rank(), 3), all));
-  RETURN_IF_ERROR(work->Wait());
-  RETURN_IF_ERROR(memory->Get(all, values.data()));
-  return values == expected ? absl::OkStatus() : absl::DataLossError("all_gather in place");
 }
 
 absl::Status CheckExactSums(Communicator* comm, RankMemory* memory) {

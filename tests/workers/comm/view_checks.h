@@ -38,9 +38,6 @@ class HostMemory : public RankMemory {
 absl::Status CheckSizedExchanges(Communicator* comm, RankMemory* memory);
 // A rank that sends nothing and receives nothing, and one that sends all.
 absl::Status CheckOneSidedExchange(Communicator* comm, RankMemory* memory);
-absl::Status CheckGatherAndBroadcast(Communicator* comm, RankMemory* memory);
-// In place of `all`.
-absl::Status CheckGatherInPlace(Communicator* comm, RankMemory* memory);
 // Sums have the bits of rank order (integers and halves, so that any order has).
 absl::Status CheckExactSums(Communicator* comm, RankMemory* memory);
 

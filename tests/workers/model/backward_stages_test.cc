@@ -86,17 +86,19 @@ class Pass {
     RETURN_IF_ERROR(cache.status());
     SavedForward saved(model_->config(), model_->dtype(), SavePolicy::kAll);
     saved.Begin(rows_);
-    const StageIn in = {.batch = &batch_, .moe = {.comm = comm_.get(), .layout = &layout_, .schedule = &schedule_}};
+    MoeStats stats;
+    const MoeContext moe = {
+        .stream = &stream, .comm = comm_.get(), .layout = &layout_, .schedule = &schedule_, .stats = &stats};
+    const StageIn in = {.batch = &batch_, .moe = &moe};
     StageOut out;
-    ASSIGN_OR_RETURN(out, model_->Forward(stream, in, model_->all_layers(), &*cache, &saved));
+    ASSIGN_OR_RETURN(out, model_->Forward(in, model_->all_layers(), &*cache, &saved));
     ScratchTensor d_residual(AccDType(model_->dtype()), {model_->config().hidden});
     LossHead head(model_);
     RETURN_IF_ERROR(head.Run(stream, out.hidden, batch_.token_ids(), /*scale=*/0.1, parameters_->gradients(),
                              d_residual.Rows(rows_))
                         .status());
     ModelBackward backward(model_);
-    return backward.Run(stream,
-                        {.forward = in,
+    return backward.Run({.forward = in,
                          .cache = &*cache,
                          .saved = &saved,
                          .gradients = &parameters_->gradients(),

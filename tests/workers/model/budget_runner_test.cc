@@ -57,7 +57,7 @@ class FirstLayerForecaster final : public LayerForecaster {
     popularity_[next_++ % popularity_.size()] = 9 * kRow;
     return absl::MakeConstSpan(&estimate_, 1);
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows&) override {
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext&) override {
     return absl::Span<const LayerEstimate>();
   }
 

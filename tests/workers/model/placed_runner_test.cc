@@ -32,14 +32,14 @@ class FakeForecaster : public LayerForecaster {
     EXPECT_EQ(static_cast<int64_t>(pass.token_ids.size()), pass.num_rows);
     return absl::Span<const LayerEstimate>();
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows& rows) override {
-    EXPECT_EQ(rows.topk_idx.dim(0), num_rows_);
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext& layer) override {
+    EXPECT_EQ(layer.topk_on_host.dim(0), num_rows_);
     popularity_.assign(static_cast<size_t>(num_experts_), 0);
-    const int32_t* const idx = rows.topk_idx.empty() ? nullptr : rows.topk_idx.data<int32_t>();
-    for (int64_t i = 0; i < rows.topk_idx.NumElements(); ++i) {
+    const int32_t* const idx = layer.topk_on_host.empty() ? nullptr : layer.topk_on_host.data<int32_t>();
+    for (int64_t i = 0; i < layer.topk_on_host.NumElements(); ++i) {
       popularity_[random_() % 4 == 0 ? random_() % popularity_.size() : static_cast<size_t>(idx[i])] += kRow;
     }
-    told_ = {{(rows.moe_layer + 1) % num_layers_, popularity_}};
+    told_ = {{(layer.index + 1) % num_layers_, popularity_}};
     return absl::MakeConstSpan(told_);
   }
 

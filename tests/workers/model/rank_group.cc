@@ -328,12 +328,12 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
     };
     RowLending lending;
     SY_CHECK_OK(lending.Begin(loans, num_rows, rank->comm, absl::Now() + kStepDeadline, &batch));
-    const StageIn in = {
-        .batch = &batch,
-        .lending = &lending,
-        .moe = {.comm = rank->comm, .layout = &layout_, .schedule = &schedule, .deadline = absl::Now() + kStepDeadline},
-        .logits = LogitsSink(sink)};
-    SY_CHECK_OK(model.Forward(stream, in, model.all_layers(), &*cache, nullptr).status());
+    MoeStats stats;
+    MoeContext moe = {.stream = &stream, .comm = rank->comm, .layout = &layout_, .schedule = &schedule};
+    moe.deadline = absl::Now() + kStepDeadline;
+    moe.stats = &stats;
+    const StageIn in = {.batch = &batch, .moe = &moe, .lending = &lending, .logits = LogitsSink(sink)};
+    SY_CHECK_OK(model.Forward(in, model.all_layers(), &*cache, nullptr).status());
   });
   return out;
 }

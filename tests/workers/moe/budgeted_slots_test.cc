@@ -91,7 +91,7 @@ class BudgetedSlotsTest : public testing::Test {
       std::vector<int32_t> offsets = {0};
       for (const int32_t expert : slots) offsets.push_back(offsets.back() + (expert == kEmptySlot ? 0 : 1));
       const absl::Status status = offload_->RunLayer(
-          {.layer = layer, .experts = slots, .offsets = offsets, .estimates = {}, .deadline = test::Soon()},
+          {.deadline = test::Soon()}, {.index = layer}, {.experts = slots, .offsets = offsets},
           [&](const WeightGroup& gate_up, const WeightGroup&) {
             for (int64_t slot = 0; slot < gate_up.size(); ++slot) {
               if (gate_up[slot] == nullptr) continue;

@@ -69,13 +69,13 @@ class FakeForecaster : public LayerForecaster {
   absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass&) override {
     return absl::Span<const LayerEstimate>();
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows& rows) override {
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext& layer) override {
     popularity_.assign(kExperts, 0);
-    const int32_t* const idx = rows.topk_idx.empty() ? nullptr : rows.topk_idx.data<int32_t>();
-    for (int64_t i = 0; i < rows.topk_idx.NumElements(); ++i) {
+    const int32_t* const idx = layer.topk_on_host.empty() ? nullptr : layer.topk_on_host.data<int32_t>();
+    for (int64_t i = 0; i < layer.topk_on_host.NumElements(); ++i) {
       popularity_[random_() % 4 == 0 ? random_() % kExperts : static_cast<size_t>(idx[i])] += kRow;
     }
-    told_ = {{(rows.moe_layer + 1) % kLayers, popularity_}};
+    told_ = {{(layer.index + 1) % kLayers, popularity_}};
     return absl::MakeConstSpan(told_);
   }
 
@@ -246,9 +246,8 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, Communicator* comm, Grou
                                     .deadline = Soon(),
                                     .stats = &result->stats[place],
                                     .placer = placer.get(),
-                                    .forecaster = run.forecasts ? &forecaster : nullptr,
-                                    .moe_layer = layer},
-                                   models_[static_cast<size_t>(layer)]->LayerOf(slots->experts()),
+                                    .forecaster = run.forecasts ? &forecaster : nullptr},
+                                   {.index = layer}, models_[static_cast<size_t>(layer)]->LayerOf(slots->experts()),
                                    x.view().Rows(begin, rows), residual));
     }
   }

@@ -87,14 +87,10 @@ absl::Status TellOf(const Tale& tale, bool estimates, Communicator* comm, Heard*
   MoeStats stats;
   DecisionGather gather(kLayers, kExperts, estimates);
   const auto rows = static_cast<int64_t>(idx.size());
-  const GatedRows gated{.comm = comm,
-                        .deadline = test::Soon(),
-                        .stats = &stats,
-                        .moe_layer = 2,
-                        .topk_idx = TensorView(idx.data(), DType::kI32, {rows, 1}),
-                        .x = {},
-                        .estimates = told};
-  ASSIGN_OR_RETURN(const DecisionGather::Told result, gather.Gather(gated, DecisionDigest()));
+  const MoeContext context{.comm = comm, .deadline = test::Soon(), .stats = &stats};
+  const LayerContext layer{
+      .index = 2, .topk_on_host = TensorView(idx.data(), DType::kI32, {rows, 1}), .estimates = told};
+  ASSIGN_OR_RETURN(const DecisionGather::Told result, gather.Gather(context, layer, DecisionDigest()));
   heard->counts.assign(result.counts.rows.begin(), result.counts.rows.end());
   for (const LayerEstimate& estimate : result.estimates) {
     heard->estimates.emplace_back(estimate.layer, Popularity(estimate.popularity.begin(), estimate.popularity.end()));

@@ -14,6 +14,7 @@
 #include "tests/workers/comm/faulty_communicator.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/dispatch/host_exchange.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard {
@@ -101,20 +102,24 @@ class Exchanges {
  public:
   Exchanges(Communicator* comm, const ExpertLayout* layout, int64_t experts)
       : comm_(comm), layout_(layout), experts_(experts) {
-    context_ = {.stream = &stream_, .comm = comm, .layout = layout, .deadline = test::Soon(), .stats = &stats_};
+    context_ = {.stream = &stream_, .comm = comm, .deadline = test::Soon(), .stats = &stats_};
+    layer_.layout = layout;
   }
 
   absl::Status Forward(int64_t num_rows, int64_t top_k) {
     rows_ = std::make_unique<Rows>(comm_->rank(), num_rows, top_k, experts_);
-    RETURN_IF_ERROR(forward_.StartDispatch(context_, rows_->idx, rows_->x, 0));
-    RETURN_IF_ERROR(forward_.FinishDispatch(context_));
+    LayerContext all = layer_;
+    all.x = rows_->x;
+    all.topk_idx = rows_->idx;
+    RETURN_IF_ERROR(forward_.StartDispatch(context_, all));
+    RETURN_IF_ERROR(forward_.FinishDispatch(context_, all));
     return absl::OkStatus();
   }
   absl::Status Backward() {
-    RETURN_IF_ERROR(gradient_.StartResend(context_, forward_.routes(), rows_->dy, rows_->weight));
+    RETURN_IF_ERROR(gradient_.StartResend(context_, layer_, forward_.routes(), rows_->dy, rows_->weight));
     RETURN_IF_ERROR(gradient_.FinishResend(context_));
     ComputeExperts(forward_, layout_->Residents(comm_->rank()), forward_.x(), gradient_);
-    RETURN_IF_ERROR(gradient_.StartReturn(context_));
+    RETURN_IF_ERROR(gradient_.StartReturn(context_, layer_));
     Tensor dx(DType::kF64, rows_->x.shape()), dweight(DType::kF64, rows_->idx.shape());
     std::fill_n(dx.data<double>(), dx.view().NumElements(), 1.0);
     RETURN_IF_ERROR(gradient_.FinishReturn(context_, dx, dweight));
@@ -122,7 +127,8 @@ class Exchanges {
     return absl::OkStatus();
   }
   const Rows& rows() const { return *rows_; }
-  ExchangeContext& context() { return context_; }
+  const MoeContext& context() const { return context_; }
+  LayerContext& layer() { return layer_; }
   const HostExchange& forward() const { return forward_; }
   ExchangeGradient& gradient() { return gradient_; }
   const MoeStats& stats() const { return stats_; }
@@ -134,7 +140,8 @@ class Exchanges {
   const ExpertLayout* const layout_;
   const int64_t experts_;
   MoeStats stats_;
-  ExchangeContext context_;
+  MoeContext context_;
+  LayerContext layer_;
   std::unique_ptr<Rows> rows_;
   HostExchange forward_;
   ExchangeGradient gradient_;
@@ -207,9 +214,9 @@ TEST(ExchangeGradientFaultTest, AnotherOrderOfChunksIsNamed) {
     auto ranks = test::MakeGroup(backend, 2);
     const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
       Exchanges exchanges(comm, &layout, 6);
-      exchanges.context().moe_layer = 5;
+      exchanges.layer().index = 5;
       RETURN_IF_ERROR(exchanges.Forward(4, 2));
-      exchanges.context().chunk = comm->rank() + 1;
+      exchanges.layer().chunk = comm->rank() + 1;
       const absl::Status status = exchanges.Backward();
       if (!status.ok()) comm->Abort(status.message());
       return status;
@@ -249,7 +256,7 @@ TEST(ExchangeGradientErrorsTest, NamesWhatDoesNotFit) {
     const HostRoutes& routes = exchanges.forward().routes();
     const Rows& rows = exchanges.rows();
     const auto resend = [&](const TensorView& dy, const TensorView& weight) {
-      return exchanges.gradient().StartResend(exchanges.context(), routes, dy, weight);
+      return exchanges.gradient().StartResend(exchanges.context(), exchanges.layer(), routes, dy, weight);
     };
     const Tensor other(DType::kF32, {4, 2});
     const absl::Status dtype = resend(rows.dy, other), few = resend(rows.dy.view().Rows(0, 3), rows.weight);

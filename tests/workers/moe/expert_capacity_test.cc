@@ -14,6 +14,7 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/moe/layer/moe_layer.h"
+#include "workers/moe/layer/moe_saved.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -149,9 +150,9 @@ LayerResult RunLayer(const test::MoeTestModel& model, const std::vector<int64_t>
                                   .schedule = &schedule,
                                   .deadline = test::Soon(),
                                   .stats = &stats[rank],
-                                  .capacity = {.rows = capacity, .ranks = comm},
-                                  .saved = saves ? &saved : nullptr},
-                                 layer, x.view().Rows(first, shares[rank]), residual.view().Rows(first, shares[rank])));
+                                  .capacity = {.rows = capacity, .ranks = comm}},
+                                 {.saved = saves ? &saved : nullptr}, layer, x.view().Rows(first, shares[rank]),
+                                 residual.view().Rows(first, shares[rank])));
     if (shares[rank] > 0) {
       std::memcpy(result.kept.data() + first * top_k, executor.topk_idx().raw(),
                   static_cast<size_t>(shares[rank] * top_k) * sizeof(int32_t));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/offload/expert_budget.h"
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
@@ -140,16 +141,16 @@ class ExpertOffloadFaultTest : public testing::Test {
   // Which experts were computed, one string a wave.
   absl::StatusOr<std::vector<std::string>> Run(int layer, const std::vector<int>& rows,
                                                absl::Time deadline = test::Soon()) {
-    return RunPart({.layer = layer, .estimates = estimates_, .deadline = deadline}, rows);
+    return RunPart({.index = layer, .estimates = estimates_}, rows, {}, deadline);
   }
-  // The rest of the call is as it is here.
-  absl::StatusOr<std::vector<std::string>> RunPart(LayerExperts::Call call, const std::vector<int>& rows) {
+  absl::StatusOr<std::vector<std::string>> RunPart(const LayerContext& layer, const std::vector<int>& rows,
+                                                   absl::Span<const int32_t> later = {},
+                                                   absl::Time deadline = absl::InfiniteFuture()) {
     std::vector<int32_t> offsets = {0};
     for (const int count : rows) offsets.push_back(offsets.back() + count);
     std::vector<std::string> waves;
-    call.experts = offload_->experts();
-    call.offsets = offsets;
-    const absl::Status status = offload_->RunLayer(call, [&](const WeightGroup& gate_up, const WeightGroup& down) {
+    const ExpertRows sorted = {.experts = offload_->experts(), .offsets = offsets, .later = later};
+    const auto compute = [&](const WeightGroup& gate_up, const WeightGroup& down) {
       waves.emplace_back();
       for (int64_t e = 0; e < gate_up.size(); ++e) {
         EXPECT_EQ(gate_up[e] == nullptr, down[e] == nullptr);
@@ -162,8 +163,8 @@ class ExpertOffloadFaultTest : public testing::Test {
             0);
       }
       return compute_status_;
-    });
-    if (!status.ok()) return status;
+    };
+    RETURN_IF_ERROR(offload_->RunLayer({.deadline = deadline}, layer, sorted, compute));
     return waves;
   }
   static std::string Sorted(const std::vector<std::string>& waves) {
@@ -331,7 +332,7 @@ TEST_F(ExpertOffloadFaultTest, AMicroBatchKeepsWhatLaterOnesNeed) {
     };
     const std::vector<int32_t> later = {1, 1, 1, 0, 0, 0, 0, 0}, last = {1, 0, 0, 0, 0, 0, 0, 0};
     const auto part = [&](int part, const std::vector<int32_t>& known, const std::vector<int>& rows) {
-      const auto waves = RunPart({.layer = 0, .micro_batch = part, .num_micro_batches = 3, .later = known}, rows);
+      const auto waves = RunPart({.chunk = part, .num_chunks = 3}, rows, known);
       EXPECT_TRUE(waves.ok()) << waves.status();
       return waves.ok() ? Sorted(*waves) : "";
     };
@@ -344,15 +345,14 @@ TEST_F(ExpertOffloadFaultTest, AMicroBatchKeepsWhatLaterOnesNeed) {
     EXPECT_EQ(part(2, {}, {1, 0, 0, 0, 0, 1, 0, 1}), "057");
     EXPECT_TRUE(Run(1, {0, 0, 0, 0, 0, 0, 0, 1}).ok());
     // Out of turn.
-    EXPECT_THAT(
-        RunPart({.layer = 0, .micro_batch = 1, .num_micro_batches = 2}, {1, 0, 0, 0, 0, 0, 0, 0}).status().message(),
-        HasSubstr("MoE layer 0, micro-batch 1, runs; it is the turn of MoE layer 0, micro-batch 0"));
+    EXPECT_THAT(RunPart({.chunk = 1, .num_chunks = 2}, {1, 0, 0, 0, 0, 0, 0, 0}).status().message(),
+                HasSubstr("MoE layer 0, micro-batch 1, runs; it is the turn of MoE layer 0, micro-batch 0"));
   }
 }
 
 TEST_F(ExpertOffloadFaultTest, APassThatEndsBetweenMicroBatchesIsFollowedByOneFromTheFirst) {
   Make(4);
-  ASSERT_TRUE(RunPart({.layer = 0, .micro_batch = 0, .num_micro_batches = 2}, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
+  ASSERT_TRUE(RunPart({.chunk = 0, .num_chunks = 2}, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
   EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
   EXPECT_EQ(Sorted(*Run(1, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
 }
@@ -368,8 +368,10 @@ TEST_F(ExpertOffloadFaultTest, SaysWhatItDoesNotDo) {
   const MoeLayer layer = model_.LayerOf(offload_.get());
   const std::vector<std::vector<int32_t>> others = {{7, 6, 5, 4, 3, 2, 1, 0, 8}};
   const ExpertLayout more = ExpertLayout::FromResidents(9, others, 1);
-  const MoeStep step = {.stream = &stream, .comm = ranks[0].get(), .layout = &more, .schedule = &one};
-  EXPECT_THAT(executor.Run(step, layer, x, residual).message(),
+  MoeStats stats;
+  const MoeContext step = {
+      .stream = &stream, .comm = ranks[0].get(), .layout = &more, .schedule = &one, .stats = &stats};
+  EXPECT_THAT(executor.Run(step, {}, layer, x, residual).message(),
               HasSubstr("the layout has expert 8 here, which is not one of the store's 8"));
 }
 

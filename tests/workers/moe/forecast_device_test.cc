@@ -84,12 +84,9 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
   static std::vector<Popularity> Gate(Place* place, int layer, const Tensor& x, const Tensor& logits,
                                       const Tensor& chosen) {
     const Tensor x_there = *CopyToDevice(place->stream, x), logits_there = *CopyToDevice(place->stream, logits);
-    const auto told = place->forecaster->OnGate({.stream = &place->stream,
-                                                 .deadline = absl::Now() + absl::Seconds(60),
-                                                 .moe_layer = layer,
-                                                 .topk_idx = chosen,
-                                                 .x = x_there,
-                                                 .logits = logits_there});
+    const auto told =
+        place->forecaster->OnGate({.stream = &place->stream, .deadline = absl::Now() + absl::Seconds(60)},
+                                  {.index = layer, .x = x_there, .logits = logits_there, .topk_on_host = chosen});
     EXPECT_TRUE(told.ok()) << told.status();
     std::vector<Popularity> kept;
     if (!told.ok()) return kept;

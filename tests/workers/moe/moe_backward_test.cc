@@ -253,7 +253,7 @@ TEST(MoeBackwardTest, ThreadsAndLateRanksChangeNoBit) {
 
 class MoeBackwardErrorsTest : public testing::Test {
  protected:
-  absl::Status Run() { return backward_.Run(step_, layer_, weights_, rows_); }
+  absl::Status Run() { return backward_.Run(step_, at_, layer_, weights_, rows_); }
 
   const MoeTestModel model_{{.shared_ffn = 16}};
   ThreadPool pool_{1, false};
@@ -266,12 +266,14 @@ class MoeBackwardErrorsTest : public testing::Test {
   const Tensor x_ = model_.RandomRows(3, 1), residual_ = model_.RandomResidual(3, 2);
   const Tensor d_x_{DType::kF32, {3, 64}};
   MoeSaved saved_;
-  MoeStep step_ = {.stream = &stream_,
-                   .comm = ranks_[0].get(),
-                   .layout = &layout_,
-                   .schedule = &schedule_,
-                   .deadline = test::Soon(),
-                   .saved = &saved_};
+  MoeStats stats_;
+  MoeContext step_ = {.stream = &stream_,
+                      .comm = ranks_[0].get(),
+                      .layout = &layout_,
+                      .schedule = &schedule_,
+                      .deadline = test::Soon(),
+                      .stats = &stats_};
+  const LayerContext at_ = {.saved = &saved_};
   MoeBackwardWeights weights_ = trained_.weights();
   MoeBackwardRows rows_ = {.x = x_, .d_residual = residual_, .router_loss = {}, .d_x = d_x_};
   MoeBackward backward_;
@@ -280,7 +282,7 @@ class MoeBackwardErrorsTest : public testing::Test {
 TEST_F(MoeBackwardErrorsTest, SaysWhatIsMissingOrDoesNotFit) {
   EXPECT_EQ(Run().code(), absl::StatusCode::kFailedPrecondition);
   MoeExecutor executor;
-  ASSERT_TRUE(executor.Run(step_, layer_, x_, residual_).ok());
+  ASSERT_TRUE(executor.Run(step_, at_, layer_, x_, residual_).ok());
   ASSERT_TRUE(Run().ok());
   const auto expect = [&](absl::StatusCode code, const char* message) {
     const absl::Status status = Run();

@@ -190,18 +190,20 @@ absl::Status Replay(const MoeTestModel& host_model, Communicator* comm, std::vec
   ASSIGN_OR_RETURN(const Inputs shown, Inputs::On(stream, model->RandomRows(kRows, 99),
                                                   model->RandomResidual(kRows, 99), static_cast<int32_t>(kRows)));
   MoeExecutor executor;
-  const MoeStep step{.stream = &stream.get(),
-                     .comm = comm,
-                     .layout = &layout,
-                     .schedule = &schedule,
-                     .deadline = test::Soon(),
-                     .num_rows = shown.num_rows.data<int32_t>(),
-                     .exchange = ExchangeMode::kBounded,
-                     .max_rows = kRows};
+  MoeStats stats;
+  const MoeContext step{.stream = &stream.get(),
+                        .comm = comm,
+                        .layout = &layout,
+                        .schedule = &schedule,
+                        .deadline = test::Soon(),
+                        .stats = &stats,
+                        .exchange = ExchangeMode::kBounded,
+                        .max_rows = kRows};
+  const LayerContext at{.num_rows = shown.num_rows.data<int32_t>()};
   DeviceQueue* const queue = stream.get().queue();
-  RETURN_IF_ERROR(executor.Run(step, layer, shown.x, shown.residual));  // takes its memory
+  RETURN_IF_ERROR(executor.Run(step, at, layer, shown.x, shown.residual));  // takes its memory
   RETURN_IF_ERROR(queue->BeginRecording());
-  RETURN_IF_ERROR(executor.Run(step, layer, shown.x, shown.residual));
+  RETURN_IF_ERROR(executor.Run(step, at, layer, shown.x, shown.residual));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceGraph> graph, queue->EndRecording());
   for (const Inputs& of_replay : inputs) {
     RETURN_IF_ERROR(of_replay.CopyTo(stream, shown));

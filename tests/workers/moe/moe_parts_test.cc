@@ -152,17 +152,16 @@ absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const M
   const MoeLayer layer = model.LayerOf(stream, layout, comm->rank());
   MoeExecutor executor(test::MakerOf(kind));
   const Tensor residual = model.RandomResidual(x.dim(0), 2);
-  MoeStep step{.stream = &stream,
-               .comm = comm,
-               .layout = &layout,
-               .schedule = &schedule,
-               .deadline = test::Soon(),
-               .exchange = test::ModeOf(kind),
-               .max_rows = 8};
-  for (const int moe_layer : layers) {
-    step.moe_layer = moe_layer;
-    RETURN_IF_ERROR(executor.Run(step, layer, x, residual));
-  }
+  MoeStats stats;
+  const MoeContext step{.stream = &stream,
+                        .comm = comm,
+                        .layout = &layout,
+                        .schedule = &schedule,
+                        .deadline = test::Soon(),
+                        .stats = &stats,
+                        .exchange = test::ModeOf(kind),
+                        .max_rows = 8};
+  for (const int moe_layer : layers) RETURN_IF_ERROR(executor.Run(step, {.index = moe_layer}, layer, x, residual));
   return absl::OkStatus();
 }
 
@@ -284,22 +283,22 @@ TEST(RowExchangeTest, RefusesBadIdsAndBounds) {
   for (const ExchangeKind kind : test::kExchangeKinds) {
     auto ranks = test::MakeGroup(Backend::kLocal, 2);
     MoeStats stats;
-    ExchangeContext context{.stream = &stream,
-                            .comm = ranks[0].get(),
-                            .layout = &layout,
-                            .deadline = test::Soon(),
-                            .stats = &stats,
-                            .mode = test::ModeOf(kind),
-                            .max_rows = 1};
-    const auto exchange = test::MakerOf(kind)(Device::Cpu(), context.mode);
+    MoeContext context{.stream = &stream,
+                       .comm = ranks[0].get(),
+                       .deadline = test::Soon(),
+                       .stats = &stats,
+                       .exchange = test::ModeOf(kind),
+                       .max_rows = 1};
+    const LayerContext layer{.x = x, .topk_idx = idx, .layout = &layout};
+    const auto exchange = test::MakerOf(kind)(Device::Cpu(), context.exchange);
     ids[1] = 4;
-    EXPECT_THAT(std::string(exchange->StartDispatch(context, idx, x, 0).message()), HasSubstr("topk_idx[0, 1] = 4"));
+    EXPECT_THAT(std::string(exchange->StartDispatch(context, layer).message()), HasSubstr("topk_idx[0, 1] = 4"));
     ids[1] = -1;  // dropped: fine
-    EXPECT_TRUE(exchange->StartDispatch(context, idx, x, 0).ok());
+    EXPECT_TRUE(exchange->StartDispatch(context, layer).ok());
     exchange->Drop();
-    context.mode = ExchangeMode::kBounded;
+    context.exchange = ExchangeMode::kBounded;
     context.max_rows = 0;
-    EXPECT_EQ(exchange->StartDispatch(context, idx, x, 0).code(),
+    EXPECT_EQ(exchange->StartDispatch(context, layer).code(),
               kind == ExchangeKind::kHost ? absl::StatusCode::kUnimplemented : absl::StatusCode::kInvalidArgument);
   }
 }

@@ -29,13 +29,22 @@ struct Rank {
   Rank(const test::MoeTestModel& model, const ExpertLayout* layout, Communicator* comm, int micro_batches)
       : layer(model.LayerOf(stream, *layout, comm->rank())),
         schedule(BuildExpertParallel({.micro_batches = micro_batches, .shared_expert = model.shape().shared_ffn > 0})) {
-    step = {.stream = &stream, .comm = comm, .layout = layout, .schedule = &schedule, .deadline = test::Soon()};
+    step = {.stream = &stream,
+            .comm = comm,
+            .layout = layout,
+            .schedule = &schedule,
+            .deadline = test::Soon(),
+            .stats = &stats};
+  }
+  absl::Status Run(MoeSaved* saved, const TensorView& x, const TensorView& residual) {
+    return executor.Run(step, {.saved = saved}, layer, x, residual);
   }
   ThreadPool pool{1, false};
   const Stream stream = Stream::OnCpu(&pool);
   MoeLayer layer;
   MoeSchedule schedule;
-  MoeStep step;
+  MoeStats stats;
+  MoeContext step;
   MoeExecutor executor;
 };
 
@@ -67,17 +76,14 @@ TEST_P(MoeSavedTest, KeepsEachLayersOwnInTheSamePlace) {
     for (int i = 0; i < 3; ++i) {
       const Tensor residual = model.RandomResidual(9 + comm->rank(), 2),
                    plain = model.RandomResidual(9 + comm->rank(), 2);
-      rank.step.saved = nullptr;
-      RETURN_IF_ERROR(rank.executor.Run(rank.step, rank.layer, x, plain));
-      rank.step.saved = &first;
-      RETURN_IF_ERROR(rank.executor.Run(rank.step, rank.layer, x, residual));
+      RETURN_IF_ERROR(rank.Run(nullptr, x, plain));
+      RETURN_IF_ERROR(rank.Run(&first, x, residual));
       EXPECT_TRUE(SameBytes(residual, plain));
       EXPECT_EQ(first.num_chunks, GetParam());
       ASSIGN_OR_RETURN(hidden, CopyToHost(rank.stream, first.chunk(0).hidden));
       ASSIGN_OR_RETURN(sums, CopyToHost(rank.stream, first.chunk(0).sums));
       ASSIGN_OR_RETURN(logits, CopyToHost(rank.stream, first.logits));
-      rank.step.saved = &second;
-      RETURN_IF_ERROR(rank.executor.Run(rank.step, rank.layer, other, residual));
+      RETURN_IF_ERROR(rank.Run(&second, other, residual));
       EXPECT_TRUE(SameBytes(first.chunk(0).hidden, hidden));
       EXPECT_TRUE(SameBytes(first.chunk(0).sums, sums));
       EXPECT_TRUE(SameBytes(first.logits, logits));
@@ -99,7 +105,7 @@ class NoForecaster : public LayerForecaster {
   absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass&) override {
     return absl::Span<const LayerEstimate>();
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows&) override {
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext&) override {
     return absl::Span<const LayerEstimate>();
   }
 };
@@ -111,19 +117,18 @@ TEST(MoeSavedErrorsTest, SaysWhatCannotBeSaved) {
   Rank rank(model, &layout, ranks[0].get(), 1);
   const Tensor x = model.RandomRows(3, 1), residual = model.RandomResidual(3, 2);
   MoeSaved saved;
-  rank.step.saved = &saved;
-  ASSERT_TRUE(rank.executor.Run(rank.step, rank.layer, x, residual).ok());
+  ASSERT_TRUE(rank.Run(&saved, x, residual).ok());
   EXPECT_EQ(saved.num_chunks, 1);
   rank.step.exchange = ExchangeMode::kBounded;
   rank.step.max_rows = 3;
-  const absl::Status bounded = rank.executor.Run(rank.step, rank.layer, x, residual);
+  const absl::Status bounded = rank.Run(&saved, x, residual);
   EXPECT_EQ(bounded.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(bounded.message()), HasSubstr("with a bounded exchange"));
   EXPECT_EQ(saved.num_chunks, 0);  // nothing that a backward could take for this step's
   rank.step.exchange = ExchangeMode::kExact;
   NoForecaster forecaster;
   rank.step.forecaster = &forecaster;
-  EXPECT_THAT(std::string(rank.executor.Run(rank.step, rank.layer, x, residual).message()), HasSubstr("a forecaster"));
+  EXPECT_THAT(std::string(rank.Run(&saved, x, residual).message()), HasSubstr("a forecaster"));
 }
 
 }  // namespace

@@ -370,11 +370,11 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicat
                                   .schedule = &schedule,
                                   .deadline = Soon(),
                                   .stats = &result->stats[rank],
-                                  .expert_counts = counts.view().Rows(i, 1).Reshape({experts}),
+                                  .placer = placer.get(),
                                   .exchange = ModeOf(run.exchange),
-                                  .max_rows = run.max_rows(),
-                                  .placer = placer.get()},
-                                 layer, mine, residual));
+                                  .max_rows = run.max_rows()},
+                                 {.expert_counts = counts.view().Rows(i, 1).Reshape({experts})}, layer, mine,
+                                 residual));
   }
   if (offload != nullptr) {
     result->copies[rank] = offload->store().counters();

@@ -93,18 +93,18 @@ absl::Status TrainRank(const MoeTestModel& model, const MoeTrainingRun& training
   MoeBackward backward;
   MoeSaved saved;
   MoeStats stats;
-  const MoeStep step = {.stream = &stream,
-                        .comm = comm,
-                        .layout = &training.run.layout,
-                        .schedule = &schedule,
-                        .deadline = Soon(),
-                        .stats = &stats,
-                        .saved = &saved};
+  const MoeContext step = {.stream = &stream,
+                           .comm = comm,
+                           .layout = &training.run.layout,
+                           .schedule = &schedule,
+                           .deadline = Soon(),
+                           .stats = &stats};
+  const LayerContext at = {.saved = &saved};
   for (int i = 0; i < steps; ++i) {
-    RETURN_IF_ERROR(executor.Run(step, layer, io.x, io.residual));
+    RETURN_IF_ERROR(executor.Run(step, at, layer, io.x, io.residual));
     // The rows are made again by whoever runs the backward.
     const Tensor again = *CopyToHost(stream, io.x);
-    RETURN_IF_ERROR(backward.Run(step, layer, trained->weights(),
+    RETURN_IF_ERROR(backward.Run(step, at, layer, trained->weights(),
                                  {.x = again,
                                   .d_residual = io.d_residual,
                                   .router_loss = {.prob_gradient = training.prob_gradient, .z_scale = training.z_scale},

@@ -52,7 +52,7 @@ class PlacedExpertsTest : public testing::Test {
     for (const int32_t expert : experts) offsets.push_back(offsets.back() + (expert == kEmptySlot ? 0 : 1));
     std::string computed;
     const absl::Status status = experts_->RunLayer(
-        {.layer = layer, .experts = experts, .offsets = offsets, .estimates = {}, .deadline = deadline},
+        {.deadline = deadline}, {.index = layer}, {.experts = experts, .offsets = offsets},
         [&](const WeightGroup& gate_up, const WeightGroup& down) {
           for (int64_t slot = 0; slot < gate_up.size(); ++slot) {
             if (gate_up[slot] == nullptr) continue;

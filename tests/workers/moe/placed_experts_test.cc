@@ -106,9 +106,9 @@ TEST_F(PlacedExpertsTest, ARowForAnEmptySlotIsRefused) {
   Make(4);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   const std::vector<int32_t> experts = {0, kEmptySlot}, offsets = {0, 1, 3};
-  const absl::Status status = experts_->RunLayer(
-      {.layer = 0, .experts = experts, .offsets = offsets, .estimates = {}, .deadline = test::Soon()},
-      [](const WeightGroup&, const WeightGroup&) { return absl::OkStatus(); });
+  const absl::Status status =
+      experts_->RunLayer({.deadline = test::Soon()}, {.index = 0}, {.experts = experts, .offsets = offsets},
+                         [](const WeightGroup&, const WeightGroup&) { return absl::OkStatus(); });
   EXPECT_THAT(status.message(), HasSubstr("2 rows of MoE layer 0 came for slot 1, which is empty"));
 }
 

@@ -112,22 +112,6 @@ TEST_F(RidgeProbeTest, BatchesAndThreadsChangeNoBit) {
   EXPECT_EQ(std::memcmp(a->view().raw(), b->view().raw(), kExperts * (kHidden + 1) * sizeof(double)), 0);
 }
 
-TEST_F(RidgeProbeTest, SumsOfTwoWorkersAreTheSumsOfOne) {
-  const Tensor x = RandomTensor(kRows, kHidden, 8), y = RandomTensor(kRows, kExperts, 9);
-  RidgeProbe all(kHidden, kExperts, 1), first(kHidden, kExperts, 1), second(kHidden, kExperts, 1);
-  ASSERT_TRUE(all.Add(stream_, x, {y}).ok());
-  ASSERT_TRUE(first.Add(stream_, x.view().Rows(0, 50), {y.view().Rows(0, 50)}).ok());
-  ASSERT_TRUE(second.Add(stream_, x.view().Rows(50, 40), {y.view().Rows(50, 40)}).ok());
-  ASSERT_TRUE(first.Merge(second).ok());
-  EXPECT_EQ(first.num_rows(), kRows);
-  const absl::StatusOr<Tensor> a = all.Solve(stream_, 0), b = first.Solve(stream_, 0);
-  ASSERT_TRUE(a.ok() && b.ok());
-  for (int64_t i = 0; i < kExperts * (kHidden + 1); ++i) {
-    EXPECT_NEAR(a->view().data<double>()[i], b->view().data<double>()[i], 1e-10);
-  }
-  EXPECT_THAT(first.Merge(RidgeProbe(kHidden, kExperts + 1, 1)).message(), HasSubstr("6 experts"));
-}
-
 TEST_F(RidgeProbeTest, BadRowsAreRefusedAndAddNothing) {
   RidgeProbe probe(kHidden, kExperts, 1);
   Tensor x = RandomTensor(4, kHidden, 1);

@@ -77,8 +77,8 @@ class RowForecasterTest : public testing::Test {
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       const Weight& router = routers_[static_cast<size_t>(gates[static_cast<size_t>(layer)])];
       const Tensor chosen = Choose(router, x), logits = LogitsOf(router, x);
-      take(layer,
-           forecaster->OnGate({.stream = &stream_, .moe_layer = layer, .topk_idx = chosen, .x = x, .logits = logits}));
+      take(layer, forecaster->OnGate({.stream = &stream_},
+                                     {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen}));
       if (testing::Test::HasFatalFailure()) return told;
     }
     return told;
@@ -268,11 +268,9 @@ TEST_F(RowForecasterTest, PromptsRowsAreToldByTheMapInContext) {
       std::copy_n(features.view().row<float>(t) + kHidden, kHidden, means.view().row<float>(t));
     const Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], means)};
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      const auto estimates = forecaster.OnGate({.stream = &stream_,
-                                                .moe_layer = layer,
-                                                .topk_idx = chosen[layer],
-                                                .x = x,
-                                                .logits = LogitsOf(routers_[0], x)});
+      const auto estimates = forecaster.OnGate(
+          {.stream = &stream_},
+          {.index = layer, .x = x, .logits = LogitsOf(routers_[0], x), .topk_on_host = chosen[layer]});
       ASSERT_TRUE(estimates.ok()) << estimates.status();
     }
   }
@@ -322,7 +320,7 @@ TEST_F(RowForecasterTest, ANetworkIsTakenInPlaceOfItsMap) {
     ASSERT_TRUE(forecaster.Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}, .begins = begins}).ok());
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       const auto estimates = forecaster.OnGate(
-          {.stream = &stream_, .moe_layer = layer, .topk_idx = chosen[layer], .x = x, .logits = logits});
+          {.stream = &stream_}, {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen[layer]});
       ASSERT_TRUE(estimates.ok()) << estimates.status();
     }
   }
@@ -356,7 +354,7 @@ TEST_F(RowForecasterTest, TokensThatAreNotKnownHereAreNotCountedByTheirIds) {
   const std::vector<int32_t> ids = {3, -1, 4};
   const Tensor x = Random(3, kHidden), chosen = Choose(routers_[0], x);
   ASSERT_TRUE(forecaster.Begin({.num_rows = 3, .num_decode_rows = 1, .token_ids = ids}).ok());
-  ASSERT_TRUE(forecaster.OnGate({.stream = &stream_, .moe_layer = 0, .topk_idx = chosen, .x = x}).ok());
+  ASSERT_TRUE(forecaster.OnGate({.stream = &stream_}, {.index = 0, .x = x, .topk_on_host = chosen}).ok());
   EXPECT_EQ(forecaster.phase(Phase::kDecode).profiles()[1].num_rows(0), 1);
   EXPECT_EQ(forecaster.phase(Phase::kPrefill).profiles()[1].num_rows(0), 0);
   EXPECT_EQ(forecaster.phase(Phase::kPrefill).profiles()[0].num_tokens(0), 2);
@@ -366,7 +364,7 @@ TEST_F(RowForecasterTest, LayersOutOfTurnAreNamed) {
   RowForecaster forecaster(options_);
   const Tensor x = Random(2, kHidden), chosen = Choose(routers_[0], x);
   ASSERT_TRUE(forecaster.Begin({.num_rows = 2, .num_decode_rows = 2, .token_ids = {}}).ok());
-  const auto told = forecaster.OnGate({.stream = &stream_, .moe_layer = 1, .topk_idx = chosen, .x = x});
+  const auto told = forecaster.OnGate({.stream = &stream_}, {.index = 1, .x = x, .topk_on_host = chosen});
   EXPECT_THAT(std::string(told.status().message()), HasSubstr("MoE layer 1"));
   // The next pass begins anew.
   Pass(&forecaster, x, 2);

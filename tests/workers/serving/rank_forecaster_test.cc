@@ -58,7 +58,7 @@ class RankForecasterTest : public testing::Test {
         logits.view().data<float>()[i] = static_cast<float>(i % 5);
       for (int32_t i = 0; i < kRows * k; ++i) chosen.view().data<int32_t>()[i] = (i + layer) % experts;
       const auto told =
-          forecaster->OnGate({.stream = &stream_, .moe_layer = layer, .topk_idx = chosen, .x = x, .logits = logits});
+          forecaster->OnGate({.stream = &stream_}, {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen});
       ASSERT_TRUE(told.ok()) << told.status();
     }
   }

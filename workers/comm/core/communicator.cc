@@ -125,24 +125,6 @@ WorkOr Communicator::Broadcast(const CommCall& call, int root, int64_t bytes, ab
                     std::move(out));
 }
 
-WorkOr Communicator::ReduceScatterSum(const CommCall& call, const TensorView& values, const TensorView& out) {
-  RETURN_IF_ERROR(CheckReducible(values));
-  RETURN_IF_ERROR(CheckReducible(out));
-  const PartOfRank mine = PartOf(values.NumElements(), rank(), world());
-  if (out.dtype() != values.dtype() || out.NumElements() != mine.count) {
-    return absl::InvalidArgumentError(absl::StrCat("reduce_scatter_sum: out is ", out.ToString(),
-                                                   ", this rank's part of ", values.ToString(), " has ", mine.count,
-                                                   " elements"));
-  }
-  if (values.device().kind != DeviceKind::kCpu) {
-    return StartStreamOrdered(
-        call, {.key = {.op = CommOp::kReduceScatterSum, .bytes = NumBytes(values)}, .send = values, .recv = out});
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<Work> work, StartToAll(call, {.op = CommOp::kReduceScatterSum},
-                                                          PartsOf(BytesOf(values), DTypeBytes(values.dtype()))));
-  return MakeReduceScatterWork(this, std::move(work), out);
-}
-
 std::vector<Message> Communicator::PartsOf(absl::Span<const char> bytes, int64_t element_bytes) {
   std::vector<Message> out(world());
   for (int r = 0; r < world(); ++r) {

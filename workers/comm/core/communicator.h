@@ -102,8 +102,6 @@ class Communicator {
   // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
   // (On device memory: see above, here and below; the order of its sums is the device library's.)
   WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
-  // out = this rank's part of the sum of all `values`: part r is [r * n / R, (r + 1) * n / R).  `out` must stay.
-  WorkOr ReduceScatterSum(const CommCall& call, const TensorView& values, const TensorView& out);
   // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
   WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);
   WorkOr Barrier(const CommCall& call);
@@ -111,10 +109,6 @@ class Communicator {
   // Rank r's part of `send` becomes this rank's part of rank r's `recv`.  All sizes are known on both sides; where they
   // differ, Wait names both (on device memory: at the deadline).  This rank's own part is copied.
   WorkOr AllToAllSized(const CommCall& call, const SizedParts& send, const SizedParts& recv);
-  // all = every rank's `mine`, one after the other, of the same size on all; `mine` may be its place in `all`.
-  WorkOr AllGatherInto(const CommCall& call, const TensorView& mine, const TensorView& all);
-  // view = the root's, on every rank.
-  WorkOr BroadcastView(const CommCall& call, int root, const TensorView& view);
   // No collective: watches that what call.stream holds by now, a replayed graph's collectives among it, is done by the
   // deadline.  In the ledger.
   WorkOr Fence(const CommCall& call);

@@ -1,12 +1,11 @@
 // Communicator's collectives on views: what they check, and how they go through messages.
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/communicator.h"
-#include "workers/comm/local/gather_work.h"
 #include "workers/comm/local/view_work.h"
 
 namespace switchyard {
@@ -44,30 +43,6 @@ WorkOr Communicator::AllToAllSized(const CommCall& call, const SizedParts& send,
                                    .recv_bytes = recv.bytes});
 }
 
-WorkOr Communicator::AllGatherInto(const CommCall& call, const TensorView& mine, const TensorView& all) {
-  const bool fits = mine.dtype() == all.dtype() && mine.NumElements() * world() == all.NumElements() &&
-                    (mine.empty() || (mine.contiguous() && all.contiguous())) && mine.device() == all.device();
-  if (!fits) {
-    return absl::InvalidArgumentError(absl::StrCat("all_gather: ", world(), " ranks' ", mine.ToString(),
-                                                   " do not make up ", all.ToString(), " (contiguous, one dtype)"));
-  }
-  return StartStreamOrdered(call,
-                            {.key = {.op = CommOp::kAllGather, .bytes = NumBytes(mine)}, .send = mine, .recv = all});
-}
-
-WorkOr Communicator::BroadcastView(const CommCall& call, int root, const TensorView& view) {
-  if (root < 0 || root >= world()) {
-    return absl::InvalidArgumentError(absl::StrCat("broadcast: no rank ", root, " in a group of ", world()));
-  }
-  if (!view.empty() && !view.contiguous()) {
-    return absl::InvalidArgumentError(absl::StrCat("broadcast: ", view.ToString(), " is strided"));
-  }
-  return StartStreamOrdered(
-      call, {.key = {.op = CommOp::kBroadcast, .bytes = NumBytes(view), .root = static_cast<int16_t>(root)},
-             .send = view,
-             .recv = view});
-}
-
 WorkOr Communicator::Fence(const CommCall& call) {
   return StartStreamOrdered(call, {.key = {.op = CommOp::kFence, .bytes = 0}});
 }
@@ -82,38 +57,23 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
         absl::StrCat(key.ToString(), " on memory of ", send.device().ToString(),
                      ": the ranks of this group, or of this Split of a group, talk over host memory only"));
   }
-  const bool in_rounds = key.op == CommOp::kAllGather && GathersInRounds(key, world());
+  SY_CHECK(key.op == CommOp::kAllToAllSized);
   std::vector<Message> out(world());
   std::vector<Landing> landings;
   for (int r = 0; r < world(); ++r) {
-    int64_t send_offset = 0, send_bytes = key.bytes, recv_offset = 0, recv_bytes = key.bytes;
-    if (key.op == CommOp::kAllToAllSized) {
-      send_offset = collective.send_offsets[r];
-      send_bytes = collective.send_bytes[r];
-      recv_offset = collective.recv_offsets[r];
-      recv_bytes = collective.recv_bytes[r];
-    } else if (key.op == CommOp::kAllGather) {
-      recv_offset = r * key.bytes;
-    } else {  // kBroadcast
-      if (rank() != key.root) send_bytes = 0;
-      if (r != key.root) recv_bytes = 0;
-    }
+    char* const to = BytesAt(recv, collective.recv_offsets[r]);
+    const char* const from = BytesAt(send, collective.send_offsets[r]);
+    const int64_t bytes = collective.send_bytes[r];
     if (r == rank()) {
-      CopyOwn(BytesAt(recv, recv_offset), BytesAt(send, send_offset), std::min(send_bytes, recv_bytes));
+      CopyOwn(to, from, bytes);  // both sides have checked that it is what is received
       continue;
     }
-    landings.push_back({r, BytesAt(recv, recv_offset), recv_bytes});
-    if (in_rounds) continue;
-    out[r] = pool_->Take(send_bytes);
-    if (send_bytes > 0) std::memcpy(out[r].payload(), BytesAt(send, send_offset), send_bytes);
+    landings.push_back({r, to, collective.recv_bytes[r]});
+    out[r] = pool_->Take(bytes);
+    if (bytes > 0) std::memcpy(out[r].payload(), from, bytes);
   }
   std::unique_ptr<Work> work;
-  if (in_rounds) {
-    ASSIGN_OR_RETURN(work, StartGather(this, key, collective.deadline,
-                                       absl::MakeConstSpan(BytesAt(send, 0), static_cast<size_t>(key.bytes))));
-  } else {
-    ASSIGN_OR_RETURN(work, StartExchange(ToAll(key, collective.deadline, std::move(out))));
-  }
+  ASSIGN_OR_RETURN(work, StartExchange(ToAll(key, collective.deadline, std::move(out))));
   return MakeViewWork(this, key, std::move(work), std::move(landings));
 }
 

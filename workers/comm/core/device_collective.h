@@ -30,7 +30,7 @@ struct DeviceCollective {
   const Stream* stream = nullptr;  // of the views' device; null only where they are on the CPU
   absl::Time deadline = absl::InfiniteFuture();
   TensorView send = {};                         // kFence: none
-  TensorView recv = {};                         // the same memory as send for kAllReduceSum and kBroadcast
+  TensorView recv = {};                         // the same memory as send for kAllReduceSum
   absl::Span<const int64_t> send_offsets = {};  // [R] of kAllToAllSized, during the call only; so the next three
   absl::Span<const int64_t> send_bytes = {};
   absl::Span<const int64_t> recv_offsets = {};

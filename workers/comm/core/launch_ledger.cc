@@ -1,8 +1,5 @@
 #include "workers/comm/core/launch_ledger.h"
 
-#include <algorithm>
-
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/split_mix.h"
 
 namespace switchyard {
@@ -13,7 +10,6 @@ void LaunchLedger::Record(const OpKey& key) {
   lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.bytes));
   lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.root));
   lane.hash = SplitMix(lane.hash ^ key.tag);
-  lane.last[lane.count % kKept] = key;
   ++lane.count;
 }
 
@@ -33,16 +29,6 @@ int64_t LaunchLedger::num_launched() const {
   int64_t launched = 0;
   for (const Lane& lane : lanes_) launched += lane.count;
   return launched;
-}
-
-std::string LaunchLedger::Tail() const {
-  std::string text;
-  for (const Lane& lane : lanes_) {
-    for (int64_t i = std::max<int64_t>(0, lane.count - kKept); i < lane.count; ++i) {
-      absl::StrAppend(&text, lane.last[i % kKept].ToString(), "\n");
-    }
-  }
-  return text;
 }
 
 }  // namespace switchyard

@@ -1,12 +1,10 @@
 // Rolling hash of the collectives that a rank launched: equal on all ranks that launched the same in the same order.
 //
 // One hash per class (classes are independent, so their interleaving is no agreement), and one over all classes for
-// the stream-ordered collectives, which have one order; folded into one on demand.  Also
-// keeps the last few keys, to say what was going on when a step failed.  Thread-compatible.
+// the stream-ordered collectives, which have one order; folded into one on demand.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "workers/comm/core/op_key.h"
 
@@ -20,16 +18,11 @@ class LaunchLedger {
 
   uint64_t hash() const;
   int64_t num_launched() const;
-  // The last launches of every class, newest last, one line each.
-  std::string Tail() const;
 
  private:
-  static constexpr int kKept = 8;
-
   struct Lane {
     uint64_t hash = 0;
     int64_t count = 0;
-    OpKey last[kKept];
   };
   Lane lanes_[kNumCommClasses];
   uint64_t order_hash_ = 0;  // of the stream-ordered ones

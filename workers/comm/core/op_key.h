@@ -14,8 +14,7 @@ enum class CommOp : uint8_t {
   kAllToAllV,
   kAllGather,
   kAllReduceSum,
-  kReduceScatterSum,
-  kBroadcast,
+  kBroadcast = 4,  // (frames carry these numbers)
   kBarrier,
   kSend,   // one way; the receiver's call has the same key
   kHello,  // the handshake of a new group

@@ -1,7 +1,6 @@
 #include "workers/comm/nccl/nccl_ops.h"
 
 #include "scheduler/base/check.h"
-#include "workers/comm/local/reduce_work.h"
 
 namespace switchyard {
 namespace {
@@ -42,42 +41,13 @@ ncclResult_t AllToAll(const DeviceCollective& c, int rank, int world, ncclComm_t
   return ncclSuccess;
 }
 
-// NCCL's own wants parts of one size.
-ncclResult_t ReduceScatter(const DeviceCollective& c, int rank, int world, ncclComm_t comm, cudaStream_t stream) {
-  const int64_t n = c.send.NumElements();
-  const ncclDataType_t type = TypeOf(c.send.dtype());
-  if (n % world == 0) {
-    return ncclReduceScatter(c.send.raw(), c.recv.raw(), static_cast<size_t>(n / world), type, ncclSum, comm, stream);
-  }
-  for (int r = 0; r < world; ++r) {
-    const PartOfRank part = PartOf(n, r, world);
-    if (part.count == 0) continue;
-    const ncclResult_t result =
-        ncclReduce(BytesAt(c.send, part.begin * DTypeBytes(c.send.dtype())), r == rank ? c.recv.raw() : nullptr,
-                   static_cast<size_t>(part.count), type, ncclSum, r, comm, stream);
-    if (IsError(result)) return result;
-  }
-  return ncclSuccess;
-}
-
 }  // namespace
 
 ncclResult_t CallNccl(const DeviceCollective& c, int rank, int world, ncclComm_t comm, cudaStream_t stream) {
-  const auto bytes = static_cast<size_t>(NumBytes(c.send));
-  switch (c.key.op) {
-    case CommOp::kAllToAllSized:
-      return AllToAll(c, rank, world, comm, stream);
-    case CommOp::kReduceScatterSum:
-      return ReduceScatter(c, rank, world, comm, stream);
-    case CommOp::kAllReduceSum:
-      return ncclAllReduce(c.send.raw(), c.recv.raw(), static_cast<size_t>(c.send.NumElements()),
-                           TypeOf(c.send.dtype()), ncclSum, comm, stream);
-    case CommOp::kAllGather:
-      return ncclAllGather(c.send.raw(), c.recv.raw(), bytes, ncclUint8, comm, stream);
-    default:
-      SY_CHECK(c.key.op == CommOp::kBroadcast);
-      return ncclBroadcast(c.send.raw(), c.recv.raw(), bytes, ncclUint8, c.key.root, comm, stream);
-  }
+  if (c.key.op == CommOp::kAllToAllSized) return AllToAll(c, rank, world, comm, stream);
+  SY_CHECK(c.key.op == CommOp::kAllReduceSum);
+  return ncclAllReduce(c.send.raw(), c.recv.raw(), static_cast<size_t>(c.send.NumElements()), TypeOf(c.send.dtype()),
+                       ncclSum, comm, stream);
 }
 
 }  // namespace switchyard

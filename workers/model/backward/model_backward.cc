@@ -6,6 +6,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/forward/model_norm.h"
+#include "workers/moe/layer/all_to_all_watch.h"
 #include "workers/ops/activation/activation_backward.h"
 #include "workers/ops/activation/bias_gradient.h"
 #include "workers/ops/attention/attention_backward.h"
@@ -43,8 +44,8 @@ ModelBackward::ModelBackward(Model* model) : model_(model) {
   d_sums_ = ScratchTensor(dtype, {SumsWidth(config.activation, config.dense_intermediate)});
 }
 
-absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, LayerRange layers,
-                                const TensorView& d_residual) {
+absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const TensorView& d_residual) {
+  const Stream& stream = *in.forward.moe->stream;
   SY_CHECK_EQ(static_cast<int64_t>(in.gradients->layers.size()), model_->config().num_layers());
   SY_CHECK_EQ(in.saved->num_rows(), d_residual.dim(0));
   sequences_.clear();
@@ -55,11 +56,7 @@ absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, Laye
   if (layers.end == model_->config().num_layers()) Tell(in, BackwardPart::kHead);
   for (int64_t i = layers.end - 1; i >= layers.begin; --i) {
     if (in.saved->policy() == SavePolicy::kLayerInputs && i + 1 < layers.end) {
-      const StageIn again = {
-          .batch = in.forward.batch, .hidden = in.saved->layer(i).residual_in, .moe = in.forward.moe};
-      StageOut out;
-      ASSIGN_OR_RETURN(out, model_->Forward(stream, again, {i, i + 1}, in.cache, in.saved));
-      if (in.stats != nullptr) in.stats->exchange_seconds += out.moe.exchange_seconds;
+      RETURN_IF_ERROR(RunAgain(in, i));
     }
     RETURN_IF_ERROR(RunLayer(stream, in, i, d_residual));
   }
@@ -72,6 +69,16 @@ absl::Status ModelBackward::Run(const Stream& stream, const BackwardIn& in, Laye
     RETURN_IF_ERROR(EmbedBackward(stream, batch.token_ids(), d_residual, in.gradients->embedding));
   }
   Tell(in, BackwardPart::kEmbedding);
+  return absl::OkStatus();
+}
+
+absl::Status ModelBackward::RunAgain(const BackwardIn& in, int64_t layer_idx) {
+  MoeStats stats;  // its rows were counted when it ran first
+  MoeContext moe = *in.forward.moe;
+  moe.stats = &stats;
+  const StageIn again = {.batch = in.forward.batch, .moe = &moe, .hidden = in.saved->layer(layer_idx).residual_in};
+  RETURN_IF_ERROR(model_->Forward(again, {layer_idx, layer_idx + 1}, in.cache, in.saved).status());
+  in.forward.moe->stats->exchange_seconds += stats.exchange_seconds;
   return absl::OkStatus();
 }
 
@@ -89,12 +96,12 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
   const LayerWeights& weights = model_->weights().layers[layer_idx];
   const LayerGradients& gradients = in.gradients->layers[layer_idx];
   const NormViews norm = {weights.ffn_norm, weights.ffn_norm_bias};
-  if (weights.moe.has_value() && in.forward.moe.watch != nullptr) in.forward.moe.watch->Imminent();
+  if (weights.moe.has_value() && in.forward.moe->watch != nullptr) in.forward.moe->watch->Imminent();
   if (num_rows > 0) {
     RETURN_IF_ERROR(Normalize(stream, model_->config(), norm, saved.residual_mid, x_.Rows(num_rows)));
   }
   if (weights.moe.has_value()) {
-    RETURN_IF_ERROR(RunMoe(stream, in, layer_idx, saved, d_residual));
+    RETURN_IF_ERROR(RunMoe(in, layer_idx, saved, d_residual));
   } else if (num_rows > 0) {
     TensorView d_out;
     ASSIGN_OR_RETURN(d_out, Rounded(stream, d_residual));
@@ -114,26 +121,17 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
   return absl::OkStatus();
 }
 
-absl::Status ModelBackward::RunMoe(const Stream& stream, const BackwardIn& in, int64_t layer_idx,
-                                   const SavedLayer& saved, const TensorView& d_residual) {
+absl::Status ModelBackward::RunMoe(const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
+                                   const TensorView& d_residual) {
   const int64_t num_rows = d_residual.dim(0);
   const MoeGradients& gradients = *in.gradients->layers[layer_idx].moe;
-  const MoeGroup& group = in.forward.moe;
-  const MoeStep step = {.stream = &stream,
-                        .comm = group.comm,
-                        .layout = group.layout,
-                        .schedule = group.schedule,
-                        .deadline = group.deadline,
-                        .stats = in.stats,
-                        .moe_layer = model_->moe_index(layer_idx),
-                        .watch = group.watch,
-                        .saved = saved.moe};
   const MoeBackwardWeights to = {.router = gradients.router,
                                  .experts = gradients.experts,
                                  .shared = gradients.shared.has_value() ? &*gradients.shared : nullptr,
                                  .shared_gate = gradients.shared_gate};
   const RouterLoss loss = in.router_losses.empty() ? RouterLoss() : in.router_losses[layer_idx];
-  return moe_.Run(step, *model_->moe_layer(layer_idx), to,
+  return moe_.Run(*in.forward.moe, {.index = model_->moe_index(layer_idx), .saved = saved.moe},
+                  *model_->moe_layer(layer_idx), to,
                   {.x = x_.Rows(num_rows), .d_residual = d_residual, .router_loss = loss, .d_x = d_x_.Rows(num_rows)});
 }
 

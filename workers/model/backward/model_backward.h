@@ -29,12 +29,11 @@
 namespace switchyard {
 
 struct BackwardIn {
-  StageIn forward;                                  // what the pass got; its logits are not looked at
+  StageIn forward;                                  // as the pass got it, with statistics of its own; without logits
   KvCache* cache = nullptr;                         // borrowed, as are the next
   SavedForward* saved = nullptr;                    // of that pass
   const ModelGradients* gradients = nullptr;        // added to
   absl::Span<const RouterLoss> router_losses = {};  // [L]; empty: none has one
-  MoeStats* stats = nullptr;                        // added to; null: nobody wants them
   // Is told of each stage as it is done, in the order of BackwardStages, also without rows; what LossHead adds must be
   // there before.  Null: nobody is.
   std::function<void(const BackwardStage&)> on_stage = nullptr;
@@ -47,7 +46,7 @@ class ModelBackward {
 
   // d_residual: in: the gradient of the residual stream behind layers.end; out: of that before layers.begin.  With
   // layers.begin == 0 the embedding has its share, too.
-  absl::Status Run(const Stream& stream, const BackwardIn& in, LayerRange layers,
+  absl::Status Run(const BackwardIn& in, LayerRange layers,
                    const TensorView& d_residual);  // [T, H] AccDType
 
  private:
@@ -58,8 +57,9 @@ class ModelBackward {
                             const TensorView& d_residual);
   absl::Status RunDense(const Stream& stream, const FfnWeights& weights, const FfnGradients& gradients,
                         const SavedLayer& saved, const TensorView& d_out);
-  absl::Status RunMoe(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
-                      const TensorView& d_residual);
+  absl::Status RunMoe(const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved, const TensorView& d_residual);
+  // The layer's forward pass, of which only its input was kept.
+  absl::Status RunAgain(const BackwardIn& in, int64_t layer_idx);
   // The gradient of the residual stream as products read it.
   absl::StatusOr<TensorView> Rounded(const Stream& stream, const TensorView& d_residual);
 

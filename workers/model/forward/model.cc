@@ -174,9 +174,9 @@ absl::Status Model::ReserveExchange(const MoeRoom& room, int64_t recorded_rows) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
-                                        SavedForward* saved) {
-  if (saved != nullptr) RETURN_IF_ERROR(CheckSaving(stream, in, *saved));
+absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, KvCache* cache, SavedForward* saved) {
+  const Stream& stream = *in.moe->stream;
+  if (saved != nullptr) RETURN_IF_ERROR(CheckSaving(in, *saved));
   SY_CHECK(0 <= layers.begin && layers.begin <= layers.end && layers.end <= config_.num_layers());
   const Batch& batch = *in.batch;
   // Lent rows come back, where they are wanted, to their place behind the computed ones.
@@ -227,12 +227,12 @@ absl::StatusOr<StageOut> Model::Forward(const Stream& stream, const StageIn& in,
   return out;
 }
 
-absl::Status Model::CheckSaving(const Stream& stream, const StageIn& in, const SavedForward& saved) const {
-  if (!stream.device().is_cpu()) return absl::UnimplementedError("forward: training on a device");
+absl::Status Model::CheckSaving(const StageIn& in, const SavedForward& saved) const {
+  if (!in.moe->stream->device().is_cpu()) return absl::UnimplementedError("forward: training on a device");
   if (in.lending != nullptr && in.lending->active()) {
     return absl::UnimplementedError("forward: rows are lent in a pass that is kept for a backward one");
   }
-  if (in.moe.placer != nullptr || in.moe.forecaster != nullptr) {
+  if (in.moe->placer != nullptr || in.moe->forecaster != nullptr) {
     return absl::UnimplementedError("forward: a pass that is kept for a backward one has no placer and no forecaster");
   }
   if (saved.num_rows() == in.batch->num_rows()) return absl::OkStatus();
@@ -274,25 +274,14 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
     const auto of_layer = [&](const TensorView& counts) {
       return counts.rank() == 0 ? counts : counts.Rows(layer_idx, 1).Reshape({config_.num_experts});
     };
-    const MoeStep step = {.stream = &stream,
-                          .comm = in.moe.comm,
-                          .layout = in.moe.layout,
-                          .schedule = in.moe.schedule,
-                          .deadline = in.moe.deadline,
-                          .stats = &out->moe,
-                          .expert_counts = of_layer(out->expert_counts),
-                          .decode_counts = of_layer(out->decode_counts),
-                          .num_decode_rows = in.batch->num_decode_rows,
-                          .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
-                          .exchange = in.moe.exchange,
-                          .max_rows = in.moe.max_rows,
-                          .placer = in.moe.placer,
-                          .forecaster = in.moe.forecaster,
-                          .moe_layer = moe_idx_[layer_idx],
-                          .watch = in.moe.watch,
-                          .capacity = in.moe.capacity,
-                          .saved = call.saved != nullptr ? call.saved->moe : nullptr};
-    return (in.moe.recorded ? recorded_executor_ : moe_executor_).Run(step, *moe_layers_[layer_idx], x, call.residual);
+    const LayerContext at = {.index = moe_idx_[layer_idx],
+                             .expert_counts = of_layer(out->expert_counts),
+                             .decode_counts = of_layer(out->decode_counts),
+                             .num_decode_rows = in.batch->num_decode_rows,
+                             .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
+                             .saved = call.saved != nullptr ? call.saved->moe : nullptr};
+    return (in.moe->recorded ? recorded_executor_ : moe_executor_)
+        .Run(*in.moe, at, *moe_layers_[layer_idx], x, call.residual);
   }
   if (num_rows == 0) return absl::OkStatus();
   const bool saves = call.saved != nullptr;
@@ -316,7 +305,7 @@ absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {
 
 // What the layer that ran last has chosen.
 absl::Status Model::KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx) {
-  const MoeExecutor& executor = in.moe.recorded ? recorded_executor_ : moe_executor_;
+  const MoeExecutor& executor = in.moe->recorded ? recorded_executor_ : moe_executor_;
   const TensorView to = topk_idx.Rows(moe_idx_[layer_idx], 1).Reshape({in.batch->num_rows(), config_.top_k});
   return CopyTensor(stream, executor.topk_idx(), to);
 }

@@ -17,7 +17,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "workers/model/config/config.h"
 #include "workers/model/forward/attention_layer.h"
 #include "workers/model/forward/batch.h"
@@ -25,6 +24,7 @@
 #include "workers/model/runner/kv_cache.h"
 #include "workers/model/weights/weights.h"
 #include "workers/moe/experts/layer_experts.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/moe/layer/moe_layer.h"
 #include "workers/ops/rope/rope.h"
 #include "workers/tensor/device.h"
@@ -41,28 +41,11 @@ inline constexpr int64_t kHeadRows = 64;
 // Sees the residual stream as it passes: ("embed", -1), then for each layer ("attention", i) and ("layer", i).
 using ResidualTap = absl::FunctionRef<void(const char* name, int64_t layer_idx, const TensorView& residual)>;
 
-// How this step's MoE layers run: the same on every rank.
-struct MoeGroup {
-  Communicator* comm = nullptr;           // borrowed
-  const ExpertLayout* layout = nullptr;   // borrowed; its residents of this rank are the weights'
-  const MoeSchedule* schedule = nullptr;  // borrowed
-  LayerPlacer* placer = nullptr;          // borrowed; as in MoeStep, and so are the next two
-  LayerForecaster* forecaster = nullptr;
-  AllToAllWatch* watch = nullptr;
-  absl::Time deadline = absl::InfiniteFuture();
-  ExpertCapacity capacity = {};  // as in MoeStep, and so are the next two
-  ExchangeMode exchange = ExchangeMode::kExact;
-  int64_t max_rows = 0;
-  // This step is recorded, or may be: its layers have scratch of their own, which no other step moves.  It grows with
-  // the first step of more rows than any before, which makes what was recorded invalid.
-  bool recorded = false;
-};
-
 struct StageIn {
-  const Batch* batch = nullptr;   // borrowed
-  RowLending* lending = nullptr;  // borrowed, begun with this batch; null: no rows are lent
-  TensorView hidden = {};         // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
-  MoeGroup moe = {};
+  const Batch* batch = nullptr;           // borrowed
+  const MoeContext* moe = nullptr;        // borrowed; its stream is the pass's
+  RowLending* lending = nullptr;          // borrowed, begun with this batch; null: no rows are lent
+  TensorView hidden = {};                 // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
   bool keep_topk = false;                 // fill StageOut::topk_idx
   std::optional<LogitsSink> logits = {};  // where the last stage's logits go; none: no head
   std::optional<ResidualTap> tap = {};    // for tests and debugging
@@ -70,7 +53,6 @@ struct StageIn {
 
 struct StageOut {
   TensorView hidden;  // [T, H] AccDType residual after the last layer; the model's scratch, valid until the next call
-  MoeStats moe;
   TensorView expert_counts;      // [L, E] int32 of this rank's rows, on the stream's device; the model's, as hidden
   TensorView decode_counts;      // the same of the decoded rows; rank 0: no row is one, or all are
   TensorView topk_idx;           // [MoE layers, T, K] int32 that the computed rows chose, if kept; as expert_counts
@@ -99,8 +81,7 @@ class Model {
 
   // saved: nullptr = inference; else what backward needs is kept there, begun with the batch's rows.  Same bits, same
   // collectives.  Unimplemented then: a device, lent rows, a placer, a forecaster, experts from a store.
-  absl::StatusOr<StageOut> Forward(const Stream& stream, const StageIn& in, LayerRange layers, KvCache* cache,
-                                   SavedForward* saved);
+  absl::StatusOr<StageOut> Forward(const StageIn& in, LayerRange layers, KvCache* cache, SavedForward* saved);
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
@@ -137,7 +118,7 @@ class Model {
     const SavedLayer* saved = nullptr;  // null: nothing is kept
     StageOut* out = nullptr;
   };
-  absl::Status CheckSaving(const Stream& stream, const StageIn& in, const SavedForward& saved) const;
+  absl::Status CheckSaving(const StageIn& in, const SavedForward& saved) const;
   absl::Status RunLayer(const Stream& stream, const LayerCall& call);
   absl::Status RunFfn(const Stream& stream, const LayerCall& call);
   absl::Status TakeTopK(const StageIn& in, StageOut* out);

@@ -88,7 +88,7 @@ PlainSampling DeviceSteps::Sampling(int64_t rows) const {
           .slot = sampling_.view(kSlot, rows)};
 }
 
-absl::Status DeviceSteps::Enqueue(const StageIn& in, Batch* batch, int64_t rows) {
+absl::Status DeviceSteps::Enqueue(const MoeContext& moe, Batch* batch, int64_t rows) {
   // The batch as it came to the device, but with the tokens that only the device knows.
   const BatchOnDevice* const sent = batch->on_device;
   const absl::Cleanup restore = [&] { batch->on_device = sent; };
@@ -102,34 +102,32 @@ absl::Status DeviceSteps::Enqueue(const StageIn& in, Batch* batch, int64_t rows)
     const int64_t count = logits.dim(0);
     return SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
   };
-  const StageIn stage = {.batch = batch, .lending = in.lending, .moe = in.moe, .logits = LogitsSink(sample)};
+  const StageIn stage = {.batch = batch, .moe = &moe, .logits = LogitsSink(sample)};
   StageOut out;
-  ASSIGN_OR_RETURN(out, model_->Forward(stream_, stage, model_->all_layers(), cache_, /*saved=*/nullptr));
+  ASSIGN_OR_RETURN(out, model_->Forward(stage, model_->all_layers(), cache_, /*saved=*/nullptr));
   expert_counts_ = out.expert_counts;
   decode_counts_ = out.decode_counts;
-  moe_ = out.moe;
   return absl::OkStatus();
 }
 
 // The first step of a size runs as it is, so that nothing is allocated or chosen while the second is recorded.
-absl::Status DeviceSteps::Replay(const StageIn& in, Batch* batch, int64_t bucket) {
+absl::Status DeviceSteps::Replay(const MoeContext& moe, Batch* batch, int64_t bucket) {
   const auto [graph, fresh] = graphs_.try_emplace(bucket);
-  if (fresh) return Enqueue(in, batch, bucket);
+  if (fresh) return Enqueue(moe, batch, bucket);
   if (graph->second == nullptr) {
     RETURN_IF_ERROR(stream_.queue()->BeginRecording());
-    const absl::Status enqueued = Enqueue(in, batch, bucket);
+    const absl::Status enqueued = Enqueue(moe, batch, bucket);
     absl::StatusOr<std::unique_ptr<DeviceGraph>> recorded = stream_.queue()->EndRecording();
     RETURN_IF_ERROR(enqueued);
     ASSIGN_OR_RETURN(graph->second, std::move(recorded));
   }
   // After an error in the group nothing of it may be launched any more.
-  RETURN_IF_ERROR(in.moe.comm->status());
+  RETURN_IF_ERROR(moe.comm->status());
   ++num_replayed_;
   RETURN_IF_ERROR(stream_.queue()->Run(graph->second.get()));
-  if (in.moe.comm->world() == 1) return absl::OkStatus();
+  if (moe.comm->world() == 1) return absl::OkStatus();
   // Nobody else watches over the collectives in it.
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> fence,
-                   in.moe.comm->Fence({.stream = &stream_, .deadline = in.moe.deadline}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Work> fence, moe.comm->Fence({.stream = &stream_, .deadline = moe.deadline}));
   return fence->Wait();
 }
 
@@ -153,8 +151,8 @@ absl::Status DeviceSteps::ReadBack(int64_t rows, int64_t num_decodes) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes,
-                                 MoeStats* moe) {
+absl::Status DeviceSteps::Launch(const MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows,
+                                 int64_t most_decodes) {
   SY_CHECK_LT(under_way(), kMaxUnderWay);
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, std::min(limits_.slots, limits_.rows)) : 0;
@@ -162,21 +160,23 @@ absl::Status DeviceSteps::Launch(StageIn in, Batch* batch, absl::Span<const Plai
     // The first step of more rows moves the scratch that the others were recorded with.
     if (bucket > largest_bucket_) graphs_.clear();
     largest_bucket_ = std::max(largest_bucket_, bucket);
-    in.moe.recorded = true;
-    if (in.moe.comm->world() > 1) {
-      in.moe.exchange = ExchangeMode::kBounded;
-      in.moe.max_rows = bucket;
+    MoeStats unread;  // what is replayed counts nothing
+    MoeContext recorded = moe;
+    recorded.stats = &unread;
+    recorded.recorded = true;
+    if (moe.comm->world() > 1) {
+      recorded.exchange = ExchangeMode::kBounded;
+      recorded.max_rows = bucket;
     }
     RETURN_IF_ERROR(upload_.SendDecodes(stream_, cache_->layer(0), batch, {bucket, limits_.context}));
     batch->num_decode_rows = batch->num_rows();  // what is recorded counts once: all are, but for prompts of one token
     RETURN_IF_ERROR(SendSampling(rows, bucket));
-    RETURN_IF_ERROR(Replay(in, batch, bucket));
+    RETURN_IF_ERROR(Replay(recorded, batch, bucket));
     decode_counts_ = TensorView();
   } else {
     RETURN_IF_ERROR(upload_.Send(stream_, cache_->layer(0), batch));
     RETURN_IF_ERROR(SendSampling(rows, count));
-    RETURN_IF_ERROR(Enqueue(in, batch, count));
-    *moe = moe_;
+    RETURN_IF_ERROR(Enqueue(moe, batch, count));
   }
   return ReadBack(count, batch->num_decode_rows);
 }

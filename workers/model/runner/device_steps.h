@@ -63,12 +63,11 @@ class DeviceSteps {
 
   // Brings the batch to the device, for a step that the caller runs itself.
   absl::Status Upload(Batch* batch);
-  // Enqueues a whole step.  in.batch is `batch`; in.logits is not used.  REQUIRES: under_way() < kMaxUnderWay; rows[i]
-  // is for batch->logit_rows[i].
+  // Enqueues a whole step.  REQUIRES: under_way() < kMaxUnderWay; rows[i] is for batch->logit_rows[i].
   // most_decodes > 0: every sequence has one row, which is sampled, and no rank has more rows than this; the same on
   // all ranks.  Such a step is recorded and replayed; with several ranks its rows then travel in fixed sizes.
-  // moe: what the host knows of the exchange; with fixed sizes nothing.
-  absl::Status Launch(StageIn in, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes, MoeStats* moe);
+  // The statistics are what the host knows of the exchange; with fixed sizes nothing.
+  absl::Status Launch(const MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes);
   int under_way() const { return static_cast<int>(under_way_.size()); }
   // Whether the oldest is done.  REQUIRES: under_way() > 0.
   absl::StatusOr<bool> OldestIsDone();
@@ -95,8 +94,8 @@ class DeviceSteps {
   absl::Status SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows);
   PlainSampling Sampling(int64_t rows) const;
   // Tokens, forward pass, sampling: what is enqueued or recorded.
-  absl::Status Enqueue(const StageIn& in, Batch* batch, int64_t rows);
-  absl::Status Replay(const StageIn& in, Batch* batch, int64_t bucket);
+  absl::Status Enqueue(const MoeContext& moe, Batch* batch, int64_t rows);
+  absl::Status Replay(const MoeContext& moe, Batch* batch, int64_t bucket);
   absl::Status ReadBack(int64_t rows, int64_t num_decodes);
 
   const Stream stream_;
@@ -109,7 +108,6 @@ class DeviceSteps {
   Tensor tokens_;                             // [slots] sampled
   Tensor last_;                               // [slots] by slot
   TensorView expert_counts_, decode_counts_;  // of the step launched last
-  MoeStats moe_;                              // of the step that was enqueued last
   PinnedBuffer results_[kMaxUnderWay];        // tokens, then expert counts, then the decoded rows'
   int next_turn_ = 0;
   std::deque<UnderWay> under_way_;

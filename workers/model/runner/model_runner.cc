@@ -115,14 +115,15 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
   return absl::OkStatus();
 }
 
-StageIn ModelRunner::StageOf(absl::Time deadline) const {
-  return {.batch = &batch_,
-          .moe = {.comm = comm_,
-                  .layout = layout_,
-                  .schedule = &schedule_,
-                  .placer = guides_.placer,
-                  .forecaster = guides_.forecaster,
-                  .deadline = deadline}};
+MoeContext ModelRunner::ContextOf(absl::Time deadline, MoeStats* stats) const {
+  return {.stream = &stream_,
+          .comm = comm_,
+          .layout = layout_,
+          .schedule = &schedule_,
+          .deadline = deadline,
+          .stats = stats,
+          .placer = guides_.placer,
+          .forecaster = guides_.forecaster};
 }
 
 absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
@@ -140,22 +141,20 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be lent
   if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
   RETURN_IF_ERROR(BeginGuides(plan));
-  const StageIn base = StageOf(step->deadline);
-  const StageIn in = {.batch = &batch_,
-                      .lending = &lending_,
-                      .moe = base.moe,
-                      .keep_topk = wants_paths,
-                      .logits = LogitsSink(take_logits)};
+  MoeStats stats;
+  const MoeContext moe = ContextOf(step->deadline, &stats);
+  const StageIn in = {
+      .batch = &batch_, .moe = &moe, .lending = &lending_, .keep_topk = wants_paths, .logits = LogitsSink(take_logits)};
   StageOut out;
-  ASSIGN_OR_RETURN(out, model_->Forward(stream_, in, model_->all_layers(), &cache_, /*saved=*/nullptr));
+  ASSIGN_OR_RETURN(out, model_->Forward(in, model_->all_layers(), &cache_, /*saved=*/nullptr));
   if (wants_paths) RETURN_IF_ERROR(TakePaths(rank_plan, out.topk_idx, step));
   Settle(rank_plan, &result);
   result.rows = batch_.num_rows();
-  result.rows_sent = out.moe.rows_sent;
-  result.rows_received = out.moe.rows_received;
-  result.expert_rows = out.moe.expert_rows;
-  result.layer_rows = std::move(out.moe.layer_rows);
-  result.fine_tuned_layers = out.moe.fine_tuned_layers;
+  result.rows_sent = stats.rows_sent;
+  result.rows_received = stats.rows_received;
+  result.expert_rows = stats.expert_rows;
+  result.layer_rows = std::move(stats.layer_rows);
+  result.fine_tuned_layers = stats.fine_tuned_layers;
   RETURN_IF_ERROR(TakeCounts(out.expert_counts, step->deadline, &result.expert_counts));
   if (out.decode_counts.rank() != 0) {
     RETURN_IF_ERROR(TakeCounts(out.decode_counts, step->deadline, &result.decode_expert_counts));
@@ -164,12 +163,12 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   }
   result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
                     .attention_seconds = out.attention_seconds,
-                    .expert_seconds = out.moe.expert_seconds,
-                    .exchange_seconds = out.moe.exchange_seconds + lending_.exchange_seconds(),
+                    .expert_seconds = stats.expert_seconds,
+                    .exchange_seconds = stats.exchange_seconds + lending_.exchange_seconds(),
                     .head_seconds = out.head_seconds,
-                    .gather_seconds = out.moe.gather_seconds,
-                    .decide_seconds = out.moe.decide_seconds,
-                    .decide_cpu_seconds = out.moe.decide_cpu_seconds};
+                    .gather_seconds = stats.gather_seconds,
+                    .decide_seconds = stats.decide_seconds,
+                    .decide_cpu_seconds = stats.decide_cpu_seconds};
   return absl::OkStatus();
 }
 

@@ -125,7 +125,8 @@ class ModelRunner {
   // What DeviceSteps::Launch calls most_decodes.
   int64_t MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
   absl::Status CollectOldest();
-  StageIn StageOf(absl::Time deadline) const;
+  // What the MoE layers of a step have in common.
+  MoeContext ContextOf(absl::Time deadline, MoeStats* stats) const;
   void BuildBatch(const RankPlan& plan);
   void AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin);
   absl::Status TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, Started* step);

@@ -54,19 +54,19 @@ absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_pla
   }
   RankResult& result = step->result;
   result.rows = batch_.num_rows();
-  MoeStats moe;
+  MoeStats stats;
   RETURN_IF_ERROR(BeginGuides(plan));
   RETURN_IF_ERROR(
-      device_steps_->Launch(StageOf(step->deadline), &batch_, plain_rows_, MostDecodes(plan, rank_plan), &moe));
-  result.rows_sent = moe.rows_sent;
-  result.rows_received = moe.rows_received;
-  result.expert_rows = moe.expert_rows;
-  result.layer_rows = std::move(moe.layer_rows);
-  result.fine_tuned_layers = moe.fine_tuned_layers;
+      device_steps_->Launch(ContextOf(step->deadline, &stats), &batch_, plain_rows_, MostDecodes(plan, rank_plan)));
+  result.rows_sent = stats.rows_sent;
+  result.rows_received = stats.rows_received;
+  result.expert_rows = stats.expert_rows;
+  result.layer_rows = std::move(stats.layer_rows);
+  result.fine_tuned_layers = stats.fine_tuned_layers;
   // Of what is enqueued the host knows no times.
-  result.timings.gather_seconds = moe.gather_seconds;
-  result.timings.decide_seconds = moe.decide_seconds;
-  result.timings.decide_cpu_seconds = moe.decide_cpu_seconds;
+  result.timings.gather_seconds = stats.gather_seconds;
+  result.timings.decide_seconds = stats.decide_seconds;
+  result.timings.decide_cpu_seconds = stats.decide_cpu_seconds;
   step->under_way = true;
   for (size_t i = 0; i < rank_plan.items.size(); ++i) {
     const StepItem& item = rank_plan.items[i];

@@ -46,10 +46,11 @@ absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) 
   const std::unique_ptr<Communicator> alone = std::move(MakeLocalGroup(1)[0]);
   const MoeSchedule schedule = BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
   const auto ignore = [](int64_t, const TensorView&) { return absl::OkStatus(); };
-  const StageIn in = {.batch = &batch,
-                      .moe = {.comm = alone.get(), .layout = size.layout, .schedule = &schedule},
-                      .logits = LogitsSink(ignore)};
-  RETURN_IF_ERROR(model->Forward(stream, in, model->all_layers(), &*cache, /*saved=*/nullptr).status());
+  MoeStats stats;
+  const MoeContext moe = {
+      .stream = &stream, .comm = alone.get(), .layout = size.layout, .schedule = &schedule, .stats = &stats};
+  const StageIn in = {.batch = &batch, .moe = &moe, .logits = LogitsSink(ignore)};
+  RETURN_IF_ERROR(model->Forward(in, model->all_layers(), &*cache, /*saved=*/nullptr).status());
   return Synchronize(stream);
 }
 

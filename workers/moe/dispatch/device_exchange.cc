@@ -7,6 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/combine.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_queue.h"
@@ -14,13 +15,14 @@
 namespace switchyard {
 namespace {
 
-absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x) {
-  SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
+absl::Status CheckDispatch(const MoeContext& context, const LayerContext& layer) {
+  SY_CHECK_EQ(layer.layout->num_ranks(), context.comm->world());
+  const TensorView &topk_idx = layer.topk_idx, &x = layer.x;
   if (topk_idx.rank() != 2 || x.rank() != 2 || topk_idx.dim(0) != x.dim(0) || !IsFloating(x.dtype())) {
     return absl::InvalidArgumentError(absl::StrCat("exchange: wants topk_idx [T, K] int32 and x [T, H], got ",
                                                    topk_idx.ToString(), " and ", x.ToString()));
   }
-  if (context.mode == ExchangeMode::kBounded && context.max_rows <= 0) {
+  if (context.exchange == ExchangeMode::kBounded && context.max_rows <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("exchange: the bounded mode needs max_rows, is ", context.max_rows));
   }
   return absl::OkStatus();
@@ -54,8 +56,8 @@ int64_t NumSorted(const ExpertOrder& order, int64_t bound) {
 
 }  // namespace
 
-ExchangeShape DeviceExchange::ShapeOf(const ExchangeContext& context) const {
-  return {.layout = context.layout,
+ExchangeShape DeviceExchange::ShapeOf(const MoeContext& context, const LayerContext& layer) const {
+  return {.layout = layer.layout,
           .rank = context.comm->rank(),
           .rows = own_x_.dim(0),
           .top_k = top_k_,
@@ -127,40 +129,36 @@ absl::Status DeviceExchange::FollowLayout(const Stream& stream, const ExpertLayo
   return absl::OkStatus();
 }
 
-absl::Status DeviceExchange::FollowSplit(const ExchangeContext& context, int64_t first_token) {
-  ASSIGN_OR_RETURN(places_, split_.Send(*context.stream,
-                                        {.layout = context.layout,
-                                         .split = &context.split->table(),
-                                         .rank = context.comm->rank(),
-                                         .gated = context.gated},
-                                        {first_token, own_x_.dim(0)}));
+absl::Status DeviceExchange::FollowSplit(const MoeContext& context, const LayerContext& layer) {
+  ASSIGN_OR_RETURN(places_, split_.Send(context, layer));
   return absl::OkStatus();
 }
 
-absl::Status DeviceExchange::StartDispatch(const ExchangeContext& context, const TensorView& topk_idx,
-                                           const TensorView& x, int64_t first_token) {
-  RETURN_IF_ERROR(CheckDispatch(context, topk_idx, x));
+absl::Status DeviceExchange::StartDispatch(const MoeContext& context, const LayerContext& layer) {
+  RETURN_IF_ERROR(CheckDispatch(context, layer));
   const Timed timed(&context.stats->exchange_seconds);
-  own_x_ = x;
-  top_k_ = topk_idx.dim(1);
-  RETURN_IF_ERROR(context.split != nullptr ? FollowSplit(context, first_token)
-                                           : FollowLayout(*context.stream, *context.layout, context.comm->rank()));
-  if (context.comm->world() == 1) return StartAlone(context, topk_idx);
-  RETURN_IF_ERROR(Route(context, topk_idx, first_token));
-  if (context.mode == ExchangeMode::kExact) return SendCounts(context);
-  ASSIGN_OR_RETURN(plan_, BoundedPlan(ShapeOf(context), context.max_rows));
-  return SendRows(context);
+  own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
+  top_k_ = layer.topk_idx.dim(1);
+  RETURN_IF_ERROR(layer.split != nullptr ? FollowSplit(context, layer)
+                                         : FollowLayout(*context.stream, *layer.layout, context.comm->rank()));
+  if (context.comm->world() == 1) return StartAlone(context, layer);
+  RETURN_IF_ERROR(Route(context, layer));
+  if (context.exchange == ExchangeMode::kExact) return SendCounts(context, layer);
+  const int64_t max_rows = RowsOfChunk(context.max_rows, 0, layer.num_chunks).count;
+  ASSIGN_OR_RETURN(plan_, BoundedPlan(ShapeOf(context, layer), max_rows));
+  return SendRows(context, layer);
 }
 
 // The only rank: whatever the order of its slots, all experts are here.
-absl::Status DeviceExchange::StartAlone(const ExchangeContext& context, const TensorView& topk_idx) {
-  const int64_t choices = topk_idx.NumElements(), experts = static_cast<int64_t>(context.layout->Residents(0).size());
+absl::Status DeviceExchange::StartAlone(const MoeContext& context, const LayerContext& layer) {
+  const TensorView topk_idx = layer.topk_idx.Rows(layer.rows().begin, layer.rows().count);
+  const int64_t choices = topk_idx.NumElements(), experts = static_cast<int64_t>(layer.layout->Residents(0).size());
   ASSIGN_OR_RETURN(
       const std::vector<TensorView> arrays,
       (Arrays(&order_memory_, own_x_.device(), {experts + 1, choices, choices, choices, choices, choices})));
   order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
   TensorView slots = topk_idx;
-  if (context.split != nullptr || !table_.slots_are_experts()) {
+  if (layer.split != nullptr || !table_.slots_are_experts()) {
     slots = arrays[3].Reshape(topk_idx.shape());
     RETURN_IF_ERROR(FindExpertPlaces(*context.stream, topk_idx, places_, 0,
                                      {.rank_of = arrays[4].Reshape(topk_idx.shape()),
@@ -178,12 +176,13 @@ absl::Status DeviceExchange::StartAlone(const ExchangeContext& context, const Te
   return absl::OkStatus();
 }
 
-absl::Status DeviceExchange::Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token) {
+absl::Status DeviceExchange::Route(const MoeContext& context, const LayerContext& layer) {
   RETURN_IF_ERROR(TakeRoutes(context.comm->world()));
-  return RouteRows(*context.stream, topk_idx, places_, first_token, routes_);
+  const ChunkRange rows = layer.rows();
+  return RouteRows(*context.stream, layer.topk_idx.Rows(rows.begin, rows.count), places_, rows.begin, routes_);
 }
 
-absl::Status DeviceExchange::SendCounts(const ExchangeContext& context) {
+absl::Status DeviceExchange::SendCounts(const MoeContext& context, const LayerContext& layer) {
   const int64_t ranks = context.comm->world(), pair_bytes = 2 * sizeof(int32_t);
   RETURN_IF_ERROR(CountRoutes(*context.stream, routes_, counts_.Rows(0, 1).Reshape({ranks, 2})));
   MessageParts parts;
@@ -191,14 +190,14 @@ absl::Status DeviceExchange::SendCounts(const ExchangeContext& context) {
     parts.offsets.push_back(r * pair_bytes);
     parts.bytes.push_back(pair_bytes);
   }
-  ASSIGN_OR_RETURN(
-      work_, context.comm->AllToAllSized(context.Call(CallUse::kDispatchCounts), PartsOf(counts_.Rows(0, 1), parts),
-                                         PartsOf(counts_.Rows(1, 1), parts)));
+  ASSIGN_OR_RETURN(work_,
+                   context.comm->AllToAllSized(context.Call(CallUse::kDispatchCounts, layer.index, layer.chunk),
+                                               PartsOf(counts_.Rows(0, 1), parts), PartsOf(counts_.Rows(1, 1), parts)));
   return absl::OkStatus();
 }
 
 // The host's one wait of a layer.
-absl::Status DeviceExchange::ReceiveCounts(const ExchangeContext& context) {
+absl::Status DeviceExchange::ReceiveCounts(const MoeContext& context, const LayerContext& layer) {
   RETURN_IF_ERROR(work_->Wait());
   work_.reset();
   const auto* counts = static_cast<const int32_t*>(counts_.raw());
@@ -215,7 +214,7 @@ absl::Status DeviceExchange::ReceiveCounts(const ExchangeContext& context) {
   }
   const auto size = static_cast<size_t>(2 * context.comm->world());
   const auto sent = absl::MakeConstSpan(counts, size), received = absl::MakeConstSpan(counts + size, size);
-  auto plan = ExactPlan(ShapeOf(context), sent, received);
+  auto plan = ExactPlan(ShapeOf(context, layer), sent, received);
   if (!plan.ok()) context.comm->Abort(plan.status().message());
   RETURN_IF_ERROR(plan.status());
   plan_ = *std::move(plan);
@@ -223,7 +222,7 @@ absl::Status DeviceExchange::ReceiveCounts(const ExchangeContext& context) {
   return absl::OkStatus();
 }
 
-void DeviceExchange::CountExact(const ExchangeContext& context, absl::Span<const int32_t> sent,
+void DeviceExchange::CountExact(const MoeContext& context, absl::Span<const int32_t> sent,
                                 absl::Span<const int32_t> received) {
   const int me = context.comm->rank();
   for (int r = 0; r < context.comm->world(); ++r) {
@@ -234,7 +233,7 @@ void DeviceExchange::CountExact(const ExchangeContext& context, absl::Span<const
   }
 }
 
-absl::Status DeviceExchange::SendRows(const ExchangeContext& context) {
+absl::Status DeviceExchange::SendRows(const MoeContext& context, const LayerContext& layer) {
   RETURN_IF_ERROR(TakeBlocks());
   const int64_t own_begin = plan_.recv.of[plan_.recv.rank].first_row;
   RETURN_IF_ERROR(PackRows(*context.stream, plan_.send, routes_, own_x_,
@@ -243,15 +242,15 @@ absl::Status DeviceExchange::SendRows(const ExchangeContext& context) {
                             .first_output = plan_.num_outputs,
                             .output_row = output_row_}));
   context.stats->bytes_sent += plan_.dispatch_send.total_bytes();
-  ASSIGN_OR_RETURN(work_,
-                   context.comm->AllToAllSized(context.Call(CallUse::kDispatch), PartsOf(send_, plan_.dispatch_send),
-                                               PartsOf(recv_, plan_.dispatch_recv)));
+  ASSIGN_OR_RETURN(
+      work_, context.comm->AllToAllSized(context.Call(CallUse::kDispatch, layer.index, layer.chunk),
+                                         PartsOf(send_, plan_.dispatch_send), PartsOf(recv_, plan_.dispatch_recv)));
   return absl::OkStatus();
 }
 
 // What came, and this rank's own, in expert order; and where the experts' outputs go.
-absl::Status DeviceExchange::SortReceived(const ExchangeContext& context) {
-  const auto experts = static_cast<int64_t>(context.layout->Residents(context.comm->rank()).size());
+absl::Status DeviceExchange::SortReceived(const MoeContext& context, const LayerContext& layer) {
+  const auto experts = static_cast<int64_t>(layer.layout->Residents(context.comm->rank()).size());
   RETURN_IF_ERROR(TakeSorted(experts));
   const absl::Status read = ReadPairs(*context.stream, plan_.recv, routes_.places, recv_, experts, slots_);
   if (!read.ok()) context.comm->Abort(read.message());
@@ -268,32 +267,32 @@ absl::Status DeviceExchange::SortReceived(const ExchangeContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceExchange::FinishDispatch(const ExchangeContext& context) {
+absl::Status DeviceExchange::FinishDispatch(const MoeContext& context, const LayerContext& layer) {
   if (context.comm->world() == 1) return absl::OkStatus();
   const Timed timed(&context.stats->exchange_seconds);
-  if (context.mode == ExchangeMode::kExact) {
-    RETURN_IF_ERROR(ReceiveCounts(context));
-    RETURN_IF_ERROR(SendRows(context));
+  if (context.exchange == ExchangeMode::kExact) {
+    RETURN_IF_ERROR(ReceiveCounts(context, layer));
+    RETURN_IF_ERROR(SendRows(context, layer));
   }
   RETURN_IF_ERROR(work_->Wait());
   work_.reset();
-  return SortReceived(context);
+  return SortReceived(context, layer);
 }
 
-absl::Status DeviceExchange::StartCombine(const ExchangeContext& context) {
+absl::Status DeviceExchange::StartCombine(const MoeContext& context, const LayerContext& layer) {
   if (context.comm->world() == 1) return absl::OkStatus();
   const Timed timed(&context.stats->exchange_seconds);
   const int64_t own_pairs = plan_.recv.num_pairs - plan_.num_answers;
   RETURN_IF_ERROR(
       GatherPresent(*context.stream, y_, IntView(order_.slot_row).Part(own_pairs, plan_.num_answers), answers_));
   context.stats->bytes_sent += plan_.combine_send.total_bytes();
-  ASSIGN_OR_RETURN(work_,
-                   context.comm->AllToAllSized(context.Call(CallUse::kCombine), PartsOf(answers_, plan_.combine_send),
-                                               PartsOf(all_y_, plan_.combine_recv)));
+  ASSIGN_OR_RETURN(
+      work_, context.comm->AllToAllSized(context.Call(CallUse::kCombine, layer.index, layer.chunk),
+                                         PartsOf(answers_, plan_.combine_send), PartsOf(all_y_, plan_.combine_recv)));
   return absl::OkStatus();
 }
 
-absl::Status DeviceExchange::FinishCombine(const ExchangeContext& context, const CombineTerms& terms,
+absl::Status DeviceExchange::FinishCombine(const MoeContext& context, const CombineTerms& terms,
                                            const TensorView& residual) {
   if (context.comm->world() > 1) {
     const Timed timed(&context.stats->exchange_seconds);

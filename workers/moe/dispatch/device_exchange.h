@@ -33,29 +33,27 @@ namespace switchyard {
 class DeviceExchange : public RowExchange {
  public:
   absl::Status Reserve(const ExchangeRoom& room) override;
-  absl::Status StartDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x,
-                             int64_t first_token) override;
-  absl::Status FinishDispatch(const ExchangeContext& context) override;
-  absl::Status StartCombine(const ExchangeContext& context) override;
-  absl::Status FinishCombine(const ExchangeContext& context, const CombineTerms& terms,
-                             const TensorView& residual) override;
+  absl::Status StartDispatch(const MoeContext& context, const LayerContext& layer) override;
+  absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) override;
+  absl::Status StartCombine(const MoeContext& context, const LayerContext& layer) override;
+  absl::Status FinishCombine(const MoeContext& context, const CombineTerms& terms, const TensorView& residual) override;
   void Drop() override { work_.reset(); }
 
  private:
   absl::Status FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank);
-  absl::Status FollowSplit(const ExchangeContext& context, int64_t first_token);
-  absl::Status StartAlone(const ExchangeContext& context, const TensorView& topk_idx);
-  absl::Status Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token);
-  absl::Status SendCounts(const ExchangeContext& context);
-  absl::Status ReceiveCounts(const ExchangeContext& context);
-  absl::Status SendRows(const ExchangeContext& context);
-  absl::Status SortReceived(const ExchangeContext& context);
+  absl::Status FollowSplit(const MoeContext& context, const LayerContext& layer);
+  absl::Status StartAlone(const MoeContext& context, const LayerContext& layer);
+  absl::Status Route(const MoeContext& context, const LayerContext& layer);
+  absl::Status SendCounts(const MoeContext& context, const LayerContext& layer);
+  absl::Status ReceiveCounts(const MoeContext& context, const LayerContext& layer);
+  absl::Status SendRows(const MoeContext& context, const LayerContext& layer);
+  absl::Status SortReceived(const MoeContext& context, const LayerContext& layer);
   // The memory of each part of an exchange of several ranks, as own_x_, top_k_ and, but for the first, plan_ say.
   absl::Status TakeRoutes(int64_t ranks);
   absl::Status TakeBlocks();
   absl::Status TakeSorted(int64_t experts);
-  ExchangeShape ShapeOf(const ExchangeContext& context) const;
-  void CountExact(const ExchangeContext& context, absl::Span<const int32_t> sent, absl::Span<const int32_t> received);
+  ExchangeShape ShapeOf(const MoeContext& context, const LayerContext& layer) const;
+  void CountExact(const MoeContext& context, absl::Span<const int32_t> sent, absl::Span<const int32_t> received);
 
   ReplicaTable table_;
   DeviceSplit split_;

@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/moe/dispatch/split_cursor.h"
+#include "workers/moe/layer/moe_context.h"
 
 namespace switchyard {
 namespace {
@@ -43,12 +45,12 @@ absl::Status DeviceSplit::Reserve(const ExchangeRoom& room) {
   return TakeOrder(device, room.rows * room.top_k, room.layout->num_experts());
 }
 
-absl::StatusOr<int64_t> DeviceSplit::Write(const LayerSplit& layer) {
+absl::StatusOr<int64_t> DeviceSplit::Write(const LayerContext& layer, int rank) {
   const absl::Span<int32_t> offsets = table_.host(kOffsets), places = table_.host(kPlaces), rows = table_.host(kRows);
   int32_t count = 0;
   for (int expert = 0; expert < layer.layout->num_experts(); ++expert) {
     offsets[static_cast<size_t>(expert)] = count;
-    for (const SplitPiece& piece : layer.split->Pieces(layer.rank, expert)) {
+    for (const SplitPiece& piece : layer.split->table().Pieces(rank, expert)) {
       const int32_t slot = layer.layout->SlotOn(piece.device, expert);
       if (slot < 0) {
         return absl::InternalError(absl::StrCat("exchange: the split sends ", piece.rows, " rows of expert ", expert,
@@ -64,20 +66,22 @@ absl::StatusOr<int64_t> DeviceSplit::Write(const LayerSplit& layer) {
   return count;
 }
 
-absl::StatusOr<PlaceTable> DeviceSplit::Send(const Stream& stream, const LayerSplit& layer, const ChunkRange& rows) {
-  const int64_t experts = layer.layout->num_experts(), top_k = layer.gated.dim(1);
+absl::StatusOr<PlaceTable> DeviceSplit::Send(const MoeContext& context, const LayerContext& layer) {
+  const Stream& stream = *context.stream;
+  const ChunkRange rows = layer.rows();
+  const int64_t experts = layer.layout->num_experts(), top_k = layer.topk_idx.dim(1);
   RETURN_IF_ERROR(TakeTable(stream.device(), experts, NumPlaces(*layer.layout)));
-  RETURN_IF_ERROR(TakeOrder(stream.device(), layer.gated.NumElements(), experts));
-  RETURN_IF_ERROR(BuildExpertOrder(stream, layer.gated, experts, order_));
+  RETURN_IF_ERROR(TakeOrder(stream.device(), layer.topk_idx.NumElements(), experts));
+  RETURN_IF_ERROR(BuildExpertOrder(stream, layer.topk_idx, experts, order_));
   RETURN_IF_ERROR(table_.Begin(stream));
-  ASSIGN_OR_RETURN(const int64_t places, Write(layer));
+  ASSIGN_OR_RETURN(const int64_t places, Write(layer, context.comm->rank()));
   RETURN_IF_ERROR(table_.Send(stream, {experts + 1, 2 * places, places}));
   // (Without rows there are no pieces, and nothing is looked up.)
   const int64_t shown = std::max<int64_t>(places, 1);
   return PlaceTable{.place_offsets = table_.view(kOffsets, experts + 1),
                     .places = table_.view(kPlaces, 2 * shown),
                     .slot_here = {},
-                    .rank = layer.rank,
+                    .rank = context.comm->rank(),
                     .dealt = {.place_rows = table_.view(kRows, shown),
                               .sorted_at = IntView(order_.slot_row).Part(rows.begin * top_k, rows.count * top_k),
                               .expert_offsets = IntView(order_.offsets)}};

@@ -20,21 +20,13 @@
 
 namespace switchyard {
 
-// Borrowed.
-struct LayerSplit {
-  const ExpertLayout* layout = nullptr;
-  const SplitTable* split = nullptr;  // of rows over the layout's places
-  int rank = 0;                       // whose rows
-  TensorView gated;                   // [T, K] int32, all of them
-};
-
 class DeviceSplit {
  public:
   // Takes what exchanges of that size take.  Errors: ResourceExhausted.
   absl::Status Reserve(const ExchangeRoom& room);
-  // The places of rows [rows.begin, rows.begin + rows.count) of the layer; valid until the next call.
+  // The places of layer.rows(), by layer.split; valid until the next call.
   // Errors: Internal (a piece goes where its expert is not), the device's.
-  absl::StatusOr<PlaceTable> Send(const Stream& stream, const LayerSplit& layer, const ChunkRange& rows);
+  absl::StatusOr<PlaceTable> Send(const MoeContext& context, const LayerContext& layer);
 
  private:
   enum Array { kOffsets, kPlaces, kRows, kNumArrays };
@@ -42,11 +34,11 @@ class DeviceSplit {
   absl::Status TakeTable(Device device, int64_t experts, int64_t places);
   absl::Status TakeOrder(Device device, int64_t choices, int64_t experts);
   // Returns how many places get rows.
-  absl::StatusOr<int64_t> Write(const LayerSplit& layer);
+  absl::StatusOr<int64_t> Write(const LayerContext& layer, int rank);
 
   IntUpload table_;
   int64_t experts_ = 0, places_ = 0;  // that it has room for
-  ExpertOrder order_;                 // of gated
+  ExpertOrder order_;                 // of the layer's choices
   RowScratch order_memory_;
 };
 

@@ -19,46 +19,22 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "workers/comm/core/call_tag.h"
-#include "workers/comm/core/communicator.h"
 #include "workers/moe/dispatch/expert_layout.h"
-#include "workers/moe/dispatch/split_cursor.h"
-#include "workers/moe/layer/moe_stats.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
+struct MoeContext;  // moe_context.h, as the next
+struct LayerContext;
+
 enum class ExchangeMode : uint8_t {
   kExact,    // counts on the host, messages as long as they must be
   kBounded,  // fixed buffers, counts on the device: what a CUDA graph can hold
 };
 
-// What the exchanges of a step share.  Borrowed.
-struct ExchangeContext {
-  const Stream* stream = nullptr;
-  Communicator* comm = nullptr;
-  const ExpertLayout* layout = nullptr;  // layout->num_ranks() == comm->world()
-  absl::Time deadline = absl::InfiniteFuture();
-  MoeStats* stats = nullptr;
-  ExchangeMode mode = ExchangeMode::kExact;
-  int64_t max_rows = 0;  // of kBounded: no rank has more rows in this exchange; the same on all ranks; 0 = kExact only
-  // Which replica a row goes to; on a host the layer's exchanges advance it one after the other.  Null: the layout's
-  // own rule.
-  SplitCursor* split = nullptr;
-  TensorView gated = {};  // with a split, [T', K] int32: topk_idx of all rows of the layer, which its exchanges share
-  int64_t moe_layer = 0;  // of the model
-  int64_t chunk = 0;      // of the layer's rows
-
-  // Of a collective of this exchange.
-  CommCall Call(CallUse use) const {
-    return {.stream = stream, .deadline = deadline, .tag = CallTag(use, moe_layer, chunk)};
-  }
-};
-
-// What combine adds besides the experts' outputs; as in CombineInputs.
+// What combine adds to these rows besides the experts' outputs; as in CombineInputs.
 struct CombineTerms {
   TensorView topk_weight;  // [T, K] AccDType
   TensorView shared;       // [T, H] model dtype; rank 0 = no shared expert
@@ -87,13 +63,9 @@ class RowExchange {
   // then has as many rows as there may be.  On a host there is nothing to take.  Errors: ResourceExhausted.
   virtual absl::Status Reserve(const ExchangeRoom& room) = 0;
 
-  // x[t] goes to the experts topk_idx[t].  first_token: index of row 0 in the rank's batch (where an expert has
-  // replicas, which one a row goes to depends on it).  x must stay until the experts have run.
-  virtual absl::Status StartDispatch(const ExchangeContext& context,
-                                     const TensorView& topk_idx,  // [T, K] int32, -1 = dropped
-                                     const TensorView& x,         // [T, H] model dtype
-                                     int64_t first_token) = 0;
-  virtual absl::Status FinishDispatch(const ExchangeContext& context) = 0;
+  // Row t of layer.rows() of layer.x goes to the experts layer.topk_idx[t].  They must stay until the experts have run.
+  virtual absl::Status StartDispatch(const MoeContext& context, const LayerContext& layer) = 0;
+  virtual absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) = 0;
 
   // After FinishDispatch: what the experts of this rank compute.  Row i of the batch is row x_rows()[i] of x(); the
   // expert in slot s has the rows [offsets()[s], offsets()[s + 1]).  Where counts are on a device, y() has room for
@@ -104,8 +76,8 @@ class RowExchange {
   const TensorView& y() const { return y_; }           // [rows, H] model dtype, for the caller to fill in
 
   // REQUIRES: y() is filled in.
-  virtual absl::Status StartCombine(const ExchangeContext& context) = 0;
-  virtual absl::Status FinishCombine(const ExchangeContext& context, const CombineTerms& terms,
+  virtual absl::Status StartCombine(const MoeContext& context, const LayerContext& layer) = 0;
+  virtual absl::Status FinishCombine(const MoeContext& context, const CombineTerms& terms,
                                      const TensorView& residual) = 0;  // [T, H] AccDType, added to
   // After an error anywhere: gives up what is under way (which ends the group).
   virtual void Drop() = 0;

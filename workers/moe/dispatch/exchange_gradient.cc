@@ -9,6 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/dispatch/host_rows.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/combine.h"
 #include "workers/tensor/copy.h"
 
@@ -56,7 +57,7 @@ void FillOnes(const TensorView& numbers) {
 
 }  // namespace
 
-std::vector<Message> ExchangeGradient::PackResend(const ExchangeContext& context) const {
+std::vector<Message> ExchangeGradient::PackResend(const MoeContext& context) const {
   const int world = context.comm->world();
   const int64_t number_bytes = DTypeBytes(topk_weight_.dtype());
   std::vector<Message> out(world);
@@ -79,24 +80,22 @@ std::vector<Message> ExchangeGradient::PackResend(const ExchangeContext& context
   return out;
 }
 
-absl::Status ExchangeGradient::StartResend(const ExchangeContext& context, const HostRoutes& routes,
-                                           const TensorView& dy, const TensorView& topk_weight) {
+absl::Status ExchangeGradient::StartResend(const MoeContext& context, const LayerContext& layer,
+                                           const HostRoutes& routes, const TensorView& dy,
+                                           const TensorView& topk_weight) {
   RETURN_IF_ERROR(CheckResend(routes, dy, topk_weight));
   SY_CHECK_EQ(static_cast<int>(routes.outgoing.size()), context.comm->world());
   const Timed timed(&context.stats->exchange_seconds);
   routes_ = &routes;
   own_dy_ = dy;
   topk_weight_ = topk_weight;
-  return context.comm->world() == 1 ? context.comm->status()
-                                    : Send(context, CallUse::kOutputGradients, PackResend(context));
-}
-
-absl::Status ExchangeGradient::Send(const ExchangeContext& context, CallUse use, std::vector<Message> out) {
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(context.Call(use), std::move(out)));
+  if (context.comm->world() == 1) return context.comm->status();
+  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(context.Call(CallUse::kOutputGradients, layer.index, layer.chunk),
+                                                  PackResend(context)));
   return absl::OkStatus();
 }
 
-absl::Status ExchangeGradient::CheckSize(const ExchangeContext& context, int rank, int64_t bytes) const {
+absl::Status ExchangeGradient::CheckSize(const MoeContext& context, int rank, int64_t bytes) const {
   const int64_t came = work_->received()[rank].bytes();
   if (came == bytes) return absl::OkStatus();
   const absl::Status status = absl::InternalError(
@@ -106,7 +105,7 @@ absl::Status ExchangeGradient::CheckSize(const ExchangeContext& context, int ran
 }
 
 // Rows lie as the exchange's x() had them, numbers in expert order.
-absl::Status ExchangeGradient::PlaceResent(const ExchangeContext& context) {
+absl::Status ExchangeGradient::PlaceResent(const MoeContext& context) {
   const int64_t number_bytes = DTypeBytes(weight_.dtype());
   for (int rank = 0; rank < context.comm->world(); ++rank) {
     if (rank == context.comm->rank()) continue;
@@ -124,7 +123,7 @@ absl::Status ExchangeGradient::PlaceResent(const ExchangeContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status ExchangeGradient::FinishResend(const ExchangeContext& context) {
+absl::Status ExchangeGradient::FinishResend(const MoeContext& context) {
   const Timed timed(&context.stats->exchange_seconds);
   const int me = context.comm->rank();
   const int64_t rows = routes_->back_rows.front(), all_rows = routes_->back_rows.back();
@@ -152,7 +151,7 @@ absl::Status ExchangeGradient::FinishResend(const ExchangeContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status ExchangeGradient::StartReturn(const ExchangeContext& context) {
+absl::Status ExchangeGradient::StartReturn(const MoeContext& context, const LayerContext& layer) {
   if (context.comm->world() == 1) return absl::OkStatus();
   const Timed timed(&context.stats->exchange_seconds);
   std::vector<Message> out(context.comm->world());
@@ -166,10 +165,12 @@ absl::Status ExchangeGradient::StartReturn(const ExchangeContext& context) {
     GatherTo(*context.stream, dweight_, from.y_row, out[rank].payload() + parts.numbers_offset);
     context.stats->bytes_sent += parts.bytes;
   }
-  return Send(context, CallUse::kInputGradients, std::move(out));
+  ASSIGN_OR_RETURN(
+      work_, context.comm->AllToAllV(context.Call(CallUse::kInputGradients, layer.index, layer.chunk), std::move(out)));
+  return absl::OkStatus();
 }
 
-absl::Status ExchangeGradient::PlaceReturned(const ExchangeContext& context) {
+absl::Status ExchangeGradient::PlaceReturned(const MoeContext& context) {
   for (int rank = 0; rank < context.comm->world(); ++rank) {
     if (rank == context.comm->rank()) continue;
     const int64_t first = routes_->back_rows[rank], pairs = routes_->back_rows[rank + 1] - first;
@@ -184,7 +185,7 @@ absl::Status ExchangeGradient::PlaceReturned(const ExchangeContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status ExchangeGradient::FinishReturn(const ExchangeContext& context, const TensorView& dx,
+absl::Status ExchangeGradient::FinishReturn(const MoeContext& context, const TensorView& dx,
                                             const TensorView& dweight) {
   RETURN_IF_ERROR(CheckReturn(own_dy_, topk_weight_, dx, dweight));
   if (context.comm->world() > 1) {

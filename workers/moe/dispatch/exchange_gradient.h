@@ -31,10 +31,10 @@ class ExchangeGradient {
  public:
   // The gradient of what combine added to goes along these routes, and the weight that combine gave each pair.  Routes
   // and dy must stay until FinishReturn.
-  absl::Status StartResend(const ExchangeContext& context, const HostRoutes& routes,
+  absl::Status StartResend(const MoeContext& context, const LayerContext& layer, const HostRoutes& routes,
                            const TensorView& dy,            // [T, H] model dtype
                            const TensorView& topk_weight);  // [T, K] AccDType
-  absl::Status FinishResend(const ExchangeContext& context);
+  absl::Status FinishResend(const MoeContext& context);
 
   // After FinishResend.  Rows of dy() are those of the exchange's x(), pairs are its rows in expert order.
   const TensorView& dy() const { return dy_; }            // [n, H]
@@ -43,21 +43,20 @@ class ExchangeGradient {
   const TensorView& dweight() const { return dweight_; }  // [rows, 1] AccDType, likewise
 
   // REQUIRES: dx() and dweight() are filled in.
-  absl::Status StartReturn(const ExchangeContext& context);
+  absl::Status StartReturn(const MoeContext& context, const LayerContext& layer);
   // dx[t] += Σ_k of what came back for (t, k), in top-k order; dweight[t, k] = its number, 0 if it was dropped.
-  absl::Status FinishReturn(const ExchangeContext& context,
+  absl::Status FinishReturn(const MoeContext& context,
                             const TensorView& dx,        // [T, H] AccDType
                             const TensorView& dweight);  // [T, K] AccDType, contiguous
   // After an error anywhere: gives up what is under way (which ends the group).
   void Drop() { work_.reset(); }
 
  private:
-  std::vector<Message> PackResend(const ExchangeContext& context) const;
-  absl::Status Send(const ExchangeContext& context, CallUse use, std::vector<Message> out);
+  std::vector<Message> PackResend(const MoeContext& context) const;
   // OK if the rank's message has so many bytes; else aborts.
-  absl::Status CheckSize(const ExchangeContext& context, int rank, int64_t bytes) const;
-  absl::Status PlaceResent(const ExchangeContext& context);
-  absl::Status PlaceReturned(const ExchangeContext& context);
+  absl::Status CheckSize(const MoeContext& context, int rank, int64_t bytes) const;
+  absl::Status PlaceResent(const MoeContext& context);
+  absl::Status PlaceReturned(const MoeContext& context);
 
   const HostRoutes* routes_ = nullptr;
   TensorView own_dy_, topk_weight_;

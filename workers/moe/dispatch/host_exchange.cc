@@ -9,14 +9,17 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/dispatch/host_rows.h"
+#include "workers/moe/dispatch/split_cursor.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/combine.h"
 
 namespace switchyard {
 namespace {
 
-absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x) {
-  SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
-  if (context.mode != ExchangeMode::kExact) {
+absl::Status CheckDispatch(const MoeContext& context, const LayerContext& layer) {
+  SY_CHECK_EQ(layer.layout->num_ranks(), context.comm->world());
+  const TensorView &topk_idx = layer.topk_idx, &x = layer.x;
+  if (context.exchange != ExchangeMode::kExact) {
     return absl::UnimplementedError(
         "exchange: the bounded mode is DeviceExchange's, on the CPU, too; this one has kExact");
   }
@@ -29,10 +32,10 @@ absl::Status CheckDispatch(const ExchangeContext& context, const TensorView& top
 }
 
 // Where the next row for an expert goes.
-absl::StatusOr<ExpertLayout::Place> PlaceOfRow(const ExchangeContext& context, int expert, int64_t token) {
-  if (context.split == nullptr) return context.layout->PlaceOf(expert, context.comm->rank(), token);
-  const int32_t rank = context.split->Next(expert);
-  const int32_t slot = rank < 0 ? -1 : context.layout->SlotOn(rank, expert);
+absl::StatusOr<ExpertLayout::Place> PlaceOfRow(const LayerContext& layer, int me, int expert, int64_t token) {
+  if (layer.split == nullptr) return layer.layout->PlaceOf(expert, me, token);
+  const int32_t rank = layer.split->Next(expert);
+  const int32_t slot = rank < 0 ? -1 : layer.layout->SlotOn(rank, expert);
   if (slot >= 0) return ExpertLayout::Place{rank, slot};
   return absl::InternalError(
       absl::StrCat("exchange: the split sends a row of expert ", expert, " to rank ", rank, ", where it is not"));
@@ -40,8 +43,10 @@ absl::StatusOr<ExpertLayout::Place> PlaceOfRow(const ExchangeContext& context, i
 
 }  // namespace
 
-absl::Status HostExchange::Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token) {
+absl::Status HostExchange::Route(const MoeContext& context, const LayerContext& layer) {
   const int me = context.comm->rank();
+  const ChunkRange rows = layer.rows();
+  const TensorView topk_idx = layer.topk_idx.Rows(rows.begin, rows.count);
   const int64_t num_tokens = topk_idx.dim(0), top_k = topk_idx.dim(1);
   routes_.outgoing.resize(context.comm->world());
   routes_.incoming.resize(context.comm->world());
@@ -60,15 +65,15 @@ absl::Status HostExchange::Route(const ExchangeContext& context, const TensorVie
   const int32_t* idx = num_tokens == 0 ? nullptr : topk_idx.data<int32_t>();
   for (int64_t i = 0; i < num_tokens * top_k; ++i) {
     const int32_t expert = idx[i];
-    if (expert < -1 || expert >= context.layout->num_experts()) {
+    if (expert < -1 || expert >= layer.layout->num_experts()) {
       return absl::InvalidArgumentError(absl::StrCat("exchange: topk_idx[", i / top_k, ", ", i % top_k, "] = ", expert,
-                                                     " is no expert of ", context.layout->num_experts()));
+                                                     " is no expert of ", layer.layout->num_experts()));
     }
     routes_.rank_of[i] = -1;
     if (expert == -1) continue;
     const int32_t token = static_cast<int32_t>(i / top_k);
     ExpertLayout::Place place;
-    ASSIGN_OR_RETURN(place, PlaceOfRow(context, expert, first_token + token));
+    ASSIGN_OR_RETURN(place, PlaceOfRow(layer, me, expert, rows.begin + token));
     routes_.rank_of[i] = place.rank;
     if (place.rank == me) {
       routes_.pair_of[i] = static_cast<int32_t>(routes_.incoming[me].row.size());
@@ -88,7 +93,7 @@ absl::Status HostExchange::Route(const ExchangeContext& context, const TensorVie
   return absl::OkStatus();
 }
 
-Message HostExchange::Pack(const ExchangeContext& context, const Outgoing& outgoing) const {
+Message HostExchange::Pack(const MoeContext& context, const Outgoing& outgoing) const {
   if (outgoing.pair_row.empty()) return Message();
   const int64_t row_bytes = RowBytes(own_x_);
   const int64_t num_rows = static_cast<int64_t>(outgoing.token.size());
@@ -105,24 +110,23 @@ Message HostExchange::Pack(const ExchangeContext& context, const Outgoing& outgo
   return message;
 }
 
-absl::Status HostExchange::StartDispatch(const ExchangeContext& context, const TensorView& topk_idx,
-                                         const TensorView& x, int64_t first_token) {
-  RETURN_IF_ERROR(CheckDispatch(context, topk_idx, x));
+absl::Status HostExchange::StartDispatch(const MoeContext& context, const LayerContext& layer) {
+  RETURN_IF_ERROR(CheckDispatch(context, layer));
   const Timed timed(&context.stats->exchange_seconds);
-  own_x_ = x;
-  RETURN_IF_ERROR(Route(context, topk_idx, first_token));
+  own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
+  RETURN_IF_ERROR(Route(context, layer));
   if (context.comm->world() == 1) return context.comm->status();  // whether it is given up
   std::vector<Message> out;
   for (const Outgoing& to : routes_.outgoing) out.push_back(Pack(context, to));
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(context.Call(CallUse::kDispatch), std::move(out)));
+  ASSIGN_OR_RETURN(work_,
+                   context.comm->AllToAllV(context.Call(CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
   return absl::OkStatus();
 }
 
 // Puts the rows that came behind this rank's own, so that experts find all of them in one matrix.
-absl::Status HostExchange::Unpack(const ExchangeContext& context, std::vector<Message>* received) {
+absl::Status HostExchange::Unpack(const MoeContext& context, int64_t num_slots, std::vector<Message>* received) {
   const int me = context.comm->rank();
   const int64_t row_bytes = RowBytes(own_x_);
-  const int64_t num_slots = static_cast<int64_t>(context.layout->Residents(me).size());
   std::vector<DispatchMessageView> views(received->size());
   const int64_t own_rows = routes_.num_rows;
   for (int source = 0; source < context.comm->world(); ++source) {
@@ -190,25 +194,26 @@ void HostExchange::PlaceOutputs(int rank) {
   }
 }
 
-absl::Status HostExchange::FinishDispatch(const ExchangeContext& context) {
+absl::Status HostExchange::FinishDispatch(const MoeContext& context, const LayerContext& layer) {
   const Timed timed(&context.stats->exchange_seconds);
   const int me = context.comm->rank();
+  const auto num_slots = static_cast<int64_t>(layer.layout->Residents(me).size());
   if (context.comm->world() == 1) {
     x_ = own_x_;
   } else {
     RETURN_IF_ERROR(work_->Wait());
-    const absl::Status unpacked = Unpack(context, &work_->received());
+    const absl::Status unpacked = Unpack(context, num_slots, &work_->received());
     if (!unpacked.ok()) context.comm->Abort(unpacked.message());
     RETURN_IF_ERROR(unpacked);
     work_.reset();
   }
-  SortByExpert(static_cast<int64_t>(context.layout->Residents(me).size()));
+  SortByExpert(num_slots);
   PlaceOutputs(me);
   context.stats->expert_rows += x_rows_.size();
   return absl::OkStatus();
 }
 
-absl::Status HostExchange::StartCombine(const ExchangeContext& context) {
+absl::Status HostExchange::StartCombine(const MoeContext& context, const LayerContext& layer) {
   if (context.comm->world() == 1) return absl::OkStatus();
   const Timed timed(&context.stats->exchange_seconds);
   std::vector<Message> out(context.comm->world());
@@ -219,11 +224,12 @@ absl::Status HostExchange::StartCombine(const ExchangeContext& context) {
     GatherTo(*context.stream, y_, from.y_row, out[rank].payload());
     context.stats->bytes_sent += out[rank].bytes();
   }
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(context.Call(CallUse::kCombine), std::move(out)));
+  ASSIGN_OR_RETURN(work_,
+                   context.comm->AllToAllV(context.Call(CallUse::kCombine, layer.index, layer.chunk), std::move(out)));
   return absl::OkStatus();
 }
 
-absl::Status HostExchange::CollectOutputs(const ExchangeContext& context) {
+absl::Status HostExchange::CollectOutputs(const MoeContext& context) {
   RETURN_IF_ERROR(work_->Wait());
   for (int rank = 0; rank < context.comm->world(); ++rank) {
     if (rank == context.comm->rank()) continue;
@@ -241,7 +247,7 @@ absl::Status HostExchange::CollectOutputs(const ExchangeContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status HostExchange::FinishCombine(const ExchangeContext& context, const CombineTerms& terms,
+absl::Status HostExchange::FinishCombine(const MoeContext& context, const CombineTerms& terms,
                                          const TensorView& residual) {
   if (context.comm->world() > 1) {
     const Timed timed(&context.stats->exchange_seconds);

@@ -21,12 +21,10 @@ namespace switchyard {
 class HostExchange : public RowExchange {
  public:
   absl::Status Reserve(const ExchangeRoom&) override { return absl::OkStatus(); }
-  absl::Status StartDispatch(const ExchangeContext& context, const TensorView& topk_idx, const TensorView& x,
-                             int64_t first_token) override;
-  absl::Status FinishDispatch(const ExchangeContext& context) override;
-  absl::Status StartCombine(const ExchangeContext& context) override;
-  absl::Status FinishCombine(const ExchangeContext& context, const CombineTerms& terms,
-                             const TensorView& residual) override;
+  absl::Status StartDispatch(const MoeContext& context, const LayerContext& layer) override;
+  absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) override;
+  absl::Status StartCombine(const MoeContext& context, const LayerContext& layer) override;
+  absl::Status FinishCombine(const MoeContext& context, const CombineTerms& terms, const TensorView& residual) override;
   void Drop() override { work_.reset(); }
 
   // Where outputs and answers are from now on, which so need not be kept with the routes.  Borrowed.
@@ -40,12 +38,12 @@ class HostExchange : public RowExchange {
   using Incoming = HostRoutes::Incoming;
   using Outgoing = HostRoutes::Outgoing;
 
-  absl::Status Route(const ExchangeContext& context, const TensorView& topk_idx, int64_t first_token);
-  Message Pack(const ExchangeContext& context, const Outgoing& outgoing) const;
-  absl::Status Unpack(const ExchangeContext& context, std::vector<Message>* received);
+  absl::Status Route(const MoeContext& context, const LayerContext& layer);
+  Message Pack(const MoeContext& context, const Outgoing& outgoing) const;
+  absl::Status Unpack(const MoeContext& context, int64_t num_slots, std::vector<Message>* received);
   void SortByExpert(int64_t num_slots);
   void PlaceOutputs(int rank);
-  absl::Status CollectOutputs(const ExchangeContext& context);
+  absl::Status CollectOutputs(const MoeContext& context);
 
   TensorView own_x_;  // [T, H]
   HostRoutes routes_;

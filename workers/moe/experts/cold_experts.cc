@@ -8,6 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/tensor/copy.h"
@@ -39,58 +40,59 @@ absl::StatusOr<std::unique_ptr<ColdExperts>> ColdExperts::Create(ColdExpertsOpti
   return cold;
 }
 
-void ColdExperts::Choose(const Call& call) {
+void ColdExperts::Choose(int layer, const ExpertRows& rows) {
   cold_.clear();
-  elsewhere_.assign(call.experts.size(), 0);
+  elsewhere_.assign(rows.experts.size(), 0);
   rows_ = 0;
   const double price = options_.copy_seconds();
-  for (size_t slot = 0; slot < call.experts.size(); ++slot) {
-    const int32_t count = call.offsets[slot + 1] - call.offsets[slot];
+  for (size_t slot = 0; slot < rows.experts.size(); ++slot) {
+    const int32_t count = rows.offsets[slot + 1] - rows.offsets[slot];
     if (count == 0 || rows_ + count > kMostRows) continue;
-    const int32_t expert = call.experts[slot];
-    const ExpertKey key = offload_->KeyOf(call.layer, expert);
+    const int32_t expert = rows.experts[slot];
+    const ExpertKey key = offload_->KeyOf(layer, expert);
     // (What is none of the budget's it refuses by name.)
-    if (key == kNoExpert || offload_->store().StateOf({.layer = call.layer, .expert = expert}) != SlotState::kFree)
-      continue;
+    if (key == kNoExpert || offload_->store().StateOf({.layer = layer, .expert = expert}) != SlotState::kFree) continue;
     if (!choice_.StaysCold(key, HostSeconds(count), price)) continue;
-    cold_.push_back({.expert = expert, .begin = call.offsets[slot], .count = count});
+    cold_.push_back({.expert = expert, .begin = rows.offsets[slot], .count = count});
     elsewhere_[slot] = 1;
     rows_ += count;
   }
 }
 
-absl::Status ColdExperts::RunLayer(const Call& call, Compute compute) {
-  SY_CHECK(call.stream != nullptr && call.stream->device() == options_.device);
-  if (call.layer == 0 && call.micro_batch == 0) choice_.BeginPass();
-  Choose(call);
-  if (cold_.empty()) return offload_->RunLayer(call, compute);
-  SY_CHECK(call.x.rank() == 2 && call.y.rank() == 2);
-  RETURN_IF_ERROR(StartFetch(call));
-  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceEvent> fetched, call.stream->queue()->Record());
-  Call others = call;
+absl::Status ColdExperts::RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
+                                   Compute compute) {
+  SY_CHECK(context.stream != nullptr && context.stream->device() == options_.device);
+  const Stream& stream = *context.stream;
+  if (layer.index == 0 && layer.chunk == 0) choice_.BeginPass();
+  Choose(layer.index, rows);
+  if (cold_.empty()) return offload_->RunLayer(context, layer, rows, compute);
+  SY_CHECK(rows.x.rank() == 2 && rows.y.rank() == 2);
+  RETURN_IF_ERROR(StartFetch(stream, rows));
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceEvent> fetched, stream.queue()->Record());
+  ExpertRows others = rows;
   others.elsewhere = elsewhere_;
-  RETURN_IF_ERROR(offload_->RunLayer(others, compute));
-  RETURN_IF_ERROR(call.stream->queue()->WaitOnHost(*fetched, call.deadline));
-  RETURN_IF_ERROR(ComputeOnHost(call));
-  return SendBack(call);
+  RETURN_IF_ERROR(offload_->RunLayer(context, layer, others, compute));
+  RETURN_IF_ERROR(stream.queue()->WaitOnHost(*fetched, context.deadline));
+  RETURN_IF_ERROR(ComputeOnHost(stream, layer.index));
+  return SendBack(stream, rows);
 }
 
-absl::Status ColdExperts::StartFetch(const Call& call) {
+absl::Status ColdExperts::StartFetch(const Stream& stream, const ExpertRows& rows) {
   int64_t to = 0;
   for (const Cold& cold : cold_) {
     const TensorView gathered = gathered_.view().Rows(to, cold.count);
-    if (call.x_rows.empty()) {
-      RETURN_IF_ERROR(CopyTensor(*call.stream, call.x.Rows(cold.begin, cold.count), gathered));
+    if (rows.x_rows.empty()) {
+      RETURN_IF_ERROR(CopyTensor(stream, rows.x.Rows(cold.begin, cold.count), gathered));
     } else {
-      RETURN_IF_ERROR(GatherRows(*call.stream, call.x, call.x_rows.Part(cold.begin, cold.count), gathered));
+      RETURN_IF_ERROR(GatherRows(stream, rows.x, rows.x_rows.Part(cold.begin, cold.count), gathered));
     }
     to += cold.count;
   }
   const TensorView all = gathered_.view().Rows(0, rows_);
-  return CopyTensor(*call.stream, all, HostRows(x_.data(), rows_, all.dim(1)));
+  return CopyTensor(stream, all, HostRows(x_.data(), rows_, all.dim(1)));
 }
 
-absl::Status ColdExperts::ComputeOnHost(const Call& call) {
+absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
   const absl::Time start = absl::Now();
   weights_.clear();
   weights_.reserve(2 * cold_.size());
@@ -99,7 +101,7 @@ absl::Status ColdExperts::ComputeOnHost(const Call& call) {
   offsets_.assign(1, 0);
   double expected = 0;
   for (const Cold& cold : cold_) {
-    char* const at = const_cast<char*>(options_.source(call.layer, cold.expert));
+    char* const at = const_cast<char*>(options_.source(layer, cold.expert));
     weights_.push_back(Weight::Over(options_.expert.gate_up, at, /*packed=*/true));
     gate_up_.push_back(&weights_.back());
     weights_.push_back(Weight::Over(options_.expert.down, at + options_.expert.down_offset, /*packed=*/true));
@@ -109,9 +111,9 @@ absl::Status ColdExperts::ComputeOnHost(const Call& call) {
   }
   // The outputs of the layer before have left y_: they stand before these rows in the stream's order.
   const int64_t hidden = options_.expert.down.n;
-  RETURN_IF_ERROR(
-      ExpertFfn(Stream::OnCpu(&call.stream->pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_},
-                HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_), HostRows(y_.data(), rows_, hidden)));
+  RETURN_IF_ERROR(ExpertFfn(Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_},
+                            HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_),
+                            HostRows(y_.data(), rows_, hidden)));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (expected > 0) slowness_ += kNewest * (seconds / expected - slowness_);
   counters_.experts += static_cast<int64_t>(cold_.size());
@@ -120,12 +122,12 @@ absl::Status ColdExperts::ComputeOnHost(const Call& call) {
   return absl::OkStatus();
 }
 
-absl::Status ColdExperts::SendBack(const Call& call) {
+absl::Status ColdExperts::SendBack(const Stream& stream, const ExpertRows& rows) {
   int64_t from = 0;
   for (const Cold& cold : cold_) {
     const int64_t hidden = options_.expert.down.n, row_bytes = hidden * DTypeBytes(options_.expert.down.dtype);
-    RETURN_IF_ERROR(CopyTensor(*call.stream, HostRows(y_.data() + from * row_bytes, cold.count, hidden),
-                               call.y.Rows(cold.begin, cold.count)));
+    RETURN_IF_ERROR(CopyTensor(stream, HostRows(y_.data() + from * row_bytes, cold.count, hidden),
+                               rows.y.Rows(cold.begin, cold.count)));
     from += cold.count;
   }
   return absl::OkStatus();

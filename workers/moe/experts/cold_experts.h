@@ -58,19 +58,20 @@ class ColdExperts : public LayerExperts {
 
   absl::Status Check(absl::Span<const int32_t> experts) const override { return offload_->Check(experts); }
   absl::Status BeginPass(absl::Span<const LayerEstimate> estimates) override { return offload_->BeginPass(estimates); }
-  // As ExpertOffload's.  REQUIRES: the call has the rows.
-  absl::Status RunLayer(const Call& call, Compute compute) override;
+  // As ExpertOffload's.  REQUIRES: rows.x and rows.y are told.
+  absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
+                        Compute compute) override;
 
   const ColdCounters& counters() const { return counters_; }
 
  private:
   ColdExperts(ColdExpertsOptions options, ExpertOffload* offload);
   // Fills cold_ and elsewhere_.
-  void Choose(const Call& call);
+  void Choose(int layer, const ExpertRows& rows);
   // Enqueues that the cold experts' rows come to the host.
-  absl::Status StartFetch(const Call& call);
-  absl::Status ComputeOnHost(const Call& call);
-  absl::Status SendBack(const Call& call);
+  absl::Status StartFetch(const Stream& stream, const ExpertRows& rows);
+  absl::Status ComputeOnHost(const Stream& stream, int layer);
+  absl::Status SendBack(const Stream& stream, const ExpertRows& rows);
   double HostSeconds(int64_t rows) const { return slowness_ * options_.host_seconds(rows); }
   TensorView HostRows(char* memory, int64_t rows, int64_t width) const {
     return TensorView(memory, options_.expert.down.dtype, {rows, width});

@@ -10,6 +10,7 @@
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
 #include "workers/moe/experts/await_copies.h"
+#include "workers/moe/layer/moe_context.h"
 
 namespace switchyard {
 
@@ -161,44 +162,44 @@ absl::Status ExpertOffload::Check(absl::Span<const int32_t> experts) const {
   return absl::OkStatus();
 }
 
-absl::Status ExpertOffload::CountRows(const Call& call) {
-  SY_CHECK_EQ(call.offsets.size(), call.experts.size() + 1);
+absl::Status ExpertOffload::CountRows(const LayerContext& layer, const ExpertRows& rows) {
+  SY_CHECK_EQ(rows.offsets.size(), rows.experts.size() + 1);
   std::fill(rows_.begin(), rows_.end(), 0);
-  for (size_t slot = 0; slot < call.experts.size(); ++slot) {
-    const int32_t rows = call.offsets[slot + 1] - call.offsets[slot];
-    if (rows == 0 || (!call.elsewhere.empty() && call.elsewhere[slot] != 0)) continue;
-    const ExpertKey key = KeyOf(call.layer, call.experts[slot]);
+  for (size_t slot = 0; slot < rows.experts.size(); ++slot) {
+    const int32_t count = rows.offsets[slot + 1] - rows.offsets[slot];
+    if (count == 0 || (!rows.elsewhere.empty() && rows.elsewhere[slot] != 0)) continue;
+    const ExpertKey key = KeyOf(layer.index, rows.experts[slot]);
     if (key == kNoExpert || hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) {
-      return absl::InternalError(absl::StrCat("expert offload: ", rows, " rows of MoE layer ", call.layer,
-                                              " came for slot ", slot, ", whose expert, ", call.experts[slot],
+      return absl::InternalError(absl::StrCat("expert offload: ", count, " rows of MoE layer ", layer.index,
+                                              " came for slot ", slot, ", whose expert, ", rows.experts[slot],
                                               ", is not here"));
     }
-    rows_[static_cast<size_t>(key % shape_.num_experts)] = rows;
+    rows_[static_cast<size_t>(key % shape_.num_experts)] = count;
     slots_[static_cast<size_t>(key % shape_.num_experts)] = static_cast<int32_t>(slot);
   }
-  if (call.micro_batch == 0) layer_rows_.assign(rows_.size(), 0);
+  if (layer.chunk == 0) layer_rows_.assign(rows_.size(), 0);
   later_.clear();
   for (size_t place = 0; place < rows_.size(); ++place) {
     layer_rows_[place] += rows_[place];
-    if (!call.later.empty()) later_.push_back(call.later[static_cast<size_t>(options_.experts[place])]);
+    if (!rows.later.empty()) later_.push_back(rows.later[static_cast<size_t>(options_.experts[place])]);
   }
   return absl::OkStatus();
 }
 
-absl::Status ExpertOffload::TakeTurn(const Call& call) {
-  const bool first = call.layer == 0 && call.micro_batch == 0;
+absl::Status ExpertOffload::TakeTurn(const MoeContext& context, const LayerContext& layer) {
+  const bool first = layer.index == 0 && layer.chunk == 0;
   // A pass that ended early, here or elsewhere, is followed by one that begins with the first layer.
   if (policy_ == nullptr || (first && !AtStart())) {
-    RETURN_IF_ERROR(Restart(call.deadline, [](int64_t, int64_t) { return true; }));
+    RETURN_IF_ERROR(Restart(context.deadline, [](int64_t, int64_t) { return true; }));
   }
-  if (call.layer != next_layer_ || call.micro_batch != next_micro_batch_) {
+  if (layer.index != next_layer_ || layer.chunk != next_micro_batch_) {
     policy_.reset();
     const auto name = [](int layer, int part) { return absl::StrCat("MoE layer ", layer, ", micro-batch ", part); };
-    return absl::InternalError(absl::StrCat("expert offload: ", name(call.layer, call.micro_batch),
+    return absl::InternalError(absl::StrCat("expert offload: ", name(layer.index, layer.chunk),
                                             ", runs; it is the turn of ", name(next_layer_, next_micro_batch_)));
   }
-  next_micro_batch_ = (call.micro_batch + 1) % call.num_micro_batches;
-  if (next_micro_batch_ == 0) next_layer_ = (call.layer + 1) % shape_.num_layers;
+  next_micro_batch_ = (layer.chunk + 1) % layer.num_chunks;
+  if (next_micro_batch_ == 0) next_layer_ = (layer.index + 1) % shape_.num_layers;
   return absl::OkStatus();
 }
 
@@ -209,10 +210,10 @@ LayerPlan ExpertOffload::Plan(absl::FunctionRef<LayerPlan()> plan) {
   return planned;
 }
 
-void ExpertOffload::MeasurePace(const Call& call, absl::Time now) {
-  if (call.layer == 0 && pass_began_ != absl::InfinitePast()) {
+void ExpertOffload::MeasurePace(int layer, absl::Time now) {
+  if (layer == 0 && pass_began_ != absl::InfinitePast()) {
     before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0);
-  } else if (call.layer > 0 && last_gate_ != absl::InfinitePast()) {
+  } else if (layer > 0 && last_gate_ != absl::InfinitePast()) {
     const double waited = store_->counters().wait_seconds - waited_at_gate_;
     between_gates_.Add(absl::ToInt64Nanoseconds(now - last_gate_ - absl::Seconds(waited)), last_expected_);
   }
@@ -221,26 +222,27 @@ void ExpertOffload::MeasurePace(const Call& call, absl::Time now) {
   waited_at_gate_ = store_->counters().wait_seconds;
 }
 
-absl::Status ExpertOffload::RunLayer(const Call& call, Compute compute) {
-  RETURN_IF_ERROR(TakeTurn(call));
-  RETURN_IF_ERROR(CountRows(call));
+absl::Status ExpertOffload::RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
+                                     Compute compute) {
+  RETURN_IF_ERROR(TakeTurn(context, layer));
+  RETURN_IF_ERROR(CountRows(layer, rows));
   LayerNeed need = {
-      .layer = call.layer, .rows = rows_, .parts_left = call.num_micro_batches - 1 - call.micro_batch, .later = later_};
-  for (const int32_t rows : rows_) {
-    if (rows > 0) need.compute_ticks += options_.expert_ticks + rows * options_.row_ticks;
+      .layer = layer.index, .rows = rows_, .parts_left = layer.num_chunks - 1 - layer.chunk, .later = later_};
+  for (const int32_t count : rows_) {
+    if (count > 0) need.compute_ticks += options_.expert_ticks + count * options_.row_ticks;
   }
-  if (call.num_micro_batches == 1 && !between_gates_.measured()) MeasurePace(call, absl::Now());
+  if (layer.num_chunks == 1 && !between_gates_.measured()) MeasurePace(layer.index, absl::Now());
   last_expected_ = need.compute_ticks;
   if (need.parts_left == 0) need.compute_ticks += between_gates_.beside(0);
-  gate_up_.assign(call.experts.size(), nullptr);
-  down_.assign(call.experts.size(), nullptr);
+  gate_up_.assign(rows.experts.size(), nullptr);
+  down_.assign(rows.experts.size(), nullptr);
   absl::Span<const LayerForecast> forecasts;
   if (need.parts_left == 0) {
-    forecast_.Observe({.layer = call.layer, .rows = layer_rows_});
-    forecasts = Forecasts(call.layer, call.estimates);
+    forecast_.Observe({.layer = layer.index, .rows = layer_rows_});
+    forecasts = Forecasts(layer.index, layer.estimates);
   }
   const LayerPlan plan = Plan([&] { return policy_->OnGate(need, forecasts); });
-  const absl::Status status = RunPlan(plan, call, compute);
+  const absl::Status status = RunPlan(context, plan, compute);
   if (!status.ok()) policy_.reset();
   return status;
 }
@@ -270,8 +272,8 @@ absl::Span<const LayerForecast> ExpertOffload::Forecasts(int layer, absl::Span<c
   return forecast_.forecasts();
 }
 
-absl::Status ExpertOffload::RunPlan(const LayerPlan& plan, const Call& call, Compute compute) {
-  UnderWay left = {.steps = plan.steps, .deadline = call.deadline, .stream = call.stream};
+absl::Status ExpertOffload::RunPlan(const MoeContext& context, const LayerPlan& plan, Compute compute) {
+  UnderWay left = {.steps = plan.steps, .deadline = context.deadline, .stream = context.stream};
   // Prefetches that it uses go before the copies that it starts.
   for (const PlanStep& step : plan.steps) {
     if (step.kind == PlanStep::kUse) store_->Hurry(IdOf(step.key));

@@ -94,7 +94,8 @@ class ExpertOffload : public LayerExperts {
   // Every layer must be run in every pass, in order, also without rows, and so its micro-batches.  Errors: the store's,
   // compute's; Internal: layers or micro-batches out of turn, rows for what is not here, a plan that does not hold
   // together.
-  absl::Status RunLayer(const Call& call, Compute compute) override;
+  absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
+                        Compute compute) override;
 
   // The policy's; kNoExpert: not one of `experts`.
   ExpertKey KeyOf(int layer, int32_t expert) const;
@@ -109,7 +110,7 @@ class ExpertOffload : public LayerExperts {
   struct UnderWay {
     std::vector<PlanStep> steps;  // that are left
     absl::Time deadline;
-    const Stream* stream = nullptr;  // the call's
+    const Stream* stream = nullptr;  // the context's
   };
 
   ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store);
@@ -125,14 +126,14 @@ class ExpertOffload : public LayerExperts {
   // The policy's plan; what it takes is counted.
   LayerPlan Plan(absl::FunctionRef<LayerPlan()> plan);
   // Measures what has passed since the gate before, or since the pass began.
-  void MeasurePace(const Call& call, absl::Time now);
+  void MeasurePace(int layer, absl::Time now);
   // Whose turn it is; begins anew where it must.
-  absl::Status TakeTurn(const Call& call);
+  absl::Status TakeTurn(const MoeContext& context, const LayerContext& layer);
   // Rows of each expert, and where the layout has it.
-  absl::Status CountRows(const Call& call);
+  absl::Status CountRows(const LayerContext& layer, const ExpertRows& rows);
   // What the estimates that were made after this layer's gate mean for this rank's experts, for the policy.
   absl::Span<const LayerForecast> Forecasts(int layer, absl::Span<const LayerEstimate> estimates);
-  absl::Status RunPlan(const LayerPlan& plan, const Call& call, Compute compute);
+  absl::Status RunPlan(const MoeContext& context, const LayerPlan& plan, Compute compute);
   // Does all copies and drops whose slot no earlier step still uses.
   absl::Status StartSteps(UnderWay* plan);
   absl::Status Do(const PlanStep& step);

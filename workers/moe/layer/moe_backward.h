@@ -1,4 +1,5 @@
-// The backward of a MoE layer that MoeExecutor has run with MoeStep::saved: gradients of its input and of its weights.
+// The backward of a MoE layer that MoeExecutor has run with LayerContext::saved: gradients of its input and of its
+// weights.
 //
 // With o = Σ_k w_k · down(h_k) + sigmoid(g) · shared (moe_layer.h) and do the residual's gradient, rounded to the
 // model's dtype as outputs are:
@@ -20,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "workers/moe/layer/moe_layer.h"
+#include "workers/moe/layer/moe_saved.h"
 #include "workers/ops/gemm/backward/trained_matrix.h"
 #include "workers/tensor/tensor.h"
 
@@ -51,11 +53,11 @@ class MoeBackward {
   MoeBackward();
   ~MoeBackward();
 
-  // step.saved: what the forward pass kept, with the same group, layout and schedule; it stays as it is.
+  // at.saved: what the forward pass kept, with the same group, layout and schedule; it stays as it is.
   // Errors: InvalidArgument (shapes, a weight without its transpose), FailedPrecondition (nothing is saved, or of
   // another schedule), the communicator's (then the group is broken and gradients undefined).
-  absl::Status Run(const MoeStep& step, const MoeLayer& layer, const MoeBackwardWeights& weights,
-                   const MoeBackwardRows& rows);
+  absl::Status Run(const MoeContext& context, const LayerContext& at, const MoeLayer& layer,
+                   const MoeBackwardWeights& weights, const MoeBackwardRows& rows);
 
  private:
   class Impl;

@@ -35,10 +35,10 @@ absl::Status CheckFfn(const std::string& name, const FfnGradients& ffn, const Mo
   return CheckMatrix(name + " down", ffn.down, desc.dtype, desc.hidden, width);
 }
 
-absl::Status CheckWeights(const MoeStep& step, const MoeLayer& layer, const MoeBackwardWeights& weights) {
+absl::Status CheckWeights(const MoeContext& context, const MoeLayer& layer, const MoeBackwardWeights& weights) {
   const MoeLayerDesc& desc = layer.desc;
-  RETURN_IF_ERROR(CheckMatrix("router", weights.router, desc.dtype, step.layout->num_experts(), desc.hidden));
-  const absl::Span<const int32_t> residents = step.layout->Residents(step.comm->rank());
+  RETURN_IF_ERROR(CheckMatrix("router", weights.router, desc.dtype, context.layout->num_experts(), desc.hidden));
+  const absl::Span<const int32_t> residents = context.layout->Residents(context.comm->rank());
   if (weights.experts.size() != residents.size()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_backward: gradients of ", weights.experts.size(),
                                                    " experts for ", residents.size(), " resident ones"));
@@ -54,32 +54,31 @@ absl::Status CheckWeights(const MoeStep& step, const MoeLayer& layer, const MoeB
   return CheckMatrix("shared_gate", weights.shared_gate, desc.dtype, 1, desc.hidden);
 }
 
-absl::Status CheckForward(const MoeStep& step, int64_t rows) {
-  if (step.saved == nullptr || step.saved->num_chunks == 0) {
+absl::Status CheckForward(const MoeContext& context, const MoeSaved* saved, int64_t rows) {
+  if (saved == nullptr || saved->num_chunks == 0) {
     return absl::FailedPreconditionError("moe_backward: no forward pass of this layer has been saved");
   }
-  const MoeSaved& saved = *step.saved;
-  if (saved.num_chunks == step.schedule->num_chunks && saved.topk_idx.dim(0) == rows) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("moe_backward: ", rows, " rows in ", step.schedule->num_chunks,
+  if (saved->num_chunks == context.schedule->num_chunks && saved->topk_idx.dim(0) == rows) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("moe_backward: ", rows, " rows in ", context.schedule->num_chunks,
                                                     " micro-batches where the forward pass saved ",
-                                                    saved.topk_idx.dim(0), " in ", saved.num_chunks));
+                                                    saved->topk_idx.dim(0), " in ", saved->num_chunks));
 }
 
 }  // namespace
 
-absl::Status CheckBackward(const MoeStep& step, const MoeLayer& layer, const MoeBackwardWeights& weights,
-                           const MoeBackwardRows& rows) {
-  SY_CHECK_EQ(step.layout->num_ranks(), step.comm->world());
+absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, const MoeSaved* saved,
+                           const MoeBackwardWeights& weights, const MoeBackwardRows& rows) {
+  SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
   const MoeLayerDesc& desc = layer.desc;
-  if (!step.stream->device().is_cpu()) return absl::UnimplementedError("moe_backward: on a device");
+  if (!context.stream->device().is_cpu()) return absl::UnimplementedError("moe_backward: on a device");
   const Shape shape = {rows.x.rank() == 2 ? rows.x.dim(0) : 0, desc.hidden};
   RETURN_IF_ERROR(CheckTensor("x", rows.x, desc.dtype, shape));
   RETURN_IF_ERROR(CheckTensor("d_residual", rows.d_residual, AccDType(desc.dtype), shape));
   const DType d_x = rows.d_x.dtype() == desc.dtype ? desc.dtype : AccDType(desc.dtype);
   RETURN_IF_ERROR(CheckTensor("d_x", rows.d_x, d_x, shape));
-  RETURN_IF_ERROR(CheckForward(step, shape[0]));
-  RETURN_IF_ERROR(CheckSchedule(*step.schedule, layer));
-  return CheckWeights(step, layer, weights);
+  RETURN_IF_ERROR(CheckForward(context, saved, shape[0]));
+  RETURN_IF_ERROR(CheckSchedule(*context.schedule, layer));
+  return CheckWeights(context, layer, weights);
 }
 
 }  // namespace switchyard

@@ -8,7 +8,7 @@ namespace switchyard {
 
 // Errors: InvalidArgument with what is given and what is wanted (shapes, dtypes, a missing transpose);
 // FailedPrecondition (nothing was saved, or of another schedule or other rows); Unimplemented (a device).
-absl::Status CheckBackward(const MoeStep& step, const MoeLayer& layer, const MoeBackwardWeights& weights,
-                           const MoeBackwardRows& rows);
+absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, const MoeSaved* saved,
+                           const MoeBackwardWeights& weights, const MoeBackwardRows& rows);
 
 }  // namespace switchyard

@@ -36,18 +36,18 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
                                                  residents, " resident experts"));
 }
 
-absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer) {
+absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
-  RETURN_IF_ERROR(CheckExperts(*step.layout, step.comm->rank(), weights));
-  if (weights.router == nullptr || weights.router->n() != step.layout->num_experts()) {
+  RETURN_IF_ERROR(CheckExperts(*context.layout, context.comm->rank(), weights));
+  if (weights.router == nullptr || weights.router->n() != context.layout->num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
-                                                   " for ", step.layout->num_experts(), " experts"));
+                                                   " for ", context.layout->num_experts(), " experts"));
   }
   const TensorView& bias = weights.router_bias;
-  if (bias.rank() != 0 && !(bias.shape() == Shape{step.layout->num_experts()})) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("moe_layer: a router's bias ", bias.ToString(), " for ", step.layout->num_experts(), " experts"));
+  if (bias.rank() != 0 && !(bias.shape() == Shape{context.layout->num_experts()})) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: a router's bias ", bias.ToString(), " for ",
+                                                   context.layout->num_experts(), " experts"));
   }
   if (layer.desc.shared_ffn > 0 && !IsGated(layer.desc.activation)) {
     return absl::UnimplementedError("moe_layer: a shared expert with gelu");
@@ -76,14 +76,14 @@ absl::Status CheckSchedule(const MoeSchedule& schedule, const MoeLayer& layer) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSaved(const MoeStep& step, const MoeLayer& layer) {
-  const char* with = !step.stream->device().is_cpu()         ? "a device"
-                     : step.exchange != ExchangeMode::kExact ? "a bounded exchange"
-                     : step.placer != nullptr                ? "a placer"
-                     : step.forecaster != nullptr            ? "a forecaster"
-                     : layer.weights.experts != nullptr      ? "experts that are not all in tables"
-                                                             : nullptr;
-  if (step.saved == nullptr || with == nullptr) return absl::OkStatus();
+absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer) {
+  const char* with = !context.stream->device().is_cpu()         ? "a device"
+                     : context.exchange != ExchangeMode::kExact ? "a bounded exchange"
+                     : context.placer != nullptr                ? "a placer"
+                     : context.forecaster != nullptr            ? "a forecaster"
+                     : layer.weights.experts != nullptr         ? "experts that are not all in tables"
+                                                                : nullptr;
+  if (with == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("moe_layer: nothing is saved for a backward pass with ", with));
 }
 

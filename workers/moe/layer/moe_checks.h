@@ -15,10 +15,10 @@ absl::Status CheckRows(const MoeLayerDesc& desc, const TensorView& x, const Tens
 // As many weights as the rank has residents, or what has them can run these.
 absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights);
 // The same with router and shared expert.
-absl::Status CheckLayer(const MoeStep& step, const MoeLayer& layer);
+absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer);
 // A schedule for this layer: with its shared expert, and of ops that run here.
 absl::Status CheckSchedule(const MoeSchedule& schedule, const MoeLayer& layer);
-// What can keep what a backward pass needs, where it is to be kept.  Unimplemented: with what it cannot.
-absl::Status CheckSaved(const MoeStep& step, const MoeLayer& layer);
+// What can keep what a backward pass needs.  Unimplemented: with what it cannot.
+absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer);
 
 }  // namespace switchyard

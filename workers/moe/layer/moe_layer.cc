@@ -1,19 +1,17 @@
 #include "workers/moe/layer/moe_layer.h"
 
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
-#include "workers/moe/dispatch/exchange.h"
 #include "workers/moe/experts/wave_weights.h"
+#include "workers/moe/layer/layer_router.h"
 #include "workers/moe/layer/moe_checks.h"
+#include "workers/moe/layer/moe_saved.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/moe/layer/schedule_executor.h"
-#include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/copy.h"
@@ -23,27 +21,26 @@ class MoeExecutor::Impl : public MicroOpRunner {
  public:
   explicit Impl(ExchangeMaker make_exchange) : make_exchange_(make_exchange) {}
 
-  absl::Status Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x, const TensorView& residual) {
-    step_ = &step;
-    layer_ = &layer;
-    x_ = x;
+  absl::Status Run(const MoeContext& context, const LayerContext& at, const MoeLayer& moe, const TensorView& x,
+                   const TensorView& residual) {
+    context_ = &context;
+    layer_ = at;
+    layer_.x = x;
+    moe_ = &moe;
     residual_ = residual;
-    stats_ = step.stats != nullptr ? step.stats : &unread_stats_;
-    if (step.saved != nullptr) step.saved->num_chunks = 0;
+    if (layer_.saved != nullptr) layer_.saved->num_chunks = 0;
     const absl::Status status = CheckAndRun();
-    if (!status.ok()) {
-      // The others wait for this rank's rows: end it for them, too.
-      if (step.comm->world() > 1) step.comm->Abort(status.message());
-      for (auto& exchange : exchanges()) exchange->Drop();
-      if (step.saved != nullptr) {
-        for (auto& chunk : step.saved->chunks) chunk->exchange.Drop();
-      }
+    if (status.ok()) return status;
+    // The others wait for this rank's rows: end it for them, too.
+    if (context.comm->world() > 1) context.comm->Abort(status.message());
+    for (auto& exchange : exchanges()) exchange->Drop();
+    if (layer_.saved != nullptr) {
+      for (auto& chunk : layer_.saved->chunks) chunk->exchange.Drop();
     }
-    unread_stats_.Clear();
     return status;
   }
 
-  absl::Status Reserve(const MoeRoom& room, const MoeLayerDesc& layer) {
+  absl::Status Reserve(const MoeRoom& room, const MoeLayerDesc& desc) {
     const Device device = room.stream->device();
     auto& exchanges = exchanges_[static_cast<size_t>(room.exchange)];
     if (exchanges.empty()) exchanges.push_back(make_exchange_(device, room.exchange));
@@ -51,121 +48,90 @@ class MoeExecutor::Impl : public MicroOpRunner {
                                            .layout = room.layout,
                                            .rank = room.rank,
                                            .rows = room.rows,
-                                           .top_k = layer.router.top_k,
-                                           .hidden = layer.hidden,
-                                           .dtype = layer.dtype,
+                                           .top_k = desc.router.top_k,
+                                           .hidden = desc.hidden,
+                                           .dtype = desc.dtype,
                                            .split = room.brought}));
-    RETURN_IF_ERROR(TakeChoices(layer, room.rows, room.layout->num_experts(), device, &gate_memory_));
+    RETURN_IF_ERROR(router_.Reserve(desc, room.rows, room.layout->num_experts(), device));
     if (room.brought) {
       RETURN_IF_ERROR(wave_.Reserve(device, static_cast<int64_t>(room.layout->Residents(room.rank).size())));
     }
-    RETURN_IF_ERROR(hidden_memory_.Take(exchanges[0]->y().dim(0), layer.expert_ffn, layer.dtype, device).status());
-    return layer.shared_ffn > 0 ? TakeShared(layer, room.rows, device, nullptr).status() : absl::OkStatus();
+    RETURN_IF_ERROR(hidden_memory_.Take(exchanges[0]->y().dim(0), desc.expert_ffn, desc.dtype, device).status());
+    return desc.shared_ffn > 0 ? TakeShared(desc, room.rows, device, nullptr).status() : absl::OkStatus();
   }
 
+  // A layer is these five: route, dispatch, experts, combine, and into the residual.  The program says in which order,
+  // and of which rows.
   absl::Status Start(const MicroOp& op) override {
+    layer_.chunk = op.chunk;
+    layer_.num_chunks = op.num_chunks;
     switch (op.kind) {
       case MicroOpKind::kSplit:
-        return absl::OkStatus();  // ranges are a function of (rows, chunk): RowsOfChunk
+        return absl::OkStatus();  // ranges are a function of (rows, chunk): LayerContext::rows
       case MicroOpKind::kGate:
-        RETURN_IF_ERROR(Gate(RangeOf(op)));
-        RETURN_IF_ERROR(DropChoices(op));
-        return AfterGate(op);
-      case MicroOpKind::kDispatch: {
-        const ChunkRange range = RangeOf(op);
-        context_.chunk = op.chunk;
-        return exchange(op.chunk).StartDispatch(context_, topk_idx_.Rows(range.begin, range.count),
-                                                x_.Rows(range.begin, range.count), range.begin);
-      }
+        return router_.Route(*context_, *moe_, &layer_);
+      case MicroOpKind::kDispatch:
+        return exchange().StartDispatch(*context_, layer_);
       case MicroOpKind::kExpert:
-        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts(op);
+        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts();
       case MicroOpKind::kCombine:
-        context_.chunk = op.chunk;
-        return exchange(op.chunk).StartCombine(context_);
+        return exchange().StartCombine(*context_, layer_);
       default:
         return absl::UnimplementedError(absl::StrCat("moe_layer: op ", MicroOpKindName(op.kind), " of schedule ",
-                                                     step_->schedule->name, " has no executor yet"));
+                                                     context_->schedule->name, " has no executor yet"));
     }
   }
 
   absl::Status Finish(const MicroOp& op) override {
-    context_.chunk = op.chunk;  // rows may go out once their counts are there
-    if (op.kind == MicroOpKind::kDispatch) return exchange(op.chunk).FinishDispatch(context_);
+    layer_.chunk = op.chunk;
+    layer_.num_chunks = op.num_chunks;
+    if (op.kind == MicroOpKind::kDispatch) return exchange().FinishDispatch(*context_, layer_);
     SY_CHECK(op.kind == MicroOpKind::kCombine);
-    const ChunkRange range = RangeOf(op);
-    CombineTerms terms;
-    terms.topk_weight = topk_weight_.Rows(range.begin, range.count);
-    if (shared_.rank() != 0) terms.shared = shared_.Rows(range.begin, range.count);
-    if (shared_gate_.rank() != 0) terms.shared_gate = shared_gate_.Rows(range.begin, range.count);
-    return exchange(op.chunk).FinishCombine(context_, terms, residual_.Rows(range.begin, range.count));
+    return AddToResidual();
   }
 
-  const TensorView& topk_idx() const { return topk_idx_; }
+  const TensorView& topk_idx() const { return layer_.topk_idx; }
 
  private:
-  ChunkRange RangeOf(const MicroOp& op) const { return RowsOfChunk(x_.dim(0), op.chunk, op.num_chunks); }
-
   absl::Status CheckAndRun() {
-    SY_CHECK_EQ(step_->layout->num_ranks(), step_->comm->world());
-    const MoeLayerDesc& desc = layer_->desc;
-    const int64_t rows = x_.rank() == 2 ? x_.dim(0) : 0;
-    RETURN_IF_ERROR(CheckRows(desc, x_, residual_));
-    RETURN_IF_ERROR(CheckLayer(*step_, *layer_));
-    RETURN_IF_ERROR(CheckSchedule(*step_->schedule, *layer_));
-    RETURN_IF_ERROR(CheckSaved(*step_, *layer_));
-    context_ = {.stream = step_->stream,
-                .comm = step_->comm,
-                .layout = step_->layout,
-                .deadline = step_->deadline,
-                .stats = stats_,
-                .mode = step_->exchange,
-                .max_rows = RowsOfChunk(step_->max_rows, 0, step_->schedule->num_chunks).count,
-                .moe_layer = step_->moe_layer};
-    estimates_ = {};
+    SY_CHECK_EQ(context_->layout->num_ranks(), context_->comm->world());
+    RETURN_IF_ERROR(CheckRows(moe_->desc, layer_.x, residual_));
+    RETURN_IF_ERROR(CheckLayer(*context_, *moe_));
+    RETURN_IF_ERROR(CheckSchedule(*context_->schedule, *moe_));
+    if (layer_.saved != nullptr) RETURN_IF_ERROR(CheckSaved(*context_, *moe_));
     TakeExchanges();
-    MoeSaved* const saved = step_->saved;
-    RETURN_IF_ERROR(TakeChoices(desc, rows, step_->layout->num_experts(), step_->stream->device(),
-                                saved != nullptr ? &saved->gate_memory : &gate_memory_));
+    RETURN_IF_ERROR(router_.Begin(*context_, moe_->desc, &layer_));
     shared_ = TensorView();
     shared_gate_ = TensorView();
-    const int64_t rows_before = stats_->expert_rows;
-    RETURN_IF_ERROR(RunSchedule(*step_->schedule, this, step_->watch));
-    if (saved != nullptr) Save(saved);
-    stats_->CountLayer(step_->moe_layer, stats_->expert_rows - rows_before);
-    return rows == 0 ? absl::OkStatus() : CountChoices();
+    const int64_t rows_before = context_->stats->expert_rows;
+    RETURN_IF_ERROR(RunSchedule(*context_->schedule, this, context_->watch));
+    if (layer_.saved != nullptr) Save(layer_.saved);
+    context_->stats->CountLayer(layer_.index, context_->stats->expert_rows - rows_before);
+    return router_.CountChoices(*context_, layer_);
   }
 
   // As many as the schedule has chunks.
   void TakeExchanges() {
-    for (int i = 0; i < step_->schedule->num_chunks; ++i) {
+    for (int i = 0; i < context_->schedule->num_chunks; ++i) {
       const auto chunk = static_cast<size_t>(i);
-      if (step_->saved == nullptr) {
+      if (layer_.saved == nullptr) {
         if (exchanges().size() == chunk)
-          exchanges().push_back(make_exchange_(step_->stream->device(), step_->exchange));
+          exchanges().push_back(make_exchange_(context_->stream->device(), context_->exchange));
         continue;
       }
       if (lent_outputs_.size() == chunk) lent_outputs_.push_back(std::make_unique<RowScratch>());
-      step_->saved->chunk(i).exchange.LendOutputs(lent_outputs_[chunk].get());
+      layer_.saved->chunk(i).exchange.LendOutputs(lent_outputs_[chunk].get());
     }
   }
 
   // What is not there already.
   void Save(MoeSaved* saved) const {
-    saved->num_chunks = step_->schedule->num_chunks;
-    saved->topk_idx = chosen_;
-    saved->topk_weight = topk_weight_;
-    saved->logits = logits_;
+    saved->num_chunks = context_->schedule->num_chunks;
+    saved->topk_idx = router_.chosen();
+    saved->topk_weight = router_.topk_weight();
+    saved->logits = layer_.logits;
     saved->shared_gate = shared_gate_;
-    if (layer_->desc.shared_ffn == 0) saved->shared_sums = saved->shared_hidden = TensorView();
-  }
-
-  absl::Status TakeChoices(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device, GateMemory* memory) {
-    const DType acc = AccDType(desc.dtype);
-    ASSIGN_OR_RETURN(topk_idx_, memory->topk_idx.Take(rows, desc.router.top_k, DType::kI32, device));
-    chosen_ = topk_idx_;
-    ASSIGN_OR_RETURN(topk_weight_, memory->topk_weight.Take(rows, desc.router.top_k, acc, device));
-    ASSIGN_OR_RETURN(logits_, memory->logits.Take(rows, experts, acc, device));
-    return absl::OkStatus();
+    if (moe_->desc.shared_ffn == 0) saved->shared_sums = saved->shared_hidden = TensorView();
   }
 
   // Also sets shared_ and shared_gate_.  Returns the shared expert's hidden rows.
@@ -177,139 +143,58 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return memory.Take(rows, desc.shared_ffn, desc.dtype, device);
   }
 
-  absl::Status CountChoices() {
-    if (step_->expert_counts.rank() != 0) {
-      RETURN_IF_ERROR(CountExperts(*step_->stream, topk_idx_, step_->expert_counts));
-    }
-    if (step_->decode_counts.rank() == 0) return absl::OkStatus();
-    return CountExperts(*step_->stream, topk_idx_.Rows(0, step_->num_decode_rows), step_->decode_counts);
-  }
-
-  absl::Status Gate(const ChunkRange& range) {
-    const TensorView logits = logits_.Rows(range.begin, range.count);
-    RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_.Rows(range.begin, range.count), *layer_->weights.router, {}, logits));
-    RouterDesc desc = layer_->desc.router;
-    desc.num_rows = step_->num_rows;
-    desc.bias = layer_->weights.router_bias;
-    return RouteTopK(*step_->stream, desc, logits, topk_idx_.Rows(range.begin, range.count),
-                     topk_weight_.Rows(range.begin, range.count));
-  }
-
-  absl::Status DropChoices(const MicroOp& gate) {
-    if (step_->capacity.rows == 0) return absl::OkStatus();
-    if (gate.num_chunks != 1 || !topk_idx_.device().is_cpu()) {
-      return absl::UnimplementedError("moe_layer: a capacity wants all rows gated at once, on the CPU");
-    }
-    RowScratch& memory = (step_->saved != nullptr ? step_->saved->gate_memory : gate_memory_).kept_idx;
-    topk_idx_ = memory.Rows(chosen_.dim(0), chosen_.dim(1), DType::kI32);
-    RETURN_IF_ERROR(CopyTensor(*step_->stream, chosen_, topk_idx_));
-    const Timed timed(&stats_->exchange_seconds);
-    int64_t dropped = 0;
-    ASSIGN_OR_RETURN(dropped, capacity_gate_.Drop(step_->capacity,
-                                                  {.deadline = step_->deadline,
-                                                   .tag = CallTag(CallUse::kCapacityCounts, step_->moe_layer)},
-                                                  step_->layout->num_experts(), topk_idx_, topk_weight_));
-    stats_->dropped_rows += dropped;
-    return absl::OkStatus();
-  }
-
-  // What coming layers will get, and where the rows go that were just gated.
-  absl::Status AfterGate(const MicroOp& gate) {
-    if (step_->forecaster == nullptr && step_->placer == nullptr) return absl::OkStatus();
-    if (gate.num_chunks != 1) {
-      if (step_->placer == nullptr) return absl::OkStatus();
-      return absl::UnimplementedError("moe_layer: a placer wants all rows gated at once");
-    }
-    GatedRows rows = {.stream = step_->stream,
-                      .comm = step_->comm,
-                      .deadline = step_->deadline,
-                      .stats = stats_,
-                      .moe_layer = step_->moe_layer,
-                      .topk_idx = topk_idx_,
-                      .x = x_,
-                      .logits = logits_};
-    ASSIGN_OR_RETURN(rows.topk_idx, OnHost(topk_idx_, &choices_on_host_));
-    if (step_->forecaster != nullptr) {
-      const absl::StatusOr<absl::Span<const LayerEstimate>> told = step_->forecaster->OnGate(rows);
-      RETURN_IF_ERROR(step_->comm->status());  // says more than that the stream was freed
-      RETURN_IF_ERROR(told.status());
-      rows.estimates = estimates_ = *told;
-    }
-    return step_->placer == nullptr ? absl::OkStatus() : Place(rows);
-  }
-
-  absl::Status Place(const GatedRows& rows) {
-    LayerPlacement placement;
-    ASSIGN_OR_RETURN(placement, step_->placer->Place(rows));
-    SY_CHECK_EQ(placement.layout->num_ranks(), step_->comm->world());
-    RETURN_IF_ERROR(CheckExperts(*placement.layout, step_->comm->rank(), layer_->weights));
-    context_.layout = placement.layout;
-    estimates_ = placement.estimates;
-    if (placement.split == nullptr) return absl::OkStatus();
-    context_.split = &split_.emplace(placement.split, step_->comm->rank());
-    context_.gated = topk_idx_;
-    return absl::OkStatus();
-  }
-
-  // [E] of this rank's rows behind those of the range; empty where the host would have to wait for them.
-  absl::Span<const int32_t> RowsBehind(const ChunkRange& range) {
+  // [E] of this rank's rows behind those of the chunk; empty where the host would have to wait for them.
+  absl::Span<const int32_t> RowsBehind() {
     later_.clear();
-    if (!topk_idx_.device().is_cpu() || range.begin + range.count == x_.dim(0)) return later_;
-    later_.resize(static_cast<size_t>(step_->layout->num_experts()));
-    const int64_t top_k = topk_idx_.dim(1);
-    const int32_t* const chosen = topk_idx_.data<int32_t>();
-    for (int64_t i = (range.begin + range.count) * top_k; i < topk_idx_.dim(0) * top_k; ++i) {
+    const TensorView& topk_idx = layer_.topk_idx;
+    const int64_t end = layer_.rows().begin + layer_.rows().count, top_k = topk_idx.dim(1);
+    if (!topk_idx.device().is_cpu() || end == topk_idx.dim(0)) return later_;
+    later_.resize(static_cast<size_t>(context_->layout->num_experts()));
+    const int32_t* const chosen = topk_idx.data<int32_t>();
+    for (int64_t i = end * top_k; i < topk_idx.NumElements(); ++i) {
       if (chosen[i] >= 0) ++later_[static_cast<size_t>(chosen[i])];
     }
     return later_;
   }
 
-  absl::Status RoutedExperts(const MicroOp& op) {
-    RowExchange* const exchange = &this->exchange(op.chunk);
-    MoeSaved::Chunk* const saved = step_->saved != nullptr ? &step_->saved->chunk(op.chunk) : nullptr;
-    const TensorView& y = exchange->y();
+  absl::Status RoutedExperts() {
+    RowExchange& rows = exchange();
+    const MoeLayerDesc& desc = moe_->desc;
+    const MoeLayerWeights& weights = moe_->weights;
+    MoeSaved::Chunk* const saved = layer_.saved != nullptr ? &layer_.saved->chunk(layer_.chunk) : nullptr;
+    const TensorView& y = rows.y();
     RowScratch& memory = saved != nullptr ? saved->hidden_memory : hidden_memory_;
-    ASSIGN_OR_RETURN(const TensorView hidden,
-                     memory.Take(y.dim(0), layer_->desc.expert_ffn, layer_->desc.dtype, y.device()));
+    ASSIGN_OR_RETURN(const TensorView hidden, memory.Take(y.dim(0), desc.expert_ffn, desc.dtype, y.device()));
     if (saved != nullptr) {
       saved->hidden = hidden;
-      saved->sums =
-          saved->sums_memory.Rows(hidden.dim(0), SumsWidth(layer_->desc.activation, hidden.dim(1)), hidden.dtype());
+      saved->sums = saved->sums_memory.Rows(hidden.dim(0), SumsWidth(desc.activation, hidden.dim(1)), hidden.dtype());
     }
-    ExpertFfnDesc desc = {.activation = layer_->desc.activation,
-                          .gate_up = layer_->weights.gate_up.group(),
-                          .down = layer_->weights.down.group(),
-                          .offsets = exchange->offsets(),
-                          .x_rows = exchange->x_rows(),
-                          .sums = saved != nullptr ? saved->sums : TensorView(),
-                          .up_biases = layer_->weights.up_biases,
-                          .down_biases = layer_->weights.down_biases};
+    ExpertFfnDesc ffn = {.activation = desc.activation,
+                         .gate_up = weights.gate_up.group(),
+                         .down = weights.down.group(),
+                         .offsets = rows.offsets(),
+                         .x_rows = rows.x_rows(),
+                         .sums = saved != nullptr ? saved->sums : TensorView(),
+                         .up_biases = weights.up_biases,
+                         .down_biases = weights.down_biases};
     const auto compute = [&] {
-      const Timed timed(&stats_->expert_seconds);
-      return ExpertFfn(*step_->stream, desc, exchange->x(), hidden, y);
+      const Timed timed(&context_->stats->expert_seconds);
+      return ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y);
     };
-    if (layer_->weights.experts == nullptr) return compute();
-    desc.partial = true;
-    ASSIGN_OR_RETURN(const absl::Span<const int32_t> offsets, OffsetsOnHost(exchange->offsets()));
-    const absl::Span<const int32_t> residents = context_.layout->Residents(step_->comm->rank());
-    RETURN_IF_ERROR(wave_.Reserve(step_->stream->device(), static_cast<int64_t>(residents.size())));
-    const LayerExperts::Call call = {.layer = step_->moe_layer,
-                                     .micro_batch = op.chunk,
-                                     .num_micro_batches = op.num_chunks,
-                                     .experts = residents,
-                                     .offsets = offsets,
-                                     .estimates = estimates_,
-                                     .later = RowsBehind(RangeOf(op)),
-                                     .stream = step_->stream,
-                                     .deadline = step_->deadline,
-                                     .x = exchange->x(),
-                                     .x_rows = exchange->x_rows(),
-                                     .y = y};
-    return layer_->weights.experts->RunLayer(
-        call, [&](const WeightGroup& gate_up, const WeightGroup& down) -> absl::Status {
-          ASSIGN_OR_RETURN(const WaveWeights::Groups groups, wave_.Send(*step_->stream, gate_up, down));
-          desc.gate_up = groups.gate_up;
-          desc.down = groups.down;
+    if (weights.experts == nullptr) return compute();
+    ffn.partial = true;
+    ExpertRows sorted = {.experts = layer_.layout->Residents(context_->comm->rank()),
+                         .later = RowsBehind(),
+                         .x = rows.x(),
+                         .x_rows = rows.x_rows(),
+                         .y = y};
+    ASSIGN_OR_RETURN(sorted.offsets, OffsetsOnHost(rows.offsets()));
+    RETURN_IF_ERROR(wave_.Reserve(context_->stream->device(), static_cast<int64_t>(sorted.experts.size())));
+    return weights.experts->RunLayer(
+        *context_, layer_, sorted, [&](const WeightGroup& gate_up, const WeightGroup& down) -> absl::Status {
+          ASSIGN_OR_RETURN(const WaveWeights::Groups groups, wave_.Send(*context_->stream, gate_up, down));
+          ffn.gate_up = groups.gate_up;
+          ffn.down = groups.down;
           return compute();
         });
   }
@@ -317,66 +202,60 @@ class MoeExecutor::Impl : public MicroOpRunner {
   // On a device the host waits for them.
   absl::StatusOr<absl::Span<const int32_t>> OffsetsOnHost(const IntView& offsets) {
     const TensorView numbers(const_cast<int32_t*>(offsets.data()), DType::kI32, {offsets.size()}, offsets.device());
-    ASSIGN_OR_RETURN(const TensorView on_host, OnHost(numbers, &offsets_on_host_));
+    ASSIGN_OR_RETURN(const TensorView on_host, OnHost(*context_, numbers, &offsets_on_host_));
     return absl::MakeConstSpan(on_host.data<int32_t>(), static_cast<size_t>(on_host.NumElements()));
   }
 
-  absl::StatusOr<TensorView> OnHost(const TensorView& numbers, HostCopy* place) {
-    absl::StatusOr<TensorView> on_host = place->Take(*step_->stream, numbers, step_->deadline);
-    RETURN_IF_ERROR(step_->comm->status());  // says more than that the stream was freed
-    return on_host;
-  }
-
   absl::Status SharedExpert() {
-    const absl::Time begin = absl::Now();
-    const MoeLayerDesc& desc = layer_->desc;
-    const MoeLayerWeights& weights = layer_->weights;
-    ASSIGN_OR_RETURN(const TensorView hidden, TakeShared(desc, x_.dim(0), step_->stream->device(), step_->saved));
+    const Timed timed(&context_->stats->expert_seconds);
+    const Stream& stream = *context_->stream;
+    const MoeLayerWeights& weights = moe_->weights;
+    const TensorView& x = layer_.x;
+    ASSIGN_OR_RETURN(const TensorView hidden, TakeShared(moe_->desc, x.dim(0), stream.device(), layer_.saved));
     TensorView sums;
-    if (step_->saved != nullptr) {
-      sums = step_->saved->shared_sums_memory.Rows(hidden.dim(0), 2 * hidden.dim(1), hidden.dtype());
-      step_->saved->shared_hidden = hidden;
-      step_->saved->shared_sums = sums;
+    if (layer_.saved != nullptr) {
+      sums = layer_.saved->shared_sums_memory.Rows(hidden.dim(0), 2 * hidden.dim(1), hidden.dtype());
+      layer_.saved->shared_hidden = hidden;
+      layer_.saved->shared_sums = sums;
     }
-    RETURN_IF_ERROR(GatedGemm(*step_->stream, x_, *weights.shared_gate_up, hidden, CurrentIsa(), sums));
-    RETURN_IF_ERROR(Gemm(*step_->stream, {}, hidden, *weights.shared_down, {}, shared_));
-    if (weights.shared_gate == nullptr) {
-      shared_gate_ = TensorView();
-    } else {
-      RETURN_IF_ERROR(Gemm(*step_->stream, {}, x_, *weights.shared_gate, {}, shared_gate_));
-    }
-    stats_->expert_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+    RETURN_IF_ERROR(GatedGemm(stream, x, *weights.shared_gate_up, hidden, CurrentIsa(), sums));
+    RETURN_IF_ERROR(Gemm(stream, {}, hidden, *weights.shared_down, {}, shared_));
+    if (weights.shared_gate != nullptr) return Gemm(stream, {}, x, *weights.shared_gate, {}, shared_gate_);
+    shared_gate_ = TensorView();
     return absl::OkStatus();
   }
 
+  absl::Status AddToResidual() {
+    const ChunkRange rows = layer_.rows();
+    CombineTerms terms;
+    terms.topk_weight = router_.topk_weight().Rows(rows.begin, rows.count);
+    if (shared_.rank() != 0) terms.shared = shared_.Rows(rows.begin, rows.count);
+    if (shared_gate_.rank() != 0) terms.shared_gate = shared_gate_.Rows(rows.begin, rows.count);
+    return exchange().FinishCombine(*context_, terms, residual_.Rows(rows.begin, rows.count));
+  }
+
   // Each mode has its own, so that what a graph has recorded of one stays where it is.
-  std::vector<std::unique_ptr<RowExchange>>& exchanges() { return exchanges_[static_cast<size_t>(step_->exchange)]; }
-  RowExchange& exchange(int chunk) {
-    if (step_->saved != nullptr) return step_->saved->chunk(chunk).exchange;
-    return *exchanges()[static_cast<size_t>(chunk)];
+  std::vector<std::unique_ptr<RowExchange>>& exchanges() { return exchanges_[static_cast<size_t>(context_->exchange)]; }
+  // The chunk's.
+  RowExchange& exchange() {
+    if (layer_.saved != nullptr) return layer_.saved->chunk(layer_.chunk).exchange;
+    return *exchanges()[static_cast<size_t>(layer_.chunk)];
   }
 
   const ExchangeMaker make_exchange_;
   // Of the present Run; borrowed.
-  const MoeStep* step_ = nullptr;
-  const MoeLayer* layer_ = nullptr;
-  MoeStats* stats_ = nullptr;
-  MoeStats unread_stats_;  // where statistics go that nobody asked for
-  ExchangeContext context_;
-  std::optional<SplitCursor> split_;            // of a placer's table
-  absl::Span<const LayerEstimate> estimates_;   // the forecaster's, or what the placer makes of all ranks'
-  TensorView x_, residual_;                     // [T, H]
-  TensorView topk_idx_, topk_weight_, logits_;  // [T, K], [T, K], [T, E]
-  TensorView chosen_;                           // topk_idx_ before anything was dropped
-  TensorView shared_, shared_gate_;             // [T, H], [T, 1]; rank 0 = none
+  const MoeContext* context_ = nullptr;
+  LayerContext layer_;
+  const MoeLayer* moe_ = nullptr;
+  TensorView residual_;              // [T, H]
+  TensorView shared_, shared_gate_;  // [T, H], [T, 1]; rank 0 = none
 
+  LayerRouter router_;
   std::vector<std::unique_ptr<RowExchange>> exchanges_[2];  // [mode][chunks]
   WaveWeights wave_;
   std::vector<int32_t> later_;  // [E] RowsBehind
-  HostCopy choices_on_host_, offsets_on_host_;
+  HostCopy offsets_on_host_;
   std::vector<std::unique_ptr<RowScratch>> lent_outputs_;  // [chunks] to what is saved
-  GateMemory gate_memory_;
-  CapacityGate capacity_gate_;
   RowScratch hidden_memory_, shared_memory_, shared_gate_memory_;
 };
 
@@ -387,10 +266,11 @@ absl::Status MoeExecutor::Reserve(const MoeRoom& room, const MoeLayerDesc& layer
   return impl_->Reserve(room, layer);
 }
 
-absl::Status MoeExecutor::Run(const MoeStep& step, const MoeLayer& layer, const TensorView& x,
-                              const TensorView& residual) {
-  SY_CHECK(step.stream != nullptr && step.comm != nullptr && step.layout != nullptr && step.schedule != nullptr);
-  return impl_->Run(step, layer, x, residual);
+absl::Status MoeExecutor::Run(const MoeContext& context, const LayerContext& at, const MoeLayer& layer,
+                              const TensorView& x, const TensorView& residual) {
+  SY_CHECK(context.stream != nullptr && context.comm != nullptr && context.layout != nullptr &&
+           context.schedule != nullptr && context.stats != nullptr);
+  return impl_->Run(context, at, layer, x, residual);
 }
 
 const TensorView& MoeExecutor::topk_idx() const { return impl_->topk_idx(); }

@@ -1,5 +1,5 @@
-// One MoE layer: router → MoeSchedule (dispatch, experts, combine) → residual, plus the shared expert where there is
-// one.
+// One MoE layer: route, dispatch, experts, combine, residual, in the order that the step's MoeSchedule says, and the
+// shared expert where there is one.
 //
 // Weights are borrowed; scratch lives in the MoeExecutor that the layers of a model share (a step runs them one after
 // the other).  Every rank of the group must call Run for every layer of a step, also with zero rows, with the same
@@ -12,18 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "scheduler/pipeline/moe_schedule.h"
-#include "workers/comm/core/communicator.h"
 #include "workers/moe/dispatch/exchange.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/experts/layer_experts.h"
-#include "workers/moe/layer/all_to_all_watch.h"
-#include "workers/moe/layer/expert_capacity.h"
-#include "workers/moe/layer/moe_saved.h"
-#include "workers/moe/layer/moe_stats.h"
-#include "workers/moe/placement/layer_placer.h"
-#include "workers/moe/popularity/layer_forecaster.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/ops/activation/activation.h"
 #include "workers/ops/gemm/weight_group.h"
 #include "workers/ops/router/router.h"
@@ -60,36 +52,6 @@ struct MoeLayer {
   MoeLayerWeights weights;
 };
 
-// What the layers of one step have in common.
-struct MoeStep {
-  const Stream* stream = nullptr;
-  Communicator* comm = nullptr;          // the "ep" group
-  const ExpertLayout* layout = nullptr;  // layout->num_ranks() == comm->world()
-  const MoeSchedule* schedule = nullptr;
-  absl::Time deadline = absl::InfiniteFuture();
-  MoeStats* stats = nullptr;      // added to, but for expert_counts
-  TensorView expert_counts = {};  // [E] int32 on the stream's device, added to: this rank's rows; rank 0 = not wanted
-  // The same of the first num_decode_rows rows alone; rank 0 = not wanted.
-  TensorView decode_counts = {};
-  int64_t num_decode_rows = 0;
-  const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
-  ExchangeMode exchange = ExchangeMode::kExact;
-  int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included; the same on all ranks
-  // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate: not for
-  // what is recorded.
-  LayerPlacer* placer = nullptr;
-  // Is told of each gate, and tells the placer and the experts what it expects; null: nobody does.  Not asked where a
-  // schedule gates its rows in parts.
-  LayerForecaster* forecaster = nullptr;
-  int moe_layer = 0;               // which of the model's MoE layers this is: the index of the three above
-  AllToAllWatch* watch = nullptr;  // is told of this layer's all-to-alls; null: nobody is
-  // What finds no room at its expert is dropped, before it is placed.  On the CPU, where all rows are gated at once.
-  ExpertCapacity capacity = {};
-  // Keeps what this layer's backward needs; null: nobody wants one.  On the CPU with kExact, without placer, forecaster
-  // and MoeLayerWeights::experts; else Unimplemented.
-  MoeSaved* saved = nullptr;
-};
-
 // The largest steps of a group of two ranks or more.
 struct MoeRoom {
   const Stream* stream = nullptr;
@@ -110,9 +72,9 @@ class MoeExecutor {
   // Takes scratch for such steps of this layer in one chunk at once, whichever experts rows choose; else it grows with
   // the steps.  Errors: ResourceExhausted.
   absl::Status Reserve(const MoeRoom& room, const MoeLayerDesc& layer);
-  // residual += experts(x) (+ shared).  T may be 0.
+  // residual += experts(x) (+ shared).  T may be 0.  at: what the model says of this layer.
   // Errors: InvalidArgument (shapes), or the communicator's (then the group is broken and residual undefined).
-  absl::Status Run(const MoeStep& step, const MoeLayer& layer,
+  absl::Status Run(const MoeContext& context, const LayerContext& at, const MoeLayer& layer,
                    const TensorView& x,          // [T, H] model dtype, the normalized rows
                    const TensorView& residual);  // [T, H] AccDType
 

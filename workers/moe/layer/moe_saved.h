@@ -1,5 +1,5 @@
-// What one MoE layer keeps of a forward pass for its backward (MoeStep::saved): the router's numbers, where rows went
-// and the rows that came, the experts' products before and after the activation.
+// What one MoE layer keeps of a forward pass for its backward (LayerContext::saved): the router's numbers, where rows
+// went and the rows that came, the experts' products before and after the activation.
 //
 // MoeExecutor::Run fills it, MoeBackward::Run reads it; each layer (and micro-step) between them has its own.  This
 // rank's own rows are not kept: the backward is given them again, since they are cheaply made again.  Nor are experts'

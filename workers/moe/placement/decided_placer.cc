@@ -91,22 +91,21 @@ absl::Status DecidedPlacer::Commit() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<LayerPlacement> DecidedPlacer::Place(const GatedRows& rows) {
-  SY_CHECK_LT(rows.moe_layer, static_cast<int>(placements_.size()));
-  ASSIGN_OR_RETURN(const DecisionGather::Told told, gather_.Gather(rows, digest_));
-  RETURN_IF_ERROR(Decide(rows, told));
+absl::StatusOr<LayerPlacement> DecidedPlacer::Place(const MoeContext& context, const LayerContext& layer) {
+  SY_CHECK_LT(layer.index, static_cast<int>(placements_.size()));
+  ASSIGN_OR_RETURN(const DecisionGather::Told told, gather_.Gather(context, layer, digest_));
+  RETURN_IF_ERROR(Decide(context, layer, told));
   RETURN_IF_ERROR(Apply(decision_.demand, CopyReason::kDemand));
   for (const SlotPlan& plan : decision_.prefetch) RETURN_IF_ERROR(Apply(plan, CopyReason::kPrefetch));
-  if (!decision_.demand.changes.empty()) ++rows.stats->fine_tuned_layers;
-  const auto layer = static_cast<size_t>(rows.moe_layer);
+  if (!decision_.demand.changes.empty()) ++context.stats->fine_tuned_layers;
+  const auto at = static_cast<size_t>(layer.index);
   for (const AwaitedCopy& copy : decision_.awaited) {
     if (copy.device != rank_ || experts_ == nullptr) continue;
-    const std::vector<int32_t>& slots = placements_[layer].slots[static_cast<size_t>(rank_)];
-    if (copy.slot < static_cast<int32_t>(slots.size())) experts_->Hurry(rows.moe_layer, slots[copy.slot]);
+    const std::vector<int32_t>& slots = placements_[at].slots[static_cast<size_t>(rank_)];
+    if (copy.slot < static_cast<int32_t>(slots.size())) experts_->Hurry(layer.index, slots[copy.slot]);
   }
-  if (!layouts_[layer].has_value()) layouts_[layer] = ExpertLayout::FromPlacement(placements_[layer], epoch_);
-  return LayerPlacement{
-      .layout = &*layouts_[layer], .split = &decision_.split, .estimates = ExpectedHere(told.estimates)};
+  if (!layouts_[at].has_value()) layouts_[at] = ExpertLayout::FromPlacement(placements_[at], epoch_);
+  return LayerPlacement{.layout = &*layouts_[at], .split = &decision_.split, .estimates = ExpectedHere(told.estimates)};
 }
 
 // By the slots as this decision leaves them.
@@ -127,38 +126,40 @@ absl::Span<const LayerEstimate> DecidedPlacer::ExpectedHere(absl::Span<const Lay
   return expected_here_;
 }
 
-absl::Status DecidedPlacer::Decide(const GatedRows& rows, const DecisionGather::Told& told) {
-  const Timed timed(&rows.stats->decide_seconds);
+absl::Status DecidedPlacer::Decide(const MoeContext& context, const LayerContext& layer,
+                                   const DecisionGather::Told& told) {
+  const Timed timed(&context.stats->decide_seconds);
   const double begin = ThreadCpuSeconds();
   if (policy_ != nullptr) {
     decision_ =
-        policy_->Decide({.step = step_, .layer = rows.moe_layer, .counts = told.counts, .estimates = told.estimates});
+        policy_->Decide({.step = step_, .layer = layer.index, .counts = told.counts, .estimates = told.estimates});
     digest_ = decision_.digest;
   }
-  const bool alone = rows.comm->world() == 1;
-  if (central() && !alone) RETURN_IF_ERROR(policy_ != nullptr ? TellDecision(rows) : HearDecision(rows));
+  const bool alone = context.comm->world() == 1;
+  if (central() && !alone)
+    RETURN_IF_ERROR(policy_ != nullptr ? TellDecision(context, layer) : HearDecision(context, layer));
   if (central()) digest_ = DigestOfSaid(decision_);
-  rows.stats->decide_cpu_seconds += ThreadCpuSeconds() - begin;
+  context.stats->decide_cpu_seconds += ThreadCpuSeconds() - begin;
   return absl::OkStatus();
 }
 
-absl::Status DecidedPlacer::TellDecision(const GatedRows& rows) {
+absl::Status DecidedPlacer::TellDecision(const MoeContext& context, const LayerContext& layer) {
   const std::vector<int32_t> words = EncodeDecision(decision_);
   const auto bytes = static_cast<int64_t>(words.size() * sizeof(int32_t));
-  std::vector<Message> out(static_cast<size_t>(rows.comm->world()));
+  std::vector<Message> out(static_cast<size_t>(context.comm->world()));
   for (size_t rank = 1; rank < out.size(); ++rank) {
-    out[rank] = rows.comm->NewMessage(bytes);
+    out[rank] = context.comm->NewMessage(bytes);
     std::copy_n(reinterpret_cast<const char*>(words.data()), bytes, out[rank].payload());
   }
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllToAllV(rows.Call(CallUse::kDecision), std::move(out)));
+  ASSIGN_OR_RETURN(work, context.comm->AllToAllV(context.Call(CallUse::kDecision, layer.index), std::move(out)));
   return work->Wait();
 }
 
-absl::Status DecidedPlacer::HearDecision(const GatedRows& rows) {
+absl::Status DecidedPlacer::HearDecision(const MoeContext& context, const LayerContext& layer) {
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllToAllV(rows.Call(CallUse::kDecision),
-                                              std::vector<Message>(static_cast<size_t>(rows.comm->world()))));
+  ASSIGN_OR_RETURN(work, context.comm->AllToAllV(context.Call(CallUse::kDecision, layer.index),
+                                                 std::vector<Message>(static_cast<size_t>(context.comm->world()))));
   RETURN_IF_ERROR(work->Wait());
   const Message& said = work->received()[0];
   std::vector<int32_t> words(static_cast<size_t>(said.bytes()) / sizeof(int32_t));
@@ -167,9 +168,9 @@ absl::Status DecidedPlacer::HearDecision(const GatedRows& rows) {
   ASSIGN_OR_RETURN(decision_, DecodeDecision(words, {.num_layers = static_cast<int>(placements_.size()),
                                                      .num_experts = first.num_experts,
                                                      .num_ranks = first.num_devices()}));
-  if (decision_.layer == rows.moe_layer) return absl::OkStatus();
+  if (decision_.layer == layer.index) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat("decision: rank 0 decided layer ", decision_.layer, ", this is layer ", rows.moe_layer));
+      absl::StrCat("decision: rank 0 decided layer ", decision_.layer, ", this is layer ", layer.index));
 }
 
 absl::Status DecidedPlacer::Apply(const SlotPlan& plan, CopyReason reason) {

@@ -52,7 +52,7 @@ class DecidedPlacer : public LayerPlacer {
   // A step of the group begins: commits the stage that has this placement epoch.  Internal: neither the epoch in use
   // nor one that is ready.
   absl::Status BeginStep(int64_t step, int64_t placement_epoch);
-  absl::StatusOr<LayerPlacement> Place(const GatedRows& rows) override;
+  absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) override;
 
   // A stage of all ranks' moves: starts what has to be copied here.  Errors: as PlacementPolicy::CheckStage and
   // RankSlots::Prepare; FailedPrecondition: an epoch that is not above the one in use.
@@ -72,7 +72,6 @@ class DecidedPlacer : public LayerPlacer {
   int num_layers() const { return static_cast<int>(placements_.size()); }
   // Who put the expert on that device.
   SlotOrigin OriginOf(int layer, int device, int expert) const { return origins_.Of(layer, device, expert); }
-  const LayerDecision& last_decision() const { return decision_; }
 
  private:
   struct Staged {
@@ -83,9 +82,9 @@ class DecidedPlacer : public LayerPlacer {
 
   DecidedPlacer(DecidedPlacerOptions options, std::unique_ptr<PlacementPolicy> policy);
   bool central() const { return mode_ == PlacementMode::kCentral; }
-  absl::Status Decide(const GatedRows& rows, const DecisionGather::Told& told);
-  absl::Status HearDecision(const GatedRows& rows);
-  absl::Status TellDecision(const GatedRows& rows);
+  absl::Status Decide(const MoeContext& context, const LayerContext& layer, const DecisionGather::Told& told);
+  absl::Status HearDecision(const MoeContext& context, const LayerContext& layer);
+  absl::Status TellDecision(const MoeContext& context, const LayerContext& layer);
   absl::Status Apply(const SlotPlan& plan, CopyReason reason);
   absl::Status Commit();
   // What this rank's experts get of what is expected: an even share of a replica's.

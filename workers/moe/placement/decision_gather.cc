@@ -82,8 +82,8 @@ absl::Status DecisionGather::PackEstimate(const LayerEstimate& told, int64_t pla
   return absl::OkStatus();
 }
 
-absl::Status DecisionGather::Pack(const GatedRows& rows, uint64_t hash) {
-  RETURN_IF_ERROR(Count(rows.topk_idx));
+absl::Status DecisionGather::Pack(const LayerContext& layer, uint64_t hash) {
+  RETURN_IF_ERROR(Count(layer.topk_on_host));
   std::fill(mine_.begin(), mine_.end(), 0);
   Put(hash, mine_.data() + layout_.hash);
   const bool wide = std::any_of(own_counts_.begin(), own_counts_.end(), [](int32_t rows) { return rows > kMost16; });
@@ -93,8 +93,8 @@ absl::Status DecisionGather::Pack(const GatedRows& rows, uint64_t hash) {
   }
   for (int64_t i = 0; has_estimates_ && i < kMaxEstimates; ++i) {
     Put<int16_t>(-1, mine_.data() + layout_.layers + i * 2);
-    if (i < static_cast<int64_t>(rows.estimates.size())) {
-      RETURN_IF_ERROR(PackEstimate(rows.estimates[static_cast<size_t>(i)], i));
+    if (i < static_cast<int64_t>(layer.estimates.size())) {
+      RETURN_IF_ERROR(PackEstimate(layer.estimates[static_cast<size_t>(i)], i));
     }
   }
   return absl::OkStatus();
@@ -120,7 +120,8 @@ absl::Status DecisionGather::ReadEstimates(const char* message, int rank) {
   return absl::OkStatus();
 }
 
-absl::Status DecisionGather::Read(absl::Span<const char* const> messages, const GatedRows& rows) {
+absl::Status DecisionGather::Read(const MoeContext& context, const LayerContext& layer,
+                                  absl::Span<const char* const> messages) {
   const auto width = static_cast<size_t>(num_experts_);
   counts_.resize(messages.size() * width);
   for (Popularity& sum : sums_) sum.clear();
@@ -132,25 +133,25 @@ absl::Status DecisionGather::Read(absl::Span<const char* const> messages, const 
     }
     if (has_estimates_) RETURN_IF_ERROR(ReadEstimates(messages[rank], static_cast<int>(rank)));
   }
-  if (wide) RETURN_IF_ERROR(ReadWideCounts(rows));
+  if (wide) RETURN_IF_ERROR(ReadWideCounts(context, layer));
   told_.clear();
   for (int ahead = 1; ahead <= num_layers_; ++ahead) {
-    const int layer = (rows.moe_layer + ahead) % num_layers_;
-    if (!sums_[static_cast<size_t>(layer)].empty()) told_.push_back({layer, sums_[static_cast<size_t>(layer)]});
+    const int coming = (layer.index + ahead) % num_layers_;
+    if (!sums_[static_cast<size_t>(coming)].empty()) told_.push_back({coming, sums_[static_cast<size_t>(coming)]});
   }
   return absl::OkStatus();
 }
 
 // All ranks come here together, as all have seen that somebody's counts do not fit.
-absl::Status DecisionGather::ReadWideCounts(const GatedRows& rows) {
+absl::Status DecisionGather::ReadWideCounts(const MoeContext& context, const LayerContext& layer) {
   const size_t bytes = own_counts_.size() * sizeof(int32_t);
-  if (rows.comm->world() == 1) {
+  if (context.comm->world() == 1) {
     counts_ = own_counts_;
     return absl::OkStatus();
   }
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllGather(rows.Call(CallUse::kDecisionGather, 1),
-                                              {reinterpret_cast<const char*>(own_counts_.data()), bytes}));
+  ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(CallUse::kDecisionGather, layer.index, 1),
+                                                 {reinterpret_cast<const char*>(own_counts_.data()), bytes}));
   RETURN_IF_ERROR(work->Wait());
   for (size_t rank = 0; rank < work->received().size(); ++rank) {
     int32_t* const counts = counts_.data() + rank * own_counts_.size();
@@ -163,34 +164,36 @@ absl::Status DecisionGather::ReadWideCounts(const GatedRows& rows) {
 }
 
 // All ranks come here together, as all have seen the same hashes.
-absl::Status DecisionGather::NameMismatch(const GatedRows& rows, const DecisionDigest& mine) {
+absl::Status DecisionGather::NameMismatch(const MoeContext& context, const LayerContext& layer,
+                                          const DecisionDigest& mine) {
   using Fields = std::array<uint64_t, kNumDecisionFields>;
   const Fields& fields = mine.fields();
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, rows.comm->AllGather(rows.Call(CallUse::kDecisionGather, 2),
-                                              {reinterpret_cast<const char*>(fields.data()), sizeof(fields)}));
+  ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(CallUse::kDecisionGather, layer.index, 2),
+                                                 {reinterpret_cast<const char*>(fields.data()), sizeof(fields)}));
   RETURN_IF_ERROR(work->Wait());
   const auto digest_of = [&](int rank) {
     return DecisionDigest(Get<Fields>(work->received()[static_cast<size_t>(rank)].payload()));
   };
   const DecisionDigest first = digest_of(0);
   std::string differences;
-  for (int rank = 1; rank < rows.comm->world(); ++rank) {
+  for (int rank = 1; rank < context.comm->world(); ++rank) {
     const std::string difference = DescribeMismatch(first, 0, digest_of(rank), rank);
     if (!difference.empty()) absl::StrAppend(&differences, differences.empty() ? "" : "; ", difference);
   }
   return absl::InternalError(
-      absl::StrCat("placement: before MoE layer ", rows.moe_layer, " ranks had decided differently: ", differences));
+      absl::StrCat("placement: before MoE layer ", layer.index, " ranks had decided differently: ", differences));
 }
 
-absl::StatusOr<DecisionGather::Told> DecisionGather::Gather(const GatedRows& rows, const DecisionDigest& last) {
-  const Timed exchange(&rows.stats->exchange_seconds), gather(&rows.stats->gather_seconds);
-  const int world = rows.comm->world();
-  RETURN_IF_ERROR(Pack(rows, last.hash()));
+absl::StatusOr<DecisionGather::Told> DecisionGather::Gather(const MoeContext& context, const LayerContext& layer,
+                                                            const DecisionDigest& last) {
+  const Timed exchange(&context.stats->exchange_seconds), gather(&context.stats->gather_seconds);
+  const int world = context.comm->world();
+  RETURN_IF_ERROR(Pack(layer, last.hash()));
   std::vector<const char*> messages = {mine_.data()};
   std::unique_ptr<Work> work;
   if (world > 1) {
-    ASSIGN_OR_RETURN(work, rows.comm->AllGather(rows.Call(CallUse::kDecisionGather), mine_));
+    ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(CallUse::kDecisionGather, layer.index), mine_));
     RETURN_IF_ERROR(work->Wait());
     // (The communicator has checked that all sent the same size.)
     messages.clear();
@@ -199,9 +202,9 @@ absl::StatusOr<DecisionGather::Told> DecisionGather::Gather(const GatedRows& row
   const bool alike = std::all_of(messages.begin(), messages.end(), [&](const char* message) {
     return std::memcmp(message + layout_.hash, messages[0] + layout_.hash, 8) == 0;
   });
-  const absl::Status status = alike ? Read(messages, rows) : NameMismatch(rows, last);
+  const absl::Status status = alike ? Read(context, layer, messages) : NameMismatch(context, layer, last);
   if (!status.ok()) {
-    if (world > 1) rows.comm->Abort(status.message());
+    if (world > 1) context.comm->Abort(status.message());
     return status;
   }
   return Told{.counts = {.num_ranks = world, .num_experts = num_experts_, .rows = counts_}, .estimates = told_};

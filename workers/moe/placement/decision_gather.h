@@ -39,8 +39,8 @@ class DecisionGather {
   };
   // last: digest of this rank's last decision.  Errors: InvalidArgument (an expert id outside [-1, E), with its place),
   // Internal (ranks decided differently, or tell what cannot be; the group is aborted), the communicator's.
-  // REQUIRES: rows.topk_idx is on the CPU.
-  absl::StatusOr<Told> Gather(const GatedRows& rows, const DecisionDigest& last);
+  // REQUIRES: layer.topk_on_host is there.
+  absl::StatusOr<Told> Gather(const MoeContext& context, const LayerContext& layer, const DecisionDigest& last);
   // What a rank tells, where its counts fit 16 bits.
   int64_t message_bytes() const { return layout_.bytes; }
 
@@ -57,13 +57,13 @@ class DecisionGather {
   };
 
   absl::Status Count(const TensorView& topk_idx);
-  absl::Status Pack(const GatedRows& rows, uint64_t hash);
+  absl::Status Pack(const LayerContext& layer, uint64_t hash);
   absl::Status PackEstimate(const LayerEstimate& told, int64_t place);
   // Of all ranks' messages.
-  absl::Status Read(absl::Span<const char* const> messages, const GatedRows& rows);
-  absl::Status ReadWideCounts(const GatedRows& rows);
+  absl::Status Read(const MoeContext& context, const LayerContext& layer, absl::Span<const char* const> messages);
+  absl::Status ReadWideCounts(const MoeContext& context, const LayerContext& layer);
   absl::Status ReadEstimates(const char* message, int rank);
-  absl::Status NameMismatch(const GatedRows& rows, const DecisionDigest& mine);
+  absl::Status NameMismatch(const MoeContext& context, const LayerContext& layer, const DecisionDigest& mine);
 
   const int num_layers_, num_experts_;
   const bool has_estimates_;

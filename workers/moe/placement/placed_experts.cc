@@ -11,6 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
 #include "workers/moe/experts/await_copies.h"
+#include "workers/moe/layer/moe_context.h"
 
 namespace switchyard {
 
@@ -148,20 +149,21 @@ void PlacedExperts::Hurry(int layer, int32_t expert) { store_->Hurry(IdOf({layer
 
 absl::Status PlacedExperts::Check(absl::Span<const int32_t>) const { return absl::OkStatus(); }
 
-absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
-  const size_t slots = call.experts.size();
-  SY_CHECK_EQ(call.offsets.size(), slots + 1);
+absl::Status PlacedExperts::RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
+                                     Compute compute) {
+  const size_t slots = rows.experts.size();
+  SY_CHECK_EQ(rows.offsets.size(), slots + 1);
   RETURN_IF_ERROR(Mend());
   ids_.clear();
   int64_t late = 0;
   for (size_t slot = 0; slot < slots; ++slot) {
-    if (call.offsets[slot + 1] == call.offsets[slot]) continue;
-    if (call.experts[slot] == kEmptySlot) {
-      return absl::InternalError(absl::StrCat("placed experts: ", call.offsets[slot + 1] - call.offsets[slot],
-                                              " rows of MoE layer ", call.layer, " came for slot ", slot,
+    if (rows.offsets[slot + 1] == rows.offsets[slot]) continue;
+    if (rows.experts[slot] == kEmptySlot) {
+      return absl::InternalError(absl::StrCat("placed experts: ", rows.offsets[slot + 1] - rows.offsets[slot],
+                                              " rows of MoE layer ", layer.index, " came for slot ", slot,
                                               ", which is empty"));
     }
-    const Expert expert = {call.layer, call.experts[slot]};
+    const Expert expert = {layer.index, rows.experts[slot]};
     ids_.push_back(IdOf(expert));
     const SlotState state = store_->StateOf(ids_.back());
     // A copy that failed before anybody waited for it is tried once more.
@@ -173,19 +175,19 @@ absl::Status PlacedExperts::RunLayer(const Call& call, Compute compute) {
   if (ids_.empty()) return absl::OkStatus();
   counters_.late += late;
   const absl::Time begin = absl::Now();
-  absl::StatusOr<ExpertLease> lease = store_->Acquire(ids_, call.deadline);
+  absl::StatusOr<ExpertLease> lease = store_->Acquire(ids_, context.deadline);
   if (late > 0) counters_.wait_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
   RETURN_IF_ERROR(lease.status());
   gate_up_.assign(slots, nullptr);
   down_.assign(slots, nullptr);
   int64_t next = 0;
   for (size_t slot = 0; slot < slots; ++slot) {
-    if (call.offsets[slot + 1] == call.offsets[slot]) continue;
+    if (rows.offsets[slot + 1] == rows.offsets[slot]) continue;
     gate_up_[slot] = &lease->gate_up(next);
     down_[slot] = &lease->down(next++);
   }
   RETURN_IF_ERROR(compute(gate_up_, down_));
-  return lease->ReleaseBehind(call.stream);
+  return lease->ReleaseBehind(context.stream);
 }
 
 absl::Status PlacedExperts::Prepare(absl::Span<const Expert> arrivals) {

@@ -62,7 +62,8 @@ class PlacedExperts : public LayerExperts, public RankSlots {
 
   absl::Status Check(absl::Span<const int32_t> experts) const override;
   // Waits for late copies, then calls `compute` once, unless there are no rows.
-  absl::Status RunLayer(const Call& call, Compute compute) override;
+  absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
+                        Compute compute) override;
 
   RankSlotsCounters counters() const;
   int64_t bytes() const { return store_->bytes(); }

@@ -10,14 +10,14 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "scheduler/placement/per_step/layer_decision.h"
-#include "workers/moe/placement/layer_placer.h"
+#include "workers/moe/layer/moe_context.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
 
 // The rows that this rank computes in a step.
 struct ForecastPass {
-  int64_t num_rows = 0;                 // T, that the layers' GatedRows will have
+  int64_t num_rows = 0;                 // T, that the layers will gate
   int64_t num_decode_rows = 0;          // the first of them are decodes, the others of prompts
   absl::Span<const int32_t> token_ids;  // [T]; -1 = not known here; empty: none is
   // [T]: not 0 where a row is the first of its text's rows in this pass, which the others follow in order; empty: not
@@ -30,9 +30,10 @@ class LayerForecaster {
   virtual ~LayerForecaster() = default;
   // A step begins.  What is expected of layer 0 and perhaps others; borrowed until the next call.
   virtual absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass& pass) = 0;
-  // The gate of layer rows.moe_layer has run; layers come in order.  Nearest layer first; borrowed until the next call.
-  // LayerEstimate::popularity sums to T * K * kRow of this rank's rows.
-  virtual absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows& rows) = 0;
+  // The gate of layer.index has run, its choices are on the host; layers come in order.  Nearest layer first; borrowed
+  // until the next call. LayerEstimate::popularity sums to T * K * kRow of this rank's rows.
+  virtual absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext& context,
+                                                                 const LayerContext& layer) = 0;
 };
 
 }  // namespace switchyard

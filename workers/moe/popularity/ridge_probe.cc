@@ -134,20 +134,6 @@ absl::Status RidgeProbe::Add(const Stream& stream, const TensorView& x, const st
   return absl::OkStatus();
 }
 
-absl::Status RidgeProbe::Merge(const RidgeProbe& other) {
-  if (other.width_ != width_ || other.num_experts_ != num_experts_ || other.cross_.size() != cross_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ridge_probe: sums of [", other.width_ - 1, "] rows, ", other.num_experts_, " experts and ",
-        other.cross_.size(), " targets do not fit [", width_ - 1, "], ", num_experts_, " and ", cross_.size()));
-  }
-  AddScaled(1, other.gram_.data(), width_ * width_, gram_.data());
-  for (size_t a = 0; a < cross_.size(); ++a) {
-    AddScaled(1, other.cross_[a].data(), width_ * num_experts_, cross_[a].data());
-  }
-  num_rows_ += other.num_rows_;
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Tensor> RidgeProbe::Solve(const Stream& stream, int target, double lambda) const {
   SY_CHECK_GE(target, 0);
   SY_CHECK_LT(target, static_cast<int>(cross_.size()));

@@ -31,8 +31,6 @@ class RidgeProbe {
   // finite.
   absl::Status Add(const Stream& stream, const TensorView& x,  // [T, H] any floating dtype
                    const std::vector<TensorView>& logits);     // [A] of [T, E] any floating dtype
-  // Adds the sums of another worker's rows.  InvalidArgument: of other sizes.
-  absl::Status Merge(const RidgeProbe& other);
 
   int64_t num_rows() const { return num_rows_; }
   int64_t num_features() const { return width_; }  // H + 1

@@ -255,16 +255,16 @@ absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::Begin(const Forec
   return estimates_;
 }
 
-absl::Status RowForecaster::TakeChoices(const GatedRows& rows) {
+absl::Status RowForecaster::TakeChoices(const LayerContext& layer) {
   const int64_t k = options_.shape.top_k;
-  if (rows.moe_layer != next_layer_ || rows.topk_idx.rank() != 2 || rows.topk_idx.dim(0) != num_rows_ ||
-      rows.topk_idx.dim(1) != k) {
-    return absl::InternalError(absl::StrCat("forecaster: MoE layer ", rows.moe_layer, " chose ",
-                                            rows.topk_idx.ToString(), ", wants layer ", next_layer_, " and [",
+  if (layer.index != next_layer_ || layer.topk_on_host.rank() != 2 || layer.topk_on_host.dim(0) != num_rows_ ||
+      layer.topk_on_host.dim(1) != k) {
+    return absl::InternalError(absl::StrCat("forecaster: MoE layer ", layer.index, " chose ",
+                                            layer.topk_on_host.ToString(), ", wants layer ", next_layer_, " and [",
                                             num_rows_, ", ", k, "]"));
   }
   if (num_rows_ > 0) {
-    const int32_t* const chosen = rows.topk_idx.data<int32_t>();
+    const int32_t* const chosen = layer.topk_on_host.data<int32_t>();
     int16_t* const to = experts_.data() + next_layer_ * num_rows_ * k;
     for (int64_t i = 0; i < num_rows_ * k; ++i) to[i] = static_cast<int16_t>(chosen[i]);
   }
@@ -272,15 +272,16 @@ absl::Status RowForecaster::TakeChoices(const GatedRows& rows) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const GatedRows& rows) {
+absl::StatusOr<absl::Span<const LayerEstimate>> RowForecaster::OnGate(const MoeContext& context,
+                                                                      const LayerContext& layer) {
   const Spent spent(&spent_);
-  RETURN_IF_ERROR(TakeChoices(rows));
-  RETURN_IF_ERROR(Fit(rows));
-  for (const Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), rows.moe_layer);
+  RETURN_IF_ERROR(TakeChoices(layer));
+  RETURN_IF_ERROR(Fit(context, layer));
+  for (const Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), layer.index);
   estimates_.clear();
-  RETURN_IF_ERROR(Predict(rows));
-  for (int ahead = 1; ahead <= kMaxAhead && rows.moe_layer + ahead < options_.shape.num_layers; ++ahead) {
-    Estimate(rows.moe_layer + ahead, ahead);
+  RETURN_IF_ERROR(Predict(context, layer));
+  for (int ahead = 1; ahead <= kMaxAhead && layer.index + ahead < options_.shape.num_layers; ++ahead) {
+    Estimate(layer.index + ahead, ahead);
   }
   Report();
   return estimates_;

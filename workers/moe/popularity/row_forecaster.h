@@ -96,7 +96,7 @@ class RowForecaster : public LayerForecaster {
   absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass& pass) override;
   // Waits for the stream where that is a device's, until rows.deadline.
   // Errors: Internal for a layer out of turn or other rows than the pass'; the ops', the device's.
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const GatedRows& rows) override;
+  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext& context, const LayerContext& layer) override;
 
   const LiveEstimates& phase(Phase phase) const { return live_[static_cast<size_t>(phase)]; }
   LiveEstimates* mutable_phase(Phase phase) { return &live_[static_cast<size_t>(phase)]; }
@@ -114,7 +114,7 @@ class RowForecaster : public LayerForecaster {
   static size_t IndexOf(const ProbeMap& map);
   // The phase's rows of the pass, with what is known of their routing.
   RoutingView ViewOf(Phase phase) const;
-  absl::Status TakeChoices(const GatedRows& rows);
+  absl::Status TakeChoices(const LayerContext& layer);
   // What a predictor is to say of one phase's rows.
   struct Question {
     Predictor predictor = Predictor::kGateAhead;
@@ -127,8 +127,9 @@ class RowForecaster : public LayerForecaster {
   // None: the phase does not want it, or there is no map.
   std::optional<Question> QuestionOf(Predictor predictor, LayerAhead at, Phase phase) const;
   // Hands the phases what they want to know of the layers ahead.
-  absl::Status Predict(const GatedRows& rows);
-  absl::Status Ask(const GatedRows& rows, const Question& question,
+  absl::Status Predict(const MoeContext& context, const LayerContext& layer);
+  // x: the layer's rows.
+  absl::Status Ask(const Stream& stream, const TensorView& x, const Question& question,
                    const TensorView& predicted);  // [count, M] int32 on the rows' device
   absl::Status SendBegins(const Stream& stream);
   absl::Status ReserveBegins(int64_t rows, Device device);
@@ -136,7 +137,7 @@ class RowForecaster : public LayerForecaster {
   int64_t MostUnits() const;
   // Whether there are such maps, or will be.
   bool MayHaveMaps(bool in_context) const;
-  absl::Status Fit(const GatedRows& rows);
+  absl::Status Fit(const MoeContext& context, const LayerContext& layer);
   // Appends what is expected of the layer, if anything is.
   void Estimate(int layer, int ahead);
   void Report();
@@ -153,8 +154,8 @@ class RowForecaster : public LayerForecaster {
   // Rows on the host, of a device's those of a window alone, each at its place.
   class WindowCopy {
    public:
-    // Valid until the next call.  Blocks, at most until rows.deadline.
-    absl::StatusOr<TensorView> Take(const GatedRows& rows, const TensorView& from, const ProbeFit::Window& window);
+    // Valid until the next call.  Blocks, at most until context.deadline.
+    absl::StatusOr<TensorView> Take(const MoeContext& context, const TensorView& from, const ProbeFit::Window& window);
 
    private:
     PinnedBuffer pinned_;

@@ -12,18 +12,18 @@ constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 
 }  // namespace
 
-absl::Status RowForecaster::Fit(const GatedRows& rows) {
+absl::Status RowForecaster::Fit(const MoeContext& context, const LayerContext& layer) {
   if (fit_ == nullptr) return absl::OkStatus();
-  if (rows.moe_layer == 0) RETURN_IF_ERROR(TakeFitted(*rows.stream));
+  if (layer.index == 0) RETURN_IF_ERROR(TakeFitted(*context.stream));
   if (num_rows_ == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const TensorView x, x_on_host_.Take(rows, rows.x, fit_->window()));
-  ASSIGN_OR_RETURN(const TensorView logits, logits_on_host_.Take(rows, rows.logits, fit_->window()));
-  return fit_->OnGate(*rows.stream, rows.moe_layer, x, logits, absl::Now());
+  ASSIGN_OR_RETURN(const TensorView x, x_on_host_.Take(context, layer.x, fit_->window()));
+  ASSIGN_OR_RETURN(const TensorView logits, logits_on_host_.Take(context, layer.logits, fit_->window()));
+  return fit_->OnGate(*context.stream, layer.index, x, logits, absl::Now());
 }
 
-absl::StatusOr<TensorView> RowForecaster::WindowCopy::Take(const GatedRows& rows, const TensorView& from,
+absl::StatusOr<TensorView> RowForecaster::WindowCopy::Take(const MoeContext& context, const TensorView& from,
                                                            const ProbeFit::Window& window) {
-  const Stream& stream = *rows.stream;
+  const Stream& stream = *context.stream;
   if (stream.queue() == nullptr) return from;
   const int64_t row_bytes = from.dim(1) * DTypeBytes(from.dtype()), bytes = from.dim(0) * row_bytes;
   if (pinned_.bytes() < bytes) {
@@ -34,7 +34,7 @@ absl::StatusOr<TensorView> RowForecaster::WindowCopy::Take(const GatedRows& rows
   const TensorView to(pinned_.data(), from.dtype(), from.shape());
   if (window.count == 0) return to;
   RETURN_IF_ERROR(CopyTensor(stream, from.Rows(window.first, window.count), to.Rows(window.first, window.count)));
-  RETURN_IF_ERROR(Synchronize(stream, rows.deadline));
+  RETURN_IF_ERROR(Synchronize(stream, context.deadline));
   return to;
 }
 
@@ -55,14 +55,14 @@ std::optional<RowForecaster::Question> RowForecaster::QuestionOf(Predictor predi
 }
 
 // Products are enqueued one after the other and their answers fetched at once: a device is waited for once a gate.
-absl::Status RowForecaster::Predict(const GatedRows& rows) {
+absl::Status RowForecaster::Predict(const MoeContext& context, const LayerContext& layer) {
   questions_.clear();
   int64_t answers = 0;
-  for (int ahead = 1; ahead <= kMaxAhead && rows.moe_layer + ahead < options_.shape.num_layers; ++ahead) {
+  for (int ahead = 1; ahead <= kMaxAhead && layer.index + ahead < options_.shape.num_layers; ++ahead) {
     for (int p = 0; p < kNumPredictors; ++p) {
       for (const Phase phase : kPhases) {
         const std::optional<Question> question =
-            QuestionOf(static_cast<Predictor>(p), {.layer = rows.moe_layer + ahead, .ahead = ahead}, phase);
+            QuestionOf(static_cast<Predictor>(p), {.layer = layer.index + ahead, .ahead = ahead}, phase);
         if (!question.has_value()) continue;
         questions_.push_back(*question);
         answers += question->count;
@@ -71,13 +71,13 @@ absl::Status RowForecaster::Predict(const GatedRows& rows) {
   }
   if (questions_.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const TensorView predicted,
-                   predicted_memory_.Take(answers, num_predicted_, DType::kI32, rows.stream->device()));
+                   predicted_memory_.Take(answers, num_predicted_, DType::kI32, context.stream->device()));
   int64_t begin = 0;
   for (const Question& question : questions_) {
-    RETURN_IF_ERROR(Ask(rows, question, predicted.Rows(begin, question.count)));
+    RETURN_IF_ERROR(Ask(*context.stream, layer.x, question, predicted.Rows(begin, question.count)));
     begin += question.count;
   }
-  ASSIGN_OR_RETURN(const TensorView on_host, answers_on_host_.Take(*rows.stream, predicted, rows.deadline));
+  ASSIGN_OR_RETURN(const TensorView on_host, answers_on_host_.Take(*context.stream, predicted, context.deadline));
   const int32_t* named = on_host.data<int32_t>();
   for (const Question& question : questions_) {
     const int32_t* const end = named + question.count * num_predicted_;
@@ -89,17 +89,18 @@ absl::Status RowForecaster::Predict(const GatedRows& rows) {
   return absl::OkStatus();
 }
 
-absl::Status RowForecaster::Ask(const GatedRows& rows, const Question& question, const TensorView& predicted) {
-  const TensorView x = rows.x.Rows(question.phase == Phase::kPrefill ? num_decode_rows_ : 0, question.count);
+absl::Status RowForecaster::Ask(const Stream& stream, const TensorView& x, const Question& question,
+                                const TensorView& predicted) {
+  const TensorView of_phase = x.Rows(question.phase == Phase::kPrefill ? num_decode_rows_ : 0, question.count);
   if (question.map == nullptr) {
     const Weight& router = *options_.routers[static_cast<size_t>(question.at.layer)];
-    return forecast_.Predict(*rows.stream, x, router, {}, nullptr, predicted);
+    return forecast_.Predict(stream, of_phase, router, {}, nullptr, predicted);
   }
   if (!question.in_context) {
-    return forecast_.Predict(*rows.stream, x, question.map->weight, question.map->bias, nullptr, predicted);
+    return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, nullptr, predicted);
   }
-  RETURN_IF_ERROR(SendBegins(*rows.stream));
-  return forecast_.PredictInContext(*rows.stream, x, *question.map, begins_upload_.view(0, question.count), predicted);
+  RETURN_IF_ERROR(SendBegins(stream));
+  return forecast_.PredictInContext(stream, of_phase, *question.map, begins_upload_.view(0, question.count), predicted);
 }
 
 // Once a pass.

@@ -205,23 +205,24 @@ ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
   return {.rows = capacity, .ranks = group_.world};
 }
 
-StageIn Trainer::StageOf(absl::Time deadline) const {
-  return {.batch = &batch_,
-          .moe = {.comm = group_.experts,
-                  .layout = group_.layout,
-                  .schedule = &schedule_,
-                  .deadline = deadline,
-                  .capacity = capacity_}};
+MoeContext Trainer::ContextOf(const ExpertCapacity& capacity, absl::Time deadline, MoeStats* stats) const {
+  return {.stream = &stream_,
+          .comm = group_.experts,
+          .layout = group_.layout,
+          .schedule = &schedule_,
+          .deadline = deadline,
+          .stats = stats,
+          .capacity = capacity};
 }
 
-absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, absl::Time deadline) {
+absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const MoeContext& moe) {
   BuildBatch(rows);
   saved_.Begin(NumRows(rows));
   StageOut out;
-  ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, &saved_));
-  seconds_.all_to_all += out.moe.exchange_seconds;
-  seconds_.experts += out.moe.expert_seconds;
-  dropped_ += out.moe.dropped_rows;
+  ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, &saved_));
+  seconds_.all_to_all += moe.stats->exchange_seconds;
+  seconds_.experts += moe.stats->expert_seconds;
+  dropped_ += moe.stats->dropped_rows;
   return out.hidden;
 }
 
@@ -260,11 +261,12 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
                                     absl::Time deadline, StepReport* report) {
   const double share = 1.0 / static_cast<double>(counts.rows.size());
   ChooseSchedule(counts.rows[index]);
-  capacity_ = CapacityFor(counts.rows[index]);
+  MoeStats stats;
+  MoeContext moe = ContextOf(CapacityFor(counts.rows[index]), deadline, &stats);
   TensorView residual;
   {
     const Timed timed(&seconds_.forward);
-    ASSIGN_OR_RETURN(residual, Forward(rows, deadline));
+    ASSIGN_OR_RETURN(residual, Forward(rows, moe));
     RETURN_IF_ERROR(SumTotals(deadline));
   }
   CountChosen();
@@ -280,19 +282,18 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   ASSIGN_OR_RETURN(sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
                                   parameters_->gradients(), d_residual));
   report->loss += sum.loss;
-  MoeStats stats;
-  BackwardIn in = {.forward = StageOf(deadline),
+  stats.Clear();
+  BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe},
                    .cache = &cache_,
                    .saved = &saved_,
                    .gradients = &parameters_->gradients(),
-                   .router_losses = router.of_layers,
-                   .stats = &stats};
+                   .router_losses = router.of_layers};
   if (index + 1 == counts.rows.size()) {  // no later one adds to the gradients
     sync_->Start(deadline);
-    in.forward.moe.watch = sync_.get();
+    moe.watch = sync_.get();
     in.on_stage = [this](const BackwardStage& stage) { sync_->StageDone(stage); };
   }
-  RETURN_IF_ERROR(backward_.Run(stream_, in, model_->all_layers(), d_residual));
+  RETURN_IF_ERROR(backward_.Run(in, model_->all_layers(), d_residual));
   seconds_.backward_experts += stats.expert_seconds;
   seconds_.backward_all_to_all += stats.exchange_seconds;
   seconds_.all_to_all += stats.exchange_seconds;
@@ -377,13 +378,14 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
-  capacity_ = {};
+  MoeStats stats;
+  const MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const TrainRows& rows = micro_batches[i];
     ChooseSchedule(counts.rows[i]);
     BuildBatch(rows);
     StageOut out;
-    ASSIGN_OR_RETURN(out, model_->Forward(stream_, StageOf(deadline), model_->all_layers(), &cache_, nullptr));
+    ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
     LossSum sum;
     ASSIGN_OR_RETURN(sum, head_.Evaluate(stream_, out.hidden, rows.targets));
     report.loss += sum.loss;

@@ -140,8 +140,9 @@ class Trainer {
   // For a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows);
   ExpertCapacity CapacityFor(int64_t rows) const;
-  StageIn StageOf(absl::Time deadline) const;
-  absl::StatusOr<TensorView> Forward(const TrainRows& rows, absl::Time deadline);
+  // What the MoE layers of a micro-batch have in common.
+  MoeContext ContextOf(const ExpertCapacity& capacity, absl::Time deadline, MoeStats* stats) const;
+  absl::StatusOr<TensorView> Forward(const TrainRows& rows, const MoeContext& moe);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
@@ -170,7 +171,6 @@ class Trainer {
   LossHead head_;
   TrainerGroup group_;
   MoeSchedule schedule_;
-  ExpertCapacity capacity_;
   Batch batch_;
   std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
   ScratchTensor d_residual_;     // [T, H] AccDType

@@ -1,0 +1,113 @@
+#include "workers/moe/layer/layer_router.h"
+
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/core/timed.h"
+#include "workers/moe/layer/moe_checks.h"
+#include "workers/moe/placement/layer_placer.h"
+#include "workers/moe/popularity/layer_forecaster.h"
+#include "workers/ops/exchange/permute.h"
+#include "workers/ops/gemm/gemm.h"
+
+namespace switchyard {
+
+absl::StatusOr<TensorView> OnHost(const MoeContext& context, const TensorView& numbers, HostCopy* place) {
+  absl::StatusOr<TensorView> on_host = place->Take(*context.stream, numbers, context.deadline);
+  RETURN_IF_ERROR(context.comm->status());  // says more than that the stream was freed
+  return on_host;
+}
+
+absl::Status LayerRouter::Take(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device,
+                               GateMemory* memory) {
+  const DType acc = AccDType(desc.dtype);
+  ASSIGN_OR_RETURN(chosen_, memory->topk_idx.Take(rows, desc.router.top_k, DType::kI32, device));
+  ASSIGN_OR_RETURN(topk_weight_, memory->topk_weight.Take(rows, desc.router.top_k, acc, device));
+  ASSIGN_OR_RETURN(logits_, memory->logits.Take(rows, experts, acc, device));
+  return absl::OkStatus();
+}
+
+absl::Status LayerRouter::Reserve(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device) {
+  return Take(desc, rows, experts, device, &memory_);
+}
+
+absl::Status LayerRouter::Begin(const MoeContext& context, const MoeLayerDesc& desc, LayerContext* layer) {
+  RETURN_IF_ERROR(Take(desc, layer->x.dim(0), context.layout->num_experts(), context.stream->device(),
+                       layer->saved != nullptr ? &layer->saved->gate_memory : &memory_));
+  layer->logits = logits_;
+  layer->topk_idx = chosen_;
+  layer->layout = context.layout;
+  return absl::OkStatus();
+}
+
+absl::Status LayerRouter::Route(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
+  RETURN_IF_ERROR(Gate(context, of, *layer));
+  RETURN_IF_ERROR(DropChoices(context, layer));
+  return AskGuides(context, of, layer);
+}
+
+absl::Status LayerRouter::Gate(const MoeContext& context, const MoeLayer& of, const LayerContext& layer) const {
+  const ChunkRange rows = layer.rows();
+  const TensorView logits = logits_.Rows(rows.begin, rows.count);
+  RETURN_IF_ERROR(
+      Gemm(*context.stream, {}, layer.x.Rows(rows.begin, rows.count), *of.weights.router, TensorView(), logits));
+  RouterDesc desc = of.desc.router;
+  desc.num_rows = layer.num_rows;
+  desc.bias = of.weights.router_bias;
+  return RouteTopK(*context.stream, desc, logits, layer.topk_idx.Rows(rows.begin, rows.count),
+                   topk_weight_.Rows(rows.begin, rows.count));
+}
+
+absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* layer) {
+  if (context.capacity.rows == 0) return absl::OkStatus();
+  if (layer->num_chunks != 1 || !chosen_.device().is_cpu()) {
+    return absl::UnimplementedError("moe_layer: a capacity wants all rows gated at once, on the CPU");
+  }
+  RowScratch& memory = (layer->saved != nullptr ? layer->saved->gate_memory : memory_).kept_idx;
+  layer->topk_idx = memory.Rows(chosen_.dim(0), chosen_.dim(1), DType::kI32);
+  RETURN_IF_ERROR(CopyTensor(*context.stream, chosen_, layer->topk_idx));
+  const Timed timed(&context.stats->exchange_seconds);
+  int64_t dropped = 0;
+  ASSIGN_OR_RETURN(dropped, capacity_gate_.Drop(context.capacity, context.Call(CallUse::kCapacityCounts, layer->index),
+                                                context.layout->num_experts(), layer->topk_idx, topk_weight_));
+  context.stats->dropped_rows += dropped;
+  return absl::OkStatus();
+}
+
+// What coming layers will get, and where the rows go that were just gated.
+absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
+  if (context.forecaster == nullptr && context.placer == nullptr) return absl::OkStatus();
+  if (layer->num_chunks != 1) {
+    if (context.placer == nullptr) return absl::OkStatus();
+    return absl::UnimplementedError("moe_layer: a placer wants all rows gated at once");
+  }
+  ASSIGN_OR_RETURN(layer->topk_on_host, OnHost(context, layer->topk_idx, &choices_on_host_));
+  if (context.forecaster != nullptr) {
+    const absl::StatusOr<absl::Span<const LayerEstimate>> told = context.forecaster->OnGate(context, *layer);
+    RETURN_IF_ERROR(context.comm->status());  // says more than that the stream was freed
+    RETURN_IF_ERROR(told.status());
+    layer->estimates = *told;
+  }
+  return context.placer == nullptr ? absl::OkStatus() : Place(context, of, layer);
+}
+
+absl::Status LayerRouter::Place(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
+  LayerPlacement placement;
+  ASSIGN_OR_RETURN(placement, context.placer->Place(context, *layer));
+  SY_CHECK_EQ(placement.layout->num_ranks(), context.comm->world());
+  RETURN_IF_ERROR(CheckExperts(*placement.layout, context.comm->rank(), of.weights));
+  layer->layout = placement.layout;
+  layer->estimates = placement.estimates;
+  if (placement.split != nullptr) layer->split = &split_.emplace(placement.split, context.comm->rank());
+  return absl::OkStatus();
+}
+
+absl::Status LayerRouter::CountChoices(const MoeContext& context, const LayerContext& layer) const {
+  if (layer.x.dim(0) == 0) return absl::OkStatus();
+  if (layer.expert_counts.rank() != 0) {
+    RETURN_IF_ERROR(CountExperts(*context.stream, layer.topk_idx, layer.expert_counts));
+  }
+  if (layer.decode_counts.rank() == 0) return absl::OkStatus();
+  return CountExperts(*context.stream, layer.topk_idx.Rows(0, layer.num_decode_rows), layer.decode_counts);
+}
+
+}  // namespace switchyard

@@ -1,0 +1,88 @@
+// MoeContext: what the MoE layers of one step have in common; LayerContext: what differs from layer to layer.
+//
+// Who runs a step makes one MoeContext and passes it down: model, layers, exchanges, placers, forecasters and experts
+// read it and change nothing of it but the statistics.  The model makes a LayerContext for each layer; the layer fills
+// in the rest as it runs.  Plain data; everything is borrowed.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "scheduler/pipeline/moe_schedule.h"
+#include "scheduler/placement/per_step/layer_decision.h"
+#include "workers/comm/core/call_tag.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/moe/dispatch/exchange.h"
+#include "workers/moe/layer/expert_capacity.h"
+#include "workers/moe/layer/moe_stats.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard {
+
+class AllToAllWatch;
+class ExpertLayout;
+class LayerForecaster;
+class LayerPlacer;
+class SplitCursor;
+class Stream;
+struct MoeSaved;
+
+// The same on every rank, but for stream, stats and what decides over layers.
+struct MoeContext {
+  const Stream* stream = nullptr;
+  Communicator* comm = nullptr;           // the "ep" group
+  const ExpertLayout* layout = nullptr;   // layout->num_ranks() == comm->world()
+  const MoeSchedule* schedule = nullptr;  // what each layer does
+  absl::Time deadline = absl::InfiniteFuture();
+  MoeStats* stats = nullptr;  // added to; not null
+  // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate: not for
+  // what is recorded.
+  LayerPlacer* placer = nullptr;
+  // Is told of each gate, and tells the placer and the experts what it expects; null: nobody does.  Not asked where a
+  // schedule gates its rows in parts.
+  LayerForecaster* forecaster = nullptr;
+  AllToAllWatch* watch = nullptr;  // is told of the layers' all-to-alls; null: nobody is
+  // What finds no room at its expert is dropped, before it is placed.  On the CPU, where all rows are gated at once.
+  ExpertCapacity capacity = {};
+  ExchangeMode exchange = ExchangeMode::kExact;
+  int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included
+  // This step is recorded, or may be: its layers have scratch of their own, which no other step moves.  It grows with
+  // the first step of more rows than any before, which makes what was recorded invalid.
+  bool recorded = false;
+
+  // A collective of a layer's part, as a chunk.
+  CommCall Call(CallUse use, int64_t layer, int64_t part = 0) const {
+    return {.stream = stream, .deadline = deadline, .tag = CallTag(use, layer, part)};
+  }
+};
+
+struct LayerContext {
+  int index = 0;                  // among the model's MoE layers
+  TensorView expert_counts = {};  // [E] int32 on the stream's device, added to: this rank's rows; rank 0 = not wanted
+  // The same of the first num_decode_rows rows alone; rank 0 = not wanted.
+  TensorView decode_counts = {};
+  int64_t num_decode_rows = 0;
+  const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
+  // Keeps what the layer's backward needs; null: nobody wants one.  On the CPU with kExact, without placer, forecaster
+  // and MoeLayerWeights::experts; else Unimplemented.
+  MoeSaved* saved = nullptr;
+
+  // The layer says the rest.  First what its gate said of all of this rank's rows:
+  TensorView x = {};             // [T, H] model dtype: what goes to the experts
+  TensorView logits = {};        // [T, E] AccDType, the router's
+  TensorView topk_idx = {};      // [T, K] int32, -1 = dropped
+  TensorView topk_on_host = {};  // the same on the host, for who is asked after the gate
+  // What coming layers' experts will get, nearest layer first: the forecaster's of this rank's rows, once it was asked;
+  // then the placer's (LayerPlacement).  May be empty.
+  absl::Span<const LayerEstimate> estimates = {};
+  const ExpertLayout* layout = nullptr;  // where its experts are
+  // Which replica a row goes to; on a host the layer's exchanges advance it one after the other.  Null: the layout's
+  // own rule.
+  SplitCursor* split = nullptr;
+  int chunk = 0, num_chunks = 1;  // which of its rows the present call is about
+
+  ChunkRange rows() const { return RowsOfChunk(x.dim(0), chunk, num_chunks); }
+};
+
+}  // namespace switchyard
