@@ -392,12 +392,6 @@ TEST(MemoryPlanTest, SaysWhatIsAvailable) {
                 "--gpu_memory_fraction=0.1 of 50000, which weights and scratch are 300 bytes beyond"));
 }
 
-TEST(EditDistanceTest, Edits) {
-  EXPECT_EQ(EditDistance("", "abc"), 3);
-  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
-  EXPECT_EQ(EditDistance("same", "same"), 0);
-}
-
 // As DeepSeek-R1's configuration has all three: what is told first is what no other file could change.
 TEST(ConfigTest, AnUnknownArchitectureIsToldBeforeRemoteCodeAndQuantization) {
   nlohmann::json config = Qwen3();

@@ -6,12 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "scheduler/base/nearest_name.h"
 #include "workers/checkpoint/safetensors/strict_json.h"
 
 namespace switchyard {
 namespace {
 
-constexpr int kNearEdits = 2;
+constexpr size_t kNearEdits = 2;
 constexpr size_t kShortestHinted = 5;  // shorter keys are near to anything
 
 bool IsNear(absl::string_view a, absl::string_view b) {
@@ -33,21 +34,6 @@ bool ReadInt(const nlohmann::json& value, IntRange range, int64_t* out) {
 std::string RangeText(IntRange range) { return absl::StrCat("an integer in [", range.min, ", ", range.max, "]"); }
 
 }  // namespace
-
-int EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
-}
 
 const nlohmann::json* ConfigReader::Find(absl::string_view key) {
   if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);

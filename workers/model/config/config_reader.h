@@ -76,7 +76,4 @@ class ConfigReader {
   std::vector<std::pair<std::string, std::string>> problems_;  // key, text
 };
 
-// Edits (insert, delete, substitute) that turn a into b.
-int EditDistance(absl::string_view a, absl::string_view b);
-
 }  // namespace switchyard
