@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "clients/cli/json.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/nearest_name.h"
 #include "utf8proc.h"
 
 namespace switchyard {
@@ -65,21 +66,6 @@ int64_t FindInvalidUtf8(const std::string& text) {
 
 // 3.0, as some programs write 3; small enough to be exact.
 bool IsWhole(double value) { return std::abs(value) <= 1e15 && value == std::trunc(value); }
-
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
 
 // Of text that is JSON; of other text some number.
 int JsonDepth(absl::string_view text) {

@@ -5,11 +5,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "clients/cli/json_fwd.h"
 #include "nlohmann/json.hpp"
 
 namespace switchyard {
-
-using Json = nlohmann::ordered_json;
 
 // One line.  Bytes that are not UTF-8 become U+FFFD.
 inline std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }

@@ -30,7 +30,8 @@ includes | awk '
     if (from == "scheduler" && (grpc || $2 ~ /^(google|prometheus|nlohmann|gloo|cuda)/)) breach("scheduler includes Abseil only")
     # Files of traces and profiles are read by the pure library that knows them.
     routing_files = $1 ~ /^clients\/cli\/commands\/(trace|profile)_/ && $2 ~ /^scheduler\/(popularity|simulator)\//
-    if (from == "clients" && ours && to != "clients" && to != "proto" && !routing_files) breach("clients speak proto only")
+    flags = $2 ~ /^scheduler\/base\/(flags\/|nearest_name\.h)/
+    if (from == "clients" && ours && to != "clients" && to != "proto" && !routing_files && !flags) breach("clients speak proto only")
     if (from == "server" && ours && to != "server" && to != "scheduler" && to != "proto") breach("server includes proto and scheduler")
     if (from == "proto" && ours && to != "proto" && $2 !~ /^scheduler\/base\//) breach("proto/support includes scheduler/base only")
     if (from == "workers" && ours && to != "workers" && to != "scheduler" && to != "proto") breach("workers include scheduler")
