@@ -18,6 +18,7 @@
 #include "scheduler/base/io/no_model_dir.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/popularity/path_profile.h"
+#include "server/server_flags.h"
 
 namespace switchyard {
 namespace {
@@ -42,15 +43,10 @@ class Problems {
   void Check(bool ok, absl::string_view text) {
     if (!ok) list_.emplace_back(text);
   }
-  template <class Int>
-  void Range(absl::string_view flag, Int value, Int low, Int high) {
+  // For limits that hang on another flag; the others are in the flags' table.
+  void Range(absl::string_view flag, int value, int low, int high) {
     Check(value >= low && value <= high,
           absl::StrCat("--", flag, "=", value, ": must be within [", low, ", ", high, "]"));
-  }
-  // Every wait has a bound: neither negative nor endless.
-  void Span(absl::string_view flag, absl::Duration value) {
-    Check(value >= absl::Milliseconds(1) && value <= absl::Hours(1000),
-          absl::StrCat("--", flag, "=", absl::FormatDuration(value), ": must be within [1ms, 1000h]"));
   }
   // A device or a FIFO could be read for ever.
   void File(absl::string_view flag, const std::string& path) {
@@ -114,7 +110,6 @@ void CheckExperts(const ServerConfig& config, Problems* problems) {
 }
 
 void CheckDevice(const ServerConfig& config, Problems* problems) {
-  problems->Range("threads", config.threads, 0, 1024);
   problems->Check(config.device == "cpu" || config.device == "cuda",
                   absl::StrCat("--device=", config.device, ": must be cpu or cuda"));
   problems->Check(config.gpu_memory_fraction > 0 && config.gpu_memory_fraction <= 1,
@@ -146,7 +141,6 @@ void CheckJoining(const ServerConfig& config, Problems* problems) {
 
 // Of training on serving workers.
 void CheckSlices(const ServerConfig& config, Problems* problems) {
-  problems->Range("train_yield_ms", config.train_yield_ms, 1, 10000);
   problems->Check(config.train_share >= 0 && config.train_share <= 0.9,
                   absl::StrCat("--train_share=", config.train_share, ": must be within [0, 0.9]"));
   if (config.train_on_serving) {
@@ -162,9 +156,6 @@ void CheckSlices(const ServerConfig& config, Problems* problems) {
 }
 
 void CheckTraining(ServerConfig* config, Problems* problems) {
-  problems->Range("local_train_workers", config->local_train_workers, 0, 64);
-  problems->Range("train_workers", config->train_workers, 0, 1024);
-  problems->Range("train_threads", config->train_threads, 0, 1024);
   if (config->train_workers == 0) config->train_workers = config->local_train_workers;
   problems->Check(config->train_workers >= config->local_train_workers,
                   absl::StrCat("--train_workers=", config->train_workers,
@@ -206,20 +197,19 @@ absl::Status ServerConfig::Finish() {
     problems.Check(!IsDirectory(model) || IsFile(model + "/config.json"),
                    absl::StrCat("--model=", model, ": has no config.json"));
   }
+  for (const FlagProblem& problem : FlagsOfServer(this).OutOfRange(/*given_only=*/false)) {
+    problems.Check(false, problem.ToString());
+  }
   if (!tokenizer.empty()) problems.File("tokenizer", tokenizer);
   if (!chat_template.empty()) problems.File("chat_template", chat_template);
   if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
   if (served_model_name.empty()) served_model_name = NameOfModel(model);
-  problems.Range("port", port, 0, 65535);
-  problems.Range("metrics_port", metrics_port, -1, 65535);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   problems.Check(port == 0 || port != metrics_port, absl::StrCat("--port and --metrics_port are both ", port));
   problems.Check(IsLoopback(host) || insecure,
                  absl::StrCat("--host=", host, ": plaintext on another address than loopback wants --insecure"));
   problems.Check(IsLoopback(metrics_host) || insecure,
                  absl::StrCat("--metrics_host=", metrics_host, ": another address than loopback wants --insecure"));
-  problems.Range("local_workers", local_workers, 0, 64);
-  problems.Range("workers", workers, 0, 1024);
   if (workers == 0) workers = local_workers;
   problems.Check(workers >= 1,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
@@ -233,25 +223,13 @@ absl::Status ServerConfig::Finish() {
   CheckJoining(*this, &problems);
   problems.Check(dtype == "auto" || dtype == "fp32" || dtype == "bf16" || dtype == "fp16" || dtype == "fp64",
                  absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
-  problems.Range<int64_t>("kv_cache_bytes", kv_cache_bytes, 0, int64_t{1} << 50);
-  problems.Range("max_streams", max_streams, 1, 100000);
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
-  problems.Range("max_connections", max_connections, 1, 100000);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
   // On loopback all clients are this machine's, and cannot be told apart.
   if (max_streams_per_client == 0) {
     max_streams_per_client = IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
   }
   if (max_connections_per_client == 0) max_connections_per_client = std::max(1, max_connections / 2);
-  problems.Range<int64_t>("max_waiting_text_bytes", max_waiting_text_bytes, 4 * max_request_bytes, int64_t{1} << 40);
-  problems.Span("request_message_timeout", request_message_timeout);
-  problems.Span("slow_client_timeout", slow_client_timeout);
-  problems.Span("default_deadline", default_deadline);
-  problems.Span("max_deadline", max_deadline);
-  problems.Span("start_timeout", start_timeout);
-  problems.Span("step_timeout", step_timeout);
-  if (row_timeout != absl::ZeroDuration()) problems.Span("row_timeout", row_timeout);
-  if (drain_timeout != absl::ZeroDuration()) problems.Span("drain_timeout", drain_timeout);
   BatchingPolicy checked = batching;
   if (checked.max_model_len == 0) checked.max_model_len = 1 << 20;
   if (const absl::Status status = checked.Validate(); !status.ok()) problems.Check(false, status.message());

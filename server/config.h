@@ -1,4 +1,4 @@
-// The server's configuration: filled from flags, validated once, constant afterwards.
+// The server's configuration: filled from flags (server_flags.h), validated once, constant afterwards.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,9 @@ struct ServerConfig {
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
   std::string worker_binary;  // default: switchyard-worker beside this program
-  std::string join_token;     // workers from elsewhere must present it; default: drawn at the start where none may come
-  std::string local_token;    // drawn at the start: local workers present it, and nobody else has it
+  std::string join_token_file;
+  std::string join_token;   // workers from elsewhere must present it; default: drawn at the start where none may come
+  std::string local_token;  // drawn at the start: local workers present it, and nobody else has it
   std::string dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i has GPU i
@@ -57,8 +58,8 @@ struct ServerConfig {
   std::string train_offload_dir;  // of local training workers; empty: nothing is offloaded
   std::string checkpoint_root;    // beneath it they name models; the journal and jobs' folders are there
 
-  int64_t kv_cache_bytes = 0;  // per worker; 0 = the worker decides
-  BatchingPolicy batching;     // max_model_len 0 = the model's context
+  int64_t kv_cache_bytes = 0;                      // per worker; 0 = the worker decides
+  BatchingPolicy batching = {.max_model_len = 0};  // 0 = the model's context
 
   int max_streams = 512;               // open Generate calls
   int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback

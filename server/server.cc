@@ -20,6 +20,7 @@
 #include "server/admission/client_shares.h"
 #include "server/admission/join_tokens.h"
 #include "server/clock.h"
+#include "server/server_flags.h"
 
 namespace switchyard {
 namespace {
@@ -261,37 +262,16 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
   options.binary = WorkerBinary();
   options.count = config_.local_workers;
   options.args = [this, server](int index) {
-    const auto flag = [](bool on) { return on ? "true" : "false"; };
-    std::vector<std::string> args = {
-        absl::StrCat("--server=", server),
-        absl::StrCat("--server_socket=", gate_->local_name()),
-        absl::StrCat("--model=", config_.model),
-        absl::StrCat("--dtype=", config_.dtype),
-        absl::StrCat("--threads=", config_.threads),
-        config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
-        absl::StrCat("--gpu_memory_fraction=", config_.gpu_memory_fraction),
-        absl::StrCat("--deterministic=", flag(config_.deterministic)),
-        absl::StrCat("--cuda_graphs=", flag(config_.cuda_graphs)),
-        absl::StrCat("--load_format=", config_.load_format),
-        absl::StrCat("--profile=", config_.profile),
-        absl::StrCat("--profile_out=",
-                     config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
-        absl::StrCat("--forecast=", config_.forecast),
-        absl::StrCat("--path_length=", config_.path_length),
-        absl::StrCat("--expert_budget=", config_.experts.budget),
-        absl::StrCat("--expert_policy=", config_.experts.policy),
-        absl::StrCat("--expert_file_dir=", config_.experts.file_dir),
-        absl::StrCat("--expert_copy_bytes_per_second=", config_.experts.copy_bytes_per_second),
-        absl::StrCat("--cold_experts=", config_.experts.cold),
-        absl::StrCat("--local_index=", index),
-        absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
-        absl::StrCat("--insecure=", flag(config_.insecure)),
-        absl::StrCat("--metrics_host=", config_.metrics_host),
-        absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))};
-    if (config_.train_on_serving) {
-      args.insert(args.end(), {"--role=both", absl::StrCat("--dataset_root=", config_.dataset_root),
-                               absl::StrCat("--checkpoint_root=", config_.checkpoint_root)});
-    }
+    const uint32_t marks = kToServingWorkers | (config_.train_on_serving ? kToServingThatTrain : 0);
+    std::vector<std::string> args = FlagsToWorkers(config_, marks);
+    args.insert(args.end(),
+                {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", gate_->local_name()),
+                 config_.train_on_serving ? "--role=both" : "--role=serve",
+                 config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
+                 absl::StrCat("--profile_out=",
+                              config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
+                 absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
+                 absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))});
     return args;
   };
   options.max_deaths_unsettled = 5;

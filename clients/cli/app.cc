@@ -1,10 +1,12 @@
 #include "clients/cli/app.h"
 
 #include <algorithm>
+#include <ostream>
+#include <utility>
 
-#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "clients/cli/command.h"
 #include "clients/cli/field.h"
 
@@ -13,107 +15,143 @@ namespace {
 
 constexpr char kVersion[] = "switchyard 0.1.0";
 
-void AddCommands(CLI::App* app, RunCommand* run) {
-  app->name("switchyard");
-  app->set_version_flag("--version", kVersion);
-  app->require_subcommand(1);
-  app->get_formatter()->column_width(34);
-  AddGenerateCommand(app, run);
-  AddChatCommand(app, run);
-  AddTokenizeCommand(app, run);
-  AddDetokenizeCommand(app, run);
-  AddStatusCommand(app, run);
-  AddExpertsCommand(app, run);
-  AddBenchCommand(app, run);
-  AddTraceCommand(app, run);
-  AddProfileCommand(app, run);
-  AddTrainCommand(app, run);
-  AddDataCommand(app, run);
-  app->footer(
+void AddCommands(Command* app) {
+  AddGenerateCommand(app);
+  AddChatCommand(app);
+  AddTokenizeCommand(app);
+  AddDetokenizeCommand(app);
+  AddStatusCommand(app);
+  AddExpertsCommand(app);
+  AddBenchCommand(app);
+  AddTraceCommand(app);
+  AddProfileCommand(app);
+  AddTrainCommand(app);
+  AddDataCommand(app);
+  app->SetFooter(
       "`switchyard help COMMAND` explains a command's flags.\n"
       "Exit codes: 0 done, 1 a request failed, 2 wrong flags or input.\n"
       "The server is started by: switchyard-server --model=DIR --local_workers=2");
 }
 
-// The command that was chosen, or the program itself; *path: what stands before its name on the command line.
-const CLI::App* Chosen(const CLI::App& app, std::string* path) {
-  const CLI::App* in = &app;
-  path->clear();
-  while (!in->get_subcommands().empty()) {
-    absl::StrAppend(path, path->empty() ? "" : " ", in->get_name());
-    in = in->get_subcommands()[0];
+// What the arguments name.
+struct Chosen {
+  Command* command;
+  std::string path;  // the names before its own
+  absl::Span<const std::string> rest;
+};
+
+Chosen Choose(Command* app, absl::Span<const std::string> args) {
+  Chosen chosen = {app, "", args};
+  std::string name = "switchyard";
+  while (!chosen.rest.empty()) {
+    Command* next = chosen.command->Find(chosen.rest[0]);
+    if (next == nullptr) break;
+    absl::StrAppend(&chosen.path, chosen.path.empty() ? "" : " ", std::exchange(name, chosen.rest[0]));
+    chosen.command = next;
+    chosen.rest.remove_prefix(1);
   }
-  return in;
+  return chosen;
 }
 
-// A wrong flag or command with the nearest right one.
-std::string Hint(const CLI::App& app, const std::string& wrong) {
-  std::string path;
-  const CLI::App* in = Chosen(app, &path);
+// For a wrong flag or command the nearest right one.
+std::string Hint(const Command& app, const Chosen& chosen, const std::string& wrong) {
   std::vector<std::string> names;
-  if (!absl::StartsWith(wrong, "-")) {
-    if (in->get_subcommands({}).empty()) in = &app;
-    for (const CLI::App* command : in->get_subcommands({})) names.push_back(command->get_name());
+  if (absl::StartsWith(wrong, "-")) {
+    for (const std::string& name : chosen.command->flags()->Names()) names.push_back(absl::StrCat("--", name));
   } else {
-    for (const CLI::Option* option : in->get_options()) names.push_back(option->get_name());
+    names = chosen.command->CommandNames();
+    if (names.empty()) names = app.CommandNames();
   }
-  return SuggestName(wrong.substr(0, wrong.find('=')), names);
+  return absl::StrCat("\n  \"", wrong, "\": ", SuggestName(wrong.substr(0, wrong.find('=')), names));
 }
 
-int ComplainOfArguments(Console& console, const CLI::App& app, const std::vector<std::string>& args,
-                        const CLI::ParseError& error) {
-  console.err << "switchyard: " << error.what();
-  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-  const bool no_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-  if (unknown || (no_command && !args.empty())) {
-    const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
-    const std::string wrong = rest.empty() ? args[0] : rest[0];
-    console.err << "\n  \"" << wrong << "\": " << Hint(app, wrong);
+std::string ProblemText(const Command& app, const Chosen& chosen, const FlagProblem& problem) {
+  using Kind = FlagProblem::Kind;
+  const std::string name = problem.flag == nullptr      ? ""
+                           : problem.flag->positional() ? problem.flag->name()
+                                                        : absl::StrCat("--", problem.name);
+  const auto bounds = problem.flag != nullptr ? problem.flag->bounds() : std::nullopt;
+  switch (problem.kind) {
+    case Kind::kUnknown:
+    case Kind::kUnexpected:
+      return absl::StrCat("The following argument was not expected: ", problem.argument,
+                          Hint(app, chosen, problem.argument));
+    case Kind::kNoValue:
+      return absl::StrCat(name, ": 1 required ", problem.flag->placeholder(), " missing");
+    case Kind::kMissing:
+      return absl::StrCat(name, " is required");
+    case Kind::kBadValue:
+    case Kind::kOutOfRange:
+      break;
   }
-  console.err << "\n  see: switchyard help"
-              << (app.get_subcommands().empty() ? "" : " " + app.get_subcommands()[0]->get_name()) << std::endl;
+  if (bounds.has_value())
+    return absl::StrCat(name, ": Value ", problem.value, " not in range ", bounds->low, " to ", bounds->high);
+  if (problem.kind == Kind::kOutOfRange) return absl::StrCat(name, ": ", problem.detail);
+  return absl::StrCat("Could not convert: ", name, " = ", problem.value);
+}
+
+// Everything that is wrong, one sentence each.
+std::vector<std::string> ProblemTexts(const Command& app, const Chosen& chosen, std::vector<FlagProblem> problems) {
+  const FlagSet& flags = *chosen.command->flags();
+  for (FlagProblem& problem : flags.OutOfRange(/*given_only=*/true)) {
+    const bool told = std::any_of(problems.begin(), problems.end(), [&problem](const FlagProblem& other) {
+      return other.flag == problem.flag;  // it was not set
+    });
+    if (!told) problems.push_back(std::move(problem));
+  }
+  std::vector<std::string> texts;
+  for (const FlagProblem& problem : problems) texts.push_back(ProblemText(app, chosen, problem));
+  for (const auto& flag : flags.flags()) {
+    if (flag->is_list() || flag->is_bool() || flag->times_given() <= 1) continue;
+    texts.push_back(absl::StrCat("--", flag->name(), ": At Most 1 required but received ", flag->times_given()));
+  }
+  return texts;
+}
+
+int ComplainOfArguments(Console& console, const std::vector<std::string>& problems, const std::string& topic) {
+  for (const std::string& problem : problems) console.err << "switchyard: " << problem << "\n";
+  console.err << "  see: switchyard help" << (topic.empty() ? "" : " ") << topic << std::endl;
   return kExitUsage;
 }
 
-// `help` and `help COMMAND` are `--help` and `COMMAND --help`; `--flag=` has an empty value, where the parser would
-// take the next argument.
+// `help` and `help COMMAND` are `--help` and `COMMAND --help`.
 std::vector<std::string> Normalized(std::vector<std::string> args) {
   if (args.empty()) return {"--help"};
   if (args[0] == "help") {
     args.erase(args.begin());
-    args.push_back("--help");
+    args.emplace_back("--help");
   }
-  std::vector<std::string> out;
-  for (const std::string& arg : args) {
-    const bool empty_value = absl::StartsWith(arg, "--") && arg.find('=') == arg.size() - 1;
-    out.push_back(empty_value ? arg.substr(0, arg.size() - 1) : arg);
-    if (empty_value) out.emplace_back();
-  }
-  return out;
+  return args;
 }
 
 }  // namespace
 
 int RunCli(const std::vector<std::string>& given, Console& console) {
   const std::vector<std::string> args = Normalized(given);
-  CLI::App app("talks with a Switchyard server: generates text, trains, shows its state, measures its speed");
-  RunCommand run;
-  AddCommands(&app, &run);
-  try {  // the parser's way of saying no, and of saying help
-    std::vector<std::string> reversed(args.rbegin(), args.rend());
-    app.parse(reversed);
-  } catch (const CLI::CallForVersion&) {
-    console.out << kVersion << std::endl;
+  Command app("switchyard",
+              "Talks with a Switchyard server: generates text, trains, shows its state, measures its speed.");
+  bool help = false, version = false;
+  app.flags()->BeginGroup("Flags");
+  app.flags()->Add("version", &version, "which version this is");
+  AddCommands(&app);
+  const Chosen chosen = Choose(&app, args);
+  chosen.command->flags()->BeginGroup("");
+  chosen.command->flags()->Add("help", &help, "");
+  std::vector<FlagProblem> problems = chosen.command->flags()->Parse(chosen.rest);
+  for (const FlagProblem& problem : problems) help = help || problem.argument == "-h";
+  if (help || version) {
+    console.out << (help ? chosen.command->Help(chosen.path) : absl::StrCat(kVersion, "\n")) << std::flush;
     return kExitOk;
-  } catch (const CLI::Success&) {  // --help
-    std::string path;
-    const CLI::App* chosen = Chosen(app, &path);
-    console.out << chosen->help(path) << std::flush;
-    return kExitOk;
-  } catch (const CLI::ParseError& error) {
-    return ComplainOfArguments(console, app, args, error);
   }
-  return run(console);
+  std::vector<std::string> texts;
+  if (chosen.command->HasRun()) {
+    texts = ProblemTexts(app, chosen, std::move(problems));
+  } else {
+    const std::string& wrong = chosen.rest.empty() ? args[0] : chosen.rest[0];
+    texts = {absl::StrCat("A subcommand is required", Hint(app, chosen, wrong))};
+  }
+  if (texts.empty()) return chosen.command->Run(console);
+  return ComplainOfArguments(console, texts, chosen.command == &app ? "" : args[0]);
 }
 
 }  // namespace switchyard

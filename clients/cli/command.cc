@@ -1,18 +1,76 @@
 #include "clients/cli/command.h"
 
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "clients/cli/json.h"
+#include "clients/cpp/client.h"
 #include "clients/cpp/client_error.h"
+#include "scheduler/base/flags/help_text.h"
 
 namespace switchyard {
+namespace {
 
-void ServerFlags::AddTo(CLI::App* app) {
-  app->add_option("--server", server, "the server's gRPC address; an IPv6 one in brackets: [::1]:50051")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
-  app->add_option("--timeout", timeout_seconds, "longest time that one request may take, in seconds")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 86400.0))
-      ->capture_default_str();
+constexpr size_t kNamesColumn = 16;  // where a command's summary begins
+
+// "[PROMPT]", "FILE ..."
+std::string UsageOf(const FlagSet& flags) {
+  std::string usage;
+  for (const auto& flag : flags.flags()) {
+    if (!flag->positional()) continue;
+    const std::string name = absl::StrCat(absl::AsciiStrToUpper(flag->name()), flag->is_list() ? " ..." : "");
+    absl::StrAppend(&usage, " ", flag->required() ? name : absl::StrCat("[", name, "]"));
+  }
+  return usage;
+}
+
+}  // namespace
+
+Command::Command(std::string name, std::string summary) : name_(std::move(name)), summary_(std::move(summary)) {}
+
+Command* Command::AddCommand(std::string name, std::string summary) {
+  commands_.push_back(std::make_unique<Command>(std::move(name), std::move(summary)));
+  return commands_.back().get();
+}
+
+Command* Command::Find(absl::string_view name) const {
+  for (const auto& command : commands_) {
+    if (command->name_ == name) return command.get();
+  }
+  return nullptr;
+}
+
+std::vector<std::string> Command::CommandNames() const {
+  std::vector<std::string> names;
+  for (const auto& command : commands_) names.push_back(command->name_);
+  return names;
+}
+
+std::string Command::Help(absl::string_view path) const {
+  const size_t columns = HelpColumns();
+  const std::string whole = absl::StrCat(path, path.empty() ? "" : " ", name_);
+  std::string out = absl::StrCat(summary_, "\n\nUsage: ", whole);
+  if (HasRun()) {
+    absl::StrAppend(&out, UsageOf(flags_), " [--flag=value ...]\n");
+    if (!commands_.empty()) absl::StrAppend(&out, "       ", whole, " COMMAND ...\n");
+  } else {
+    absl::StrAppend(&out, " COMMAND ...\n");
+  }
+  if (!commands_.empty()) out += "\nCommands:\n";
+  for (const auto& command : commands_) out += HelpEntry(command->name_, command->summary_, kNamesColumn, columns);
+  if (const std::string flags = FlagsHelp(flags_, columns); !flags.empty()) absl::StrAppend(&out, "\n", flags);
+  if (!footer_.empty()) absl::StrAppend(&out, "\n", footer_, absl::EndsWith(footer_, "\n") ? "" : "\n");
+  return out;
+}
+
+void ServerFlags::AddTo(FlagSet* flags) {
+  flags->BeginGroup("Server");
+  flags->Add("server=HOST:PORT", &server, "the server's gRPC address; an IPv6 one in brackets: [::1]:50051");
+  flags->Add("timeout=SECONDS", &timeout_seconds, "longest time that one request may take, in seconds")
+      .Range(0.001, 86400.0);
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {

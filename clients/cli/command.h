@@ -1,39 +1,70 @@
-// What every subcommand shares: how it is added, how it finds the server, how it reports errors.
+// A command of the CLI, what all of them share: flags, how they find the server, how they report errors.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "clients/cli/console.h"
-#include "clients/cli/json.h"
-#include "clients/cpp/client.h"
+#include "clients/cli/json_fwd.h"
+#include "scheduler/base/flags/flag_set.h"
 
 namespace switchyard {
 
-// Set by the subcommand that was chosen; returns the exit code.
-using RunCommand = std::function<int(Console&)>;
+class Client;
 
-void AddGenerateCommand(CLI::App* app, RunCommand* run);
-void AddChatCommand(CLI::App* app, RunCommand* run);
-void AddTokenizeCommand(CLI::App* app, RunCommand* run);
-void AddDetokenizeCommand(CLI::App* app, RunCommand* run);
-void AddStatusCommand(CLI::App* app, RunCommand* run);
-void AddExpertsCommand(CLI::App* app, RunCommand* run);
-void AddBenchCommand(CLI::App* app, RunCommand* run);
-void AddTraceCommand(CLI::App* app, RunCommand* run);
-void AddProfileCommand(CLI::App* app, RunCommand* run);
-void AddTrainCommand(CLI::App* app, RunCommand* run);
-void AddDataCommand(CLI::App* app, RunCommand* run);
+// A node of the tree of commands: `switchyard`, `switchyard train`, `switchyard train submit`.
+class Command {
+ public:
+  using RunFn = std::function<int(Console&)>;  // returns the exit code
+
+  explicit Command(std::string name, std::string summary = "");
+
+  Command* AddCommand(std::string name, std::string summary);
+  FlagSet* flags() { return &flags_; }
+  // Behind the flags in --help: examples, what is to be known.
+  void SetFooter(std::string text) { footer_ = std::move(text); }
+  // Without: one of its commands has to be named.
+  void SetRun(RunFn run) { run_ = std::move(run); }
+
+  // Null: it has no command of that name.
+  Command* Find(absl::string_view name) const;
+  bool HasRun() const { return run_ != nullptr; }
+  int Run(Console& console) const { return run_(console); }
+  // `path` are the names before its own.
+  std::string Help(absl::string_view path) const;
+  std::vector<std::string> CommandNames() const;
+
+ private:
+  const std::string name_, summary_;
+  FlagSet flags_;
+  std::string footer_;
+  RunFn run_;
+  std::vector<std::unique_ptr<Command>> commands_;
+};
+
+void AddGenerateCommand(Command* app);
+void AddChatCommand(Command* app);
+void AddTokenizeCommand(Command* app);
+void AddDetokenizeCommand(Command* app);
+void AddStatusCommand(Command* app);
+void AddExpertsCommand(Command* app);
+void AddBenchCommand(Command* app);
+void AddTraceCommand(Command* app);
+void AddProfileCommand(Command* app);
+void AddTrainCommand(Command* app);
+void AddDataCommand(Command* app);
 
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";
   double timeout_seconds = 300;
 
-  void AddTo(CLI::App* app);
+  // Under a title of their own.
+  void AddTo(FlagSet* flags);
   absl::StatusOr<std::unique_ptr<Client>> Connect() const;
 };
 

@@ -8,8 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "clients/cli/json.h"
 #include "proto/support/errors.h"
-#include "scheduler/base/text/edit_distance.h"
+#include "scheduler/base/text/nearest_name.h"
 #include "scheduler/base/text/strict_json.h"
 #include "scheduler/base/text/utf8.h"
 
@@ -163,7 +164,7 @@ std::string SuggestName(absl::string_view wrong, const std::vector<std::string>&
   const std::string* best = nullptr;
   int best_distance = 0;
   for (const std::string& name : names) {
-    const int distance = EditDistance(wrong.substr(0, kMaxShown), name);
+    const size_t distance = EditDistance(wrong.substr(0, kMaxShown), name);
     if (best == nullptr || distance < best_distance) {
       best = &name;
       best_distance = distance;

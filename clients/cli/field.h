@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "clients/cli/json.h"
+#include "clients/cli/json_fwd.h"
 
 namespace switchyard {
 
@@ -33,6 +33,7 @@ struct RequestField {
   FieldKind kind;
   const char* help;
   absl::Status (*set)(const Json& value, Request* request);
+  const char* group = nullptr;  // --help's title from this row on
 };
 
 // What a flag's values (one for each time it was given) are as JSON.

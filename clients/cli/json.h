@@ -5,12 +5,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "clients/cli/json_fwd.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/text/json_value.h"
 
 namespace switchyard {
-
-using Json = nlohmann::ordered_json;
 
 // One line.  Bytes that are not UTF-8 become U+FFFD.
 inline std::string Dump(const Json& value) { return JsonText(value); }

@@ -10,8 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/field.h"
+#include "clients/cli/json.h"
 #include "clients/cpp/client_error.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "google/rpc/status.pb.h"
 #include "proto/support/errors.h"
 

@@ -5,10 +5,16 @@
 // and messages that are unset, enums that are unspecified.  Pure.
 #pragma once
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "clients/cli/json.h"
-#include "google/protobuf/message.h"
+#include "clients/cli/json_fwd.h"
+
+namespace google::protobuf {
+class EnumDescriptor;
+class Message;
+}  // namespace google::protobuf
 
 namespace switchyard {
 

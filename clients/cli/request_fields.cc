@@ -6,7 +6,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "clients/cli/json.h"
 #include "proto/support/errors.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {
@@ -106,17 +108,19 @@ constexpr char kTemplateArgsHelp[] =
 constexpr char kModelHelp[] = "the model's name (default: the served one)";
 
 const RequestField<GenerateRequest> kGenerateFields[] = {
-    {"text", FieldKind::kText, kTextHelp, &SetText},
-    {"token_ids", FieldKind::kIds, "the prompt as token ids: 5,9,11", &SetPromptIds},
+    {"text", FieldKind::kText, kTextHelp, &SetText, "Prompt"},
     {"messages", FieldKind::kJson, kMessagesHelp, &SetMessages},
+    {"token_ids", FieldKind::kIds, "the prompt as token ids: 5,9,11", &SetPromptIds},
     {"tools", FieldKind::kJson, kToolsHelp, &SetTools},
-    {"add_generation_prompt", FieldKind::kBool, kGenerationPromptHelp, &SetAddGenerationPrompt},
     {"template_args", FieldKind::kJson, kTemplateArgsHelp, &SetTemplateArgs},
     {"template_args_json", FieldKind::kText, "the same, under the name of the protobuf field", &SetTemplateArgs},
+    {"add_generation_prompt", FieldKind::kBool, kGenerationPromptHelp, &SetAddGenerationPrompt},
+    {"add_special_tokens", FieldKind::kBool, "add the tokenizer's BOS and the like to the text (default true)",
+     &Store<&GenerateRequest::set_add_special_tokens>},
+    {"allow_special", FieldKind::kBool, "special tokens' names in the text become those tokens (default false)",
+     &Store<&GenerateRequest::set_allow_special>},
     {"max_tokens", FieldKind::kNumber, "most tokens to generate (default: the model's, then what the context leaves)",
-     &Store<&GenerateRequest::set_max_tokens>},
-    {"min_tokens", FieldKind::kNumber, "no stop before this many tokens (default 0)",
-     &Store<&GenerateRequest::set_min_tokens>},
+     &Store<&GenerateRequest::set_max_tokens>, "Sampling"},
     {"temperature", FieldKind::kNumber, "0 = greedy (default: the model's, then 1)",
      &Sampling<&SamplingParameters::set_temperature>},
     {"top_p", FieldKind::kNumber,
@@ -127,6 +131,11 @@ const RequestField<GenerateRequest> kGenerateFields[] = {
      &Sampling<&SamplingParameters::set_top_k>},
     {"min_p", FieldKind::kNumber, "drop tokens below this share of the likeliest one's probability, [0, 1] (default 0)",
      &Sampling<&SamplingParameters::set_min_p>},
+    {"seed", FieldKind::kNumber, "same seed, same text (default: drawn by the server and reported)",
+     &Sampling<&SamplingParameters::set_seed>},
+    {"stop", FieldKind::kTexts, "text that ends the output and is left out of it; may be given again", &SetStop},
+    {"stop_token_ids", FieldKind::kIds, "tokens that end the output, besides the model's own", &SetStopIds},
+    {"n", FieldKind::kNumber, "choices (default 1)", &Store<&GenerateRequest::set_n>},
     {"presence_penalty", FieldKind::kNumber, "subtracted from tokens that have occurred, [-2, 2] (default 0)",
      &Sampling<&SamplingParameters::set_presence_penalty>},
     {"frequency_penalty", FieldKind::kNumber, "subtracted for each time that a token has occurred, [-2, 2] (default 0)",
@@ -135,29 +144,22 @@ const RequestField<GenerateRequest> kGenerateFields[] = {
      "divides the logits of tokens that have occurred, (0, 10] (default: the model's, then 1)",
      &Sampling<&SamplingParameters::set_repetition_penalty>},
     {"logit_bias", FieldKind::kJson, "JSON object token id -> added to its logit, '{\"17\": -5.0}'", &SetLogitBias},
-    {"seed", FieldKind::kNumber, "same seed, same text (default: drawn by the server and reported)",
-     &Sampling<&SamplingParameters::set_seed>},
-    {"stop", FieldKind::kTexts, "text that ends the output and is left out of it; may be given again", &SetStop},
-    {"stop_token_ids", FieldKind::kIds, "tokens that end the output, besides the model's own", &SetStopIds},
+    {"min_tokens", FieldKind::kNumber, "no stop before this many tokens (default 0)",
+     &Store<&GenerateRequest::set_min_tokens>},
     {"ignore_eos", FieldKind::kBool, "go on after the model's end-of-sequence tokens (default false)",
      &Store<&GenerateRequest::set_ignore_eos>},
-    {"n", FieldKind::kNumber, "choices (default 1)", &Store<&GenerateRequest::set_n>},
     {"logprobs", FieldKind::kNumber, "log probabilities of each output token and of the K likeliest beside it, 0 to 20",
-     &Store<&GenerateRequest::set_logprobs>},
+     &Store<&GenerateRequest::set_logprobs>, "Answer"},
     {"prompt_logprobs", FieldKind::kNumber, "the same for the prompt's tokens, from the second on",
      &Store<&GenerateRequest::set_prompt_logprobs>},
     {"return_expert_paths", FieldKind::kBool,
      "with --json: the experts that each token but the last went to, by MoE layer (default false)",
      &Store<&GenerateRequest::set_return_expert_paths>},
-    {"allow_special", FieldKind::kBool, "special tokens' names in the text become those tokens (default false)",
-     &Store<&GenerateRequest::set_allow_special>},
-    {"add_special_tokens", FieldKind::kBool, "add the tokenizer's BOS and the like to the text (default true)",
-     &Store<&GenerateRequest::set_add_special_tokens>},
     {"skip_special_tokens", FieldKind::kBool, "leave special tokens out of the output text (default true)",
      &Store<&GenerateRequest::set_skip_special_tokens>},
+    {"model", FieldKind::kText, kModelHelp, &SetModel},
     {"request_id", FieldKind::kText,
      "names the request in logs and for Abort, at most 128 bytes (default: drawn by the server)", &SetRequestId},
-    {"model", FieldKind::kText, kModelHelp, &SetModel},
 };
 
 const RequestField<TokenizeRequest> kTokenizeFields[] = {

@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "clients/cli/field.h"
-#include "clients/cli/json.h"
-#include "switchyard/v1/inference.pb.h"
+#include "clients/cli/json_fwd.h"
+#include "clients/cpp/messages_fwd.h"
 
 namespace switchyard {
 

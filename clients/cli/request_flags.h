@@ -1,27 +1,28 @@
 // Flags of a request: one per row of its field table.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "clients/cli/json.h"
 #include "clients/cli/request_fields.h"
+#include "scheduler/base/flags/flag_set.h"
 
 namespace switchyard {
 
-// Not movable once AddTo was called: the parser holds pointers into it.
+// Not movable once AddTo was called: the table of flags holds pointers into it.
 template <class Request>
 class RequestFlags {
  public:
-  void AddTo(CLI::App* app, std::initializer_list<absl::string_view> but = {}) {
+  void AddTo(FlagSet* flags, std::initializer_list<absl::string_view> but = {}) {
     for (const RequestField<Request>& field : RequestFields<Request>()) {
-      bool skipped = false;
-      for (absl::string_view name : but) skipped = skipped || name == field.name;
-      if (!skipped) AddOne(app, field);
+      if (field.group != nullptr) flags->BeginGroup(field.group);
+      if (std::find(but.begin(), but.end(), field.name) == but.end()) AddOne(flags, field);
     }
   }
 
@@ -39,18 +40,18 @@ class RequestFlags {
   }
 
  private:
-  void AddOne(CLI::App* app, const RequestField<Request>& field) {
+  void AddOne(FlagSet* flags, const RequestField<Request>& field) {
     std::vector<std::string>& values = values_[field.name];
-    const std::string name = absl::StrCat("--", field.name);
-    if (field.kind == FieldKind::kBool) {
-      app->add_flag(name, values, field.help);  // --name, or --name=false
-    } else if (field.kind == FieldKind::kTexts) {
-      // One value for each time the flag is given; no splitting of '[1,2]' by the parser.
-      app->add_option(name, values, field.help)->allow_extra_args(false)->type_name(TypeName(field.kind));
-    } else {
-      const auto set = [&values](const std::string& value) { values = {value}; };
-      app->add_option_function<std::string>(name, set, field.help)->type_name(TypeName(field.kind));
+    if (field.kind == FieldKind::kTexts) {
+      flags->Add(field.name, &values, field.help);
+      return;
     }
+    const auto take = [&values](absl::string_view text) {
+      values.emplace_back(text);
+      return std::string();
+    };
+    flags->AddFunction(absl::StrCat(field.name, "=", TypeName(field.kind)), "", take, field.help,
+                       field.kind == FieldKind::kBool);
   }
   static const char* TypeName(FieldKind kind) {
     switch (kind) {

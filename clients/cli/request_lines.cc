@@ -5,19 +5,20 @@
 #include <filesystem>
 #include <utility>
 
+#include "clients/cli/json.h"
+
 namespace switchyard {
 
-void LineFlags::AddTo(CLI::App* app) {
-  app->add_option("--input", input,
-                  "many requests: a file of JSON lines whose keys are the flags' names, - for standard input; flags "
-                  "are defaults of the lines")
-      ->type_name("FILE");
-  app->add_option(
-         "--concurrency", concurrency,
-         "with --input: requests under way at once; what a full server refuses is asked again for up to a minute")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app->add_flag("--json", json, "answer in JSON, one line per request in the order of the input");
+void LineFlags::AddTo(FlagSet* flags) {
+  flags->BeginGroup("Input and output");
+  flags->Add("input=FILE", &input,
+             "many requests: a file of JSON lines whose keys are the flags' names, - for standard input; flags are "
+             "defaults of the lines");
+  flags
+      ->Add("concurrency", &concurrency,
+            "with --input: requests under way at once; what a full server refuses is asked again for up to a minute")
+      .Range(1, 1024);
+  flags->Add("json", &json, "answer in JSON, one line per request in the order of the input");
 }
 
 std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* status) {

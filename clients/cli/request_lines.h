@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "clients/cli/command.h"
+#include "clients/cli/json.h"
 #include "clients/cli/ordered_batch.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cpp/client_error.h"
@@ -26,7 +27,8 @@ struct LineFlags {
   int concurrency = 16;
   bool json = false;
 
-  void AddTo(CLI::App* app);
+  // Under a title of their own.
+  void AddTo(FlagSet* flags);
 };
 
 // Opens --input; null and an error in *status if that fails.

@@ -8,9 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "clients/cpp/client_error.h"
+#include "clients/cpp/generate_call.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "proto/support/host_port.h"
+#include "switchyard/v1/admin.grpc.pb.h"
+#include "switchyard/v1/inference.grpc.pb.h"
+#include "switchyard/v1/training.grpc.pb.h"
 
 namespace switchyard {
 namespace {
@@ -116,14 +122,21 @@ absl::StatusOr<v1::Job> OfJob(v1::TrainingService::Stub* stub,
 
 }  // namespace
 
+struct Client::Stubs {
+  const std::unique_ptr<v1::InferenceService::Stub> inference;
+  const std::unique_ptr<v1::AdminService::Stub> admin;
+  const std::unique_ptr<v1::TrainingService::Stub> training;
+  const std::unique_ptr<grpc::health::v1::Health::Stub> health;
+};
+
 Client::Client(std::string address, ClientOptions options, std::shared_ptr<grpc::Channel> channel)
     : address_(std::move(address)),
       options_(options),
       channel_(std::move(channel)),
-      stub_(v1::InferenceService::NewStub(channel_)),
-      admin_(v1::AdminService::NewStub(channel_)),
-      training_(v1::TrainingService::NewStub(channel_)),
-      health_(grpc::health::v1::Health::NewStub(channel_)) {}
+      stubs_(new Stubs{v1::InferenceService::NewStub(channel_), v1::AdminService::NewStub(channel_),
+                       v1::TrainingService::NewStub(channel_), grpc::health::v1::Health::NewStub(channel_)}) {}
+
+Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address, const ClientOptions& options) {
   if (absl::Status status = CheckAddress(address); !status.ok()) return status;
@@ -135,8 +148,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
 
 std::unique_ptr<GenerateStream> Client::StartGenerate(const v1::GenerateRequest& request,
                                                       GenerateStream::Events events) {
-  return std::unique_ptr<GenerateStream>(
-      new GenerateStream(stub_.get(), request, std::move(events), options_.generate_timeout, address_));
+  return std::unique_ptr<GenerateStream>(new GenerateStream(std::make_unique<GenerateCall>(
+      stubs_->inference.get(), request, std::move(events), options_.generate_timeout, address_)));
 }
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
@@ -147,36 +160,36 @@ absl::Status Client::Generate(const v1::GenerateRequest& request,
 absl::Status Client::Abort(const std::string& request_id) {
   v1::AbortRequest request;
   request.set_request_id(request_id);
-  return Unary(stub_.get(), &v1::InferenceService::Stub::Abort, request, *this).status();
+  return Unary(stubs_->inference.get(), &v1::InferenceService::Stub::Abort, request, *this).status();
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
-  return Unary(stub_.get(), &v1::InferenceService::Stub::Tokenize, request, *this);
+  return Unary(stubs_->inference.get(), &v1::InferenceService::Stub::Tokenize, request, *this);
 }
 
 absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request) {
-  return Unary(stub_.get(), &v1::InferenceService::Stub::Detokenize, request, *this);
+  return Unary(stubs_->inference.get(), &v1::InferenceService::Stub::Detokenize, request, *this);
 }
 
 absl::StatusOr<v1::GetModelInfoResponse> Client::GetModelInfo(const std::string& model) {
   v1::GetModelInfoRequest request;
   request.set_model(model);
-  return Unary(stub_.get(), &v1::InferenceService::Stub::GetModelInfo, request, *this);
+  return Unary(stubs_->inference.get(), &v1::InferenceService::Stub::GetModelInfo, request, *this);
 }
 
 absl::StatusOr<v1::GetLoadResponse> Client::GetLoad() {
-  return Unary(stub_.get(), &v1::InferenceService::Stub::GetLoad, v1::GetLoadRequest(), *this);
+  return Unary(stubs_->inference.get(), &v1::InferenceService::Stub::GetLoad, v1::GetLoadRequest(), *this);
 }
 
 absl::StatusOr<v1::GetExpertsResponse> Client::GetExperts(const v1::GetExpertsRequest& request) {
-  return Unary(admin_.get(), &v1::AdminService::Stub::GetExperts, request, *this);
+  return Unary(stubs_->admin.get(), &v1::AdminService::Stub::GetExperts, request, *this);
 }
 
 absl::StatusOr<std::string> Client::GetProfile(const v1::GetProfileRequest& request,
                                                const std::function<void(const v1::GetProfileResponse&)>& on_message) {
   grpc::ClientContext context;
   context.set_deadline(DeadlineIn(options_.generate_timeout));
-  const auto reader = admin_->GetProfile(&context, request);
+  const auto reader = stubs_->admin->GetProfile(&context, request);
   std::string profile;
   int64_t total = 0;
   for (v1::GetProfileResponse message; reader->Read(&message);) {
@@ -191,36 +204,36 @@ absl::StatusOr<std::string> Client::GetProfile(const v1::GetProfileRequest& requ
 }
 
 absl::StatusOr<v1::SubmitJobResponse> Client::SubmitJob(const v1::SubmitJobRequest& request) {
-  return Unary(training_.get(), &v1::TrainingService::Stub::SubmitJob, request, *this);
+  return Unary(stubs_->training.get(), &v1::TrainingService::Stub::SubmitJob, request, *this);
 }
 
 absl::StatusOr<v1::Job> Client::GetJob(const std::string& id) {
-  return OfJob(training_.get(), &v1::TrainingService::Stub::GetJob, id, *this);
+  return OfJob(stubs_->training.get(), &v1::TrainingService::Stub::GetJob, id, *this);
 }
 
 absl::StatusOr<v1::ListJobsResponse> Client::ListJobs(const v1::ListJobsRequest& request) {
-  return Unary(training_.get(), &v1::TrainingService::Stub::ListJobs, request, *this);
+  return Unary(stubs_->training.get(), &v1::TrainingService::Stub::ListJobs, request, *this);
 }
 
 absl::StatusOr<v1::Job> Client::PauseJob(const std::string& id) {
-  return OfJob(training_.get(), &v1::TrainingService::Stub::PauseJob, id, *this);
+  return OfJob(stubs_->training.get(), &v1::TrainingService::Stub::PauseJob, id, *this);
 }
 
 absl::StatusOr<v1::Job> Client::ResumeJob(const v1::ResumeJobRequest& request) {
   absl::StatusOr<v1::ResumeJobResponse> answer =
-      Unary(training_.get(), &v1::TrainingService::Stub::ResumeJob, request, *this);
+      Unary(stubs_->training.get(), &v1::TrainingService::Stub::ResumeJob, request, *this);
   if (!answer.ok()) return answer.status();
   return std::move(*answer->mutable_job());
 }
 
 absl::StatusOr<v1::Job> Client::CancelJob(const std::string& id) {
-  return OfJob(training_.get(), &v1::TrainingService::Stub::CancelJob, id, *this);
+  return OfJob(stubs_->training.get(), &v1::TrainingService::Stub::CancelJob, id, *this);
 }
 
 absl::Status Client::WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job) {
   grpc::ClientContext context;
   context.set_deadline(DeadlineIn(options_.watch_timeout));
-  const auto reader = training_->WatchJob(&context, request);
+  const auto reader = stubs_->training->WatchJob(&context, request);
   for (v1::WatchJobResponse message; reader->Read(&message);) on_job(message.job());
   return FromGrpcStatus(reader->Finish(), address_);
 }
@@ -229,7 +242,7 @@ absl::StatusOr<v1::PackDataResponse> Client::PackData(
     const v1::PackDataRequest& request, const std::function<void(const v1::PackDataResponse&)>& on_message) {
   grpc::ClientContext context;
   context.set_deadline(DeadlineIn(options_.generate_timeout));
-  const auto reader = training_->PackData(&context, request);
+  const auto reader = stubs_->training->PackData(&context, request);
   v1::PackDataResponse last;
   for (v1::PackDataResponse message; reader->Read(&message); last = message) on_message(message);
   if (const grpc::Status status = reader->Finish(); !status.ok()) return FromGrpcStatus(status, address_);
@@ -240,7 +253,7 @@ absl::StatusOr<v1::PackDataResponse> Client::PackData(
 absl::StatusOr<bool> Client::IsServing(const std::string& service) {
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(service);
-  const auto response = Unary(health_.get(), &grpc::health::v1::Health::Stub::Check, request, *this);
+  const auto response = Unary(stubs_->health.get(), &grpc::health::v1::Health::Stub::Check, request, *this);
   if (!response.ok()) return response.status();
   return response->status() == grpc::health::v1::HealthCheckResponse::SERVING;
 }

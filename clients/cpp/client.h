@@ -3,6 +3,7 @@
 //   ASSIGN_OR_RETURN(auto client, Client::Connect("127.0.0.1:50051"));
 //   v1::GenerateRequest request;
 //   request.set_text("The sea is");
+//   // #include "switchyard/v1/inference.pb.h": this header only names the messages.
 //   absl::Status end = client->Generate(request, [](const v1::GenerateResponse& m) { std::cout << m.text(); });
 //
 // Thread-safe.  No call waits for ever: each has a deadline, and keepalive pings find a peer that has gone silent (15
@@ -18,11 +19,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "clients/cpp/generate_stream.h"
-#include "grpc/health/v1/health.grpc.pb.h"
-#include "grpcpp/channel.h"
-#include "switchyard/v1/admin.grpc.pb.h"
-#include "switchyard/v1/inference.grpc.pb.h"
-#include "switchyard/v1/training.grpc.pb.h"
+#include "clients/cpp/messages_fwd.h"
+
+namespace grpc {
+class Channel;
+}
 
 namespace switchyard {
 
@@ -38,6 +39,7 @@ class Client {
   // `address` is HOST:PORT; an IPv6 address stands in brackets.  Returns once connected; UNAVAILABLE (UNREACHABLE) as
   // soon as all of its addresses refuse.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address, const ClientOptions& options = {});
+  ~Client();
 
   // Starts a stream and returns at once.
   std::unique_ptr<GenerateStream> StartGenerate(const v1::GenerateRequest& request, GenerateStream::Events events);
@@ -83,10 +85,8 @@ class Client {
   const std::string address_;
   const ClientOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::InferenceService::Stub> stub_;
-  const std::unique_ptr<v1::AdminService::Stub> admin_;
-  const std::unique_ptr<v1::TrainingService::Stub> training_;
-  const std::unique_ptr<grpc::health::v1::Health::Stub> health_;
+  struct Stubs;
+  const std::unique_ptr<const Stubs> stubs_;
 };
 
 }  // namespace switchyard

@@ -7,18 +7,15 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/time.h"
-#include "grpcpp/client_context.h"
-#include "grpcpp/support/client_callback.h"
-#include "switchyard/v1/inference.grpc.pb.h"
+#include "clients/cpp/messages_fwd.h"
 
 namespace switchyard {
 
-class GenerateStream final : private grpc::ClientReadReactor<v1::GenerateResponse> {
+class GenerateCall;
+
+class GenerateStream {
  public:
   struct Events {
     std::function<void(const v1::GenerateResponse&)> on_message;
@@ -26,7 +23,7 @@ class GenerateStream final : private grpc::ClientReadReactor<v1::GenerateRespons
   };
 
   // Cancels what still runs and waits until on_done has returned.
-  ~GenerateStream() override;
+  ~GenerateStream();
   GenerateStream(const GenerateStream&) = delete;
   GenerateStream& operator=(const GenerateStream&) = delete;
 
@@ -34,22 +31,13 @@ class GenerateStream final : private grpc::ClientReadReactor<v1::GenerateRespons
   void Cancel();
   // Blocks until the call has ended, at most until its deadline; returns how it ended.
   absl::Status Wait();
-  bool Done() const { return done_.HasBeenNotified(); }
+  bool Done() const;
 
  private:
   friend class Client;
-  GenerateStream(v1::InferenceService::Stub* stub, const v1::GenerateRequest& request, Events events,
-                 absl::Duration timeout, std::string address);
-  void OnReadDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
+  explicit GenerateStream(std::unique_ptr<GenerateCall> call);
 
-  const v1::GenerateRequest request_;
-  const Events events_;
-  const std::string address_;
-  grpc::ClientContext context_;
-  v1::GenerateResponse message_;
-  absl::Status status_;  // written before done_
-  absl::Notification done_;
+  const std::unique_ptr<GenerateCall> call_;
 };
 
 }  // namespace switchyard

@@ -12,6 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "clients/cpp/client.h"
+#include "grpcpp/channel.h"
+#include "switchyard/v1/admin.grpc.pb.h"
+#include "switchyard/v1/inference.grpc.pb.h"
+#include "switchyard/v1/training.grpc.pb.h"
 #include "tests/e2e/process.h"
 
 namespace switchyard {

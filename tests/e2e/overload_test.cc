@@ -1,6 +1,7 @@
 // More work than a small server takes: the queue's bound, preemption when KV blocks run out.
 #include <algorithm>
 
+#include "absl/synchronization/notification.h"
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

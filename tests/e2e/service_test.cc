@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "absl/synchronization/notification.h"
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

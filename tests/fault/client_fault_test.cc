@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"

@@ -19,6 +19,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "clients/cpp/client_error.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"

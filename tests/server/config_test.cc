@@ -9,8 +9,10 @@
 #include <limits>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/server_flags.h"
 #include "server/text/generation_config.h"
 #include "tests/server/tiny_text.h"
 
@@ -38,6 +40,34 @@ TEST_F(ConfigTest, DerivesNamesAndWorkers) {
   EXPECT_EQ(config_.tokenizer, dir_.path() + "//tokenizer.json");
   EXPECT_EQ(config_.num_workers(), 2);
   EXPECT_GE(config_.threads, 1);
+}
+
+// A row's mark is all that it takes.
+TEST(ServerFlagsTest, MarkedOnesGoToLocalWorkers) {
+  ServerConfig config;
+  FlagSet flags = FlagsOfServer(&config);
+  const std::vector<std::string> args = {"--dtype=bf16",         "--gpu_memory_fraction=0.12345678901234",
+                                         "--insecure",           "--expert_budget=25%",
+                                         "--dataset_root=/data", "--placement=agreed"};
+  EXPECT_TRUE(flags.Parse(args).empty());
+  EXPECT_EQ(config.placement.mode, PlacementMode::kAgreed);
+  EXPECT_THAT(FlagsToWorkers(config, kToServingWorkers),
+              testing::AllOf(testing::IsSupersetOf({"--dtype=bf16", "--gpu_memory_fraction=0.12345678901234",
+                                                    "--insecure=true", "--expert_budget=25%", "--cuda_graphs=true"}),
+                             testing::Not(testing::Contains("--dataset_root=/data")),
+                             testing::Not(testing::Contains("--placement=agreed"))));
+  EXPECT_THAT(FlagsToWorkers(config, kToTrainingWorkers),
+              testing::ElementsAre("--insecure=true", "--metrics_host=127.0.0.1", "--dataset_root=/data",
+                                   "--checkpoint_root=", "--train_offload_dir="));
+}
+
+TEST(ServerFlagsTest, AnUnknownPlacementIsNamedWithThoseThatThereAre) {
+  ServerConfig config;
+  FlagSet flags = FlagsOfServer(&config);
+  const std::vector<std::string> args = {"--placement=best"};
+  const std::vector<FlagProblem> problems = flags.Parse(args);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].ToString(), absl::StrCat("--placement=best: must be one of ", PlacementModeNames()));
 }
 
 TEST_F(ConfigTest, TrainingIsChecked) {

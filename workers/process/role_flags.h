@@ -1,21 +1,23 @@
-// What a worker's flags (main.cc) say of its role: checks, and what they set.
+// What a worker's flags say of its role: checks, and what they set.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
+#include "workers/process/worker_flags.h"
 #include "workers/serving/worker.h"
 
 namespace switchyard {
 
 enum class WorkerRole { kServe, kTrain, kBoth };
-// --role: null if it is none.
-std::optional<WorkerRole> RoleFlag();
+// Null if it is none.
+std::optional<WorkerRole> ParseRole(absl::string_view name);
 
-// All problems of the flags of that role, one a line; empty if there are none.
-std::string CheckRoleFlags(WorkerRole role);
+// All problems of the flags of that role, one a line; empty if there are none.  `flags`: FlagsOfWorker of `values`.
+std::string CheckRoleFlags(WorkerRole role, const WorkerFlags& values, const FlagSet& flags);
 
 // REQUIRES: a role that serves, and CheckRoleFlags found nothing.  Without threads and form_device_group.
-WorkerOptions ServingOptions();
+WorkerOptions ServingOptions(const WorkerFlags& values);
 
 }  // namespace switchyard

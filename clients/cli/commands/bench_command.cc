@@ -9,7 +9,10 @@
 #include "clients/cli/command.h"
 #include "clients/cli/commands/bench_load.h"
 #include "clients/cli/commands/bench_report.h"
+#include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
+#include "clients/cpp/client.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {
@@ -154,53 +157,48 @@ int Run(Console& console, const BenchFlags& flags) {
   });
 }
 
-void AddLoadFlags(CLI::App* command, BenchFlags* flags) {
-  command->add_option("--rate", flags->rate, "open loop: Poisson arrivals, requests per second")
-      ->type_name("PER_SECOND")
-      ->check(CLI::Range(0.0, 1e6));
-  command
-      ->add_option("--concurrency", flags->concurrency,
-                   "closed loop: requests under way at once (default 1, when there is no --rate)")
-      ->check(CLI::Range(1, 4096));
-  command
-      ->add_option("--num_requests", flags->num_requests, "requests in all (default 32, when there is no --duration)")
-      ->check(CLI::Range(1, 10'000'000));
-  command->add_option("--duration", flags->duration_seconds, "no new requests after this many seconds")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e6));
-  command->add_option("--prompt_tokens", flags->prompt_tokens, "length of the random prompts, in tokens")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--max_tokens", flags->max_tokens, "tokens to generate for each")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_flag("--stop_at_eos", flags->stop_at_eos, "let the model end earlier (default: ignore_eos)");
-  command->add_option("--seed", flags->seed, "of arrivals and prompts: the same seed, the same load")
-      ->capture_default_str();
-  command
-      ->add_option("--input", flags->input,
-                   "requests from JSON lines, as for generate, in turn; - for standard input (default: random prompts)")
-      ->type_name("FILE");
-  command->add_flag("--json", flags->json, "one line of JSON; times in seconds");
+void AddLoadFlags(BenchFlags* values, FlagSet* flags) {
+  flags->BeginGroup("Load");
+  flags->Add("rate=PER_SECOND", &values->rate, "open loop: Poisson arrivals, requests per second")
+      .Range(0.0, 1e6)
+      .NoDefault();
+  flags
+      ->Add("concurrency", &values->concurrency,
+            "closed loop: requests under way at once (default 1, when there is no --rate)")
+      .Range(1, 4096)
+      .NoDefault();
+  flags->Add("num_requests", &values->num_requests, "requests in all (default 32, when there is no --duration)")
+      .Range(1, 10'000'000)
+      .NoDefault();
+  flags->Add("duration=SECONDS", &values->duration_seconds, "no new requests after this many seconds")
+      .Range(0.001, 1e6)
+      .NoDefault();
+  flags->Add("prompt_tokens", &values->prompt_tokens, "length of the random prompts, in tokens").Range(1, 1 << 20);
+  flags->Add("max_tokens", &values->max_tokens, "tokens to generate for each").Range(1, 1 << 20);
+  flags->Add("stop_at_eos", &values->stop_at_eos, "let the model end earlier (default: ignore_eos)");
+  flags->Add("seed", &values->seed, "of arrivals and prompts: the same seed, the same load");
+  flags->Add("input=FILE", &values->input,
+             "requests from JSON lines, as for generate, in turn; - for standard input (default: random prompts)");
+  flags->Add("json", &values->json, "one line of JSON; times in seconds");
 }
 
 }  // namespace
 
-void AddBenchCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand(
-      "bench", "load with open-loop arrivals or a fixed concurrency; latency percentiles and tokens/s");
+void AddBenchCommand(Command* app) {
+  Command* command =
+      app->AddCommand("bench", "load with open-loop arrivals or a fixed concurrency; latency percentiles and tokens/s");
   auto flags = std::make_shared<BenchFlags>();
-  flags->server.AddTo(command);
-  AddLoadFlags(command, flags.get());
-  flags->request.AddTo(command, {"text", "token_ids", "messages", "tools", "add_generation_prompt", "template_args",
-                                 "template_args_json", "max_tokens", "ignore_eos", "seed", "request_id",
-                                 "allow_special", "add_special_tokens"});
-  command->footer(
+  AddLoadFlags(flags.get(), command->flags());
+  flags->request.AddTo(command->flags(), {"text", "token_ids", "messages", "tools", "add_generation_prompt",
+                                          "template_args", "template_args_json", "max_tokens", "ignore_eos", "seed",
+                                          "request_id", "allow_special", "add_special_tokens"});
+  flags->server.AddTo(command->flags());
+  command->SetFooter(
       "Examples:\n"
       "  switchyard bench --rate=4 --duration=30 --prompt_tokens=256 --max_tokens=64\n"
       "  switchyard bench --concurrency=16 --num_requests=64 --json\n"
       "Open-loop times count from the planned arrival.  Exit code 1 when a request failed.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+  command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
 }  // namespace switchyard

@@ -8,7 +8,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "clients/cpp/client.h"
 #include "clients/cpp/client_error.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {

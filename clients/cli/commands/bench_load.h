@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "clients/cpp/client.h"
+#include "clients/cpp/messages_fwd.h"
 
 namespace switchyard {
+
+class Client;
 
 struct LoadSpec {
   double rate_per_second = 0;                          // > 0: open loop

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "clients/cli/json.h"
 
 namespace switchyard {
 namespace {

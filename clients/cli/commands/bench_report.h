@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "clients/cli/commands/bench_load.h"
-#include "clients/cli/json.h"
+#include "clients/cli/json_fwd.h"
 
 namespace switchyard {
 

@@ -7,8 +7,11 @@
 #include "clients/cli/command.h"
 #include "clients/cli/generate_answer.h"
 #include "clients/cli/interrupts.h"
+#include "clients/cli/json.h"
 #include "clients/cli/request_flags.h"
+#include "clients/cpp/client.h"
 #include "clients/cpp/client_error.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {
@@ -129,15 +132,16 @@ int Run(Console& console, const ChatFlags& flags) {
 
 }  // namespace
 
-void AddChatCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("chat", "talk with the model; it sees the whole conversation");
+void AddChatCommand(Command* app) {
+  Command* command = app->AddCommand("chat", "talk with the model; it sees the whole conversation");
   auto flags = std::make_shared<ChatFlags>();
-  command->add_option("--system", flags->system, "what the model is told first")->type_name("TEXT");
-  flags->server.AddTo(command);
-  flags->request.AddTo(command, {"text", "token_ids", "messages", "n", "logprobs", "prompt_logprobs",
-                                 "return_expert_paths", "request_id", "add_generation_prompt"});
-  command->footer(absl::StrCat("In the conversation:\n", kHelp));
-  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+  command->flags()->BeginGroup("Prompt");
+  command->flags()->Add("system", &flags->system, "what the model is told first");
+  flags->request.AddTo(command->flags(), {"text", "token_ids", "messages", "n", "logprobs", "prompt_logprobs",
+                                          "return_expert_paths", "request_id", "add_generation_prompt"});
+  flags->server.AddTo(command->flags());
+  command->SetFooter(absl::StrCat("In the conversation:\n", kHelp));
+  command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
 }  // namespace switchyard

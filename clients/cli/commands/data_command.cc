@@ -6,7 +6,10 @@
 
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
+#include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
+#include "clients/cpp/client.h"
+#include "switchyard/v1/training.pb.h"
 
 namespace switchyard {
 namespace {
@@ -51,30 +54,26 @@ int Pack(Console& console, const PackFlags& flags) {
 
 }  // namespace
 
-void AddDataCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* data = app->add_subcommand("data", "what training jobs read");
-  data->require_subcommand(1);
-  CLI::App* command = data->add_subcommand("pack", "text files of the server's dataset root as packed tokens, there");
+void AddDataCommand(Command* app) {
+  Command* data = app->AddCommand("data", "what training jobs read");
+  Command* command = data->AddCommand("pack", "text files of the server's dataset root as packed tokens, there");
   auto flags = std::make_shared<PackFlags>();
   flags->server.timeout_seconds = 86400;
-  flags->server.AddTo(command);
-  command->add_option("inputs", flags->inputs, "the .jsonl files, relative to the dataset root")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("--output", flags->output, "the .bin file, likewise; it must not be there yet")
-      ->required()
-      ->type_name("FILE");
-  command
-      ->add_option("--tokenizer", flags->tokenizer,
-                   "a folder of the checkpoint root with a tokenizer; default: the served model's")
-      ->type_name("FOLDER");
-  command->add_flag("--json", flags->json, "one line of JSON");
-  command->footer(
+  command->flags()->BeginGroup("Files");
+  command->flags()
+      ->AddPositional("inputs", &flags->inputs, "the .jsonl files, relative to the dataset root")
+      .Required();
+  command->flags()->Add("output=FILE", &flags->output, "the .bin file, likewise; it must not be there yet").Required();
+  command->flags()->Add("tokenizer=FOLDER", &flags->tokenizer,
+                        "a folder of the checkpoint root with a tokenizer; default: the served model's");
+  command->flags()->Add("json", &flags->json, "one line of JSON");
+  flags->server.AddTo(command->flags());
+  command->SetFooter(
       "A line of a .jsonl file is an object with one of: \"text\" (all of it is trained), \"prompt\" and "
       "\"completion\"\n"
       "(the completion is), \"messages\" (what the assistant says is).\n"
       "Example: switchyard data pack web.jsonl books.jsonl --output=train.bin");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Pack(console, *flags); }; });
+  command->SetRun([flags](Console& console) { return Pack(console, *flags); });
 }
 
 }  // namespace switchyard

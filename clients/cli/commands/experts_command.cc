@@ -6,10 +6,15 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "clients/cli/command.h"
+#include "clients/cli/json.h"
+#include "clients/cpp/client.h"
+#include "switchyard/v1/admin.pb.h"
 
 namespace switchyard {
 namespace {
@@ -190,6 +195,15 @@ void PrintEstimators(std::ostream& out, const v1::LayerExperts& layer, int num_w
   }
 }
 
+// "8,3": expert and layer.
+std::string ReadWhy(absl::string_view text, std::vector<int32_t>* why) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
+  why->assign(parts.size(), 0);
+  bool ok = parts.size() == 2;
+  for (size_t i = 0; ok && i < parts.size(); ++i) ok = absl::SimpleAtoi(parts[i], &(*why)[i]);
+  return ok ? "" : "2 required EXPERT,LAYER missing";
+}
+
 int Run(Console& console, const ExpertsFlags& flags) {
   const auto client = flags.server.Connect();
   if (!client.ok()) return Complain(console, client.status());
@@ -223,29 +237,27 @@ int Run(Console& console, const ExpertsFlags& flags) {
 
 }  // namespace
 
-void AddExpertsCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("experts", "how often each expert was chosen lately, and where it is");
+void AddExpertsCommand(Command* app) {
+  Command* command = app->AddCommand("experts", "how often each expert was chosen lately, and where it is");
   auto flags = std::make_shared<ExpertsFlags>();
-  flags->server.AddTo(command);
-  command->add_option("--layer", flags->layers, "every expert of this MoE layer, counted from 0; may be given again")
-      ->type_name("LAYER")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--why", flags->why, "say why this expert of this MoE layer is where it is; both are counted from 0")
-      ->type_name("EXPERT,LAYER")
-      ->delimiter(',')
-      ->expected(2);
-  command->add_flag("--estimators", flags->estimators,
-                    "how right each estimator of coming layers is, which is in use, and which were switched off");
-  command->add_flag("--json", flags->json, "one line of JSON, with every expert");
-  command->footer(
+  command->flags()->BeginGroup("What to show");
+  command->flags()->Add("layer=LAYER", &flags->layers,
+                        "every expert of this MoE layer, counted from 0; may be given again");
+  command->flags()->AddFunction(
+      "why=EXPERT,LAYER", "", [flags](absl::string_view text) { return ReadWhy(text, &flags->why); },
+      "say why this expert of this MoE layer is where it is; both are counted from 0");
+  command->flags()->Add("estimators", &flags->estimators,
+                        "how right each estimator of coming layers is, which is in use, and which were switched off");
+  command->flags()->Add("json", &flags->json, "one line of JSON, with every expert");
+  flags->server.AddTo(command->flags());
+  command->SetFooter(
       "Without --layer a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
       "x mean: 1 = all alike. The busiest worker's is how a layer's time suffers.\n"
       "Workers tell their estimators' figures and where replicas are every few seconds. Right: the share of batches\n"
       "whose set of the 2k most popular experts was foreseen; distance: total variation, 0 = exact. Spare: a slot "
       "that\n"
       "follows each batch, filled when the group began (start), by an estimate or by the gate.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+  command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
 }  // namespace switchyard

@@ -7,8 +7,12 @@
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
 #include "clients/cli/generate_answer.h"
+#include "clients/cli/json.h"
+#include "clients/cli/request_flags.h"
 #include "clients/cli/request_lines.h"
+#include "clients/cpp/client.h"
 #include "proto/support/errors.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {
@@ -144,20 +148,21 @@ int Run(Console& console, const GenerateFlags& flags) {
 
 }  // namespace
 
-void AddGenerateCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("generate", "generate text from a prompt, streamed as it comes");
+void AddGenerateCommand(Command* app) {
+  Command* command = app->AddCommand("generate", "generate text from a prompt, streamed as it comes");
   auto flags = std::make_shared<GenerateFlags>();
-  command->add_option("prompt", flags->prompt, "the prompt as text, the same as --text");
-  flags->server.AddTo(command);
-  flags->lines.AddTo(command);
-  flags->request.AddTo(command);
-  command->footer(
+  command->flags()->BeginGroup("Prompt");
+  command->flags()->AddPositional("prompt", &flags->prompt, "the prompt as text, the same as --text");
+  flags->request.AddTo(command->flags());
+  flags->lines.AddTo(command->flags());
+  flags->server.AddTo(command->flags());
+  command->SetFooter(
       "Examples:\n"
       "  switchyard generate \"The sea is\" --max_tokens=64 --temperature=0\n"
       "  switchyard generate --messages='[{\"role\": \"user\", \"content\": \"Hi\"}]' --seed=7\n"
       "  switchyard generate --input=requests.jsonl --json --concurrency=8 > answers.jsonl\n"
       "The text goes to standard output, a summary with tokens/s to standard error.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+  command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
 }  // namespace switchyard

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 
+#include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
+#include "switchyard/v1/training.pb.h"
 
 namespace switchyard {
 namespace {
@@ -25,7 +27,7 @@ using enum FieldKind;
 constexpr RequestField<v1::JobSpec> kFields[] = {
     {"base_checkpoint", kText,
      "go on from this checkpoint: config, tokenizer and weights, in the server's checkpoint root",
-     Set<"base_checkpoint">},
+     Set<"base_checkpoint">, "Job"},
     {"architecture", kText, "or draw the weights anew, for the config and tokenizer of this folder there",
      Set<"architecture">},
     {"dataset", kTexts, "train on this .jsonl or .bin of the server's dataset root; may be given again",
@@ -40,7 +42,7 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     {"workers", kNumber, "how many workers train it; default 1", Set<"workers">},
     {"on_serving_workers", kBool, "on the workers that serve, while they have nothing to serve; else on training ones",
      Set<"on_serving_workers">},
-    {"learning_rate", kNumber, "the highest one", Set<"optimizer.learning_rate">},
+    {"learning_rate", kNumber, "the highest one", Set<"optimizer.learning_rate">, "Optimizer"},
     {"schedule", kText, "cosine (default), linear, constant or wsd (warm-up, stable, decay)",
      Set<"optimizer.schedule">},
     {"final_fraction", kNumber, "of the learning rate, at the last step", Set<"optimizer.final_fraction">},
@@ -51,7 +53,8 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     {"epsilon", kNumber, "of AdamW; default 1e-8", Set<"optimizer.epsilon">},
     {"weight_decay", kNumber, "of matrices; default 0.1", Set<"optimizer.weight_decay">},
     {"clip_norm", kNumber, "gradients' largest norm; 0 = not clipped; default 1", Set<"optimizer.clip_norm">},
-    {"balance", kText, "load-balancing loss: all_layers (default), per_layer or none", Set<"balance">},
+    {"balance", kText, "load-balancing loss: all_layers (default), per_layer or none", Set<"balance">,
+     "Losses and routing"},
     {"balance_weight", kNumber,
      "of the load-balancing loss; default: router_aux_loss_coef of the model's config.json, else 0.01",
      Set<"balance_weight">},
@@ -64,11 +67,12 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     {"offload", kText,
      "masters and moments of experts in a file of the workers: auto (default: where memory would not suffice), never, "
      "always",
-     Set<"offload">},
+     Set<"offload">, "Memory and network"},
     {"recompute", kBool, "keep less for backward and compute it again, layer by layer", Set<"recompute">},
     {"seed", kNumber, "of drawn weights and of the order of data", Set<"seed">},
     {"evaluate_every_steps", kNumber, "0 = at the end, if there is evaluation data", Set<"evaluate_every_steps">},
-    {"checkpoint_every_steps", kNumber, "save so often; default 1000", Set<"checkpoints.every_steps">},
+    {"checkpoint_every_steps", kNumber, "save so often; default 1000", Set<"checkpoints.every_steps">,
+     "Checkpoints and evaluation"},
     {"keep_last", kNumber, "so many of the last checkpoints stay; default 3", Set<"checkpoints.keep_last">},
     {"keep_every_steps", kNumber, "checkpoints of multiples of this stay for ever; 0 = none do",
      Set<"checkpoints.keep_every_steps">},

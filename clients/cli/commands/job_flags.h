@@ -2,7 +2,6 @@
 #pragma once
 
 #include "clients/cli/request_fields.h"
-#include "switchyard/v1/training.pb.h"
 
 namespace switchyard {
 

@@ -13,9 +13,12 @@
 #include "clients/cli/command.h"
 #include "clients/cli/commands/trace_input.h"
 #include "clients/cli/commands/trace_record.h"
+#include "clients/cli/json.h"
 #include "clients/cli/whole_file.h"
+#include "clients/cpp/client.h"
 #include "scheduler/popularity/popularity.h"
 #include "scheduler/popularity/trace/trace_profile.h"
+#include "switchyard/v1/admin.pb.h"
 
 namespace switchyard {
 namespace {
@@ -143,62 +146,59 @@ int Show(Console& console, const std::string& path) {
   return kExitOk;
 }
 
-void AddSaveCommand(CLI::App* profile, RunCommand* run) {
-  CLI::App* command = profile->add_subcommand("save", "what a server's workers have learned by now, while they serve");
+void AddSaveCommand(Command* profile) {
+  Command* command = profile->AddCommand("save", "what a server's workers have learned by now, while they serve");
   auto flags = std::make_shared<SaveFlags>();
-  flags->server.AddTo(command);
-  command->add_option("--output", flags->output, "the profile, written when all of it is there")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("--weights_hash", flags->weights_hash, "fail unless the server serves the weights of this hash")
-      ->type_name("HASH");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Save(console, *flags); }; });
+  command->flags()->BeginGroup("Files");
+  command->flags()->Add("output=FILE", &flags->output, "the profile, written when all of it is there").Required();
+  command->flags()->Add("weights_hash=HASH", &flags->weights_hash,
+                        "fail unless the server serves the weights of this hash");
+  flags->server.AddTo(command->flags());
+  command->SetRun([flags](Console& console) { return Save(console, *flags); });
 }
 
-void AddMergeCommand(CLI::App* profile, RunCommand* run) {
-  CLI::App* command = profile->add_subcommand("merge", "several profiles of one model as one: their counts add");
+void AddMergeCommand(Command* profile) {
+  Command* command = profile->AddCommand("merge", "several profiles of one model as one: their counts add");
   auto flags = std::make_shared<MergeFlags>();
-  command->add_option("files", flags->inputs, "the profiles")->required()->type_name("FILE");
-  command->add_option("--output", flags->output, "the merged one")->required()->type_name("FILE");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Merge(console, *flags); }; });
+  command->flags()->BeginGroup("Files");
+  command->flags()->AddPositional("files", &flags->inputs, "the profiles").Required();
+  command->flags()->Add("output=FILE", &flags->output, "the merged one").Required();
+  command->SetRun([flags](Console& console) { return Merge(console, *flags); });
 }
 
-void AddShowCommand(CLI::App* profile, RunCommand* run) {
-  CLI::App* command = profile->add_subcommand("show", "what a profile holds, by phase and layer");
+void AddShowCommand(Command* profile) {
+  Command* command = profile->AddCommand("show", "what a profile holds, by phase and layer");
   auto path = std::make_shared<std::string>();
-  command->add_option("file", *path, "the profile")->required()->type_name("FILE");
-  command->callback([path, run] { *run = [path](Console& console) { return Show(console, *path); }; });
+  command->flags()->BeginGroup("Files");
+  command->flags()->AddPositional("file", path.get(), "the profile").Required();
+  command->SetRun([path](Console& console) { return Show(console, *path); });
 }
 
 }  // namespace
 
-void AddProfileCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command =
-      app->add_subcommand("profile", "learn a model's routing, from documents or from a server, for --profile");
-  command->require_subcommand(0, 1);
+void AddProfileCommand(Command* app) {
+  Command* command =
+      app->AddCommand("profile", "learn a model's routing, from documents or from a server, for --profile");
   auto flags = std::make_shared<MakeFlags>();
-  command->add_option("--output", flags->output, "the profile, written when all is counted")->type_name("FILE");
-  command->add_option("--trace", flags->trace, "count this routing trace; no server is asked")->type_name("FILE");
-  command
-      ->add_option("--path_length", flags->path_length,
-                   "of how many layers the counted paths are (l of Lina); a server reads them with the same one")
-      ->check(CLI::Range(1, kMaxPathLength))
-      ->capture_default_str();
-  AddDocumentFlags(command, "--dataset", &flags->record);
-  AddSaveCommand(command, run);
-  AddMergeCommand(command, run);
-  AddShowCommand(command, run);
-  command->footer(
+  command->flags()->BeginGroup("Files");
+  command->flags()->Add("output=FILE", &flags->output, "the profile, written when all is counted");
+  command->flags()->Add("trace=FILE", &flags->trace, "count this routing trace; no server is asked");
+  command->flags()
+      ->Add("path_length", &flags->path_length,
+            "of how many layers the counted paths are (l of Lina); a server reads them with the same one")
+      .Range(1, kMaxPathLength);
+  AddDocumentFlags("dataset", &flags->record, command->flags());
+  AddSaveCommand(command);
+  AddMergeCommand(command);
+  AddShowCommand(command);
+  command->SetFooter(
       "Examples:\n"
       "  switchyard profile --dataset=documents.jsonl --output=prose.profile\n"
       "  switchyard profile save --output=live.profile\n"
       "  switchyard profile merge prose.profile code.profile --output=all.profile\n"
       "  switchyard-server --model=DIR --profile=all.profile\n"
       "A profile is good for the weights that it was made with, and no others take it.");
-  command->callback([command, flags, run] {
-    if (!command->get_subcommands().empty()) return;
-    *run = [flags](Console& console) { return Make(console, *flags); };
-  });
+  command->SetRun([flags](Console& console) { return Make(console, *flags); });
 }
 
 }  // namespace switchyard

@@ -7,6 +7,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
+#include "clients/cli/json.h"
+#include "clients/cpp/client.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {
@@ -162,17 +165,17 @@ int Run(Console& console, const StatusFlags& flags) {
 
 }  // namespace
 
-void AddStatusCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("status", "the served model, readiness, workers, KV cache and queue");
+void AddStatusCommand(Command* app) {
+  Command* command = app->AddCommand("status", "the served model, readiness, workers, KV cache and queue");
   auto flags = std::make_shared<StatusFlags>();
-  flags->server.AddTo(command);
-  command->add_option("--wait", flags->wait_seconds, "wait this many seconds at most until the server is ready")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  command->add_flag("--json", flags->json, "one line of JSON");
-  command->footer("Exit code 0 when the server is ready, 1 when it is not.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Run(console, *flags); }; });
+  command->flags()->BeginGroup("Output");
+  command->flags()
+      ->Add("wait=SECONDS", &flags->wait_seconds, "wait this many seconds at most until the server is ready")
+      .Range(0.0, 86400.0);
+  command->flags()->Add("json", &flags->json, "one line of JSON");
+  flags->server.AddTo(command->flags());
+  command->SetFooter("Exit code 0 when the server is ready, 1 when it is not.");
+  command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
 }  // namespace switchyard

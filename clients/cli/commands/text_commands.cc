@@ -1,11 +1,15 @@
 // switchyard tokenize and detokenize: text to token ids and back, by the server's tokenizer.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_join.h"
 #include "clients/cli/command.h"
+#include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
+#include "clients/cpp/client.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {
@@ -15,7 +19,8 @@ struct TextFlags {
   ServerFlags server;
   LineFlags lines;
   RequestFlags<Request> request;
-  std::vector<std::string> positional;
+  std::optional<std::string> text;      // of tokenize
+  std::vector<std::string> positional;  // whatever stands without a flag
 };
 
 absl::Status Tokenize(Client* client, const v1::TokenizeRequest& request, Json* json) {
@@ -66,38 +71,41 @@ int Run(Console& console, const TextFlags<Request>& flags, absl::Status (*ask)(C
   return status.ok() ? kExitOk : Complain(console, status);
 }
 
+// The request in words first, then the same as flags, then what all requests have.
+template <class Request, class Variable>
+void AddFlags(const char* name, Variable* positional, const char* help, TextFlags<Request>* values, FlagSet* flags) {
+  flags->BeginGroup("Request");
+  flags->AddPositional(name, positional, help);
+  values->request.AddTo(flags);
+  values->lines.AddTo(flags);
+  values->server.AddTo(flags);
+}
+
 }  // namespace
 
-void AddTokenizeCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("tokenize", "text or a conversation to token ids");
+void AddTokenizeCommand(Command* app) {
+  Command* command = app->AddCommand("tokenize", "text or a conversation to token ids");
   auto flags = std::make_shared<TextFlags<v1::TokenizeRequest>>();
-  command->add_option("prompt", flags->positional, "the text, the same as --text")->expected(1)->type_name("TEXT");
-  flags->server.AddTo(command);
-  flags->lines.AddTo(command);
-  flags->request.AddTo(command);
-  command->footer(
+  AddFlags("prompt", &flags->text, "the text, the same as --text", flags.get(), command->flags());
+  command->SetFooter(
       "Examples:\n"
       "  switchyard tokenize \"The sea is\"\n"
       "  switchyard tokenize --messages='[{\"role\": \"user\", \"content\": \"Hi\"}]' --json\n"
       "Prints the ids; with --json also the tokens as the vocabulary spells them, and the text that messages were "
       "rendered to.");
-  command->callback([flags, run] {
-    *run = [flags](Console& console) { return Run<v1::TokenizeRequest>(console, *flags, &Tokenize, &IdsText, "text"); };
+  command->SetRun([flags](Console& console) {
+    if (flags->text.has_value()) flags->positional = {*flags->text};
+    return Run<v1::TokenizeRequest>(console, *flags, &Tokenize, &IdsText, "text");
   });
 }
 
-void AddDetokenizeCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("detokenize", "token ids to text");
+void AddDetokenizeCommand(Command* app) {
+  Command* command = app->AddCommand("detokenize", "token ids to text");
   auto flags = std::make_shared<TextFlags<v1::DetokenizeRequest>>();
-  command->add_option("ids", flags->positional, "the token ids, the same as --token_ids")->type_name("IDS");
-  flags->server.AddTo(command);
-  flags->lines.AddTo(command);
-  flags->request.AddTo(command);
-  command->footer("Example:\n  switchyard detokenize 5 9 11");
-  command->callback([flags, run] {
-    *run = [flags](Console& console) {
-      return Run<v1::DetokenizeRequest>(console, *flags, &Detokenize, &PlainText, "token_ids");
-    };
+  AddFlags("ids", &flags->positional, "the token ids, the same as --token_ids", flags.get(), command->flags());
+  command->SetFooter("Example:\n  switchyard detokenize 5 9 11");
+  command->SetRun([flags](Console& console) {
+    return Run<v1::DetokenizeRequest>(console, *flags, &Detokenize, &PlainText, "token_ids");
   });
 }
 

@@ -19,19 +19,28 @@ namespace {
 
 constexpr int kMostPopular = 4;  // that a layer's line names
 
-void AddRecordCommand(CLI::App* trace, RunCommand* run) {
-  CLI::App* command = trace->add_subcommand("record", "record which experts documents go to, by token and MoE layer");
+std::string ReadPhase(absl::string_view name, std::string* phase) {
+  if (name != NameOf(Phase::kPrefill) && name != NameOf(Phase::kDecode)) {
+    return absl::StrCat(name, " not in {", NameOf(Phase::kPrefill), ",", NameOf(Phase::kDecode), "}");
+  }
+  *phase = std::string(name);
+  return "";
+}
+
+void AddRecordCommand(Command* trace) {
+  Command* command = trace->AddCommand("record", "record which experts documents go to, by token and MoE layer");
   auto flags = std::make_shared<RecordFlags>();
-  command->add_option("--output", flags->output, "the trace, written anew")->required()->type_name("FILE");
-  AddDocumentFlags(command, "--input", flags.get());
-  command->footer(
+  command->flags()->BeginGroup("Files");
+  command->flags()->Add("output=FILE", &flags->output, "the trace, written anew").Required();
+  AddDocumentFlags("input", flags.get(), command->flags());
+  command->SetFooter(
       "Examples:\n"
       "  switchyard trace record --input=documents.jsonl --output=prose.trace --label=prose\n"
       "  switchyard trace record --text=\"The sea is\" --max_tokens=64 --output=sea.trace\n"
       "A document is routed as it is, as a prompt; with --max_tokens above 1 also what the model generates after it.\n"
       "The format is described in scheduler/base/io/trace_bytes.h; what was written stays readable if this is "
       "interrupted.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return RecordTrace(console, *flags); }; });
+  command->SetRun([flags](Console& console) { return RecordTrace(console, *flags); });
 }
 
 // "prose 12", …: sequences by label, in the order of the alphabet.
@@ -104,39 +113,37 @@ int Replay(Console& console, const ReplayFlags& flags) {
   return kExitOk;
 }
 
-void AddShowCommand(CLI::App* trace, RunCommand* run) {
-  CLI::App* command = trace->add_subcommand("show", "what a trace holds, and how skewed each layer is");
+void AddShowCommand(Command* trace) {
+  Command* command = trace->AddCommand("show", "what a trace holds, and how skewed each layer is");
   auto path = std::make_shared<std::string>();
-  command->add_option("file", *path, "the trace")->required()->type_name("FILE");
-  command->callback([path, run] { *run = [path](Console& console) { return Show(console, *path); }; });
+  command->flags()->BeginGroup("Files");
+  command->flags()->AddPositional("file", path.get(), "the trace").Required();
+  command->SetRun([path](Console& console) { return Show(console, *path); });
 }
 
-void AddReplayCommand(CLI::App* trace, RunCommand* run) {
-  CLI::App* command = trace->add_subcommand(
+void AddReplayCommand(Command* trace) {
+  Command* command = trace->AddCommand(
       "replay", "what estimators would have foreseen of a trace, and how even placements would have kept workers");
   auto flags = std::make_shared<ReplayFlags>();
-  command->add_option("file", flags->path, "the trace")->required()->type_name("FILE");
-  command->add_option("--workers", flags->options.num_devices, "workers that share the experts")->capture_default_str();
-  command->add_option("--batch_tokens", flags->options.batch_tokens, "tokens of a batch")->capture_default_str();
-  command->add_option("--spare_slots", flags->options.spare_slots, "of each worker, as the server's")
-      ->capture_default_str();
-  command
-      ->add_option("--phase", flags->phase,
-                   "how batches are cut: prefill = neighbouring tokens, decode = one token of each of so many streams")
-      ->check(CLI::IsMember({"prefill", "decode"}))
-      ->capture_default_str();
-  command->footer("Rows alone are counted: no model runs, and nothing is sent.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Replay(console, *flags); }; });
+  command->flags()->BeginGroup("Replay");
+  command->flags()->AddPositional("file", &flags->path, "the trace").Required();
+  command->flags()->Add("workers", &flags->options.num_devices, "workers that share the experts");
+  command->flags()->Add("batch_tokens", &flags->options.batch_tokens, "tokens of a batch");
+  command->flags()->Add("spare_slots", &flags->options.spare_slots, "of each worker, as the server's");
+  command->flags()->AddFunction(
+      "phase=NAME", flags->phase, [flags](absl::string_view name) { return ReadPhase(name, &flags->phase); },
+      "how batches are cut: prefill = neighbouring tokens, decode = one token of each of so many streams");
+  command->SetFooter("Rows alone are counted: no model runs, and nothing is sent.");
+  command->SetRun([flags](Console& console) { return Replay(console, *flags); });
 }
 
 }  // namespace
 
-void AddTraceCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command = app->add_subcommand("trace", "routing traces: which experts tokens go to");
-  command->require_subcommand(1);
-  AddRecordCommand(command, run);
-  AddShowCommand(command, run);
-  AddReplayCommand(command, run);
+void AddTraceCommand(Command* app) {
+  Command* command = app->AddCommand("trace", "routing traces: which experts tokens go to");
+  AddRecordCommand(command);
+  AddShowCommand(command);
+  AddReplayCommand(command);
 }
 
 }  // namespace switchyard

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -15,8 +16,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "clients/cli/generate_answer.h"
+#include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
+#include "clients/cpp/client.h"
 #include "proto/support/trace_writer.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {
@@ -176,24 +180,24 @@ int RecordAll(const RecordFlags& flags, const Json& defaults, std::istream& in, 
 
 }  // namespace
 
-void AddDocumentFlags(CLI::App* command, const std::string& input, RecordFlags* flags) {
-  command
-      ->add_option(input, flags->input,
-                   "documents: a file of JSON lines whose keys are the flags' names and \"label\", - for standard "
-                   "input; flags are defaults of the lines")
-      ->type_name("FILE");
-  command->add_option("--label", flags->label, "where the text is from, kept with each sequence")->type_name("TEXT");
-  command
-      ->add_option("--window", flags->window,
-                   "longer documents are cut into sequences of this many tokens (default, and at most: the context)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--concurrency", flags->concurrency, "documents under way at once")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  flags->server.AddTo(command);
-  flags->request.AddTo(
-      command, {"n", "request_id", "return_expert_paths", "logprobs", "prompt_logprobs", "skip_special_tokens"});
-  for (const char* name : kOfGeneration) command->get_option(absl::StrCat("--", name))->group(kGenerationGroup);
+void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* flags) {
+  flags->BeginGroup("Documents");
+  flags->Add(
+      absl::StrCat(input, "=FILE"), &values->input,
+      "documents: a file of JSON lines whose keys are the flags' names and \"label\", - for standard input; flags "
+      "are defaults of the lines");
+  flags->Add("label", &values->label, "where the text is from, kept with each sequence");
+  flags
+      ->Add("window", &values->window,
+            "longer documents are cut into sequences of this many tokens (default, and at most: the context)")
+      .Range(0, std::numeric_limits<int>::max())
+      .NoDefault();
+  flags->Add("concurrency", &values->concurrency, "documents under way at once").Range(1, 1024);
+  values->request.AddTo(
+      flags, {"n", "request_id", "return_expert_paths", "logprobs", "prompt_logprobs", "skip_special_tokens"});
+  flags->BeginGroup(kGenerationGroup);
+  for (const char* name : kOfGeneration) flags->Regroup(name);
+  values->server.AddTo(flags);
 }
 
 int RecordTrace(Console& console, const RecordFlags& flags) {

@@ -5,7 +5,6 @@
 
 #include "clients/cli/command.h"
 #include "clients/cli/request_flags.h"
-#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 
@@ -19,8 +18,8 @@ struct RecordFlags {
   int concurrency = 16;
 };
 
-// All of them but `output`; `input` is the name of the option that says the file.
-void AddDocumentFlags(CLI::App* command, const std::string& input, RecordFlags* flags);
+// All of them but `output`; `input` is the name of the flag that says the file.
+void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* flags);
 
 // Sends the documents and writes what they were routed to (scheduler/base/io/trace_bytes.h), in their order.
 // Returns the exit code; complains to console.err.

@@ -12,10 +12,13 @@
 #include "clients/cli/command.h"
 #include "clients/cli/commands/job_flags.h"
 #include "clients/cli/commands/train_watch.h"
+#include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cli/whole_file.h"
+#include "clients/cpp/client.h"
 #include "google/rpc/status.pb.h"
+#include "switchyard/v1/training.pb.h"
 
 namespace switchyard {
 namespace {
@@ -202,109 +205,101 @@ int List(Console& console, const ListFlags& flags) {
   return kExitOk;
 }
 
-std::shared_ptr<JobFlags> AddJobFlags(CLI::App* command, bool watches) {
-  auto flags = std::make_shared<JobFlags>();
-  flags->server.AddTo(command);
-  command->add_option("id", flags->id, "the job")->required()->type_name("JOB");
-  if (watches) {
-    command->add_option("--interval", flags->interval_seconds, "seconds from one line to the next, at least")
-        ->type_name("SECONDS")
-        ->check(CLI::Range(0.0, 86400.0))
-        ->capture_default_str();
-  }
-  command->add_flag("--json", flags->json, watches ? "a line of JSON for each change" : "one line of JSON");
-  return flags;
+void AddIntervalFlag(JobFlags* values, absl::string_view help, FlagSet* flags) {
+  flags->Add("interval=SECONDS", &values->interval_seconds, help).Range(0.0, 86400.0);
 }
 
-void AddSubmit(CLI::App* train, RunCommand* run) {
-  CLI::App* command = train->add_subcommand("submit", "submit a job; prints its id");
-  auto flags = std::make_shared<SubmitFlags>();
-  flags->job.server.AddTo(command);
-  command
-      ->add_option("--spec", flags->spec,
-                   "a file with the job as JSON, as `train get --json` shows it under \"spec\"; flags win over it")
-      ->type_name("FILE");
-  flags->fields.AddTo(command);
-  command
-      ->add_option("--request_id", flags->request_id,
-                   "the same id with the same job submits it once, however often it is asked for")
-      ->type_name("TEXT");
-  command->add_flag("--watch", flags->watch, "follow it until it is over");
-  command->add_option("--interval", flags->job.interval_seconds, "with --watch: seconds between lines, at least")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  command->add_flag("--json", flags->job.json, "one line of JSON instead of the id");
-  command->footer(
+std::shared_ptr<JobFlags> AddJobFlags(Command* command, bool watches) {
+  auto values = std::make_shared<JobFlags>();
+  FlagSet* flags = command->flags();
+  flags->BeginGroup("Job");
+  flags->AddPositional("id", &values->id, "the job").Required();
+  if (watches) AddIntervalFlag(values.get(), "seconds from one line to the next, at least", flags);
+  flags->Add("json", &values->json, watches ? "a line of JSON for each change" : "one line of JSON");
+  values->server.AddTo(flags);
+  return values;
+}
+
+void AddSubmit(Command* train) {
+  Command* command = train->AddCommand("submit", "submit a job; prints its id");
+  auto values = std::make_shared<SubmitFlags>();
+  FlagSet* flags = command->flags();
+  flags->BeginGroup("Job");
+  flags->Add("spec=FILE", &values->spec,
+             "a file with the job as JSON, as `train get --json` shows it under \"spec\"; flags win over it");
+  values->fields.AddTo(flags);
+  flags->BeginGroup("Submitting");
+  flags->Add("watch", &values->watch, "follow it until it is over");
+  AddIntervalFlag(&values->job, "with --watch: seconds between lines, at least", flags);
+  flags->Add("json", &values->job.json, "one line of JSON instead of the id");
+  flags->Add("request_id", &values->request_id,
+             "the same id with the same job submits it once, however often it is asked for");
+  values->job.server.AddTo(flags);
+  command->SetFooter(
       "Examples:\n"
       "  switchyard train submit --architecture=demo --dataset=train.jsonl --evaluation=heldout.jsonl \\\n"
       "      --steps=2000 --sequence_length=256 --batch_sequences=16 --learning_rate=1e-3 --watch\n"
       "  switchyard train submit --spec=job.json --steps=100 --label=try=2\n"
       "Files are the server's, beneath its dataset and checkpoint roots. All that is wrong with a job is told at "
       "once.");
-  command->callback([flags, run] { *run = [flags](Console& console) { return Submit(console, *flags); }; });
+  command->SetRun([values](Console& console) { return Submit(console, *values); });
 }
 
-void AddList(CLI::App* train, RunCommand* run) {
-  CLI::App* command = train->add_subcommand("list", "the jobs, newest first");
-  auto flags = std::make_shared<ListFlags>();
-  flags->server.AddTo(command);
-  command->add_option("--state", flags->states, "only those in this state; may be given again")
-      ->type_name("STATE")
-      ->allow_extra_args(false);
-  command->add_option("--label", flags->labels, "only those with this label; may be given again")
-      ->type_name("KEY=TEXT")
-      ->allow_extra_args(false);
-  command->add_option("--page_size", flags->page_size, "jobs of a page")
-      ->type_name("NUMBER")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--page_token", flags->page_token, "the page that this token, of the page before, begins")
-      ->type_name("TOKEN");
-  command->add_flag("--all", flags->all, "all pages");
-  command->add_flag("--json", flags->json, "a line of JSON for each job");
-  command->callback([flags, run] { *run = [flags](Console& console) { return List(console, *flags); }; });
+void AddList(Command* train) {
+  Command* command = train->AddCommand("list", "the jobs, newest first");
+  auto values = std::make_shared<ListFlags>();
+  FlagSet* flags = command->flags();
+  flags->BeginGroup("Jobs");
+  flags->Add("state=STATE", &values->states, "only those in this state; may be given again");
+  flags->Add("label=KEY=TEXT", &values->labels, "only those with this label; may be given again");
+  flags->Add("all", &values->all, "all pages");
+  flags->Add("page_size", &values->page_size, "jobs of a page").Range(1, 1000);
+  flags->Add("page_token=TOKEN", &values->page_token, "the page that this token, of the page before, begins");
+  flags->Add("json", &values->json, "a line of JSON for each job");
+  values->server.AddTo(flags);
+  command->SetRun([values](Console& console) { return List(console, *values); });
 }
 
-void AddCall(CLI::App* train, RunCommand* run, const char* name, const char* help, JobCall call) {
-  CLI::App* command = train->add_subcommand(name, help);
-  const std::shared_ptr<JobFlags> flags = AddJobFlags(command, /*watches=*/false);
-  command->callback(
-      [flags, run, call] { *run = [flags, call](Console& console) { return Ask(console, *flags, call); }; });
+void AddCall(Command* train, const char* name, const char* help, JobCall call) {
+  Command* command = train->AddCommand(name, help);
+  const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
+  command->SetRun([values, call](Console& console) { return Ask(console, *values, call); });
 }
 
-void AddResume(CLI::App* train, RunCommand* run) {
-  CLI::App* command = train->add_subcommand("resume", "let a paused job go on");
-  const std::shared_ptr<JobFlags> flags = AddJobFlags(command, /*watches=*/false);
+void AddWatch(Command* train) {
+  Command* command = train->AddCommand("watch", "follow a job until it is over");
+  const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/true);
+  command->SetFooter(
+      "Exit code 0 when the job has succeeded, 1 when it failed or was cancelled. Ctrl-C ends the watching, not the "
+      "job.\n"
+      "A server that is away is asked again for --timeout seconds.");
+  command->SetRun([values](Console& console) { return WatchOne(console, *values); });
+}
+
+void AddResume(Command* train) {
+  Command* command = train->AddCommand("resume", "let a paused job go on");
+  const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
   auto workers = std::make_shared<std::optional<int32_t>>();
-  command->add_option("--workers", *workers, "on so many from now on; without: on as many as before")
-      ->type_name("NUMBER");
-  command->footer(
+  command->flags()->BeginGroup("Job");
+  command->flags()->Add("workers", workers.get(), "on so many from now on; without: on as many as before");
+  command->SetFooter(
       "On another number of workers a job's results are right, but no longer those of an undisturbed run "
       "to the bit.");
-  command->callback(
-      [flags, workers, run] { *run = [=](Console& console) { return Resume(console, *flags, *workers); }; });
+  command->SetRun([values, workers](Console& console) { return Resume(console, *values, *workers); });
 }
 
 }  // namespace
 
-void AddTrainCommand(CLI::App* app, RunCommand* run) {
-  CLI::App* command =
-      app->add_subcommand("train", "jobs that train models: submit, list, get, watch, pause, resume, cancel");
-  command->require_subcommand(1);
-  AddSubmit(command, run);
-  AddList(command, run);
-  AddCall(command, run, "get", "all about one job", &Client::GetJob);
-  CLI::App* watch = command->add_subcommand("watch", "follow a job until it is over");
-  const std::shared_ptr<JobFlags> flags = AddJobFlags(watch, /*watches=*/true);
-  watch->footer(
-      "Exit code 0 when the job has succeeded, 1 when it failed or was cancelled. Ctrl-C ends the watching, not the "
-      "job.\n"
-      "A server that is away is asked again for --timeout seconds.");
-  watch->callback([flags, run] { *run = [flags](Console& console) { return WatchOne(console, *flags); }; });
-  AddCall(command, run, "pause", "stop a job at a step, with a checkpoint", &Client::PauseJob);
-  AddResume(command, run);
-  AddCall(command, run, "cancel", "end a job; a running one saves a checkpoint first", &Client::CancelJob);
+void AddTrainCommand(Command* app) {
+  Command* command =
+      app->AddCommand("train", "jobs that train models: submit, list, get, watch, pause, resume, cancel");
+  AddSubmit(command);
+  AddList(command);
+  AddCall(command, "get", "all about one job", &Client::GetJob);
+  AddWatch(command);
+  AddCall(command, "pause", "stop a job at a step, with a checkpoint", &Client::PauseJob);
+  AddResume(command);
+  AddCall(command, "cancel", "end a job; a running one saves a checkpoint first", &Client::CancelJob);
 }
 
 }  // namespace switchyard

@@ -6,10 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "clients/cli/command.h"
+#include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
+#include "clients/cpp/client.h"
 #include "clients/cpp/client_error.h"
 #include "google/rpc/status.pb.h"
+#include "grpcpp/support/status.h"
 #include "proto/support/errors.h"
+#include "switchyard/v1/training.pb.h"
 
 namespace switchyard {
 namespace {

@@ -4,10 +4,12 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "clients/cli/command.h"
-#include "switchyard/v1/training.pb.h"
+#include "clients/cli/console.h"
+#include "clients/cpp/messages_fwd.h"
 
 namespace switchyard {
+
+class Client;
 
 // "step 120/2000 | loss 3.2140 | eval 3.3010 | norm 0.87 | lr 3.00e-04 | 12345 tok/s | 40 dropped | 1m20s left"; while
 // it does not train, what it does instead.  Dropped: choices of the step that found no room at their expert, if any.

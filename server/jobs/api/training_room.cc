@@ -12,6 +12,7 @@
 #include "server/engine/engine_loop.h"
 #include "server/jobs/journal/loss_log.h"
 #include "server/jobs/pack/packer.h"
+#include "server/server_flags.h"
 
 namespace switchyard {
 namespace {
@@ -134,18 +135,13 @@ absl::Status TrainingRoom::OpenJobs() {
 }
 
 std::vector<std::string> TrainingRoom::WorkerArgs(int index) const {
-  return {absl::StrCat("--server=", door_.server),
-          absl::StrCat("--server_socket=", door_.socket),
-          "--role=train",
-          absl::StrCat("--dataset_root=", config_->dataset_root),
-          absl::StrCat("--checkpoint_root=", config_->checkpoint_root),
-          absl::StrCat("--train_offload_dir=", config_->train_offload_dir),
-          absl::StrCat("--threads=", config_->train_threads),
-          absl::StrCat("--local_index=", index),
-          absl::StrCat("--join_token_file=", door_.token_file),
-          absl::StrCat("--insecure=", config_->insecure ? "true" : "false"),
-          absl::StrCat("--metrics_host=", config_->metrics_host),
-          absl::StrCat("--metrics_port=", config_->worker_metrics_port < 0 ? -1 : 0)};
+  std::vector<std::string> args = FlagsToWorkers(*config_, kToTrainingWorkers);
+  args.insert(args.end(),
+              {absl::StrCat("--server=", door_.server), absl::StrCat("--server_socket=", door_.socket), "--role=train",
+               absl::StrCat("--threads=", config_->train_threads), absl::StrCat("--local_index=", index),
+               absl::StrCat("--join_token_file=", door_.token_file),
+               absl::StrCat("--metrics_port=", config_->worker_metrics_port < 0 ? -1 : 0)});
+  return args;
 }
 
 absl::Status TrainingRoom::StartWorkers(Door door) {

@@ -4,6 +4,7 @@
 #include "clients/cli/request_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "switchyard/v1/inference.pb.h"
 #include "tests/clients/cli_run.h"
 
 namespace switchyard {
@@ -46,6 +47,43 @@ TEST(AppTest, UnknownFlagSuggests) {
   const CliRun run = RunCliWith({"generate", "x", "--max_token=5"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, AllOf(HasSubstr("did you mean \"--max_tokens\"?"), HasSubstr("switchyard help generate")));
+}
+
+TEST(AppTest, HelpIsGroupedWithWhatIsUsedMostFirst) {
+  const std::string page = RunCliWith({"generate", "--help"}).out;
+  EXPECT_THAT(page, testing::StartsWith("generate text from a prompt"));
+  size_t last = 0;
+  for (const char* part : {"Usage: switchyard generate [PROMPT] [--flag=value ...]", "Prompt:", "--text=TEXT",
+                           "Sampling:", "--max_tokens=NUMBER", "Answer:", "--logprobs=NUMBER",
+                           "Input and output:", "--input=FILE", "Server:", "--server=HOST:PORT", "Examples:"}) {
+    const size_t at = page.find(part);
+    ASSERT_NE(at, std::string::npos) << part;
+    EXPECT_GT(at, last) << part;
+    last = at;
+  }
+  EXPECT_THAT(RunCliWith({"help", "trace"}).out,
+              AllOf(HasSubstr("Usage: switchyard trace COMMAND"), HasSubstr("replay")));
+  EXPECT_THAT(RunCliWith({"train", "get", "-h"}).out, HasSubstr("Usage: switchyard train get ID [--flag=value ...]"));
+}
+
+TEST(AppTest, EveryProblemIsToldAtOnce) {
+  const CliRun run = RunCliWith({"generate", "x", "y", "--max_token=5", "--concurrency=many", "--timeout=0",
+                                 "--server=a", "--server=b", "--input"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.out, "");
+  for (const char* part :
+       {"The following argument was not expected: y\n", "The following argument was not expected: --max_token=5\n",
+        "--concurrency: Value many not in range 1 to 1024\n", "--timeout: Value 0 not in range 0.001 to 86400\n",
+        "--server: At Most 1 required but received 2\n", "--input: 1 required FILE missing\n"}) {
+    EXPECT_THAT(run.err, HasSubstr(part));
+  }
+  EXPECT_THAT(RunCliWith({"bench", "--seed=x"}).err, HasSubstr("Could not convert: --seed = x\n"));
+  EXPECT_THAT(RunCliWith({"data", "pack"}).err,
+              AllOf(HasSubstr("inputs is required"), HasSubstr("--output is required")));
+  EXPECT_THAT(RunCliWith({"trace", "replay", "t", "--phase=both"}).err,
+              HasSubstr("--phase: both not in {prefill,decode}\n"));
+  EXPECT_THAT(RunCliWith({"train"}).err,
+              AllOf(HasSubstr("A subcommand is required"), HasSubstr("switchyard help train")));
 }
 
 TEST(AppTest, WrongValuesNameTheFlag) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "clients/cli/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

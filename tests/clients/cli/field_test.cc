@@ -1,5 +1,6 @@
 #include "clients/cli/field.h"
 
+#include "clients/cli/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

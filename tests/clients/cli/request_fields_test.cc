@@ -2,8 +2,10 @@
 
 #include <set>
 
+#include "clients/cli/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "switchyard/v1/inference.pb.h"
 
 namespace switchyard {
 namespace {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

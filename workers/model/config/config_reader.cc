@@ -7,14 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "scheduler/base/text/edit_distance.h"
+#include "scheduler/base/text/nearest_name.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 namespace {
 
-constexpr int kNearEdits = 2;
+constexpr size_t kNearEdits = 2;
 constexpr size_t kShortestHinted = 5;  // shorter keys are near to anything
 
 bool IsNear(absl::string_view a, absl::string_view b) {
@@ -161,10 +161,10 @@ void ConfigReader::Adopt(absl::string_view prefix, const ConfigReader& nested) {
 
 std::string ConfigReader::NearestUnknown(absl::string_view key) const {
   std::string nearest;
-  int best = kNearEdits + 1;
+  size_t best = kNearEdits + 1;
   for (const auto& [name, unused] : object_.items()) {
     if (std::find(known_.begin(), known_.end(), name) != known_.end() || !IsNear(name, key)) continue;
-    if (const int edits = EditDistance(name, key); edits < best) {
+    if (const size_t edits = EditDistance(name, key); edits < best) {
       best = edits;
       nearest = Excerpt(name);
     }

@@ -1,16 +1,9 @@
 #include <gtest/gtest.h>
 
-#include "scheduler/base/text/edit_distance.h"
 #include "scheduler/base/text/quote.h"
 
 namespace switchyard {
 namespace {
-
-TEST(EditDistanceTest, Edits) {
-  EXPECT_EQ(EditDistance("", "abc"), 3);
-  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
-  EXPECT_EQ(EditDistance("same", "same"), 0);
-}
 
 TEST(QuoteTest, EscapesAndCuts) {
   EXPECT_EQ(Quote("é\"\n"), R"("\xc3\xa9\"\n")");

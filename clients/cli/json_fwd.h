@@ -1,0 +1,10 @@
+// The type of JSON values, for headers that only name it.
+#pragma once
+
+#include "nlohmann/json_fwd.hpp"
+
+namespace switchyard {
+
+using Json = nlohmann::ordered_json;
+
+}  // namespace switchyard

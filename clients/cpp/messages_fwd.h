@@ -1,0 +1,36 @@
+// Messages of the API that headers of clients name; who looks into one includes switchyard/v1/*.pb.h.
+#pragma once
+
+namespace switchyard::v1 {
+
+// inference.proto
+class DetokenizeRequest;
+class DetokenizeResponse;
+class GenerateRequest;
+class GenerateResponse;
+class GetLoadResponse;
+class GetModelInfoResponse;
+class Messages;
+class TokenizeRequest;
+class TokenizeResponse;
+
+// admin.proto
+class GetExpertsRequest;
+class GetExpertsResponse;
+class GetProfileRequest;
+class GetProfileResponse;
+
+// training.proto
+class Job;
+class JobSpec;
+class ListJobsRequest;
+class ListJobsResponse;
+class PackDataRequest;
+class PackDataResponse;
+class ResumeJobRequest;
+class SubmitJobRequest;
+class SubmitJobResponse;
+class WatchJobRequest;
+enum JobState : int;
+
+}  // namespace switchyard::v1

@@ -1,0 +1,56 @@
+// A worker's flags.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "scheduler/base/flags/flag_set.h"
+#include "scheduler/offload/expert_budget.h"
+#include "workers/serving/rank_forecaster.h"
+
+namespace switchyard {
+
+// As they were given; role_flags.h says what they mean for a role.
+struct WorkerFlags {
+  std::string server = "127.0.0.1:50051";
+  std::string role = "serve";
+  std::string address = "auto";
+  std::string join_token_file;
+  bool insecure = false;
+
+  std::string model;
+  std::string dtype = "auto";
+  std::string load_format = "auto";
+
+  std::string device = "cpu";
+  int threads = 0;
+  double gpu_memory_fraction = 0.9;
+  bool deterministic = false;
+  bool cuda_graphs = true;
+
+  ExpertBudgetOptions experts;
+  ForecastOptions forecast;
+
+  std::string dataset_root, checkpoint_root;
+  std::string train_offload_dir;
+  int train_send_buffer_kib = 64;
+
+  int metrics_port = -1;
+  std::string metrics_host = "127.0.0.1";
+
+  std::string check_model;
+  bool check_weights = false;
+  int local_index = -1;
+  std::string server_socket;
+  std::string refusal_file;
+};
+
+// Marks of flags that mean nothing to another role, or without a GPU.
+inline constexpr uint32_t kOfServing = 1;
+inline constexpr uint32_t kOfTraining = 2;
+inline constexpr uint32_t kOfGpus = 4;
+
+// They set *values, which has to outlive them.
+FlagSet FlagsOfWorker(WorkerFlags* values);
+
+}  // namespace switchyard
