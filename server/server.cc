@@ -291,7 +291,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
         absl::StrCat("--insecure=", flag(config_.insecure)),
         absl::StrCat("--metrics_host=", config_.metrics_host),
         absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))};
-    if (config_.train_on_serving) {
+    if (config_.train_on_serving && training_->trainers() != nullptr) {
       args.insert(args.end(), {"--role=both", absl::StrCat("--dataset_root=", config_.dataset_root),
                                absl::StrCat("--checkpoint_root=", config_.checkpoint_root)});
     }
