@@ -1,9 +1,7 @@
 #include "server/config.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <tuple>
@@ -171,14 +169,13 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
     problems->Check(!trains || !path->empty(), absl::StrCat("--", flag, ": missing; training workers want it"));
     if (path->empty()) continue;
     const absl::Status status = RootDir::Open(*path, what).status();
-    const bool only_disables_jobs = path == &config->checkpoint_root && absl::IsUnavailable(status);
+    // Serving does not depend on the disk of jobs: TrainingRoom says what is wrong with it.
+    const bool only_disables_jobs = path == &config->checkpoint_root;
     problems->Check(status.ok() || only_disables_jobs, absl::StrCat("--", flag, ": ", status.message()));
   }
-  const std::string& root = config->checkpoint_root;
-  const bool may_write = root.empty() || access(root.c_str(), W_OK | X_OK) == 0 || errno != EACCES;
-  problems->Check(!trains || may_write, absl::StrCat("--checkpoint_root=", root, ": cannot be written"));
-  for (const absl::Status& status : {CheckRootsApart("--dataset_root", config->dataset_root, "--checkpoint_root", root),
-                                     CheckWritableFolder("--train_offload_dir", config->train_offload_dir)}) {
+  for (const absl::Status& status :
+       {CheckRootsApart("--dataset_root", config->dataset_root, "--checkpoint_root", config->checkpoint_root),
+        CheckWritableFolder("--train_offload_dir", config->train_offload_dir)}) {
     problems->Check(status.ok(), std::string(status.message()));
   }
   problems->Check(config->train_offload_dir.empty() || config->local_train_workers > 0,

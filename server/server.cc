@@ -262,11 +262,12 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
   options.binary = WorkerBinary();
   options.count = config_.local_workers;
   options.args = [this, server](int index) {
-    const uint32_t marks = kToServingWorkers | (config_.train_on_serving ? kToServingThatTrain : 0);
+    const bool trains = config_.train_on_serving && training_->trainers() != nullptr;
+    const uint32_t marks = kToServingWorkers | (trains ? kToServingThatTrain : 0);
     std::vector<std::string> args = FlagsToWorkers(config_, marks);
     args.insert(args.end(),
                 {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", gate_->local_name()),
-                 config_.train_on_serving ? "--role=both" : "--role=serve",
+                 trains ? "--role=both" : "--role=serve",
                  config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
                  absl::StrCat("--profile_out=",
                               config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),

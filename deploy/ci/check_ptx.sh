@@ -12,18 +12,23 @@ awk '
     name = $0
     sub(/.*\.(entry|func) +(\([^)]*\) *)?/, "", name)
     sub(/\(.*/, "", name)
-    waits = !is_kernel  # what a kernel calls
-    noncoherent = early = 0
+    waits = noncoherent = early = 0
   }
   name == "" { next }
   /^[ \t]*(@!?%p[0-9]+ )?griddepcontrol\.wait/ { waits = 1 }
   /^[ \t]*(@!?%p[0-9]+ )?(ld|ldu|st|atom|red|cp\.async|cp\.reduce)\./ && !/[ \t](ld|st|atom|red)\.([a-z]+\.)?(param|shared|local|const)/ {
-    if (!waits && !early++) breach("touches global memory before griddepcontrol.wait:" $0)
+    if (!waits && !early++ && is_kernel) breach("touches global memory before griddepcontrol.wait:" $0)
     if (/\.nc\./ && !noncoherent++) first = $0
+  }
+  !waits {  # what a function does that is called here; it stands before its callers
+    for (f in touches) if ($0 ~ "[ \t,(]" f "[ \t,;]" && !early++ && is_kernel) breach("touches global memory before griddepcontrol.wait: calls " f)
+    for (f in waits_itself) if ($0 ~ "[ \t,(]" f "[ \t,;]") waits = 1
   }
   /^}/ {
     if (noncoherent) breach(noncoherent " reads by the non-coherent path, the first:" first)
-    if (!waits) breach("never waits for the kernel before it")
+    if (is_kernel && !waits) breach("never waits for the kernel before it")
+    if (!is_kernel && early) touches[name]
+    if (!is_kernel && waits) waits_itself[name]
     total += is_kernel
     name = ""
   }

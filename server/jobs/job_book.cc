@@ -165,6 +165,8 @@ void JobBook::Flush() {
   for (const int64_t sequence : unsaved) {
     if (!Save(jobs_.at(sequence).get()).ok()) return;
   }
+  // What failed last was somebody's request, who was told so: whether the journal takes anything again.
+  if (!journal_status_.ok() && !jobs_.empty()) static_cast<void>(Write(*jobs_.rbegin()->second));
 }
 
 void JobBook::Note(Job* job, const std::string& note) {

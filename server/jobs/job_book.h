@@ -60,7 +60,7 @@ class JobBook {
   void Happen(Job* job, JobEvent event, const std::string& reason, int64_t unix_ms);
   // Writes the job as it is.  An error also makes it unclean.
   absl::Status Save(Job* job);
-  // Tries again to write what could not be written.
+  // Tries again to write what could not be written, or, if nothing is left of that, any job.
   void Flush();
   bool clean() const { return unsaved_.empty(); }
   // Of the last write: why it failed, or OK.

@@ -5,8 +5,10 @@ check=$1/deploy/ci/check_ptx.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# kernel LINE...: the PTX of a kernel of these lines.
+function=
+# kernel LINE...: the PTX of $function and of a kernel of these lines.
 kernel() {
+  printf -- "$function"
   printf '.visible .entry Kernel(\n\t.param .u64 p\n)\n{\n\tld.param.u64 \t%%rd1, [p];\n'
   printf '\t%s;\n' "$@"
   printf '\tret;\n\n}\n'
@@ -30,6 +32,14 @@ for early in "ld.global.f32 %f1, [%rd1]" "ld.v2.u32 {%r1, %r2}, [%rd1]" "@!%p2 s
   expect 1 "Kernel: touches global memory before griddepcontrol.wait:" "$early" $wait
 done
 expect 1 "Kernel: never waits" "mov.u32 %r1, 0"
+# What a function does where it is called.
+function=$'.func (.param .b32 r) Helper(\n\t.param .b64 p\n)\n{\n\tld.f32 \t%%f1, [%%rd1];\n\tret;\n}\n'
+expect 0 "1 kernels wait" $wait "call.uni (r), Helper, (p)"
+expect 1 "Kernel: touches global memory before griddepcontrol.wait: calls Helper" "call.uni (r), Helper, (p)" $wait
+function=${function/ld.f32/$wait;\\n\\tld.f32}
+expect 0 "1 kernels wait" "call.uni (r), Helper, (p)" $wait
+function=${function/ld.f32/ld.global.nc.f32}
+expect 1 "Helper: 1 reads by the non-coherent path, the first:" $wait
 echo "nothing" >"$work/kernel.ptx"
 ! "$check" "$work/kernel.ptx" >/dev/null || { echo "a file without a kernel passed"; exit 1; }
 echo "check_ptx.sh finds them"

@@ -1,8 +1,10 @@
 // Training jobs end to end: submitted over gRPC, trained by worker processes, saved, served.
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -154,6 +156,18 @@ bool MountDead(const std::string& root) {
 }
 
 // Serving goes on, jobs are disabled with a sentence.
+void ExpectServingWithoutJobs(TrainingServer* training, const std::string& why) {
+  const StreamSeen seen = Generate(training->server()->client(), TextRequest("The", 8));
+  EXPECT_TRUE(seen.ok()) << seen.end << seen.fault;
+  const absl::Status status = training->Get("job-1").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("training jobs are disabled since this server started: "), HasSubstr(why),
+                             testing::Not(HasSubstr(training->root() / "checkpoints"))));
+  EXPECT_THAT(training->server()->process().Output(), HasSubstr("serving goes on without training jobs"));
+  EXPECT_THAT(Scrape(training->server()->metrics_address()), HasSubstr("\nswitchyard_train_journal_ok 0\n"));
+}
+
 void StartBesideRoot(TrainingServer* training, bool (*mount_root)(const std::string& root), const std::string& why) {
   const std::string root = training->root() / "checkpoints";
   // Of this thread and what it starts alone.
@@ -164,14 +178,33 @@ void StartBesideRoot(TrainingServer* training, bool (*mount_root)(const std::str
   const bool started = training->Start();
   EXPECT_EQ(umount2(root.c_str(), MNT_DETACH), 0);  // its files are still removed if the rest fails
   ASSERT_TRUE(started);
-  const StreamSeen seen = Generate(training->server()->client(), TextRequest("The", 8));
-  EXPECT_TRUE(seen.ok()) << seen.end << seen.fault;
-  const absl::Status status = training->Get("job-1").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_THAT(std::string(status.message()),
-              testing::AllOf(HasSubstr("training jobs are disabled since this server started: "), HasSubstr(why),
-                             testing::Not(HasSubstr(root))));
-  EXPECT_THAT(Scrape(training->server()->metrics_address()), HasSubstr("\nswitchyard_train_journal_ok 0\n"));
+  ExpectServingWithoutJobs(training, why);
+}
+
+// A volume that was not mounted.  Workers that serve and train serve on, too.
+TEST(TrainingTest, ACheckpointRootThatIsGoneDisablesJobsAndServingGoesOn) {
+  for (const bool on_serving : {false, true}) {
+    SCOPED_TRACE(on_serving ? "--train_on_serving" : "training workers of their own");
+    TrainingServer training(1,
+                            on_serving ? std::vector<std::string>{"--train_on_serving"} : std::vector<std::string>());
+    fs::remove_all(training.root() / "checkpoints");
+    ASSERT_TRUE(training.Start());
+    ExpectServingWithoutJobs(&training, "the checkpoint root: No such file or directory");
+  }
+}
+
+TEST(TrainingTest, ACheckpointRootThatMayNotBeWrittenDisablesJobsAndServingGoesOn) {
+  TrainingServer training(1);
+  const fs::path root = training.root() / "checkpoints";
+  fs::permissions(root, fs::perms::owner_read | fs::perms::owner_exec);
+  // What this thread starts is not above permissions, not even as root.
+  std::thread without_override([&] {
+    if (geteuid() == 0 && prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) != 0) GTEST_SKIP() << std::strerror(errno);
+    ASSERT_TRUE(training.Start());
+    ExpectServingWithoutJobs(&training, "jobs.sqlite: unable to open database file");
+  });
+  without_override.join();
+  fs::permissions(root, fs::perms::owner_all);
 }
 
 TEST(TrainingTest, ACheckpointRootThatIsReadOnlyDisablesJobsAndServingGoesOn) {

@@ -99,6 +99,8 @@ TEST_F(ConfigTest, TrainingIsChecked) {
   EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root = ""; }), HasSubstr("--dataset_root: missing"));
   EXPECT_THAT(problem([](ServerConfig* c) { c->checkpoint_root = ""; }), HasSubstr("--checkpoint_root: missing"));
   EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root += "/nowhere"; }), HasSubstr("--dataset_root: "));
+  // Serving does not depend on the disk of jobs.
+  EXPECT_EQ(problem([](ServerConfig* c) { c->checkpoint_root += "/nowhere"; }), "");
   EXPECT_THAT(problem([](ServerConfig* c) { c->dataset_root = c->checkpoint_root + "/../models/"; }),
               HasSubstr(" is the same folder as --checkpoint_root="));
   EXPECT_THAT(problem([](ServerConfig* c) { c->checkpoint_root = c->dataset_root + "/inner"; }),

@@ -8,9 +8,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
 #include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
+#include "workers/model/config/config.h"
 
 namespace switchyard {
 namespace {
@@ -75,6 +79,15 @@ std::string Difference(const TensorSums& mine, const TensorSums& theirs) {
 }
 
 }  // namespace
+
+absl::StatusOr<uint64_t> SumConfig(const std::string& model_dir) {
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
+  ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile("config.json", kMaxConfigBytes));
+  nlohmann::json config;
+  ASSIGN_OR_RETURN(config, ParseStrictJson("config.json", text, {.max_depth = kMaxConfigDepth}));
+  if (config.is_object()) config.erase("transformers_version");
+  return Fnv1a(config.dump());
+}
 
 absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const TensorSums& experts,
                             RendezvousStore* store, absl::Time deadline) {

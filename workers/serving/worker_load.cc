@@ -14,6 +14,7 @@
 #include "workers/model/runner/warm_up.h"
 #include "workers/model/weights/dummy_weights.h"
 #include "workers/moe/experts/expert_checksum.h"
+#include "workers/serving/weight_agreement.h"
 #include "workers/serving/worker.h"
 #include "workers/tensor/device_backend.h"
 
@@ -92,6 +93,7 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   LoadOptions load;
   load.dtype = dtype_;
   weight_sums_.clear();
+  ASSIGN_OR_RETURN(weight_sums_["config.json"], SumConfig(options_.model_dir));
   expert_sums_.clear();
   load.replicated_sums = &weight_sums_;
   layout_ = LayoutOf(config_, seat.world);

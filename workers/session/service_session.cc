@@ -10,9 +10,10 @@ namespace switchyard {
 std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
-  // Long enough for a server that stands still for some seconds (it forgives itself, too): a link that ends ends all
-  // that its worker serves.  The server finds a worker that is gone by its heartbeats, much sooner.
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 9000);
+  // Long enough for a server that stands still for some seconds (it forgives itself, too), or works through a flood on
+  // few cores: a link that ends ends all that its worker serves.  The server finds a worker that is gone by its
+  // heartbeats, much sooner.
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 29000);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);

@@ -19,7 +19,7 @@
 
 namespace switchyard {
 
-// A channel with the link's keepalive: a server that is gone is seen in about ten seconds.
+// A channel with the link's keepalive: a server that is gone is seen in about 30 s.
 std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server);
 
 class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::LinkResponse> {

@@ -61,12 +61,9 @@ absl::Status TrainingRoom::OpenRoots() {
     absl::StatusOr<RootDir> root = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
     if (root.ok()) {
       checkpoints_.emplace(*std::move(root));
-    } else if (IsOfDisk(root.status())) {
-      // Clients hear of it, too.
+    } else {  // clients hear of it, too
       no_jobs_ = absl::UnavailableError(
           absl::StrReplaceAll(root.status().message(), {{absl::StrCat(" ", config_->checkpoint_root), ""}}));
-    } else {
-      return root.status();
     }
   }
   if (config_->dataset_root.empty()) return absl::OkStatus();

@@ -1,6 +1,6 @@
 // All of the server that trains, put together: roots, journal, jobs, packing, logs, service, this machine's training
 // workers.  A server without training workers has the service alone, which says so; so has one whose journal of jobs is
-// damaged or whose disk does not take or give it: it serves on.
+// damaged, or whose checkpoint root is gone or does not take or give it: it serves on.
 //
 // Open, then StartWorkers, Drain, StopWorkers, Stop, in this order.
 #pragma once
@@ -37,9 +37,8 @@ class TrainingRoom {
     std::string token_file;  // that the workers inherit
   };
 
-  // Borrowed: desk, with all but its engine, and store; they outlive the room.  Errors: roots that cannot be
-  // opened, but for a disk that does not answer or cannot be written, which disables jobs; a
-  // journal that another server has, or another program or a newer server wrote.
+  // Borrowed: desk, with all but its engine, and store; they outlive the room.  Errors: a dataset root that cannot be
+  // opened; a journal that another server has, or another program or a newer server wrote.
   static absl::StatusOr<std::unique_ptr<TrainingRoom>> Open(FrontDesk* desk, GroupStore* store,
                                                             std::string worker_binary);
   ~TrainingRoom();

@@ -128,6 +128,20 @@ TEST_F(ManagerTest, AJobThatTheJournalKeepsFromBeginningSaysSo) {
   EXPECT_EQ(StateOf(id), JobState::kPreparing);
 }
 
+// Whoever asked was refused, and nothing waits to be written: the gauge says when there is room again all the same.
+TEST_F(ManagerTest, TheJournalIsTriedAgainAlsoWhereNothingWaitsForIt) {
+  const std::string id = Begun();
+  AllStart();
+  journal_.error = absl::ResourceExhaustedError("jobs.sqlite: database or disk is full");
+  EXPECT_FALSE(manager_->Pause(id).ok());
+  manager_->Tick();
+  EXPECT_FALSE(manager_->census().journal_ok);
+  journal_.error = {};
+  manager_->Tick();
+  EXPECT_TRUE(manager_->census().journal_ok);
+  EXPECT_EQ(StateOf(id), JobState::kRunning);
+}
+
 TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {
   const std::string id = Begun(TextSpec());
   journal_.error = absl::UnavailableError("no disk");

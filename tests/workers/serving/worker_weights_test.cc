@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/serving/worker.h"
@@ -78,6 +79,12 @@ class ModelCopy {
     dir_.Write(file, bytes);
   }
   const std::string& path() const { return dir_.path(); }
+  // One key of config.json.
+  void Configure(const std::string& key, nlohmann::json value) const {
+    nlohmann::json config = nlohmann::json::parse(Contents(dir_.File("config.json")));
+    config[key] = std::move(value);
+    dir_.Write("config.json", config.dump());
+  }
   void Remove(const char* name) const { std::filesystem::remove(dir_.File(name)); }
 
  private:
@@ -185,6 +192,17 @@ TEST(WorkerAgreementTest, RanksWithOtherBytesDoNotFormAGroup) {
   }
   EXPECT_THAT(std::string(joined[1].message()), HasSubstr("ranks 1 and 0 of 3"));
   EXPECT_THAT(std::string(joined[2].message()), HasSubstr("ranks 2 and 1 of 3"));
+}
+
+TEST(WorkerAgreementTest, RanksWithOtherConfigurationsDoNotFormAGroup) {
+  const ModelCopy whole, other, same;
+  other.Configure("rms_norm_eps", 1e-5);
+  for (const absl::Status& status : JoinAll({whole.path(), other.path()})) {
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("\"config.json\" differs"));
+  }
+  same.Configure("transformers_version", "0.0.1");  // another text of the same model
+  EXPECT_THAT(JoinAll({whole.path(), same.path()}), Each(absl::OkStatus()));
 }
 
 TEST(WorkerAgreementTest, RanksWithOtherExpertsInTheirFilesDoNotFormAGroup) {

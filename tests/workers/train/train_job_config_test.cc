@@ -159,6 +159,14 @@ TEST_F(TrainJobConfigTest, TensorsThatNobodyUsesAreNamed) {
   ExpectRefused(Spec(), absl::StatusCode::kInvalidArgument, "not part of OlmoeForCausalLM: model.adapter.weight");
 }
 
+// Those of other ranks' experts are used there, but not what no expert has.
+TEST_F(TrainJobConfigTest, TensorsOfExpertsThatNobodyUsesAreNamed) {
+  AddTensor("model.layers.1.mlp.experts.3.down_proj.bias");
+  ExpectRefused(Spec(), absl::StatusCode::kInvalidArgument,
+                "1 tensors of the checkpoint are not part of OlmoeForCausalLM: "
+                "model.layers.1.mlp.experts.3.down_proj.bias");
+}
+
 TEST_F(TrainJobConfigTest, ACheckpointSaysTheDtypeThatItHas) {
   const auto config_of = [&](const JobSpec& spec) {
     const auto files = Undisturbed(spec, 2);

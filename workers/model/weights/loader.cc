@@ -261,14 +261,27 @@ void Loader::Fail(const absl::Status& status) {
   stop_ = true;
 }
 
+constexpr absl::string_view kExpertsKey = ".experts.";
+
+// A tensor's name without its expert's number.
+std::string OfAnyExpert(absl::string_view name) {
+  const size_t key = name.find(kExpertsKey);
+  if (key == absl::string_view::npos) return std::string(name);
+  const size_t number = key + kExpertsKey.size();
+  return absl::StrCat(name.substr(0, number),
+                      name.substr(std::min(name.size(), name.find_first_not_of("0123456789", number))));
+}
+
 std::vector<std::string> UnusedTensors(const Checkpoint& checkpoint, const std::vector<Param>& params) {
-  absl::flat_hash_set<absl::string_view> used;
-  for (const Param& param : params) used.insert(param.name);
+  absl::flat_hash_set<std::string> used;
+  for (const Param& param : params) used.insert(OfAnyExpert(param.name));
+  // Other ranks' experts are used elsewhere, as are all where an expert file has them.
+  const bool has_experts =
+      std::any_of(params.begin(), params.end(), [](const Param& param) { return param.shard == Shard::kExpert; });
   std::vector<std::string> unused;
   for (std::string& name : checkpoint.TensorNames()) {
-    // Other ranks' experts are used elsewhere.
-    const bool expert = absl::string_view(name).find(".experts.") != absl::string_view::npos;
-    if (!used.contains(name) && !expert) unused.push_back(std::move(name));
+    if (used.contains(OfAnyExpert(name)) || (!has_experts && absl::StrContains(name, kExpertsKey))) continue;
+    unused.push_back(std::move(name));
   }
   return unused;
 }
